@@ -7,10 +7,10 @@ from math import inf, prod
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.bands import launched_across
-from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges, met_by_rows, seen_by_all_rows
+from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges, met_by_rows
 from pebblesim.gpu.emit.triton_places import Places
 from pebblesim.gpu.emit.triton_ranges import GROUP, Piece, Setting, only
-from pebblesim.gpu.emit.triton_values import FROM_BASE_2, TO_BASE_2, gradient_of
+from pebblesim.gpu.emit.triton_values import FROM_BASE_2, TO_BASE_2
 from pebblesim.gpu.emit.words import word_bytes
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
@@ -176,20 +176,11 @@ class Writer(Places):
             self._say(1, line)
             self._body(body[differ[0] :], 2)
 
-    def _all_allowed(self, tile: ir.Ranges) -> str:
-        """The condition that all pairs of a tile are allowed."""
-        (left, right), positions = self._ends(tile[1]), self._positions(tile[0])
-        if isinstance(self._mask, KeyRanges):
-            first, end = seen_by_all_rows(*positions)
-            return f"({left} >= {first}) & ({right} <= {end})"
-        return f"{right} - {positions[0]} <= {self._after} + 1"
-
     def _tile_of_pairs(self) -> ir.Ranges | None:
         """The rows and columns of a block, if it has one tile of pairs, on or below the diagonal of a causal mask."""
         tiles = [loop.range for loop in self._launch.grid]
-        if self._mask is None or self._mask.before is not None:
-            return None
-        if self._mask.after is None and not isinstance(self._mask, KeyRanges):
+        mask = self._mask
+        if mask is None or mask.before is not None or (mask.after is None and not isinstance(mask, KeyRanges)):
             return None
         asked = ((loop.when.rows, loop.when.columns) for loop in self._launch.grid if loop.when)
         return next((pair for pair in asked if all(rng in tiles for rng in pair)), None)
@@ -328,26 +319,6 @@ class Writer(Places):
     def _fill(self, depth: int, tile: ir.Tile, value: str) -> None:
         shape = ", ".join(str(self._length(rng)) for rng in tile.ranges[:: -1 if tile in self._turned else 1])
         self._say(depth, f"{self._tile(tile)} = tl.full(({shape},), {value}, tl.float32)")
-
-    def _keep_slope(self, depth: int, node: ir.Compute) -> None:
-        """Before scores become exponentials, keep the slope of the capped ones, if their gradient is computed here."""
-        match node.expr:
-            case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(ir.Ref(tile=scores), _)),)) if (
-                self._setting.softcap and node.target.tile in self._multiplied and scores in self._unscaled
-            ):
-                self._sloped[node.target.tile] = slope = self._names.new("slope")
-                self._say(depth, f"{slope} = {self._slope(self._tiles[scores])}")
-
-    def _times_slope(self, node: ir.Compute) -> str:
-        """The factor of a gradient of scores that makes it one of scores that were not capped yet."""
-        probabilities = gradient_of(node)
-        if not self._setting.softcap or probabilities is None:
-            return ""
-        if probabilities not in self._sloped:
-            raise UsageError(
-                f"{self._program.name} has no scores where it computes their gradient: it cannot cap them."
-            )
-        return f" * {self._sloped[probabilities]}"
 
     def _compute(self, depth: int, node: ir.Compute) -> None:
         if node.mode != "new" and node.target.ranges != node.target.tile.ranges:

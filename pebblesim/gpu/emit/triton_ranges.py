@@ -388,6 +388,14 @@ class Ranges:
 
     # Predicates
 
+    def _all_allowed(self, tile: ir.Ranges) -> str:
+        """The condition that all pairs of a tile are allowed."""
+        (left, right), positions = self._ends(tile[1]), self._positions(tile[0])
+        if isinstance(self._mask, KeyRanges):
+            first, end = key_ranges.seen_by_all_rows(*positions)
+            return f"({left} >= {first}) & ({right} <= {end})"
+        return f"{right} - {positions[0]} <= {self._after} + 1"
+
     def _exist(self, rng: ir.Range, axis: int | None, frame: bool = False) -> str:
         """The predicate of the indices that exist, along an axis of a tile; empty where all do."""
         if not self._ragged(rng):

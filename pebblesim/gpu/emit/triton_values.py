@@ -229,6 +229,26 @@ class Values(Ranges):
         sigmoid = f"tl.sigmoid({scores} * {2 * self._factor / self._setting.softcap!r})"
         return f"(4.0 * {sigmoid} * (1.0 - {sigmoid}))"
 
+    def _keep_slope(self, depth: int, node: ir.Compute) -> None:
+        """Before scores become exponentials, keep the slope of the capped ones, if their gradient is computed here."""
+        match node.expr:
+            case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(ir.Ref(tile=scores), _)),)) if (
+                self._setting.softcap and node.target.tile in self._multiplied and scores in self._unscaled
+            ):
+                self._sloped[node.target.tile] = slope = self._names.new("slope")
+                self._say(depth, f"{slope} = {self._slope(self._tiles[scores])}")
+
+    def _times_slope(self, node: ir.Compute) -> str:
+        """The factor of a gradient of scores that makes it one of scores that were not capped yet."""
+        probabilities = gradient_of(node)
+        if not self._setting.softcap or probabilities is None:
+            return ""
+        if probabilities not in self._sloped:
+            raise UsageError(
+                f"{self._program.name} has no scores where it computes their gradient: it cannot cap them."
+            )
+        return f" * {self._sloped[probabilities]}"
+
     def _reciprocal(self, vector: str) -> str:
         """1 / vector; under a mask 0 for a row without an allowed pair, which has 0/0 = 0."""
         made = f"(1.0 / {vector})"
