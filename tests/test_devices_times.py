@@ -49,6 +49,16 @@ def test_backward_ring_returns_sums_in_the_same_steps() -> None:
     assert times(moved, network(4))[0] == pytest.approx(2 * 20 * 400 / 1e9)
 
 
+@pytest.mark.parametrize("bandwidth, least", [(450e9, 2198), (50e9, 19780)])
+def test_a_ring_is_hidden_from_the_block_that_its_paper_states(bandwidth: float, least: int) -> None:
+    """Ring Attention, arXiv 2310.01889: blocks of F/B tokens, F operations and B bytes a second, two bytes a word."""
+    free = Network(Link("", bandwidth, 0, ("", "")), FAR, 8, 989e12, word=2)
+    assert least - 1 < 989e12 / bandwidth <= least
+    for block, hidden in ((least - 1, False), (least, True)):
+        moved = best(SCHEDULES["ring"], Team.square(8 * block, 128, 16, 16, 8))
+        assert (times(moved, free).exposed == 0) is hidden
+
+
 def test_passes_have_no_time() -> None:
     team = Team.square(40, 4, 1, 1, 4)
     with pytest.raises(UsageError, match="has no time here"):
@@ -75,6 +85,8 @@ def test_the_command_prints_times_for_a_card(
     assert "NVLink 4 (450 GB/s) inside, InfiniBand NDR (50 GB/s) between" in " ".join(run("--gpu", "H100").split())
     assert "--inside takes NVLink 3" in " ".join(run("--gpu", "MI300X").split())
     assert "did you mean 'NVLink 4'" in run("--gpu", "H100", "--inside", "NVLink4")
+    for wrong in ("foo=8", "P=8", "heads=2"):
+        assert "devices has the sizes n_q, n_k, d_k and d_v" in run("--size", wrong)
 
 
 def test_every_link_has_figures_and_sources() -> None:
