@@ -78,7 +78,7 @@ def fitted(
 
 
 def besides(launches: list[Launch], rates: Mapping[str, float], figures: Mapping[str, float]) -> dict[str, float]:
-    """What launches of each kind took as a multiple of the model's time: the median, by the kind's name."""
+    """Times of launches of each kind as a multiple of the model's: the median, by the kind's name."""
     found: dict[str, list[float]] = {}
     for cost, seconds in launches:
         made = timed(cost, rates, figures).seconds - rates["launch"] * cost.times
