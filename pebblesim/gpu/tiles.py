@@ -12,7 +12,7 @@ from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.count import Counted, count
 from pebblesim.gpu.emit.storage import Storage
 from pebblesim.gpu.emit.tables import workspace
-from pebblesim.gpu.emit.words import LEAST_SIDE
+from pebblesim.gpu.emit.words import LEAST_SIDE, of_launch
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import get
 
@@ -50,7 +50,7 @@ class Tiling:
 
     def of(self, launch: str) -> tuple[int, int]:
         """Return the warps and stages of a launch."""
-        warps, stages, *_ = self.apart.get(launch, (self.warps, self.stages))
+        warps, stages, *_ = of_launch(self.apart, launch, (self.warps, self.stages))
         return warps, stages
 
 

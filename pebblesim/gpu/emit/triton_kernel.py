@@ -202,6 +202,11 @@ class Writer(Places):
             number = self._names.new(node.range.name)
             self._numbers[node.range] = number
             self._say(depth, f"for {number} in {replace(piece, stages=piece.stages or prefetched).range}:")
+            if piece.jump is not None:
+                begin, beyond = piece.jump
+                self._say(
+                    depth + 1, f"{number} = tl.where({number} < {begin}, {number}, {number} - {begin} + {beyond})"
+                )
             self._enter(node, depth + 1, number)
             self._in_piece(node, piece, depth)
 
@@ -302,7 +307,11 @@ class Writer(Places):
         frame, ranges = node.tile in self._turned, node.tile.ranges
         exist: list[str] = []
         if node.tensor in self._setting.tables.tiled:
-            exist = [self._exist(rng, axis, frame) for axis, rng in enumerate(ranges)]
+            exist = [
+                self._exist(rng, axis, frame)
+                for axis, rng in enumerate(ranges)
+                if not self._vanishes(node.tile, rng)  # it is 0 there
+            ]
         value = only(self._written(node), " & ".join(filter(None, (*exist, self._pairs(ranges, frame)))), "0.0")
         self._store(depth, node, node.at, f"tl.trans({value})" if frame else value)
 
