@@ -72,16 +72,22 @@ def _two_pass(
 
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     "forward": (
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 128}, 8, 3, widths=(65, 128)),
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 3, widths=(1, 128)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 128)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 512)),
-        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 512, "c": 32, "e": 32}, 4, 4),
+        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 512, "c": 64, "e": 32}, 4, 2),
         Tiling("flash-decoding-blocked", {"B_r": 64, "S": 256, "c": 64, "e": 64}, 4, 3),
         Tiling("flash-decoding-blocked", {"B_r": 128, "S": 256, "c": 64, "e": 64}, 8, 3),
         *_small_cache("small-cache-forward-blocked"),
         *_small_cache("scores-stored-blocked")[:3],
+        Tiling(
+            "scores-stored-in-rows",  # a softmax of each tile, so that few rows are enough blocks
+            {"C": 2**14, "a": 128, "b": 256, "c": 64, "e": 256},
+            8,
+            4,
+            {"O": (8, 3)},
+            widths=(257, 1024),
+        ),
     ),
     "backward-qkv": (
         *_small_cache("small-cache-backward-blocked"),
