@@ -22,7 +22,7 @@ def on_files(files: Any, config: Any) -> Any:
     """The home page is README.md, whose links start at the top of the checkout."""
     text = README.read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "index.md", content=text))
-    files.append(File.generated(config, "explore.html", content=explore.page(cards=caches())))
+    files.append(File.generated(config, "explore-page.html", content=explore.page(cards=caches())))
     return files
 
 
@@ -30,7 +30,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """A link to what is no page of the site, such as a source file, becomes its text."""
     if page.file.src_uri == "explore.md":
         markdown = markdown.replace(
-            "\n\n", '\n\n<a class="md-button md-button--primary" href="explore.html">Open the page</a>\n\n', 1
+            "\n\n", '\n\n<a class="md-button md-button--primary" href="explore-page.html">Open the page</a>\n\n', 1
         )
     known = {file.src_uri for file in files}
 

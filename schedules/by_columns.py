@@ -14,8 +14,8 @@ OTHERS = "Max(0, ceiling(({rows} - B_s)/{block}))"
 """Number of blocks of the rows after the first B_s, as text."""
 
 
-def past_values(m, O_i, l_i, Q_i, K, V, c):
-    """Stream K and the columns c of V past a block of rows."""
+def past_values(m, O_i, Q_i, K, V, c, l_i=None):
+    """Stream K and the columns c of V past a block of rows; with `l_i`, add the row sums."""
     for j in m.tiles(K.shape[0], 1):
         K_j = m.read(K[j, :])
         A = weights(m, Q_i, K_j, l_i, exp)
@@ -28,7 +28,7 @@ def past_values(m, O_i, l_i, Q_i, K, V, c):
     source="ours: row-stationary; the first rows hold Q and make O in blocks of columns",
     io=(
         f"n_q*(d_k + d_v) + n_k*(d_k + d_v)*{OTHERS.format(rows='n_q', block='B_r')}"
-        " + n_k*(d_k*ceiling(d_v/B_v) + d_v) + Min(n_q, B_s)*ceiling(d_v/B_v) + Max(0, n_q - B_s)"
+        " + n_k*(d_k*(1 + Max(0, ceiling((d_v - B_v)/B_v))) + d_v) + n_q"
     ),
     fit=["B_r", "B_s", "B_v"],
     graph={"softmax": "late"},
@@ -38,14 +38,19 @@ def first_rows_by_columns(m, Q, K, V, *, B_r, B_s, B_v):
     (n_q, _), (_, d_v) = Q.shape, V.shape
     O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
     for s in m.first(n_q, B_s):
-        Q_s = m.read(Q[s, :])
-        for c in m.tiles(d_v, B_v):
-            O_sc, l_s = m.zeros(s, c), m.zeros(s)
-            past_values(m, O_sc, l_s, Q_s, K, V, c)
+        Q_s, l_s = m.read(Q[s, :]), m.zeros(s)
+        for c in m.first(d_v, B_v):
+            O_sc = m.zeros(s, c)
+            past_values(m, O_sc, Q_s, K, V, c, l_s)
             write_rows(m, O, l, s, c, O_sc, l_s)
+        for c in m.tiles(d_v, B_v, after=B_v):
+            O_sc = m.zeros(s, c)
+            past_values(m, O_sc, Q_s, K, V, c)
+            O_sc[:] = O_sc / l_s
+            m.write(O[s, c], O_sc)
     for i in m.tiles(n_q, B_r, after=B_s):
         Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d_v), m.zeros(i)
-        past_values(m, O_i, l_i, Q_i, K, V, d_v)
+        past_values(m, O_i, Q_i, K, V, d_v, l_i)
         write_rows(m, O, l, i, d_v, O_i, l_i)
 
 

@@ -23,6 +23,7 @@ from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import BYTES
 from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.advise import NEAR
 from pebblesim.gpu.advice.cards import FIGURES, Card, Figure
 from pebblesim.language import masks
 from pebblesim.language.registry import SCHEDULES, Schedule, get
@@ -48,11 +49,9 @@ def test_every_figure_of_a_card_has_a_source_and_no_source_is_idle() -> None:
     text = (Path(cards.__file__).parent / "cards.toml").read_text(encoding="utf-8")
     tables = tomllib.loads(text)
     sources, used = tables.pop("sources"), set()
-    documented = (Path(__file__).parent.parent / "docs" / "advise.md").read_text(encoding="utf-8")
     assert set(tables) == set(cards.cards()) and len(tables) > 6
-    assert [name for name in tables if f"`{name}`" not in documented] == []
     for table in tables.values():
-        figures = [value for key, value in table.items() if key not in ("name", "peak", "rates")]
+        figures = [value for key, value in table.items() if key not in ("name", "device", "peak", "rates")]
         for figure in (*figures, *table["peak"].values(), *table.get("rates", {}).values()):
             assert set(figure) == {"value", "source"}
             used.add(figure["source"])
@@ -74,8 +73,14 @@ def test_the_figures_of_a_card_agree_with_each_other(name: str) -> None:
 
 def test_a_card_is_found_however_it_is_spelled() -> None:
     assert cards.card("gtx 1060") is cards.card("GTX-1060") is cards.cards()["GTX1060"]
-    with pytest.raises(UsageError, match="did you mean 'H200'"):
-        cards.card("H20O")
+    for name in ("RTX 4090", "rtx4090", "4090", "GeForce RTX 4090"):
+        assert cards.card(name) is cards.cards()["RTX4090"]
+    for name in ("H20O", "H20", "RTX 4095", "NVIDIA", ""):  # one that is near, a part of a name, and one of many
+        with pytest.raises(UsageError) as raised:
+            cards.card(name)
+        said = str(raised.value)
+        assert "did you mean" not in said and "--card" in said and "gpu calibrate" in said
+        assert all(key in said for key in cards.cards())
 
 
 CARD = """
@@ -106,7 +111,7 @@ def test_a_card_of_the_users_own(tmp_path: Path) -> None:
         ("65536", "true", "is not a size or rate"),
         ("fp32", "int32", "no data type is called 'int32'"),
         ("[peak]", "[peak", "is not TOML"),
-        ("65536", "3", "is less than one word of type float32"),
+        ("65536", "1", "is less than one word of type bfloat16"),
     ],
 )
 def test_a_card_that_is_none_gets_a_sentence(old: str, new: str, says: str, tmp_path: Path) -> None:
@@ -133,7 +138,7 @@ def test_a_card_that_is_none_gets_a_sentence(old: str, new: str, says: str, tmp_
 )
 def test_the_first_schedule_moves_least_of_all_that_fit(problem: str, mask: str | None) -> None:
     sizes: dict[str, Any] = {"n": strategies.amount(30, 70), "d": strategies.amount(6, 12), "mask": mask}
-    advice = ps.advise(TOY, problem_name=problem, **sizes)
+    advice = ps.advise(TOY, problem_name=problem, dtype="float32", **sizes)
     for boundary, size in zip(advice.boundaries, (4096, 65536), strict=True):
         assert size // 4 == boundary.M
         counted = [row for row in ps.compare(problem, M=boundary.M, **sizes) if row.feasible]
@@ -142,7 +147,7 @@ def test_the_first_schedule_moves_least_of_all_that_fit(problem: str, mask: str 
         assert [row.io for row in boundary.rows] == sorted(row.io for row in boundary.rows)
         for row in boundary.rows:
             (same,) = (other for other in counted if other.schedule == row.schedule)
-            assert row.io <= same.io
+            assert row.io <= same.io or row.io > NEAR * boundary.best.io
             again = ps.count(row.schedule, M=boundary.M, blocks=row.blocks, mask=mask, **row.dims)
             assert again.io == row.io and again.io >= boundary.best.io
 
@@ -217,7 +222,7 @@ def test_a_tile_of_the_readers_own() -> None:
         assert f"{row.schedule}: {row.io / best.io:.2f} x the words of B_r={best.blocks['B_r']}" in str(advice)
     shown = advice.to_dict()["boundaries"][0]["own"]
     assert [each["allowed"]["operations"] for each in shown] == [sum(row.work.values()) for row in inner.own]
-    large = ps.advise("GTX1060", n=4096, d=64, blocks={"B_r": 128, "B_c": 64})
+    large = ps.advise("GTX1060", n=4096, d=64, dtype="fp32", blocks={"B_r": 128, "B_c": 64})
     needed = ps.count("flash2-forward", n=4096, d=64, M=1, blocks={"B_r": 128, "B_c": 64}).peak_red
     assert f"flash2-forward: does not fit, it needs {needed:,} words, {needed / 12288:.2f} M" in str(large)
     partly = ps.advise("A100", problem_name="matmul", n=4096, d=64, blocks={"b": 8})
@@ -282,7 +287,7 @@ def test_what_is_not_known_is_said_and_left_out() -> None:
 def test_no_schedule_fits() -> None:
     tiny = Card("tiny", TOY.figures | {"shared_per_block": Figure(16, "")}, {})
     with pytest.raises(Infeasible, match="no schedule of forward fits into 4 words"):
-        ps.advise(tiny, problem_name="forward", n=8, d=4)
+        ps.advise(tiny, problem_name="forward", dtype="fp32", n=8, d=4)
 
 
 # -- The explanation -------------------------------------------------------------------------------------------------
@@ -371,7 +376,8 @@ def test_the_explanation_says_where_the_words_go_and_what_a_larger_cache_would_s
     )
     assert f"phase {best.schedule} reads A2 (input), A3 (input)" in text
     assert (
-        "phase dQ reads dS (made on the way)" in ps.advise("A100", problem_name="backward-qkv", n=4096, d=128).explain()
+        "phase dQ reads dS (made on the way)"
+        in ps.advise("A100", problem_name="backward-qkv", n=4096, d=128, dtype="fp32").explain()
     )
     assert f"with twice the cache: {int(first.doubled):,} words, 0.51 x" in text
     assert "it is about 6n²d²/M = " in text

@@ -392,7 +392,12 @@ def test_a_bad_input_gets_one_sentence(line: str, says: str, pebblesim: Pebblesi
         ("count small-cache -n 8 -d 4", "Missing option '-M'"),
         ("play -n 8 -d 4 -M 24", "Missing argument"),
         ("count -n 8 -d 4 -M 24 --colour", "No such option: --colour"),
-        ("cuont", "No such command 'cuont'"),
+        ("cuont", "no command is called 'cuont'; did you mean 'count'?"),
+        ("bounds forward -p backward -n 4 -d 2", "two problems were given, forward and --problem backward; give one."),
+        (
+            "plot words flash2-forward -n 8 -d 4 -M 99 --by head -o x.png",
+            "no --by is called 'head'; known: phase, tensor.",
+        ),
     ],
 )
 def test_a_bad_option_is_explained(line: str, says: str, pebblesim: Pebblesim) -> None:
@@ -722,3 +727,26 @@ def test_dags_that_cannot_be(pebblesim: Pebblesim, line: str, says: str) -> None
     ran = pebblesim(line)
     assert ran.code == 2
     assert says in ran.err
+
+
+def test_bounds_and_gaps_take_a_problem_as_search_does(pebblesim: Pebblesim) -> None:
+    for command in ("bounds", "gaps"):
+        named, given = (pebblesim(f"{command} {problem} -n 64 -d 8 -M 99") for problem in ("forward", "-p forward"))
+        assert (named.code, named.out) == (0, given.out)
+        assert named.out.startswith("forward: n = 64")
+
+
+def test_help_groups_the_commands_by_what_they_are_for(pebblesim: Pebblesim) -> None:
+    panels = re.findall(r"^╭─ ([A-Z][\w ]+?) ─", pebblesim("--help").out, re.MULTILINE)
+    assert panels == ["Options", *cli.PANELS]
+
+
+def test_judge_names_the_move_that_is_meant_and_pebble_the_proven_least(pebblesim: Pebblesim) -> None:
+    Path("g.hdag").write_text("1 3 3\n0\n0 1\n1 1\n2 1\n0 0\n0 1\n0 2\n", encoding="utf-8")
+    Path("game.txt").write_text("read 0\n", encoding="utf-8")
+    assert (
+        "'read 0' is not a move on this graph; 'read vertex 0' is meant." in pebblesim("judge g.hdag game.txt -M 3").err
+    )
+    above = pebblesim("pebble pyramid --size rows=4 -M 4 --steps 10").out
+    assert "10 vertices are few: `pebblesim optimum` with the same sizes searches for the proven least" in above
+    assert "`pebblesim optimum`" not in pebblesim("pebble g.hdag -M 3 --steps 10").out  # its game meets the bound

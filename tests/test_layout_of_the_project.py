@@ -167,8 +167,7 @@ LONGEST: Final = {"function": 60, "compiled": 120, "class": 300}
 LONGER: Final = {
     ("asymptotics.tropical", "_Problem"): 358,
     ("dags.optimum_kernel", "search"): 179,
-    ("game.pebble_machine", "run"): 199,
-    ("gpu.advice.result", "Advice"): 308,
+    ("game.pebble_machine", "run"): 186,
     ("gpu.emit.cuda", "_Writer"): 333,
     ("schedules.activation", "define"): 61,
     ("schedules.activation_forward", "define"): 81,

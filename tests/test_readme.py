@@ -34,6 +34,8 @@ LONG_DOCUMENTS = (  # with examples that take a while
     "docs/arithmetic-intensity.md",
     "docs/backlite.md",
     "docs/search.md",
+    "docs/which-tile.md",
+    "docs/why-is-d-256-slow.md",
 )
 DOCUMENTS = tuple(name for name in ALL_DOCUMENTS if name not in LONG_DOCUMENTS)
 

@@ -18,6 +18,18 @@ def test_every_document_has_a_place_in_the_navigation() -> None:
     assert sorted(PAGES) == sorted({*documents, "index.md"})
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_lists_begin_behind_an_empty_line(path: Path) -> None:
+    """Otherwise the site shows them as a part of the paragraph above."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    blocks = [block.splitlines() for block in re.split(r"\n\s*\n", text)]
+    item = re.compile(r"(?:[-*]|\d+\.) ")
+    swallowed = [
+        line for block in blocks for line in block[1:] if item.match(line) and not re.match(r"[-*\d #]", block[0])
+    ]
+    assert swallowed == []
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "api").glob("*.md"))
     listed = re.findall(r"^::: pebblesim\.(\w+)$", text, re.MULTILINE)

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from pebblesim.gpu.calibrate.measure import streaming
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.race import PROBLEM, Track, contenders, fits, race, source_of
 from pebblesim.gpu.tiles import TILINGS
@@ -104,26 +105,6 @@ def ceilings(path: Path) -> None:
         print(row, flush=True)
     text = "".join(json.dumps({"device": torch.cuda.get_device_name(), **row}) + "\n" for row in rows)
     path.write_text(text, encoding="utf-8")
-
-
-def streaming(x: Any, out: Any, words: int, block: int, loops: int, programs: int) -> Any:
-    """A launch whose programs read the words of x over and over, past L1, each from a place of its own."""
-    text = f"""
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def stream(x_ptr, out_ptr):
-    program = tl.program_id(0)
-    total = tl.full(({block},), 0.0, tl.float32)
-    for loop in range({loops}):
-        block = (program + loop * {programs}) % {max(1, words // block)}
-        total += tl.load(x_ptr + block * {block} + tl.arange(0, {block}), cache_modifier=".cg")
-    tl.store(out_ptr + program, tl.sum(total, axis=0))
-"""
-    module = module_of(text)
-    return lambda: module.stream[(programs,)](x, out, num_warps=8)
 
 
 if __name__ == "__main__":

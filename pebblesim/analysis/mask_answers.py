@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from pebblesim.language.masks import Band, Mask
-from pebblesim.language.tile_ranges import Copies, Grid, TileRange
+from pebblesim.language.tile_ranges import Copies, Grid, TileRange, floor_sum
 
 
 class RememberedMask(Mask):
@@ -45,54 +46,91 @@ class RememberedMask(Mask):
 
     def widths(self, grid: Grid, least: int, most: int) -> int:
         """Return a lower bound on the sum, over tiles of `least` to `most` rows, of the columns that each one sees."""
-        if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
-            return _covered(grid[0], least, most, self.mask.before, self.mask.after)
+        if isinstance(self.mask, Band):
+            return _Side.of_rows(self.mask, grid).covered(least, most)
         return -(-self.pairs(*grid) // most)
 
     def heights(self, grid: Grid, least: int, most: int) -> int:
         """Return a lower bound on the sum, over tiles of `least` to `most` columns, of the rows that see each one."""
-        if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
-            return _covered(grid[0], least, most, self.mask.after, self.mask.before)
+        if isinstance(self.mask, Band):
+            return _Side.of_columns(self.mask, grid).covered(least, most)
         return -(-self.pairs(*grid) // most)
 
     def area(self, grid: Grid, tall: tuple[int, int], wide: tuple[int, int]) -> int:
         """Return a lower bound on the pairs in tiles with an allowed pair, for tiles of sizes between these."""
-        n, least_pairs = grid[0], self.pairs(*grid)
-        if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
-            before, after = self.mask.before, self.mask.after
-            least_pairs = max(_area(n, *tall, before, after, least_pairs), _area(n, *wide, after, before, least_pairs))
-        return least_pairs
+        pairs = self.pairs(*grid)
+        if isinstance(self.mask, Band):
+            rows, columns = _Side.of_rows(self.mask, grid), _Side.of_columns(self.mask, grid)
+            return max(rows.area(*tall, pairs), columns.area(*wide, pairs))
+        return pairs
 
 
-def _covered(n: int, least: int, most: int, before: int | None, after: int | None) -> int:
-    """Σ of the columns that the tiles of rows see, for any number of rows between two: exact if these are one."""
-    more = -(-n // most) - 1  # tiles besides the first, or the last
-    first, second = _ahead(more, least, n if before is None else before), n if after is None else after
-    whole = min(more, max(0, (n - second) // most))  # tiles with so many columns behind them
-    return n + first + whole * second + (more - whole) * n - most * (more * (more + 1) - whole * (whole + 1)) // 2
+@dataclass(frozen=True)
+class _Side:
+    """One side of a band, its rows or its columns: line i sees the others from ⌊i/g⌋·h - before to ⌊i/g⌋·h + after.
 
-
-def _ahead(tiles: int, step: int, limit: int) -> int:
-    """Σ of min(limit, step·i) for 1 ≤ i ≤ tiles."""
-    short = min(tiles, limit // step)
-    return step * short * (short + 1) // 2 + (tiles - short) * limit
-
-
-def _area(n: int, least: int, most: int, before: int | None, after: int | None, pairs: int) -> int:
-    """Pairs of tiles of rows, between two numbers of them, and of the columns that they see; of `pairs`, or more.
-
-    Besides the pairs that are allowed these are, of a tile of r rows, r(r - 1)/2 on each side that no edge cuts off.
+    Attributes:
+        lines, others: how many lines this side has, and the other one.
+        group, times: g, lines that see alike, and h, others that are seen alike.
+        before, after: how far a line sees.
     """
-    ahead, behind = (n if limit is None else limit for limit in (before, after))
-    whole = max(0, (n - behind) // most) + max(0, n // most - -(-ahead // least))
-    counted = pairs + whole * least * (least - 1) // 2
-    if least < most:
-        return counted
-    full, last = (n - 1) // least, (n - 1) % least + 1
-    area = full * least**2 + last**2
-    if full:
-        area += least * _ahead(full - 1, least, ahead) + last * min(ahead, full * least)
-        whole = min(full, max(0, (n - behind) // least))
-        area += least * (whole * behind + (full - whole) * n)
-        area -= least * least * (full * (full + 1) - whole * (whole + 1)) // 2
-    return max(counted, area)
+
+    lines: int
+    others: int
+    group: int
+    times: int
+    before: int
+    after: int
+
+    @staticmethod
+    def of_rows(mask: Band, grid: Grid) -> _Side:
+        return _Side(*grid, mask.rows, 1, *mask.limits(grid))
+
+    @staticmethod
+    def of_columns(mask: Band, grid: Grid) -> _Side:
+        before, after = mask.limits(grid)
+        return _Side(grid[1], grid[0], 1, mask.rows, mask.rows * after, mask.rows * (before + 1) - 1)
+
+    def covered(self, least: int, most: int) -> int:
+        """Σ of the others that tiles of lines see, at least, for tiles of sizes between two; exact if these are one.
+
+        Others that several tiles see are seen on both sides of an edge between tiles.
+        """
+        edges = -(-self.lines // most) - 1
+        last = self._before_edges(edges, least, -1, self.after + 1)
+        return self._seen(0) + last - self._before_edges(edges, most, 0, -self.before)
+
+    def area(self, least: int, most: int, pairs: int) -> int:
+        """Pairs of tiles of lines and of the others that they see, at least; exact if the sizes are one.
+
+        Besides the `pairs` that are allowed, a tile of r lines has Σ ⌊i/g⌋·h for i < r on each side that no edge cuts.
+        """
+        if least == most:
+            start = (self.lines - 1) // least * least
+            return least * self.covered(least, least) - (least - self.lines + start) * self._seen(start)
+        tiles = self._whole(self.after + 1, least, most) + self._whole(-self.before, least, most)
+        return pairs + tiles * self.times * floor_sum(least, self.group, 1, 0)
+
+    def _seen(self, first: int) -> int:
+        """The others that the lines from `first` on see."""
+        low = first // self.group * self.times - self.before
+        high = (self.lines - 1) // self.group * self.times + self.after + 1
+        return min(self.others, max(0, high)) - min(self.others, max(0, low))
+
+    def _before_edges(self, edges: int, step: int, shift: int, offset: int) -> int:
+        """Σ for t = 1 ... edges of ⌊(step·t + shift)/g⌋·h + offset, none below 0 or above the number of the others."""
+
+        def below(limit: int) -> int:
+            """How many terms are less than a limit: the first ones."""
+            groups = -(-(limit - offset) // self.times)
+            return min(edges, max(0, -(-(groups * self.group - shift) // step) - 1))
+
+        first, last = below(0), below(self.others)
+        floors = floor_sum(last - first, self.group, step, step * (first + 1) + shift)
+        return self.times * floors + offset * (last - first) + self.others * (edges - last)
+
+    def _whole(self, offset: int, least: int, most: int) -> int:
+        """Whole tiles, at least, for which ⌊i/g⌋·h + offset is neither below 0 nor above the number of the others."""
+        first = self.group * -(offset // self.times)
+        behind = self.group * ((self.others - offset) // self.times + 1)
+        return max(0, min(self.lines, behind) // most - max(0, -(-first // least)))

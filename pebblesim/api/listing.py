@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pebblesim.core.results import Result, plain
 from pebblesim.language.problems import PROBLEMS, problem
@@ -39,6 +39,7 @@ class Listing(Result, Mapping[str, tuple[Schedule, ...]]):
         every = ((name, schedule) for name, schedules in self.items() for schedule in schedules)
         rows = [
             {"problem": name, "schedule": schedule.name, "blocks": [*schedule.blocks], "needs": [*schedule.kept]}
+            | {"kernels": [*schedule.kernels], "mask": schedule.maskable, "first_parts": not schedule.alike}
             | plain(schedule, "summary", "source")
             for name, schedule in every
         ]
@@ -50,11 +51,26 @@ class Listing(Result, Mapping[str, tuple[Schedule, ...]]):
             solves = problem(name)
             sizes = ", ".join(solves.dims)
             lines.append(f"{name}: {', '.join(solves.inputs)} → {', '.join(solves.outputs)}  (sizes {sizes})")
-            wide = max((len(schedule.name) for schedule in schedules), default=0)
-            for schedule in schedules:
-                needs = f"  needs {', '.join(schedule.kept)}" if schedule.kept else ""
-                lines.append(f"  {schedule.name:<{wide}}  {schedule.summary}{needs}")
-        return "\n".join(lines)
+            rows = [_readings(schedule) for schedule in schedules]
+            wide = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
+            lines += [f"  {'  '.join(map(str.ljust, row, wide))}".rstrip() for row in rows]
+        return "\n".join([*lines, *LEGEND])
+
+
+LEGEND: Final = (
+    "Every schedule is counted, has a closed form, is played, and runs on numbers. T: it can be a Triton kernel, on",
+    "matrix units; C: a CUDA kernel in float32; m: it takes masks; p: it treats the first part of a dimension apart:",
+    "it is no kernel and takes no mask.",
+    "needs: what the forward pass must keep, such as O and the logarithms L of its row sums.",
+)
+
+
+def _readings(schedule: Schedule) -> tuple[str, str, str]:
+    """Return the name of a schedule, the letters of its readings, and what it does and needs."""
+    kinds = {"T": "Triton" in schedule.kernels, "C": "CUDA" in schedule.kernels, "m": schedule.maskable}
+    letters = "".join(letter if has else "·" for letter, has in (*kinds.items(), ("p", not schedule.alike)))
+    needs = f"  needs {', '.join(schedule.kept)}" if schedule.kept else ""
+    return schedule.name, letters, f"{schedule.summary}{needs}"
 
 
 def list(problem_name: str | None = None) -> Listing:

@@ -27,14 +27,18 @@ app = family()
 @command(app, "advise", example="pebblesim advise --gpu H200 -n 8192 -d 128 --dtype bf16 --explain")
 def advise(
     gpu: Annotated[
-        str | None, typer.Option("--gpu", help="GTX1060, V100, A100, H100, H200, B200 or MI300X.", metavar="NAME")
+        str | None,
+        typer.Option("--gpu", help="A known card, such as H200, or one calibrated here.", metavar="NAME"),
     ] = None,
     card: Annotated[
         Path | None, typer.Option("--card", help="A TOML file that describes another card.", metavar="FILE")
     ] = None,
     *,
     sizes: Sizes,
-    dtype: Annotated[str, typer.Option("--dtype", help="Data type of a word: fp32, bf16, fp16, …")] = "float32",
+    dtype: Annotated[
+        str | None,
+        typer.Option("--dtype", help="Type of a word: bf16, fp16, fp32, …; bf16 if there are kernels, else fp32."),
+    ] = None,
     problem: Annotated[
         str | None,
         typer.Option("--problem", "-p", help="The problem; forward by default.", autocompletion=complete_problem),
@@ -57,7 +61,7 @@ def advise(
     sources: Annotated[bool, typer.Option("--sources", help="Name the sources of the card's figures.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the schedule and blocks that move the fewest words on a real card, and the time the roofline allows."""
+    """Find the kernel and the tile to use on a card, its time, and the schedules that move the fewest words there."""
     from pebblesim.core.sizes import parse_bytes
     from pebblesim.gpu.advice.advise import advise as ask
 

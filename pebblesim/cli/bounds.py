@@ -16,12 +16,14 @@ from pebblesim.cli.options import (
     HeadChoice,
     MaskText,
     Problem,
+    ProblemName,
     Ranges,
     Sizes,
     Summation,
     command,
     complete_schedule,
     family,
+    one_problem,
 )
 from pebblesim.cli.printing import one_way, print_json, print_table, progress_bar, say, show
 from pebblesim.core.errors import UsageError
@@ -36,6 +38,7 @@ app = family()
 
 @command(app, example="pebblesim bounds -n 4096 -d 64 -M 64k")
 def bounds(
+    named: ProblemName = None,
     *,
     sizes: Sizes,
     m: Annotated[
@@ -68,6 +71,7 @@ def bounds(
     from pebblesim.language.registry import get
 
     one_way(latex, as_json)
+    problem = one_problem(named, problem)
     if everything:
         given = {**sizes.dims, **{name: value for name, value in (("M", m), ("mask", mask), ("pairs", pairs)) if value}}
         if given:
@@ -181,6 +185,7 @@ def _named(bound: LowerBound) -> str:
 
 @command(app, example="pebblesim gaps -n 65536 -d 128")
 def gaps(
+    named: ProblemName = None,
     *,
     sizes: Sizes,
     m: Annotated[
@@ -200,7 +205,7 @@ def gaps(
     one_way(latex, as_json)
     capacities = [parse_words(words, dtype) for words in m or ()]
     shape: dict[str, Any] = {"blocks": blocks, "summation": summation, "steps": steps, **sizes.dims}
-    result = gaps_of(problem or "backward", M=capacities or None, **shape)
+    result = gaps_of(one_problem(named, problem) or "backward", M=capacities or None, **shape)
     if as_json or latex:
         print(result.latex()) if latex else print_json(result.to_dict())
         return

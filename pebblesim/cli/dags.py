@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 app = family()
 
+FEW = 40
+"""Vertices of a graph whose least I/O `optimum` mostly proves in seconds."""
+
 
 SourceName = Annotated[
     str,
@@ -191,6 +194,8 @@ def pebble(
         say(f"  {bound.name:<14}{bound.value:,} words" if not bound.why_not else f"  {bound.name:<14}{bound.why_not}")
     if known := literature(source, made):
         say(f"known     {known}")
+    if graph.vertices <= FEW and pebbling.gap > 1:
+        say(f"{graph.vertices} vertices are few: `pebblesim optimum` with the same sizes searches for the proven least")
     if save is not None:
         say(f"written   {save}")
     print_rules(rules)

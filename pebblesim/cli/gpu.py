@@ -6,7 +6,9 @@ Exit codes: 0: as predicted. 1: measured, but not as predicted. 2: nothing was m
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +27,7 @@ from pebblesim.cli.options import (
     command,
     family,
 )
-from pebblesim.cli.printing import print_json, print_table, say
+from pebblesim.cli.printing import print_json, print_table, say, show
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.files import whole_file
 from pebblesim.core.sizes import dtype_of, listed, parse_size, parse_words, separated
@@ -88,6 +90,8 @@ def emit(
         str | None,
         typer.Option("--scale", help="For triton: factor of the scores, a number or 1/sqrt(d_k); 1.", metavar="X"),
     ] = None,
+    warps: Annotated[int, typer.Option("--warps", min=1, help="For triton: warps of a block.")] = 8,
+    stages: Annotated[int, typer.Option("--stages", min=1, help="For triton: copies of what loops read.")] = 3,
     workers: Workers = 1,
     threads: Threads = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the source to.")] = None,
@@ -97,7 +101,7 @@ def emit(
     from pebblesim.launches.sectors import moved
 
     if target == "triton":
-        _emit_triton(schedule, sizes, cache, blocks, mask, scale, output, as_json)
+        _emit_triton(schedule, sizes, cache, blocks, mask, scale, output, as_json, (warps, stages))
         return
     if target != "cuda":
         raise UnknownName("target", target, ("cuda", "triton"))
@@ -142,6 +146,7 @@ def _emit_triton(
     scale: str | None,
     output: Path | None,
     as_json: bool,
+    launched: tuple[int, int],
 ) -> None:
     from pebblesim.gpu.emit.triton import triton
     from pebblesim.gpu.tiles import in_powers_of_two
@@ -153,7 +158,9 @@ def _emit_triton(
     algorithm = algorithm.in_dims(counted.dims)
     program = algorithm.under(band)
     factor = None if scale is None else algorithm.problem.factor(scale, counted.dims)
-    source = triton(program, {**counted.dims, **counted.blocks}, dtype, band, scale=factor)
+    warps, stages = launched
+    sizes_of_all = {**counted.dims, **counted.blocks}
+    source = triton(program, sizes_of_all, dtype, band, scale=factor, warps=warps, stages=stages)
     if output is not None:
         with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
             unfinished.write_text(source.text, encoding="utf-8")
@@ -165,6 +172,44 @@ def _emit_triton(
         print(source.text)
     else:
         say(f"written   {output}: {len(source.kernels)} kernels, {counted.io:,} words moved for each head")
+
+
+@command(app, example="pebblesim gpu calibrate")
+def calibrate(
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File of the card; by default in your configuration, where it is found."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure this GPU in a few minutes, for forecasts of our kernels: bandwidths, matrix units, launches, waiting."""
+    from pebblesim.gpu.calibrate.calibrate import calibrate as run
+
+    with _bars() as told:
+        made, path = run(output, told)
+    if as_json:
+        print_json(made.to_dict() | {"file": str(path)})
+        return
+    show(*made.parts())
+    found = "" if output else "; plan and attention use it on this card"
+    say(f"written   {path}{found}; pebblesim advise --card {shlex.quote(str(path))} … forecasts with it")
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str, int, int], None]]:
+    """Bars of progress on a terminal, one for each thing that is done; elsewhere nothing."""
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    bars: dict[str, TaskID] = {}
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+
+        def told(what: str, done: int, of: int) -> None:
+            if what not in bars:
+                bars[what] = progress.add_task(f"kernels {what}", total=of)
+            progress.update(bars[what], completed=done)
+
+        yield told
 
 
 @command(app, example="pebblesim gpu race -n 16384 -d 512 --heads 2 --backward -o race.jsonl")

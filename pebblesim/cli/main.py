@@ -14,19 +14,22 @@ import typer
 from typer.core import TyperGroup
 
 from pebblesim.cli.ascii_fallback import PLAIN
-from pebblesim.core.errors import PebblesimError, UsageError
+from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
 
-HOMES = {
-    **dict.fromkeys(("count", "list", "formula", "show"), "count"),
-    **dict.fromkeys(("play", "watch"), "play"),
-    "graph": "graph",
-    **dict.fromkeys(("pebble", "optimum", "judge", "dags"), "dags"),
-    **dict.fromkeys(("bounds", "gaps", "crossover"), "bounds"),
-    "glossary": "glossary",
-    "verify": "verify",
-    "theorems": "bounds",
-    **{name: name for name in ("advise", "backlite", "cache", "devices", "explore", "gpu", "plot", "search", "sweep")},
+PANELS = {
+    "Count": {
+        **dict.fromkeys(("count", "list", "formula", "show"), "count"),
+        **{name: name for name in ("explore", "search", "sweep", "plot", "glossary")},
+    },
+    "Prove": {**dict.fromkeys(("bounds", "gaps", "crossover", "theorems"), "bounds"), "verify": "verify"},
+    "Play the game": {**dict.fromkeys(("play", "watch"), "play"), "graph": "graph"},
+    "Any DAG": dict.fromkeys(("pebble", "optimum", "judge", "dags"), "dags"),
+    "Caches and devices": {"cache": "cache", "devices": "devices"},
+    "GPU": {name: name for name in ("advise", "gpu", "backlite")},
 }
+"""The commands by what they are for, as the help shows them, each with its file."""
+
+HOMES = {name: home for panel in PANELS.values() for name, home in panel.items()}
 """The file of each command, with a Typer `app`. It is imported when the command is called."""
 
 
@@ -40,7 +43,13 @@ class _Commands(TyperGroup):
         command: Any = typer.main.get_command(import_module(f"pebblesim.cli.{HOMES[name]}").app)
         command = getattr(command, "commands", {}).get(name, command)
         command.name = name
+        command.rich_help_panel = next(panel for panel, names in PANELS.items() if name in names)
         return command
+
+    def resolve_command(self, context: Any, args: list[str]) -> Any:
+        if args and args[0] not in HOMES and not (args[0].startswith("-") or context.resilient_parsing):
+            raise UnknownName("command", args[0], HOMES)
+        return super().resolve_command(context, args)
 
     def invoke(self, context: Any) -> Any:
         try:

@@ -67,6 +67,18 @@ Schedules = Annotated[
 Picture = Annotated[Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.", metavar="FILE")]
 
 
+ProblemName = Annotated[
+    str | None, typer.Argument(help="A problem; backward by default.", autocompletion=complete_problem)
+]
+
+
+def one_problem(named: str | None, option: str | None) -> str | None:
+    """Return the problem that is named as an argument or with --problem; None if none is."""
+    if named is not None and option not in (None, named):
+        raise UsageError(f"two problems were given, {named} and --problem {option}; give one.")
+    return named or option
+
+
 def pairs(texts: list[str] | None, option: str) -> Iterator[tuple[str, str]]:
     names = set()
     for text in texts or ():

@@ -123,14 +123,19 @@ def words(
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
+    by: Annotated[str | None, typer.Option("--by", help="tensor or phase; both by default.")] = None,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw reads and writes of schedules, stacked by tensor and by phase."""
     check(output)
-    from pebblesim.views.plots.words import figure
+    from pebblesim.views.plots.words import WAYS, figure
 
+    if by not in (None, *WAYS):
+        raise UnknownName("--by", by, WAYS)
     rows = _fitting(_compared(schedules, problem, cache.words, blocks, mask, sizes.dims))
-    save(lambda empty: figure(rows, empty), output, size=(8, 1.6 + 1.35 * len(rows)))
+    ways = WAYS if by is None else (by,)
+    height = 0.9 + (0.35 + 0.675 * len(rows)) * len(ways)
+    save(lambda empty: figure(rows, empty, ways), output, size=(8, height))
     print(f"written {output}")
 
 

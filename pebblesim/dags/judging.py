@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,6 +69,16 @@ def names_in_text(graph: Cdag) -> list[str]:
     return [name if times[name] == 1 and _PLAIN.fullmatch(name) else f"#{v}" for v, name in enumerate(names)]
 
 
+def meant(kind: str, name: str, number: Mapping[str, int]) -> str:
+    """Return the move that is probably meant by one with an unknown vertex; empty if none is near."""
+    import difflib
+
+    near = (
+        [f"vertex {name}"] if f"vertex {name}" in number else difflib.get_close_matches(name, number, n=1, cutoff=0.8)
+    )
+    return f"{kind} {near[0]}" if near and not name.startswith("vertex ") else ""
+
+
 def _text(path: Path, graph: Cdag) -> NDArray[np.int64]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -87,6 +98,9 @@ def _text(path: Path, graph: Cdag) -> NDArray[np.int64]:
             continue
         match = _OTHER.fullmatch(text)
         if match is None:
+            near = meant(kind, name, number)
+            if near:
+                raise UsageError(f"{path}, line {at}: {text[:60]!r} is not a move on this graph; '{near}' is meant.")
             raise UsageError(
                 f"{path}, line {at}: {text[:60]!r} is not a move on this graph; a move is one of "
                 f"{', '.join(KINDS)} and "

@@ -240,6 +240,23 @@ def _runs(ins: Any, ranges: Any, pairs: Any) -> bool:
 
 
 @part(*KINDS)
+def _next_tile(ins: Any, ranges: Any, pairs: Any, pc: int) -> int:
+    """Begin a loop, or go on to its next tile that the mask allows; return the next instruction."""
+    rng = ranges[ins[ROWS]]
+    parent = ranges[rng[PARENT]]
+    begins = ins[OP] == LOOP
+    offset = parent[OFFSET] + rng[SKIPPED] if begins else rng[OFFSET] + rng[BLOCK]
+    end = parent[OFFSET] + min(parent[LENGTH], rng[END])
+    while offset < end:
+        rng[OFFSET] = offset
+        rng[LENGTH] = min(rng[BLOCK], end - offset)
+        if _runs(ins, ranges, pairs):
+            return pc + 1 if begins else int(ins[JUMP])
+        offset += rng[BLOCK]
+    return int(ins[JUMP]) if begins else pc + 1
+
+
+@part(*KINDS)
 def _block(ranges: Any, rng: int, family: Any) -> int:
     """Return the block of a family that contains the range's current tile; 0 without a range, or with one block."""
     return ranges[rng, OFFSET] // family[PERIOD] if rng >= 0 and family[PERIOD] > 0 else 0
@@ -321,20 +338,7 @@ def run(
             state[STATUS] = FINISHED
             return used
         if op in (LOOP, NEXT):
-            rng = ranges[ins[ROWS]]
-            parent = ranges[rng[PARENT]]
-            offset = parent[OFFSET] + rng[SKIPPED] if op == LOOP else rng[OFFSET] + rng[BLOCK]
-            end = parent[OFFSET] + min(parent[LENGTH], rng[END])
-            runs = False
-            while offset < end and not runs:
-                rng[OFFSET] = offset
-                rng[LENGTH] = min(rng[BLOCK], end - offset)
-                runs = _runs(ins, ranges, pairs)
-                offset += rng[BLOCK]
-            if runs:
-                state[PC] = state[PC] + 1 if op == LOOP else ins[JUMP]
-            else:
-                state[PC] = ins[JUMP] if op == LOOP else state[PC] + 1
+            state[PC] = _next_tile(ins, ranges, pairs, state[PC])
             continue
 
         number = ins[FAMILY]

@@ -259,7 +259,7 @@ def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling) -> Row:
         inputs = [arrays.of[tensor] for tensor in program.tensors if tensor in program.inputs]
         row["errors"] = arrays.errors(run(*inputs))
         row |= _timed(arrays, lambda: run(*inputs))
-        row["launches"] = _launches(torch, lambda: run(*inputs), [kernel.name for kernel in source.kernels])
+        row["launches"] = seconds_of_launches(torch, lambda: run(*inputs), [kernel.name for kernel in source.kernels])
     except (UsageError, Infeasible) as error:
         return row | {"error": str(error)}
     except torch.cuda.OutOfMemoryError:
@@ -271,7 +271,7 @@ def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling) -> Row:
     return row | {"read_bytes": moved.reads, "written_bytes": moved.writes}
 
 
-def _launches(torch: Any, call: Callable[[], Any], names: Sequence[str], times: int = 5) -> dict[str, float]:
+def seconds_of_launches(torch: Any, call: Callable[[], Any], names: Sequence[str], times: int = 5) -> dict[str, float]:
     """Seconds of each kernel by name, the median of some calls."""
     from torch.profiler import ProfilerActivity, profile
 

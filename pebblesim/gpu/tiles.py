@@ -101,6 +101,52 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 """For each problem, the kernels that are forecast and raced."""
 
 
+def _small_room(schedule: str) -> tuple[Tiling, ...]:
+    return tuple(Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, stages) for stages in (3, 2))
+
+
+def _two_pass_small(
+    sides: tuple[int, int, int, int], warps: int, own: tuple[int, int], widths: tuple[int, int]
+) -> Tiling:
+    blocks = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True))
+    return Tiling("backward-two-pass-blocked", blocks, warps, 3 if widths[1] <= 64 else 2, {"dK, dV": own}, widths)
+
+
+SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
+    "forward": (
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 128}, 8, 2, widths=(1, 64)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 4, 3, widths=(1, 64)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 64)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 32}, 8, 3, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 2, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 3, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 2, widths=(129, 256)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 16}, 4, 2, widths=(129, 256)),
+        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 512, "c": 32, "e": 32}, 4, 2),
+        *_small_room("small-cache-forward-blocked"),
+        *_small_room("scores-stored-blocked"),
+    ),
+    "backward-qkv": (
+        *_small_room("small-cache-backward-blocked"),
+        _two_pass_small((128, 64, 64, 64), 8, (4, 2), (1, 64)),
+        _two_pass_small((64, 64, 64, 64), 4, (4, 2), (1, 64)),
+        _two_pass_small((128, 32, 64, 32), 8, (4, 2), (65, 128)),
+        _two_pass_small((64, 32, 64, 32), 4, (4, 2), (65, 128)),
+        _two_pass_small((64, 16, 64, 16), 8, (8, 2), (129, 256)),
+    ),
+}
+"""For blocks of threads that have less than `LARGE` bytes of shared memory; at most 99 KiB, many of them 64."""
+
+LARGE = 160 * 1024
+"""Bytes of shared memory of a block from which on the tiles of large cards fit."""
+
+
+def tilings(problem_name: str, shared: int) -> tuple[Tiling, ...]:
+    """The kernels to try for a problem where a block of threads can have so many bytes of shared memory."""
+    return (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
+
+
 IN_ROWS = {
     "scores-stored-blocked": "scores-stored-in-rows",
     "small-cache-backward-blocked": "small-cache-backward-in-rows",

@@ -6,6 +6,7 @@ schedules get.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 from pebblesim.core.errors import TraceError
@@ -210,8 +211,12 @@ class Tile(Value):
         return self
 
 
-def exp(x: Value) -> Value:
-    """The exponential, element by element.
+def _of_each_element(op: str, means: str) -> Callable[[Value], Value]:
+    def function(x: Value) -> Value:
+        return _elementwise(op, x)
+
+    function.__name__ = function.__qualname__ = op
+    function.__doc__ = f"""{means}, element by element.
 
     Args:
         x: a tile, or an expression of tiles.
@@ -219,55 +224,14 @@ def exp(x: Value) -> Value:
     Returns:
         An expression of the same shape, for `m.compute` or an assignment.
     """
-    return _elementwise("exp", x)
+    return function
 
 
-def log(x: Value) -> Value:
-    """The natural logarithm, element by element.
-
-    Args:
-        x: a tile, or an expression of tiles.
-
-    Returns:
-        An expression of the same shape, for `m.compute` or an assignment.
-    """
-    return _elementwise("log", x)
-
-
-def relu(x: Value) -> Value:
-    """max(x, 0), element by element.
-
-    Args:
-        x: a tile, or an expression of tiles.
-
-    Returns:
-        An expression of the same shape, for `m.compute` or an assignment.
-    """
-    return _elementwise("relu", x)
-
-
-def step(x: Value) -> Value:
-    """1 where x is positive and 0 elsewhere: the derivative of relu.
-
-    Args:
-        x: a tile, or an expression of tiles.
-
-    Returns:
-        An expression of the same shape, for `m.compute` or an assignment.
-    """
-    return _elementwise("step", x)
-
-
-def sigmoid(x: Value) -> Value:
-    """1 / (1 + exp(-x)), element by element.
-
-    Args:
-        x: a tile, or an expression of tiles.
-
-    Returns:
-        An expression of the same shape, for `m.compute` or an assignment.
-    """
-    return _elementwise("sigmoid", x)
+exp = _of_each_element("exp", "The exponential")
+log = _of_each_element("log", "The natural logarithm")
+relu = _of_each_element("relu", "max(x, 0)")
+step = _of_each_element("step", "1 where x is positive and 0 elsewhere (the derivative of relu)")
+sigmoid = _of_each_element("sigmoid", "1 / (1 + exp(-x))")
 
 
 def maximum(x: Value, y: Value) -> Value:

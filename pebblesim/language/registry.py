@@ -22,7 +22,7 @@ from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.language import machine as language
 from pebblesim.language.catalogue import Catalogue, is_built_in, place
 from pebblesim.language.problems import Problem, problem
-from pebblesim.language.program import Program, in_parts
+from pebblesim.language.program import Program, in_parts, in_whole_tiles
 
 __all__ = ["SCHEDULES", "Schedule", "get", "of_problem", "schedule"]
 
@@ -89,6 +89,13 @@ class Schedule:
         and has no kernels.
         """
         return not in_parts(self.program)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The kernels it can be: "Triton", on matrix units, and "CUDA", plain float32."""
+        if not self.alike:
+            return ()
+        return ("Triton", "CUDA") if in_whole_tiles(self.program) else ("CUDA",)
 
     @property
     def maskable(self) -> bool:

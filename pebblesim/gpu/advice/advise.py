@@ -1,7 +1,8 @@
-"""Find the schedule and blocks with the least I/O on a card, and the time that the roofline allows.
+"""Find the kernels for a card, the schedule and blocks with the least I/O, and the time that the roofline allows.
 
-Two boundaries are analysed, each with the one-cache game: a thread block on a multiprocessor, where M is the words of
-its shared memory, and the whole card, where M is the words of the last cache before the memory.
+Our kernels on matrix units have tiles that such units take. Beside them stand the tiles of the paper's model, of any
+size, at two boundaries, each with the one-cache game: a thread block on a multiprocessor, where M is the words of its
+shared memory, and the whole card, where M is the words of the last cache before the memory.
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import dtype_of
 from pebblesim.counting.arguments import AnyMask
 from pebblesim.counting.compare import compare
-from pebblesim.counting.count import count
+from pebblesim.counting.count import Counted, count
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.useful import useful_operations
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.cards import Card
-from pebblesim.gpu.advice.forecast import Forecast, can_forecast, forecast, forecasts
+from pebblesim.gpu.advice.kernels import kernels
 from pebblesim.gpu.advice.result import Advice, Boundary
-from pebblesim.gpu.tiles import Tiling
+from pebblesim.gpu.tiles import TILINGS
 from pebblesim.language import masks
-from pebblesim.language.masks import Band, Mask
+from pebblesim.language.masks import Mask
 from pebblesim.language.problems import problem
-from pebblesim.language.registry import of_problem
+from pebblesim.language.registry import Schedule, of_problem
+
+NEAR = 1.5
+"""The best blocks are searched for schedules whose largest blocks move at most this multiple of the fewest words."""
 
 
 def _binary(size: int) -> str:
@@ -39,7 +43,7 @@ def _binary(size: int) -> str:
 def advise(
     gpu: str | Card | None = None,
     *,
-    dtype: str = "float32",
+    dtype: str | None = None,
     problem_name: str = "forward",
     heads: int = 1,
     kv_heads: int | None = None,
@@ -55,7 +59,8 @@ def advise(
 
     Args:
         gpu: the name of a known card, such as "H200", or a `Card`.
-        dtype: data type of a word, such as "bf16"; sums are assumed to have the same type.
+        dtype: data type of a word, such as "bf16"; in the paper's model sums have the same type. If None, bfloat16 for
+            problems with kernels on matrix units (forward, backward-qkv), else float32.
         problem_name: the problem.
         heads, batch: numbers of heads and sequences; the traffic is counted for one, and the times are for all.
         kv_heads: number of heads of keys and values, if heads share them; heads that share them are counted as one with
@@ -80,9 +85,10 @@ def advise(
         UsageError: a name, size or file is not allowed.
     """
     if (gpu is None) == (card is None):
-        raise UsageError("give either a known card with --gpu, or a file with --card.")
+        raise UsageError("give either a known card with --gpu, such as --gpu H200, or a file with --card.")
     chosen = cards.from_file(Path(card)) if card is not None else gpu if isinstance(gpu, Card) else cards.card(str(gpu))
-    dtype, solves, pattern = dtype_of(dtype), problem(problem_name), masks.of(mask)
+    solves, pattern = problem(problem_name), masks.of(mask)
+    dtype = dtype_of(dtype or ("bfloat16" if solves.name in TILINGS else "float32"))
     counted = Heads(heads, kv_heads, batch, separate)
     sizes, (pattern,), _ = counted.cases(solves, dims, pattern)
     last = chosen.last_cache
@@ -105,35 +111,8 @@ def advise(
     advice = Advice(
         chosen, solves.name, sizes, dtype, heads, batch, pattern, boundaries, useful, counted.heads_per_problem
     )
-    kernels, own = _kernels(solves.name, sizes, chosen, dtype, advice.times, pattern, blocks, workspace)
-    return replace(advice, kernels=kernels, own_kernels=own, kv_heads=kv_heads)
-
-
-def _kernels(
-    problem_name: str,
-    sizes: Mapping[str, int],
-    card: Card,
-    dtype: str,
-    heads: int,
-    mask: Mask | None,
-    blocks: Mapping[str, int] | None,
-    workspace: int | None,
-) -> tuple[tuple[Forecast, ...], tuple[Forecast, ...]]:
-    """Forecast our kernels, and kernels with the user's tile."""
-    if not can_forecast(card) or dtype not in ("bfloat16", "float16") or not (mask is None or isinstance(mask, Band)):
-        return (), ()
-    ranked = forecasts(problem_name, sizes, card, dtype, heads, mask, workspace)
-    own = []
-    for like in {each.tiling.schedule: each.tiling for each in reversed(ranked)}.values():
-        if blocks and set(blocks) <= set(like.blocks):  # missing blocks are those of the fastest kernel
-            for stages in (4, 3, 2):
-                try:
-                    tiling = Tiling(like.schedule, {**like.blocks, **blocks}, like.warps, stages)
-                    own.append(forecast(tiling, sizes, card, dtype, heads, mask))
-                    break
-                except UsageError:
-                    continue
-    return ranked, tuple(own)
+    ranked, own = kernels(solves.name, sizes, chosen, dtype, advice.times, pattern, blocks, workspace)
+    return replace(advice, kernels=ranked, own_kernels=own, kv_heads=kv_heads)
 
 
 def _boundary(
@@ -153,16 +132,22 @@ def _boundary(
     rows, too_large = [], {}
     for algorithm in of_problem(problem_name, mask is not None):
         try:
-            rows.append(count(algorithm, **arguments))
+            rows.append(_largest(algorithm, arguments))
         except Infeasible as error:
             too_large[algorithm.name] = error.least_M
     if not rows:
         least = min(too_large.values())
         raise Infeasible(f"no schedule of {problem_name} fits into {M:,} words ({cache}); one needs {least:,}.", least)
     # Better blocks change little, so they are searched only for schedules that may win.
-    least_io = min(row.io for row in rows)
-    rows = [count(row.schedule, blocks="best", **arguments) if row.io <= 2 * least_io else row for row in rows]
+    near = NEAR * min(row.io for row in rows)
+    rows = [count(row.schedule, blocks="best", **arguments) if row.io <= near else row for row in rows]
     rows.sort(key=lambda row: row.io)
     own = tuple(compare(problem_name, blocks=blocks, **arguments)) if blocks else ()
     said = f"{cache}, {_binary(card.size(figure))}"
     return Boundary(name, said, M, tuple(rows), too_large, card.rate(bandwidth), own)
+
+
+def _largest(algorithm: Schedule, arguments: dict[str, Any]) -> Counted:
+    """Count with the largest blocks that fit; with tiles without an allowed pair, a smaller block could move less."""
+    chosen = count(algorithm, **arguments | {"mask": None})
+    return chosen if arguments["mask"] is None else count(algorithm, **arguments | {"blocks": chosen.blocks})

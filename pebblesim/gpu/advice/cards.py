@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from pebblesim.core.sizes import BYTES, dtype_of
 FIGURES = {
     "multiprocessors": "multiprocessors",
     "registers": "bytes of registers in a multiprocessor",
+    "threads": "threads on a multiprocessor",
     "shared_per_multiprocessor": "bytes of shared memory in a multiprocessor",
     "shared_per_block": "bytes of shared memory that a block can have",
     "l2": "bytes of L2",
@@ -41,10 +43,16 @@ RATES = {
     "memory": "bytes per second between memory and the caches, of a copy",
     "overlap": "share of the time of all these that counts where several blocks are on a multiprocessor",
 }
-"""The rates that the kernels of our schedules reach on a card, fitted to measurements (`benchmarks/gpu/fit.py`)."""
+"""The rates that the kernels of our schedules reach on a card, fitted to measurements (`pebblesim gpu calibrate`)."""
 
 NEEDED = ("shared_per_block", "l2", "memory_bandwidth")
 """Figures that advice requires."""
+
+MODEL = "H200"
+"""The card whose rates, scaled, stand for those of a card that was not calibrated."""
+
+SCALED = f"scaled from the card {MODEL}"
+"""The source of such rates."""
 
 
 class Figure(NamedTuple):
@@ -63,12 +71,16 @@ class Card:
         figures: the known figures, by the names of `FIGURES`.
         peak: the highest rate of dense arithmetic by data type, in operations per second.
         rates: the rates of our kernels, by the names of `RATES`; empty if they were not measured.
+        device: the name by which its driver knows it; "" if that is not known.
+        scaled: whether its rates are scaled ones of another card; see `with_rates`.
     """
 
     name: str
     figures: Mapping[str, Figure]
     peak: Mapping[str, Figure]
     rates: Mapping[str, Figure] = field(default_factory=dict)
+    device: str = ""
+    scaled: bool = False
 
     def size(self, figure: str) -> int:
         """Return a size in bytes that every card has."""
@@ -78,6 +90,11 @@ class Card:
         """Return a rate, or None if it is not known."""
         known = self.figures.get(figure)
         return None if known is None else float(known.value)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether its rates were measured."""
+        return bool(self.rates) and not self.scaled
 
     @property
     def l2_partitions(self) -> int:
@@ -110,16 +127,123 @@ def caches() -> dict[str, dict[str, int]]:
 
 
 def card(name: str) -> Card:
-    """Return the card with this name; case and spaces do not matter: "H200", "h200", "GTX 1060".
+    """Return a card that was calibrated here, or a built-in one, with this name: "H200", "h200", "RTX 4090", "4090".
 
     Raises:
-        UnknownName: the card is not known.
+        UsageError: the card is not known, or its file is damaged.
     """
-    plain = {key.lower(): key for key in cards()}
-    wanted = "".join(letter for letter in name.lower() if letter.isalnum())
+    own = {path.stem: path for path in own_files()}
+    plain = {_plain(key): key for key in (*cards(), *own)}
+    wanted = _plain(name)
     if wanted not in plain:
-        raise UnknownName("card", name, cards())
-    return cards()[plain[wanted]]
+        words = set(name.lower().split())
+        named = [key for key, each in cards().items() if words and words <= set(each.name.lower().split())]
+        if len(named) != 1:
+            raise UsageError(
+                f"no card is called {name!r}; known: {', '.join((*cards(), *own))}; describe another one in a file for "
+                "--card (docs/advise.md), or measure the one that is here with `pebblesim gpu calibrate`."
+            )
+        plain[wanted] = named[0]
+    key = plain[wanted]
+    return from_file(own[key]) if key in own else cards()[key]
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def own_files() -> list[Path]:
+    """The files of cards that were calibrated here, by `pebblesim gpu calibrate`."""
+    folder = own_folder()
+    return sorted(folder.glob("*.toml")) if folder.is_dir() else []
+
+
+def own_folder() -> Path:
+    """The folder of the user's configuration that holds cards."""
+    from typer import get_app_dir
+
+    return Path(get_app_dir("pebblesim")) / "cards"
+
+
+def own_file(device: str) -> Path:
+    """The file of the card that the driver knows by this name."""
+    return own_folder() / ("-".join(re.findall(r"[a-z0-9]+", device.lower())) + ".toml")
+
+
+def of_device(properties: Any) -> Card:
+    """Return the card that runs here, with rates of kernels.
+
+    Args:
+        properties: what `torch.cuda.get_device_properties` returns.
+
+    They are those that were measured here, else those of the built-in card that the driver knows by this name. Where
+    it was not calibrated, the rates are those of the card `MODEL`, scaled by multiprocessors, bandwidth and peak.
+
+    Raises:
+        UsageError: the file of a calibration is damaged.
+    """
+    return _of_device(str(properties.name), read_figures(properties))
+
+
+@lru_cache(maxsize=16)
+def _of_device(device: str, read: tuple[tuple[str, Figure], ...]) -> Card:
+    own = own_file(device)
+    if own.is_file():
+        return from_file(own)
+    known = next((each for each in cards().values() if each.device == device), None)
+    if known is None:
+        known = Card(device, {}, {}, device=device)
+    return with_rates(replace(known, figures=dict(known.figures) | dict(read)))
+
+
+def read_figures(properties: Any) -> tuple[tuple[str, Figure], ...]:
+    """The figures that a driver tells of its card, of those that `torch.cuda.get_device_properties` has."""
+    told = {
+        "multiprocessors": properties.multi_processor_count,
+        "threads": properties.max_threads_per_multi_processor,
+        "registers": 4 * properties.regs_per_multiprocessor,
+        "shared_per_multiprocessor": properties.shared_memory_per_multiprocessor,
+        "shared_per_block": properties.shared_memory_per_block_optin,
+        "l2": properties.L2_cache_size,
+        "memory": properties.total_memory,
+    }
+    clock, width = (getattr(properties, name, 0) for name in ("memory_clock_rate", "memory_bus_width"))
+    if clock and width:  # kHz, two transfers a clock, and bits
+        told["memory_bandwidth"] = 2 * 1000 * clock * width / 8
+    return tuple((name, Figure(value, "read on the card")) for name, value in told.items())
+
+
+def with_rates(card: Card) -> Card:
+    """Return a card with rates of kernels: its own or, if it was not calibrated, those of the card `MODEL`, scaled.
+
+    So kernels can be compared on it. Such times are no forecast.
+    """
+    if card.rates:
+        return card
+    model = cards()[MODEL]
+
+    def ratio(figure: str) -> float:
+        mine, theirs = card.rate(figure), model.rate(figure)
+        return mine / theirs if mine and theirs else 1.0
+
+    each = 1 / ratio("multiprocessors")
+    matrix = _peak_ratio(card, model, ("bfloat16", "float16")) * each
+    words = _peak_ratio(card, model, ("float32",)) * each
+    bandwidth = ratio("memory_bandwidth")
+    scale = {"products": matrix, "product": 1 / matrix, "elementwise": words, "memory": bandwidth}
+    scale |= dict.fromkeys(("late", "writing"), bandwidth * each)
+    rates = {name: Figure(figure.value * scale.get(name, 1.0), SCALED) for name, figure in model.rates.items()}
+    figures = {name: model.figures[name] for name in ("multiprocessors", "registers", "shared_per_multiprocessor")}
+    figures["l2_bandwidth"] = Figure(model.figures["l2_bandwidth"].value * bandwidth, SCALED)
+    if "shared_per_multiprocessor" not in card.figures:
+        figures["shared_per_multiprocessor"] = card.figures["shared_per_block"]
+    return replace(card, figures=figures | dict(card.figures), rates=rates, scaled=True)
+
+
+def _peak_ratio(card: Card, model: Card, dtypes: tuple[str, ...]) -> float:
+    """The card's peak for the first data type of which both are known, as a multiple of the model's; 1 if none is."""
+    known = ((card.peak.get(dtype), model.peak.get(dtype)) for dtype in dtypes)
+    return next((mine.value / theirs.value for mine, theirs in known if mine and theirs), 1.0)
 
 
 def from_file(path: Path) -> Card:
@@ -131,21 +255,23 @@ def from_file(path: Path) -> Card:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"--card {str(path)!r} cannot be read: {error.strerror}.") from None
+        raise UsageError(
+            f"--card {str(path)!r} cannot be read: {error.strerror}; docs/advise.md shows such a file."
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"--card {str(path)!r} is not TOML: {error}.") from None
     return _card(table, f"--card {str(path)!r}", {})
 
 
 def _card(table: Mapping[str, Any], where: str, sources: Mapping[str, str]) -> Card:
-    peak = table.get("peak", {})
-    if not isinstance(table.get("name"), str) or not isinstance(peak, Mapping):
+    peak, device = table.get("peak", {}), table.get("device", "")
+    if not isinstance(table.get("name"), str) or not isinstance(peak, Mapping) or not isinstance(device, str):
         raise UsageError(
             f'{where}: it needs name = "…", the figures {", ".join(NEEDED)}, and a table [peak] by data type.'
         )
     figures = {}
     for key, entry in table.items():
-        if key in ("name", "peak", "rates"):
+        if key in ("name", "device", "peak", "rates"):
             continue
         if key not in FIGURES:
             raise UnknownName(f"figure of a card ({where})", key, FIGURES)
@@ -154,7 +280,7 @@ def _card(table: Mapping[str, Any], where: str, sources: Mapping[str, str]) -> C
     if missing:
         raise UsageError(f"{where}: {missing[0]} is missing, the {FIGURES[missing[0]]}.")
     peaks = {dtype_of(key): _figure(f"{where}: peak.{key}", entry, sources) for key, entry in peak.items()}
-    return Card(table["name"], figures, peaks, _rates(table.get("rates", {}), where, sources))
+    return Card(table["name"], figures, peaks, _rates(table.get("rates", {}), where, sources), device)
 
 
 def _rates(table: Any, where: str, sources: Mapping[str, str]) -> Mapping[str, Figure]:

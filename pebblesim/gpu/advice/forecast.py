@@ -17,16 +17,16 @@ from math import ceil
 from typing import Any
 
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.advice.cards import Card
+from pebblesim.gpu.advice.cards import SCALED, Card
 from pebblesim.gpu.launch_costs import LaunchCost, Round, launch_costs
-from pebblesim.gpu.tiles import TILINGS, Tiling, check, least_room, within
+from pebblesim.gpu.tiles import Tiling, check, least_room, tilings, within
 from pebblesim.language.masks import Mask
 
 MANY_WAVES = 8
 """From this number of waves on blocks no longer run in waves, because they drift apart."""
 
 MOST_THREADS = 2048
-"""Threads on a multiprocessor."""
+"""Threads on a multiprocessor, where the card does not say."""
 
 REGISTERS_BESIDES = 64
 """32-bit registers that a thread uses for addresses and counters."""
@@ -128,7 +128,12 @@ def can_forecast(card: Card) -> bool:
 def launch_forecast(cost: LaunchCost, card: Card) -> LaunchForecast:
     """How long a launch takes, and why."""
     rate = {name: figure.value for name, figure in card.rates.items()}
-    return timed(cost, rate, {name: card.figures[name].value for name in NEEDED})
+    return timed(cost, rate, figures_of(card))
+
+
+def figures_of(card: Card) -> dict[str, float]:
+    """The figures of a card that a forecast takes, as plain numbers."""
+    return {name: card.figures[name].value for name in (*NEEDED, "threads") if name in card.figures}
 
 
 def timed(cost: LaunchCost, rate: Mapping[str, float], figure: Mapping[str, float]) -> LaunchForecast:
@@ -193,7 +198,7 @@ def _resident(cost: LaunchCost, figure: Mapping[str, float]) -> tuple[int, int]:
         min(
             int(figure["shared_per_multiprocessor"] // (cost.storage.shared + RESERVED)),
             int(words // (threads * registers)),
-            MOST_THREADS // threads,
+            int(figure.get("threads", MOST_THREADS)) // threads,
         ),
     )
     return resident, resident * int(figure["multiprocessors"])
@@ -223,6 +228,41 @@ def forecast(
     return Forecast(tiling, tuple(launch_forecast(cost, card) for cost in costs))
 
 
+def at_least(kernel: Forecast, card: Card, dtype: str) -> float | None:
+    """The least seconds in which published rates of a card allow a kernel; None if its rate of products is not known.
+
+    Each launch takes as long as the products of the multiprocessor with most of them, its bytes from L2, and those from
+    and to memory, each part once.
+    """
+    peak = card.peak.get(dtype)
+    if peak is None:
+        return None
+    seconds = 0.0
+    for launch in kernel.launches:
+        cost, limits = launch.cost, [0.0]
+        if cost.working:
+            each = sum(cost.products.values()) / cost.working
+            units = int(card.figures["multiprocessors"].value) if "multiprocessors" in card.figures else 1
+            busiest = sum(_busiest(blocks, units) for blocks in cost.rounds)
+            limits.append(each * busiest / (peak.value / units))
+        l2 = card.figures.get("l2_bandwidth")
+        if l2 and l2.source != SCALED:
+            limits.append(cost.moved.reads / l2.value)
+        limits.append(cost.least / card.figures["memory_bandwidth"].value)
+        seconds += max(limits)
+    return kernel.rounds * seconds
+
+
+def _busiest(blocks: Round, units: int) -> float:
+    """Blocks of average work, at least, on the multiprocessor that has most."""
+    if not blocks:
+        return 0.0
+    if len(blocks) == 1:
+        ((time, number),) = blocks
+        return time * -(-number // units)
+    return max(sum(time * number for time, number in blocks) / units, blocks[0][0])
+
+
 def forecasts(
     problem_name: str,
     dims: Mapping[str, int],
@@ -232,7 +272,9 @@ def forecasts(
     mask: Mask | None = None,
     workspace: int | None = None,
 ) -> tuple[Forecast, ...]:
-    """Forecast all kernels in `TILINGS` that fit on a card, fastest first; empty if there are no kernels.
+    """Forecast all kernels of ours that fit on a card, fastest first; empty if there are no kernels.
+
+    On a card whose rates are scaled ones of another, those that need least come first, and then the fastest.
 
     Args:
         problem_name, dims, card, dtype, heads, mask: as for `forecast`.
@@ -243,7 +285,7 @@ def forecasts(
         UsageError: the workspace is too little for any kernel that fits.
     """
     fitting = []
-    for tiling in TILINGS.get(problem_name, ()):
+    for tiling in tilings(problem_name, card.size("shared_per_block")):
         for cut, at_once in within(tiling, dims, heads, dtype, workspace, mask):
             try:
                 made = forecast(cut, dims, card, dtype, at_once, mask)
@@ -255,36 +297,8 @@ def forecasts(
         if fit:
             least = min(least_room(each.tiling, dims, dtype, mask) for each in fit)
             raise UsageError(f"workspace = {workspace:,} bytes is too little for any kernel; give {least:,} or more.")
-    return tuple(sorted(fitting, key=lambda each: each.seconds))
 
+    def rank(each: Forecast) -> tuple[float, float]:
+        return (at_least(each, card, dtype) or 0.0) if card.scaled else 0.0, each.seconds
 
-PASTED = {
-    "a": "BLOCK_M",
-    "b": "BLOCK_N",
-    "c": "BLOCK_D",
-    "B_r": "BLOCK_M",
-    "B_c": "BLOCK_N",
-    "b_r": "BLOCK_M1",
-    "b_c": "BLOCK_N1",
-}
-"""Names of the blocks in kernels."""
-
-
-def pasted(forecast: Forecast, dims: Mapping[str, int], heads: int) -> list[str]:
-    """Return lines for a user's own kernel: its tile, its launch settings, and the resources of each launch."""
-    named = {PASTED.get(name, name): size for name, size in forecast.tiling.blocks.items()}
-    width = max(size for name, size in dims.items() if name.startswith("d"))
-    named.setdefault("BLOCK_D", 1 << (width - 1).bit_length())  # the whole head dimension, as tiles have it
-    sizes = ", ".join(f"{name} = {size}" for name, size in named.items())
-    lines = [f"  {sizes}, num_warps = {forecast.tiling.warps}, num_stages = {forecast.tiling.stages}"]
-    at_once = heads // forecast.rounds
-    for launch in forecast.launches:
-        cost = launch.cost
-        often = f"{cost.times} times " if cost.times > 1 else ""
-        lines.append(
-            f"  {cost.name}: {often}grid ({-(-cost.programs // at_once // cost.times)}, {at_once}), "
-            f"{cost.storage.shared:,} bytes of shared memory, {launch.seconds * 1e6:,.0f} µs, mostly {launch.binds}"
-        )
-    if forecast.rounds > 1:
-        lines.append(f"  all that {forecast.rounds} times, for {at_once} heads each")
-    return lines
+    return tuple(sorted(fitting, key=rank))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -18,13 +17,20 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import BYTES, listed
 from pebblesim.core.tables import Sheet
-from pebblesim.counting.count import OF_WAY, Counted, count
+from pebblesim.counting.count import Counted, count
+from pebblesim.gpu.advice.amounts import amount, duration, ratio, sizes
 from pebblesim.gpu.advice.cards import Card
-from pebblesim.gpu.advice.forecast import Forecast, pasted
+from pebblesim.gpu.advice.forecast import Forecast
+from pebblesim.gpu.advice.kernels import Kernels
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
 from pebblesim.language.program import in_parts
 from pebblesim.language.registry import get
+
+MODEL = (
+    "the paper's tiles, of any size, for one cache of equal words: they show what more or other cache would save, and "
+    "are no kernels"
+)
 
 LEFT_OUT = (
     "left out: latency, occupancy, and whether there are enough blocks for all multiprocessors; registers, which hold "
@@ -107,15 +113,15 @@ class Advice(Result):
 
     def per_byte(self, row: Counted) -> float:
         """Operations of the problem per byte that a schedule moves."""
-        return _ratio(self.useful, row.io * BYTES[self.dtype])
+        return ratio(self.useful, row.io * BYTES[self.dtype])
 
     def seconds(self, boundary: Boundary, row: Counted) -> float | None:
         """The least time in seconds to move these bytes across a boundary."""
-        return None if boundary.bandwidth is None else _ratio(self.bytes(row), boundary.bandwidth)
+        return None if boundary.bandwidth is None else ratio(self.bytes(row), boundary.bandwidth)
 
     def arithmetic(self, row: Counted) -> float | None:
         """The least time of its arithmetic, in seconds."""
-        return None if self.peak is None else _ratio(row.operations * self.times, self.peak)
+        return None if self.peak is None else ratio(row.operations * self.times, self.peak)
 
     def bound_by(self, boundary: Boundary, row: Counted) -> str | None:
         """ "memory" or "compute", whichever takes longer at this boundary; None if a figure is missing."""
@@ -142,6 +148,23 @@ class Advice(Result):
         """Return (limit, seconds), the roofline time of a tile; None if the arithmetic rate is not known."""
         return None if self.peak is None else max(self.limits(tile).items(), key=lambda item: item[1])
 
+    @property
+    def ours(self) -> Kernels:
+        """Our kernels, to be shown."""
+        return Kernels(
+            self.card,
+            self.problem,
+            self.dims,
+            self.dtype,
+            self.mask,
+            self.times,
+            self.heads_per_problem > 1,
+            self.useful,
+            self.boundaries[0].M,
+            self.kernels,
+            self.own_kernels,
+        )
+
     @cached_property
     def fastest(self) -> Counted:
         """The advised tile: that of the kernel with the shortest forecast, where there are forecasts.
@@ -150,8 +173,7 @@ class Advice(Result):
         the least I/O. Differences below 1 % are ignored; then it is the tile with the least I/O at the first boundary.
         """
         if self.kernels:
-            tiling, M = self.kernels[0].tiling, self.boundaries[0].M
-            return count(tiling.schedule, M=M, blocks=tiling.blocks, mask=self.mask, **_given(self.dims))
+            return self.ours.tile_of(self.kernels[0])
         rows = [row for row in self.boundaries[0].rows if not in_parts(self._program(row))]  # others are no kernels
         worst = [allowed[1] for row in rows if (allowed := self.allowed(row))]
         return next((row for row, each in zip(rows, worst, strict=False) if each <= 1.01 * min(worst)), rows[0])
@@ -165,7 +187,7 @@ class Advice(Result):
         if self.mask is not None and not isinstance(self.mask, Band):
             raise UsageError(f"mask {self.mask} has no closed form to explain; causal, window:W and band:W have one.")
         best = boundary.best
-        doubled = count(best.schedule, M=2 * boundary.M, blocks="best", mask=self.mask, **_given(self.dims)).blocks
+        doubled = count(best.schedule, M=2 * boundary.M, blocks="best", mask=self.mask, **_any(self.dims)).blocks
         program = self._program(best)
         return terms.terms(program, {**self.dims, **best.blocks}, {**self.dims, **doubled}, boundary.M, self.mask)
 
@@ -202,9 +224,9 @@ class Advice(Result):
             for boundary in self.boundaries
         ]
         roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
-        forecasts = {"kernels": [kernel.to_dict() for kernel in self.kernels]}
-        own = {"own_kernels": [kernel.to_dict() for kernel in self.own_kernels]}
-        return {**head, "boundaries": boundaries, **roofline, **forecasts, **own}
+        ours = {"kernels": [self.ours.as_data(each) for each in self.kernels]}
+        own = {"own_kernels": [self.ours.as_data(each) for each in self.own_kernels]}
+        return {**head, **ours, **own, "boundaries": boundaries, **roofline}
 
     def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
         """A row as data."""
@@ -236,8 +258,8 @@ class Advice(Result):
         parts = []
         for boundary in self.boundaries:
             best = boundary.best
-            sizes = {**self.dims, **best.blocks}
-            text = terms.explained(self.terms(boundary), self._program(best), sizes, boundary.M)
+            chosen = {**self.dims, **best.blocks}
+            text = terms.explained(self.terms(boundary), self._program(best), chosen, boundary.M)
             parts.append(f"why {best.schedule} moves {best.io:,} words at the {boundary.name} boundary\n{text}")
         return "\n\n".join(parts)
 
@@ -246,42 +268,17 @@ class Advice(Result):
 
     def parts(self) -> list[str | Sheet]:
         """Return the parts to print: sentences and tables."""
-        sizes = listed(self.dims)
+        given = listed(self.dims)
         under = "" if self.mask is None else f", mask {self.mask}"
         heads = f"{self.heads:,} head{'s' * (self.heads > 1)}" + (f" x batch {self.batch:,}" if self.batch > 1 else "")
         if self.heads_per_problem > 1:
             shared = self.heads_per_problem
             heads += f" on {self.heads // shared:,} of keys and values, {shared:,} of them counted as one"
-        parts: list[str | Sheet] = [f"{self.card.name}: {self.problem}, {sizes}, {self.dtype}{under}, {heads}"]
+        parts: list[str | Sheet] = [f"{self.card.name}: {self.problem}, {given}, {self.dtype}{under}, {heads}"]
+        parts += ["", *self.ours.shown(), "", MODEL]
         for boundary in self.boundaries:
             parts += ["", *self._shown(boundary)]
-        parts += ["", self._roofline()]
-        return parts + (["", *self._launched()] if self.kernels else [])
-
-    def _launched(self) -> list[str | Sheet]:
-        """Forecasts of the kernels, and settings for the user's own kernel."""
-        best = self.kernels[0]
-        useful = float(Fraction(self.useful * self.times, 10**12))
-        rows = [
-            (
-                each.tiling.schedule,
-                _said(each.tiling.blocks),
-                self.times // each.rounds,
-                each.tiling.warps,
-                each.tiling.stages,
-                _time(each.seconds),
-                f"{useful / each.seconds:,.0f}",
-                each.binds,
-            )
-            for each in self.kernels + self.own_kernels
-        ]
-        columns = ("schedule", "blocks", "heads at once", "warps", "stages", "forecast", "useful Top/s", "most of it")
-        lines: list[str | Sheet] = ["kernels on matrix units, as forecast"]
-        lines.append(Sheet(columns, rows, ("schedule", "forecast", "blocks", "heads at once", "warps", "stages")))
-        lines += [
-            f"your tile: {kernel.seconds / best.seconds:.2f} x the time of the first" for kernel in self.own_kernels
-        ]
-        return [*lines, "", f"to paste, {best.tiling.schedule}:", *pasted(best, self.dims, self.times)]
+        return [*parts, "", self._roofline()]
 
     def _shown(self, each: Boundary) -> list[str | Sheet]:
         head = f"{each.name} boundary: M = {each.M:,} words ({each.cache}){self._regime(each)}"
@@ -290,29 +287,28 @@ class Advice(Result):
             lines.append("too large: " + ", ".join(f"{name} (M ≥ {M:,})" for name, M in each.too_large.items()))
         best = each.best
         lines.append(
-            f"least: {best.schedule}, {best.io:,} words a head, {_amount(self.bytes(best), 'B')} in all; "
+            f"least: {best.schedule}, {best.io:,} words a head, {amount(self.bytes(best), 'B')} in all; "
             f"{best.gap:.2f} x the lower bound of {best.every_way}"
         )
         computing = self.arithmetic(best)
         if each.bandwidth is None and computing:
-            needed = _amount(_ratio(self.bytes(best), computing), "B/s")
+            needed = amount(ratio(self.bytes(best), computing), "B/s")
             lines.append(f"no bandwidth is known here; {needed} would keep up with the arithmetic")
         if each.own:
             lines += ["", "your tile", self._table(each, each.own), *(self._judged(each, row) for row in each.own)]
         return lines
 
     def _table(self, each: Boundary, rows: tuple[Counted, ...]) -> Sheet:
-        columns = ("schedule", "blocks", "I/O per head", "gap", OF_WAY, "ops/byte", "moving", "computing", "bound by")
+        columns = ("schedule", "blocks", "I/O per head", "gap", "ops/byte", "moving", "computing", "bound by")
         cells = [
             (
                 row.schedule,
-                _said(row.blocks) or "none",
+                sizes(row.blocks) or "none",
                 row.io,
                 row.gap,
-                row.gap_of_way,
                 self.per_byte(row),
-                _time(self.seconds(each, row)),
-                _time(self.arithmetic(row)),
+                duration(self.seconds(each, row)),
+                duration(self.arithmetic(row)),
                 self.bound_by(each, row) or "unknown",
             )
             for row in rows
@@ -324,16 +320,16 @@ class Advice(Result):
         said = f"{own.schedule}: "
         if not own.feasible:
             needed = own.least_M or own.peak_red
-            said += f"does not fit, it needs {needed:,} words, {_ratio(needed, each.M):.2f} M; "
+            said += f"does not fit, it needs {needed:,} words, {ratio(needed, each.M):.2f} M; "
         best = next((row for row in each.rows if row.schedule == own.schedule), None)
         if best is None:
             said += "no tile of this schedule fits"
         elif own.io <= best.io and own.feasible:
             said += "no tile is known that moves less"
         else:
-            said += f"{_ratio(own.io, best.io):.2f} x the words of {_said(best.blocks)}"
+            said += f"{ratio(own.io, best.io):.2f} x the words of {sizes(best.blocks)}"
         if own.feasible and (allowed := self.allowed(own)):
-            said += f"; it is allowed {_time(allowed[1])}, limited by {allowed[0]}"
+            said += f"; it is allowed {duration(allowed[1])}, limited by {allowed[0]}"
         return said
 
     def _regime(self, each: Boundary) -> str:
@@ -351,60 +347,27 @@ class Advice(Result):
             known = ", ".join(self.card.peak) or "none"
             lines = [
                 f"roofline: no time is given, since no peak rate for {self.dtype} is known (known: {known})",
-                f"  arithmetic: {_amount(operations, 'op')} of {tile.schedule}",
+                f"  arithmetic: {amount(operations, 'op')} of {tile.schedule}",
             ]
         else:
-            of = f" with {_said(tile.blocks)}" if self.kernels else ""
+            of = f" with {sizes(tile.blocks)}" if self.kernels else ""
             lines = [
-                f"roofline: {tile.schedule}{of} is allowed {_time(allowed[1])}, limited by {allowed[0]}; a real kernel "
-                "takes longer",
-                f"  arithmetic: {_amount(operations, 'op')} at {_amount(self.peak or 0, 'op/s')}",
+                f"roofline: {tile.schedule}{of} is allowed {duration(allowed[1])}, limited by {allowed[0]}; a real "
+                "kernel takes longer",
+                f"  arithmetic: {amount(operations, 'op')} at {amount(self.peak or 0, 'op/s')}",
             ]
         if operations > 1.005 * self.useful * self.times:
-            lines[-1] += f"; {_amount(self.useful * self.times, 'op')} would do, the rest is done again or besides"
+            lines[-1] += f"; {amount(self.useful * self.times, 'op')} would do, the rest is done again or besides"
         solves = problem(self.problem).in_dims(self.dims)
         shapes = (*solves.inputs.values(), *solves.outputs.values())
         held = sum(prod(self.dims[dim] for dim in shape) for shape in shapes) * BYTES[self.dtype] * self.times
         memory = self.card.rate("memory")
         if memory and held > memory:
             lines.append(
-                f"  inputs and outputs are {_amount(held, 'B')}, more than the {_amount(memory, 'B')} of the card"
+                f"  inputs and outputs are {amount(held, 'B')}, more than the {amount(memory, 'B')} of the card"
             )
         return "\n".join([*lines, LEFT_OUT])
 
 
-def _ratio(amount: int, of: float) -> float:
-    """Return a quotient of numbers of any size.
-
-    Raises:
-        UsageError: it is too large for a float.
-    """
-    try:
-        return float(Fraction(amount) / Fraction(of))
-    except OverflowError:
-        raise UsageError("these sizes give times beyond 1e308 s; use smaller ones, or `count`.") from None
-
-
-def _said(blocks: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in blocks.items())
-
-
-def _given(dims: Mapping[str, int]) -> dict[str, Any]:
+def _any(dims: Mapping[str, int]) -> dict[str, Any]:
     return dict(dims)
-
-
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
-
-
-def _amount(value: float, unit: str) -> str:
-    value = _ratio(value, 1)  # type: ignore[arg-type]
-    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"

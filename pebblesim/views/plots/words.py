@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import fill
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pebblesim.core.sizes import listed
 from pebblesim.views.plots.style import COLOURS, HATCHES
@@ -18,17 +18,20 @@ if TYPE_CHECKING:
 SMALL = 0.02
 """Parts of less than this share of the longest bar are drawn as one, in white."""
 
+WAYS = ("tensor", "phase")
+"""The parts by which bars may be stacked."""
+
 PITCH = 3.2
 """Distance from one schedule to the next; a bar takes 1."""
 
 
-def words(rows: Sequence[Counted], ax: Axes, by: Literal["tensor", "phase"] = "tensor") -> Axes:
+def words(rows: Sequence[Counted], ax: Axes, by: str = "tensor") -> Axes:
     """Draw two bars for each schedule, reads and writes, stacked by tensor or by phase.
 
     Args:
         rows: the counts, one for each schedule.
         ax: where to draw.
-        by: the parts of the bars; a part has the same colour and hatch in all bars.
+        by: "tensor" or "phase", the parts of the bars; a part has the same colour and hatch in all bars.
     """
     parts = [dict(row.by_tensor if by == "tensor" else row.phases) for row in rows]
     looks = {name: _look(place) for place, name in enumerate(dict.fromkeys(name for part in parts for name in part))}
@@ -71,14 +74,14 @@ def _bar(ax: Axes, y: float, left: int, size: int, color: str, hatch: str) -> No
     ax.barh(y, size, left=left, height=0.9, fill=False, edgecolor="black", linewidth=0.7)
 
 
-def figure(rows: Sequence[Counted], figure: Figure) -> None:
-    """Draw the bars by tensor above, by phase below, and what the tensors are at the bottom."""
-    above, below = figure.subplots(2, sharex=True)
-    words(rows, above, "tensor")
-    words(rows, below, "phase")
+def figure(rows: Sequence[Counted], figure: Figure, ways: Sequence[str] = WAYS) -> None:
+    """Draw the bars by tensor, by phase, or both, and what the tensors are at the bottom."""
+    panels = figure.subplots(len(ways), sharex=True, squeeze=False)[:, 0]
+    for by, ax in zip(ways, panels, strict=True):
+        words(rows, ax, by)
     first = rows[0]
     sizes = listed({**first.dims, "M": first.M})
-    above.set_title(f"{first.problem}, {sizes} words" + (f", mask {first.mask}" if first.mask else ""), fontsize=11)
+    panels[0].set_title(f"{first.problem}, {sizes} words" + (f", mask {first.mask}" if first.mask else ""), fontsize=11)
     figure.supxlabel(fill(legend(rows), 140), fontsize=8, x=0.02, ha="left")
 
 

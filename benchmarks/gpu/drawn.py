@@ -1,0 +1,105 @@
+"""Forecasts of shapes that were drawn by a seed, against this GPU: `python benchmarks/gpu/drawn.py -o FOLDER`.
+
+Calibrates the card from nothing (FOLDER/card.toml, FOLDER/calibrating.jsonl), then measures, for each shape, the
+kernels whose forecasts are near the fastest (FOLDER/drawn.jsonl). With `--report FOLDER` no GPU is needed: it fits the
+rates anew to what was measured, and compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter, defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.cards import Card
+from pebblesim.gpu.advice.forecast import figures_of
+from pebblesim.gpu.calibrate.calibrate import calibrate, forecast_of, from_rows
+from pebblesim.gpu.calibrate.measure import Measured, measured
+from pebblesim.gpu.calibrate.shapes import Cell, Shape, drawn
+
+SEED, NUMBER, WITHIN = 27, 80, 1.5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--calibrate-only", action="store_true")
+    parser.add_argument("--report", type=Path, nargs="*")
+    asked = parser.parse_args()
+    if asked.output:
+        run(asked.output, asked.calibrate_only)
+    for folder in asked.report or ():
+        report(folder)
+
+
+def run(folder: Path, calibrate_only: bool) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+
+    def told(what: str, done: int, of: int) -> None:
+        if done % 30 == 0 or done == of:
+            print(f"{time.monotonic() - began:.0f} s: {done} of {of} {what}", flush=True)
+
+    if not (folder / "calibrating.jsonl").exists():
+        made, _ = calibrate(folder / "card.toml", told)
+        save(made.rows + made.failed, folder / "calibrating.jsonl")
+        print(f"calibrated in {made.seconds:.0f} s: {len(made.rows)} kernels, {len(made.failed)} failed", flush=True)
+    if calibrate_only:
+        return
+    card = cards.from_file(folder / "card.toml")
+    cells = [Cell(shape, each.tiling) for shape in drawn(SEED, NUMBER) for each in shape.ranked(card, WITHIN)]
+    rows: list[Measured] = []
+    counts: Counter[str] = Counter()
+
+    def told_one(what: str) -> None:
+        counts[what] += 1
+        told(what, counts[what], len(cells))
+
+    for row in measured(cells, on_progress=told_one):
+        rows.append(row)
+        save(rows, folder / "drawn.jsonl")
+
+
+def save(rows: list[Measured] | tuple[Measured, ...], path: Path) -> None:
+    path.write_text("".join(json.dumps(row.to_row()) + "\n" for row in rows), encoding="utf-8")
+
+
+def load(path: Path) -> list[Measured]:
+    return [Measured.of_row(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def report(folder: Path) -> None:
+    """Print how near forecasts are, and what the kernel that they choose loses."""
+    card = cards.from_file(folder / "card.toml")
+    measured_alone = {name: card.rates[name] for name in ("memory", "launch")}
+    made = from_rows(replace(card, rates=measured_alone), load(folder / "calibrating.jsonl"), 0)
+    print(made.parts()[0])
+    print("\n".join(f"rates.{name} = {figure.value:.4g}" for name, figure in made.card.rates.items()))
+    near = [abs(each.error) < 0.2 for each in made.held_out]
+    print(f"held out: {sum(near)} of {len(near)} within 20 %")
+    compare(made.card, load(folder / "drawn.jsonl"))
+
+
+def compare(card: Card, rows: list[Measured]) -> None:
+    rates = {name: figure.value for name, figure in card.rates.items()}
+    by_shape: dict[Shape, list[tuple[float, float, Measured]]] = defaultdict(list)
+    for row in rows:
+        if row.seconds:
+            by_shape[row.cell.shape].append((forecast_of(row, rates, figures_of(card)), row.seconds, row))
+    losses, near = [], []
+    for shape, each in by_shape.items():
+        made, seconds, chosen = min(each, key=lambda one: one[0])
+        loss = seconds / min(one[1] for one in each) - 1
+        losses.append(loss)
+        near.append(abs(made / seconds - 1) < 0.2)
+        sizes = f"{shape.way} {shape.n_q} x {shape.n_k}, d {shape.d}, {shape.heads} x {shape.group}, {shape.mask}"
+        print(f"{sizes:60} {seconds * 1e6:8.1f} µs {made / seconds:5.2f} loses {loss:5.1%} {chosen.cell.tiling}")
+    print(f"{len(near)} shapes: {sum(near)} within 20 %, {sum(loss < 0.05 for loss in losses)} lose under 5 %")
+
+
+if __name__ == "__main__":
+    main()

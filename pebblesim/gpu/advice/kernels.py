@@ -1,0 +1,196 @@
+"""Our kernels on matrix units for a card: which fit, their tiles in a kernel's words, and the least time of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pebblesim.core.errors import UsageError
+from pebblesim.core.tables import Sheet
+from pebblesim.counting.count import Counted, count
+from pebblesim.gpu.advice import amounts, cards
+from pebblesim.gpu.advice.cards import Card
+from pebblesim.gpu.advice.forecast import Forecast, at_least, forecast, forecasts
+from pebblesim.gpu.tiles import TILINGS, Tiling
+from pebblesim.language.masks import Band, Mask
+
+NAMED = {
+    "a": "BLOCK_M",
+    "b": "BLOCK_N",
+    "c": "BLOCK_D",
+    "B_r": "BLOCK_M",
+    "B_c": "BLOCK_N",
+    "b_r": "BLOCK_M1",
+    "b_c": "BLOCK_N1",
+    "S": "SPLIT",
+}
+"""Names of the blocks in kernels."""
+
+
+def kernels(
+    problem_name: str,
+    dims: Mapping[str, int],
+    card: Card,
+    dtype: str,
+    heads: int,
+    mask: Mask | None,
+    blocks: Mapping[str, int] | None,
+    workspace: int | None,
+) -> tuple[tuple[Forecast, ...], tuple[Forecast, ...]]:
+    """Our kernels that fit on a card, the fastest first, and those with the user's tile, each with its forecast.
+
+    Where a card was not calibrated, the order is by the least time; see `forecasts`.
+    """
+    if why_none(problem_name, card, dtype, mask):
+        return (), ()
+    assert mask is None or isinstance(mask, Band)
+    with_rates = cards.with_rates(card)
+    ranked = forecasts(problem_name, dims, with_rates, dtype, heads, mask, workspace)
+    own = []
+    for like in {each.tiling.schedule: each.tiling for each in reversed(ranked)}.values():
+        if blocks and set(blocks) <= set(like.blocks):  # missing blocks are those of the fastest kernel
+            for stages in (4, 3, 2):
+                try:
+                    tiling = Tiling(like.schedule, {**like.blocks, **blocks}, like.warps, stages)
+                    own.append(forecast(tiling, dims, with_rates, dtype, heads, mask))
+                    break
+                except UsageError:
+                    continue
+    return ranked, tuple(own)
+
+
+def why_none(problem_name: str, card: Card, dtype: str, mask: Mask | None) -> str | None:
+    """Why there are no kernels to advise; None if there may be some."""
+    if problem_name not in TILINGS:
+        return f"none is written for the problem {problem_name}; there are some for {' and '.join(TILINGS)}"
+    if dtype not in ("bfloat16", "float16"):
+        return f"they take words of 16 bits, and not of {dtype}; add --dtype bf16"
+    if card.peak and dtype not in card.peak:
+        return f"{card.name} has no matrix units for {dtype} that are known (known: {', '.join(card.peak)})"
+    if not (mask is None or isinstance(mask, Band)):
+        return f"they know causal, window:W and band:W, and not {mask}"
+    return None
+
+
+def tile(tiling: Tiling) -> str:
+    """The blocks of a tiling, each beside its name in a kernel."""
+    return ", ".join(
+        f"{name}={size}" if name not in NAMED else f"{NAMED[name]}={size} ({name})"
+        for name, size in tiling.blocks.items()
+    )
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Our kernels for a card and an attention.
+
+    Attributes:
+        card, problem, dims, dtype, mask: what they are for.
+        heads: problems that are solved together.
+        grouped: whether each of them is of several heads that share keys and values.
+        useful: operations that one problem needs.
+        M: words of shared memory of a block.
+        ranked, own: forecasts, the fastest first, and of kernels with the user's tile.
+    """
+
+    card: Card
+    problem: str
+    dims: Mapping[str, int]
+    dtype: str
+    mask: Mask | None
+    heads: int
+    grouped: bool
+    useful: int
+    M: int
+    ranked: tuple[Forecast, ...]
+    own: tuple[Forecast, ...]
+
+    def tile_of(self, kernel: Forecast) -> Counted:
+        """The count of a kernel's tile at the multiprocessors."""
+        dims: dict[str, Any] = dict(self.dims)
+        return count(kernel.tiling.schedule, M=self.M, blocks=kernel.tiling.blocks, mask=self.mask, **dims)
+
+    def as_data(self, kernel: Forecast) -> dict[str, Any]:
+        """A kernel as printed by `pebblesim advise --json`; `seconds` are None where a card was not calibrated."""
+        least = at_least(kernel, self.card, self.dtype)
+        data = kernel.to_dict() | {"gap": self.tile_of(kernel).gap, "at_least": least}
+        if not self.card.calibrated:
+            unknown = {"seconds": None, "binds": None}
+            data |= unknown | {"launches": [each | unknown | {"parts": None} for each in data["launches"]]}
+        return data
+
+    def shown(self) -> Iterator[str | Sheet]:
+        """The part of an advice on kernels: what to take, and a table of all that fit."""
+        none = why_none(self.problem, self.card, self.dtype, self.mask)
+        if none is not None or not self.ranked:
+            small = f"none of them fits into the {self.card.size('shared_per_block'):,} bytes of a block"
+            yield f"kernels on matrix units: {none or small}"
+            return
+        best = self.ranked[0]
+        yield f"take {best.tiling.schedule}: {_settings(best, self.dims)}"
+        yield from self._launches(best)
+        yield ""
+        yield "our kernels on matrix units"
+        yield self._table()
+        if not self.card.calibrated:
+            yield (
+                f"no forecast: {self.card.name} was not calibrated; `pebblesim gpu calibrate` on one measures what a "
+                f"forecast needs. The order is by what is needed at least, then by rates of {cards.MODEL}, scaled."
+            )
+        if self.own:
+            yield from (f"your tile: {each.seconds / best.seconds:.2f} x the time of the first" for each in self.own)
+
+    def _launches(self, best: Forecast) -> Iterator[str]:
+        heads = self.heads // best.rounds
+        for launch in best.launches:
+            cost = launch.cost
+            often = f"{cost.times} times " if cost.times > 1 else ""
+            said = f"  {cost.name}: {often}grid ({-(-cost.programs // heads // cost.times)}, {heads}), "
+            said += f"{cost.storage.shared:,} bytes of shared memory"
+            if (cost.warps, cost.stages) != (best.tiling.warps, best.tiling.stages):
+                said += f", {cost.warps} warps, {cost.stages} stages"
+            if self.card.calibrated:
+                said += f", {amounts.duration(launch.seconds)}, mostly {launch.binds}"
+            yield said
+        if best.rounds > 1:
+            yield f"  all that {best.rounds} times, for {heads} heads each"
+        if not self.grouped:
+            blocks = " ".join(f"--block {name}={size}" for name, size in best.tiling.blocks.items())
+            sizes = " ".join(
+                f"-{name} {size}" if len(name) == 1 else f"--size {name}={size}" for name, size in self.dims.items()
+            )
+            mask = "" if self.mask is None else f" --mask {self.mask}"
+            M = f"-M {self.card.size('shared_per_block')} --dtype {self.dtype}"
+            mask += f" --warps {best.tiling.warps} --stages {best.tiling.stages}"
+            yield f"  its source: pebblesim gpu emit {best.tiling.schedule} {sizes} {M} {blocks}{mask} --target triton"
+
+    def _table(self) -> Sheet:
+        useful = amounts.ratio(self.useful * self.heads, 10**12)
+        rows = []
+        for each in self.ranked + self.own:
+            held = max(launch.cost.storage.shared for launch in each.launches)
+            row = [
+                each.tiling.schedule,
+                tile(each.tiling),
+                each.tiling.warps,
+                each.tiling.stages,
+                f"{held / 1024:,.0f} KiB",
+                self.tile_of(each).gap,
+                amounts.duration(at_least(each, self.card, self.dtype)),
+            ]
+            if self.card.calibrated:
+                row += [amounts.duration(each.seconds), f"{useful / each.seconds:,.0f}", each.binds]
+            rows.append(row if max(other.rounds for other in self.ranked) == 1 else [*row, self.heads // each.rounds])
+        columns = ["kernel", "tile", "warps", "stages", "shared", "gap", "at least"]
+        columns += ["forecast", "useful Top/s", "most of it"] if self.card.calibrated else []
+        columns += ["heads at once"] if len(rows[0]) > len(columns) else []
+        return Sheet(columns, rows, ("kernel", "tile", "forecast", "at least", "warps", "stages"))
+
+
+def _settings(kernel: Forecast, dims: Mapping[str, int]) -> str:
+    """The tile and the launch settings of a kernel, to paste."""
+    tiling = kernel.tiling
+    widest = max(size for name, size in dims.items() if name.startswith("d"))
+    whole = "" if "c" in tiling.blocks else f", BLOCK_D={1 << (widest - 1).bit_length()}"
+    return f"{tile(tiling)}{whole}, num_warps={tiling.warps}, num_stages={tiling.stages}"

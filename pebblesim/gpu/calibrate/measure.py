@@ -1,0 +1,240 @@
+"""Time kernels on this GPU: compiled by several processes, then measured one by one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from math import log2
+from statistics import median
+from typing import Any
+
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.calibrate.shapes import Cell, Shape
+from pebblesim.gpu.emit.triton import Source, triton
+from pebblesim.gpu.launch_costs import LaunchCost, launch_costs
+from pebblesim.gpu.module import module_of
+from pebblesim.gpu.race import seconds_of_launches
+from pebblesim.gpu.tiles import Tiling
+from pebblesim.language.program import Program
+from pebblesim.language.registry import get
+
+DTYPE = "bfloat16"
+REPLAYS = 9
+FLUSHED = 2**28
+"""Bytes that are written before each timed run, so that L2 holds nothing of the inputs."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A kernel that was measured.
+
+    Attributes:
+        cell: the kernel.
+        costs: the work of its launches.
+        seconds: its time on the GPU, all launches in a graph, with nothing in L2; None if it failed.
+        launches: the time of each launch, by name, if it was asked for.
+        error: why it failed.
+    """
+
+    cell: Cell
+    costs: tuple[LaunchCost, ...] = ()
+    seconds: float | None = None
+    launches: dict[str, float] | None = None
+    error: str = ""
+
+    def to_row(self) -> dict[str, Any]:
+        """As plain data, without the costs."""
+        tiling = {name: getattr(self.cell.tiling, name) for name in ("schedule", "blocks", "warps", "stages", "apart")}
+        told = {"shape": asdict(self.cell.shape), "tiling": tiling, "seconds": self.seconds, "launches": self.launches}
+        return told | ({"error": self.error} if self.error else {})
+
+    @classmethod
+    def of_row(cls, row: dict[str, Any]) -> Measured:
+        """From plain data; the costs are computed anew."""
+        tiling = Tiling(**row["tiling"] | {"apart": {name: tuple(own) for name, own in row["tiling"]["apart"].items()}})
+        cell = Cell(Shape(**row["shape"]), tiling)
+        costs = costs_of(cell) if row["seconds"] else ()
+        return cls(cell, costs, row["seconds"], row["launches"], row.get("error", ""))
+
+
+def costs_of(cell: Cell) -> tuple[LaunchCost, ...]:
+    """The work of the launches of a kernel."""
+    return tuple(launch_costs(cell.tiling, cell.shape.dims, DTYPE, cell.shape.heads, cell.shape.band))
+
+
+def gpu() -> Any:
+    """PyTorch, with a GPU.
+
+    Raises:
+        UsageError: there is none, or no Triton.
+    """
+    try:
+        import torch
+        import triton as _  # noqa: F401
+    except ImportError as error:
+        raise UsageError(f"calibration needs PyTorch and Triton; {error.name} is missing: pip install torch.") from None
+    if not torch.cuda.is_available():
+        raise UsageError("calibration needs a GPU that PyTorch sees, and there is none here.")
+    return torch
+
+
+def measured(
+    cells: Sequence[Cell],
+    workers: int | None = None,
+    by_launch: bool = True,
+    on_progress: Callable[[str], None] | None = None,
+) -> Iterator[Measured]:
+    """Compile all kernels, then measure each; `by_launch` also times its launches one by one.
+
+    `on_progress` is called with "compiled" or "measured" for each.
+    """
+    told = on_progress or (lambda what: None)
+    with ProcessPoolExecutor(
+        workers or max(1, (os.cpu_count() or 2) - 1), multiprocessing.get_context("spawn")
+    ) as pool:
+        compiled: list[Future[tuple[LaunchCost, ...]]] = [pool.submit(compile_cell, cell) for cell in cells]
+        for future in compiled:
+            future.add_done_callback(lambda _: told("compiled"))
+        for future in compiled:
+            future.exception()
+    for cell, future in zip(cells, compiled, strict=True):
+        failed = future.exception()
+        yield Measured(cell, error=_said(failed)) if failed else _timed(cell, future.result(), by_launch)
+        told("measured")
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+
+
+def compile_cell(cell: Cell) -> tuple[LaunchCost, ...]:
+    """Run a kernel once, so that Triton's cache on disk holds it; return the work of its launches."""
+    torch = gpu()
+    call, _ = prepared(torch, cell)
+    call()
+    torch.cuda.synchronize()
+    return costs_of(cell)
+
+
+def prepared(torch: Any, cell: Cell) -> tuple[Callable[[], Any], Source]:
+    """A call of a kernel on random inputs, and its source."""
+    shape, tiling = cell.shape, cell.tiling
+    schedule = get(tiling.schedule).in_dims(shape.dims)
+    program = schedule.program if shape.band is None else schedule.masked
+    source = triton(
+        program,
+        {**shape.dims, **tiling.blocks},
+        DTYPE,
+        shape.band,
+        warps=tiling.warps,
+        stages=tiling.stages,
+        apart=tiling.apart,
+    )
+    run, inputs = module_of(source.text).run, list(_inputs(torch, program, cell))
+    return lambda: run(*inputs), source
+
+
+def _inputs(torch: Any, program: Program, cell: Cell) -> Iterator[Any]:
+    """Random matrices whose scores have variance 1, and logarithms of sums that belong to such scores."""
+    shape = cell.shape
+    for name, tensor in program.tensors.items():
+        if name not in program.inputs:
+            continue
+        sides = tensor.sides(shape.dims)
+        if len(sides) == 1:
+            yield torch.full((shape.heads, *sides), log2(shape.n_k) + 0.7, device="cuda")
+        else:
+            made = torch.randn((shape.heads, *sides), device="cuda")
+            yield (made * shape.d**-0.25 if name in "QK" else made).to(getattr(torch, DTYPE))
+
+
+def _timed(cell: Cell, costs: tuple[LaunchCost, ...], by_launch: bool) -> Measured:
+    torch = gpu()
+    try:
+        call, source = prepared(torch, cell)
+        seconds = seconds_in_graph(torch, call)
+        launches = None
+        if by_launch:
+            named = seconds_of_launches(torch, call, [kernel.name for kernel in source.kernels], 3)
+            launches = {each.launch.name: named[each.name] for each in source.kernels if each.name in named}
+    except Exception as error:  # Triton's and PyTorch's: out of shared memory, of registers, of memory
+        return Measured(cell, costs, error=_said(error))
+    return Measured(cell, costs, seconds, launches)
+
+
+def seconds_in_graph(torch: Any, call: Callable[[], Any], replays: int = REPLAYS) -> float:
+    """The time of a call on the GPU, without what Python takes to launch it: the median of replays of a graph."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        call()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    scratch = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
+    graph.replay()
+    times = []
+    for _ in range(replays):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        scratch.zero_()
+        start.record()
+        graph.replay()
+        end.record()
+        times.append((start, end))
+    torch.cuda.synchronize()
+    return median(start.elapsed_time(end) for start, end in times) / 1e3
+
+
+def ceilings(torch: Any) -> dict[str, float]:
+    """Rates that the card reaches by itself: bytes per second of L2 and of memory, and seconds of a launch."""
+    properties = torch.cuda.get_device_properties(0)
+    words = max(2**20, properties.L2_cache_size // 2 // 4) // 2**14 * 2**14  # what L2 surely holds
+    x = torch.randn(words, device="cuda")
+    fastest, threads = 0.0, properties.multi_processor_count
+    for programs, block in ((2 * threads, 8192), (8 * threads, 8192), (8 * threads, 16384)):
+        loops = max(1, 2**29 // (programs * block))
+        out = torch.empty(programs, device="cuda")
+        call = streaming(x, out, words, block, loops, programs)
+        call()
+        fastest = max(fastest, 4 * programs * block * loops / seconds_in_graph(torch, call, 5))
+    size = min(2**30, torch.cuda.mem_get_info()[0] // 8)
+    a, b = (torch.empty(size, dtype=torch.int8, device="cuda") for _ in range(2))
+    a.random_()
+    copied = seconds_in_graph(torch, lambda: b.copy_(a), 5)
+    few, many = (_launches(torch, number) for number in (20, 220))
+    return {"l2_bandwidth": fastest, "memory": 2 * size / copied, "launch": (many - few) / 200}
+
+
+def _launches(torch: Any, number: int) -> float:
+    """Seconds of so many small launches, one after the other."""
+    x = torch.zeros(256, device="cuda")
+
+    def call() -> None:
+        for _ in range(number):
+            x.add_(1)
+
+    return seconds_in_graph(torch, call)
+
+
+def streaming(x: Any, out: Any, words: int, block: int, loops: int, programs: int) -> Callable[[], Any]:
+    """A launch whose programs read the words of x over and over, past L1, each from a place of its own."""
+    text = f"""
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def stream(x_ptr, out_ptr):
+    program = tl.program_id(0)
+    total = tl.full(({block},), 0.0, tl.float32)
+    for loop in range({loops}):
+        block = (program + loop * {programs}) % {max(1, words // block)}
+        total += tl.load(x_ptr + block * {block} + tl.arange(0, {block}), cache_modifier=".cg")
+    tl.store(out_ptr + program, tl.sum(total, axis=0))
+"""
+    module = module_of(text)
+    return lambda: module.stream[(programs,)](x, out, num_warps=8)
