@@ -239,7 +239,7 @@ def _first(
         program = program_of(each.tiling, pattern.masked)
         even = divided(program, sizes)
         if even or not each.tiling.even:
-            return Choice(each, even, heads // each.rounds * table_bytes(program, sizes, dtype))
+            return Choice(each, even, heads // each.rounds * table_bytes(program, sizes, dtype, pattern.band))
     raise UsageError("no kernel is for these lengths and this card; give other head dimensions or a larger workspace.")
 
 
