@@ -233,6 +233,8 @@ class Clone:
             return failed
         if ended.returncode < 0:
             return ["the run does not end" if -ended.returncode in (9, 24) else f"signal {-ended.returncode}"]
+        if ended.returncode in (1, 2, 3):
+            return ["the run of pytest is interrupted"]
         raise RuntimeError(f"pytest ended with {ended.returncode}: {ended.stdout[-500:]}{ended.stderr[-500:]}")
 
 

@@ -49,6 +49,16 @@ def test_backward_ring_returns_sums_in_the_same_steps() -> None:
     assert times(moved, network(4))[0] == pytest.approx(2 * 20 * 400 / 1e9)
 
 
+@pytest.mark.parametrize("bandwidth, least", [(450e9, 2198), (50e9, 19780)])
+def test_a_ring_is_hidden_from_the_block_that_its_paper_states(bandwidth: float, least: int) -> None:
+    """Ring Attention, arXiv 2310.01889: blocks of F/B tokens, F operations and B bytes a second, two bytes a word."""
+    free = Network(Link("", bandwidth, 0, ("", "")), FAR, 8, 989e12, word=2)
+    assert least - 1 < 989e12 / bandwidth <= least
+    for block, hidden in ((least - 1, False), (least, True)):
+        moved = best(SCHEDULES["ring"], Team.square(8 * block, 128, 16, 16, 8))
+        assert (times(moved, free).exposed == 0) is hidden
+
+
 def test_passes_have_no_time() -> None:
     team = Team.square(40, 4, 1, 1, 4)
     with pytest.raises(UsageError, match="has no time here"):

@@ -264,12 +264,17 @@ def test_a_function_is_compiled_anew_if_the_file_of_one_that_it_calls_changes(
         assert import_module("outer_one").f(3) == 2 * (3 + step)
 
 
-def test_ctrl_c_waits_until_the_function_at_hand_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("at", "compiled"), [("next", ["next"]), ("total", ["next", "total"])])
+def test_ctrl_c_waits_until_the_function_at_hand_is_compiled(
+    at: str, compiled: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it comes while a function is compiled, or while one that this function calls is."""
     called = called_with_constants(tmp_path, monkeypatch)
     save, saved = FunctionCache.save_overload, []
 
     def interrupted(self: Any, sig: Any, data: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
+        if data.fndesc.qualname == at:
+            signal.raise_signal(signal.SIGINT)
         save(self, sig, data)
         saved.append(data.fndesc.qualname)
 
@@ -277,10 +282,14 @@ def test_ctrl_c_waits_until_the_function_at_hand_is_compiled(tmp_path: Path, mon
         patch.setattr(FunctionCache, "save_overload", interrupted)
         with pytest.raises(KeyboardInterrupt):
             called.total(3)
-    assert saved == ["next"]
+    assert saved == compiled
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert called.total(3) == 4 + 2 + 3
     assert not called.next.stats.cache_hits
+    try:
+        assert called.total(3.0) == 4 + 2 + 3  # compiled for another type
+    except KeyboardInterrupt:
+        pytest.fail("the interrupt is raised again")
 
 
 def foreign(tree: ast.Module) -> set[str]:

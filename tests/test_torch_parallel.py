@@ -1,6 +1,9 @@
 """Attention over torch.distributed: four processes joined by gloo compute what one device does, with gradients."""
 
+import os
+import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,15 @@ def process(rank: int, folder: str) -> None:
             results.append(traceback.format_exc())
     torch.save(results, f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loopback() -> Iterator[None]:
+    """Let gloo use this machine alone, whatever its name resolves to."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.platform == "linux" and "GLOO_SOCKET_IFNAME" not in os.environ:
+            patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -43,17 +43,22 @@ class NVLink:
 
     def __init__(self, index: int) -> None:
         self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        assert self.nvml.nvmlInit_v2() == 0
         self.device = ctypes.c_void_p()
         uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}".encode()
-        assert self.nvml.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(self.device)) == 0
+        self._call("nvmlInit_v2")
+        self._call("nvmlDeviceGetHandleByUUID", uuid, ctypes.byref(self.device))
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if error := getattr(self.nvml, name)(*arguments):
+            raise OSError(f"{name} answers {error}")
 
     def read(self) -> tuple[int, int]:
         fields = (Field * 2)()
         for field, number in zip(fields, (self.SENT, self.RECEIVED), strict=True):
             field.field, field.scope = number, self.ALL_LINKS
-        assert self.nvml.nvmlDeviceGetFieldValues(self.device, 2, fields) == 0
-        assert all(field.result == 0 for field in fields)
+        self._call("nvmlDeviceGetFieldValues", self.device, 2, fields)
+        if any(field.result for field in fields):
+            raise OSError(f"the counters of NVLink answer {[field.result for field in fields]}")
         return fields[0].value * 1024, fields[1].value * 1024
 
 
@@ -173,7 +178,7 @@ def run(case: dict[str, Any], link: NVLink, n: int, d: int) -> dict[str, Any]:
     moved = [parallel.counted(case["schedule"], team) for team in teams[: 1 + backward]]
     mine = [sum(each) for each in zip(*(counted_bytes(one, rank, 2) for one in moved), strict=True)]
     theirs = [sum(each) for each in zip(*(counted_bytes(one, 1 - rank, 2) for one in moved), strict=True)]
-    rounds = max(4, -(-(1 << 31) // sum(mine)))
+    rounds = max(4, -(-(1 << 32) // (sum(mine) + sum(theirs))))  # for both devices
     sent, received = measure(link, call, rounds)
     row = {
         **case, "n": n, "d": d, "P": P, "rank": rank, "rounds": rounds,
@@ -209,7 +214,8 @@ def check(case: dict[str, Any], d: int) -> dict[str, Any]:
         out.backward(x[3][:, :, mine])
         whole.backward(x[3].double())
         pairs += [(ours.grad, theirs.grad) for ours, theirs in zip(local, wide, strict=True)]
-    wrong = [float((ours.double() - theirs[:, :, mine]).abs().max() / theirs.abs().max()) for ours, theirs in pairs]
+    apart = [((ours.detach().double() - theirs[:, :, mine]).abs().max(), theirs.abs().max()) for ours, theirs in pairs]
+    wrong = [float(difference / largest) for difference, largest in apart]
     return {"check": True, **case, "rank": rank, "largest_error": wrong}
 
 

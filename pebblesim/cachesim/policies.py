@@ -176,13 +176,12 @@ def enough(stream: Stream, words: int) -> int | None:
     room = (words - compulsory(stream)) // stream.unit
     if room < 0:
         return None
-    distances = reuse_distances(stream)
-    again = distances > 0
+    distances, sizes = reuse_distances(stream), stream.sizes[stream.ids]
     if len(stream.kinds):
-        again &= (stream.kinds & READ) > 0
-    distances, sizes = distances[again], stream.sizes[stream.ids[again]]
+        read = (stream.kinds & READ) > 0
+        distances, sizes = distances[read], sizes[read]
     low, high = int(stream.sizes.max(initial=1)), int(distances.max(initial=1))
-    while low < high:  # what is fetched with C words: all of larger distances
+    while low < high:  # what is fetched again with C words: all of larger distances
         middle = (low + high) // 2
         far = distances > middle
         beyond = int(sizes[far].sum())

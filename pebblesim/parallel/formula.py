@@ -69,18 +69,23 @@ def _words(schedule: Parallel, split: Split, moved: Traffic, part: _Part, one_ke
 
 def _places(split: Split) -> tuple[Any, Any]:
     """The numbers x of the part of queries, and y of that of keys, of device p."""
-    group = split.rows * split.keys
-    return Mod(p, split.rows), floor(Mod(p, group) / split.rows)
+    x = {1: 0, P: p}.get(split.rows, Mod(p, split.rows))
+    return x, 0 if split.keys == 1 else floor(Mod(p, split.rows * split.keys) / split.rows)
 
 
 def _dense(split: Split) -> _Part:
     """Device q owns ⌈(n − q)/P⌉ tokens; Σ ⌈(n − x − t a)/P⌉ over t < P/a is ⌈(n − x)/a⌉ (Hermite)."""
     (x, y), group = _places(split), split.rows * split.keys
-    rows = ceiling((n_q - x) / split.rows)
-    keys = split.rows * floor(n_k / group) + Min(split.rows, Max(0, Mod(n_k, group) - y * split.rows))
+    rows, some_rows, keys, some_keys = n_q, sympy.Integer(1), n_k, sympy.Integer(1)
+    if split.rows != 1:
+        rows = ceiling((n_q - x) / split.rows)
+        some_rows = Min(1, rows)
+    if split.keys != 1:
+        keys = split.rows * floor(n_k / group) + Min(split.rows, Max(0, Mod(n_k, group) - y * split.rows))
+        some_keys = Min(1, keys)
     own_rows, own_keys = ceiling((n_q - p) / P), ceiling((n_k - p) / P)
     # Rows without a key in the tile are not needed, nor keys without a row.
-    return _Part((rows - own_rows) * Min(1, keys), (keys - own_keys) * Min(1, rows), own_rows, own_keys)
+    return _Part((rows - own_rows) * some_keys, (keys - own_keys) * some_rows, own_rows, own_keys)
 
 
 def _causal(split: Split, ownership: str) -> _Part:
