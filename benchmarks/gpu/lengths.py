@@ -160,23 +160,25 @@ def compiled() -> int:
     return sum(1 for _ in Path(knobs.cache.dir).glob("*/*.cubin"))
 
 
-def unseen() -> Iterator[dict[str, Any]]:
-    """Kernels compiled for some lengths, and then for 50 others."""
+def called(asked: tuple[int, int, bool]) -> None:
+    """Attention of n tokens with head dimension d, and its gradients."""
     import torch
 
-    def call(n: int, d: int, causal: bool) -> None:
-        q, k, v = (torch.randn(1, 2, n, d, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3))
-        torch.autograd.grad(attention(q, k, v, is_causal=causal).sum(), (q, k, v))
+    n, d, causal = asked
+    q, k, v = (torch.randn(1, 2, n, d, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3))
+    torch.autograd.grad(attention(q, k, v, is_causal=causal).sum(), (q, k, v))
 
+
+def unseen() -> Iterator[dict[str, Any]]:
+    """Kernels compiled for some lengths, and then for 50 others."""
     chance = random.Random(SEED)
     for d, causal in ((128, False), (128, True), (512, True)):
-        before = compiled()
-        for bits in range(5, 15):
-            for n in (2**bits, 2**bits - 1):
-                call(n, d, causal)
-        first, drawn = compiled() - before, [chance.randrange(17, 16384) for _ in range(50)]
+        before, drawn = compiled(), [chance.randrange(17, 16384) for _ in range(50)]
+        with get_context("spawn").Pool(PROCESSES) as pool:
+            pool.map(called, [(n, d, causal) for bits in range(5, 15) for n in (2**bits, 2**bits - 1)], chunksize=1)
+        first = compiled() - before
         for n in drawn:
-            call(n, d, causal)
+            called((n, d, causal))
         yield {"d": d, "causal": causal, "kernels": first, "lengths": drawn, "more": compiled() - before - first}
 
 

@@ -29,7 +29,6 @@ class Tiling:
         apart: warps and stages of launches that have others, by the name of the launch; behind them, if given, the most
             registers of a thread, so that two blocks fit into a multiprocessor.
         widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
-        even: whether they are only for lengths that the tiles divide: for others they spill registers.
     """
 
     schedule: str
@@ -38,7 +37,6 @@ class Tiling:
     stages: int = 3
     apart: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     widths: tuple[int, int] = (1, 1024)
-    even: bool = False
 
     def __hash__(self) -> int:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))

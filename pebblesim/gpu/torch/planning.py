@@ -233,14 +233,16 @@ def chosen(
 def _first(
     way: str, rounded: Dims, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
 ) -> Choice:
-    """The first of the kernels for rounded lengths that are for these lengths, too."""
-    for each in _forecasts(way, rounded, heads, dtype, pattern, room, card):
-        sizes = {**dict(dims), **each.tiling.blocks}
-        program = program_of(each.tiling, pattern.masked)
-        even = divided(program, sizes)
-        if even or not each.tiling.even:
-            return Choice(each, even, heads // each.rounds * table_bytes(program, sizes, dtype, pattern.band))
-    raise UsageError("no kernel is for these lengths and this card; give other head dimensions or a larger workspace.")
+    """The fastest of the kernels for rounded lengths, for these lengths."""
+    found = _forecasts(way, rounded, heads, dtype, pattern, room, card)
+    if not found:
+        raise UsageError(
+            "no kernel is for these lengths and this card; give other head dimensions or a larger workspace."
+        )
+    first, program = found[0], program_of(found[0].tiling, pattern.masked)
+    sizes = {**dict(dims), **first.tiling.blocks}
+    taken = heads // first.rounds * table_bytes(program, sizes, dtype, pattern.band)
+    return Choice(first, divided(program, sizes), taken)
 
 
 _FOUND: dict[tuple[Hashable, ...], tuple[Forecast, ...]] = {}
