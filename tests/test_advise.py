@@ -207,7 +207,7 @@ def test_doing_twice_is_not_useful() -> None:
         assert advice.per_byte(row) == pytest.approx(advice.useful / (2 * row.io)) and row.operations >= advice.useful
     by_name = {row.schedule: row for row in advice.boundaries[0].rows}
     assert by_name["backward-two-pass"].operations > 1.7 * advice.useful
-    assert "would do, the rest is done again or besides" in str(advice)
+    assert "are useful; the rest is recomputation and rescaling" in str(advice)
 
 
 def test_a_tile_of_the_readers_own() -> None:

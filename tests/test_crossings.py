@@ -307,7 +307,7 @@ def test_the_picture_along_a_dimension() -> None:
     found = crossover("flash2-forward", "small-cache-forward", n_q="1:64:x4", n_k=256, d=16, M=300)
     ax = io_over_M(sweep(found, points=6), Figure().subplots())
     assert ax.get_xlabel() == "n_q"
-    assert ax.get_title() == "n_k = 256, d = 16, M = 300 words"
+    assert ax.get_title() == "forward, n_k = 256, d = 16, M = 300 words"
     assert not any("d²" in text.get_text() for text in ax.texts)
 
 
@@ -331,7 +331,7 @@ def test_the_picture_shows_every_curve(tmp_path: Path) -> None:
     data = sweep(crossover(n=64, d=8, over_d=()), points=8)
     ax = io_over_M(data, Figure().subplots())
     labels = [line.get_label() for line in ax.lines]
-    assert [*data.io, "inside Θ, constant 1", "lower bound, every way"] == [
+    assert [*data.io, "Θ, without its constant", "lower bound for any schedule"] == [
         label for label in labels if not label.startswith("_")
     ]
     styles = {(str(line.get_linestyle()), line.get_marker()) for line in ax.lines if line.get_label() in data.io}

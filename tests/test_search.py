@@ -226,6 +226,18 @@ def test_as_few_words_as_another_search_found_for_heads_that_share_keys():
 
 
 @pytest.mark.slow
+def test_heads_that_share_keys_are_one_head_with_all_their_queries():
+    asked = {"M": 300, "summation": "in-place"}
+    shared = ps.search("forward-relu", n=64, d=8, heads=8, kv_heads=2, batch=3, **asked)
+    alone = ps.search("forward-relu", n_q=4 * 64, n_k=64, d=8, **asked)
+    assert (shared.io, shared.times) == (alone.io, 6) and shared.played.passed
+    assert (
+        shared.to_dict()["heads"]["kv_heads"] == 2 and "6 times that" in str(shared) and "times that" not in str(alone)
+    )
+    apart = ps.search("forward-relu", n=64, d=8, heads=8, kv_heads=2, separate=True, **asked)
+    assert apart.times == 8 and 4 * apart.io > shared.io
+
+
 def test_fewer_words_than_another_search_found():
     """AccelForge 1.0.467 on the same problem and cache."""
     assert ps.search("backward-qkv", n=1024, d=64, M=2082).io < 17_104_896
@@ -238,10 +250,10 @@ def test_on_the_command_line(tmp_path: Path):
     from pebblesim.cli.main import app
 
     file = tmp_path / "mine.py"
-    said = CLI.invoke(app, ["search", "forward", "-n", "100", "-d", "8", "-M", "300", "--save", str(file)])
+    said = CLI.invoke(app, ["search", "forward", "-n", "4096", "-d", "64", "-M", "1000", "--save", str(file)])
     assert said.exit_code == 0, said.output
     SCHEDULES.pop("found-forward", None)
-    again = CLI.invoke(app, ["--load", str(file), "count", "found-forward", "-n", "100", "-d", "8", "-M", "300"])
+    again = CLI.invoke(app, ["--load", str(file), "count", "found-forward", "-n", "4096", "-d", "64", "-M", "1000"])
     assert again.exit_code == 0, again.output
     assert "found-forward" in again.output
     SCHEDULES.pop("found-forward", None)

@@ -20,7 +20,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import print_json, print_table, say
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import parse_bytes, parse_words, several
+from pebblesim.core.sizes import bytes_of, parse_bytes, parse_words, several
 
 if TYPE_CHECKING:
     from pebblesim.cachesim.result import CacheTable
@@ -60,7 +60,12 @@ def cache(
     heads: HeadChoice,
     save: Annotated[
         Path | None,
-        typer.Option("--save", help="Save the accesses as a trace, for one schedule and one M.", metavar="FILE"),
+        typer.Option(
+            "--save",
+            help="Save the accesses of one schedule at one M as a trace: .oracleGeneral.bin, .csv, .txt; with --words "
+            "also addresses, for Dinero (.din), Ramulator (.ramulator), gem5 (.gem5.txt) and ChampSim (.champsim).",
+            metavar="FILE",
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A picture over M: .png, .svg or .pdf.", metavar="FILE")
@@ -69,7 +74,7 @@ def cache(
 ) -> None:
     """Replay the accesses of a schedule, or a trace, through automatic caches: LRU, OPT, FIFO."""
     import pebblesim as ps
-    from pebblesim.cachesim import traces
+    from pebblesim.cachesim import address_traces, traces
     from pebblesim.cachesim.result import CacheTable
 
     capacities = several("M", m, lambda text: parse_words(text, dtype))
@@ -99,7 +104,10 @@ def cache(
             stream = traces.load(Path(sources[0]))
         else:
             stream = ps.accesses(sources[0], M=capacities[0], **(of_cache | sizes.dims))
-        notes.append(traces.save(stream, save))
+        if address_traces.is_for_simulators(save.name):
+            notes.append(address_traces.save(stream, save, bytes_of(dtype or "float32")))
+        else:
+            notes.append(traces.save(stream, save))
     if output is not None:
         from pebblesim.views.plots.caches import figure
         from pebblesim.views.plots.style import save as keep

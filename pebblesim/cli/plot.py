@@ -207,6 +207,7 @@ def race(
     crossing: Annotated[
         bool, typer.Option("--crossing", help="Draw the crossings of our schedules, in bytes and in time.")
     ] = False,
+    card: Annotated[str, typer.Option("--card", help="Name of the card they were measured on, for the picture.")] = "",
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw the speed of our kernels and of PyTorch's over the head dimension."""
@@ -216,7 +217,7 @@ def race(
     draw = drawing.crossing if crossing else drawing.race
 
     rows = _results(results)
-    save(lambda empty: draw(rows, empty, parse_size("n", str(n))), output, size=(10, 4.6))
+    save(lambda empty: draw(rows, empty, parse_size("n", str(n)), card), output, size=(10, 4.8))
     print(f"written {output}")
 
 

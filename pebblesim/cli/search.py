@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from pebblesim.cli.options import AsJson, Cache, Sizes, command, complete_problem, family
+from pebblesim.cli.options import AsJson, Cache, HeadChoice, Sizes, command, complete_problem, family
 from pebblesim.cli.printing import print_json, progress_bar, say
 
 app = family()
@@ -25,6 +25,7 @@ def search(
         Path | None,
         typer.Option("--save", help="Save its source to a file; `--load FILE` loads it again.", metavar="FILE.py"),
     ] = None,
+    heads: HeadChoice,
     as_json: AsJson = False,
 ) -> None:
     """Search for the schedule with the least I/O, print it, count it, and play it under the referee."""
@@ -32,7 +33,8 @@ def search(
     from pebblesim.synthesis.search import search as run
 
     with progress_bar("searching") as progress:
-        result = run(problem, M=cache.words, summation=summation, name=name, progress=progress, **sizes.dims)
+        asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
+        result = run(problem, M=cache.words, summation=summation, name=name, progress=progress, **asked)
     if save is not None and result.new:
         with whole_file(save) as part:
             part.write_text(result.source, encoding="utf-8")

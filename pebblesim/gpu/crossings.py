@@ -47,11 +47,16 @@ def draw(rows: Sequence[Point], names: Sequence[str], path: Path) -> None:
 
     figure, (words, time) = plt.subplots(2, 1, sharex=True, figsize=(7, 8))
     Ms = [point["M"] for point in rows]
-    for name in names:
-        (line,) = words.plot(Ms, [point[name]["predicted"] for point in rows], label=f"{name}, counted")
+    looks = (
+        {"color": "#0072B2", "marker": "o"},
+        {"color": "#D55E00", "marker": "^", "linestyle": "--"},
+    )  # not by colour alone
+    for name, look in zip(names, looks, strict=True):
+        counted = {**look, "marker": ""}
+        words.plot(Ms, [point[name]["predicted"] for point in rows], **counted, label=f"{name}, counted")
         measured = [point[name]["measured"] for point in rows]
-        words.plot(Ms, measured, "o", color=line.get_color(), label=f"{name}, measured")
-        time.plot(Ms, [point[name]["seconds"] for point in rows], "o-", color=line.get_color(), label=name)
+        words.plot(Ms, measured, **{**look, "linestyle": ""}, label=f"{name}, measured")
+        time.plot(Ms, [point[name]["seconds"] for point in rows], **look, label=name)
     for axes, label in ((words, "words moved"), (time, "seconds")):
         axes.set(xscale="log", yscale="log", ylabel=label)
         axes.legend()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.analysis.peak import CHAINS, IN_PLACE, spared
@@ -13,9 +13,9 @@ from pebblesim.core.bisection import first_that
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import LARGEST, listed, whole
-from pebblesim.counting.arguments import problem_dims
 from pebblesim.counting.compare import compare
 from pebblesim.counting.count import Counted, count
+from pebblesim.counting.heads import Heads
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
 
@@ -43,6 +43,8 @@ class Found(Result):
         played: a small game of it, judged by the referee.
         ways: the ways of computing that were searched, as options of the graph.
         passes: number of passes evaluated.
+        heads: the heads and sequences; the counts are of the heads that share keys and values.
+        times: how often all this is computed.
     """
 
     schedule: Schedule
@@ -52,6 +54,8 @@ class Found(Result):
     played: Played
     ways: tuple[dict[str, Any], ...]
     passes: int
+    heads: Heads = field(default_factory=Heads)
+    times: int = 1
 
     @property
     def io(self) -> int:
@@ -65,8 +69,10 @@ class Found(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """As printed by `pebblesim search --json`."""
+        heads = {"heads": self.heads.to_dict(), "times": self.times} if self.heads.is_given else {}
         return {
             **self.counted.to_dict(),
+            **heads,
             "new": self.new,
             "known": self.known and {"schedule": self.known.schedule, "io": self.known.io},
             "played": self.played.passed,
@@ -92,11 +98,15 @@ class Found(Result):
         small = ", ".join(f"{name} = {size}" for name, size in {**self.played.dims, **self.played.blocks}.items())
         plural = "s" if len(self.ways) > 1 else ""
         judged = "legal and complete" if game.complete else "NOT legal and complete"
+        heads = (
+            [f"{self.heads}: {self.times:,} times that, {self.io * self.times:,} words"] if self.heads.is_given else []
+        )
         verdict = "as predicted, with the right values" if self.played.passed else "NOT as predicted"
         return "\n".join(
             [
                 f"{counted.problem}: {sizes} words{sums}",
                 f"{counted.schedule}: {counted.io:,} words with {chosen}, in {counted.peak_red:,}; {beside}",
+                *heads,
                 f"searched: {self.passes:,} passes in {len(self.ways)} way{plural} of computing",
                 f"played at {small}: {game.io:,} words, {judged}, {verdict}",
             ]
@@ -122,6 +132,10 @@ def search(
     M: int,
     summation: str = "chain",
     name: str | None = None,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
     progress: Callable[[float], None] | None = None,
     **dims: int,
 ) -> Found:
@@ -138,6 +152,7 @@ def search(
         M: red pebbles, in words.
         summation: "chain", or "in-place", as for `count`.
         name: name of the schedule; by default "found-" and the problem's name.
+        heads, kv_heads, batch, separate: as for `count`; heads that share keys are one head with all their queries.
         progress: called repeatedly with the fraction of the work that is done.
         dims: as for `count`.
 
@@ -152,7 +167,9 @@ def search(
         Infeasible: no sequence of passes fits into M words.
     """
     solves = problem(problem_name)
-    sizes: dict[str, Any] = dict(problem_dims(solves, dims))
+    given = Heads(heads, kv_heads, batch, separate)
+    cases = given.cases(solves, dims, None)
+    sizes: dict[str, Any] = dict(cases.sizes)
     solves = solves.in_dims(sizes)
     M = whole("M", M)
     if summation not in CHAINS:
@@ -204,6 +221,8 @@ def search(
         _played(schedule, sizes, summation),
         tuple(dict(system.options) for system in ways),
         looked_at,
+        given,
+        cases.times,
     )
 
 

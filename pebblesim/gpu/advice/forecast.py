@@ -43,8 +43,9 @@ class LaunchForecast:
 
     Attributes:
         cost: the operations and bytes of the launch.
-        parts: seconds of "matrix units", "elements", "waiting", "reading late", "writing", "waves" (what the last,
-            partly filled wave adds), "leaving" (blocks that a mask leaves nothing to do), "L2", "memory" and "launch".
+        parts: seconds of "matrix units", "elements", "waiting", "reading late", "writing", "too few blocks" (what
+            the last, partly filled wave adds), "leaving" (blocks that a mask leaves nothing to do), "L2", "memory"
+            and "launch".
         seconds: its time.
         resident: blocks on a multiprocessor.
     """
@@ -162,7 +163,7 @@ def timed(cost: LaunchCost, rate: Mapping[str, float], figure: Mapping[str, floa
         "matrix units": products / scale,
         **{name: seconds / scale for name, seconds in besides.items()},
         "waiting": waiting / cost.working * waves * cost.times,
-        "waves": (rounded - waves) * wave * cost.times,
+        "too few blocks": (rounded - waves) * wave * cost.times,
         "leaving": (cost.programs - cost.working) * rate["leaving"] / slots,
         "L2": cost.moved.reads / figure["l2_bandwidth"],
         "memory": cost.least / rate["memory"],

@@ -151,7 +151,7 @@ class Kernels:
             if (cost.warps, cost.stages) != (best.tiling.warps, best.tiling.stages):
                 said += f", {cost.warps} warps, {cost.stages} stages"
             if self.card.calibrated:
-                said += f", {amounts.duration(launch.seconds)}, mostly {launch.binds}"
+                said += f", {amounts.duration(launch.seconds)}, limited by {launch.binds}"
             yield said
         if best.rounds > 1:
             yield f"  all that {best.rounds} times, for {heads} heads each"
@@ -183,7 +183,7 @@ class Kernels:
                 row += [amounts.duration(each.seconds), f"{useful / each.seconds:,.0f}", each.binds]
             rows.append(row if max(other.rounds for other in self.ranked) == 1 else [*row, self.heads // each.rounds])
         columns = ["kernel", "tile", "warps", "stages", "shared", "gap", "at least"]
-        columns += ["forecast", "useful Top/s", "most of it"] if self.card.calibrated else []
+        columns += ["forecast", "useful Top/s", "limited by"] if self.card.calibrated else []
         columns += ["heads at once"] if len(rows[0]) > len(columns) else []
         return Sheet(columns, rows, ("kernel", "tile", "forecast", "at least", "warps", "stages"))
 

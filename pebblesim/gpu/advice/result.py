@@ -34,8 +34,8 @@ MODEL = (
 
 LEFT_OUT = (
     "left out: latency, occupancy, and whether there are enough blocks for all multiprocessors; registers, which hold "
-    "tiles besides; sums kept in a wider type; work that matrix units do not do; sectors and cache lines. Heads are "
-    "taken one after the other, each with all of the last cache, which keeps what the schedule would keep."
+    "tiles besides; sums kept in a wider type; work that matrix units do not do; sectors and cache lines. The last "
+    "cache is taken to serve one head at a time, and to hold exactly what the schedule keeps."
 )
 
 
@@ -357,7 +357,9 @@ class Advice(Result):
                 f"  arithmetic: {amount(operations, 'op')} at {amount(self.peak or 0, 'op/s')}",
             ]
         if operations > 1.005 * self.useful * self.times:
-            lines[-1] += f"; {amount(self.useful * self.times, 'op')} would do, the rest is done again or besides"
+            lines[-1] += (
+                f"; {amount(self.useful * self.times, 'op')} are useful; the rest is recomputation and rescaling"
+            )
         solves = problem(self.problem).in_dims(self.dims)
         shapes = (*solves.inputs.values(), *solves.outputs.values())
         held = sum(prod(self.dims[dim] for dim in shape) for shape in shapes) * BYTES[self.dtype] * self.times

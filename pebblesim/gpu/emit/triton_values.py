@@ -121,8 +121,8 @@ class Values(Ranges):
 
     def _part(self, tile: ir.Tile, line: int) -> UsageError:
         return UsageError(
-            f"{self._program.name}: a part of tile {tile.name} is used in line {line}, which no Triton kernel can; "
-            "read a tile of that size in its place."
+            f"{self._program.name}: line {line} uses a part of tile {tile.name}, and a Triton kernel computes with "
+            "whole tiles; read a tile of that size in its place."
         )
 
     def _ref(self, ref: ir.Ref, line: int) -> str:

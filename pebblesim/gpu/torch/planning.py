@@ -107,10 +107,10 @@ class KernelPlan:
         passes = zip(PROBLEM, (self.forward, self.backward), self.tables, self.unlimited, strict=True)
         for way, ranked, taken, free in passes:
             best = ranked[0]
-            line = f"{way}: {best.tiling}: {best.seconds * 1e3:.3g} ms, most of it {best.binds}"
+            line = f"{way}: {best.tiling}: {best.seconds * 1e3:.3g} ms, limited by {best.binds}"
             other = next((each for each in ranked if each.tiling.schedule != best.tiling.schedule), None)
             if other is not None:
-                line += f"; {other.tiling.schedule} would take {other.seconds * 1e3:.3g} ms, most of it {other.binds}"
+                line += f"; {other.tiling.schedule} would take {other.seconds * 1e3:.3g} ms, limited by {other.binds}"
             lines.append(line)
             if taken or best.seconds > free.seconds:
                 lines.append(f"  tables: {taken / 2**20:,.0f} MiB, and they may take {self.workspace / 2**20:,.0f} MiB")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pebblesim.core.errors import UsageError
+from pebblesim.language.registry import get
 from pebblesim.views.plots.style import EVERY_WAY, line
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
             label=name,
         )
     if data.theta:
-        ax.plot(data.at, data.theta, color="0.35", linewidth=1.2, linestyle=":", label="inside Θ, constant 1")
+        ax.plot(data.at, data.theta, color="0.35", linewidth=1.2, linestyle=":", label="Θ, without its constant")
     ax.fill_between(data.at, floor, data.lower, color="0.9", linewidth=0)
     ax.plot(data.at, data.lower, color="black", linewidth=1, label=EVERY_WAY)
     d = crossover.crossings[0].d if crossover.along == "M" else None
@@ -47,7 +48,7 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
     what = "M, words of cache" if crossover.along == "M" else crossover.along
     ax.set(xscale="log", yscale="log", xlabel=what, ylabel="I/O, words")
     ax.set(xlim=(data.at[0], data.at[-1]), ylim=(floor, 1.6 * max(shown)))
-    ax.set_title(crossover.title, fontsize=11)
+    ax.set_title(f"{_problems(data)}, {crossover.title}", fontsize=11)
     ax.legend(fontsize=9, frameon=False, loc="lower left" if d else "best", handlelength=4)
     ax.figure.draw_without_rendering()  # gives the axes their final place
     curves = [curve.get_path().transformed(curve.get_transform()) for curve in ax.lines]
@@ -93,6 +94,11 @@ def _free_side(ax: Any, at: tuple[float, float], text: str, curves: Sequence[Pat
     best = min(_SIDES, key=crossed)
     outline = Path.unit_rectangle().transformed(BboxTransformTo(box(best)))
     return {"xytext": best, "ha": "right" if best[0] < 0 else "left"}, outline
+
+
+def _problems(data: Sweep) -> str:
+    """Return the problems of the schedules; it is one, unless several pairs were given."""
+    return " and ".join(dict.fromkeys(get(name).problem.name for name in data.io))
 
 
 def _at(data: Sweep, name: str, M: int) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pebblesim.core.sizes import listed
 from pebblesim.language.problems import problem
-from pebblesim.lower_bounds.bounds import largest, lower_bounds
+from pebblesim.lower_bounds.bounds import bounds_of_ways, largest, lower_bounds
 from pebblesim.views.plots.style import BLUE, RED
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def gap_without(row: Counted, names: Collection[str]) -> float:
-    """Return I/O ÷ the largest lower bound for its way of computing, without the bounds of these names."""
-    known = lower_bounds(problem(row.problem), row.dims, row.M, row.formulation)
-    least = largest([bound for bound in known if bound.name not in names])
-    return float(Fraction(row.io, least.value))
+    """Return I/O ÷ the lower bound for every way of computing, without the bounds of these names."""
+    ways = bounds_of_ways(problem(row.problem), row.dims, row.M)
+    least = min(largest([each for each in of_way if each.name not in names]).value for of_way in ways.values())
+    return float(Fraction(row.io, least))
 
 
 def gaps(result: Gaps, ax: Axes, without: Collection[str] = (), before: Gaps | None = None) -> Axes:
@@ -42,7 +42,7 @@ def gaps(result: Gaps, ax: Axes, without: Collection[str] = (), before: Gaps | N
     from matplotlib.patheffects import withStroke
 
     rows = result.rows
-    M, gap = [row.M for row in rows], [row.gap_of_way for row in rows]
+    M, gap = [row.M for row in rows], [row.gap for row in rows]
     if before is not None:
         gap_before = [gap_without(row, without) for row in before.rows]
         label = "without these, and with fewer schedules" if without else "with fewer schedules"
@@ -84,7 +84,7 @@ def figure(
         gaps(each, ax, [name for name in without if name in names_of_bounds(each)], (before or {}).get(each.problem))
         ax.legend(loc="upper left", bbox_to_anchor=(0.07, 1), frameon=False, fontsize=8)
     sizes = listed(all_found[0].dims)
-    axes[0].set_title(f"least I/O ÷ lower bound for its way, {sizes}", fontsize=11)
+    axes[0].set_title(f"least I/O ÷ lower bound for any schedule, {sizes}", fontsize=11)
     axes[-1].set_xlabel("M, words of cache")
 
 
@@ -99,7 +99,7 @@ def _stretches(rows: Sequence[Counted]) -> list[tuple[float, float, str]]:
     ends = [float(rows[0].M), *((a.M * b.M) ** 0.5 for a, b in pairwise(rows)), float(rows[-1].M)]
     stretches: list[tuple[float, float, str]] = []
     for row, first, last in zip(rows, ends, ends[1:], strict=False):
-        name = row.lower_bound.name
+        name = row.every_way.name
         if stretches and stretches[-1][2] == name:
             stretches[-1] = (stretches[-1][0], last, name)
         else:

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def race(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figure:
+def race(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int, card: str = "") -> Figure:
     """Draw useful operations per second over d for each implementation, forward and backward, without a mask.
 
     Args:
         rows: results of `pebblesim gpu race`.
         figure: where to draw.
         n: the sequence length whose rows are drawn.
+        card: name of the card, for the axis.
 
     Raises:
         UsageError: there is no such row.
@@ -27,19 +28,30 @@ def race(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figure:
     fine = [row for row in rows if row.get("n") == n and row.get("mask") is None and "tflops" in row]
     if not fine:
         raise UsageError(f"these results hold no race without a mask at n = {n:,}; `pebblesim gpu race` runs some.")
-    names = list(dict.fromkeys(row["contender"] for row in fine))
-    styles = {
-        name: line(number) for number, name in enumerate(sorted(names, key=lambda name: name.startswith("torch")))
-    }
+    styles = _styles(list(dict.fromkeys(row["contender"] for row in fine)))
     ways = [way for way in ("forward", "backward") if any(row["way"] == way for row in fine)]
     for ax, way in zip(figure.subplots(1, len(ways), sharey=True, squeeze=False)[0], ways, strict=True):
         _way(ax, [row for row in fine if row["way"] == way], styles)
         ax.set_title(f"{way}, n = {n:,}", fontsize=11)
-    figure.axes[0].set_ylabel("useful TFLOP/s")
+    figure.axes[0].set_ylabel(f"useful TFLOP/s, {card}" if card else "useful TFLOP/s")
     return figure
 
 
-def crossing(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figure:
+def _styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the look of each line: kernels of ours in colours, those of PyTorch in greys; all differ in marks."""
+    ours, torch = ([name for name in names if name.startswith("torch") is of] for of in (False, True))
+    greys = {"cudnn": "0", "flash": "0.3", "efficient": "0.5", "math": "0.65", "flex": "0.2"}
+    looks = {name: line(number) for number, name in enumerate(ours)}
+    for number, name in enumerate(torch, len(ours)):
+        looks[name] = {
+            **line(number),
+            "color": greys.get(name.removeprefix("torch-"), "0.4"),
+            "markerfacecolor": "white",
+        }
+    return looks
+
+
+def crossing(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int, card: str = "") -> Figure:
     """Draw where the small-cache kernels become better than the others as d grows, in counted bytes and in time.
 
     The curves are ratios of bytes into and out of multiprocessors, and of seconds: the fastest kernels of each other
@@ -49,6 +61,7 @@ def crossing(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figur
         rows: results of `pebblesim gpu race`.
         figure: where to draw.
         n: the sequence length whose rows are drawn.
+        card: name of the card, for the titles.
 
     Raises:
         UsageError: there is nothing to compare.
@@ -68,13 +81,13 @@ def crossing(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figur
                 dashes = {**line(number), "linestyle": "-" if what.startswith("time") else ":"}
                 ax.plot(*zip(*points, strict=True), **dashes, markersize=5, linewidth=1.3, label=f"{name}: {what}")
         ax.axhline(1, color="black", linewidth=0.8)
-        ax.set_title(f"{way}, n = {n:,}", fontsize=11)
+        ax.set_title(f"{way}, n = {n:,}{f', {card}' if card else ''}", fontsize=11)
         _widths(ax, sorted({d for _, d in by_case}))
         ax.set_yscale("log")
-        ax.set_ylabel(f"times what {base} takes", fontsize=9)
+        ax.set_ylabel(f"÷ {base}", fontsize=9)
         ax.set_yticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1", "2", "4"])
         ax.minorticks_off()
-        ax.legend(fontsize=8, frameon=False)
+        ax.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     return figure
 
 

@@ -14,47 +14,51 @@ if TYPE_CHECKING:
 
     from pebblesim.counting.count import Counted
 
-ITS_WAY = "lower bound, the way of the least"
-
 
 def skislope(rows: Sequence[Counted], ax: Axes) -> Axes:
-    """Draw I/O over M on log axes: each schedule where it fits, the minimum, and the lower bounds.
+    """Draw I/O over M on log axes: each schedule where it fits, the minimum, and the lower bound for any schedule.
 
-    The lower bounds are that for all ways of computing, and that for the way of computing of the best schedule.
+    Schedules that move the fewest words at some M have colours, marks and names, the others are thin and grey.
 
     Args:
         rows: the counts, for several M, in any order; those that do not fit are left out.
         ax: where to draw.
     """
-    for number, each in enumerate(_by_schedule(rows)):
-        marks = max(1, len(each) // 8)
-        look = line(number) | {"markersize": 4.5, "linewidth": 1.3, "markevery": (number % marks, marks)}
-        ax.plot([row.M for row in each], [row.io for row in each], label=each[0].schedule, zorder=3, **look)
     best = _best(rows)
     M, least = [row.M for row in best], [row.io for row in best]
+    winners = list(dict.fromkeys(row.schedule for row in best))
+    by_name = {each[0].schedule: each for each in _by_schedule(rows)}
+    for name, each in by_name.items():
+        if name not in winners:
+            ax.plot([row.M for row in each], [row.io for row in each], color="0.72", linewidth=0.7, label=f"_{name}")
+    for number, name in enumerate(winners):
+        each = by_name[name]
+        marks = max(1, len(each) // 8)
+        look = line(number) | {"markersize": 4.5, "linewidth": 1.5, "markevery": (number % marks, marks)}
+        ax.plot([row.M for row in each], [row.io for row in each], label=name, zorder=3, **look)
     ax.plot(M, least, color="0.8", linewidth=7, solid_capstyle="round", zorder=2, label="the least of all")
     bound = [row.every_way.value for row in best]
     floor = min(bound) / 2
     ax.fill_between(M, floor, bound, color="0.93", linewidth=0, zorder=1)
     ax.plot(M, bound, color="black", linewidth=0.9, zorder=2, label=EVERY_WAY)
-    own = [row.lower_bound.value for row in best]
-    ax.plot(M, own, color="black", linewidth=0.9, linestyle=(0, (1, 1.5)), zorder=2, label=ITS_WAY)
+    if len(by_name) > len(winners):
+        ax.plot([], [], color="0.72", linewidth=0.7, label=f"{len(by_name) - len(winners)} others, nowhere the least")
     ax.set(xscale="log", yscale="log", xlabel="M, words of cache", ylabel="I/O, words", xlim=(M[0], M[-1]))
     ax.set_ylim(bottom=floor)
     return ax
 
 
 def gap(rows: Sequence[Counted], ax: Axes) -> Axes:
-    """Draw I/O ÷ the lower bound for its way of computing, over M, for the best schedule; 1 is optimal."""
+    """Draw I/O ÷ the lower bound for any schedule, over M, for the best schedule; 1 is optimal."""
     best = _best(rows)
-    M, gaps = [row.M for row in best], [row.gap_of_way for row in best]
+    M, gaps = [row.M for row in best], [row.gap for row in best]
     ax.plot(M, gaps, color="black", linewidth=1.4)
     ax.axhline(1, color="0.5", linewidth=0.8, linestyle=(0, (2, 2)))
     ax.set(
         xscale="log",
         yscale="log",
         xlabel="M, words of cache",
-        ylabel="least I/O ÷ lower\nbound for its way",
+        ylabel="least I/O ÷\nlower bound",
         xlim=(M[0], M[-1]),
     )
     top = max(gaps)

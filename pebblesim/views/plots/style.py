@@ -21,7 +21,7 @@ COLOURS: Final = (BLUE, RED, GREEN, PURPLE, SKY, ORANGE, BLACK)
 DASHES: Final[tuple[Any, ...]] = ("-", (0, (6, 2)), (0, (8, 2, 1.5, 2)), (0, (3, 1.5)), (0, (1, 1)))
 MARKERS: Final = ("s", "^", "D", "v", "P", "X", "o", "<", ">", "h", "p")
 HATCHES: Final = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "ooo", "||||", "++++")
-EVERY_WAY: Final = "lower bound, every way"
+EVERY_WAY: Final = "lower bound for any schedule"
 """One name for one bound in all pictures: that for every way of computing."""
 FORMATS: Final[dict[str, dict[str, None]]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 """The formats of pictures, with the metadata that would make two files of one picture differ."""
