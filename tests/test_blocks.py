@@ -591,3 +591,10 @@ def test_blocks_of_more_than_half_of_what_they_cut_may_need_fewer_pebbles(n: int
     peaks = {B_r: peak_red(schedule.program, {"n": n, "d": d, "B_r": B_r, "B_c": 1}) for B_r in sizes}
     assert peaks[n // 2] > M >= peaks[n // 2 + 1] and peaks[max(sizes)] > M
     assert choose(schedule, {"n": n, "d": d}, M)["B_r"] == max(B_r for B_r, peak in peaks.items() if peak <= M)
+
+
+def test_what_does_not_fit_is_counted_with_the_blocks_that_were_given() -> None:
+    """`compare` counts it all the same, with blocks of one index for the others."""
+    (row,) = ps.compare(schedules="matmul-streamed", m=60, k=60, n=60, M=30, blocks={"a": 50})
+    assert row.blocks == {"a": 50, "b": 1} and not row.feasible
+    assert row.least_M == row.peak_red == 50 + 50 + 1 + 2

@@ -583,3 +583,17 @@ def test_what_does_not_fit_is_said() -> None:
 def test_bad_usage_gets_a_sentence(line: str, message: str) -> None:
     result = run(line)
     assert isinstance(result.exception, PebblesimError) and message in str(result.exception)
+
+
+def test_separate_heads_have_the_bound_of_the_heads_that_share() -> None:
+    """The cache may keep keys and values from one head to the next, so they are bounded as one."""
+    sizes: dict[str, Any] = {"n_q": 8, "n_k": 16, "d": 4, "M": 100}
+    (row,) = ps.cache("flash2-forward", heads=4, kv_heads=1, separate=True, **sizes)
+    assert row.bound == ps.count("flash2-forward", heads=4, kv_heads=1, **sizes).lower_bound
+    assert row.bound != ps.count("flash2-forward", **sizes).lower_bound
+
+
+def test_the_least_cache_that_is_enough_is_that_of_a_fully_associative_one() -> None:
+    sizes: dict[str, Any] = {"n": 16, "d": 4, "M": 64}
+    (full,), (in_sets,) = (ps.cache("flash2-forward", ways=ways, **sizes) for ways in (None, 2))
+    assert full.enough is not None and in_sets.enough is None

@@ -278,6 +278,18 @@ def test_square_tiles_meet_the_bound_but_for_the_statistics_of_rows(P: int) -> N
     assert moved.words - statistics == any_memory(team) == whole_pairs(team) == 4 * n * d // side - 4 * n * d // P
 
 
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("P", [4, 16, 64])
+def test_tiles_of_latent_values_are_above_all_bounds(P: int, backward: bool) -> None:
+    """A word of a key serves as one of its value, too, so far fewer words are enough than with values of their own."""
+    team = Team(64 * P, 64 * P, 2, 2, 1, 1, P, backward, latent=True)
+    moved = best(SCHEDULES["tiles"], team)
+    assert 0 < any_memory(team) <= whole_pairs(team) <= moved.words
+    apart = Team.square(64 * P, 2, 1, 1, P, backward)
+    if backward and P > 4:
+        assert moved.words < any_memory(apart)
+
+
 @pytest.mark.parametrize("P, n", [(12, 144), (48, 960)])
 def test_backward_tiles_are_near_the_bound(P: int, n: int) -> None:
     team = Team.square(n, 2, 1, 1, P, backward=True)
@@ -293,25 +305,35 @@ def test_backward_tiles_are_near_the_bound(P: int, n: int) -> None:
 def test_the_knapsack_is_the_best_of_whole_rows_and_keys_but_for_parts(
     heads: tuple[int, int], backward: bool, causal: bool
 ) -> None:
-    """The oracle tries every rectangle of whole rows and keys in each head, by a table over words."""
-    (h, h_kv), d = heads, 3
-    row, key = (3 * d, 4 * d) if backward else (2 * d, 2 * d)
     for n, P in itertools.product((1, 2, 4), (1, 2, 3, 5)):
-        team = Team.square(n, d, h, h_kv, P, backward, causal)
-        own, sharing = -(-n // P), h // h_kv
-        allowed = n * (n + 1) // 2 if causal else n * n
-        one: dict[int, int] = {}
-        for i, j in itertools.product(range(sharing * own, sharing * n + 1), range(own, n + 1)):
-            words = row * (i - sharing * own) + key * (j - own)
-            one[words] = max(one.get(words, 0), min(i * j, sharing * allowed))
-        table = {0: 0}
-        for _ in range(h_kv):
-            added: dict[int, int] = {}
-            for (a, x), (b, y) in itertools.product(table.items(), one.items()):
-                added[a + b] = max(added.get(a + b, 0), x + y)
-            table = added
-        least = min(words for words, pairs in table.items() if pairs * P >= h * allowed)
-        assert least - 2 * (row + key) <= whole_pairs(team) <= least
+        check_knapsack(Team.square(n, 3, *heads, P, backward, causal))
+
+
+@given(teams())
+@settings(max_examples=amount(15, 400))
+def test_so_it_is_for_queries_and_keys_that_differ_and_latent_values(team: Team) -> None:
+    check_knapsack(team)
+
+
+def check_knapsack(team: Team) -> None:
+    """The oracle tries every rectangle of whole rows and keys in each head, by a table over words."""
+    statistics = 2 if team.backward else 1
+    row, key = words_of(team)[0] - statistics, words_of(team)[1]
+    sharing, pairs = team.heads // team.kv_heads, itertools.product(range(team.n_q), range(team.n_k))
+    allowed = sum(may_see(team, i, j) for i, j in pairs)
+    rows, keys = sharing * -(-team.n_q // team.P), -(-team.n_k // team.P)
+    one: dict[int, int] = {}
+    for i, j in itertools.product(range(rows, sharing * team.n_q + 1), range(keys, team.n_k + 1)):
+        words = row * (i - rows) + key * (j - keys)
+        one[words] = max(one.get(words, 0), min(i * j, sharing * allowed))
+    table = {0: 0}
+    for _ in range(team.kv_heads):
+        added: dict[int, int] = {}
+        for (a, x), (b, y) in itertools.product(table.items(), one.items()):
+            added[a + b] = max(added.get(a + b, 0), x + y)
+        table = added
+    least = min(words for words, made in table.items() if made * team.P >= team.heads * allowed)
+    assert least - 2 * (row + key) <= whole_pairs(team) <= least
 
 
 def least_words(n: int, backward: bool, d: int = 1, heads: int = 1) -> int:

@@ -50,7 +50,7 @@ def cases(draw: st.DrawFn, P: st.SearchStrategy[int]) -> Case:
 
 
 @given(cases(st.integers(1, 8)))
-@settings(max_examples=amount(25, 400), deadline=None)
+@settings(max_examples=amount(15, 400), deadline=None)
 def test_devices_in_threads_compute_the_reference_and_move_what_is_counted(case: Case) -> None:
     x, expected = inputs_of(case[0])
     check(case, in_threads(case, x), expected)
@@ -76,7 +76,7 @@ def test_four_processes_joined_by_pipes(four: Processes, name: str, backward: bo
 @given(
     st.integers(0, 9), st.integers(1, 9), st.integers(0, 9), st.integers(1, 9), st.integers(-5, 5), st.integers(1, 4)
 )
-@settings(max_examples=amount(200, 2000))
+@settings(max_examples=amount(80, 2000))
 def test_pieces_have_the_allowed_pairs_once(i: int, rows: int, j: int, keys: int, ahead: int, step: int) -> None:
     """A causal piece is aligned at its end; each of its rows sees a key."""
     I, J = range(i, i + rows * step, step), range(j, j + keys * step, step)

@@ -85,6 +85,8 @@ def test_the_command_prints_times_for_a_card(
     assert "NVLink 4 (450 GB/s) inside, InfiniBand NDR (50 GB/s) between" in " ".join(run("--gpu", "H100").split())
     assert "--inside takes NVLink 3" in " ".join(run("--gpu", "MI300X").split())
     assert "did you mean 'NVLink 4'" in run("--gpu", "H100", "--inside", "NVLink4")
+    for wrong in ("foo=8", "P=8", "heads=2"):
+        assert "devices has the sizes n_q, n_k, d_k and d_v" in run("--size", wrong)
 
 
 def test_every_link_has_figures_and_sources() -> None:

@@ -81,6 +81,8 @@ def devices(
     """Count the words that each of P devices moves in attention on one sequence, under each schedule."""
     from pebblesim.parallel.devices import devices as compare
 
+    if unknown := set(sizes.dims) - {"n", "d", "n_q", "n_k", "d_k", "d_v"}:
+        raise UsageError(f"--size {min(unknown)}=… was given; devices has the sizes n_q, n_k, d_k and d_v.")
     run = partial(
         compare,
         schedules or None,
