@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SITE   := $(VENV)/.site
 LOWEST := $(VENV)-lowest
+TORCH  := $(VENV)-torch
+OF_TORCH := tests/test_attention_plans.py tests/test_torch_operator.py tests/test_torch_parallel.py tests/test_torch_transformers.py
 
 RUN_N := 4096
 RUN_D := 64
@@ -16,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One worker for each core, four at most: each pays for its own imports.
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup run test test-all test-lowest bench notebooks docs lint format smoke clean distclean
+.PHONY: help setup run test test-all test-lowest test-torch bench notebooks docs lint format smoke clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -38,6 +40,9 @@ test-all: $(READY)  ## run the tests, the slow ones too, on many more draws
 
 test-lowest: $(LOWEST)/.ready  ## run the tests with the lowest versions that pyproject.toml allows
 	$(LOWEST)/bin/python $(PYTEST) -W default::DeprecationWarning
+
+test-torch: $(TORCH)/.ready  ## run the tests of attention for PyTorch, all that needs no GPU
+	$(TORCH)/bin/python -m pytest -q -m "not gpu" -n0 $(OF_TORCH)
 
 bench: $(READY)  ## measure, and print ratios side by side
 	$(BIN)/python benchmarks/bench.py
@@ -92,7 +97,7 @@ clean:  ## delete what was built and cached
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## delete the environments too
-	rm -rf $(VENV) $(LOWEST)
+	rm -rf $(VENV) $(LOWEST) $(TORCH)
 
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --config-settings editable_mode=compat --editable
 
@@ -110,6 +115,15 @@ $(LOWEST)/.ready: $(READY)
 	@$(BIN)/python -m pip --disable-pip-version-check install --quiet uv
 	@$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
 	@$(BIN)/python -m uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[test]'
+	@touch $@
+
+# Triton goes in by itself: with it come no other packages, and PyTorch is the user's.
+$(TORCH)/.ready: pyproject.toml
+	@echo "setting up $(TORCH), once"
+	@$(PYTHON) -m venv $(TORCH)
+	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet --config-settings editable_mode=compat --editable '.[test]'
+	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet torch==2.13.0 transformers
+	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps triton==3.6.0
 	@touch $@
 
 $(SITE): $(READY)

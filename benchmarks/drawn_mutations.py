@@ -10,8 +10,9 @@ made in a clone of the last commit. First run some of the tests that cover the l
 say (pytest-cov is a development tool and not among the dependencies). The lines that survive them are broken all at
 once, and all quick tests run; those that fail are tried on the survivors one by one, until none fails.
 
-What is known is kept in a file, so that a run that was interrupted goes on. Why a change survives ("why"), or which
-test was written for it ("since"), is added there by hand, and the last command makes a page of it.
+What is known is kept in a file, so that a run that was interrupted goes on. Why a change survives ("why"), which test
+was written for it ("since"), and what else is to be said of the run ("note"), is added there by hand, and the last
+command makes a page of it.
 """
 
 from __future__ import annotations
@@ -277,6 +278,7 @@ def page(known: dict[str, Any]) -> str:
         "the table says why, or names the test that was written then.\n",
         f"Seed {known['seed']}, lines of commit {known['commit'][:7]}: {len(tried)} mutations, {found} found; of the "
         f"{len(tried) - found} others {since} are found now.\n",
+        *([f"{known['note']}\n"] if "note" in known else []),
         "| place and change | found by |",
         "|---|---|",
     ]

@@ -14,8 +14,12 @@ def module_of(text: str) -> Any:
 
     def run(*given: torch.Tensor, **others: torch.Tensor) -> dict[str, torch.Tensor]:
         kind = str(given[0].dtype).removeprefix("torch.")
-        arrays = {str(number): each.detach().double().numpy() for number, each in enumerate(given)}
-        outputs, _ = triton_interpreter.run(text, arrays, kind)
+        shift = others.pop("dL", None)
+        arrays = {
+            str(number): (each if each.dtype == torch.int32 else each.detach().double()).numpy()
+            for number, each in enumerate((*given, *others.values()))
+        }
+        outputs, _ = triton_interpreter.run(text, arrays, kind, shift=None if shift is None else shift.numpy())
         return {
             name: torch.from_numpy(array).to(torch.float32 if name == "L" else given[0].dtype)
             for name, array in outputs.items()

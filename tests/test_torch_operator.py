@@ -16,9 +16,8 @@ from hypothesis import given, settings, strategies as st  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu import tiles  # noqa: E402
-from pebblesim.gpu.advice import forecast  # noqa: E402
 from pebblesim.gpu.tiles import TILINGS, Tiling  # noqa: E402
-from pebblesim.gpu.torch import attention, fallback, launching, operators, planning  # noqa: E402
+from pebblesim.gpu.torch import attention, fallback, launching, operators, planning, public  # noqa: E402
 
 sdpa = torch.nn.functional.scaled_dot_product_attention
 
@@ -304,7 +303,7 @@ def test_what_only_a_gpu_cannot_do() -> None:
     def said(dtype: Any, d: int = 16) -> str:
         x = torch.zeros(1, 1, 2, d, dtype=dtype).as_subclass(OnGpu)
         with pytest.raises(Unsupported) as error:
-            check_supported(x, x, None, 0.0, None, None)
+            check_supported(x, x, None, 0.0, None)
         return str(error.value)
 
     assert "compute_dtype=torch.bfloat16 to round to it" in said(torch.float32)
@@ -338,23 +337,85 @@ SMALL = {
 }
 """Tiles of which some fit into few rows."""
 
+PASSES = {
+    "flash": (
+        Tiling("flash2-forward", {"B_r": 32, "B_c": 16}),
+        Tiling("backward-two-pass-blocked", {"B_r": 32, "b_c": 16, "B_c": 32, "b_r": 16}),
+    ),
+    "small cache": (*SMALL["forward"], *SMALL["backward-qkv"]),
+    "stored": (
+        Tiling("scores-stored-blocked", {"a": 32, "b": 32, "c": 16}),
+        Tiling("dS-stored-blocked", {"B_c": 32, "b_r": 32, "b": 32, "c": 16}),
+    ),
+}
+"""Small tiles of both passes."""
+
 
 @pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tensors on the CPU go through the kernels, run by the interpreter."""
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Tensors on the CPU go through kernels, run by the interpreter; called, it sets the tiles of both passes."""
 
     def forget() -> None:
         for each in (planning._FOUND, launching._CHOSEN):
             each.clear()
         launching.loaded.cache_clear()
 
+    def only(forward: Any, backward: Any) -> None:
+        monkeypatch.setattr(tiles, "TILINGS", {"forward": forward, "backward-qkv": backward})
+        forget()
+
     monkeypatch.setattr(launching, "module_of", interpreted_kernels.module_of)
     monkeypatch.setattr(tiles, "FEWEST_ROWS", 32)
-    monkeypatch.setattr(tiles, "TILINGS", {problem: made + SMALL[problem] for problem, made in TILINGS.items()})
-    monkeypatch.setattr(forecast, "TILINGS", tiles.TILINGS)
+    only(*(made + SMALL[problem] for problem, made in TILINGS.items()))
+    yield only
     forget()
-    yield
-    forget()
+
+
+@pytest.mark.parametrize("passes", PASSES)
+@pytest.mark.parametrize(
+    ("n", "n_k", "heads", "mask"),
+    [
+        (70, 70, (2, 2), {"cu_seqlens": [0, 13, 13, 50, 61], "is_causal": True}),
+        (61, 61, (4, 2), {"cu_seqlens": [0, 40, 61], "is_causal": True, "window": (7, None)}),
+        (64, 64, (2, 2), {"cu_seqlens": [0, 3, 64]}),
+        (33, 70, (4, 2), {"key_padding": [0, 45], "is_causal": True, "align": "end"}),
+        (33, 33, (2, 1), {"key_padding": [30, 0], "is_causal": True}),
+        (50, 50, (3, 3), {"window": (9, 4)}),
+        (50, 50, (4, 2), {"softcap": 1.0, "is_causal": True}),
+        (50, 50, (2, 2), {"softcap": 1.0, "cu_seqlens": [0, 20, 50]}),
+    ],
+)
+def test_masks_of_kernels_by_the_interpreter(
+    interpreted: Any, passes: str, n: int, n_k: int, heads: tuple[int, int], mask: dict[str, Any]
+) -> None:
+    """Key ranges, windows and capped scores, with gradients of O and of L, against the definition."""
+    if passes == "small cache" and "softcap" in mask:
+        pytest.skip("these kernels have no scores where they compute gradients")
+    forward, backward = PASSES["flash" if "softcap" in mask else passes][0], PASSES[passes][1]
+    interpreted((forward,), (backward,))
+    torch.manual_seed(n)
+    shapes = (2, heads[0], n, 20), (2, heads[1], n_k, 20), (2, heads[1], n_k, 20), (2, heads[0], n, 20)
+    q, k, v, dO = (torch.randn(shape).half() for shape in shapes)
+    asked = dict(mask)
+    if "cu_seqlens" in asked:
+        asked["cu_seqlens"] = torch.tensor(asked["cu_seqlens"])
+    if "key_padding" in asked:
+        asked["key_padding"] = torch.arange(n_k) >= torch.tensor(asked["key_padding"])[:, None]
+    pattern = planning.limits(asked.get("window"), asked.get("is_causal", False), asked.get("align", "start"), 1)
+    shown = public._shown(q, k, pattern, asked.get("cu_seqlens"), asked.get("key_padding"), None)
+    rest = (*shown, 0.3, asked.get("softcap", 0.0), None)
+    out, lse = operators.forward_on_gpu(q, k, v, *rest)
+    dL = torch.randn_like(lse).masked_fill(lse.isinf(), 0.0)
+    made = operators.backward_on_gpu(dO, dL, q, k, v, out, lse, *rest)
+    x = [each.double().requires_grad_() for each in (q, k, v)]
+    true, true_lse = torch.ops.pebblesim.attention(*x, *rest)
+    assert (lse.isinf() == true_lse.isinf()).all()
+    close(
+        [out.double(), lse.masked_fill(lse.isinf(), 0.0).double()], [true, true_lse.masked_fill(lse.isinf(), 0.0)], 4e-3
+    )
+    right = torch.autograd.grad((true, true_lse.masked_fill(lse.isinf(), 0.0)), x, (dO.double(), dL.double()))
+    for found, each in zip(made, right, strict=True):
+        assert float((found.double() - each).norm()) <= 2e-3 * float(each.norm())
 
 
 @pytest.mark.parametrize(
@@ -368,12 +429,13 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ((19, 50), (20, 20), (2, 2), (None, 0, False), None, None),
         ((19, 50), (20, 20), (2, 2), (None, 0, True), None, None),
         ((70, 61), (320, 300), (3, 3), (None, 0, False), 0.0, 32 * 64 * 2),
+        pytest.param((70, 70), (320, 320), (1, 1), (None, None, False), 0.5, 32 * 96 * 2, marks=pytest.mark.slow),
         ((40, 40), (320, 320), (4, 4), (None, 0, False), None, 2 * 40 * 40 * 2),
     ],
 )
 @pytest.mark.parametrize("tokens_first", [False, True])
 def test_kernels_by_the_interpreter(
-    interpreted: None,
+    interpreted: Any,
     n: tuple[int, int],
     d: tuple[int, int],
     heads: tuple[int, int],

@@ -147,7 +147,7 @@ def _places(pointer: Pointer, mask: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _load(pointer: Pointer, mask: Any = None, other: float = 0.0) -> Value:
     inside, places = _places(pointer, mask)
-    values = np.full(inside.shape, other, np.float32)
+    values = np.full(inside.shape, other, np.int64 if pointer.array.dtype is TYPES["int64"] else np.float32)
     values[inside] = pointer.array.values[places]
     assert not np.isnan(values).any(), "a word that nobody wrote"
     pointer.array.touched(places, False)
@@ -209,6 +209,13 @@ def _modules(**stand_ins: Any) -> Any:
                 sys.modules[name] = module
 
 
+def _type(values: np.ndarray, dtype: str) -> Type:
+    """The type of an argument: vectors for each head are in float32, and numbers of tokens are integers."""
+    if values.dtype.kind == "i":
+        return TYPES["int64"]
+    return TYPES["float32" if values.ndim == 2 else dtype]
+
+
 def run(
     text: str,
     inputs: dict[str, np.ndarray],
@@ -239,7 +246,7 @@ def run(
     triton = SimpleNamespace(jit=_kernel, language=LANGUAGE, cdiv=lambda x, y: -(-x // y))
     with _modules(torch=SimpleNamespace(empty=empty, **TYPES), triton=triton, **{"triton.language": LANGUAGE}):
         exec(compile(text, "kernels", "exec"), module.__dict__)
-        given = [Array(x, TYPES["float32" if x.ndim == 2 else dtype]) for x in inputs.values()]
+        given = [Array(x, _type(x, dtype)) for x in inputs.values()]
         arrays += zip(inputs, given, strict=True)
         outputs = module.run(*given, **({} if shift is None else {"dL": Array(shift, TYPES["float32"])}))
     names = {id(array): name for name, array in outputs.items()} | {

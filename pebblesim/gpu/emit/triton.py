@@ -20,11 +20,12 @@ scores. So the logarithms of sums, L, are to base 2 in memory, too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.gpu.emit.identifiers import Identifiers
+from pebblesim.gpu.emit.key_ranges import ARGUMENTS, SHARING, KeyRanges
 from pebblesim.gpu.emit.tables import GROUP_OF_WORDS, tables
 from pebblesim.gpu.emit.triton_kernel import Kernel, Writer, constant
 from pebblesim.gpu.emit.triton_ranges import TAKEN, Setting, free_dimensions, largest_tiles
@@ -68,6 +69,7 @@ def triton(
     stages: int = 3,
     apart: Mapping[str, tuple[int, ...]] | None = None,
     far: bool | None = None,
+    softcap: float = 0.0,
 ) -> Source:
     """Write the Triton source of a program.
 
@@ -82,6 +84,7 @@ def triton(
         apart: those of launches that have others, by the name of the launch, and behind them, if given, the most
             registers of a thread.
         far: whether a matrix of a head may have 2³¹ words or more; if None, whether one has at these sizes.
+        softcap: scaled scores become softcap · tanh(score / softcap); 0 for none.
 
     Raises:
         UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
@@ -100,8 +103,10 @@ def triton(
                 f"{grid[0]:,} queries and {grid[1]:,} keys without."
             )
     check_alike(program)
+    scale = 1.0 if softcap and scale is None else scale
     made = launches(program, masked=True, repeated=True)
     setting = _setting(program, made, sizes, dtype, mask, scale, far)
+    setting = replace(setting, softcap=softcap)
     free = setting.free
     names = Identifiers(TAKEN.split())
     kernels, texts, calls = [], [], []
@@ -200,12 +205,15 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
     """The lines of `run` before the launches: sizes, and tensors that are made here."""
     program, of = setting.program, setting.of
     given = [program.tensors[name] for name in program.tensors if name in program.inputs]
+    ranges = ARGUMENTS[:-1] if isinstance(setting.mask, KeyRanges) else ()
     shift = f", {SHIFT}=None" * any(_shifted(program, launch) is not None for launch in made)
     lines = [
-        f"def run({', '.join(of[tensor] for tensor in given)}{shift}):",
+        f"def run({', '.join([*(of[tensor] for tensor in given), *ranges])}{shift}):",
         f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',
         f"    heads, device = {of[given[0]]}.shape[0], {of[given[0]]}.device",
     ]
+    if ranges:
+        lines.append(f"    {SHARING} = heads // {ranges[0]}.shape[0]")
     for dim in setting.free:
         tensor = next(tensor for tensor in given if dim in tensor.shape)
         lines.append(f"    {dim} = {of[tensor]}.shape[{1 + tensor.shape.index(dim)}]")

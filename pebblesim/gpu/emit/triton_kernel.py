@@ -7,6 +7,7 @@ from math import inf, prod
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.bands import launched_across
+from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges, met_by_rows
 from pebblesim.gpu.emit.triton_places import Places
 from pebblesim.gpu.emit.triton_ranges import GROUP, Piece, Setting, only
 from pebblesim.gpu.emit.triton_values import FROM_BASE_2, TO_BASE_2
@@ -76,7 +77,8 @@ class Writer(Places):
     @property
     def arguments(self) -> list[str]:
         """Names of its arguments, in order."""
-        return [*self._of_rows, *(self._setting.of[tensor] for tensor in self._tensors.values()), *self._setting.free]
+        tensors = [self._setting.of[tensor] for tensor in self._tensors.values()]
+        return [*self._of_rows, *tensors, *(ARGUMENTS if self._ranged else ()), *self._setting.free]
 
     def text(self) -> str:
         """The source of the kernel."""
@@ -136,6 +138,9 @@ class Writer(Places):
             out.append(f"({left} - {bottom} >= {self._after})")
         if self._before is not None:
             out.append(f"({top} - {right} >= {self._before})")
+        if isinstance(self._mask, KeyRanges) and None not in (when.rows.parent, when.columns.parent):
+            first, end = met_by_rows(top, bottom)
+            out += [f"({left} >= {end})", f"({right} <= {first})"]
         if out:
             self._say(1, f"if {'not ' if when.none else ''}({' | '.join(out)}):")
             self._say(2, "return")
@@ -153,11 +158,10 @@ class Writer(Places):
         if tile is None or not differ or (small and len(differ) == 1):
             self._body(body, 1)
             return
-        assert self._mask is not None and self._mask.after is not None
         self._body(body[: differ[0]], 1)
         kept = (self._loaded, self._unscaled, self._empty, self._base_2)
         before = [set(each) for each in kept]
-        condition = f"{self._ends(tile[1])[1]} - {self._positions(tile[0])[0]} <= {self._after} + 1"
+        condition = self._all_allowed(tile)
         for self._whole, line in ((True, f"if {condition}:"), (False, "else:")):
             for each, earlier in zip(kept, before, strict=True):
                 each.clear()
@@ -168,7 +172,8 @@ class Writer(Places):
     def _tile_of_pairs(self) -> ir.Ranges | None:
         """The rows and columns of a block, if it has one tile of pairs, on or below the diagonal of a causal mask."""
         tiles = [loop.range for loop in self._launch.grid]
-        if self._mask is None or self._mask.after is None or self._mask.before is not None:
+        mask = self._mask
+        if mask is None or mask.before is not None or (mask.after is None and not isinstance(mask, KeyRanges)):
             return None
         asked = ((loop.when.rows, loop.when.columns) for loop in self._launch.grid if loop.when)
         return next((pair for pair in asked if all(rng in tiles for rng in pair)), None)
@@ -312,6 +317,7 @@ class Writer(Places):
         if node.mode != "new" and node.target.ranges != node.target.tile.ranges:
             raise self._part(node.target.tile, node.line)
         tile, expr = node.target.tile, node.expr
+        self._keep_slope(depth, node)
         name, frame = self._tile(tile), node.target.tile in self._turned
         logarithm = node.mode != "add" and self._is_logarithm(expr)
         scaled = self._scale is not None and self._makes_scores(expr)
@@ -326,6 +332,7 @@ class Writer(Places):
             scaled = False
         else:
             made = self._exponent(expr, node.line, frame) if logarithm else self._expr(expr, node.line, frame)
+            made += self._times_slope(node)
             self._say(depth, f"{name} = {made}")
         (self._base_2.add if logarithm else self._base_2.discard)(tile)
         (self._unscaled.add if scaled else self._unscaled.discard)(tile)
@@ -345,7 +352,7 @@ def longest_last(launch: Launch, loop: ir.Loop, mask: Band | None) -> bool:
     """Whether the later tiles of rows in a grid meet more columns than the earlier ones, and so take longer."""
     return (
         mask is not None
-        and mask.after is not None
+        and (mask.after is not None or isinstance(mask, KeyRanges))
         and any(
             isinstance(node, ir.Loop) and node.when is not None and node.when.rows is loop.range
             for node in ir.walk(launch.block)

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit import key_ranges
 from pebblesim.gpu.emit.identifiers import Identifiers
+from pebblesim.gpu.emit.key_ranges import KeyRanges, reads_ranges
 from pebblesim.gpu.emit.tables import Tables
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
@@ -23,7 +25,7 @@ GROUP = 8
 TAKEN = """
 and as assert break class continue def del elif else except False finally for from global head heads if import in is
 lambda None nonlocal not or pass raise range return rows run start tl torch triton True try while with yield group rank
-device at_once tall wide after before dL
+device at_once tall wide after before dL first_ptr end_ptr above_ptr below_ptr sharing
 """
 """Names that no tile or tensor may have."""
 
@@ -40,6 +42,7 @@ class Setting:
         even: whether all tiles divide these dimensions.
         far: whether a head's matrix may have 2³¹ words or more, so that addresses within it have 64 bits.
         logarithms: tensors of logarithms, to base 2.
+        softcap: as for `triton`.
     """
 
     program: ir.Program
@@ -53,6 +56,7 @@ class Setting:
     even: bool
     far: bool
     logarithms: set[ir.Tensor]
+    softcap: float = 0.0
 
     def lengths(self, tensor: ir.Tensor, kernel: bool) -> list[str]:
         """The lengths of a tensor in memory as text, in a kernel or around it."""
@@ -131,6 +135,7 @@ class Ranges:
         self._counted: dict[ir.Range, str] = {}  # numbers of the tiles, from the first of the rows around launches
         self._complete: set[ir.Range] = set()  # of which all indices exist here
         self._whole = False  # whether all pairs are allowed where one is
+        self._ranged = reads_ranges(setting.mask, list(ir.walk(launch.block)))
         self._lines: list[str] = []
 
     def _say(self, depth: int, line: str) -> None:
@@ -138,6 +143,11 @@ class Ranges:
 
     def _opening(self) -> None:
         """Define the names that the text of ranges uses."""
+        if self._ranged:
+            assert self._mask is not None and self._program.pairs is not None
+            queries, keys = map(self._setting.size, self._program.pairs)
+            for line in key_ranges.opening(queries, keys, self._mask.rows):
+                self._say(1, line)
         if self._around is not None:
             self._say(1, f"rows = tl.minimum(at_once, {self._setting.size(self._around.dim)} - start)")
         if self._mask is not None and not self._mask.from_start:
@@ -258,6 +268,10 @@ class Ranges:
         size = self._length(rng)
         self._indices[rng], self._counted[rng] = self._names.new(f"at_{rng.name}"), number
         self._say(depth, f"{self._indices[rng]} = {first}{number} * {size} + tl.arange(0, {size})")
+        if self._ranged and rng.dim == (self._program.pairs or ("",))[0]:
+            assert self._mask is not None
+            for line in key_ranges.vectors(self._indices[rng], self._exist(rng, None), self._mask.rows):
+                self._say(depth, line)
 
     def _ends(self, rng: ir.Range) -> tuple[str, str]:
         """The first index of a tile, and the one after its last, as text."""
@@ -303,6 +317,9 @@ class Ranges:
             raise UsageError(
                 f"{self._program.name}: what line {loop.line} does with no allowed pair is no Triton kernel."
             )
+        if isinstance(self._mask, KeyRanges):
+            low, end = self._met(loop, False)
+            return f"{low} // {block}", f"tl.minimum(tl.cdiv({end}, {block}), {count}) * ({low} < {end})"
         of_columns = loop.when.columns is loop.range
         start, stop = self._positions(loop.when.rows) if of_columns else self._ends(loop.when.columns)
         before, after, several = self._before, self._after, 1 if of_columns else self._mask.rows
@@ -317,6 +334,25 @@ class Ranges:
         last = f"{stop} + {forth} + {block - 1}" if several == 1 else f"({stop} + {forth}){rows} + {block - 1}"
         return low, f"tl.minimum(({last}{' - start' * within}) // {block}, {count})"
 
+    def _met(self, loop: ir.Loop, by_all: bool) -> tuple[str, str]:
+        """The first index of a loop that meets some, or all, indices of the other tile, and the one after the last."""
+        when = loop.when
+        assert when is not None and self._mask is not None
+        if when.columns is loop.range:
+            positions = self._positions(when.rows)
+            return key_ranges.seen_by_all_rows(*positions) if by_all else key_ranges.met_by_rows(*positions)
+        ask = key_ranges.seeing_all_columns if by_all else key_ranges.meeting_columns
+        low, end = ask(*self._ends(when.columns), self._mask.rows)
+        return (f"tl.maximum({low} - start, 0)", f"({end} - start)") if self._within(loop.range) else (low, end)
+
+    def _around_whole(self, loop: ir.Loop, low: str, high: str, complete: bool) -> list[Piece]:
+        """The tiles of a loop before, among and behind those in which all pairs are allowed."""
+        first, end = self._met(loop, True)
+        block = self._length(loop.range)
+        begin = f"tl.minimum(tl.maximum(tl.cdiv({first}, {block}), {low}), {high})"
+        stop = f"tl.minimum(tl.maximum({end} // {block}, {begin}), {high})"
+        return [Piece(low, begin), Piece(begin, stop, whole=True, complete=complete), Piece(stop, high)]
+
     def _pieces(self, loop: ir.Loop, differs: bool) -> list[Piece]:
         """The pieces of a loop, each with the predicates that its tiles need.
 
@@ -326,6 +362,8 @@ class Ranges:
         (low, high), total, mask = self._bounds(loop), self._total(loop.range), self._mask
         apart = self._ragged(loop.range) and not self._cut(loop.range) and not total.isdecimal() and _moves(loop)
         full = f"{total} // {self._length(loop.range)}" if apart else None
+        if loop.when is not None and isinstance(mask, KeyRanges) and differs:
+            return self._around_whole(loop, low, high, full is not None)
         if loop.when is None or mask is None or mask.after is None or mask.before is not None or not differs:
             return self._split(low, high, full, False)
         block, several = self._length(loop.range), mask.rows
@@ -355,6 +393,14 @@ class Ranges:
 
     # Predicates
 
+    def _all_allowed(self, tile: ir.Ranges) -> str:
+        """The condition that all pairs of a tile are allowed."""
+        (left, right), positions = self._ends(tile[1]), self._positions(tile[0])
+        if isinstance(self._mask, KeyRanges):
+            first, end = key_ranges.seen_by_all_rows(*positions)
+            return f"({left} >= {first}) & ({right} <= {end})"
+        return f"{right} - {positions[0]} <= {self._after} + 1"
+
     def _exist(self, rng: ir.Range, axis: int | None, frame: bool = False) -> str:
         """The predicate of the indices that exist, along an axis of a tile; empty where all do."""
         if not self._ragged(rng):
@@ -367,6 +413,8 @@ class Ranges:
         if self._mask is None or self._whole or not ir.over_pairs(ranges):
             return ""
         rows, columns = map(self._index, ranges)
+        if isinstance(self._mask, KeyRanges):
+            return key_ranges.predicate(rows, columns, along(0, frame), along(1, frame))
         rows = rows if self._mask.rows == 1 else f"({rows} // {self._mask.rows})"
         distance = f"({columns}{along(1, frame)} - {rows}{along(0, frame)}"
         parts = [] if self._after is None else [f"{distance} <= {self._after})"]

@@ -37,9 +37,12 @@ class Values(Ranges):
         super().__init__(setting, launch)
         scale = setting.scale
         self._scale = None if scale is None else repr(float(scale))
+        self._factor = 1.0 if scale is None else float(scale)
         self._steep = repr((1.0 if scale is None else float(scale)) * log2(euler))  # of scores, as exponents of 2
         self._rising = scale is None or scale > 0
         nodes = list(ir.walk(launch.block))
+        self._multiplied = {gradient_of(node) for node in nodes if isinstance(node, ir.Compute)}
+        self._sloped: dict[ir.Tile, str] = {}  # exponentials of capped scores, and the slopes of these scores
         self._turned = turned(nodes)
         self._find_vanishing(nodes)
         self._tiles: dict[ir.Tile, str] = {}
@@ -117,6 +120,8 @@ class Values(Ranges):
     def _scaled(self, tile: ir.Tile) -> str:
         """The value of a tile, multiplied by the scale if that is still to be done."""
         name = self._tiles[tile]
+        if tile in self._unscaled and ir.over_pairs(tile.ranges) and self._setting.softcap:
+            raise UsageError(f"{self._program.name} keeps scores in memory, so it cannot cap them.")
         return f"({name} * {self._scale})" if tile in self._unscaled else name
 
     def _part(self, tile: ir.Tile, line: int) -> UsageError:
@@ -194,7 +199,7 @@ class Values(Ranges):
             case ir.Ref(tile=tile) if tile in self._base_2 and expr.ranges == tile.ranges:
                 return self._facing(self._tiles[tile], expr, frame)
             case ir.Ref(tile=tile) if tile in self._unscaled and expr.ranges == tile.ranges:
-                return f"{self._facing(self._tiles[tile], expr, frame)} * {self._steep}"
+                return self._as_exponent(self._facing(self._tiles[tile], expr, frame))
             case ir.Elementwise(op="add" | "sub" | "max"):
                 operands = [self._exponent(each, line, frame) for each in expr.operands]
                 return self._elementwise(expr, operands, line, frame)
@@ -204,11 +209,45 @@ class Values(Ranges):
                 tile in self._unscaled and self._rising
             ):
                 text = self._facing(self._tiles[tile], ref, tile in self._turned)
-                return f"{self._reduced(expr, text, tile in self._turned)} * {self._steep}"
+                return self._as_exponent(self._reduced(expr, text, tile in self._turned))
             case ir.RowReduction(op="rowmax"):
                 frame = any(ref.tile in self._turned for ref in ir.refs(expr.operand))
                 return self._reduced(expr, self._exponent(expr.operand, line, frame), frame)
         return f"{self._expr(expr, line, frame)} * {TO_BASE_2}"
+
+    def _as_exponent(self, scores: str) -> str:
+        """Scores as exponents of 2; capped, they are softcap · tanh(x) with tanh(x) = 2 σ(2x) - 1."""
+        cap = self._setting.softcap
+        if not cap:
+            return f"{scores} * {self._steep}"
+        return (
+            f"(tl.sigmoid({scores} * {2 * self._factor / cap!r}) * {2 * cap * log2(euler)!r} - {cap * log2(euler)!r})"
+        )
+
+    def _slope(self, scores: str) -> str:
+        """The derivative of capped scores by the scaled ones: 1 - tanh² = 4 σ (1 - σ)."""
+        sigmoid = f"tl.sigmoid({scores} * {2 * self._factor / self._setting.softcap!r})"
+        return f"(4.0 * {sigmoid} * (1.0 - {sigmoid}))"
+
+    def _keep_slope(self, depth: int, node: ir.Compute) -> None:
+        """Before scores become exponentials, keep the slope of the capped ones, if their gradient is computed here."""
+        match node.expr:
+            case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(ir.Ref(tile=scores), _)),)) if (
+                self._setting.softcap and node.target.tile in self._multiplied and scores in self._unscaled
+            ):
+                self._sloped[node.target.tile] = slope = self._names.new("slope")
+                self._say(depth, f"{slope} = {self._slope(self._tiles[scores])}")
+
+    def _times_slope(self, node: ir.Compute) -> str:
+        """The factor of a gradient of scores that makes it one of scores that were not capped yet."""
+        probabilities = gradient_of(node)
+        if not self._setting.softcap or probabilities is None:
+            return ""
+        if probabilities not in self._sloped:
+            raise UsageError(
+                f"{self._program.name} has no scores where it computes their gradient: it cannot cap them."
+            )
+        return f" * {self._sloped[probabilities]}"
 
     def _reciprocal(self, vector: str) -> str:
         """1 / vector; under a mask 0 for a row without an allowed pair, which has 0/0 = 0."""
@@ -243,6 +282,14 @@ class Values(Ranges):
         if not self._vanishes(ref.tile, terms):
             text = only(text, self._exist(terms, axis), "0.0")
         return f"{text}.to(tl.{self._setting.dtype})"
+
+
+def gradient_of(node: ir.Compute) -> ir.Tile | None:
+    """P, if an operation computes dS = P ∘ (dP - v), the gradient of the scores."""
+    match node.expr:
+        case ir.Elementwise(op="mul", operands=(ir.Ref(tile=tile), ir.Elementwise(op="sub"))):
+            return tile if ir.over_pairs(tile.ranges) else None
+    return None
 
 
 def _subtracted(expr: ir.Expr) -> ir.Tile | None:

@@ -20,6 +20,9 @@ class Unsupported(UsageError):
     """No kernel of ours computes this; PyTorch's attention may."""
 
 
+MOST_CAPPED = 256
+"""Largest head dimension with softcap: kernels for larger ones have no scores where they compute the gradients."""
+
 WORDS = (torch.bfloat16, torch.float16)
 """Types of the words that kernels take."""
 
@@ -82,9 +85,7 @@ def check_numbers(scale: Any, softcap: Any, workspace: Any, dropout_p: Any, comp
         raise UsageError(f'fallback is {fallback!r}; give None or "sdpa".')
 
 
-def check_supported(
-    query: Tensor, value: Tensor, attn_mask: Any, dropout_p: float, softcap: float | None, ranges: Any
-) -> None:
+def check_supported(query: Tensor, value: Tensor, attn_mask: Any, dropout_p: float, softcap: float | None) -> None:
     """Check that there are kernels for these options.
 
     Raises:
@@ -105,10 +106,5 @@ def check_supported(
         )
     if (largest := max(query.shape[-1], value.shape[-1])) > LARGEST:
         raise Unsupported(f"there is a head dimension of {largest:,}; it may be up to {LARGEST:,}.")
-    if softcap:
-        raise Unsupported("attention has no softcap on a GPU yet.")
-    if ranges is not None:
-        raise Unsupported(
-            "attention has no cu_seqlens, key_padding or key_ranges on a GPU yet; give is_causal or window, or "
-            'fallback="sdpa" to have PyTorch compute it.'
-        )
+    if softcap and max(query.shape[-1], value.shape[-1]) > MOST_CAPPED:
+        raise Unsupported(f"with softcap a head dimension may be up to {MOST_CAPPED}, and one is larger.")

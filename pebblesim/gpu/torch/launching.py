@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Hashable, Iterable
 from functools import lru_cache, partial
@@ -9,6 +10,7 @@ from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice import cards
+from pebblesim.gpu.emit.key_ranges import ARGUMENTS
 from pebblesim.gpu.emit.triton import far_away, triton
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.tiles import Tiling
@@ -80,15 +82,16 @@ def loaded(
         program,
         {"n_q": n * pattern.shared, "n_k": n, **dict(widths), **tiling.blocks},
         dtype,
-        pattern.band,
+        pattern.mask,
         scale=scale,
         warps=tiling.warps,
         stages=tiling.stages,
         apart=tiling.apart,
         far=far,
+        softcap=pattern.softcap,
     )
     module = module_of(source.text)
-    module.only_launches = "fill_(" not in source.text  # and nothing else on the GPU
+    module.only_launches = not re.search(r"(fill|copy)_\(", source.text)  # and nothing else on the GPU
     for kernel in source.kernels:
         setattr(module, kernel.name, Kernel(getattr(module, kernel.name)))
     return module, tuple(name for name in program.tensors if name in program.inputs)
@@ -100,7 +103,7 @@ def compute(way: str, tensors: dict[str, Any], pattern: Pattern, scale: float, w
     Args:
         way: "forward" or "backward".
         tensors: by name: Q, dO and O of shape (heads, rows, d), K and V of shape (heads, n_k, d), L of shape (heads,
-            rows); contiguous.
+            rows); dL, of the natural L, like it; ranges by the names of `ARGUMENTS`, (batch, …), in int32; contiguous.
         pattern: the pairs that are allowed.
         scale: factor of the scores.
         workspace: bytes that tables may take.
@@ -117,11 +120,13 @@ def compute(way: str, tensors: dict[str, Any], pattern: Pattern, scale: float, w
     n_k, d_v = tensors["V"].shape[1:]
     choice, module, names = _prepared(torch, way, Q, Q.shape, n_k, d_v, pattern, scale, workspace)
     heads, rounds = Q.shape[0], choice.forecast.rounds
-    others = {"dL": tensors["dL"]} if "dL" in tensors else {}
+    others = {name: tensors[name] for name in (*ARGUMENTS[:-1], "dL") if name in tensors}
     if rounds == 1:
         results = module.run(*(tensors[each] for each in names), **others)
         return {name: _kept(torch, name, results[name], Q) for name in RESULTS[way]}
     whole: dict[str, Any] = {}
+    for name in others.keys() & {*ARGUMENTS}:  # each head's own, since rounds may end within a batch
+        others[name] = others[name].repeat_interleave(heads // others[name].shape[0], 0)
     for start in range(0, heads, heads // rounds):
         part = slice(start, start + heads // rounds)
         some = {name: each[part] for name, each in others.items()}
@@ -216,8 +221,12 @@ def _chosen(way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room
 
 @lru_cache(maxsize=64)
 def card_of(device: Any) -> cards.Card:
-    """The card of a device; forecasts need its rates."""
-    return cards.card(CARD)
+    """The card of a device, with the rates that forecasts need; on the CPU that of a plan."""
+    if device.type != "cuda":
+        return cards.card(CARD)
+    import torch
+
+    return cards.of_device(torch.cuda.get_device_properties(device))
 
 
 def check_triton() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.key_ranges import ARGUMENTS
 from pebblesim.gpu.torch.planning import Pattern
 
 Ranges = tuple[Tensor, Tensor]
@@ -129,6 +130,16 @@ def ranges_of_band(n_q: int, n_k: int, left: int | None, right: int | None, at_e
     first = torch.zeros_like(position) if left is None else (position - left).clamp(min=0)
     end = torch.full_like(position, n_k) if right is None else (position + right + 1).clamp(0, n_k)
     return first, end
+
+
+def arguments_of(first: Tensor | None, end: Tensor | None, n_k: int) -> dict[str, Tensor]:
+    """The arguments of kernels that read ranges: those of keys for each query, and of queries for each key."""
+    if first is None or end is None:
+        return {}
+    keys = torch.arange(n_k, device=first.device, dtype=torch.int32).expand(first.shape[0], n_k).contiguous()
+    first, end = first.contiguous(), end.contiguous()
+    above, below = (torch.searchsorted(each, keys, right=True, out_int32=True) for each in (end, first))
+    return dict(zip(ARGUMENTS, (first, end, above, below), strict=False))
 
 
 def both(one: Ranges | None, other: Ranges | None) -> Ranges | None:

@@ -25,7 +25,7 @@ from pebblesim.gpu.torch.layout import (
     numbers_of,
     rows_of,
 )
-from pebblesim.gpu.torch.masks import pattern_of, seen_keys
+from pebblesim.gpu.torch.masks import arguments_of, pattern_of, seen_keys
 
 MASK = (
     "Tensor? first, Tensor? end, SymInt? left, SymInt? right, bool at_end, float scale, float softcap, int? workspace"
@@ -57,8 +57,10 @@ def forward_on_gpu(
     check_triton()
     kv_heads, n_q = key.shape[1], query.shape[2]
     pattern = pattern_of(query.shape[1] // kv_heads, left, right, at_end, n_q, key.shape[2])
+    pattern = pattern._replace(ranged=first is not None, softcap=softcap)
     seen = seen_keys(n_q, key.shape[2], pattern)
     tensors = {"Q": rows_of(query, kv_heads), "K": keys_of(key, seen), "V": keys_of(value, seen)}
+    tensors |= arguments_of(first, end, key.shape[2])
     made = compute("forward", tensors, pattern, scale, workspace)
     out = from_rows(made["O"], query, value.shape[-1], kv_heads)
     return out, numbers_from_rows(made["L"], query, kv_heads)
@@ -84,6 +86,7 @@ def backward_on_gpu(
     """Gradients of query, key and value by kernels."""
     kv_heads, n_q = key.shape[1], query.shape[2]
     pattern = pattern_of(query.shape[1] // kv_heads, left, right, at_end, n_q, key.shape[2])
+    pattern = pattern._replace(ranged=first is not None, softcap=softcap)
     seen = seen_keys(n_q, key.shape[2], pattern)
     tensors = {
         "Q": rows_of(query, kv_heads),
@@ -95,6 +98,7 @@ def backward_on_gpu(
     }
     if grad_lse is not None:
         tensors["dL"] = numbers_of(grad_lse * log2(e), kv_heads)  # of the natural logarithm
+    tensors |= arguments_of(first, end, key.shape[2])
     made = compute("backward", tensors, pattern, scale, workspace)
     return (
         from_rows(made["dQ"], query, query.shape[-1], kv_heads),

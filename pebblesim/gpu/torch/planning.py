@@ -10,6 +10,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
+from pebblesim.gpu.emit.key_ranges import KeyRanges
 from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
@@ -30,6 +31,9 @@ ROOM = 2**30
 STEPS = 8
 """Lengths are rounded up to multiples of this part of a power of two where memory is limited."""
 
+CAPPED = ("flash2-forward", "flash-decoding-blocked", "backward-two-pass-blocked", "dS-stored-blocked")
+"""Schedules that have scores and their gradients in one launch, and so can cap them."""
+
 Dims = tuple[tuple[str, int], ...]
 """Sizes by name, as a key of a table."""
 
@@ -41,21 +45,33 @@ class Pattern(NamedTuple):
         left, right: key j is allowed for query i if -left ≤ j - i ≤ right; None is no limit.
         at_end: the last query is at the last key, and not the first one at the first key.
         shared: query heads that share keys: rows at each position.
+        ranged: kernels read the range of keys of each query.
+        softcap: scores are capped so; 0 if they are not.
     """
 
     left: int | None = None
     right: int | None = None
     at_end: bool = False
     shared: int = 1
+    ranged: bool = False
+    softcap: float = 0.0
 
     @property
     def masked(self) -> bool:
-        return self.left is not None or self.right is not None
+        """Whether kernels are written for a mask."""
+        return self.ranged or self.left is not None or self.right is not None
+
+    @property
+    def mask(self) -> Band | None:
+        """The mask that kernels are written for, in rows of queries."""
+        return KeyRanges(rows=self.shared) if self.ranged else self.band
 
     @property
     def band(self) -> Band | None:
-        """The mask of these pairs, in rows of queries."""
-        if not self.masked:
+        """The mask that forecasts are made for: for ranges a causal one, since they are known to the GPU alone."""
+        if self.ranged:
+            return Band("key ranges", None, 0, True, self.shared)
+        if self.left is None and self.right is None:
             return None
         name = "causal" if self.left is None and self.right == 0 else f"window:{self.left}:{self.right}"
         return Band(name, self.left, self.right, not self.at_end, self.shared)
@@ -233,16 +249,16 @@ def chosen(
 def _first(
     way: str, rounded: Dims, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
 ) -> Choice:
-    """The fastest of the kernels for rounded lengths, for these lengths."""
-    found = _forecasts(way, rounded, heads, dtype, pattern, room, card)
-    if not found:
-        raise UsageError(
-            "no kernel is for these lengths and this card; give other head dimensions or a larger workspace."
-        )
-    first, program = found[0], program_of(found[0].tiling, pattern.masked)
-    sizes = {**dict(dims), **first.tiling.blocks}
-    taken = heads // first.rounds * table_bytes(program, sizes, dtype, pattern.band)
-    return Choice(first, divided(program, sizes), taken)
+    """The first of the kernels for rounded lengths that are for these lengths, too."""
+    made = _forecasts(way, rounded, heads, dtype, pattern, room, card)
+    if made:
+        program, sizes = program_of(made[0].tiling, pattern.masked), {**dict(dims), **made[0].tiling.blocks}
+        at_once = heads // made[0].rounds
+        taken = at_once * table_bytes(program, sizes, dtype, pattern.band)
+        return Choice(made[0], divided(program, sizes), taken)
+    if pattern.softcap:
+        raise UsageError("no kernel caps scores with these head dimensions; give 256 or less, or no softcap.")
+    raise UsageError("no kernel is for these lengths and this card; give other head dimensions or a larger workspace.")
 
 
 _FOUND: dict[tuple[Hashable, ...], tuple[Forecast, ...]] = {}
@@ -258,7 +274,8 @@ def _forecasts(
     _KEPT.setdefault(id(card), card)
     key = (way, dims, heads, dtype, pattern, room, id(card))
     if key not in _FOUND:
-        _FOUND[key] = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room)
+        made = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room)
+        _FOUND[key] = tuple(each for each in made if not pattern.softcap or each.tiling.schedule in CAPPED)
     return _FOUND[key]
 
 

@@ -86,7 +86,7 @@ def attention(
     shown = _shown(query, key, pattern, cu_seqlens, key_padding, key_ranges)
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     try:
-        checks.check_supported(query, value, attn_mask, dropout_p, softcap, shown.first)
+        checks.check_supported(query, value, attn_mask, dropout_p, softcap)
     except checks.Unsupported as reason:
         if fallback is None or return_lse or softcap:
             raise

@@ -1,0 +1,138 @@
+"""`register()`: models of transformers with our attention, which on the CPU follows the definition, against eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from transformers.models.gemma4 import Gemma4ForCausalLM, Gemma4TextConfig  # noqa: E402
+
+from pebblesim.core.errors import UsageError  # noqa: E402
+from pebblesim.gpu.transformers import attend, ranges, register  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SMALL = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+}
+WINDOW = {"head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8}
+MODELS = {
+    "Llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, num_hidden_layers=2)),
+    "Gemma 2": lambda: transformers.Gemma2ForCausalLM(
+        transformers.Gemma2Config(**SMALL, **WINDOW, num_hidden_layers=4, attn_logit_softcapping=5.0)
+    ),
+    "Gemma 3": lambda: transformers.Gemma3ForCausalLM(
+        transformers.Gemma3TextConfig(**SMALL, **WINDOW, num_hidden_layers=6)
+    ),
+    "Gemma 4": lambda: Gemma4ForCausalLM(
+        Gemma4TextConfig(
+            **SMALL,
+            num_hidden_layers=6,
+            head_dim=8,
+            global_head_dim=16,
+            sliding_window=6,
+            hidden_size_per_layer_input=0,
+            attention_k_eq_v=True,
+            num_global_key_value_heads=1,
+        )
+    ),
+}
+N = 20
+
+
+def model_of(name: str) -> Any:
+    register()
+    torch.manual_seed(0)
+    return MODELS[name]().eval()
+
+
+def computed(model: Any, attention: str, ids: Any, labels: Any, real: Any, **options: Any) -> list[Any]:
+    """Loss, logits of what is no padding, and all gradients."""
+    model.set_attn_implementation(attention)
+    model.zero_grad()
+    out = model(ids, labels=labels, use_cache=False, **options)
+    out.loss.backward()
+    grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    return [out.loss.detach(), out.logits.detach()[real], *grads]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_loss_logits_and_gradients(name: str) -> None:
+    model, ids = model_of(name), torch.randint(1, 97, (2, N))
+    left, right = torch.ones_like(ids), torch.ones_like(ids)
+    left[1, :5], right[1, 15:] = 0, 0
+    packed = torch.cat([torch.arange(7), torch.arange(N - 7)])[None].expand(2, -1)
+    for padding, options in (
+        (None, {}),
+        (left, {"attention_mask": left}),
+        (right, {"attention_mask": right}),
+        (None, {"position_ids": packed}),
+    ):
+        real = torch.ones_like(ids).bool() if padding is None else padding.bool()
+        labels = ids.masked_fill(~real, -100)
+        if padding is left:
+            labels[1, 5] = -100  # it is foretold from padding
+        eager, ours = (computed(model, each, ids, labels, real, **options) for each in ("eager", "pebblesim"))
+        for a, b in zip(eager, ours, strict=True):
+            assert float((a - b).norm()) <= 1e-4 * max(float(a.norm()), 1e-2), options.keys()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_generation_with_caches_and_checkpoints(name: str) -> None:
+    model, ids = model_of(name), torch.randint(1, 97, (2, N))
+    padded = torch.ones_like(ids)
+    padded[1, :5] = 0
+    for options in (
+        {},
+        {"attention_mask": padded},
+        {"cache_implementation": "static"},
+        {"cache_implementation": "static", "attention_mask": padded},
+    ):
+        made = []
+        for each in ("eager", "pebblesim"):
+            model.set_attn_implementation(each)
+            made.append(model.generate(ids, max_new_tokens=12, do_sample=False, eos_token_id=None, **options))
+        assert (made[0] == made[1]).all(), options.keys()
+    model.train()
+    real = torch.ones_like(ids).bool()
+    plain = computed(model, "pebblesim", ids, ids, real)
+    model.gradient_checkpointing_enable()
+    for a, b in zip(plain, computed(model, "pebblesim", ids, ids, real), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_what_a_layer_may_not_ask_for() -> None:
+    x = torch.zeros(1, 2, 4, 8)
+    with pytest.raises(UsageError, match="has no s_aux; give this model another attn_implementation"):
+        attend(None, x, x, x, None, s_aux=torch.zeros(2))
+    with pytest.raises(UsageError, match="no dense attn_mask"):
+        attend(None, x, x, x, torch.zeros(1, 1, 4, 4))
+    with pytest.warns(UserWarning, match="PyTorch's attention is used"):
+        from pebblesim.gpu.torch import fallback
+
+        fallback._SAID.clear()
+        attend(None, x, x, x, torch.zeros(1, 1, 4, 4), fallback="sdpa")
+
+
+def test_ranges_of_mask_functions() -> None:
+    """Images look both ways; a mask with holes is refused."""
+
+    def spans(batch: Any, head: Any, q: Any, k: Any) -> Any:
+        return (k <= q) | ((q >= 2) & (q < 5) & (k >= 2) & (k < 5))
+
+    made = ranges(1, 6, 6, mask_function=spans, allow_is_causal_skip=False)
+    assert made[0, 0].tolist() == [[0, 1], [0, 2], [0, 5], [0, 5], [0, 5], [0, 6]]
+    assert ranges(1, 6, 6, mask_function=spans, allow_is_causal_skip=True) is None  # transformers says it is causal
+    with pytest.raises(UsageError, match="others between them"):
+        ranges(1, 6, 6, mask_function=lambda b, h, q, k: (k % 2 == 0) & (q >= 0), allow_is_causal_skip=False)
+    with pytest.raises(UsageError, match="begin or end earlier for a later query"):
+        ranges(1, 6, 6, mask_function=lambda b, h, q, k: k <= 5 - q, allow_is_causal_skip=False)
