@@ -1,7 +1,8 @@
-"""Lengths of any kind on this GPU: time, and what is compiled. `python benchmarks/gpu/lengths.py -o lengths.jsonl`.
+"""Lengths of any kind on this GPU: times of kernels, and what is compiled. `python benchmarks/gpu/lengths.py -o FILE`.
 
-Odd lengths drawn by a seed against the next multiple of 128, each pair in turn; how many kernels Triton compiles for
-lengths that were not seen before; few queries with many keys; many heads on one; windows.
+Odd lengths drawn by a seed beside the next multiple of 128; few queries with many keys; many heads on one; windows; how
+many kernels Triton compiles for lengths that were not seen before. Calls are captured in CUDA graphs, so that times are
+those of the GPU. Kernels are compiled by several processes first.
 """
 
 from __future__ import annotations
@@ -9,63 +10,147 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pebblesim.gpu.emit.triton import triton
-from pebblesim.gpu.module import module_of
-from pebblesim.gpu.tiles import TILINGS
 from pebblesim.gpu.torch import attention
-from pebblesim.language import masks
-from pebblesim.language.registry import get
+from pebblesim.gpu.torch.launching import compute
+from pebblesim.gpu.torch.planning import Pattern, limits
 
-SEED, TOKENS = 25, 65536
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    output, rows = parser.parse_args().output, []
-    chance = random.Random(SEED)
-    for what in (unseen, odd, decoding, on_one_head, windows):
-        for row in what(chance):
-            rows.append({"what": what.__name__, **row})
-            print(json.dumps(rows[-1]), flush=True)
-            output.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+SEED, TOKENS, PROCESSES = 25, 65536, 14
+NO_LIMIT = 2**40
+ALL = Pattern()
 
 
-def timed(call: Any) -> float:
-    """Seconds, the median of many calls."""
-    from triton.testing import do_bench
+@dataclass(frozen=True)
+class Task:
+    """An attention of heads of keys, of which each has `shared` query heads."""
 
-    return float(do_bench(call, warmup=10, rep=50, return_mode="median")) / 1e3
+    n_q: int
+    n_k: int
+    d_k: int
+    d_v: int
+    heads: int
+    pattern: Pattern = ALL
+    backward: bool = True
+
+    @property
+    def pairs(self) -> int:
+        """Allowed pairs of a head of keys."""
+        rows, band = self.n_q * self.pattern.shared, self.pattern.band
+        return rows * self.n_k if band is None else band.pairs(rows, self.n_k)
+
+    def calls(self) -> dict[str, Callable[[], Any]]:
+        """A call of each pass."""
+        import torch
+
+        def normal(rows: int, width: int) -> Any:
+            return torch.randn(self.heads, rows, width, device="cuda", dtype=torch.bfloat16)
+
+        rows, scale = self.n_q * self.pattern.shared, self.d_k**-0.5
+        given = {"Q": normal(rows, self.d_k), "K": normal(self.n_k, self.d_k), "V": normal(self.n_k, self.d_v)}
+        found = {"forward": lambda: compute("forward", given, self.pattern, scale, NO_LIMIT)}
+        if self.backward:
+            made = found["forward"]()
+            kept = given | {"dO": normal(rows, self.d_v), "O": made["O"], "L": made["L"]}
+            found["backward"] = lambda: compute("backward", kept, self.pattern, scale, NO_LIMIT)
+        return found
+
+    def seconds(self, sets: int = 1) -> dict[str, float]:
+        """Seconds of each pass; `sets`: as many sets of tensors in turn, so that none is in L2."""
+        several = [self.calls() for _ in range(sets)]
+        return {way: timed([calls[way] for calls in several]) for way in several[0]}
+
+    def rates(self) -> dict[str, float]:
+        """TFLOP/s of each pass, of the useful operations."""
+        operations = {"forward": 2 * (self.d_k + self.d_v), "backward": 2 * (3 * self.d_k + 2 * self.d_v)}
+        found = self.seconds()
+        return {way: operations[way] * self.pairs * self.heads / found[way] / 1e12 for way in found}
 
 
-def both_ways(n: int, d: int, heads: int, causal: bool) -> tuple[float, float]:
-    """TFLOP/s of the forward and of the backward pass."""
+def timed(calls: list[Callable[[], Any]]) -> float:
+    """Seconds of a call, the median of many replays of all of them."""
     import torch
 
-    q, k, v, dO = (torch.randn(1, heads, n, d, device="cuda", dtype=torch.bfloat16) for _ in range(4))
-    q, k, v = (each.requires_grad_() for each in (q, k, v))
-    out = attention(q, k, v, is_causal=causal)
-    pairs = n * (n + 1) // 2 if causal else n * n
-    forward = timed(lambda: attention(q, k, v, is_causal=causal))
-    backward = timed(lambda: torch.autograd.grad(out, (q, k, v), dO, retain_graph=True))
-    return 4 * pairs * d * heads / forward / 1e12, 10 * pairs * d * heads / backward / 1e12
+    for call in calls:
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    found = []
+    for _ in range(12):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(begin.elapsed_time(end) / 1e3 / len(calls))
+    return median(found[2:])
 
 
-def odd(chance: random.Random) -> Any:
+def lengths() -> Iterator[tuple[Task, Task]]:
     """40 lengths that 16 does not divide, and for each the next multiple of 128."""
+    chance = random.Random(SEED)
     for _ in range(40):
         n = next(n for n in iter(lambda: chance.randrange(600, 9000), None) if n % 16)
         d, causal = chance.choice((64, 96, 128, 256, 512)), chance.random() < 0.5
-        heads = max(1, TOKENS // n)
+        pattern, heads = limits(None, causal, "start", 1), max(1, TOKENS // n)
         whole = -(-n // 128) * 128
-        pairs = [(both_ways(n, d, heads, causal), both_ways(whole, d, heads, causal)) for _ in range(2)]
-        ratios = [median(own[way] / other[way] for own, other in pairs) for way in (0, 1)]
-        row = {"n": n, "d": d, "heads": heads, "causal": causal, "forward": ratios[0], "backward": ratios[1]}
-        yield row | {"tflops": pairs[0]}
+        yield Task(n, n, d, d, heads, pattern), Task(whole, whole, d, d, heads, pattern)
+
+
+def odd() -> Iterator[dict[str, Any]]:
+    for own, whole in lengths():
+        pairs = [(own.rates(), whole.rates()) for _ in range(2)]
+        ratios = {way: median(a[way] / b[way] for a, b in pairs) for way in pairs[0][0]}
+        causal = own.pattern.masked
+        yield {"n": own.n_q, "d": own.d_k, "heads": own.heads, "causal": causal, **ratios, "tflops": pairs[0]}
+
+
+DECODING = [Task(1, n, 128, 128, 8, Pattern(shared=4), False) for n in (32768, 8192, 131072)]
+
+
+def decoding() -> Iterator[dict[str, Any]]:
+    """One query, 32 heads on 8."""
+    for task in DECODING:
+        seconds = task.seconds(sets=4)["forward"]
+        rate = task.heads * task.n_k * (task.d_k + task.d_v) * 2 / seconds
+        yield {"n_k": task.n_k, "seconds": seconds, "bytes_per_second": rate}
+
+
+ON_ONE = [
+    Task(n_q, n_k, 576, 512, batch, Pattern(shared=128), False) for batch, n_q, n_k in ((64, 1, 8192), (1, 2048, 2048))
+]
+
+
+def on_one_head() -> Iterator[dict[str, Any]]:
+    """128 heads on one, with keys of 576 and values of 512."""
+    for task in ON_ONE:
+        yield {"batch": task.heads, "n_q": task.n_q, "n_k": task.n_k, "tflops": task.rates()["forward"]}
+
+
+WINDOWS = [Task(n, n, 256, 256, 8, limits((1023, 0), False, "end", 2)) for n in (8192, 16384)]
+
+
+def windows() -> Iterator[dict[str, Any]]:
+    """A window of 1,024 at d = 256, 16 heads on 8."""
+    for task in WINDOWS:
+        yield {"n": task.n_q, "seconds": task.seconds()}
+
+
+EVEN = [Task(n, n, d, d, TOKENS // n, backward=True) for d in (64, 128, 256, 512) for n in (4096, 16384)]
+
+
+def even() -> Iterator[dict[str, Any]]:
+    """Powers of two."""
+    for task in EVEN:
+        yield {"n": task.n_q, "d": task.d_k, "heads": task.heads, "tflops": task.rates()}
 
 
 def compiled() -> int:
@@ -75,74 +160,65 @@ def compiled() -> int:
     return sum(1 for _ in Path(knobs.cache.dir).glob("*/*.cubin"))
 
 
-def unseen(chance: random.Random) -> Any:
+def called(asked: tuple[int, int, bool]) -> None:
+    """Attention of n tokens with head dimension d, and its gradients."""
+    import torch
+
+    n, d, causal = asked
+    q, k, v = (torch.randn(1, 2, n, d, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3))
+    torch.autograd.grad(attention(q, k, v, is_causal=causal).sum(), (q, k, v))
+
+
+def unseen() -> Iterator[dict[str, Any]]:
     """Kernels compiled for some lengths, and then for 50 others."""
-    import torch
-
-    def call(n: int, d: int, causal: bool) -> None:
-        q, k, v = (torch.randn(1, 2, n, d, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3))
-        torch.autograd.grad(attention(q, k, v, is_causal=causal).sum(), (q, k, v))
-
+    chance = random.Random(SEED)
     for d, causal in ((128, False), (128, True), (512, True)):
-        before = compiled()
-        for bits in range(5, 15):
-            for n in (2**bits, 2**bits - 1):
-                call(n, d, causal)
-        first, lengths = compiled() - before, [chance.randrange(17, 16384) for _ in range(50)]
-        for n in lengths:
-            call(n, d, causal)
-        yield {"d": d, "causal": causal, "kernels": first, "lengths": lengths, "more": compiled() - before - first}
+        before, drawn = compiled(), [chance.randrange(17, 16384) for _ in range(50)]
+        with get_context("spawn").Pool(PROCESSES) as pool:
+            pool.map(called, [(n, d, causal) for bits in range(5, 15) for n in (2**bits, 2**bits - 1)], chunksize=1)
+        first = compiled() - before
+        for n in drawn:
+            called((n, d, causal))
+        yield {"d": d, "causal": causal, "kernels": first, "lengths": drawn, "more": compiled() - before - first}
 
 
-def decoding(chance: random.Random) -> Any:
-    """One query, 32 heads on 8, 32,768 keys."""
-    import torch
-
-    q = torch.randn(1, 32, 1, 128, device="cuda", dtype=torch.bfloat16)
-    k, v = (torch.randn(1, 8, 32768, 128, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    seconds = timed(lambda: attention(q, k, v, enable_gqa=True))
-    yield {"seconds": seconds, "bytes_per_second": (k.nbytes + v.nbytes) / seconds}
+PARTS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+    each.__name__: each for each in (odd, decoding, on_one_head, windows, even, unseen)
+}
 
 
-def on_one_head(chance: random.Random) -> Any:
-    """128 heads on one, with keys of 576 and values of 512."""
-    import torch
-
-    for batch, n_q, n_k in ((64, 1, 8192), (1, 2048, 2048)):
-        q = torch.randn(batch, 128, n_q, 576, device="cuda", dtype=torch.bfloat16)
-        k = torch.randn(batch, 1, n_k, 576, device="cuda", dtype=torch.bfloat16)
-        v = torch.randn(batch, 1, n_k, 512, device="cuda", dtype=torch.bfloat16)
-        seconds = timed(lambda q=q, k=k, v=v: attention(q, k, v, enable_gqa=True))
-        operations = 2 * batch * 128 * n_q * n_k * (576 + 512)
-        yield {"batch": batch, "n_q": n_q, "n_k": n_k, "seconds": seconds, "tflops": operations / seconds / 1e12}
+def warm(task: Task) -> str:
+    """Compile the kernels of a task; the error that this ends with."""
+    try:
+        task.seconds()
+    except Exception as error:  # Triton's, PyTorch's
+        return f"{task}: {error}"
+    return ""
 
 
-def windows(chance: random.Random) -> Any:
-    """A window of 1,024 at d = 256, 16 heads on 8: the fastest of the kernels, forward and backward."""
-    import torch
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
+    asked = parser.parse_args()
+    tasks = {
+        "odd": [task for pair in lengths() for task in pair],
+        "decoding": DECODING,
+        "on_one_head": ON_ONE,
+        "windows": WINDOWS,
+        "even": EVEN,
+    }
+    with get_context("spawn").Pool(PROCESSES) as pool:
+        alike = [task for part in asked.only for task in tasks.get(part, [])]
+        for error in filter(None, pool.imap_unordered(warm, alike, chunksize=1)):
+            print(error, flush=True)
+    rows = []
+    for part in asked.only:
+        for row in PARTS[part]():
+            rows.append({"what": part, **row})
+            print(json.dumps(rows[-1]), flush=True)
+            asked.output.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
 
-    for n in (8192, 16384):
-        several, d = 2, 256
-        band = masks.of("window:1024").grouped(several, (n, n))
-        dims = {"n_q": several * n, "n_k": n, "d_k": d, "d_v": d}
-        given = {name: torch.randn(8, dims[f"n_{side}"], d, device="cuda").bfloat16() for name, side in ROWS.items()}
-        given |= {"L": torch.full((8, several * n), 12.0, device="cuda")}
-        for way, tilings in TILINGS.items():
-            for tiling in tilings:
-                program = get(tiling.schedule).in_dims(dims).masked
-                shape = {"warps": tiling.warps, "stages": tiling.stages, "apart": tiling.apart}
-                try:
-                    source = triton(program, {**dims, **tiling.blocks}, mask=band, scale=1 / 16, **shape)
-                    run = module_of(source.text).run
-                    inputs = [given[name] for name in program.tensors if name in program.inputs]
-                    seconds = timed(lambda run=run, inputs=inputs: run(*inputs))
-                except Exception as error:  # Triton's: out of shared memory
-                    yield {"n": n, "way": way, "tiling": str(tiling), "error": str(error).splitlines()[0][:100]}
-                    continue
-                yield {"n": n, "way": way, "tiling": str(tiling), "seconds": seconds}
-
-
-ROWS = {"Q": "q", "K": "k", "V": "k", "dO": "q", "O": "q"}
 
 if __name__ == "__main__":
     main()

@@ -81,18 +81,6 @@ def race(rows: Sequence[Row], way: str) -> str:
     return table(columns, lines)
 
 
-def front(rows: Sequence[Row]) -> str:
-    """For the README: the backward pass at the longest sequence."""
-    lines = []
-    for (way, n, d, _, _), cell in cells(rows).items():
-        ours, theirs = best(cell, True), best(cell, False)
-        if (way, n) == ("backward", 16384) and d in (128, 256, 384, 512, 768, 1024) and ours and theirs:
-            which = theirs["contender"].removeprefix("torch-")
-            ratio_of = f"{ours['tflops'] / theirs['tflops']:.1f}"
-            lines.append((str(d), f"{ours['tflops']:.0f}", f"{theirs['tflops']:.0f} ({which})", ratio_of))
-    return table(("d", "our backward pass, TFLOP/s", "PyTorch's best", "ratio"), lines)
-
-
 def named(rows: Sequence[Row]) -> str:
     """In each cell of the grid: what the forecast names, what it takes, and what the fastest takes."""
     lines = []
@@ -299,7 +287,6 @@ def main() -> None:
                 memory(),
                 attention(),
                 workspace(),
-                front(grid),
             ]
         )
     )

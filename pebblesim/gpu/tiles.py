@@ -12,7 +12,7 @@ from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.count import Counted, count
 from pebblesim.gpu.emit.storage import Storage
 from pebblesim.gpu.emit.tables import workspace
-from pebblesim.gpu.emit.words import LEAST_SIDE
+from pebblesim.gpu.emit.words import LEAST_SIDE, of_launch
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import get
 
@@ -29,7 +29,6 @@ class Tiling:
         apart: warps and stages of launches that have others, by the name of the launch; behind them, if given, the most
             registers of a thread, so that two blocks fit into a multiprocessor.
         widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
-        even: whether they are only for lengths that the tiles divide: for others they spill registers.
     """
 
     schedule: str
@@ -38,7 +37,6 @@ class Tiling:
     stages: int = 3
     apart: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     widths: tuple[int, int] = (1, 1024)
-    even: bool = False
 
     def __hash__(self) -> int:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
@@ -50,7 +48,7 @@ class Tiling:
 
     def of(self, launch: str) -> tuple[int, int]:
         """Return the warps and stages of a launch."""
-        warps, stages, *_ = self.apart.get(launch, (self.warps, self.stages))
+        warps, stages, *_ = of_launch(self.apart, launch, (self.warps, self.stages))
         return warps, stages
 
 
@@ -72,16 +70,22 @@ def _two_pass(
 
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     "forward": (
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 128}, 8, 3, widths=(65, 128)),
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 3, widths=(1, 128)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 128)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 512)),
-        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 512, "c": 32, "e": 32}, 4, 4),
+        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 512, "c": 64, "e": 32}, 4, 2),
         Tiling("flash-decoding-blocked", {"B_r": 64, "S": 256, "c": 64, "e": 64}, 4, 3),
         Tiling("flash-decoding-blocked", {"B_r": 128, "S": 256, "c": 64, "e": 64}, 8, 3),
         *_small_cache("small-cache-forward-blocked"),
         *_small_cache("scores-stored-blocked")[:3],
+        Tiling(
+            "scores-stored-in-rows",  # a softmax of each tile, so that few rows are enough blocks
+            {"C": 2**14, "a": 128, "b": 256, "c": 64, "e": 256},
+            8,
+            4,
+            {"O": (8, 3)},
+            widths=(257, 1024),
+        ),
     ),
     "backward-qkv": (
         *_small_cache("small-cache-backward-blocked"),

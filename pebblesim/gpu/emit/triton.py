@@ -29,7 +29,7 @@ from pebblesim.gpu.emit.key_ranges import ARGUMENTS, SHARING, KeyRanges
 from pebblesim.gpu.emit.tables import GROUP_OF_WORDS, tables
 from pebblesim.gpu.emit.triton_kernel import Kernel, Writer, constant
 from pebblesim.gpu.emit.triton_ranges import TAKEN, Setting, free_dimensions, largest_tiles
-from pebblesim.gpu.emit.words import WORDS, is_float32
+from pebblesim.gpu.emit.words import WORDS, is_float32, of_launch
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.launches.launches import Launch, check_alike, launches
@@ -125,7 +125,7 @@ def triton(
             calls.append(f"    for start in range(0, {whole}, at_once):")
             calls.append(f"        rows = min(at_once, {whole} - start)")
         around = launch.around
-        own = ", ".join(map("{}={}".format, OPTIONS, (apart or {}).get(launch.name, (warps, stages))))
+        own = ", ".join(map("{}={}".format, OPTIONS, of_launch(apart or {}, launch.name, (warps, stages))))
         depth = "    " if around is None else "        "
         called = f"{writer.kernel.name}[({writer.programs}, heads)]"
         calls.append(f"{depth}{called}({', '.join(writer.arguments)}, {own})")

@@ -11,16 +11,9 @@ from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges, met_by_rows
 from pebblesim.gpu.emit.triton_places import Places
 from pebblesim.gpu.emit.triton_ranges import GROUP, Piece, Setting, only
 from pebblesim.gpu.emit.triton_values import FROM_BASE_2, TO_BASE_2
-from pebblesim.gpu.emit.words import word_bytes
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
 from pebblesim.launches.launches import Launch, blocks
-
-PREFETCHED, PREFETCHED_BYTES = 32, 49152
-"""Most iterations, and bytes, of reads in flight in a loop without products that goes over copies of a tensor.
-
-An iteration takes less time than a read from L2, so there are many.
-"""
 
 LARGE_TILE = 2**15
 """Entries of a tile of sums that leaves a multiprocessor no registers for a second block."""
@@ -207,17 +200,13 @@ class Writer(Places):
             number = self._names.new(node.range.name)
             self._numbers[node.range] = number
             self._say(depth, f"for {number} in {replace(piece, stages=piece.stages or prefetched).range}:")
+            if piece.jump is not None:
+                begin, beyond = piece.jump
+                self._say(
+                    depth + 1, f"{number} = tl.where({number} < {begin}, {number}, {number} - {begin} + {beyond})"
+                )
             self._enter(node, depth + 1, number)
             self._in_piece(node, piece, depth)
-
-    def _prefetched(self, loop: ir.Loop) -> int:
-        """Iterations of a loop over copies whose reads are in flight."""
-        read = [node for node in loop.body if isinstance(node, ir.Read)]
-        each = sum(
-            prod(map(self._length, node.tile.ranges)) * word_bytes(self._program, node.tensor, self._setting.dtype)
-            for node in read
-        )
-        return max(2, min(PREFETCHED, PREFETCHED_BYTES // each))
 
     def _in_piece(self, node: ir.Loop, piece: Piece, depth: int) -> None:
         """The body of a loop in one of its pieces."""
@@ -307,7 +296,11 @@ class Writer(Places):
         frame, ranges = node.tile in self._turned, node.tile.ranges
         exist: list[str] = []
         if node.tensor in self._setting.tables.tiled:
-            exist = [self._exist(rng, axis, frame) for axis, rng in enumerate(ranges)]
+            exist = [
+                self._exist(rng, axis, frame)
+                for axis, rng in enumerate(ranges)
+                if not self._vanishes(node.tile, rng)  # it is 0 there
+            ]
         value = only(self._written(node), " & ".join(filter(None, (*exist, self._pairs(ranges, frame)))), "0.0")
         self._store(depth, node, node.at, f"tl.trans({value})" if frame else value)
 

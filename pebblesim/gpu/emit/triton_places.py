@@ -6,7 +6,14 @@ from math import prod
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.triton_values import Values
+from pebblesim.gpu.emit.words import word_bytes
 from pebblesim.language import program as ir
+
+PREFETCHED, PREFETCHED_BYTES = 32, 49152
+"""Most iterations, and bytes, of reads in flight in a loop without products that goes over copies of a tensor.
+
+An iteration takes less time than a read from L2, so there are many.
+"""
 
 
 class Places(Values):
@@ -85,3 +92,12 @@ class Places(Values):
         mask = f", mask={inside}" if inside else ""
         kind = f"{self._setting.of[node.tensor]}.dtype.element_ty"
         self._say(depth, f"tl.store({self._place(node.tensor, ranges, at)}, {value}.to({kind}){mask})")
+
+    def _prefetched(self, loop: ir.Loop) -> int:
+        """Iterations of a loop over copies whose reads are in flight."""
+        read = [node for node in loop.body if isinstance(node, ir.Read)]
+        each = sum(
+            prod(map(self._length, node.tile.ranges)) * word_bytes(self._program, node.tensor, self._setting.dtype)
+            for node in read
+        )
+        return max(2, min(PREFETCHED, PREFETCHED_BYTES // each))

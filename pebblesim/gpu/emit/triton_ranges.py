@@ -75,6 +75,7 @@ class Piece:
         low, high: number of the first tile, and that after the last, as text.
         whole: whether all pairs in these tiles are allowed.
         complete: whether all of their indices exist.
+        jump: tiles from the first of these on are those from the second on.
         stages: iterations whose reads are in flight; None: as many as of the launch, which Triton takes for loops with
             products alone.
     """
@@ -83,6 +84,7 @@ class Piece:
     high: str
     whole: bool = False
     complete: bool = False
+    jump: tuple[str, str] | None = None
     stages: int | None = None
 
     @property
@@ -355,7 +357,7 @@ class Ranges:
         """The pieces of a loop, each with the predicates that its tiles need.
 
         Under a causal mask tiles along the diagonal stand apart, if it makes a difference in the body: `differs`. A
-        ragged tile stands apart, too.
+        ragged tile stands apart, too, or with those along the diagonal.
         """
         (low, high), total, mask = self._bounds(loop), self._total(loop.range), self._mask
         apart = self._ragged(loop.range) and not self._cut(loop.range) and not total.isdecimal() and _moves(loop)
@@ -375,7 +377,10 @@ class Ranges:
         if self._within(loop.range):
             first = f"tl.maximum({first} - start, 0)"
         middle = f"tl.minimum(({first} + {block - 1}) // {block}, {high})"
-        return [Piece(low, middle), *self._split(middle, high, full, True)]
+        if full is None:
+            return [Piece(low, middle), Piece(middle, high, True)]
+        rest, last = self._split(middle, high, full, True)  # the last with those along the diagonal: one loop less
+        return [Piece(low, f"{middle} + tl.maximum({high} - {last.low}, 0)", jump=(middle, full)), rest]
 
     def _split(self, low: str, high: str, full: str | None, whole: bool) -> list[Piece]:
         """The complete tiles between two, and the last one."""

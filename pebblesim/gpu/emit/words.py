@@ -39,3 +39,9 @@ def moved_bytes(program: ir.Program, by_tensor: Mapping[str, tuple[int, int]], d
         width = word_bytes(program, program.tensors[tensor], dtype)
         moved += Bytes(width * reads, width * writes)
     return moved
+
+
+def of_launch(settings: Mapping[str, tuple[int, ...]], name: str, otherwise: tuple[int, ...]) -> tuple[int, ...]:
+    """The settings of a launch, by its name or that of its phase, which has several launches under a mask."""
+    phase, _, number = name.rpartition(" ")
+    return settings.get(name) or (settings.get(phase) if number.isdecimal() else None) or otherwise
