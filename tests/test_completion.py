@@ -22,7 +22,7 @@ OPEN = {
     # sizes and other numbers
     "-n", "-d", "-M", "-P", "--size", "--block", "--heads", "--kv-heads", "--batch", "--at-once", "--seconds", "--seed",
     "--memory", "--states", "--pairs", "--steps", "--at", "--points", "--peak", "--bandwidth", "--jobs", "--workers",
-    "--threads", "--line", "--ways", "--l2", "--chiplets", "--scale", "--workspace", "--head", "--epsilon",
+    "--threads", "--warps", "--stages", "--line", "--ways", "--l2", "--chiplets", "--scale", "--workspace", "--head", "--epsilon",
     "--threshold", "--cosine",
     # names of one's own, and what a graph's builder takes, which differs from problem to problem
     "--name", "--option", "--dask", "--command", "--inputs", "--without", "claims",
