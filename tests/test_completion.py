@@ -22,7 +22,8 @@ OPEN = {
     # sizes and other numbers
     "-n", "-d", "-M", "-P", "--size", "--block", "--heads", "--kv-heads", "--batch", "--at-once", "--seconds", "--seed",
     "--memory", "--states", "--pairs", "--steps", "--at", "--points", "--peak", "--bandwidth", "--jobs", "--workers",
-    "--threads", "--warps", "--stages", "--line", "--ways", "--l2", "--chiplets", "--scale", "--workspace", "--head", "--epsilon",
+    "--threads", "--line", "--ways", "--l2", "--chiplets", "--scale", "--workspace", "--head", "--epsilon",
+    "--warps", "--stages",
     "--threshold", "--cosine",
     # names of one's own, and what a graph's builder takes, which differs from problem to problem
     "--name", "--option", "--dask", "--command", "--inputs", "--without", "claims",
