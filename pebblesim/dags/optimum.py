@@ -246,7 +246,8 @@ def narrow(run: Interval, states: int | None, memory: int, began: float, end: fl
         search_partial(run, memory // 400 if states is None else states, end, on_progress)
         return
 
-    program = run.task.rules == "no-recompute" and find_spec("ortools") is not None
+    # A number of states gives the same interval in every run and on every machine, which the program does not.
+    program = run.task.rules == "no-recompute" and states is None and find_spec("ortools") is not None
     half = began + (end - began) / 2
     search_states(run, states, memory, half if program and end < float("inf") else end, on_progress)
     if program and not run.proven and time.monotonic() < end:
