@@ -23,10 +23,9 @@ OPEN = {
     "-n", "-d", "-M", "-P", "--size", "--block", "--heads", "--kv-heads", "--batch", "--at-once", "--seconds", "--seed",
     "--memory", "--states", "--pairs", "--steps", "--at", "--points", "--peak", "--bandwidth", "--jobs", "--workers",
     "--threads", "--line", "--ways", "--l2", "--chiplets", "--scale", "--workspace", "--head", "--epsilon",
-    "--warps", "--stages",
-    "--threshold", "--cosine",
+    "--warps", "--stages", "--machine", "--threshold", "--cosine",
     # names of one's own, and what a graph's builder takes, which differs from problem to problem
-    "--name", "--option", "--dask", "--command", "--inputs", "--without", "claims",
+    "--name", "plot race --card", "--option", "--dask", "--command", "--inputs", "--without", "claims",
 }  # fmt: skip
 
 
@@ -69,6 +68,7 @@ def test_what_takes_one_of_a_closed_set_is_completed(words: str, completed: Comp
     for parameter in ALL[words].params:
         of_option = parameter.param_type_name == "option"
         names = {*parameter.opts} if of_option else {parameter.name}
+        names |= {f"{words} {name}" for name in names}
         closed = not (getattr(parameter, "is_flag", False) or parameter.type.name == "path" or names & OPEN)
         if closed:
             assert completed(words, *before, *(parameter.opts[:1] if of_option else [])), (words, names)

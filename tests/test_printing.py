@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from pebblesim.cli import printing
 from pebblesim.cli.main import app
+from pebblesim.core.notation import parse, written
 
 DECODING = "--size n_q=1 --size n_k=4096 -d 64 -M 9999 --heads 8 --kv-heads 2 --dtype bf16"
 COMMANDS = {  # and what their output has at every width
@@ -130,3 +131,16 @@ def test_text_goes_on_in_the_next_line_further_in(
     monkeypatch.setattr(printing, "limit", lambda: None)
     printing.say("a line of several words that is long")
     assert capsys.readouterr().out == "a line of several words that is long\n"
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("82*n**2*d/(17*sqrt(M))", "82n²d/(17·sqrt(M))"),
+        ("n**2*(16*d**2 - M)/(16*d**2)", "n²(16d² − M)/(16d²)"),
+        ("n*d/2", "nd/2"),
+        ("3*n/M", "3n/M"),
+    ],
+)
+def test_what_is_divided_by_stands_in_brackets_if_it_has_several_factors(expression: str, text: str) -> None:
+    assert written(parse(expression)) == text

@@ -119,6 +119,13 @@ def ownerships() -> Iterable[str]:
     return OWNERSHIPS
 
 
+def links() -> Iterable[str]:
+    """Links between devices."""
+    from pebblesim.parallel.links import links as known
+
+    return known()
+
+
 MASKS: Final = ("causal", "window:", "band:", "lengths:", "bigbird:")
 BANDS: Final = MASKS[:3]
 
@@ -137,5 +144,8 @@ BY_NAME: Final[dict[str, Values]] = {
     "--gpu": cards,
     "--target": lambda: ("cuda", "triton"),
     "--what": results,
+    "--by": lambda: ("tensor", "phase"),
+    "--inside": links,
+    "--between": links,
 }
 """The values that an option of this name takes, unless a command says otherwise."""

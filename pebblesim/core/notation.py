@@ -85,7 +85,8 @@ class _Printer(StrPrinter):
     def _print_Mul(self, expr: sympy.Mul) -> str:
         numerator, denominator = expr.as_numer_denom()
         if denominator != 1:
-            return f"{self._factors(numerator)}/{self._factors(denominator)}"
+            below = self._factors(denominator)
+            return f"{self._factors(numerator)}/{f'({below})' if denominator.is_Mul else below}"
         return self._factors(expr)
 
     def _factors(self, expr: sympy.Expr) -> str:

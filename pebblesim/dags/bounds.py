@@ -232,6 +232,7 @@ def partition(data: TaskData, end: float) -> Bound:
         model.maximize(sum(computed.values()))
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds, solver.parameters.num_workers = left / 3, 1
+        solver.parameters.catch_sigint_signal = False  # its handler would stay, and end the process at the next Ctrl-C
         solver.solve(model)
         largest_part = floor(solver.best_objective_bound + 1e-6)
         if largest_part > 0:

@@ -71,6 +71,7 @@ def least_words(team: Team, seconds: float = 60, workers: int = 1) -> Least:
     solver = cp_model.CpSolver()
     solver.parameters.num_workers, solver.parameters.max_time_in_seconds = workers, seconds
     solver.parameters.symmetry_level = 3
+    solver.parameters.catch_sigint_signal = False  # its handler would stay, and end the process at the next Ctrl-C
     solver.solve(model)
     return Least(round(solver.best_objective_bound), round(solver.objective_value))
 
