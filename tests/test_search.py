@@ -83,7 +83,7 @@ def check(found):
     assert found.counted.peak_red <= found.counted.M
     stated = found.schedule.in_dims(found.counted.dims).io
     sizes = {**found.counted.dims, **found.counted.blocks}
-    names = {"ceiling": math.ceil, "Min": min}
+    names = {"ceiling": math.ceil, "Min": min, "Max": max}
     assert stated is not None or not found.new  # some of the catalogue state theirs for squares only
     assert stated is None or eval(stated, names, sizes) == found.io  # sizes are small: division is exact enough
     known = [
