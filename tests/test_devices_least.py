@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import pebblesim as ps
+from pebblesim.core import cp_sat
 from pebblesim.parallel.bounds import any_memory, whole_pairs
 from pebblesim.parallel.least import least_words
 from pebblesim.parallel.team import Team
@@ -144,8 +145,7 @@ class Products:
             covered.setdefault((*name, k), []).append(done)
 
     def least(self, seconds: float) -> tuple[int, int]:
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers, solver.parameters.max_time_in_seconds = 1, seconds
+        solver = cp_sat.solver(seconds, workers=1)
         solver.solve(self.model)
         return round(solver.best_objective_bound), round(solver.objective_value)
 

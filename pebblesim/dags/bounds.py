@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pebblesim.core import cp_sat
 from pebblesim.core.results import plain
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.own import OWN
@@ -230,9 +231,7 @@ def partition(data: TaskData, end: float) -> Bound:
                 model.add_bool_or([x.negated(), held[u], *([computed[u]] if u in computed else [])])
         model.add(sum(held.values()) <= data.M + T)
         model.maximize(sum(computed.values()))
-        solver = cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds, solver.parameters.num_workers = left / 3, 1
-        solver.parameters.catch_sigint_signal = False  # its handler would stay, and end the process at the next Ctrl-C
+        solver = cp_sat.solver(left / 3, workers=1)
         solver.solve(model)
         largest_part = floor(solver.best_objective_bound + 1e-6)
         if largest_part > 0:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pebblesim.core import cp_sat
 from pebblesim.dags.interval import Interval
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack, unpack
 
@@ -30,10 +31,7 @@ def solve(run: Interval, end: float, on_progress: Callable[[], None]) -> None:
     from ortools.sat.python import cp_model
 
     model, variables = _model(run, cp_model)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 8
-    solver.parameters.max_time_in_seconds = max(0.1, end - time.monotonic()) if end < float("inf") else 1e9
-    solver.parameters.catch_sigint_signal = False
+    solver = cp_sat.solver(max(0.1, end - time.monotonic()) if end < float("inf") else 1e9, workers=8)
 
     class Watch(cp_model.CpSolverSolutionCallback):  # stores the solutions found so far
         def on_solution_callback(self) -> None:

@@ -237,15 +237,12 @@ class Device:
                 got = {name: self._empty(name, number, tokens, array.shape[-1]) for name, array in own.sums.items()}
                 receives.setdefault(q, []).extend(got.values())
                 start = 0
-                for place in _places(_runs(self._own(own)), tokens):
+                for place in _places(own.runs, tokens):
                     end = start + place.stop - place.start
                     part = {name: array[..., start:end, :] for name, array in got.items()}
                     parts.append((of.at(place).sums, part))
                     start = end
         return _Back(self.transport.exchange(sends, receives, sums=True), parts)
-
-    def _own(self, block: Block) -> Tokens:
-        return self.team.own_rows[self.p] if block is self.rows else self.team.own_keys[self.p]
 
     def _taken(self, own: Block, tokens: Tokens, heads: range) -> dict[str, Any]:
         """Arrays of some tokens and heads of this device, to be sent."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any
 
+from pebblesim.core import cp_sat
 from pebblesim.core.errors import UsageError
 from pebblesim.parallel.team import STATISTICS, Team
 
@@ -68,10 +69,8 @@ def least_words(team: Team, seconds: float = 60, workers: int = 1) -> Least:
     if not team.causal and team.n_q == team.n_k == team.P:
         _break_symmetry(model, team, has_row, has_key)
     model.minimize(most)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers, solver.parameters.max_time_in_seconds = workers, seconds
+    solver = cp_sat.solver(seconds, workers)
     solver.parameters.symmetry_level = 3
-    solver.parameters.catch_sigint_signal = False  # its handler would stay, and end the process at the next Ctrl-C
     solver.solve(model)
     return Least(round(solver.best_objective_bound), round(solver.objective_value))
 
