@@ -105,8 +105,8 @@ class Dealing:
         for one, other in pairwise(numbers):
             self.model.add(one <= other)
         groups = [sum(totals[g * team.sharing : (g + 1) * team.sharing]) for g in range(team.kv_heads)]
-        for one, other in pairwise(groups):
-            self.model.add(one >= other)
+        for more, fewer in pairwise(groups):
+            self.model.add(more >= fewer)
 
 
 def _shapes(team: Team, p: int, words: int) -> list[tuple[int, ...]]:
