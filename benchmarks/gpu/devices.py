@@ -118,26 +118,48 @@ def timed(what: Any, rounds: int) -> float:
     return sorted(start.elapsed_time(end) for start, end in marks)[rounds // 2]
 
 
-def settled(link: NVLink) -> tuple[int, int]:
-    """The counters when nothing moves; they are updated some milliseconds late."""
+STILL, LONGEST = 0.7, 6.0
+"""Counters are read until they have not changed for so many seconds, but no longer than that."""
+
+
+def settled(link: NVLink) -> tuple[tuple[int, int], float]:
+    """The counters when they stand still, and the seconds until they did: that of received bytes lags behind."""
     torch.cuda.synchronize()
     dist.barrier()
     torch.cuda.synchronize()
-    time.sleep(0.3)
-    return link.read()
+    begin = changed = time.monotonic()
+    counters = link.read()
+    while (now := time.monotonic()) - changed < STILL and now - begin < LONGEST:
+        time.sleep(0.05)
+        if (new := link.read()) != counters:
+            counters, changed = new, time.monotonic()
+    return counters, changed - begin
 
 
-def measure(link: NVLink, what: Any, rounds: int) -> tuple[int, int]:
-    """The bytes that this GPU sends and receives in some rounds."""
-    before = settled(link)
+def measure(link: NVLink, what: Any, rounds: int) -> tuple[tuple[int, int], list[float]]:
+    """The bytes that this GPU sends and receives in some rounds, and how long its counters took to stand still."""
+    before, first = settled(link)
+    dist.barrier()  # a device that reads longer is not sent anything
     for _ in range(rounds):
         what()
-    after = settled(link)
-    return after[0] - before[0], after[1] - before[1]
+    after, last = settled(link)
+    return (after[0] - before[0], after[1] - before[1]), [round(first, 2), round(last, 2)]
+
+
+PACKED = [8, 4, 2, 1, 1]
+"""Sixteenths of the tokens."""
+
+
+def lengths(case: dict[str, Any], n: int) -> list[int]:
+    """The tokens of each document."""
+    return [n * part // 16 for part in case.get("documents", [16])]
 
 
 def cases() -> list[dict[str, Any]]:
-    """Schedules on 65,536 tokens; 16 heads, or 32 on 8; forward with PyTorch inside, and both ways with our kernels."""
+    """Schedules on 65,536 tokens; 16 heads, or 32 on 8; forward with PyTorch inside, and both ways with our kernels.
+
+    Documents are parts of the tokens.
+    """
     heads = {"heads": 16, "kv_heads": 16}
     shared = {"heads": 32, "kv_heads": 8}
     return [
@@ -150,6 +172,8 @@ def cases() -> list[dict[str, Any]]:
         {**heads, "schedule": "ring", "inside": "kernels", "backward": True},
         {**shared, "schedule": "best", "inside": "kernels", "backward": True, "is_causal": True},
         {**heads, "schedule": "ulysses", "inside": "kernels", "backward": True},
+        {**heads, "schedule": "ring", "inside": "flash", "is_causal": True, "documents": PACKED},
+        {**shared, "schedule": "best", "inside": "kernels", "backward": True, "is_causal": True, "documents": PACKED},
     ]
 
 
@@ -160,61 +184,68 @@ def run(case: dict[str, Any], link: NVLink, n: int, d: int) -> dict[str, Any]:
     torch.manual_seed(rank)
     shape = {"Q": (1, case["heads"], n // P, d), "K": (1, case["kv_heads"], n // P, d)}
     x = [torch.randn(shape[name], device="cuda", dtype=torch.bfloat16) for name in "QKK"]
-    inside = Flash() if case["inside"] == "flash" else None
+    inside, documents = Flash() if case["inside"] == "flash" else None, lengths(case, n)
     if backward:
         x = [each.requires_grad_() for each in x]
-    out = parallel.attention(*x, schedule=case["schedule"], is_causal=causal, inside=inside)
-    grad = torch.randn_like(out)
 
     def forward() -> Any:
-        return parallel.attention(*x, schedule=case["schedule"], is_causal=causal, inside=inside)
+        return parallel.attention(*x, schedule=case["schedule"], is_causal=causal, tokens=documents, inside=inside)
+
+    grad = torch.randn_like(forward())
 
     def both() -> None:
         torch.autograd.grad(forward(), x, grad)
 
     call = both if backward else forward
     call()
-    teams = [Team.square(n, d, case["heads"], case["kv_heads"], P, way, causal, own) for way in (False, True)]
-    moved = [parallel.counted(case["schedule"], team) for team in teams[: 1 + backward]]
+    moved = [
+        parallel.counted(case["schedule"], Team.square(tokens, d, case["heads"], case["kv_heads"], P, way, causal, own))
+        for way in (False, True)[: 1 + backward]
+        for tokens in documents
+    ]
     mine = [sum(each) for each in zip(*(counted_bytes(one, rank, 2) for one in moved), strict=True)]
     theirs = [sum(each) for each in zip(*(counted_bytes(one, 1 - rank, 2) for one in moved), strict=True)]
     rounds = max(4, -(-(1 << 32) // (sum(mine) + sum(theirs))))  # for both devices
-    sent, received = measure(link, call, rounds)
+    (sent, received), waited = measure(link, call, rounds)
     row = {
         **case, "n": n, "d": d, "P": P, "rank": rank, "rounds": rounds,
-        "chosen": [f"{one.schedule.name} {one.split}" for one in moved],
+        "chosen": sorted({f"{one.schedule.name} {one.split}" for one in moved}),
         "counted_received": rounds * (mine[0] + theirs[1]), "received": received,
-        "counted_sent": rounds * (theirs[0] + mine[1]), "sent": sent, "ms": timed(call, 8),
+        "counted_sent": rounds * (theirs[0] + mine[1]), "sent": sent,
+        "seconds_until_still": waited, "ms": timed(call, 8),
     }  # fmt: skip
     if case["schedule"] == "ring" and not backward and not causal and case["heads"] == case["kv_heads"]:
         plain_ring(*x)
         row["plain_ring_ms"] = timed(lambda: plain_ring(*x), 8)
         whole = [torch.cat([each, each], 2) for each in x[1:]]
         row["attention_alone_ms"] = timed(lambda: Flash().forward(x[0], *whole, False), 8)
-        row["bytes_of_plain_ring"] = measure(link, lambda: plain_ring(*x), rounds)
+        row["bytes_of_plain_ring"] = measure(link, lambda: plain_ring(*x), rounds)[0]
     return row
 
 
 def check(case: dict[str, Any], d: int) -> dict[str, Any]:
     """Outputs and gradients of a small case beside one device's, in float64 on this GPU."""
-    rank, P, n = dist.get_rank(), dist.get_world_size(), 512
+    rank, P, n = dist.get_rank(), dist.get_world_size(), 1024
     causal, backward = case.get("is_causal", False), case.get("backward", False)
     torch.manual_seed(7)
     heads, kv = case["heads"], case["kv_heads"]
     x = [torch.randn((1, h, n, d), device="cuda", dtype=torch.bfloat16) for h in (heads, kv, kv, heads)]
-    mine = parallel.tokens_of(rank, P, n, "zig-zag" if causal else "contiguous").cuda()
+    documents = lengths(case, n)
+    mine = parallel.tokens_of(rank, P, documents, "zig-zag" if causal else "contiguous").cuda()
     local = [each[:, :, mine].clone().requires_grad_(backward) for each in x[:3]]
     inside = Flash() if case["inside"] == "flash" else None
-    out = parallel.attention(*local, schedule=case["schedule"], is_causal=causal, inside=inside)
+    out = parallel.attention(*local, schedule=case["schedule"], is_causal=causal, tokens=documents, inside=inside)
     wide = [each.double().requires_grad_() for each in x[:3]]
-    K, V = (each.repeat_interleave(heads // kv, 1) for each in wide[1:])
-    whole = torch.nn.functional.scaled_dot_product_attention(wide[0], K, V, is_causal=causal)
+    Q, K, V = wide[0], *(each.repeat_interleave(heads // kv, 1) for each in wide[1:])
+    parts = zip(*(each.split(documents, dim=2) for each in (Q, K, V)), strict=True)
+    whole = torch.cat([torch.nn.functional.scaled_dot_product_attention(*x, is_causal=causal) for x in parts], dim=2)
     pairs = [(out, whole)]
     if backward:
         out.backward(x[3][:, :, mine])
         whole.backward(x[3].double())
         pairs += [(ours.grad, theirs.grad) for ours, theirs in zip(local, wide, strict=True)]
-    apart = [((ours.detach().double() - theirs[:, :, mine]).abs().max(), theirs.abs().max()) for ours, theirs in pairs]
+    pairs = [(ours.detach().double(), theirs.detach()) for ours, theirs in pairs]
+    apart = [((ours - theirs[:, :, mine]).abs().max(), theirs.abs().max()) for ours, theirs in pairs]
     wrong = [float(difference / largest) for difference, largest in apart]
     return {"check": True, **case, "rank": rank, "largest_error": wrong}
 
