@@ -118,32 +118,43 @@ def timed(what: Any, rounds: int) -> float:
     return sorted(start.elapsed_time(end) for start, end in marks)[rounds // 2]
 
 
-STILL, LONGEST = 0.7, 6.0
+STILL, LONGEST = 1.0, 6.0
 """Counters are read until they have not changed for so many seconds, but no longer than that."""
 
+Reading = tuple[int, int]
 
-def settled(link: NVLink) -> tuple[tuple[int, int], float]:
-    """The counters when they stand still, and the seconds until they did: that of received bytes lags behind."""
+
+def settled(link: NVLink) -> tuple[Reading, list[list[float]]]:
+    """The counters when they stand still, and each change after the first reading: seconds, bytes sent, received."""
     torch.cuda.synchronize()
     dist.barrier()
     torch.cuda.synchronize()
     begin = changed = time.monotonic()
-    counters = link.read()
+    counters, changes = link.read(), []
     while (now := time.monotonic()) - changed < STILL and now - begin < LONGEST:
-        time.sleep(0.05)
+        time.sleep(0.02)
         if (new := link.read()) != counters:
-            counters, changed = new, time.monotonic()
-    return counters, changed - begin
+            changed = time.monotonic()
+            changes.append([round(changed - begin, 2), new[0] - counters[0], new[1] - counters[1]])
+            counters = new
+    return counters, changes
 
 
-def measure(link: NVLink, what: Any, rounds: int) -> tuple[tuple[int, int], list[float]]:
-    """The bytes that this GPU sends and receives in some rounds, and how long its counters took to stand still."""
-    before, first = settled(link)
-    dist.barrier()  # a device that reads longer is not sent anything
-    for _ in range(rounds):
-        what()
-    after, last = settled(link)
-    return (after[0] - before[0], after[1] - before[1]), [round(first, 2), round(last, 2)]
+def measure(link: NVLink, what: Any, rounds: int, windows: int = 1) -> dict[str, Any]:
+    """The bytes that this GPU sends and receives in some rounds, the medians over windows, and those of each window.
+
+    A window has all that counters say it brought, and how they changed after the first reading behind it.
+    """
+    before, all_ = settled(link)[0], []
+    for _ in range(windows):
+        dist.barrier()  # a device that reads longer is not sent anything
+        for _ in range(rounds):
+            what()
+        after, changes = settled(link)
+        all_.append([after[0] - before[0], after[1] - before[1], changes])
+        before = after
+    sent, received = (sorted(window[side] for window in all_)[windows // 2] for side in (0, 1))
+    return {"sent": sent, "received": received, "windows": all_}
 
 
 PACKED = [8, 4, 2, 1, 1]
@@ -177,7 +188,7 @@ def cases() -> list[dict[str, Any]]:
     ]
 
 
-def run(case: dict[str, Any], link: NVLink, n: int, d: int) -> dict[str, Any]:
+def run(case: dict[str, Any], link: NVLink, n: int, d: int, windows: int) -> dict[str, Any]:
     rank, P = dist.get_rank(), dist.get_world_size()
     causal, backward = case.get("is_causal", False), case.get("backward", False)
     own = "zig-zag" if causal else "contiguous"
@@ -206,20 +217,19 @@ def run(case: dict[str, Any], link: NVLink, n: int, d: int) -> dict[str, Any]:
     mine = [sum(each) for each in zip(*(counted_bytes(one, rank, 2) for one in moved), strict=True)]
     theirs = [sum(each) for each in zip(*(counted_bytes(one, 1 - rank, 2) for one in moved), strict=True)]
     rounds = max(4, -(-(1 << 32) // (sum(mine) + sum(theirs))))  # for both devices
-    (sent, received), waited = measure(link, call, rounds)
+    measured = measure(link, call, rounds, windows)
     row = {
         **case, "n": n, "d": d, "P": P, "rank": rank, "rounds": rounds,
         "chosen": sorted({f"{one.schedule.name} {one.split}" for one in moved}),
-        "counted_received": rounds * (mine[0] + theirs[1]), "received": received,
-        "counted_sent": rounds * (theirs[0] + mine[1]), "sent": sent,
-        "seconds_until_still": waited, "ms": timed(call, 8),
+        "counted_received": rounds * (mine[0] + theirs[1]), "counted_sent": rounds * (theirs[0] + mine[1]),
+        **measured, "ms": timed(call, 8),
     }  # fmt: skip
     if case["schedule"] == "ring" and not backward and not causal and case["heads"] == case["kv_heads"]:
         plain_ring(*x)
         row["plain_ring_ms"] = timed(lambda: plain_ring(*x), 8)
         whole = [torch.cat([each, each], 2) for each in x[1:]]
         row["attention_alone_ms"] = timed(lambda: Flash().forward(x[0], *whole, False), 8)
-        row["bytes_of_plain_ring"] = measure(link, lambda: plain_ring(*x), rounds)[0]
+        row["bytes_of_plain_ring"] = measure(link, lambda: plain_ring(*x), rounds)["windows"][0][:2]
     return row
 
 
@@ -256,24 +266,30 @@ def main() -> None:
     options.add_argument("-n", type=int, default=65536, help="tokens")
     options.add_argument("-d", type=int, default=128, help="words of a row")
     options.add_argument("--seconds", type=float, default=80, help="no case begins later")
+    options.add_argument("--windows", type=int, default=3, help="in which bytes are measured, in each case")
+    options.add_argument("--only", type=int, nargs="*", help="numbers of cases")
     given = options.parse_args()
     os.environ.setdefault("NCCL_PROTO", "Simple")
     rank = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     link, begin = NVLink(rank), time.monotonic()
-    for case in cases():
+    first = settled(link)[0]
+    for case in cases() if given.only is None else [cases()[number] for number in given.only]:
         late = torch.tensor([time.monotonic() - begin > given.seconds], device="cuda", dtype=torch.int32)
         dist.all_reduce(late)
         if late.item():
             break
-        for step in (lambda one: check(one, given.d), lambda one: run(one, link, given.n, given.d)):
+        for step in (lambda one: check(one, given.d), lambda one: run(one, link, given.n, given.d, given.windows)):
             try:
                 row = step(case)
             except Exception as error:  # the next case may do
                 row = {**case, "rank": rank, "error": f"{type(error).__name__}: {error}"[:600]}
             with open(f"{given.output}.{rank}", "a") as file:
                 file.write(json.dumps(row) + "\n")
+    last = settled(link)[0]
+    with open(f"{given.output}.{rank}", "a") as file:
+        file.write(json.dumps({"rank": rank, "all": [last[0] - first[0], last[1] - first[1]]}) + "\n")
     dist.destroy_process_group()
 
 
