@@ -159,7 +159,7 @@ class Writer(Places):
             self._body(body, 1)
             return
         self._body(body[: differ[0]], 1)
-        kept = (self._loaded, self._unscaled, self._empty, self._base_2)
+        kept = (self._loaded, self._unscaled, self._empty, self._base_2, self._barred, self._cleared)
         before = [set(each) for each in kept]
         condition = self._all_allowed(tile)
         for self._whole, line in ((True, f"if {condition}:"), (False, "else:")):
@@ -252,7 +252,7 @@ class Writer(Places):
                         self._base_2.add(node.tile)
                 case ir.Move():
                     self._say(depth, f"{self._tile(node.tile)} = {self._tiles[node.source]}")
-                    for kind in (self._loaded, self._unscaled, self._base_2):
+                    for kind in (self._loaded, self._unscaled, self._base_2, self._barred, self._cleared):
                         (kind.add if node.source in kind else kind.discard)(node.tile)
                 case ir.Delete():
                     pass
@@ -261,9 +261,13 @@ class Writer(Places):
 
     def _looped(self, body: list[ir.Node], depth: int) -> None:
         """The statements of a loop; what it hands on to its next iteration is to the base that it began with."""
-        before = set(self._base_2)
+        before, nodes = set(self._base_2), list(ir.walk(body))
+        made = {tile for node in nodes if (tile := ir.entering(node))}
+        changed = made | {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
+        self._barred, self._cleared = self._barred - changed, self._cleared - changed
+        masked = set(self._barred), set(self._cleared)
         self._body(body, depth)
-        made = {tile for node in ir.walk(body) if (tile := ir.entering(node))}
+        self._barred, self._cleared = masked
         for tile in [tile for tile in self._tiles if tile in (self._base_2 ^ before) - made]:
             name, factor = self._tiles[tile], TO_BASE_2 if tile in before else FROM_BASE_2
             self._say(depth, f"{name} = {name} * {factor}")
@@ -301,7 +305,8 @@ class Writer(Places):
                 for axis, rng in enumerate(ranges)
                 if not self._vanishes(node.tile, rng)  # it is 0 there
             ]
-        value = only(self._written(node), " & ".join(filter(None, (*exist, self._pairs(ranges, frame)))), "0.0")
+        allowed = "" if node.tile in self._cleared else self._pairs(ranges, frame)
+        value = only(self._written(node), " & ".join(filter(None, (*exist, allowed))), "0.0")
         self._store(depth, node, node.at, f"tl.trans({value})" if frame else value)
 
     def _tile(self, tile: ir.Tile) -> str:
@@ -317,6 +322,8 @@ class Writer(Places):
         if node.mode != "new" and node.target.ranges != node.target.tile.ranges:
             raise self._part(node.target.tile, node.line)
         tile, expr = node.target.tile, node.expr
+        self._bar(depth, expr)
+        clear = node.mode != "add" and self._clear(expr)
         self._keep_slope(depth, node)
         name, frame = self._tile(tile), node.target.tile in self._turned
         logarithm = node.mode != "add" and self._is_logarithm(expr)
@@ -336,6 +343,8 @@ class Writer(Places):
             self._say(depth, f"{name} = {made}")
         (self._base_2.add if logarithm else self._base_2.discard)(tile)
         (self._unscaled.add if scaled else self._unscaled.discard)(tile)
+        (self._cleared.add if clear else self._cleared.discard)(tile)
+        self._barred.discard(tile)
         self._empty.discard(tile)
         self._loaded.discard(tile)
 

@@ -408,18 +408,27 @@ class Ranges:
         where = "" if axis is None else along(axis, frame)
         return f"({self._index(rng)}{where} < {self._setting.size(rng.dim)})"
 
-    def _pairs(self, ranges: ir.Ranges, frame: bool = False) -> str:
-        """The predicate of the allowed pairs of a tile of pairs; empty for others, and where all are."""
+    def _pairs(self, ranges: ir.Ranges, frame: bool = False, existing: bool = False) -> str:
+        """The predicate of the allowed pairs of a tile of pairs; empty for others, and where all are.
+
+        `existing`: of those whose columns exist, too.
+        """
+        exist = self._exist(ranges[1], 1, frame) if existing else ""
         if self._mask is None or self._whole or not ir.over_pairs(ranges):
-            return ""
+            return exist
         rows, columns = map(self._index, ranges)
         if isinstance(self._mask, KeyRanges):
-            return key_ranges.predicate(rows, columns, along(0, frame), along(1, frame))
-        rows = rows if self._mask.rows == 1 else f"({rows} // {self._mask.rows})"
-        distance = f"({columns}{along(1, frame)} - {rows}{along(0, frame)}"
-        parts = [] if self._after is None else [f"{distance} <= {self._after})"]
-        parts += [] if self._before is None else [f"{distance} >= -{self._before})"]
-        return " & ".join(parts)
+            allowed = key_ranges.predicate(rows, columns, along(0, frame), along(1, frame))
+            return " & ".join(filter(None, (exist, allowed)))
+        rows = rows if self._mask.rows == 1 else f"{rows} // {self._mask.rows}"
+        parts, column = [], f"{columns}{along(1, frame)}"
+        if self._after is not None:  # with the last that exists, so that each pair is compared once
+            last = f"({rows} + {self._after})"
+            last = f"tl.minimum({last}, {self._setting.size(ranges[1].dim)} - 1)" if exist else last
+            parts.append(f"({column} <= {last}{along(0, frame)})")
+        if self._before is not None:
+            parts.append(f"({column} >= ({rows} - {self._before}){along(0, frame)})")
+        return " & ".join(parts if self._after is not None or not exist else [exist, *parts])
 
 
 def _moves(loop: ir.Loop) -> bool:
