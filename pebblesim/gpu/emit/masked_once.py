@@ -1,7 +1,7 @@
 """Scores that a kernel masks once: as -∞, before their maximum and their exponentials.
 
 The exponentials are 0 where there is no pair, and so is what is multiplied by them: sums and products need no
-predicates any more. Otherwise each of these has its own, and the predicates of a tile take registers from one to the next.
+predicates any more. Otherwise each of these has its own, and takes registers for the predicates of the whole tile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ def exponent_of(expr: ir.Expr) -> ir.Ref | None:
     match expr:
         case ir.RowReduction(op="rowmax", operand=ir.Ref() as scores):
             return None if scores.transposed else scores
-        case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(ir.Ref() as scores, ir.Ref() as v)),)):
+        case ir.Elementwise(
+            op="exp", operands=(ir.Elementwise(op="sub", operands=(ir.Ref() as scores, ir.Ref() as v)),)
+        ):
             return None if scores.transposed or len(v.shape) == 2 else scores
     return None
 
