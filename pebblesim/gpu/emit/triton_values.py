@@ -12,7 +12,8 @@ from math import e as euler, log, log2
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.masked_once import columns_matter, exponent_of, masked_once
 from pebblesim.gpu.emit.orientation import turned
-from pebblesim.gpu.emit.triton_ranges import Ranges, Setting, along, only
+from pebblesim.gpu.emit.triton_loops import Loops
+from pebblesim.gpu.emit.triton_ranges import Setting, along, only
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
@@ -33,7 +34,7 @@ OPERATIONS = {
 }
 
 
-class Values(Ranges):
+class Values(Loops):
     """The values of a kernel's tiles."""
 
     def __init__(self, setting: Setting, launch: Launch) -> None:
@@ -152,9 +153,17 @@ class Values(Ranges):
         """Whether it is a product of scores or of what they are a gradient of: Q or K takes part."""
         return isinstance(made, ir.MatMul) and any(ref.tile in self._of_scores for ref in ir.refs(made))
 
+    def _held(self, tile: ir.Tile) -> str:
+        """The name of a tile as an operand."""
+        return self._tiles[tile]
+
+    def _along_rows(self, frame: bool) -> str:
+        """The index that makes a vector one of rows, in an operation with a tile that has columns, too."""
+        return along(0, frame)
+
     def _scaled(self, tile: ir.Tile) -> str:
         """The value of a tile, multiplied by the scale if that is still to be done."""
-        name = self._tiles[tile]
+        name = self._held(tile)
         if tile in self._unscaled and ir.over_pairs(tile.ranges) and self._setting.softcap:
             raise UsageError(f"{self._program.name} keeps scores in memory, so it cannot cap them.")
         return f"({name} * {self._scale})" if tile in self._unscaled else name
@@ -199,9 +208,9 @@ class Values(Ranges):
     def _elementwise(self, expr: ir.Elementwise, texts: list[str], line: int, frame: bool) -> str:
         """An operation on the texts of its operands; a vector is for all columns."""
         wide = [len(operand.shape) == len(expr.shape) for operand in expr.operands]
-        operands = [text if full else text + along(0, frame) for text, full in zip(texts, wide, strict=True)]
+        operands = [text if full else text + self._along_rows(frame) for text, full in zip(texts, wide, strict=True)]
         if expr.op == "div" and not wide[1]:  # one division for each row
-            return f"({operands[0]} * {self._reciprocal(texts[1])}{along(0, frame)})"
+            return f"({operands[0]} * {self._reciprocal(texts[1])}{self._along_rows(frame)})"
         made = OPERATIONS[expr.op].format(*operands)
         if self._mask is not None and expr.op == "div":  # a row without an allowed pair has 0/0 = 0
             return f"tl.where({operands[1]} == 0.0, 0.0, {made})"
@@ -235,7 +244,7 @@ class Values(Ranges):
         frame = frame and len(expr.shape) == 2
         match expr:
             case ir.Ref(tile=tile) if tile in self._base_2 and expr.ranges == tile.ranges:
-                return self._facing(self._tiles[tile], expr, frame)
+                return self._facing(self._held(tile), expr, frame)
             case ir.Ref(tile=tile) if tile in self._unscaled and expr.ranges == tile.ranges:
                 return self._as_exponent(self._facing(self._tiles[tile], expr, frame))
             case ir.Elementwise(op="add" | "sub" | "max"):
