@@ -253,7 +253,7 @@ def _outputs_of_blocks(b: Builder, n_k: int, block: int, rows: tuple[int, ...], 
 
 
 def _split_weighted(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
-    """As `_split`, with weights relative to the largest L_s of all blocks: none is rescaled."""
+    """O_s and L_s of each block of columns; then the mean of O_s with weights exp(L_s - top), top the largest L_s."""
     _outputs_of_blocks(b, n_k, block, rows, values)
     with b.loop(n_k, block, rows):
         b.running("top", (n_q,), float("-inf"))
