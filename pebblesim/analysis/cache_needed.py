@@ -49,7 +49,7 @@ class CacheNeed:
         return self._known[key]
 
 
-def _largest(levels: list[tuple[_Sum, int, Iterable[_Whole]]], dims: Sizes) -> Callable[[Sizes], int]:
+def _largest(levels: Iterable[tuple[_Sum, int, Iterable[_Whole]]], dims: Sizes) -> Callable[[Sizes], int]:
     """Return a function of the block sizes: the largest of these numbers of pebbles.
 
     Each is a sum of products of lengths plus a number. It counts only where its loops have so many whole tiles.
