@@ -114,7 +114,7 @@ def _is_maximum(node: ir.Compute) -> bool:
 
 
 def _gathered(node: ir.Compute) -> ir.Expr | None:
-    """What an operation adds to its target, or takes the maximum of with it; None if it does something else."""
+    """The term of a sum, or of a maximum, that an operation takes with its target; None if it does something else."""
     tile, expr = node.target.tile, node.expr
     if node.mode == "assign":
         match expr:
