@@ -17,7 +17,7 @@ from pebblesim.gpu.advice.cards import card
 from pebblesim.gpu.emit.storage import storage
 from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.emit.words import is_float32
-from pebblesim.gpu.tiles import TILINGS, Tiling, check
+from pebblesim.gpu.tiles import TILINGS, Tiling, check, tilings
 from pebblesim.language import masks
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
@@ -56,12 +56,18 @@ class Case:
         return {**self.dims, **self.tiling.blocks}
 
 
-def cases(*widths: int, **others: Any) -> list[Case]:
-    """All tilings for these head dimensions."""
+def shared_of(architecture: int) -> int:
+    """Bytes of shared memory of a block of threads."""
+    name = ARCHITECTURES[architecture]
+    return SHARED_OF_120 if name is None else card(name).size("shared_per_block")
+
+
+def cases(*widths: int, architecture: int = 90, **others: Any) -> list[Case]:
+    """All tilings that are tried for these head dimensions."""
     return [
-        Case(tiling, d, **others)
-        for tilings in TILINGS.values()
-        for tiling in tilings
+        Case(tiling, d, architecture=architecture, **others)
+        for problem in TILINGS
+        for tiling in tilings(problem, shared_of(architecture))
         for d in widths
         if tiling.widths[0] <= d <= tiling.widths[1]
     ]
@@ -72,14 +78,12 @@ def offered(case: Case) -> Source | None:
     tiling, band = case.tiling, masks.of(case.mask)
     shape = {"warps": tiling.warps, "stages": tiling.stages, "apart": tiling.apart}
     source = triton(case.program, case.sizes, "bfloat16", band, scale=0.1, **shape)
-    name = ARCHITECTURES[case.architecture]
-    shared = SHARED_OF_120 if name is None else card(name).size("shared_per_block")
     held = (
         (kernel.name, storage(kernel.launch, case.sizes, "bfloat16", tiling.of(kernel.launch.name)[1]))
         for kernel in source.kernels
     )
     try:
-        check(tiling, {"d": case.d}, held, shared, card("H100").size("registers"))
+        check(tiling, {"d": case.d}, held, shared_of(case.architecture), card("H100").size("registers"))
     except UsageError as error:
         assert "fit" in str(error)
         return None
