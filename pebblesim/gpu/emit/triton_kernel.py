@@ -7,7 +7,7 @@ from math import inf, prod
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.bands import launched_across
-from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges, met_by_rows
+from pebblesim.gpu.emit.key_ranges import ARGUMENTS, SHARING, KeyRanges, met_by_rows
 from pebblesim.gpu.emit.triton_places import Places
 from pebblesim.gpu.emit.triton_ranges import GROUP, Piece, Setting, only
 from pebblesim.gpu.emit.triton_values import FROM_BASE_2, TO_BASE_2
@@ -28,7 +28,8 @@ class Kernel:
         launch: the launch.
         tensors: names of the tensors whose addresses are its arguments, in order.
         programs: number of programs for each head, in total over all times it is launched.
-        numbers: names of its other arguments: those for rows around launches before the addresses, sizes behind them.
+        numbers: names of its other arguments: those for rows around launches before the addresses, sizes and strides
+            behind them.
     """
 
     name: str
@@ -59,12 +60,17 @@ class Writer(Places):
     @property
     def kernel(self) -> Kernel:
         """The kernel, of which `text` is the source."""
-        numbers = (self._of_rows, self._setting.free)
+        numbers = (self._of_rows, (*self._setting.free, *self._of_strides))
         return Kernel(self._name, self._launch, tuple(self._tensors), blocks(self._launch, self._sizes, 1), numbers)
 
     @property
     def _of_rows(self) -> tuple[str, ...]:
         return () if self._around is None else ("start", "at_once")
+
+    @property
+    def _of_strides(self) -> tuple[str, ...]:
+        names = self._setting.strides.names(self._tensors.values())
+        return (*names, *[SHARING] * (bool(names) and not self._ranged))
 
     @property
     def programs(self) -> str:
@@ -78,18 +84,26 @@ class Writer(Places):
     def arguments(self) -> list[str]:
         """Names of its arguments, in order."""
         tensors = [self._setting.of[tensor] for tensor in self._tensors.values()]
-        return [*self._of_rows, *tensors, *(ARGUMENTS if self._ranged else ()), *self._setting.free]
+        ranges = ARGUMENTS if self._ranged else ()
+        return [*self._of_rows, *tensors, *ranges, *self._setting.free, *self._of_strides]
 
     def text(self) -> str:
         """The source of the kernel."""
-        general = ", ".join(f'"{each}"' for each in (*self._of_rows, *self._setting.free))
+        numbers = () if self._setting.even else (*self._of_rows, *self._setting.free)
+        general = ", ".join(f'"{each}"' for each in (*numbers, *self._of_strides))
         self._lines = [
-            "@triton.jit" + f"(do_not_specialize=[{general}])" * bool(general and not self._setting.even),
+            "@triton.jit" + f"(do_not_specialize=[{general}])" * bool(general),
             f"def {self._name}({', '.join(self.arguments)}):",
             "    head = tl.program_id(1).to(tl.int64)",
         ]
+        if self._of_strides:
+            self._say(1, f"batch, own = head // {SHARING}, head % {SHARING}")
         for tensor in self._tensors.values():
-            self._say(1, f"{self._setting.of[tensor]} += head * {' * '.join(self._lengths(tensor))}")
+            if tensor in self._setting.strides.of:
+                for line in self._setting.strides.opening(tensor, self._setting.of[tensor]):
+                    self._say(1, line)
+            else:
+                self._say(1, f"{self._setting.of[tensor]} += head * {' * '.join(self._lengths(tensor))}")
         self._opening()
         self._grid()
         self._block()

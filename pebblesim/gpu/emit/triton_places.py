@@ -31,15 +31,19 @@ class Places(Values):
             return f"{start} + {self._index(ranges[0])}"
         if tensor in self._setting.tables.tiled:
             return f"{start} + {self._in_table(tensor, ranges)}"
-        (rows, columns), width = ranges, lengths[-1]
-        at_columns = f"{self._index(columns)}[None, :]"
+        (rows, columns), width, strides = ranges, lengths[-1], self._setting.strides
+        at_columns, own = f"{self._index(columns)}[None, :]", tensor in strides.of
         if rows.parent is None:
-            return f"{start} + {self._index(rows)}[:, None] * {width} + {at_columns}"
+            number = self._index(rows)
+            places = strides.places_of(tensor, number) if own else f"{number}[:, None] * {width}"
+            return f"{start} + {places} + {at_columns}"
         size = self._length(rows)
         first = f"{self._counted[rows]} * {size}"
         if self._within_rows(rows) and tensor not in self._setting.tables.parts:
             first = f"start + {first}"
         first = f"tl.cast({first}, tl.int64)" if self._setting.far else f"({first})"
+        if own:
+            return f"{start} + {strides.places(tensor, first, size)} + {at_columns}"
         return f"{start} + {first} * {width} + tl.arange(0, {size})[:, None] * {width} + {at_columns}"
 
     def _in_table(self, tensor: ir.Tensor, ranges: ir.Ranges) -> str:

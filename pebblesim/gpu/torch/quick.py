@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pebblesim.gpu.torch.layout import empty_like, fits
 from pebblesim.gpu.torch.launching import RECORDER, launch, loaded_for
 from pebblesim.gpu.torch.masks import Shown, pattern_of, seen_keys
 
@@ -77,34 +78,36 @@ def _launch(
     query: Tensor, key: Tensor, value: Tensor, shown: Shown, scale: float, workspace: int | None
 ) -> Replay | None:
     """A function that launches the kernels of these sizes, or None."""
-    (n_q, d), n_k, kv_heads = query.shape[-2:], key.shape[-2], key.shape[-3]
-    shared = query.shape[-3] // kv_heads
+    n_q, n_k, shared = query.shape[-2], key.shape[-2], query.shape[-3] // key.shape[-3]
     pattern = pattern_of(shared, shown.left, shown.right, shown.at_end, n_q, n_k)
-    whole = seen_keys(n_q, n_k, pattern) == slice(0, n_k)
-    if shown.first is not None or not whole or (shared > 1 and n_q > 1):
+    if shown.first is not None or seen_keys(n_q, n_k, pattern) != slice(0, n_k):
         return None
-    if not all(each.is_contiguous() and each.shape[-1] >= 16 for each in (query, key, value)):
+    given = dict(zip("QKV", (each.reshape(-1, *each.shape[-3:]) for each in (query, key, value)), strict=True))
+    out = empty_like(given["Q"], value.shape[-1])
+    there = all(given[name].data_ptr() == each.data_ptr() for name, each in zip("QKV", (query, key, value), strict=True))
+    if not there or not all(map(fits, (*given.values(), out))):
         return None
-    heads = query.shape[:-3].numel() * kv_heads
-    rows, columns, d_v = (heads, n_q * shared, d), (heads, n_k, d), value.shape[-1]
-    run = loaded_for("forward", query, rows, n_k, d_v, pattern, scale, workspace)
+    run = loaded_for(given, {"O": out}, pattern, scale, workspace)
     if run is None:
         return None
     recorded: list[Any] = []
     RECORDER.launches = recorded
     try:
-        out = run(query.view(rows), key.view(columns), value.view(heads, n_k, d_v))["O"]
+        run(*given.values(), {"O": out})
     finally:
         RECORDER.launches = None
-    return _replayed((query, key, value), out, (*query.shape[:-1], d_v), recorded)
+    whole = out.reshape(*query.shape[:-1], value.shape[-1])
+    if whole.data_ptr() != out.data_ptr():
+        return None
+    return _replayed((query, key, value), whole, recorded)
 
 
-def _replayed(inputs: tuple[Tensor, ...], out: Tensor, shape: tuple[int, ...], recorded: list[Any]) -> Replay:
+def _replayed(inputs: tuple[Tensor, ...], out: Tensor, recorded: list[Any]) -> Replay:
     """A function that launches what was recorded, with other inputs of the same sizes.
 
     Args:
         inputs: the inputs of the recorded launches, each at an address of its own.
-        out: their output, and `shape`: how it is returned.
+        out: their output, as it is returned.
         recorded: kernels, grids and arguments.
     """
     addresses = [each.data_ptr() for each in (*inputs, out)]
