@@ -1,7 +1,7 @@
 """Matrices as frameworks have them, (batch, heads, n, columns) with strides of their own, in Triton kernels, as text.
 
-A kernel's rows of queries are those of all heads that share keys, `shared` at each position, next to each other. Strides
-are arguments in groups of 8 words: so it is known that rows begin where accesses of 16 bytes can.
+A kernel's rows of queries are those of all heads that share keys, `shared` at each position, next to each other.
+Strides are arguments in groups of 8 words: so it is known that rows begin where accesses of 16 bytes can.
 """
 
 from __future__ import annotations

@@ -197,10 +197,10 @@ def _prepared(
     workspace: int | None,
 ) -> tuple[Choice, Any, tuple[str, ...]]:
     """The kernels for these sizes, their module, and the names of the tensors that it takes."""
-    (batch, heads, n_q, d_k), (_, kv_heads, n_k, d_v) = given["Q"].shape, given["V"].shape
-    dims = (("n_q", n_q * pattern.shared), ("n_k", n_k), ("d_k", d_k), ("d_v", d_v))
-    dtype, device = str(given["Q"].dtype).removeprefix("torch."), given["Q"].device
-    choice = fitting(torch, way, dims, batch * kv_heads, dtype, pattern, workspace, device)
+    Q, (batch, kv_heads, n_k, d_v) = given["Q"], given["V"].shape
+    dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
+    dtype = str(Q.dtype).removeprefix("torch.")
+    choice = fitting(torch, way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device)
     far = any(_extent(each, pattern.shared) >= FAR for each in (*given.values(), *results.values()) if each.dim() == 4)
     return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dtype, pattern, scale)
 
