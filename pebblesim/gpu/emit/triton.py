@@ -110,8 +110,7 @@ def triton(
     check_alike(program)
     scale = 1.0 if softcap and scale is None else scale
     made = launches(program, masked=True, repeated=True)
-    setting = _setting(program, made, sizes, dtype, mask, scale, far, shared)
-    setting = replace(setting, softcap=softcap)
+    setting = replace(_setting(program, made, sizes, dtype, mask, scale, far, shared), softcap=softcap)
     free = setting.free
     names = Identifiers(TAKEN.split())
     kernels, texts, calls = [], [], []

@@ -7,7 +7,7 @@ from math import inf, prod
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.bands import launched_across
-from pebblesim.gpu.emit.key_ranges import ARGUMENTS, SHARING, KeyRanges, met_by_rows
+from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges, met_by_rows
 from pebblesim.gpu.emit.triton_places import Places
 from pebblesim.gpu.emit.triton_ranges import GROUP, Piece, Setting, only
 from pebblesim.gpu.emit.triton_values import FROM_BASE_2, TO_BASE_2
@@ -60,17 +60,12 @@ class Writer(Places):
     @property
     def kernel(self) -> Kernel:
         """The kernel, of which `text` is the source."""
-        numbers = (self._of_rows, (*self._setting.free, *self._of_strides))
+        numbers = (self._of_rows, (*self._setting.free, *self._strides(self._tensors.values())))
         return Kernel(self._name, self._launch, tuple(self._tensors), blocks(self._launch, self._sizes, 1), numbers)
 
     @property
     def _of_rows(self) -> tuple[str, ...]:
         return () if self._around is None else ("start", "at_once")
-
-    @property
-    def _of_strides(self) -> tuple[str, ...]:
-        names = self._setting.strides.names(self._tensors.values())
-        return (*names, *[SHARING] * (bool(names) and not self._ranged))
 
     @property
     def programs(self) -> str:
@@ -84,26 +79,19 @@ class Writer(Places):
     def arguments(self) -> list[str]:
         """Names of its arguments, in order."""
         tensors = [self._setting.of[tensor] for tensor in self._tensors.values()]
-        ranges = ARGUMENTS if self._ranged else ()
-        return [*self._of_rows, *tensors, *ranges, *self._setting.free, *self._of_strides]
+        tensors += ARGUMENTS if self._ranged else ()
+        return [*self._of_rows, *tensors, *self._setting.free, *self._strides(self._tensors.values())]
 
     def text(self) -> str:
         """The source of the kernel."""
-        numbers = () if self._setting.even else (*self._of_rows, *self._setting.free)
-        general = ", ".join(f'"{each}"' for each in (*numbers, *self._of_strides))
+        sizes = () if self._setting.even else (*self._of_rows, *self._setting.free)
+        general = [*sizes, *self._strides(self._tensors.values())]
         self._lines = [
-            "@triton.jit" + f"(do_not_specialize=[{general}])" * bool(general),
+            "@triton.jit" + f"(do_not_specialize={general})".replace("'", '"') * bool(general),
             f"def {self._name}({', '.join(self.arguments)}):",
             "    head = tl.program_id(1).to(tl.int64)",
         ]
-        if self._of_strides:
-            self._say(1, f"batch, own = head // {SHARING}, head % {SHARING}")
-        for tensor in self._tensors.values():
-            if tensor in self._setting.strides.of:
-                for line in self._setting.strides.opening(tensor, self._setting.of[tensor]):
-                    self._say(1, line)
-            else:
-                self._say(1, f"{self._setting.of[tensor]} += head * {' * '.join(self._lengths(tensor))}")
+        self._at_head(self._tensors.values())
         self._opening()
         self._grid()
         self._block()

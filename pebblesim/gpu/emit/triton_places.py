@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.key_ranges import SHARING
 from pebblesim.gpu.emit.triton_values import Values
 from pebblesim.gpu.emit.words import word_bytes
 from pebblesim.language import program as ir
@@ -21,6 +23,22 @@ class Places(Values):
 
     def _lengths(self, tensor: ir.Tensor) -> list[str]:
         return self._setting.lengths(tensor, True)
+
+    def _strides(self, tensors: Iterable[ir.Tensor]) -> tuple[str, ...]:
+        """The arguments that strides of some tensors need."""
+        names = self._setting.strides.names(tensors)
+        return (*names, *[SHARING] * (bool(names) and not self._ranged))
+
+    def _at_head(self, tensors: Iterable[ir.Tensor]) -> None:
+        """Move the addresses of tensors to those of the head."""
+        tensors, strides = list(tensors), self._setting.strides
+        if strides.names(tensors):
+            self._say(1, f"batch, own = head // {SHARING}, head % {SHARING}")
+        for tensor in tensors:
+            name = self._setting.of[tensor]
+            lines = [f"{name} += head * {' * '.join(self._lengths(tensor))}"]
+            for line in strides.opening(tensor, name) if tensor in strides.of else lines:
+                self._say(1, line)
 
     def _place(self, tensor: ir.Tensor, ranges: ir.Ranges, at: ir.Range | None) -> str:
         """The addresses of a tile."""

@@ -13,7 +13,7 @@ from pebblesim.gpu.emit.strides import WORDS
 from pebblesim.gpu.emit.words import LEAST_SIDE
 
 BYTES = 16
-"""What the address of a matrix is a multiple of."""
+"""The address of a matrix that kernels can read is a multiple of this."""
 
 
 def fits(x: Tensor) -> bool:
