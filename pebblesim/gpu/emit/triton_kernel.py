@@ -64,10 +64,6 @@ class Writer(Places):
         return Kernel(self._name, self._launch, tuple(self._tensors), blocks(self._launch, self._sizes, 1), numbers)
 
     @property
-    def _of_rows(self) -> tuple[str, ...]:
-        return () if self._around is None else ("start", "at_once")
-
-    @property
     def programs(self) -> str:
         """How many programs it is launched with for each head, as text of Python."""
         counts = (
@@ -79,13 +75,13 @@ class Writer(Places):
     def arguments(self) -> list[str]:
         """Names of its arguments, in order."""
         tensors = [self._setting.of[tensor] for tensor in self._tensors.values()]
-        tensors += ARGUMENTS if self._ranged else ()
-        return [*self._of_rows, *tensors, *self._setting.free, *self._strides(self._tensors.values())]
+        before, behind = self.kernel.numbers
+        return [*before, *tensors, *(ARGUMENTS if self._ranged else ()), *behind]
 
     def text(self) -> str:
         """The source of the kernel."""
-        sizes = () if self._setting.even else (*self._of_rows, *self._setting.free)
-        general = [*sizes, *self._strides(self._tensors.values())]
+        strides = self._strides(self._tensors.values())
+        general = [*(() if self._setting.even else (*self._of_rows, *self._setting.free)), *strides]
         self._lines = [
             "@triton.jit" + f"(do_not_specialize={general})".replace("'", '"') * bool(general),
             f"def {self._name}({', '.join(self.arguments)}):",

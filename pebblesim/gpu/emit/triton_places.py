@@ -24,6 +24,10 @@ class Places(Values):
     def _lengths(self, tensor: ir.Tensor) -> list[str]:
         return self._setting.lengths(tensor, True)
 
+    @property
+    def _of_rows(self) -> tuple[str, ...]:
+        return () if self._around is None else ("start", "at_once")
+
     def _strides(self, tensors: Iterable[ir.Tensor]) -> tuple[str, ...]:
         """The arguments that strides of some tensors need."""
         names = self._setting.strides.names(tensors)
