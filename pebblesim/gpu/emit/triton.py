@@ -72,6 +72,7 @@ def triton(
     far: bool | None = None,
     softcap: float = 0.0,
     shared: int = 0,
+    dense: bool = False,
 ) -> Source:
     """Write the Triton source of a program.
 
@@ -90,6 +91,7 @@ def triton(
         shared: 0 for contiguous matrices (heads, rows, columns), all outputs made by `run`; else (batch, heads, n,
             columns) with strides of their own (see `strides`), where so many heads of queries share keys: `run` writes
             into its `results`, and every query sees a key, and every key is seen, unless ranges are read.
+        dense: the rows of each of these follow one another, but for several heads at a position.
 
     Raises:
         UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
@@ -110,7 +112,7 @@ def triton(
     check_alike(program)
     scale = 1.0 if softcap and scale is None else scale
     made = launches(program, masked=True, repeated=True)
-    setting = replace(_setting(program, made, sizes, dtype, mask, scale, far, shared), softcap=softcap)
+    setting = replace(_setting(program, made, sizes, dtype, mask, scale, far, (shared, dense)), softcap=softcap)
     free = setting.free
     names = Identifiers(TAKEN.split())
     kernels, texts, calls = [], [], []
@@ -182,7 +184,7 @@ def _setting(
     mask: Band | None,
     scale: float | None,
     far: bool | None,
-    shared: int,
+    own: tuple[int, bool],
 ) -> Setting:
     free = free_dimensions(program, made)
     names = Identifiers([*TAKEN.split(), *free])
@@ -198,7 +200,7 @@ def _setting(
         even=all(sizes[dim] % side == 0 for dim, side in largest_tiles(made, free, sizes).items()),
         far=far_away(program, sizes) if far is None else far,
         logarithms={tensor for name, tensor in program.tensors.items() if name == LOGARITHM},
-        strides=strides(program, shared, names),
+        strides=strides(program, sizes, *own, names),
     )
 
 
