@@ -80,6 +80,10 @@ class Writer(Places):
         tensors = [self._setting.of[tensor] for tensor in self._tensors.values()]
         return [*self._of_rows, *tensors, *(ARGUMENTS if self._ranged else ()), *self._setting.free]
 
+    def call(self, options: str) -> list[str]:
+        """The lines that launch it, in `run`."""
+        return [f"    {self._name}[({self.programs}, heads)]({', '.join(self.arguments)}, {options})"]
+
     def text(self) -> str:
         """The source of the kernel."""
         general = ", ".join(f'"{each}"' for each in (*self._of_rows, *self._setting.free))
