@@ -58,6 +58,8 @@ def gluon(
         raise UnknownName("type of a word", dtype, WORDS)
     if dtype not in KINDS:
         raise refused(program, f"matrix units of a Gluon kernel take words of 16 bits, not {dtype}")
+    if scale is not None and scale <= 0:
+        raise refused(program, f"the scale {scale:g} is not positive")
     if mask is not None and not _causal(mask):
         raise refused(program, f"mask {mask} is not causal")
     if mask is not None and mask.empty(program.grid(sizes), 1, 0).any():
@@ -86,7 +88,7 @@ def plans(program: ir.Program, sizes: ir.Sizes, dtype: str, stages: int = 2) -> 
 
 
 def _shared(dtype: str, writers: list[Writes]) -> str:
-    return shared_parts({width for each in writers if isinstance(each, GluonKernel) for width in each.widths}, dtype)
+    return shared_parts([each for each in writers if isinstance(each, GluonKernel)], dtype)
 
 
 def _causal(mask: Mask) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.gluon_plan import ROWS, Buffer, Plan, refused
 from pebblesim.gpu.emit.triton_kernel import Writer, longest_last
-from pebblesim.gpu.emit.triton_ranges import Piece, Setting
+from pebblesim.gpu.emit.triton_ranges import Piece, Setting, only
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
@@ -25,12 +25,12 @@ class Issued:
     Attributes:
         node: the product.
         kept: names of what it uses until it is waited for, its result first.
-        freed: slots of rings, as text, that nothing uses after it.
+        freed: rings of which nothing after it uses the slot, and the text of the slot's number.
     """
 
     node: ir.Compute
     kept: tuple[str, ...]
-    freed: tuple[str, ...]
+    freed: dict[Buffer, str]
 
 
 class Consumer(Writer):
@@ -40,12 +40,16 @@ class Consumer(Writer):
         super().__init__(setting, launch, name)
         self._plan = plan
         self._issued: list[Issued] = []
-        self._there: set[Buffer] = set()  # buffers that have been waited for, of rings the slot of this iteration
+        self._there: set[str] = set()  # barriers that have been waited for, of rings in this iteration
         self._late: list[ir.Compute] = []  # products of the iteration before, still to be issued
         self._operands: dict[ir.Compute, str] = {}  # what products that were put off take from registers
         self._of_before = False  # whether a product of the iteration before is being issued
         self._depth = 1
+        self._unread: dict[ir.Tile, ir.Read] = {}  # vectors of this iteration that are still in their ring
         self.widths: set[int] = set()
+        for buffer in plan.buffers.values():
+            for name in (buffer.name, f"{buffer.name}_full", f"{buffer.name}_free"):
+                self._names.new(name)
 
     def _refused(self, why: str) -> UsageError:
         return refused(self._program, why)
@@ -142,33 +146,42 @@ class Consumer(Writer):
         return self._bounds(self._plan.loop)
 
     def _loop(self, node: ir.Loop, depth: int) -> None:
-        """The first tile, then the others, each with the products that were put off before it, and what is left."""
+        """The tiles that are streamed; if products are put off, the first tile apart, and what is left at the end."""
         low, _ = self.limits()
-        pieces = self._later_pieces(node)
-        number = self._names.new(node.range.name)
-        self._say(depth, f"{number} = {low}")
-        self._say(depth, "slot, phase = 0, 0")
-        self._iteration(node, Piece(low, low), depth, number, False)
-        for piece in pieces:
+        late = bool(self._plan.late)
+        if late:
+            number = self._names.new(node.range.name)
+            self._say(depth, f"{number} = {low}")
+            self._say(depth, "slot, phase = 0, 0")
+            self._iteration(node, Piece(low, low), depth, number, False)
+        else:
+            for buffer in self._plan.buffers.values():
+                if not buffer.streamed:
+                    self._await(depth, buffer)
+        for piece in self._stream_pieces(node, late):
             number = self._names.new(node.range.name)
             self._say(depth, f"for {number} in {piece.range}:")
-            self._say(depth + 1, "last, last_phase = slot, phase")
+            if late:
+                self._say(depth + 1, "last, last_phase = slot, phase")
             turn = number if low == "0" else f"({number} - {low})"
             stages = self._plan.stages
             self._say(depth + 1, f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1")
-            self._iteration(node, piece, depth + 1, number, True)
-        self._say(depth, "last, last_phase = slot, phase")
-        self._late = list(self._plan.late)
-        self._there -= set(self._plan.rings)
-        self._issue_late(depth)
+            self._iteration(node, piece, depth + 1, number, late)
+        if late:
+            self._say(depth, "last, last_phase = slot, phase")
+            self._late = list(self._plan.late)
+            self._there -= {ring.barrier for ring in self._plan.rings}
+            self._issue_late(depth)
 
-    def _later_pieces(self, loop: ir.Loop) -> list[Piece]:
-        """The pieces of a loop from its second tile on."""
+    def _stream_pieces(self, loop: ir.Loop, late: bool) -> list[Piece]:
+        """The pieces of a loop, from its second tile on if products are put off."""
         pieces = self._pieces(loop, any(map(self._differs, ir.walk(loop.body))))
         if pieces[0].jump is not None:  # the ring goes through all tiles in order
             (low, high), middle = self.limits(), pieces[0].jump[0]
             pieces = [Piece(low, middle), Piece(middle, high, whole=True)]
         first, *others = [replace(piece, stages=None) for piece in pieces]
+        if not late:
+            return [first, *others]
         begin = f"{first.low} + 1" if first.low != "0" else "1"
         return [
             replace(first, low=begin),
@@ -177,18 +190,53 @@ class Consumer(Writer):
 
     def _iteration(self, node: ir.Loop, piece: Piece, depth: int, number: str, late: bool) -> None:
         self._numbers[node.range] = number
-        self._there -= set(self._plan.rings)
+        self._there -= {ring.barrier for ring in self._plan.rings}
         self._late = list(self._plan.late) if late else []
         self._enter(node, depth, number)
         self._in_piece(node, piece, depth - 1)
+        if self._issued:
+            self._wait(depth, self._issued[-1].node.target.tile)
+
+    # Pairs that are not allowed, and keys that do not exist: their scores are -inf, and what follows from them is 0
+
+    def _pairs(self, ranges: ir.Ranges, frame: bool = False) -> str:
+        return ""
+
+    def _exist(self, rng: ir.Range, axis: int | None, frame: bool = False) -> str:
+        return super()._exist(rng, axis, frame) if axis is None else ""
+
+    def _leave_out(self, depth: int, node: ir.Compute) -> None:
+        tile = node.target.tile
+        if ir.over_pairs(tile.ranges) and self._makes_scores(node.expr):
+            frame, keys = tile in self._turned, tile.ranges[1]
+            keys_exist = "" if keys is self._plan.own else super()._exist(keys, 1, frame)
+            where = " & ".join(filter(None, (keys_exist, super()._pairs(tile.ranges, frame))))
+            if where:
+                name = self._tiles[tile]
+                left_out = only(name, where, 'float("-inf")')
+                self._say(depth, f"{name} = {left_out}")
 
     # Reads and writes
 
     def _read(self, depth: int, node: ir.Read) -> None:
-        if node.tile in self._plan.buffers:
-            self._loaded.add(node.tile)
-        else:
+        buffer = self._plan.buffers.get(node.tile)
+        if buffer is None:
             super()._read(depth, node)
+        elif buffer.vector:
+            self._unread[node.tile] = node
+        else:
+            self._loaded.add(node.tile)
+
+    def _fetch(self, depth: int, tile: ir.Tile) -> None:
+        """Bring a vector from its ring into registers, where it is first used."""
+        node = self._unread.pop(tile, None)
+        if node is not None:
+            buffer = self._plan.buffers[tile]
+            self._await(depth, buffer)
+            view = f"{buffer.name}.index(slot).reshape([{buffer.rows}])"
+            self._say(depth, f"{self._tile(tile)} = {view}.load({self._of_vector(tile.ranges[0])})")
+            if node.tensor in self._setting.logarithms:
+                self._base_2.add(tile)
 
     def _write(self, depth: int, node: ir.Write) -> None:
         self._settle(depth, node.tile)
@@ -221,6 +269,7 @@ class Consumer(Writer):
             self._put_off(depth, node)
             return
         for ref in () if self._of_before else ir.refs(node.expr):
+            self._fetch(depth, ref.tile)
             self._settle(depth, ref.tile)
         if not product:
             self._settle(depth, node.target.tile)
@@ -264,15 +313,18 @@ class Consumer(Writer):
         kept = ", ".join(dict.fromkeys(name for each in done for name in each.kept))
         comma = "" if ", " in kept else ","
         self._say(depth, f"{kept} = warpgroup_mma_wait({len(self._issued)}, deps=({kept}{comma}))")
-        for slot in dict.fromkeys(slot for each in done for slot in each.freed):
-            self._say(depth, f"mbarrier.arrive({slot}, count=1)")
+        for each in done:
+            for buffer, slot in each.freed.items():
+                for other in self._plan.together(buffer):
+                    self._fetch(depth, other.read.tile)
+                self._say(depth, f"mbarrier.arrive({buffer.barrier}_free.index({slot}), count=1)")
+        for each in done:
+            self._leave_out(depth, each.node)
 
     def _note(self, node: ir.Compute) -> None:
         assert isinstance(node.expr, ir.MatMul)
         slot = "last" if self._of_before else "slot"
-        freed = tuple(
-            f"{buffer.name}_free.index({slot})" for buffer, last in self._plan.last.items() if last is node
-        )
+        freed = {buffer: slot for buffer, last in self._plan.last.items() if last is node}
         operand = self._operands.get(node)
         kept = (self._tiles[node.target.tile], *((operand,) if operand else ()))
         self._issued.append(Issued(node, kept, freed))
@@ -319,13 +371,18 @@ class Consumer(Writer):
     def _in_shared(self, buffer: Buffer, transposed: bool) -> str:
         """A buffer's slot as an operand, once it is there."""
         last = "last" if self._of_before else "slot"
-        if buffer not in self._there and not (self._of_before and self._waited_in_time(buffer)):
-            slot = f"{last}), {'last_phase' if self._of_before else 'phase'}" if buffer.streamed else "0), 0"
-            self._say(self._depth, f"mbarrier.wait({buffer.name}_full.index({slot})")
-            self._there.add(buffer)
+        if not (self._of_before and self._waited_in_time(buffer)):
+            self._await(self._depth, buffer)
         at = last if buffer.streamed else "w"
         view = f"{buffer.name}.index({at}).reshape([{buffer.rows}, {buffer.width}])"
         return f"{view}.permute((1, 0))" if transposed else view
+
+    def _await(self, depth: int, buffer: Buffer) -> None:
+        """Wait until a buffer, or the slot of a ring, is filled."""
+        if buffer.barrier not in self._there:
+            at = "last), last_phase" if self._of_before else "slot), phase"
+            self._say(depth, f"mbarrier.wait({buffer.barrier}_full.index({at if buffer.streamed else '0), 0'})")
+            self._there.add(buffer.barrier)
 
     def _waited_in_time(self, buffer: Buffer) -> bool:
         """Whether a product that is not put off uses the buffer, and so has waited for it."""

@@ -1,8 +1,9 @@
 """What a thread block of a Gluon kernel keeps, streams and puts off: found in a launch, before any text is written.
 
 A launch for Hopper is one grid of tiles of rows and one loop that streams tiles past them. Rows of the grid's tiles are
-divided among warpgroups, 64 each. A matrix read outside of the loop stays in shared memory; one that is read inside is
-a ring of slots there. Sums and scores are in registers, with the rows of the warpgroup as their rows.
+divided among warpgroups, 64 each. A matrix read outside of the loop stays in shared memory; what is read inside is a
+ring of slots there, so that all warpgroups have it from one read. Sums and scores are in registers, with the rows of the
+warpgroup as their rows, and so are vectors of these rows.
 
 Products are issued and run beside the rest. Those that end an iteration, sums that nothing in it needs any more, are
 put off until the first products of the next one are issued: matrix units work on them while exponentials are taken.
@@ -30,6 +31,12 @@ MOST_WARPGROUPS = 3
 REGISTERS = {1: 240, 2: 240, 3: 160}
 """Registers of a thread, by the number of warpgroups with sums; a multiple of 8."""
 
+MOST_HELD = 0.8
+"""Largest part of a thread's registers for tiles, if operands of products that are put off are among them."""
+
+TAKEN = "w head part slot phase last last_phase rows"
+"""Names that no buffer may have."""
+
 WIDEST = 256
 """Most columns of a product of `wgmma`, and most rows of a tile that the copy engine moves."""
 
@@ -39,14 +46,16 @@ GROUP_OF_BYTES = 16
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """A matrix in shared memory, which the copy engine fills.
+    """A tensor's tiles in shared memory, which the copy engine fills.
 
     Attributes:
-        name: of the buffer in the text; `{name}_full` and `{name}_free` are its barriers.
+        name: of the buffer in the text.
         read: the primitive that reads it.
         slots: parts that are filled one by one: a ring's, or one for each warpgroup.
-        rows, width: of a slot.
+        rows, width: of a slot; a vector has width 1.
         streamed: whether it is a ring.
+        barrier: `{barrier}_full` and `{barrier}_free` are its barriers; those of a ring of vectors are those of the
+            matrices that are read before it.
     """
 
     name: str
@@ -55,11 +64,16 @@ class Buffer:
     rows: int
     width: int
     streamed: bool
+    barrier: str
 
     @property
-    def words(self) -> int:
-        """Words of all slots."""
-        return self.slots * self.rows * self.width
+    def vector(self) -> bool:
+        """Whether it is of vectors, in float32."""
+        return len(self.read.tile.ranges) == 1
+
+    def slot_bytes(self, dtype: str) -> int:
+        """Bytes of a slot."""
+        return self.rows * self.width * WORDS["float32" if self.vector else dtype]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +100,18 @@ class Plan:
 
     @property
     def rings(self) -> list[Buffer]:
-        """The buffers that are streamed."""
-        return [buffer for buffer in self.buffers.values() if buffer.streamed]
+        """The rings of matrices."""
+        return [buffer for buffer in self.buffers.values() if buffer.streamed and not buffer.vector]
+
+    def together(self, ring: Buffer) -> list[Buffer]:
+        """A ring of matrices, and those of vectors that have its barriers."""
+        return [buffer for buffer in self.buffers.values() if buffer.barrier == ring.barrier]
 
     def shared(self, dtype: str) -> int:
         """Bytes of shared memory: the slots, and a word of 8 bytes for each barrier."""
-        barriers = sum(2 * buffer.slots if buffer.streamed else 1 for buffer in self.buffers.values())
-        return sum(buffer.words for buffer in self.buffers.values()) * WORDS[dtype] + 8 * barriers
+        owners = [buffer for buffer in self.buffers.values() if not buffer.vector]
+        barriers = sum(2 * buffer.slots if buffer.streamed else 1 for buffer in owners)
+        return sum(buffer.slots * buffer.slot_bytes(dtype) for buffer in self.buffers.values()) + 8 * barriers
 
 
 def refused(program: ir.Program, why: str) -> UsageError:
@@ -127,33 +146,38 @@ def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stage
     _check_tiles(program, launch, own, sizes)
     buffers = _buffers(program, launch, own, loop, sizes, dtype, stages)
     late = _late(loop)
-    if not late:
-        raise refused(program, f"no product ends the loop in line {loop.line}")
+    if _held(launch, sizes, late) > MOST_HELD * REGISTERS[block // ROWS]:
+        late = ()
     return Plan(own, loop, buffers, late, _last_uses(loop, buffers, late), block // ROWS, stages)
 
 
 def _buffers(
     program: ir.Program, launch: Launch, own: ir.Range, loop: ir.Loop, sizes: ir.Sizes, dtype: str, stages: int
 ) -> dict[ir.Tile, Buffer]:
-    names = Identifiers(["w", "i", "n", "slot", "phase", "last", "last_phase", "part", "first"])
-    made: dict[ir.Tile, Buffer] = {}
+    names, made = Identifiers(TAKEN.split()), dict[ir.Tile, Buffer]()
     for node in ir.walk(launch.block):
-        if not isinstance(node, ir.Read) or len(node.tile.ranges) == 1:
-            continue
-        rows, columns = node.tile.ranges
         streamed = node in loop.body
-        if columns.parent is not None or rows is not (loop.range if streamed else own) or node.at is not None:
+        if not isinstance(node, ir.Read) or (len(node.tile.ranges) == 1 and not streamed):
+            continue
+        rows, *columns = node.tile.ranges
+        if rows is not (loop.range if streamed else own) or node.at is not None or any(each.parent for each in columns):
             raise refused(program, f"line {node.line} reads neither whole rows of the grid's tile nor of the loop's")
-        if node.tensor.name not in program.inputs or sizes[columns.name] * WORDS[dtype] % GROUP_OF_BYTES:
-            raise refused(
-                program,
-                f"line {node.line} reads {sizes[columns.name]} columns of {node.tensor.name}, and the copy engine takes "
-                f"inputs with multiples of {GROUP_OF_BYTES // WORDS[dtype]}",
-            )
+        for rng in columns:
+            if node.tensor.name not in program.inputs or sizes[rng.name] * WORDS[dtype] % GROUP_OF_BYTES:
+                raise refused(
+                    program,
+                    f"line {node.line} reads {sizes[rng.name]} columns of {node.tensor.name}, and the copy engine takes "
+                    f"inputs with multiples of {GROUP_OF_BYTES // WORDS[dtype]}",
+                )
         height = ir.length(loop.range.block, sizes) if streamed else ROWS
         slots = stages if streamed else ir.length(own.block, sizes) // ROWS
-        made[node.tile] = Buffer(names.new(f"{node.tensor.name}_{rows.name}"), node, slots, height,
-                                 padded(columns, sizes), streamed)
+        name = names.new(f"{node.tensor.name}_{rows.name}" + ("" if columns else "_ring"))
+        rings = [each for each in made.values() if each.streamed and not each.vector]
+        if not columns and not rings:
+            raise refused(program, f"line {node.line} reads a vector before any matrix in the loop")
+        width = padded(columns[0], sizes) if columns else 1
+        barrier = name if columns else rings[-1].name
+        made[node.tile] = Buffer(name, node, slots, height, width, streamed, barrier)
     return made
 
 
@@ -168,15 +192,23 @@ def _check_tiles(program: ir.Program, launch: Launch, own: ir.Range, sizes: ir.S
             width = padded(columns, sizes)
             if rows is not own or not 16 <= width <= WIDEST or width & (width - 1):
                 raise refused(program, f"line {line} has a tile of other rows, or of {width} columns")
-    lives = {tile: life for tile, life in lifetimes_of(launch.block).items() if tile in computed}
-    words = {
-        tile: padded(tile.ranges[0 if tile in transposed else -1], sizes) // 2 if len(tile.ranges) == 2 else 2
-        for tile in lives
-    }
-    peak = max(sum(words[t] for t, (a, b) in lives.items() if a <= at < b) for at, _ in lives.values())
-    most = REGISTERS[ir.length(own.block, sizes) // ROWS]
+    peak, most = _held(launch, sizes, ()), REGISTERS[ir.length(own.block, sizes) // ROWS]
     if peak >= most:
         raise refused(program, f"a thread of {launch.name} holds {peak} words in {most} registers")
+
+
+def _held(launch: Launch, sizes: ir.Sizes, late: tuple[ir.Compute, ...]) -> int:
+    """Most registers of a thread for tiles at once, with the operands of products that are put off."""
+    nodes = list(ir.walk(launch.block))
+    transposed = turned(nodes)
+    computed = {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
+
+    def words(tile: ir.Tile) -> int:
+        return padded(tile.ranges[0 if tile in transposed else -1], sizes) // 2 if len(tile.ranges) == 2 else 1
+
+    lives = {tile: life for tile, life in lifetimes_of(launch.block).items() if tile in computed}
+    peak = max(sum(words(tile) for tile, (a, b) in lives.items() if a <= at < b) for at, _ in lives.values())
+    return peak + sum(words(node.expr.left.tile) // 2 for node in late if isinstance(node.expr, ir.MatMul))
 
 
 def _late(loop: ir.Loop) -> tuple[ir.Compute, ...]:
