@@ -151,7 +151,8 @@ class Block:
     """A block of threads: its roles, its barriers, and the copies that are on their way."""
 
     def __init__(self, chance: Random) -> None:
-        self.chance, self.over, self.copies, self.number = chance, False, [], 1000
+        self.chance, self.over, self.number = chance, False, 1000
+        self.copies: list[Callable[[], None]] = []
         self.slots: list[Slots] = []
         self.role = Role(0, lambda: None, ())
         self.role.number = -1
@@ -363,6 +364,6 @@ MODULES = {
 def run(
     text: str, inputs: dict[str, np.ndarray], dtype: str, pairs: tuple[int, int], seed: int
 ) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
-    """The outputs of a module's `run`, and the words read and written, as `triton_interpreter.run`; `seed`: of order."""
+    """The outputs of a module's `run`, and the words moved, as `triton_interpreter.run`; `seed`: of the order."""
     CHANCE.seed(seed)
     return triton_interpreter.run(text, inputs, dtype, pairs, others=MODULES)

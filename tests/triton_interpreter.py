@@ -229,8 +229,8 @@ def run(
 
     `inputs`: an array for each argument, (heads, …), in the order of the arguments. `pairs`: rows and columns of
     tables; what is moved beside them, in tiles that are filled up, is by ("read" or "written", "beside"), too. `shift`:
-    the gradient of L, if it is an argument. `band`: the allowed pairs, if tables have only the tiles of a band. `others`: stand-ins
-    for other modules that the text imports.
+    the gradient of L, if it is an argument. `band`: the allowed pairs, if tables have only the tiles of a band.
+    `others`: stand-ins for other modules that the text imports.
     """
     arrays: list[tuple[str, Array]] = []
     shapes = iter(re.findall(r"torch\.empty\((.*), dtype", text))

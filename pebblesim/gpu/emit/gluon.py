@@ -19,7 +19,7 @@ from pebblesim.core.errors import UnknownName
 from pebblesim.gpu.emit.gluon_kernel import IMPORTS, GluonKernel, shared_parts, writer
 from pebblesim.gpu.emit.gluon_plan import Plan, multiplies, plan, refused
 from pebblesim.gpu.emit.triton import Source, Writes, far_away, module, setting_of
-from pebblesim.gpu.emit.words import WORDS
+from pebblesim.gpu.emit.words import WORDS, of_launch
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.launches.launches import Launch, check_alike, launches
@@ -72,19 +72,26 @@ def gluon(
     own = apart or {}
 
     def written(setting: Any, launch: Launch, name: str) -> Writes:
-        return writer(setting, launch, name, own.get(launch.name, stages))
+        return writer(setting, launch, name, slots_of(launch, own, stages))
 
     return module(setting, made, written, {}, (8, 3), IMPORTS, partial(_shared, dtype))
 
 
-def plans(program: ir.Program, sizes: ir.Sizes, dtype: str, stages: int = 2) -> dict[str, Plan]:
+def plans(
+    program: ir.Program, sizes: ir.Sizes, dtype: str, stages: int = 2, apart: Mapping[str, int] | None = None
+) -> dict[str, Plan]:
     """What a block of each launch with products keeps and streams, by the name of the launch."""
-    made = launches(program, masked=True, repeated=True)
+    made = [launch for launch in launches(program, masked=True, repeated=True) if not _for_none(launch)]
     return {
-        launch.name: plan(program, launch, sizes, dtype, stages)
+        launch.name: plan(program, launch, sizes, dtype, slots_of(launch, apart or {}, stages))
         for launch in made
         if launch.kind != "fill" and multiplies(launch)
     }
+
+
+def slots_of(launch: Launch, apart: Mapping[str, int], otherwise: int) -> int:
+    """The slots of a ring of a launch, by its name or that of its phase."""
+    return of_launch({name: (slots,) for name, slots in apart.items()}, launch.name, (otherwise,))[0]
 
 
 def _shared(dtype: str, writers: list[Writes]) -> str:

@@ -48,7 +48,8 @@ class GluonKernel:
     @property
     def kernel(self) -> Kernel:
         """The kernel, of which `text` is the source."""
-        tensors = tuple(node.tensor.name for node in ir.walk(self._launch.block) if isinstance(node, ir.Read | ir.Write))
+        moved = (node for node in ir.walk(self._launch.block) if isinstance(node, ir.Read | ir.Write))
+        tensors = tuple(node.tensor.name for node in moved)
         programs = blocks(self._launch, self._setting.sizes, 1)
         return Kernel(self._name, self._launch, tuple(dict.fromkeys(tensors)), programs, ((), self._setting.free))
 
@@ -122,9 +123,9 @@ class GluonKernel:
         ]
         for ring in self._plan.rings:
             together = self._plan.together(ring)
-            number = sum(buffer.slot_bytes(self._setting.dtype) for buffer in together)
+            expected = sum(buffer.slot_bytes(self._setting.dtype) for buffer in together)
             lines.append(f"        mbarrier.wait({ring.barrier}_free.index(slot), phase ^ 1)")
-            lines.append(f"        mbarrier.expect({ring.barrier}_full.index(slot), {number})")
+            lines.append(f"        mbarrier.expect({ring.barrier}_full.index(slot), {expected})")
             lines += [f"        {_copied(each, f'{at} * {each.rows}', 'slot', 'slot')}" for each in together]
         return "\n".join(lines)
 
@@ -190,7 +191,9 @@ def shared_parts(kernels: list[GluonKernel], dtype: str) -> str:
         f"tile_{width} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16]))"
         for width in sorted(widths)
     ]
-    return "\n".join(layouts) + f'''
+    return (
+        "\n".join(layouts)
+        + f'''
 
 
 @gluon.jit
@@ -204,7 +207,9 @@ def barriers(slots: gl.constexpr, count: gl.constexpr):
 def tiles_of(tensor, rows, width):
     """For the copy engine: tiles of the heads of a tensor; beyond its rows and columns they are 0."""
     layout = gl.NVMMASharedLayout.get_default_for([1, rows, width], gl.{dtype})
-    return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)''' + VECTORS_OF * vectors
+    return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)'''
+        + VECTORS_OF * vectors
+    )
 
 
 def writer(setting: Setting, launch: Launch, name: str, stages: int) -> GluonKernel | Writer:

@@ -2,8 +2,8 @@
 
 A launch for Hopper is one grid of tiles of rows and one loop that streams tiles past them. Rows of the grid's tiles are
 divided among warpgroups, 64 each. A matrix read outside of the loop stays in shared memory; what is read inside is a
-ring of slots there, so that all warpgroups have it from one read. Sums and scores are in registers, with the rows of the
-warpgroup as their rows, and so are vectors of these rows.
+ring of slots there, so that all warpgroups have it from one read. Sums and scores are in registers, with the rows of
+the warpgroup as their rows, and so are vectors of these rows.
 
 Products are issued and run beside the rest. Those that end an iteration, sums that nothing in it needs any more, are
 put off until the first products of the next one are issued: matrix units work on them while exponentials are taken.
@@ -166,8 +166,8 @@ def _buffers(
             if node.tensor.name not in program.inputs or sizes[rng.name] * WORDS[dtype] % GROUP_OF_BYTES:
                 raise refused(
                     program,
-                    f"line {node.line} reads {sizes[rng.name]} columns of {node.tensor.name}, and the copy engine takes "
-                    f"inputs with multiples of {GROUP_OF_BYTES // WORDS[dtype]}",
+                    f"line {node.line} reads {sizes[rng.name]} columns of {node.tensor.name}, and the copy engine "
+                    f"takes inputs with multiples of {GROUP_OF_BYTES // WORDS[dtype]}",
                 )
         height = ir.length(loop.range.block, sizes) if streamed else ROWS
         slots = stages if streamed else ir.length(own.block, sizes) // ROWS

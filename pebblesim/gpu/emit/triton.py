@@ -166,7 +166,9 @@ def module(
             rows = setting.size(program.tensors[SHIFTED].shape[0])
             shifted = f"{setting.of[program.tensors[SHIFTED]]}[:, :{rows}].sub_({SHIFT})"
             calls += [f"    if {SHIFT} is not None:", f"        {shifted}"]
-    fixed = ", ".join(f"{name} = {setting.sizes[name]}" for name in (*program.dims, *program.blocks) if name not in free)
+    fixed = ", ".join(
+        f"{name} = {setting.sizes[name]}" for name in (*program.dims, *program.blocks) if name not in free
+    )
     lines = [
         f'"""{program.name}: {fixed}, {setting.dtype} words; written by pebblesim."""',
         "",
