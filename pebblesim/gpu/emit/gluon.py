@@ -80,7 +80,7 @@ def gluon(
 def plans(
     program: ir.Program, sizes: ir.Sizes, dtype: str, stages: int = 2, apart: Mapping[str, int] | None = None
 ) -> dict[str, Plan]:
-    """What a block of each launch with products keeps and streams, by the name of the launch."""
+    """Return the plans of the launches with products, by the name of the launch."""
     made = [launch for launch in launches(program, masked=True, repeated=True) if not _for_none(launch)]
     return {
         launch.name: plan(program, launch, sizes, dtype, slots_of(launch, apart or {}, stages))

@@ -1,4 +1,4 @@
-"""What one warpgroup of a Gluon kernel does, as text: 64 rows of a block's tile, of which it holds the sums.
+"""The statements of a warpgroup in a Gluon kernel, as text: of 64 rows of a block's tile it holds the sums.
 
 It is written as the Triton reading writes a block with tiles of 64 rows, but for products. These are issued, and waited
 for where their result is used; the slot of a ring is waited for where a product first uses it, and is free again after
@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from pebblesim.core.errors import UsageError
-from pebblesim.gpu.emit.gluon_plan import ROWS, Buffer, Plan, refused
-from pebblesim.gpu.emit.triton_kernel import Writer, longest_last
-from pebblesim.gpu.emit.triton_ranges import Piece, Setting, only
+from pebblesim.gpu.emit.gluon_plan import ROWS, Buffer, Plan
+from pebblesim.gpu.emit.gluon_rows import Rows
+from pebblesim.gpu.emit.triton_kernel import longest_last
+from pebblesim.gpu.emit.triton_ranges import Piece, Setting
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
@@ -33,12 +33,11 @@ class Issued:
     freed: dict[Buffer, str]
 
 
-class Consumer(Writer):
+class Consumer(Rows):
     """Writes the statements of a warpgroup."""
 
     def __init__(self, setting: Setting, launch: Launch, name: str, plan: Plan) -> None:
-        super().__init__(setting, launch, name)
-        self._plan = plan
+        super().__init__(setting, launch, name, plan)
         self._issued: list[Issued] = []
         self._there: set[str] = set()  # barriers that have been waited for, of rings in this iteration
         self._late: list[ir.Compute] = []  # products of the iteration before, still to be issued
@@ -46,68 +45,9 @@ class Consumer(Writer):
         self._of_before = False  # whether a product of the iteration before is being issued
         self._depth = 1
         self._unread: dict[ir.Tile, ir.Read] = {}  # vectors of this iteration that are still in their ring
-        self.widths: set[int] = set()
         for buffer in plan.buffers.values():
             for name in (buffer.name, f"{buffer.name}_full", f"{buffer.name}_free"):
                 self._names.new(name)
-
-    def _refused(self, why: str) -> UsageError:
-        return refused(self._program, why)
-
-    # Ranges and layouts: a warpgroup has 64 rows of the grid's tile
-
-    def _length(self, rng: ir.Range) -> int:
-        return ROWS if rng is self._plan.own else super()._length(rng)
-
-    def _block_rows(self) -> int:
-        return ROWS * self._plan.warpgroups
-
-    def _count(self, rng: ir.Range) -> str:
-        if rng is not self._plan.own:
-            return super()._count(rng)
-        total, block = self._total(rng), self._block_rows()
-        return f"{total} // {block}" if self._setting.even else f"tl.cdiv({total}, {block})"
-
-    def _ends(self, rng: ir.Range) -> tuple[str, str]:
-        """Those of the whole block's tile: all its warpgroups share the stream."""
-        if rng is not self._plan.own:
-            return super()._ends(rng)
-        number, block, size = self._numbers[rng], self._block_rows(), self._setting.size(rng.dim)
-        last = f"({number} + 1) * {block}"
-        return f"{number} * {block}", f"tl.minimum({last}, {size})" if self._ragged(rng) else last
-
-    def _layout(self, width: int) -> str:
-        """The layout of a tile of the warpgroup."""
-        self.widths.add(width)
-        return f"tile_{width}"
-
-    def _of_vector(self, rng: ir.Range, width: int | None = None) -> str:
-        """The layout of a vector over its rows, or over the columns of its scores."""
-        axis = 1 if rng is self._plan.own else 0
-        return f"gl.SliceLayout({axis}, {self._layout(width or self._length(self._plan.loop.range))})"
-
-    def _named(self, rng: ir.Range, depth: int, number: str, first: str) -> None:
-        size = self._length(rng)
-        self._indices[rng], self._counted[rng] = self._names.new(f"at_{rng.name}"), number
-        self._say(depth, f"{self._indices[rng]} = {number} * {size} + tl.arange(0, {size}, {self._of_vector(rng)})")
-
-    def _fill(self, depth: int, tile: ir.Tile, value: str) -> None:
-        shape = [self._length(rng) for rng in tile.ranges[:: -1 if tile in self._turned else 1]]
-        layout = self._of_vector(tile.ranges[0]) if len(shape) == 1 else self._layout(shape[1])
-        self._say(depth, f"{self._tile(tile)} = tl.full({shape}, {value}, tl.float32, {layout})")
-
-    def _elementwise(self, expr: ir.Elementwise, texts: list[str], line: int, frame: bool) -> str:
-        """An operation; a vector that meets a tile of another width than the scores' takes its layout."""
-        if len(expr.shape) == 2:
-            width = self._length(expr.shape[0 if frame else 1])
-            if width != self._length(self._plan.loop.range):
-                texts = [
-                    text
-                    if len(operand.shape) == 2
-                    else f"gl.convert_layout({text}, {self._of_vector(operand.shape[0], width)})"
-                    for text, operand in zip(texts, expr.operands, strict=True)
-                ]
-        return super()._elementwise(expr, texts, line, frame)
 
     # The block
 
@@ -197,25 +137,6 @@ class Consumer(Writer):
         if self._issued:
             self._wait(depth, self._issued[-1].node.target.tile)
 
-    # Pairs that are not allowed, and keys that do not exist: their scores are -inf, and what follows from them is 0
-
-    def _pairs(self, ranges: ir.Ranges, frame: bool = False) -> str:
-        return ""
-
-    def _exist(self, rng: ir.Range, axis: int | None, frame: bool = False) -> str:
-        return super()._exist(rng, axis, frame) if axis is None else ""
-
-    def _leave_out(self, depth: int, node: ir.Compute) -> None:
-        tile = node.target.tile
-        if ir.over_pairs(tile.ranges) and self._makes_scores(node.expr):
-            frame, keys = tile in self._turned, tile.ranges[1]
-            keys_exist = "" if keys is self._plan.own else super()._exist(keys, 1, frame)
-            where = " & ".join(filter(None, (keys_exist, super()._pairs(tile.ranges, frame))))
-            if where:
-                name = self._tiles[tile]
-                left_out = only(name, where, 'float("-inf")')
-                self._say(depth, f"{name} = {left_out}")
-
     # Reads and writes
 
     def _read(self, depth: int, node: ir.Read) -> None:
@@ -243,22 +164,6 @@ class Consumer(Writer):
         if node.tile in self._turned or ir.over_pairs(node.tile.ranges):
             raise self._refused(f"line {node.line} writes a matrix of pairs")
         super()._write(depth, node)
-
-    def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
-        ranges, kind = ir.moved_part(node), f"{self._setting.of[node.tensor]}.dtype.element_ty"
-        if len(ranges) == 1:
-            super()._store(depth, node, at, value)
-            return
-        width, length = self._length(ranges[1]), self._setting.size(ranges[1].dim)
-        rows, columns = self._names.new("down"), self._names.new("across")
-        layout = self._of_vector(self._plan.own, width)
-        self._say(depth, f"{rows} = part * {ROWS} + tl.arange(0, {ROWS}, {layout})")
-        self._say(depth, f"{columns} = tl.arange(0, {width}, gl.SliceLayout(0, {self._layout(width)}))")
-        inside = [f"({rows}[:, None] < {self._setting.size(ranges[0].dim)})"] if self._ragged(ranges[0]) else []
-        inside += [f"({columns}[None, :] < {length})"] if length != str(width) else []
-        mask = f", mask={' & '.join(inside)}" if inside else ""
-        place = f"{self._setting.of[node.tensor]} + {rows}[:, None] * {length} + {columns}[None, :]"
-        self._say(depth, f"tl.store({place}, {value}.to({kind}){mask})")
 
     # Products
 

@@ -37,7 +37,7 @@ class GluonKernel:
 
     @property
     def plan(self) -> Plan:
-        """What a block of the kernel keeps and streams."""
+        """The plan of a block."""
         return self._plan
 
     @property
@@ -213,5 +213,5 @@ def tiles_of(tensor, rows, width):
 
 
 def writer(setting: Setting, launch: Launch, name: str, stages: int) -> GluonKernel | Writer:
-    """What writes a launch: a kernel without products is the Triton reading's."""
+    """Return the writer of a launch; a kernel without products is written as in the Triton reading."""
     return GluonKernel(setting, launch, name, stages) if multiplies(launch) else Writer(setting, launch, name)

@@ -1,4 +1,4 @@
-"""What a thread block of a Gluon kernel keeps, streams and puts off: found in a launch, before any text is written.
+"""The plan of a Gluon kernel, found in a launch before any text is written: what stays, is streamed, and is put off.
 
 A launch for Hopper is one grid of tiles of rows and one loop that streams tiles past them. Rows of the grid's tiles are
 divided among warpgroups, 64 each. A matrix read outside of the loop stays in shared memory; what is read inside is a
@@ -78,7 +78,7 @@ class Buffer:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a thread block does with its tiles.
+    """A block of threads: its tiles in shared memory, its products, its warpgroups.
 
     Attributes:
         own: the range of the grid, whose tiles the warpgroups divide among them.

@@ -60,7 +60,7 @@ class Source:
 
 
 class Writes(Protocol):
-    """What writes the kernel of a launch."""
+    """The writer of the kernel of a launch."""
 
     @property
     def kernel(self) -> Kernel:

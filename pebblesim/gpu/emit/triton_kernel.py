@@ -67,14 +67,6 @@ class Writer(Places):
         return () if self._around is None else ("start", "at_once")
 
     @property
-    def programs(self) -> str:
-        """How many programs it is launched with for each head, as text of Python."""
-        counts = (
-            self._launched(loop).replace("tl.minimum", "min").replace("tl.", "triton.") for loop in self._launch.grid
-        )
-        return " * ".join(f"({each})" if "//" in each else each for each in counts) or "1"
-
-    @property
     def arguments(self) -> list[str]:
         """Names of its arguments, in order."""
         tensors = [self._setting.of[tensor] for tensor in self._tensors.values()]
@@ -82,7 +74,10 @@ class Writer(Places):
 
     def call(self, options: str) -> list[str]:
         """The lines that launch it, in `run`."""
-        return [f"    {self._name}[({self.programs}, heads)]({', '.join(self.arguments)}, {options})"]
+        launched = map(self._launched, self._launch.grid)
+        counts = [each.replace("tl.minimum", "min").replace("tl.", "triton.") for each in launched]
+        programs = " * ".join(f"({each})" if "//" in each else each for each in counts) or "1"
+        return [f"    {self._name}[({programs}, heads)]({', '.join(self.arguments)}, {options})"]
 
     def text(self) -> str:
         """The source of the kernel."""
