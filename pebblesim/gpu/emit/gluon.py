@@ -18,7 +18,7 @@ from typing import Any
 from pebblesim.core.errors import UnknownName
 from pebblesim.gpu.emit.gluon_kernel import IMPORTS, GluonKernel, shared_parts, writer
 from pebblesim.gpu.emit.gluon_plan import Plan, multiplies, plan, refused
-from pebblesim.gpu.emit.triton import Source, Writes, far_away, module, setting_of
+from pebblesim.gpu.emit.triton import Source, Writes, far_away, for_no_pair, module, setting_of
 from pebblesim.gpu.emit.words import WORDS, of_launch
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
@@ -67,7 +67,7 @@ def gluon(
     if far_away(program, sizes):
         raise refused(program, "a head has 2³¹ words or more")
     check_alike(program)
-    made = [launch for launch in launches(program, masked=True, repeated=True) if not _for_none(launch)]
+    made = [launch for launch in launches(program, masked=True, repeated=True) if not for_no_pair(launch)]
     setting = setting_of(program, made, sizes, dtype, mask if isinstance(mask, Band) else None, scale, False)
     own = apart or {}
 
@@ -81,7 +81,7 @@ def plans(
     program: ir.Program, sizes: ir.Sizes, dtype: str, stages: int = 2, apart: Mapping[str, int] | None = None
 ) -> dict[str, Plan]:
     """Return the plans of the launches with products, by the name of the launch."""
-    made = [launch for launch in launches(program, masked=True, repeated=True) if not _for_none(launch)]
+    made = [launch for launch in launches(program, masked=True, repeated=True) if not for_no_pair(launch)]
     return {
         launch.name: plan(program, launch, sizes, dtype, slots_of(launch, apart or {}, stages))
         for launch in made
@@ -100,8 +100,3 @@ def _shared(dtype: str, writers: list[Writes]) -> str:
 
 def _causal(mask: Mask) -> bool:
     return type(mask) is Band and mask.before is None and mask.after == 0 and not mask.from_start
-
-
-def _for_none(launch: Launch) -> bool:
-    """Whether a launch is for tiles without an allowed pair, which there are none of."""
-    return any(loop.when is not None and loop.when.none for loop in launch.grid)

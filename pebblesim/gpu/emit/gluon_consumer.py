@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit.gluon_plan import ROWS, Buffer, Plan
 from pebblesim.gpu.emit.gluon_rows import Rows
-from pebblesim.gpu.emit.triton_kernel import longest_last
-from pebblesim.gpu.emit.triton_ranges import Piece, Setting
+from pebblesim.gpu.emit.triton_grid import longest_last
+from pebblesim.gpu.emit.triton_loops import Piece
+from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
@@ -223,8 +224,6 @@ class Consumer(Rows):
                 for other in self._plan.together(buffer):
                     self._fetch(depth, other.read.tile)
                 self._say(depth, f"mbarrier.arrive({buffer.barrier}_free.index({slot}), count=1)")
-        for each in done:
-            self._leave_out(depth, each.node)
 
     def _note(self, node: ir.Compute) -> None:
         assert isinstance(node.expr, ir.MatMul)

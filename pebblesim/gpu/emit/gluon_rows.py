@@ -1,4 +1,4 @@
-"""The 64 rows of a warpgroup in a Gluon kernel, as text: ranges, layouts in registers, what is left out, and stores.
+"""The 64 rows of a warpgroup in a Gluon kernel, as text: ranges, layouts in registers, and stores.
 
 A warpgroup is written as a block of the Triton reading with tiles of 64 rows. Bounds of the loop that streams are those
 of the whole block's tile: all its warpgroups share the stream.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.gluon_plan import ROWS, Plan, refused
 from pebblesim.gpu.emit.triton_kernel import Writer
-from pebblesim.gpu.emit.triton_ranges import Setting, only
+from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
@@ -77,25 +77,6 @@ class Rows(Writer):
                     for text, operand in zip(texts, expr.operands, strict=True)
                 ]
         return super()._elementwise(expr, texts, line, frame)
-
-    # Pairs that are not allowed, and keys that do not exist: their scores are -inf, and what follows from them is 0
-
-    def _pairs(self, ranges: ir.Ranges, frame: bool = False) -> str:
-        return ""
-
-    def _exist(self, rng: ir.Range, axis: int | None, frame: bool = False) -> str:
-        return super()._exist(rng, axis, frame) if axis is None else ""
-
-    def _leave_out(self, depth: int, node: ir.Compute) -> None:
-        tile = node.target.tile
-        if ir.over_pairs(tile.ranges) and self._makes_scores(node.expr):
-            frame, keys = tile in self._turned, tile.ranges[1]
-            keys_exist = "" if keys is self._plan.own else super()._exist(keys, 1, frame)
-            where = " & ".join(filter(None, (keys_exist, super()._pairs(tile.ranges, frame))))
-            if where:
-                name = self._tiles[tile]
-                left_out = only(name, where, 'float("-inf")')
-                self._say(depth, f"{name} = {left_out}")
 
     # Stores
 
