@@ -19,13 +19,10 @@ from pebblesim.parallel.team import Team
 
 
 class Numpy:
-    """Attention in numpy, float64."""
-
-    def __init__(self, sharing: int) -> None:
-        self.sharing = sharing
+    """Attention in numpy, float64; a device may have some of the heads that share keys and values."""
 
     def scores(self, Q: Any, K: Any, causal: bool) -> Any:
-        S = Q @ np.swapaxes(np.repeat(K, self.sharing, -3), -1, -2)
+        S = Q @ np.swapaxes(for_each_of(Q, K), -1, -2)
         if causal:
             n_q, n_k = S.shape[-2:]
             S = np.where(np.arange(n_k) <= np.arange(n_q)[:, None] + n_k - n_q, S, -np.inf)
@@ -35,18 +32,15 @@ class Numpy:
         S = self.scores(Q, K, causal)
         assert (-np.inf < S).any(-1).all()
         L = np.asarray(np.logaddexp.reduce(S, axis=-1, keepdims=True))
-        return np.exp(S - L) @ np.repeat(V, self.sharing, -3), L
+        return np.exp(S - L) @ for_each_of(Q, V), L
 
     def backward(self, x: Mapping[str, Any], causal: bool) -> dict[str, Any]:
-        K, V = (np.repeat(x[name], self.sharing, -3) for name in "KV")
+        K, V = (for_each_of(x["Q"], x[name]) for name in "KV")
         P = np.exp(self.scores(x["Q"], x["K"], causal) - x["L"])
         dS = P * (x["dO"] @ np.swapaxes(V, -1, -2) - x["D"])
         turned = np.swapaxes(dS, -1, -2), np.swapaxes(P, -1, -2)
-        return {"dQ": dS @ K, "dK": self.shared(turned[0] @ x["Q"]), "dV": self.shared(turned[1] @ x["dO"])}
-
-    def shared(self, by_head: Any) -> Any:
-        shape = by_head.shape
-        return by_head.reshape(*shape[:-3], shape[-3] // self.sharing, self.sharing, *shape[-2:]).sum(-3)
+        heads = x["K"].shape[-3]
+        return {"dQ": dS @ K, "dK": summed(turned[0] @ x["Q"], heads), "dV": summed(turned[1] @ x["dO"], heads)}
 
     def merge(self, O: Any, L: Any, part: Any, part_L: Any) -> None:
         both = np.logaddexp(L, part_L)
@@ -64,6 +58,17 @@ class Numpy:
 
     def join(self, arrays: Any) -> Any:
         return np.concatenate(list(arrays), axis=-2)
+
+
+def for_each_of(Q: Any, shared: Any) -> Any:
+    """Keys or values once for each head of queries."""
+    return np.repeat(shared, Q.shape[-3] // shared.shape[-3], -3)
+
+
+def summed(by_head: Any, heads: int) -> Any:
+    """Sums over the heads of queries that share one of these heads."""
+    shape = by_head.shape
+    return by_head.reshape(*shape[:-3], heads, shape[-3] // heads, *shape[-2:]).sum(-3)
 
 
 class Channels:
@@ -110,7 +115,7 @@ def part(case: Case, transport: Channels, inputs: Mapping[str, Any]) -> tuple[di
     """Run one device's part; return its outputs and the words that it moved."""
     team, name, split = case
     moved = Moved(SCHEDULES[name], Layout(team, split))
-    return Device(moved, transport, Numpy(team.sharing), inputs).run(), transport.words
+    return Device(moved, transport, Numpy(), inputs).run(), transport.words
 
 
 def shards(team: Team, x: Mapping[str, Any]) -> list[dict[str, Any]]:
