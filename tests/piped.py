@@ -19,10 +19,13 @@ from pebblesim.parallel.team import Team
 
 
 class Numpy:
-    """Attention in numpy, float64; a device may have some of the heads that share keys and values."""
+    """Attention in numpy, float64. A device may have one head of several that share keys."""
+
+    def spread(self, of_keys: Any, Q: Any) -> Any:
+        return np.repeat(of_keys, Q.shape[-3] // of_keys.shape[-3], -3)
 
     def scores(self, Q: Any, K: Any, causal: bool) -> Any:
-        S = Q @ np.swapaxes(for_each_of(Q, K), -1, -2)
+        S = Q @ np.swapaxes(self.spread(K, Q), -1, -2)
         if causal:
             n_q, n_k = S.shape[-2:]
             S = np.where(np.arange(n_k) <= np.arange(n_q)[:, None] + n_k - n_q, S, -np.inf)
@@ -32,15 +35,21 @@ class Numpy:
         S = self.scores(Q, K, causal)
         assert (-np.inf < S).any(-1).all()
         L = np.asarray(np.logaddexp.reduce(S, axis=-1, keepdims=True))
-        return np.exp(S - L) @ for_each_of(Q, V), L
+        return np.exp(S - L) @ self.spread(V, Q), L
 
     def backward(self, x: Mapping[str, Any], causal: bool) -> dict[str, Any]:
-        K, V = (for_each_of(x["Q"], x[name]) for name in "KV")
+        K, V = (self.spread(x[name], x["Q"]) for name in "KV")
         P = np.exp(self.scores(x["Q"], x["K"], causal) - x["L"])
         dS = P * (x["dO"] @ np.swapaxes(V, -1, -2) - x["D"])
         turned = np.swapaxes(dS, -1, -2), np.swapaxes(P, -1, -2)
-        heads = x["K"].shape[-3]
-        return {"dQ": dS @ K, "dK": summed(turned[0] @ x["Q"], heads), "dV": summed(turned[1] @ x["dO"], heads)}
+        return {
+            "dQ": dS @ K,
+            "dK": self.shared(turned[0] @ x["Q"], x["K"]),
+            "dV": self.shared(turned[1] @ x["dO"], x["V"]),
+        }
+
+    def shared(self, by_head: Any, like: Any) -> Any:
+        return by_head.reshape(*like.shape[:-2], -1, *like.shape[-2:]).sum(-3)
 
     def merge(self, O: Any, L: Any, part: Any, part_L: Any) -> None:
         both = np.logaddexp(L, part_L)
@@ -58,17 +67,6 @@ class Numpy:
 
     def join(self, arrays: Any) -> Any:
         return np.concatenate(list(arrays), axis=-2)
-
-
-def for_each_of(Q: Any, shared: Any) -> Any:
-    """Keys or values once for each head of queries."""
-    return np.repeat(shared, Q.shape[-3] // shared.shape[-3], -3)
-
-
-def summed(by_head: Any, heads: int) -> Any:
-    """Sums over the heads of queries that share one of these heads."""
-    shape = by_head.shape
-    return by_head.reshape(*shape[:-3], heads, shape[-3] // heads, *shape[-2:]).sum(-3)
 
 
 class Channels:

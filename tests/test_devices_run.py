@@ -56,6 +56,14 @@ def test_devices_in_threads_compute_the_reference_and_move_what_is_counted(case:
     check(case, in_threads(case, x), expected)
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_devices_with_one_of_several_heads_that_share_keys(backward: bool) -> None:
+    team = Team.square(5, 2, 4, 1, 8, backward)
+    for split in splits(SCHEDULES["heads-tiles"], team):
+        x, expected = inputs_of(team)
+        check((team, "heads-tiles", split), in_threads((team, "heads-tiles", split), x), expected)
+
+
 @pytest.fixture(scope="module")
 def four() -> Iterator[Processes]:
     processes = Processes(4)
