@@ -26,6 +26,7 @@ from math import prod
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS, SHARING, KeyRanges
+from pebblesim.gpu.emit.strides import RESULTS, strides
 from pebblesim.gpu.emit.tables import GROUP_OF_WORDS, tables
 from pebblesim.gpu.emit.triton_kernel import Kernel, Writer, constant
 from pebblesim.gpu.emit.triton_ranges import TAKEN, Setting, free_dimensions, largest_tiles
@@ -70,6 +71,7 @@ def triton(
     apart: Mapping[str, tuple[int, ...]] | None = None,
     far: bool | None = None,
     softcap: float = 0.0,
+    shared: int = 0,
 ) -> Source:
     """Write the Triton source of a program.
 
@@ -85,6 +87,9 @@ def triton(
             registers of a thread.
         far: whether a matrix of a head may have 2³¹ words or more; if None, whether one has at these sizes.
         softcap: scaled scores become softcap · tanh(score / softcap); 0 for none.
+        shared: 0 for contiguous matrices (heads, rows, columns), all outputs made by `run`; else (batch, heads, n,
+            columns) with strides of their own (see `strides`), where so many heads of queries share keys: `run` writes
+            into its `results`, and every query sees a key, and every key is seen, unless ranges are read.
 
     Raises:
         UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
@@ -105,13 +110,14 @@ def triton(
     check_alike(program)
     scale = 1.0 if softcap and scale is None else scale
     made = launches(program, masked=True, repeated=True)
-    setting = _setting(program, made, sizes, dtype, mask, scale, far)
-    setting = replace(setting, softcap=softcap)
+    setting = replace(_setting(program, made, sizes, dtype, mask, scale, far, shared), softcap=softcap)
     free = setting.free
     names = Identifiers(TAKEN.split())
     kernels, texts, calls = [], [], []
     around: ir.Loop | None = None
     for launch in made:
+        if shared and not isinstance(mask, KeyRanges) and any(loop.when and loop.when.none for loop in launch.grid):
+            continue  # of tiles without an allowed pair
         if launch.kind == "fill":
             (node,) = launch.body
             assert isinstance(node, ir.Init)
@@ -176,6 +182,7 @@ def _setting(
     mask: Band | None,
     scale: float | None,
     far: bool | None,
+    shared: int,
 ) -> Setting:
     free = free_dimensions(program, made)
     names = Identifiers([*TAKEN.split(), *free])
@@ -191,6 +198,7 @@ def _setting(
         even=all(sizes[dim] % side == 0 for dim, side in largest_tiles(made, free, sizes).items()),
         far=far_away(program, sizes) if far is None else far,
         logarithms={tensor for name, tensor in program.tensors.items() if name == LOGARITHM},
+        strides=strides(program, shared, names),
     )
 
 
@@ -206,23 +214,21 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
     program, of = setting.program, setting.of
     given = [program.tensors[name] for name in program.tensors if name in program.inputs]
     ranges = ARGUMENTS[:-1] if isinstance(setting.mask, KeyRanges) else ()
+    results = (RESULTS,) if setting.strides.of else ()
     shift = f", {SHIFT}=None" * any(_shifted(program, launch) is not None for launch in made)
     lines = [
-        f"def run({', '.join([*(of[tensor] for tensor in given), *ranges])}{shift}):",
+        f"def run({', '.join([*(of[tensor] for tensor in given), *ranges, *results])}{shift}):",
         f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',
-        f"    heads, device = {of[given[0]]}.shape[0], {of[given[0]]}.device",
+        *(_opening_of_strides(setting, given) if results else _opening(setting, given)),
     ]
-    if ranges:
+    if ranges and not results:
         lines.append(f"    {SHARING} = heads // {ranges[0]}.shape[0]")
-    for dim in setting.free:
-        tensor = next(tensor for tensor in given if dim in tensor.shape)
-        lines.append(f"    {dim} = {of[tensor]}.shape[{1 + tensor.shape.index(dim)}]")
     if setting.even and setting.free:
         sides = largest_tiles(made, setting.free, setting.sizes)
         lines.append(f"    if {' or '.join(f'{dim} % {side}' for dim, side in sides.items())}:")
         said = " and ".join(f"{dim} to be a multiple of {side}" for dim, side in sides.items())
         lines.append(f'        raise ValueError("these kernels need {said}")')
-    if setting.free and not setting.far:
+    if setting.free and not setting.far and not results:
         matrices = [of[tensor] for tensor in given if len(tensor.shape) == 2]
         lines.append(f"    if max(each.shape[1] * each.shape[2] for each in ({', '.join(matrices)},)) >= 2**31:")
         lines.append('        raise ValueError("these kernels need heads of less than 2**31 words")')
@@ -239,13 +245,41 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
         block = ir.length(around.range.block, setting.sizes)
         lines.append(f"    at_once = min({block}, {setting.size(around.range.dim)})")
     for name, tensor in program.tensors.items():
-        if name in program.inputs:
+        if name in program.inputs or tensor in setting.strides.of:
             continue
         if tensor in setting.tables.places:
             lines.append(f"    {of[tensor]} = {of[setting.tables.places[tensor]]}  # tile by tile in its place")
             continue
         lines.append(f"    {of[tensor]} = {_empty(setting, tensor)}")
     return lines
+
+
+def _opening(setting: Setting, given: list[ir.Tensor]) -> list[str]:
+    """The lines of `run` that find sizes, from contiguous matrices."""
+    of = setting.of
+    lines = [f"    heads, device = {of[given[0]]}.shape[0], {of[given[0]]}.device"]
+    for dim in setting.free:
+        tensor = next(tensor for tensor in given if dim in tensor.shape)
+        lines.append(f"    {dim} = {of[tensor]}.shape[{1 + tensor.shape.index(dim)}]")
+    return lines
+
+
+def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
+    """The lines of `run` that find sizes and strides, and take the matrices that are to be written."""
+    of, strides = setting.of, setting.strides
+    keys = next(tensor for tensor in given if tensor in strides.of and tensor.shape[0] != strides.queries)
+    lines = [
+        f"    heads, {SHARING} = {of[keys]}.shape[0] * {of[keys]}.shape[1], {of[keys]}.shape[1]",
+        f"    device = {of[keys]}.device",
+    ]
+    for tensor in strides.of:
+        if tensor not in given:
+            lines.append(f'    {of[tensor]} = {RESULTS}["{tensor.name}"]')
+    for dim in setting.free:
+        tensor = next(tensor for tensor in strides.of if tensor.shape[0] == dim)
+        several = strides.several(tensor)
+        lines.append(f"    {dim} = {of[tensor]}.shape[2]" + f" * {several}" * (several > 1))
+    return [*lines, *(strides.found(tensor, of[tensor]) for tensor in strides.of)]
 
 
 def _empty(setting: Setting, tensor: ir.Tensor) -> str:
