@@ -412,8 +412,8 @@ def test_the_command_prints_what_design_asks_for(capsys: pytest.CaptureFixture[s
         ({"P": 7, "schedules": "ulysses-rows"}, "multiple of 2, not 7; the nearest that works is 8"),
         ({"P": 0}, "P = 0 was given"),
         ({"P": 5000}, "up to 1,024 devices"),
-        ({"kv_heads": 3}, "8 heads cannot share 3 heads"),
-        ({"mask": "window:64"}, "the mask is causal, or there is none"),
+        ({"kv_heads": 3}, "8 heads cannot share 3 heads.*the nearest is 9"),
+        ({"mask": "window:64"}, "the mask is causal, or there is none. Under a window no"),
         ({"schedules": "tiles-in-passes"}, "give its words, M"),
     ],
 )

@@ -29,7 +29,7 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.sizes import dtype_of, parse_size, parse_words, several
+from pebblesim.core.sizes import dtype_of, listed, parse_size, parse_words, several
 from pebblesim.views.plots.style import check, save
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ def skislope(
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
-    points: Annotated[int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.")] = 53,
+    points: Annotated[
+        int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.", metavar="K")
+    ] = 53,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw the I/O of all schedules of a problem over M, their minimum, and below it the gap to the lower bound."""
@@ -84,10 +86,12 @@ def gaps(
         str,
         typer.Option("--without", help="Bounds, such as D4,C4, or schedules: also draw the gap without them."),
     ] = "",
-    points: Annotated[int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.")] = 43,
+    points: Annotated[
+        int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.", metavar="K")
+    ] = 43,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
-    """Draw the gap between the best schedule and the best lower bound over M, optionally also without some of them."""
+    """Draw the gap between the best schedule and the best lower bound over M, and without some of them, if asked."""
     check(output)
     from pebblesim.api.gaps import gaps as gaps_of
     from pebblesim.language.registry import of_problem
@@ -144,12 +148,14 @@ def roofline(
     schedules: Schedules = None,
     *,
     sizes: Sizes,
-    gpu: Annotated[str | None, typer.Option("--gpu", help="A card (see `pebblesim advise --help`).")] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="A card, such as A100; a wrong name prints the list.")
+    ] = None,
     level: Annotated[
         str,
         typer.Option(
             "--level",
-            help="Level of the card: shared (shared memory of a block) or l2.",
+            help="Level of the card: shared (the shared memory of a thread block) or l2.",
             autocompletion=one_of(lambda: LEVELS),
         ),
     ] = "shared",
@@ -163,7 +169,7 @@ def roofline(
         str | None,
         typer.Option("--bandwidth", help="Bandwidth into the cache in bytes per second: 1.5T.", metavar="RATE"),
     ] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="Data type of a word.")] = "float16",
+    dtype: Annotated[str, typer.Option("--dtype", help="Data type of a word, such as float16 or bf16.")] = "float16",
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
@@ -189,15 +195,42 @@ def roofline(
 @command(app, example="pebblesim plot measured benchmarks/gpu/exact.jsonl -o measured.png")
 def measured(
     results: Annotated[list[Path], typer.Argument(help="Results of `pebblesim gpu measure`, .jsonl.")],
+    *,
+    crossing: Annotated[
+        str, typer.Option("--crossing", help="Draw words and times of two schedules over M: A,B.", metavar="A,B")
+    ] = "",
+    sizes: Sizes,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
-    """Draw the ratio of measured to predicted traffic of runs on a GPU."""
+    """Draw the measured traffic of runs on a GPU over the predicted, or that of two schedules over M."""
     check(output)
     from pebblesim.views.plots.measured import measured as draw
 
     rows = _results(results)
-    save(lambda empty: draw(rows, empty.subplots()), output, size=(7, 6.5))
+    if crossing:
+        _draw_measured_crossing(rows, crossing, sizes.dims, output)
+    elif sizes.dims:
+        raise UsageError("sizes choose runs for --crossing; leave them out to draw all runs.")
+    else:
+        save(lambda empty: draw(rows, empty.subplots()), output, size=(7, 6.5))
     print(f"written {output}")
+
+
+def _draw_measured_crossing(rows: list[dict[str, Any]], crossing: str, dims: dict[str, int], output: Path) -> None:
+    """Draw the runs of two schedules at some sizes; of one card, which the title names."""
+    from pebblesim.gpu.crossings import points
+    from pebblesim.views.plots.measured import crossing as draw
+
+    names = [name.strip() for name in crossing.split(",")]
+    if len(names) != 2:
+        raise UsageError(f"--crossing {crossing!r} was given; it takes two schedules, such as small-cache,flash.")
+    chosen = [row for row in rows if row.get("schedule") in names and row["dims"].items() >= dims.items()]
+    shapes = {(listed(row["dims"]), row["gpu"]["device"]) for row in chosen}
+    if len(shapes) != 1:
+        found = "; ".join(sorted(f"{sizes} on {card}" for sizes, card in shapes)) or "none"
+        raise UsageError(f"runs of {crossing} at one size on one card are needed; give -n and -d. There are: {found}.")
+    measured, title = points(chosen, names), ", ".join(*shapes)
+    save(lambda empty: draw(measured, names, empty, title), output, size=(7, 8))
 
 
 @command(app, example="pebblesim plot race benchmarks/gpu/race.jsonl -n 4096 -o race.png")
@@ -207,7 +240,9 @@ def race(
     crossing: Annotated[
         bool, typer.Option("--crossing", help="Draw the crossings of our schedules, in bytes and in time.")
     ] = False,
-    card: Annotated[str, typer.Option("--card", help="Name of the card they were measured on, for the picture.")] = "",
+    card: Annotated[
+        str, typer.Option("--card", help="Name of the card on which they were measured, for the title.")
+    ] = "",
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw the speed of our kernels and of PyTorch's over the head dimension."""
