@@ -168,7 +168,9 @@ def timed(
     shared = (products + rate["overlap"] * sum(besides.values())) / cost.working * resident
     alone = busy + waiting / cost.working
     wave = max(alone, shared) if resident > 1 else alone
-    rounded = sum(_rounded(each, slots, cost.heads) for each in cost.rounds) / cost.times if wave else waves
+    rounded = (
+        sum(alike * _rounded(each, slots, cost.heads) for alike, each in cost.rounds) / cost.times if wave else waves
+    )
     scale = figure["multiprocessors"]
     parts = {
         "matrix units": products / scale,
@@ -265,7 +267,7 @@ def at_least(kernel: Forecast, card: Card, dtype: str) -> float | None:
         if cost.working:
             each = sum(cost.products.values()) / cost.working
             units = int(card.figures["multiprocessors"].value) if "multiprocessors" in card.figures else 1
-            busiest = sum(_busiest(blocks, units) for blocks in cost.rounds)
+            busiest = sum(alike * _busiest(blocks, units) for alike, blocks in cost.rounds)
             limits.append(each * busiest / (peak.value / units))
         l2 = card.figures.get("l2_bandwidth")
         if l2 and l2.source != SCALED:
