@@ -88,6 +88,8 @@ class Plan:
         last: for each ring, the product that uses a slot last.
         warpgroups: how many have sums.
         stages: slots of a ring.
+        several: whether a block has several tiles of the grid, one after the other, as many blocks as multiprocessors.
+            What the next one needs arrives while one ends. Under a mask tiles differ, and each has its own block.
     """
 
     own: ir.Range
@@ -97,6 +99,7 @@ class Plan:
     last: Mapping[Buffer, ir.Compute]
     warpgroups: int
     stages: int
+    several: bool
 
     @property
     def rings(self) -> list[Buffer]:
@@ -110,7 +113,7 @@ class Plan:
     def shared(self, dtype: str) -> int:
         """Bytes of shared memory: the slots, and a word of 8 bytes for each barrier."""
         owners = [buffer for buffer in self.buffers.values() if not buffer.vector]
-        barriers = sum(2 * buffer.slots if buffer.streamed else 1 for buffer in owners)
+        barriers = sum(2 * buffer.slots if buffer.streamed else 1 + self.several for buffer in owners)
         return sum(buffer.slots * buffer.slot_bytes(dtype) for buffer in self.buffers.values()) + 8 * barriers
 
 
@@ -145,10 +148,11 @@ def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stage
         raise refused(program, "a ring of one slot would be waited for by itself")
     _check_tiles(program, launch, own, sizes)
     buffers = _buffers(program, launch, own, loop, sizes, dtype, stages)
+    several = program.pairs is None and block > ROWS
     late = _late(loop)
     if _held(launch, sizes, late) > MOST_HELD * REGISTERS[block // ROWS]:
         late = ()
-    return Plan(own, loop, buffers, late, _last_uses(loop, buffers, late), block // ROWS, stages)
+    return Plan(own, loop, buffers, late, _last_uses(loop, buffers, late), block // ROWS, stages, several)
 
 
 def _buffers(
