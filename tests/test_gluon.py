@@ -27,17 +27,21 @@ def source(
     mask: str | None = None,
     stages: int = 2,
     scale: float = 0.5,
+    persistent: bool = False,
 ) -> str:
     schedule, band = get(name).in_dims(dims), masks.of(mask)
-    return gluon(schedule.under(band), {**dims, **blocks}, "float16", band, scale=scale, stages=stages).text
+    ring: dict[str, Any] = {"stages": stages, "persistent": persistent}
+    return gluon(schedule.under(band), {**dims, **blocks}, "float16", band, scale=scale, **ring).text
 
 
-def run(name: str, dims: dict[str, int], blocks: dict[str, int], mask: str | None, stages: int, seed: int) -> None:
+def run(
+    name: str, dims: dict[str, int], blocks: dict[str, int], mask: str | None, stages: int, seed: int, again: bool
+) -> None:
     schedule, band, scale, heads = get(name).in_dims(dims), masks.of(mask), 0.5, 2
     arguments: dict[str, Any] = {"M": 10**9, "mask": band, **dims}
     counted = ps.count(name, blocks=blocks, **arguments)
     allowed = None if band is None else band.allowed(*schedule.problem.grid(dims))
-    text = source(name, dims, blocks, mask, stages, scale)
+    text = source(name, dims, blocks, mask, stages, scale, again)
     many = [schedule.problem.random_inputs(counted.dims, seed + head, schedule.kept, allowed) for head in range(heads)]
     order = [tensor for tensor in schedule.program.tensors if tensor in schedule.program.inputs]
     inputs = {tensor: np.stack([one[tensor] for one in many]) for tensor in order}
@@ -87,14 +91,14 @@ def test_drawn_kernels_move_the_words_of_the_count_give_the_reference_and_have_n
     name: str, seed: int, data: st.DataObject
 ) -> None:
     dims, blocks, mask, stages = drawn(data, name)
-    run(name, dims, blocks, mask, stages, seed)
+    run(name, dims, blocks, mask, stages, seed, mask is None and data.draw(st.booleans()))
 
 
 @pytest.mark.parametrize("mask", [None, "causal"])
 @pytest.mark.parametrize("name", [FORWARD, BACKWARD])
 def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race(name: str, mask: str | None) -> None:
     blocks = {"B_r": 128, "B_c": 32} if name == FORWARD else {"B_r": 64, "b_c": 16, "B_c": 128, "b_r": 32}
-    run(name, {"n_q": 70, "n_k": 101, "d_k": 24, "d_v": 24}, blocks, mask, 2, 7)
+    run(name, {"n_q": 70, "n_k": 101, "d_k": 24, "d_v": 24}, blocks, mask, 2, 7, mask is None)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +115,9 @@ def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race
 )
 def test_the_interpreter_finds_what_is_left_out(change: tuple[str, str], said: str) -> None:
     dims = {"n_q": 128, "n_k": 128, "d_k": 16, "d_v": 16}
-    text = source(FORWARD, dims, {"B_r": 128, "B_c": 16})  # four heads: one of three blocks has two tiles
+    text = source(
+        FORWARD, dims, {"B_r": 128, "B_c": 16}, persistent=True
+    )  # four heads: one of three blocks has two tiles
     broken = text.replace(*change)
     assert broken != text
     inputs = get(FORWARD).in_dims(dims).problem.random_inputs(dims, 3, (), None)

@@ -67,7 +67,7 @@ class Consumer(Rows):
         """The lines that every role begins with: the head, the number of the block, the limits of a mask."""
         self._lines = []
         number = self.number
-        if self._plan.several:
+        if self._plan.persistent:
             self._say(1, f"tiles = {self._count(self._plan.own)}")
             self._say(1, "for tile in range(tl.program_id(0), tiles * heads, tl.num_programs(0)):")
             self._say(2, f"head, {number}, turn = tile // tiles, tile % tiles, tile // tl.num_programs(0)")
@@ -83,17 +83,17 @@ class Consumer(Rows):
     @property
     def depth(self) -> int:
         """The depth of a tile's statements."""
-        return 2 if self._plan.several else 1
+        return 2 if self._plan.persistent else 1
 
     @property
     def turn(self) -> str:
         """The phase of the barriers of what stays."""
-        return "turn & 1" if self._plan.several else "0"
+        return "turn & 1" if self._plan.persistent else "0"
 
     def slot(self, number: str) -> str:
         """The slot of a ring, and the phase of its barriers, for a tile that is streamed."""
         (low, _), stages = self.limits(), self._plan.stages
-        turn = f"(filled + {number})" if self._plan.several else number if low == "0" else f"({number} - {low})"
+        turn = f"(filled + {number})" if self._plan.persistent else number if low == "0" else f"({number} - {low})"
         return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
 
     @property
@@ -115,7 +115,7 @@ class Consumer(Rows):
         if late:
             number = self._names.new(node.range.name)
             self._say(depth, f"{number} = {low}")
-            self._say(depth, self.slot(number) if self._plan.several else "slot, phase = 0, 0")
+            self._say(depth, self.slot(number) if self._plan.persistent else "slot, phase = 0, 0")
             self._iteration(node, Piece(low, low), depth, number, False)
         else:
             for buffer in self._plan.buffers.values():
@@ -129,7 +129,7 @@ class Consumer(Rows):
             self._say(depth + 1, self.slot(number))
             self._iteration(node, piece, depth + 1, number, late)
         for buffer in self._plan.buffers.values():
-            if self._plan.several and not buffer.streamed:
+            if self._plan.persistent and not buffer.streamed:
                 self._say(depth, f"mbarrier.arrive({buffer.barrier}_free.index(0), count=1)")
         if late:
             self._say(depth, "last, last_phase = slot, phase")

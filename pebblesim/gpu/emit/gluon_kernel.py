@@ -24,12 +24,12 @@ LOADING_REGISTERS = 24
 class GluonKernel:
     """Writes the kernel of a launch with products."""
 
-    def __init__(self, setting: Setting, launch: Launch, name: str, stages: int) -> None:
+    def __init__(self, setting: Setting, launch: Launch, name: str, stages: int, persistent: bool) -> None:
         self._setting, self._launch, self._name = setting, launch, name
-        self._plan: Plan = plan(setting.program, launch, setting.sizes, setting.dtype, stages)
+        self._plan: Plan = plan(setting.program, launch, setting.sizes, setting.dtype, stages, persistent)
         here = {tensor: f"{tensor.name}_at" for tensor in setting.of}
         self._consumer = Consumer(replace(setting, of=here), launch, name, self._plan)
-        self._numbers = (*setting.free, *["heads"] * self._plan.several)
+        self._numbers = (*setting.free, *["heads"] * self._plan.persistent)
         nodes = [node for node in ir.walk(launch.block) if isinstance(node, ir.Read | ir.Write | ir.Init)]
         self._described = {buffer.read.tensor: buffer for buffer in self._plan.buffers.values()}
         self._addresses = [
@@ -72,7 +72,7 @@ class GluonKernel:
         own = self._plan.own
         block, total = ROWS * self._plan.warpgroups, self._setting.size(own.dim)
         grid = f"triton.cdiv({total}, {block}), heads"
-        if self._plan.several:
+        if self._plan.persistent:
             lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
             grid = f"min(triton.cdiv({total}, {block}) * heads, most), 1"
         arguments = ", ".join([*self._tiles, *self._addresses, *self._numbers])
@@ -97,7 +97,7 @@ class GluonKernel:
         return names
 
     def _is_freed(self, buffer: Buffer) -> bool:
-        return buffer.streamed or self._plan.several
+        return buffer.streamed or self._plan.persistent
 
     def _rows(self) -> str:
         parameters = ", ".join(["w: gl.constexpr", *self._shared, *self._addresses, *self._numbers])
@@ -118,7 +118,7 @@ class GluonKernel:
             if not buffer.streamed:
                 rows = f"({number} * {buffer.slots} + w) * {ROWS}"
                 each = buffer.slot_bytes(self._setting.dtype)
-                if self._plan.several:
+                if self._plan.persistent:
                     lines.append(f"    mbarrier.wait({buffer.barrier}_free.index(0), {turn} ^ 1)")
                 lines += [
                     f"    mbarrier.expect({buffer.barrier}_full.index(0), {each * buffer.slots})",
@@ -219,6 +219,8 @@ def tiles_of(tensor, rows, width):
     )
 
 
-def writer(setting: Setting, launch: Launch, name: str, stages: int) -> GluonKernel | Writer:
+def writer(setting: Setting, launch: Launch, name: str, stages: int, persistent: bool) -> GluonKernel | Writer:
     """Return the writer of a launch; a kernel without products is written as in the Triton reading."""
-    return GluonKernel(setting, launch, name, stages) if multiplies(launch) else Writer(setting, launch, name)
+    if multiplies(launch):
+        return GluonKernel(setting, launch, name, stages, persistent)
+    return Writer(setting, launch, name)

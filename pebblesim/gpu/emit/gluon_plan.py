@@ -88,8 +88,8 @@ class Plan:
         last: for each ring, the product that uses a slot last.
         warpgroups: how many have sums.
         stages: slots of a ring.
-        several: whether a block has several tiles of the grid, one after the other, as many blocks as multiprocessors.
-            What the next one needs arrives while one ends. Under a mask tiles differ, and each has its own block.
+        persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
+            the other: what the next one needs arrives while one ends.
     """
 
     own: ir.Range
@@ -99,7 +99,7 @@ class Plan:
     last: Mapping[Buffer, ir.Compute]
     warpgroups: int
     stages: int
-    several: bool
+    persistent: bool
 
     @property
     def rings(self) -> list[Buffer]:
@@ -113,7 +113,7 @@ class Plan:
     def shared(self, dtype: str) -> int:
         """Bytes of shared memory: the slots, and a word of 8 bytes for each barrier."""
         owners = [buffer for buffer in self.buffers.values() if not buffer.vector]
-        barriers = sum(2 * buffer.slots if buffer.streamed else 1 + self.several for buffer in owners)
+        barriers = sum(2 * buffer.slots if buffer.streamed else 1 + self.persistent for buffer in owners)
         return sum(buffer.slots * buffer.slot_bytes(dtype) for buffer in self.buffers.values()) + 8 * barriers
 
 
@@ -131,7 +131,9 @@ def multiplies(launch: Launch) -> bool:
     return any(isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul) for node in ir.walk(launch.body))
 
 
-def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Plan:
+def plan(
+    program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stages: int, persistent: bool = False
+) -> Plan:
     """Find the plan of a launch with products.
 
     Raises:
@@ -148,11 +150,10 @@ def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stage
         raise refused(program, "a ring of one slot would be waited for by itself")
     _check_tiles(program, launch, own, sizes)
     buffers = _buffers(program, launch, own, loop, sizes, dtype, stages)
-    several = program.pairs is None and block > ROWS
     late = _late(loop)
     if _held(launch, sizes, late) > MOST_HELD * REGISTERS[block // ROWS]:
         late = ()
-    return Plan(own, loop, buffers, late, _last_uses(loop, buffers, late), block // ROWS, stages, several)
+    return Plan(own, loop, buffers, late, _last_uses(loop, buffers, late), block // ROWS, stages, persistent)
 
 
 def _buffers(
