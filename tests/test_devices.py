@@ -322,10 +322,13 @@ def check_knapsack(team: Team) -> None:
     sharing, pairs = team.heads // team.kv_heads, itertools.product(range(team.n_q), range(team.n_k))
     allowed = sum(may_see(team, i, j) for i, j in pairs)
     rows, keys = sharing * -(-team.n_q // team.P), -(-team.n_k // team.P)
+    later = 0
+    if team.causal and team.n_q == team.n_k:  # of own rows and own keys
+        later = sharing * sum(j > i for i in range(keys) for j in range(keys))
     one: dict[int, int] = {}
     for i, j in itertools.product(range(rows, sharing * team.n_q + 1), range(keys, team.n_k + 1)):
         words = row * (i - rows) + key * (j - keys)
-        one[words] = max(one.get(words, 0), min(i * j, sharing * allowed))
+        one[words] = max(one.get(words, 0), min(i * j - later, sharing * allowed))
     table = {0: 0}
     for _ in range(team.kv_heads):
         added: dict[int, int] = {}
