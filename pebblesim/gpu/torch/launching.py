@@ -8,6 +8,8 @@ from collections.abc import Hashable, Iterable
 from functools import lru_cache, partial
 from typing import Any
 
+import torch
+
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS
@@ -119,8 +121,6 @@ def compute(
     Returns:
         L, (batch · kv_heads, n_q · shared), of a forward pass; else None.
     """
-    import torch
-
     Q = tensors["Q"]
     if Q.is_cuda and Q.device.index != torch.cuda.current_device():
         with torch.cuda.device(Q.device):
@@ -138,7 +138,7 @@ def compute(
             if found[name] is not each:  # sums in float32
                 each.copy_(found[name].view(each.shape))
         if way == "forward":
-            lse = _joined(torch, lse, found["L"], part, batch, kv_heads)
+            lse = _joined(lse, found["L"], part, batch, kv_heads)
     for name, each in results.items():
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
@@ -176,7 +176,7 @@ def _of_part(tensors: dict[str, Any], part: Part, shared: int, kv_heads: int) ->
     return found
 
 
-def _joined(torch: Any, whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any:
+def _joined(whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any:
     """L of all heads, with that of a part filled in."""
     if made.shape[0] == batch * kv_heads:
         return made
@@ -219,8 +219,6 @@ def loaded_for(
         given: Q, K and V that kernels can read where they are.
         results, pattern, scale, workspace: as for `compute`.
     """
-    import torch
-
     choice, module, _ = _prepared(torch, "forward", given, results, pattern, scale, workspace)
     small = choice.forecast.rounds == 1 and choice.bytes <= LEAST_ROOM
     return module.run if small and module.only_launches else None
@@ -257,8 +255,6 @@ def card_of(device: Any) -> cards.Card:
     """The card of a device, with the rates that forecasts need; on the CPU that of a plan."""
     if device.type != "cuda":
         return cards.card(CARD)
-    import torch
-
     return cards.of_device(torch.cuda.get_device_properties(device))
 
 
