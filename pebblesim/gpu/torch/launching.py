@@ -70,11 +70,11 @@ def _specialised(argument: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def loaded(
-    tiling: Tiling, widths: Dims, even: bool, far: bool, dtype: str, pattern: Pattern, scale: float
+    tiling: Tiling, widths: Dims, even: bool, far: bool, dense: bool, dtype: str, pattern: Pattern, scale: float
 ) -> tuple[Any, tuple[str, ...]]:
     """The module that launches the kernels of a tiling for all lengths, and the names of the tensors it takes.
 
-    `even`: for lengths that the tiles divide; `far`: see `triton`.
+    `even`: for lengths that the tiles divide; `far`, `dense`: see `triton`.
     """
     n = 2**14 if even else 2**14 - 1
     program = program_of(tiling, pattern.masked)
@@ -90,6 +90,7 @@ def loaded(
         far=far,
         softcap=pattern.softcap,
         shared=pattern.shared,
+        dense=dense,
     )
     module = module_of(source.text)
     module.only_launches = not re.search(r"(fill|copy)_\(", source.text)  # and nothing else on the GPU
@@ -201,8 +202,11 @@ def _prepared(
     dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
     dtype = str(Q.dtype).removeprefix("torch.")
     choice = fitting(torch, way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device)
-    far = any(_extent(each, pattern.shared) >= FAR for each in (*given.values(), *results.values()) if each.dim() == 4)
-    return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dtype, pattern, scale)
+    matrices = [(name, each) for name, each in (*given.items(), *results.items()) if each.dim() == 4]
+    far = any(_extent(each, pattern.shared) >= FAR for _, each in matrices)
+    alone = [each for name, each in matrices if pattern.shared == 1 or name not in OF_QUERIES]
+    dense = all(each.stride(2) == each.shape[3] for each in alone)
+    return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, pattern, scale)
 
 
 def _extent(x: Any, shared: int) -> int:
