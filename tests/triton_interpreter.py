@@ -235,6 +235,7 @@ def run(
     pairs: tuple[int, int] | None = None,
     shift: np.ndarray | None = None,
     band: np.ndarray | None = None,
+    others: dict[str, Any] | None = None,
     strides: dict[str, tuple[int, ...]] | None = None,
     results: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
 ) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
@@ -243,6 +244,7 @@ def run(
     `inputs`: an array for each argument, (heads, …), in the order of the arguments. `pairs`: rows and columns of
     tables; what is moved beside them, in tiles that are filled up, is by ("read" or "written", "beside"), too. `shift`:
     the gradient of L, if it is an argument. `band`: the allowed pairs, if tables have only the tiles of a band.
+    `others`: stand-ins for other modules that the text imports.
     `strides`: of inputs that have some; `results`: shapes and strides of the matrices that are to be written.
     """
     arrays: list[tuple[str, Array]] = []
@@ -259,7 +261,8 @@ def run(
 
     module = ModuleType("kernels")
     triton = SimpleNamespace(jit=_kernel, language=LANGUAGE, cdiv=lambda x, y: -(-x // y))
-    with _modules(torch=SimpleNamespace(empty=empty, **TYPES), triton=triton, **{"triton.language": LANGUAGE}):
+    modules = {"torch": SimpleNamespace(empty=empty, **TYPES), "triton": triton, "triton.language": LANGUAGE}
+    with _modules(**modules, **(others or {})):
         exec(compile(text, "kernels", "exec"), module.__dict__)
         given = [Array(x, _type(x, dtype), (strides or {}).get(name)) for name, x in inputs.items()]
         arrays += zip(inputs, given, strict=True)

@@ -19,9 +19,10 @@ scores. So the logarithms of sums, L, are to base 2 in memory, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Protocol
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.gpu.emit.identifiers import Identifiers
@@ -57,6 +58,20 @@ class Source:
 
     kernels: tuple[Kernel, ...]
     text: str
+
+
+class Writes(Protocol):
+    """The writer of the kernel of a launch."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel, of which `text` is the source."""
+
+    def text(self) -> str:
+        """The source of the kernel."""
+
+    def call(self, options: str) -> list[str]:
+        """The lines that launch it, in `run`."""
 
 
 def triton(
@@ -110,44 +125,68 @@ def triton(
     check_alike(program)
     scale = 1.0 if softcap and scale is None else scale
     made = launches(program, masked=True, repeated=True)
-    setting = replace(_setting(program, made, sizes, dtype, mask, scale, far, shared), softcap=softcap)
-    free = setting.free
+    if shared and not isinstance(mask, KeyRanges):
+        made = [launch for launch in made if not for_no_pair(launch)]
+    setting = replace(setting_of(program, made, sizes, dtype, mask, scale, far, shared), softcap=softcap)
+    return module(setting, made, Writer, apart or {}, (warps, stages))
+
+
+def for_no_pair(launch: Launch) -> bool:
+    """Whether a launch is for tiles without an allowed pair."""
+    return any(loop.when is not None and loop.when.none for loop in launch.grid)
+
+
+def module(
+    setting: Setting,
+    made: list[Launch],
+    writer: Callable[[Setting, Launch, str], Writes],
+    apart: Mapping[str, tuple[int, ...]],
+    otherwise: tuple[int, int],
+    imports: str = "",
+    common: Callable[[list[Writes]], str] = lambda writers: "",
+) -> Source:
+    """Write the kernels of launches, and a `run` that launches them.
+
+    Args:
+        setting: facts of all kernels.
+        made: the launches.
+        writer: makes what writes a launch, by a name.
+        apart, otherwise: warps and stages of some launches, by name, and of the others.
+        imports, common: text for the beginning, and behind it what several kernels use.
+    """
+    program, free = setting.program, setting.free
     names = Identifiers(TAKEN.split())
-    kernels, texts, calls = [], [], []
+    writers, texts, calls = [], [], []
     around: ir.Loop | None = None
     for launch in made:
-        if shared and not isinstance(mask, KeyRanges) and any(loop.when and loop.when.none for loop in launch.grid):
-            continue  # of tiles without an allowed pair
         if launch.kind == "fill":
             (node,) = launch.body
             assert isinstance(node, ir.Init)
             calls.append(f"    {setting.of[node.tensor]}.fill_({constant(node.value)})")
             continue
-        writer = Writer(setting, launch, names.new(launch.name))
-        texts.append(writer.text())
-        kernels.append(writer.kernel)
+        writers.append(writer(setting, launch, names.new(launch.name)))
+        texts.append(writers[-1].text())
         if launch.around is not None and launch.around is not around:
             whole = setting.size(launch.around.range.dim)
             calls.append(f"    for start in range(0, {whole}, at_once):")
             calls.append(f"        rows = min(at_once, {whole} - start)")
         around = launch.around
-        own = ", ".join(map("{}={}".format, OPTIONS, of_launch(apart or {}, launch.name, (warps, stages))))
-        depth = "    " if around is None else "        "
-        called = f"{writer.kernel.name}[({writer.programs}, heads)]"
-        calls.append(f"{depth}{called}({', '.join(writer.arguments)}, {own})")
+        own = ", ".join(map("{}={}".format, OPTIONS, of_launch(apart, launch.name, otherwise)))
+        calls += [("" if around is None else "    ") + line for line in writers[-1].call(own)]
         if _shifted(program, launch) is not None:
             rows = setting.size(program.tensors[SHIFTED].shape[0])
             shifted = f"{setting.of[program.tensors[SHIFTED]]}[:, :{rows}].sub_({SHIFT})"
             calls += [f"    if {SHIFT} is not None:", f"        {shifted}"]
-    fixed = ", ".join(f"{name} = {sizes[name]}" for name in (*program.dims, *program.blocks) if name not in free)
+    numbers = (name for name in (*program.dims, *program.blocks) if name not in free)
+    fixed = ", ".join(f"{name} = {setting.sizes[name]}" for name in numbers)
     lines = [
-        f'"""{program.name}: {fixed}, {dtype} words; written by pebblesim."""',
+        f'"""{program.name}: {fixed}, {setting.dtype} words; written by pebblesim."""',
         "",
         "import torch",
         "import triton",
         "import triton.language as tl",
-        "",
-        "\n\n".join(["", *texts]).strip("\n"),
+        imports,
+        "\n\n".join([common(writers), *texts]).strip("\n"),
         "",
         "",
         *_run(setting, made),
@@ -155,7 +194,7 @@ def triton(
         "    return {" + ", ".join(f'"{name}": {setting.of[program.tensors[name]]}' for name in program.outputs) + "}",
         "",
     ]
-    return Source(tuple(kernels), "\n".join(lines))
+    return Source(tuple(each.kernel for each in writers), "\n".join(lines))
 
 
 def divided(program: ir.Program, sizes: ir.Sizes) -> bool:
@@ -174,7 +213,7 @@ def far_away(program: ir.Program, sizes: ir.Sizes) -> bool:
     )
 
 
-def _setting(
+def setting_of(
     program: ir.Program,
     made: list[Launch],
     sizes: ir.Sizes,
@@ -182,8 +221,9 @@ def _setting(
     mask: Band | None,
     scale: float | None,
     far: bool | None,
-    shared: int,
+    shared: int = 0,
 ) -> Setting:
+    """The facts that the kernels of a program share."""
     free = free_dimensions(program, made)
     names = Identifiers([*TAKEN.split(), *free])
     return Setting(

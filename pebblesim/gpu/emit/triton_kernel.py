@@ -68,6 +68,10 @@ class Writer(Grid):
         before, behind = self.kernel.numbers
         return [*before, *tensors, *(ARGUMENTS if self._ranged else ()), *behind]
 
+    def call(self, options: str) -> list[str]:
+        """The lines that launch it, in `run`."""
+        return [f"    {self._name}[({self.programs}, heads)]({', '.join(self.arguments)}, {options})"]
+
     def text(self) -> str:
         """The source of the kernel."""
         strides = self._strides(self._tensors.values())
