@@ -6,7 +6,7 @@ Lengths and widths are from 1 to 64, or powers of two up to 2^20; a third of the
 schedule gets blocks by chance, twice; M is what one of these games holds at its peak, so that this game is just
 possible, and the least of all that fit into M must not be below the bound. For one rectangle in a hundred all schedules
 get their best blocks, too. Behind the table are two games of one query, whose words a schedule reaches within 1 %. The
-exit status is 1 if a bound exceeds what a schedule moves. Ctrl-C ends a run with the table of what was drawn until then.
+exit status is 1 if a bound exceeds what a schedule moves. Ctrl-C ends a run with what was drawn until then.
 """
 
 from __future__ import annotations
