@@ -293,7 +293,9 @@ def test_no_line_crosses_the_text_at_a_crossing() -> None:
         for other, at in (("large-cache", 2**13), ("row-stationary", 900))
     ]
     found = SimpleNamespace(along="M", crossings=crossings, title="a title")
-    data: Any = SimpleNamespace(crossover=found, at=M, io=io, theta=[], lower=[3 * 10**9 // isqrt(m) for m in M])
+    data: Any = SimpleNamespace(
+        crossover=found, at=M, io=io, theta=[], lower=[3 * 10**9 // isqrt(m) for m in M], own=[]
+    )
     figure = Figure(figsize=(7.5, 5), layout="constrained")
     FigureCanvasAgg(figure)
     ax = io_over_M(data, figure.subplots())
