@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/drawn_rectangles.py --seed 23 --number 10000
 
-Lengths and widths are from 1 to 64, or powers of two up to 2^20; a third of the problems that take masks has one. Each
+Lengths and widths are from 1 to 64, or powers of two up to 2^20; about one in four has a mask. Each
 schedule gets blocks by chance, twice; M is what one of these games holds at its peak, so that this game is just
 possible, and the least of all that fit into M must not be below the bound. For one rectangle in a hundred all schedules
 get their best blocks, too. Behind the table are two games of one query, whose words a schedule reaches within 1 %. The
