@@ -28,7 +28,6 @@ from .counting.count import Counted as Counted, count as count
 from .dags.formats import load_graph as load_graph, save_graph as save_graph
 from .dags.generators import generate as generate
 from .dags.judging import judge as judge
-from .dags.own import OwnBound as OwnBound
 from .dags.own_bounds import bound as bound
 from .dags.search import Pebbling as Pebbling, pebble as pebble
 from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as referee
@@ -52,6 +51,7 @@ from .language import (
 )
 from .language.problems import Problem as Problem, Theta as Theta, problem as problem
 from .language.registry import Schedule as Schedule, schedule as schedule
+from .lower_bounds.own import OwnBound as OwnBound
 from .parallel.devices import Devices as Devices, devices as devices
 from .sparse_backward.backward import backlite as backlite
 from .sparse_backward.inputs import load_head as load_head, synthetic_head as synthetic_head

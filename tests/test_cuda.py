@@ -19,9 +19,11 @@ from hypothesis import given, strategies as st
 
 from pebblesim.analysis.count import count
 from pebblesim.core.errors import Infeasible
+from pebblesim.gpu import host
 from pebblesim.gpu.cases import case
 from pebblesim.gpu.device import BOUND
-from pebblesim.gpu.emit.cuda import WORKERS, Source, cuda, prelude
+from pebblesim.gpu.emit.cuda import Source, cuda, prelude
+from pebblesim.gpu.emit.cuda_places import WORKERS
 from pebblesim.gpu.host import Simulated, compiler
 from pebblesim.gpu.rounding import rounding
 from pebblesim.language import Block, Machine, Tensor, program as ir, relu
@@ -350,6 +352,26 @@ def test_a_word_outside_its_tile_or_tensor_is_seen(tmp_path: Path) -> None:
         folder.mkdir()
         _, (seen, _) = run_one(text, source, folder, schedule, m=9, k=9, n=9, b=9)
         assert seen[0].faults > 0
+
+
+def test_a_word_outside_of_memory_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a word would be another array's, or the allocator's."""
+    rooms = []
+
+    def between_guards(words: int) -> Any:
+        rooms.append(np.full(words + 256, np.nan, np.float32))
+        return rooms[-1][128 : 128 + words]
+
+    monkeypatch.setattr(host, "_aligned", between_guards)
+    schedule = SCHEDULES["matmul-tiled"]
+    source = cuda(schedule.program)
+    for number, wrong in enumerate(("i + 1", "i - 1")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        text = source.text.replace("part(C_pitch, i,", f"part(C_pitch, {wrong},")
+        _, (seen, _) = run_one(text, source, folder, schedule, m=9, k=9, n=9, b=9)
+        assert seen[0].faults > 0
+    assert all(np.isnan(room[:128]).all() and np.isnan(room[-128:]).all() for room in rooms)
 
 
 def test_sizes_can_be_constants_of_the_text(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import pebblesim as ps
 from pebblesim.cli.main import app
-from pebblesim.core.errors import Infeasible, PebblesimError, UnknownName, UsageError
+from pebblesim.core.errors import BelowBound, Infeasible, PebblesimError, UnknownName, UsageError
 from pebblesim.dags import optimum_kernel, optimum_states
 from pebblesim.dags.bounds import lower_bounds
 from pebblesim.dags.comparing import rows, summary
@@ -33,7 +33,6 @@ from pebblesim.dags.optimum_bounds_kernel import to_come
 from pebblesim.dags.optimum_states import _bit_board, _number, _tree
 from pebblesim.dags.order_kernel import play
 from pebblesim.dags.orders import Task
-from pebblesim.dags.own import OWN
 from pebblesim.dags.own_bounds import bound
 from pebblesim.dags.search import FACTORS, MOST_EVENTS, NONE, _BestOrder, pebble
 from pebblesim.dags.starts import starts
@@ -41,6 +40,7 @@ from pebblesim.dags.symmetry import Digraph, Permutation, chain
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
 from pebblesim.game.referee import RULES, Referee, referee
 from pebblesim.graphs.cdag import Cdag
+from pebblesim.lower_bounds.own import OWN
 
 SEARCHED = ("hong-kung", "no-recompute", "partial")
 
@@ -733,6 +733,77 @@ def test_a_bound_of_ones_own_counts_among_those_of_its_problem_and_says_whose_it
     finally:
         for name in ("bold", "one_shot"):
             OWN.pop(name)
+
+
+def test_a_bound_of_ones_own_stands_in_gaps_tables_and_latex() -> None:
+    sizes = {"m": 30, "k": 30, "n": 30}
+    before = ps.gaps("matmul", M=[50, 500], **sizes)
+    printed = f"{before}{before.latex()}"  # bounds are computed when they are asked for
+
+    @bound(problem="matmul")
+    def bold(m: int, k: int, n: int, M: int) -> int:
+        return 9000 if (m, M) == (30, 50) else 0  # no graph and no count contradicts it
+
+    @bound(problem="matmul")
+    def bolder(m: int, k: int, n: int, M: int) -> int:
+        return 10**6 if (m, M) == (30, 200) else 0
+
+    try:
+        after = ps.gaps("matmul", M=[50, 500], **sizes)
+        (small, large), (known, same) = after.rows, before.rows
+        assert small.every_way.name == small.lower_bound.name == "bold"
+        assert known.every_way.value < 9000 <= small.io == known.io
+        assert small.gap == pytest.approx(small.io / 9000) and small.gap < known.gap
+        assert (large.gap, large.every_way) == (same.gap, same.every_way)
+        assert "bold: a user's own, without proof: at most each of" in str(after)
+        assert r"(\text{bold, a user's own})" in after.latex()
+        assert "bold" not in printed
+
+        compared = ps.compare("matmul", M=50, **sizes)
+        assert compared.lower_bound.value == 9000
+        latex = ps.bounds("matmul", M=50, **sizes).latex()
+        assert r"Q_{\text{bold}} & \ge 9000 & \quad \text{at m = 30, k = 30, n = 30, M = 50, a user's own" in latex
+        with pytest.raises(BelowBound, match=r"bolder gives 1,000,000 words for matmul .* M = 200, where .* moves"):
+            _ = ps.compare("matmul", M=200, **sizes)[0].gap
+    finally:
+        for name in ("bold", "bolder"):
+            OWN.pop(name)
+
+
+def test_a_bound_of_ones_own_stands_in_pictures() -> None:
+    """By its name: among the bars, in the strip below a gap, and in the legend of the lower bound."""
+    from matplotlib.figure import Figure
+
+    from pebblesim.api.crossover import sweep
+    from pebblesim.views.plots import bounds as bars, crossover as curves, gaps as gaps_over_M, skislope
+
+    sizes = {"m": 12, "k": 12, "n": 12}
+
+    @bound(problem="matmul")
+    def bold(m: int, k: int, n: int, M: int) -> int:
+        return 1000 if m == 12 and 16 <= M <= 32 else 0
+
+    def drawn(draw: Callable[[Any], Any]) -> str:
+        ax = Figure().subplots()
+        draw(ax)
+        legend = ax.legend()
+        words = [each.get_text() for each in (*ax.texts, *legend.get_texts(), *ax.get_yticklabels())]
+        return "; ".join(words)
+
+    try:
+        assert "bold, a user's own" in drawn(lambda ax: bars.bounds(ps.bounds("matmul", M=20, **sizes), ax))
+        result = ps.gaps("matmul", M=[16, 20, 25, 30, 40], **sizes)
+        text = drawn(lambda ax: gaps_over_M.gaps(result, ax, ["bold"]))
+        assert "with all bounds, bold, a user's own" in text and "without bold" in text and "; bold;" in f"; {text};"
+        assert "bold" in gaps_over_M.names_of_bounds(result)
+        assert gaps_over_M.gap_without(result.rows[0], ["bold"]) > result.rows[0].gap
+        assert "lower bound for any schedule, with a user's bold" in drawn(
+            lambda ax: skislope.skislope(result.rows, ax)
+        )
+        found = sweep(ps.crossover("matmul-tiled", "matmul-streamed", **sizes), points=40)
+        assert "lower bound for any schedule, with a user's bold" in drawn(lambda ax: curves.io_over_M(found, ax))
+    finally:
+        OWN.pop("bold")
 
 
 def test_a_bound_of_ones_own_that_a_schedule_goes_below_is_refused() -> None:

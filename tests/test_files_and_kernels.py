@@ -1,8 +1,10 @@
 """The parts of the machine that all of the package uses: files, functions in machine code, memory."""
 
 import ast
+import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 from numba.core.caching import FunctionCache
 
+from pebblesim.core import jit
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
 from pebblesim.graphs import memory
@@ -145,6 +148,29 @@ def called_with_constants(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "called_with_constants", raising=False)
     return import_module("called_with_constants")
+
+
+class Terminal(io.StringIO):
+    """A stream that takes itself for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_is_told_before_something_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for all functions, not at all if they come from disk, and never in a pipe."""
+    (tmp_path / "told_kernels.py").write_text(CONSTANTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    said = []
+    for stream, again in ((io.StringIO(), True), (Terminal(), True), (Terminal(), False)):
+        if again:
+            shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        monkeypatch.delitem(sys.modules, "told_kernels", raising=False)
+        monkeypatch.setattr(jit, "_TOLD", [])
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert import_module("told_kernels").total(3) == 4 + 2 + 3
+        said.append(stream.getvalue())
+    assert said == ["", "compiling machine code: up to a minute, once after each installation or update …\n", ""]
 
 
 def test_a_function_is_compiled_once_for_all_constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

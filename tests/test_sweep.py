@@ -30,11 +30,11 @@ from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
 from pebblesim.core.sizes import parse_words, several
 from pebblesim.core.tables import Table
 from pebblesim.counting.run import Run
-from pebblesim.dags.own import OWN
 from pebblesim.language import masks
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.program import fingerprint
 from pebblesim.language.registry import SCHEDULES, get
+from pebblesim.lower_bounds.own import OWN
 from pebblesim.sweeps import definitions, rows as sweep_rows
 
 COMMAND = [sys.executable, "-m", "pebblesim", "sweep"]

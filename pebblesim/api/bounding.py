@@ -14,7 +14,6 @@ from pebblesim.counting.arguments import AnyMask
 from pebblesim.counting.compare import compare
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.held import hold_theta
-from pebblesim.dags.own import OWN
 from pebblesim.language.catalogue import is_built_in
 from pebblesim.language.masks import Mask, of_heads
 from pebblesim.language.problems import Problem, Theta, problem
@@ -30,6 +29,7 @@ from pebblesim.lower_bounds.bounds import (
     least_of_ways,
     lower_bounds,
 )
+from pebblesim.lower_bounds.own import own_bounds
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,9 @@ class Bounds(Result):
                 (named, rf"\ge {in_latex(form.expr)}", rf"\text{{for }} {domain_in_latex(form.domain)}{way}")
                 for form in each.forms
             ]
+            if each.own:  # words at these sizes are all that is known of it
+                says = text_in_latex(f"at {listed(self.sizes)}, a user's own, without proof")
+                rows.append((named, rf"\ge {each.value}", rf"\quad {says}"))
         return align(rows)
 
     def summary(self) -> list[str]:
@@ -190,7 +193,7 @@ def _bounds(
     solves: Problem, sizes: Mapping[str, int], M: int, algorithm: Schedule | None, allowed: Mask | int | None
 ) -> Bounds:
     formulation = None if algorithm is None else Formulation.of(algorithm)
-    own = [] if allowed is not None else _own(solves, sizes, M)
+    own = [] if allowed is not None else own_bounds(solves, sizes, M)
     lower = [*lower_bounds(solves, sizes, M, formulation, allowed), *own]
     ways = (
         {way: largest([bound, *own]) for way, bound in best_of_ways(solves, sizes, M, allowed).items()}
@@ -252,13 +255,3 @@ def _together(each: Sequence[Bounds]) -> Bounds:
         best=added_up([one.best for one in each]),
         theta_value=sum((one.theta_value or Decimal(0) for one in each), Decimal(0)) if first.theta else None,
     )
-
-
-def _own(solves: Problem, sizes: Mapping[str, int], M: int) -> list[LowerBound]:
-    """Return users' bounds on a problem in these dims, for all pairs, that are claimed with recomputation."""
-    where = f"{solves.name} at M = {M}"
-    return [
-        LowerBound(own.name, own.words(where, **sizes, M=M), own.source, None)
-        for own in OWN.values()
-        if own.problem == solves.name and "hong-kung" in own.rules and set(problem(own.problem).dims) == set(sizes)
-    ]

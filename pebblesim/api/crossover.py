@@ -25,7 +25,7 @@ from pebblesim.core.sizes import LARGEST, axis, whole
 from pebblesim.counting.heads import Heads
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
-from pebblesim.lower_bounds.bounds import best
+from pebblesim.lower_bounds.own import best_with_own
 
 PAIRS = (("small-cache", "large-cache"), ("small-cache-streamed", "row-stationary"))
 """Pairs that are compared by default: the paper's two algorithms, and ours."""
@@ -251,7 +251,7 @@ def regimes(
     """
 
     def name(M: int) -> str:
-        return best(problem, dims, M).name
+        return best_with_own(problem, dims, M).name
 
     low, now = 1, name(1)
     yield low, now
@@ -297,6 +297,7 @@ class Sweep:
         io: for each schedule its I/O at each, None where it is not feasible.
         theta: the expression inside Θ at each; empty if the problem states none.
         lower: the lower bound for all ways of computing at each.
+        own: users' own bounds among these, by name.
     """
 
     crossover: Crossover
@@ -304,6 +305,7 @@ class Sweep:
     io: Mapping[str, Sequence[int | None]]
     theta: Sequence[float]
     lower: Sequence[int]
+    own: Sequence[str] = ()
 
 
 def sweep(result: Crossover, points: int = 160) -> Sweep:
@@ -321,12 +323,14 @@ def sweep(result: Crossover, points: int = 160) -> Sweep:
     steps = sorted({round(low * (high / low) ** (i / (points - 1))) for i in range(points)})
     cases = [result.sizes(at) for at in steps]
     theta = solves.in_dims(cases[0][0]).theta
+    lower = [best_with_own(solves.in_dims(dims), dims, M) for dims, M in cases]
     return Sweep(
         result,
         steps,
         {name: [_words(get(name).in_dims(dims), dims, M) for dims, M in cases] for name in result.schedules},
         [] if theta is None else [float(theta.value({**dims, "M": M})) for dims, M in cases],
-        [best(solves.in_dims(dims), dims, M).value for dims, M in cases],
+        [bound.value for bound in lower],
+        list(dict.fromkeys(bound.name for bound in lower if bound.own)),
     )
 
 

@@ -72,7 +72,8 @@ class Gaps(Result):
         ways = [f"its way, {way}: {', '.join(schedules)}" for way, schedules in self.ways.items()]
         worst = f"largest gap: {self.worst.gap:.3f} at M = {self.worst.M:,} ({self.worst.schedule})"
         on_bounds = [self.worst.on_bounds] if self.worst.on_bounds else []
-        return [f"{self.problem}: {sizes}", table, *ways, worst, *on_bounds]
+        own = dict.fromkeys(row.every_way.source for row in self.rows if row.every_way.own)
+        return [f"{self.problem}: {sizes}", table, *ways, worst, *on_bounds, *own]
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.parts()))
@@ -84,8 +85,8 @@ class Gaps(Result):
         head = "$M$ & schedule & $Q$ & lower bound & gap & for its way & gap"
         rows = [
             f"{row.M:,} & {text_in_latex(row.schedule)} & {row.io:,} & "
-            f"{row.every_way.value:,} ({text_in_latex(row.every_way.name)}) & {row.gap:.3f} & "
-            f"{row.lower_bound.value:,} ({text_in_latex(row.lower_bound.name)}) & {row.gap_of_way:.3f}"
+            f"{row.every_way.value:,} ({text_in_latex(row.every_way.label)}) & {row.gap:.3f} & "
+            f"{row.lower_bound.value:,} ({text_in_latex(row.lower_bound.label)}) & {row.gap_of_way:.3f}"
             for row in self.rows
         ]
         lines = " \\\\\n".join(f"  {row}" for row in (head, *rows))

@@ -178,6 +178,32 @@ class Region:
         numerator, _ = self._fraction(larger - smaller)
         return {m: c for m, c in numerator.items() if c > 0}, {m: -c for m, c in numerator.items() if c < 0}
 
+    def divided(self, larger: sympy.Expr, smaller: sympy.Expr, factor: int) -> tuple[list[Region], list[Region]]:
+        """Return parts of the region in which larger ≥ factor·smaller, and parts that cover the rest of the region."""
+        try:
+            positive, negative = self.difference(larger, factor * smaller)
+        except NotComparable:
+            return [], [self]
+        if not negative:
+            return [self], []
+        if not positive:
+            return [], [self]
+        # Either one term of `larger` alone exceeds all terms of `smaller`, or one of those exceeds it.
+        inside: list[Region] = []
+        outside = [self]
+        for m, c in positive.items():
+            remaining: list[Region] = []
+            for part in outside:
+                whole = part
+                for k, e in negative.items():
+                    share = len(negative) * e / c
+                    if not whole.exceeds((m, 1 / share), k):
+                        remaining.append(whole.limited((k, share), m))
+                    whole = whole.limited((m, 1 / share), k)
+                inside.append(whole)
+            outside = remaining
+        return inside, outside
+
     def _fraction(self, expr: sympy.Expr) -> tuple[Sum, Sum]:
         """Return numerator and denominator as sums of monomials; the denominator is positive."""
         one: Sum = {self.one: Fraction(1)}

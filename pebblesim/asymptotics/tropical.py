@@ -22,7 +22,8 @@ from fractions import Fraction
 import sympy
 
 from pebblesim.asymptotics.cones import Cone, Ray, Vector, dot, primitive
-from pebblesim.asymptotics.regions import Limit, NotComparable, Region, minus, plus
+from pebblesim.asymptotics.regions import Limit, Region, minus, plus
+from pebblesim.asymptotics.signs import above_zero, at_least_zero, terms_by_sign
 from pebblesim.asymptotics.verdicts import Piece, Verdict, Witness
 from pebblesim.core.errors import PebblesimError, UsageError
 from pebblesim.core.notation import Expression, comparisons_in, parse, written
@@ -149,7 +150,7 @@ class _Problem:
             )
         problem = _Problem(f, g, ordered, text, region)
         for expr in (f, g):
-            if problem._at_least_zero(-expr, region):
+            if at_least_zero(-expr, region):
                 raise UsageError(f"{expr} is not positive; only positive expressions can be compared.")
         return problem
 
@@ -191,7 +192,7 @@ class _Problem:
             ):
                 self._missing(f"{written(part.base)} may be 0 in a denominator")
                 return False
-            if not part.exp.is_integer and not self._at_least_zero(part.base, self.region):
+            if not part.exp.is_integer and not at_least_zero(part.base, self.region):
                 self._missing(f"{written(part.base)} may be negative under a root")
                 return False
         return True
@@ -290,7 +291,7 @@ class _Problem:
 
     def _power(self, base: sympy.Expr, power: sympy.Rational, region: Region, upper: bool) -> Cells:
         even = bool(power.p % 2 == 0 and power.q == 1)
-        if power.q != 1 and not self._at_least_zero(base, region):
+        if power.q != 1 and not at_least_zero(base, region):
             self._missing(f"{written(base)} may be negative under a root")
             return [(region, None)]
         scale = Fraction(int(power.p), int(power.q))
@@ -307,7 +308,7 @@ class _Problem:
 
     def _extreme(self, args: Iterable[sympy.Expr], region: Region, upper: bool, *, largest: bool) -> Cells:
         """Return a bound on the largest or the smallest of some expressions, some of which may have no bound."""
-        if upper and not largest and not all(self._at_least_zero(arg, region) for arg in args):
+        if upper and not largest and not all(at_least_zero(arg, region) for arg in args):
             largest = True  # the smallest may be negative with a large absolute value
         first, *rest = args
         cells = self.bound(first, region, upper=upper)
@@ -324,10 +325,10 @@ class _Problem:
         return cells
 
     def _sum(self, expr: sympy.Expr, region: Region, upper: bool, even: bool) -> Cells:
-        positive, negative = _signs(expr)
+        positive, negative = terms_by_sign(expr)
         if negative and (short := sympy.expand(expr)) != expr:  # some terms cancel after expansion
             return self.bound(short, region, upper=upper, even=even)
-        sure = all(self._at_least_zero(term, region) for term in (*positive, *negative))
+        sure = all(at_least_zero(term, region) for term in (*positive, *negative))
         if upper:
             alone = sure and region.implies(sympy.Add(*positive), sympy.Add(*negative))
             return self._extreme(positive if alone else (*positive, *negative), region, upper, largest=True)
@@ -349,7 +350,7 @@ class _Problem:
             parts: list[Region] = []
             others = [region]
         else:
-            parts, others = self._divided(region, added, taken, 2)
+            parts, others = region.divided(added, taken, 2)
         cells: Cells = []
         for part in parts:
             cells += self._extreme(positive, part, upper=False, largest=True)
@@ -357,7 +358,7 @@ class _Problem:
             if even and other.implies(taken, added, strictly=True):
                 cells += self._extreme(negative, other, upper=False, largest=True)
             elif even:
-                turned, between = self._divided(other, taken, added, 2)
+                turned, between = other.divided(taken, added, 2)
                 for part in turned:
                     cells += self._extreme(negative, part, upper=False, largest=True)
                 cells += [(part, None) for part in between]
@@ -367,41 +368,13 @@ class _Problem:
             self._missing(f"{written(expr)} may cancel unless {written(added)} ≥ {written(2 * taken)}")
         return cells
 
-    def _divided(
-        self, region: Region, larger: sympy.Expr, smaller: sympy.Expr, factor: int
-    ) -> tuple[list[Region], list[Region]]:
-        """Return parts of the region in which larger ≥ factor·smaller, and parts that cover the rest of the region."""
-        try:
-            positive, negative = region.difference(larger, factor * smaller)
-        except NotComparable:
-            return [], [region]
-        if not negative:
-            return [region], []
-        if not positive:
-            return [], [region]
-        # Either one term of `larger` alone exceeds all terms of `smaller`, or one of those exceeds it.
-        inside: list[Region] = []
-        outside = [region]
-        for m, c in positive.items():
-            remaining: list[Region] = []
-            for part in outside:
-                whole = part
-                for k, e in negative.items():
-                    share = len(negative) * e / c
-                    if not whole.exceeds((m, 1 / share), k):
-                        remaining.append(whole.limited((k, share), m))
-                    whole = whole.limited((m, 1 / share), k)
-                inside.append(whole)
-            outside = remaining
-        return inside, outside
-
     def _missing(self, reason: str) -> None:
         self.unknown[reason] = None
 
     def _ceiling(self, inner: sympy.Expr, region: Region, upper: bool) -> Cells:
-        positive = self._positive(inner, region)
+        positive = above_zero(inner, region)
         if not upper and not positive:  # if the argument may be in (-1, 0], the ceiling may be 0
-            if self._at_least_zero(inner, region):
+            if at_least_zero(inner, region):
                 return self.bound(inner, region, upper=False)
             return [(region, None)]
         cells: Cells = []
@@ -415,7 +388,7 @@ class _Problem:
     def _floor(self, inner: sympy.Expr, region: Region, upper: bool) -> Cells:
         if upper:
             cells = self.bound(inner, region, upper=True)
-            if self._at_least_zero(inner, region):
+            if at_least_zero(inner, region):
                 return cells
             larger: Cells = []
             for cell, form in cells:  # |⌊y⌋| may be as large as |y| + 1 if y is negative
@@ -424,57 +397,11 @@ class _Problem:
         one = sympy.Integer(1)
         if region.implies(inner, one):
             return self.bound(inner, region, upper=False)
-        parts, others = self._divided(region, inner, one, 1)
+        parts, others = region.divided(inner, one, 1)
         if others:
             self._missing(f"⌊{written(inner)}⌋ may be 0 unless {written(inner)} ≥ 1")
         nonzero = [cell for part in parts for cell in self.bound(inner, part, upper=False)]
         return [*nonzero, *((other, None) for other in others)]
-
-    def _at_least_zero(self, expr: sympy.Expr, region: Region) -> bool:
-        """Whether an expression is ≥ 0 at every size of a region; False if that is not proved."""
-        match expr:
-            case _ if expr.is_number or expr.is_Symbol:
-                return bool(expr.is_Symbol or expr.is_nonnegative)
-            case sympy.Pow(exp=power) if power.is_Integer and power.p % 2 == 0:
-                return True
-            case sympy.Mul(args=args) | sympy.Min(args=args):
-                return all(self._at_least_zero(arg, region) for arg in args)
-            case sympy.Pow(base=inner) | sympy.floor(args=(inner,)) | sympy.ceiling(args=(inner,)):
-                return self._at_least_zero(inner, region)
-            case sympy.Max(args=args):
-                return any(self._at_least_zero(arg, region) for arg in args)
-            case sympy.Add(args=terms):
-                if all(self._at_least_zero(term, region) for term in terms):
-                    return True
-                positive, negative = _signs(expr)
-                return region.implies(sympy.Add(*positive), sympy.Add(*negative))
-        return False
-
-    def _positive(self, expr: sympy.Expr, region: Region) -> bool:
-        """Whether an expression is > 0 at every size of a region; False if that is not proved."""
-        match expr:
-            case _ if expr.is_number or expr.is_Symbol:
-                return bool(expr.is_Symbol or expr.is_positive)
-            case sympy.Mul(args=args) | sympy.Min(args=args):
-                return all(self._positive(arg, region) for arg in args)
-            case sympy.Pow(base=inner) | sympy.ceiling(args=(inner,)):
-                return self._positive(inner, region)
-            case sympy.floor(args=(inner,)):
-                return region.implies(inner, sympy.Integer(1))
-            case sympy.Max(args=args):
-                return any(self._positive(arg, region) for arg in args)
-            case sympy.Add(args=terms):
-                if all(self._positive(term, region) for term in terms):
-                    return True
-                positive, negative = _signs(expr)
-                return region.implies(sympy.Add(*positive), sympy.Add(*negative), strictly=True)
-        return False
-
-
-def _signs(expr: sympy.Expr) -> tuple[list[sympy.Expr], list[sympy.Expr]]:
-    """Return the positive terms of a sum, and its negative terms without their sign."""
-    parts = [(term.as_coeff_Mul()[0] < 0, term) for term in sympy.Add.make_args(expr)]
-    return [term for taken, term in parts if not taken and term != 0], [-term for taken, term in parts if taken]
 
 
 def _larger(region: Region, a: Vector, b: Vector, swap: bool = False) -> Cells:

@@ -14,7 +14,7 @@ from pebblesim.lower_bounds.bounds import Form, LowerBound, claimed
 SIZES: Mapping[str, int] = {"n": 2**16, "d": 2**6}
 """Sizes at which claims are made; a claim depends on whether sizes are equal, n ≥ d, and n ≥ 24d."""
 
-PROOFS = "docs/lower-bounds.md"
+PROOFS = "docs/lower-bounds.md §4"
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Theorem:
     @property
     def proof(self) -> str:
         """Where its proof is."""
-        return f"{PROOFS}, section 4, {self.name}"
+        return f"{PROOFS}, {self.name}"
 
     @property
     def domain(self) -> str:
         """Say for which sizes it is proved, besides the M of its forms."""
-        sides = {True: "n_q ≠ n_k", False: "n_q = n_k, d_k = d_v", None: ""}[self.rectangles]
-        pairs = {True: "masks", False: "all pairs allowed", None: ""}[self.masks]
+        sides = {True: "every n_q and n_k", False: "n_q = n_k, d_k = d_v", None: ""}[self.rectangles]
+        pairs = {True: "every mask", False: "no mask", None: ""}[self.masks]
         return "; ".join(filter(None, (sides, pairs))) or "all sizes"
 
     @property
@@ -135,7 +135,7 @@ def latex(rows: Iterable[Theorem]) -> str:
         cells = (each.name, each.problem, "; ".join(each.ways) or "every", each.counts, each.domain, each.evidence)
         name, problem, ways, counts, domain, evidence = map(text_in_latex, cells)
         lines.append(" & ".join((name, problem, ways, counts, forms, domain, evidence)))
-    head = "theorem & problem & way of computing & counts & closed form & domain & evidence"
+    head = "theorem & problem & way of computing & counts & closed form & holds for & evidence"
     body = " \\\\\n".join(f"  {line}" for line in (head, *lines))
     columns = "lp{2cm}p{2cm}p{2.5cm}p{4.5cm}p{2cm}p{2.5cm}"
     return f"\\begin{{longtable}}{{{columns}}}\n{body}\n\\end{{longtable}}"

@@ -37,7 +37,9 @@ def advise(
     sizes: Sizes,
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", help="Type of a word: bf16, fp16, fp32, …; bf16 if there are kernels, else fp32."),
+        typer.Option(
+            "--dtype", help="Data type of a word: bf16, fp16, fp32, …; by default bf16 if there are kernels, else fp32."
+        ),
     ] = None,
     problem: Annotated[
         str | None,
@@ -50,13 +52,21 @@ def advise(
     heads: HeadChoice,
     mask: MaskText = None,
     workspace: Annotated[
-        str | None, typer.Option("--workspace", help="Room for tables of scores, such as 256MiB.", metavar="BYTES")
+        str | None,
+        typer.Option(
+            "--workspace",
+            help="Memory of the card that stored tables of scores may take, such as 256MiB.",
+            metavar="BYTES",
+        ),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Explain the I/O, term by term of the closed form.")
     ] = False,
     orders: Annotated[
-        bool, typer.Option("--orders", help="Replay the fastest schedule through L2, and name the best launch order.")
+        bool,
+        typer.Option(
+            "--orders", help="Replay the fastest schedule through the L2 cache, and name the best launch order."
+        ),
     ] = False,
     sources: Annotated[bool, typer.Option("--sources", help="Name the sources of the card's figures.")] = False,
     as_json: AsJson = False,

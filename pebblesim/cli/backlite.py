@@ -37,7 +37,7 @@ def backlite(
     n: Annotated[
         str | None, typer.Option("-n", help="Number of rows of a synthetic head: 4096, 4k.", metavar="N")
     ] = None,
-    d: Annotated[str | None, typer.Option("-d", help="Its dimension.", metavar="D")] = None,
+    d: Annotated[str | None, typer.Option("-d", help="Head dimension of a synthetic head.", metavar="D")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Random seed of synthetic inputs, or of a missing dO.")] = 0,
     scale: Annotated[float | None, typer.Option("--scale", help="Scale of the scores; 1/√d by default.")] = None,
     block: Annotated[
@@ -46,9 +46,7 @@ def backlite(
             "--block", help="Tile sizes; B_r=64 and B_c=128 by default, or what fits in -M.", metavar="NAME=SIZE"
         ),
     ] = None,
-    m: Annotated[
-        str | None, typer.Option("-M", help="Cache size: in words, or in bytes with --dtype.", metavar="WORDS")
-    ] = None,
+    m: Annotated[str | None, typer.Option("-M", help="Cache: words, or bytes with --dtype.", metavar="WORDS")] = None,
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="Data type of a word, if -M is in bytes: float32, …")
     ] = None,
@@ -74,7 +72,7 @@ def backlite(
         float | None, typer.Option("--cosine", help="Least cosine similarity allowed; 0.999 by default.")
     ] = None,
     l2: Annotated[
-        float | None, typer.Option("--l2", help="Largest relative L2 difference allowed; 0.05 by default.")
+        float | None, typer.Option("--l2", help="Largest relative difference (L2 norm) allowed; 0.05 by default.")
     ] = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Also write the table to a CSV file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,

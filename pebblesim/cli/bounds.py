@@ -43,24 +43,33 @@ def bounds(
     sizes: Sizes,
     m: Annotated[
         str | None,
-        typer.Option("-M", help="Cache, as for count; without it, the bounds at several M about d².", metavar="WORDS"),
+        typer.Option(
+            "-M",
+            help="Cache: words, or bytes with --dtype; without it, the bounds at several M about d².",
+            metavar="WORDS",
+        ),
     ] = None,
     dtype: Dtype = None,
     problem: Problem = None,
     schedule: Annotated[
         str | None,
         typer.Option(
-            "--schedule", help="Bounds for the way this schedule computes: what it keeps and regroups.", metavar="NAME"
+            "--schedule",
+            help="Bounds for the way in which this schedule computes: what it keeps and regroups.",
+            metavar="NAME",
         ),
     ] = None,
     mask: MaskText = None,
     pairs: Annotated[
         str | None,
-        typer.Option("--pairs", help="Z: bounds for every mask with this number of allowed pairs.", metavar="Z"),
+        typer.Option("--pairs", help="Bounds for every mask with Z allowed pairs of query and key.", metavar="Z"),
     ] = None,
     heads: HeadChoice,
     everything: Annotated[
-        bool, typer.Option("--all", help="A table of all theorems instead: domain, proof, and evidence; no sizes.")
+        bool,
+        typer.Option(
+            "--all", help="A table of all theorems instead, for all sizes: where they hold, and their evidence."
+        ),
     ] = False,
     latex: AsLatex = False,
     as_json: AsJson = False,
@@ -127,7 +136,7 @@ def _print_all(problem: str | None, latex: bool, as_json: bool) -> None:
     elif as_json:
         print_json({"theorems": [each.to_dict() for each in rows]})
     else:
-        columns = ("theorem", "problem", "closed form", "M", "domain", "evidence", "way of computing")
+        columns = ("theorem", "problem", "closed form", "M", "holds for", "evidence", "way of computing")
         lines = [
             (each.name, each.problem, written(parse(form.expr)), form.domain, each.domain, each.evidence, ways)
             if not number
@@ -189,17 +198,25 @@ def gaps(
     *,
     sizes: Sizes,
     m: Annotated[
-        list[str] | None, typer.Option("-M", help="At these M; all along the range by default.", metavar="WORDS")
+        list[str] | None,
+        typer.Option(
+            "-M", help="One M; may be repeated. By default powers of two over the whole range.", metavar="WORDS"
+        ),
     ] = None,
     dtype: Dtype = None,
     problem: Problem = None,
     blocks: Blocks = "fit",
     summation: Summation = "chain",
-    steps: Annotated[int, typer.Option("--steps", min=1, max=64, help="Without -M: how many to a doubling.")] = 1,
+    steps: Annotated[
+        int,
+        typer.Option(
+            "--steps", min=1, max=64, help="Without -M: how many values of M from one power of two to the next."
+        ),
+    ] = 1,
     latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
-    """How far the best schedule is from the best lower bound, over the whole range of M."""
+    """Divide the I/O of the best schedule by the best lower bound, over the whole range of M."""
     from pebblesim.api.gaps import gaps as gaps_of
 
     one_way(latex, as_json)
@@ -217,7 +234,7 @@ def crossover(
     schedules: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Pairs of schedules; by default the paper's two algorithms, and ours.",
+            help="Two schedules, or several pairs; by default the paper's two algorithms, and ours.",
             autocompletion=complete_schedule,
         ),
     ] = None,
@@ -226,7 +243,9 @@ def crossover(
     m: Annotated[
         str | None,
         typer.Option(
-            "-M", help="Cache, for a crossing along a size such as -n 1k:1M:x2; without it, along M.", metavar="WORDS"
+            "-M",
+            help="Fix the cache, and cross along a size such as -n 1k:1M:x2; without it, along M.",
+            metavar="WORDS",
         ),
     ] = None,
     dtype: Dtype = None,
@@ -236,7 +255,7 @@ def crossover(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find where the lead between two schedules changes: the exact M, or the size along a dimension; and why."""
+    """Find where another of two schedules begins to move fewer words: the exact M, or the exact size; and why."""
     from pebblesim.api.crossover import crossover as find, sweep
 
     if output is not None:

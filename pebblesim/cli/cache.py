@@ -33,28 +33,41 @@ def cache(
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="Schedules, or the file of a trace: .oracleGeneral.bin, .txt or .csv.",
+            help="Schedules, or files of traces: .oracleGeneral.bin, .txt or .csv.",
             autocompletion=complete_schedule,
         ),
     ],
     *,
     sizes: Sizes,
     m: Annotated[
-        str, typer.Option("-M", help="Cache sizes: words, or bytes with --dtype; 256:2M:x2.", metavar="SIZES")
+        str,
+        typer.Option(
+            "-M", help="Cache sizes: words, or bytes with --dtype, such as 4096 or 256:2M:x2.", metavar="SIZES"
+        ),
     ] = ...,  # type: ignore[assignment]
     dtype: Dtype = None,
     policy: Annotated[
-        str, typer.Option("--policy", help="lru, opt (Belady) and fifo, separated by commas.")
+        str, typer.Option("--policy", help="Policies, with commas: lru, opt (Belady's), fifo.")
     ] = "lru,opt",
     moves: Annotated[
         bool,
-        typer.Option("--moves", help="A cache behind a scratchpad: it sees what the schedule reads and writes."),
+        typer.Option(
+            "--moves",
+            help="Replay only the schedule's reads and writes: a cache behind a scratchpad. By default all operands.",
+        ),
     ] = False,
     words: Annotated[
-        bool, typer.Option("--words", help="Word by word, in the order of the loops inside an operation on tiles.")
+        bool,
+        typer.Option(
+            "--words", help="Replay single words, in the order of the loops inside each operation; by default tiles."
+        ),
     ] = False,
-    line: Annotated[str | None, typer.Option("--line", help="Bytes of a line: 32B.", metavar="BYTES")] = None,
-    ways: Annotated[int | None, typer.Option("--ways", help="Lines in a set; one set if not given.", min=1)] = None,
+    line: Annotated[
+        str | None, typer.Option("--line", help="Size of a cache line, such as 32B.", metavar="BYTES")
+    ] = None,
+    ways: Annotated[
+        int | None, typer.Option("--ways", help="Lines in a set; by default one set holds all.", metavar="W", min=1)
+    ] = None,
     blocks: BlockChoice,
     mask: MaskText = None,
     heads: HeadChoice,

@@ -43,20 +43,25 @@ class Shared(Group):
     l2: Annotated[
         str | None,
         typer.Option(
-            "--l2", help="Size of an L2 that all blocks share: 4MiB, or 2x30MiB if it has two halves.", metavar="BYTES"
+            "--l2",
+            help="L2 cache that all thread blocks share: 4MiB, or 2x30MiB if it has two halves.",
+            metavar="BYTES",
         ),
     ] = None
     order: Annotated[
         str | None,
         typer.Option(
             "--order",
-            help="Order of blocks: head-first, row-major, grouped:G, sawtooth or swizzled:X.",
+            help="Order in which thread blocks start: head-first, row-major, grouped:G, sawtooth or swizzled:X.",
             metavar="ORDER",
         ),
     ] = None
-    at_once: Annotated[int | None, typer.Option("--at-once", help="Blocks that run at once; 132.", min=1)] = None
+    at_once: Annotated[
+        int | None,
+        typer.Option("--at-once", help="Thread blocks that run at once; by default 132.", metavar="N", min=1),
+    ] = None
     chiplets: Annotated[
-        str | None, typer.Option("--chiplets", help="Parts with an L2 each: 8, or 8:contiguous.", metavar="X")
+        str | None, typer.Option("--chiplets", help="Chiplets, each with an L2 cache: 8, or 8:contiguous.", metavar="X")
     ] = None
 
     @property
@@ -81,7 +86,7 @@ class Shared(Group):
 def count(
     schedules: Annotated[
         list[str] | None,
-        typer.Argument(help="Schedules; all of the problem if none.", autocompletion=complete_schedule),
+        typer.Argument(help="Names of schedules; by default all of the problem.", autocompletion=complete_schedule),
     ] = None,
     *,
     sizes: Sizes,
@@ -280,7 +285,7 @@ def formula(
         str | None,
         typer.Option(
             "--mask",
-            help="causal, window:W or band:W; any: in terms of the allowed tiles.",
+            help="causal, window:W or band:W; or any, for a form in the number of allowed tiles.",
             metavar="MASK",
             autocompletion=one_of(lambda: (*BANDS, "any")),
         ),

@@ -47,7 +47,7 @@ Rules = Annotated[
     str, typer.Option("--rules", help="hong-kung, no-recompute, replace or partial.", autocompletion=one_of(all_rules))
 ]
 Save = Annotated[Path | None, typer.Option("--save", help="Save the moves to a file: .npy (packed) or .txt (text).")]
-Seconds = Annotated[str | None, typer.Option("--seconds", help="Time limit of the whole run.", metavar="S")]
+Seconds = Annotated[str | None, typer.Option("--seconds", help="Stop after this many seconds.", metavar="S")]
 Format = Annotated[
     str | None,
     typer.Option("--format", help="File format, if the file name does not show it: hyperdag, dot, converter, …"),
@@ -157,9 +157,7 @@ def pebble(
     made: GraphChoice,
     cache: Cache,
     rules: Rules = "hong-kung",
-    seconds: Annotated[
-        str, typer.Option("--seconds", help="How long to search for a better game.", metavar="S")
-    ] = "10",
+    seconds: Annotated[str, typer.Option("--seconds", help="Seconds to search for a better game.", metavar="S")] = "10",
     steps: Annotated[
         int | None,
         typer.Option(
@@ -214,12 +212,10 @@ def optimum(
     seconds: Seconds = None,
     memory: Annotated[
         str,
-        typer.Option(
-            "--memory", help="Stop when the states take this much memory, or all that is left.", metavar="BYTES"
-        ),
+        typer.Option("--memory", help="Stop when the states of the search take this much memory.", metavar="BYTES"),
     ] = "4GiB",
     states: Annotated[
-        str | None, typer.Option("--states", help="Stop at this number of states instead.", metavar="N")
+        str | None, typer.Option("--states", help="Stop at this number of states, whatever the memory.", metavar="N")
     ] = None,
     save: Save = None,
     as_json: AsJson = False,
@@ -276,10 +272,12 @@ def judge(
 
 @command(app, example="pebblesim dags my-graphs --seconds 2 -o table.csv")
 def dags(
-    folder: Annotated[Path, typer.Argument(help="A folder of graphs. If it has a costs.csv, its rows are played.")],
+    folder: Annotated[
+        Path, typer.Argument(help="A folder of graphs; of one with a costs.csv, the graphs and M of its rows.")
+    ],
     *,
     rules: Rules = "no-recompute",
-    seconds: Annotated[str, typer.Option("--seconds", help="Time for each row.", metavar="S")] = "5",
+    seconds: Annotated[str, typer.Option("--seconds", help="Seconds for each row of the table.", metavar="S")] = "5",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Save the table to a file: .csv, .json or .parquet.")
     ] = None,

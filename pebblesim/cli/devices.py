@@ -28,27 +28,32 @@ def devices(
     schedules: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Schedules, such as ring or tiles; all if none.", autocompletion=one_of(parallel_schedules)
+            help="Schedules, such as ring or tiles; by default all.", autocompletion=one_of(parallel_schedules)
         ),
     ] = None,
     *,
     sizes: Sizes,
-    p: Annotated[str, typer.Option("-P", help="Devices.", metavar="DEVICES")],
-    heads: Annotated[int, typer.Option("--heads", help="Heads of queries.", min=1)] = 1,
+    p: Annotated[str, typer.Option("-P", help="Number of devices.", metavar="P")],
+    heads: Annotated[int, typer.Option("--heads", help="Heads of queries.", metavar="H", min=1)] = 1,
     kv_heads: Annotated[
-        int | None, typer.Option("--kv-heads", help="Heads of keys and values; by default as many as heads.", min=1)
+        int | None,
+        typer.Option(
+            "--kv-heads", help="Heads of keys and values; by default as many as of queries.", metavar="G", min=1
+        ),
     ] = None,
     m: Annotated[
         str | None,
         typer.Option("-M", help="Memory of a device: words, or bytes such as 64GiB with --dtype.", metavar="WORDS"),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", help="Type of a word: float32, bfloat16, …; adds a column of bytes.")
+        str | None, typer.Option("--dtype", help="Data type of a word: float32, bfloat16, …; adds a column of bytes.")
     ] = None,
     backward: Annotated[bool, typer.Option("--backward", help="The backward pass: dQ, dK and dV.")] = False,
     mask: Annotated[
         str | None,
-        typer.Option("--mask", help="causal, or none.", metavar="MASK", autocompletion=one_of(lambda: ("causal",))),
+        typer.Option(
+            "--mask", help="causal; without it all pairs.", metavar="MASK", autocompletion=one_of(lambda: ("causal",))
+        ),
     ] = None,
     ownership: Annotated[
         str | None,
@@ -58,14 +63,20 @@ def devices(
         bool, typer.Option("--latent", help="Values are the first d_v columns of the keys; give --size d_k and d_v.")
     ] = False,
     gpu: Annotated[
-        str | None, typer.Option("--gpu", help="Also times, with this card's peak rate: A100, H100, …", metavar="NAME")
+        str | None,
+        typer.Option(
+            "--gpu", help="Also forecast times, with the peak rate of this card: A100, H100, …", metavar="NAME"
+        ),
     ] = None,
-    in_machine: Annotated[int, typer.Option("--machine", help="Devices in a machine, for times.", min=1)] = 8,
+    in_machine: Annotated[
+        int, typer.Option("--machine", help="For times: devices in one machine.", metavar="N", min=1)
+    ] = 8,
     inside: Annotated[
-        str | None, typer.Option("--inside", help="The links in a machine; by default the card's.", metavar="LINK")
+        str | None,
+        typer.Option("--inside", help="For times: links inside a machine; by default the card's.", metavar="LINK"),
     ] = None,
     between: Annotated[
-        str, typer.Option("--between", help="The links of each device to other machines.", metavar="LINK")
+        str, typer.Option("--between", help="For times: link of each device to other machines.", metavar="LINK")
     ] = "InfiniBand NDR",
     output: Annotated[
         Path | None,

@@ -18,7 +18,7 @@ def explore(
     problems: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Problems, such as forward; forward, backward-qkv and backward by default.",
+            help="Problems; by default forward, backward-qkv and backward.",
             autocompletion=complete_problem,
         ),
     ] = None,

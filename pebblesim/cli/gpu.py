@@ -40,14 +40,19 @@ app = family("Generate kernels from the schedules, run them, and read hardware c
 Workers = Annotated[
     int,
     typer.Option(
-        "--workers", "-P", min=1, help="Thread blocks that share one loop with running sums; the paper has 1."
+        "--workers",
+        "-P",
+        min=1,
+        help="Thread blocks among which a loop with running sums is divided; 1 in the paper.",
+        metavar="P",
     ),
 ]
 Threads = Annotated[
-    int | None, typer.Option("--threads", help="Threads in a block; by default chosen by the words in use.")
+    int | None, typer.Option("--threads", help="Threads in a thread block; by default chosen by its words.")
 ]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="File of results; a run adds to it and resumes from it.")
+    Path | None,
+    typer.Option("--output", "-o", help="File of results, .jsonl; a run adds to it, and skips what is in it."),
 ]
 
 
@@ -88,10 +93,14 @@ def emit(
     ] = None,
     scale: Annotated[
         str | None,
-        typer.Option("--scale", help="For triton: factor of the scores, a number or 1/sqrt(d_k); 1.", metavar="X"),
+        typer.Option(
+            "--scale", help="For triton: factor of the scores, a number or 1/sqrt(d_k); by default 1.", metavar="X"
+        ),
     ] = None,
-    warps: Annotated[int, typer.Option("--warps", min=1, help="For triton: warps of a block.")] = 8,
-    stages: Annotated[int, typer.Option("--stages", min=1, help="For triton: copies of what loops read.")] = 3,
+    warps: Annotated[int, typer.Option("--warps", min=1, help="For triton: warps in a thread block.", metavar="W")] = 8,
+    stages: Annotated[
+        int, typer.Option("--stages", min=1, help="For triton: stages of the pipeline that reads ahead.", metavar="S")
+    ] = 3,
     workers: Workers = 1,
     threads: Threads = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the source to.")] = None,
@@ -217,11 +226,13 @@ def race(
     *,
     n: N = None,
     d: D = None,
-    heads: Annotated[int, typer.Option("--heads", min=1, help="Number of heads, computed in one launch.")] = 1,
+    heads: Annotated[int, typer.Option("--heads", min=1, help="Heads, all computed in one launch.", metavar="H")] = 1,
     backward: Annotated[bool, typer.Option("--backward", help="Race the backward pass.")] = False,
     mask: Annotated[
         str | None,
-        typer.Option("--mask", help="causal, or none.", metavar="MASK", autocompletion=one_of(lambda: BANDS[:1])),
+        typer.Option(
+            "--mask", help="causal; without it all pairs.", metavar="MASK", autocompletion=one_of(lambda: BANDS[:1])
+        ),
     ] = None,
     dtype: Annotated[
         str,
@@ -267,14 +278,17 @@ def measure(
     ] = None,
     *,
     sizes: Sizes,
-    m: Annotated[str | None, typer.Option("-M", help="Cache size, as for `count`.", metavar="WORDS")] = None,
+    m: Annotated[
+        str | None, typer.Option("-M", help="Cache: words, or bytes such as 192KiB with --dtype.", metavar="WORDS")
+    ] = None,
     dtype: Dtype = None,
     blocks: BlockChoice,
     workers: Workers = 1,
     threads: Threads = None,
     output: Output = None,
     command: Annotated[
-        str | None, typer.Option("--command", help="Measure this program instead of a schedule, kernel by kernel.")
+        str | None,
+        typer.Option("--command", help="Measure a program instead of a schedule, kernel by kernel: './a.out 512'."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

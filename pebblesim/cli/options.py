@@ -34,25 +34,38 @@ Problem = Annotated[
 N = Annotated[str | None, typer.Option("-n", help="Sequence length: 4096, 64k, 2^20.", metavar="N")]
 D = Annotated[str | None, typer.Option("-d", help="Head dimension.", metavar="D")]
 BySize = Annotated[
-    list[str] | None, typer.Option("--size", help="A dimension by its own name, e.g. n_q=1.", metavar="DIM=N")
+    list[str] | None,
+    typer.Option("--size", help="A dimension by its own name, e.g. n_q=1; may be repeated.", metavar="DIM=N"),
 ]
 M = Annotated[str, typer.Option("-M", help="Cache: words, or bytes such as 192KiB with --dtype.", metavar="WORDS")]
 Dtype = Annotated[
     str | None,
-    typer.Option("--dtype", help="Type of a word: float32, bfloat16, …; for -M in bytes, and work per byte."),
+    typer.Option("--dtype", help="Data type of a word: float32, bfloat16, …; with it M may be given in bytes."),
 ]
 MaskText = Annotated[
     str | None,
     typer.Option(
         "--mask",
-        help="Allowed pairs: causal, window:W, band:W, lengths:3,5,8, bigbird:BLOCK:WINDOW:GLOBAL:RANDOM, FILE.npy.",
+        help="Allowed pairs of query and key: causal, window:W, band:W, lengths:3,5,8, "
+        "bigbird:BLOCK:WINDOW:GLOBAL:RANDOM, or FILE.npy.",
         metavar="MASK",
     ),
 ]
-Blocks = Annotated[str, typer.Option("--blocks", help="Block rule: fit, paper or best.")]
-Block = Annotated[list[str] | None, typer.Option("--block", help="A block size, e.g. B_r=128.", metavar="NAME=SIZE")]
-Summation = Annotated[str, typer.Option("--summation", help="Sums: chain, balanced or blocked:b, trees; or in-place.")]
-Rules = Annotated[str, typer.Option("--rules", help="hong-kung, replace or no-recompute.")]
+Blocks = Annotated[
+    str,
+    typer.Option(
+        "--blocks",
+        help="How block sizes are chosen: fit (the largest that fit), paper (as printed) or best (searched).",
+    ),
+]
+Block = Annotated[
+    list[str] | None,
+    typer.Option("--block", help="The size of one block, e.g. B_r=128; may be repeated.", metavar="NAME=SIZE"),
+]
+Summation = Annotated[
+    str, typer.Option("--summation", help="Shape of the sums: chain, balanced, blocked:b, or in-place.")
+]
+Rules = Annotated[str, typer.Option("--rules", help="Rules of the game: hong-kung, replace or no-recompute.")]
 Option = Annotated[
     list[str] | None,
     typer.Option("--option", help="An option of the graph: order=U, kept=true, row_block=8, …", metavar="NAME=VALUE"),
@@ -62,7 +75,7 @@ Wide = Annotated[bool, typer.Option("--wide", help="All columns, and lines longe
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Schedules = Annotated[
     list[str] | None,
-    typer.Argument(help="Schedules; all of the problem if none.", autocompletion=complete_schedule),
+    typer.Argument(help="Names of schedules; by default all of the problem.", autocompletion=complete_schedule),
 ]
 Picture = Annotated[Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.", metavar="FILE")]
 
@@ -130,7 +143,8 @@ class Ranges(Group):
     n: Annotated[str | None, typer.Option("-n", help="Sequence lengths.", metavar="SIZES")] = None
     d: Annotated[str | None, typer.Option("-d", help="Head dimensions.", metavar="SIZES")] = None
     size: Annotated[
-        list[str] | None, typer.Option("--size", help="A dimension by its own name.", metavar="DIM=SIZES")
+        list[str] | None,
+        typer.Option("--size", help="A dimension by its own name; may be repeated.", metavar="DIM=SIZES"),
     ] = None
 
     @cached_property
@@ -198,11 +212,14 @@ class GameChoice(_UnderMask, BlockChoice, _OfReferee, Cache, Sizes):
 class HeadChoice(Group):
     """The number of problems of one size, and which of them share keys and values."""
 
-    heads: Annotated[int, typer.Option("--heads", help="Heads of queries.", min=1)] = 1
+    heads: Annotated[int, typer.Option("--heads", help="Heads of queries.", metavar="H", min=1)] = 1
     kv_heads: Annotated[
-        int | None, typer.Option("--kv-heads", help="Heads of keys and values; by default as many as heads.", min=1)
+        int | None,
+        typer.Option(
+            "--kv-heads", help="Heads of keys and values; by default as many as of queries.", metavar="G", min=1
+        ),
     ] = None
-    batch: Annotated[int, typer.Option("--batch", help="Sequences.", min=1)] = 1
+    batch: Annotated[int, typer.Option("--batch", help="Sequences of this length.", metavar="B", min=1)] = 1
     separate: Annotated[
         bool, typer.Option("--separate", help="Count each head separately, even if heads share keys and values.")
     ] = False

@@ -51,7 +51,9 @@ def skislope(
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
-    points: Annotated[int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.")] = 53,
+    points: Annotated[
+        int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.", metavar="K")
+    ] = 53,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw the I/O of all schedules of a problem over M, their minimum, and below it the gap to the lower bound."""
@@ -84,10 +86,12 @@ def gaps(
         str,
         typer.Option("--without", help="Bounds, such as D4,C4, or schedules: also draw the gap without them."),
     ] = "",
-    points: Annotated[int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.")] = 43,
+    points: Annotated[
+        int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.", metavar="K")
+    ] = 43,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
-    """Draw the gap between the best schedule and the best lower bound over M, optionally also without some of them."""
+    """Draw the gap between the best schedule and the best lower bound over M, and without some of them, if asked."""
     check(output)
     from pebblesim.api.gaps import gaps as gaps_of
     from pebblesim.language.registry import of_problem
@@ -144,12 +148,14 @@ def roofline(
     schedules: Schedules = None,
     *,
     sizes: Sizes,
-    gpu: Annotated[str | None, typer.Option("--gpu", help="A card (see `pebblesim advise --help`).")] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="A card, such as A100; a wrong name prints the list.")
+    ] = None,
     level: Annotated[
         str,
         typer.Option(
             "--level",
-            help="Level of the card: shared (shared memory of a block) or l2.",
+            help="Level of the card: shared (the shared memory of a thread block) or l2.",
             autocompletion=one_of(lambda: LEVELS),
         ),
     ] = "shared",
@@ -163,7 +169,7 @@ def roofline(
         str | None,
         typer.Option("--bandwidth", help="Bandwidth into the cache in bytes per second: 1.5T.", metavar="RATE"),
     ] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="Data type of a word.")] = "float16",
+    dtype: Annotated[str, typer.Option("--dtype", help="Data type of a word, such as float16 or bf16.")] = "float16",
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
@@ -207,7 +213,9 @@ def race(
     crossing: Annotated[
         bool, typer.Option("--crossing", help="Draw the crossings of our schedules, in bytes and in time.")
     ] = False,
-    card: Annotated[str, typer.Option("--card", help="Name of the card they were measured on, for the picture.")] = "",
+    card: Annotated[
+        str, typer.Option("--card", help="Name of the card on which they were measured, for the title.")
+    ] = "",
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw the speed of our kernels and of PyTorch's over the head dimension."""

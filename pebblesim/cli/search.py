@@ -19,7 +19,7 @@ def search(
     *,
     sizes: Sizes,
     cache: Cache,
-    summation: Annotated[str, typer.Option("--summation", help="Sums: chain or in-place.")] = "chain",
+    summation: Annotated[str, typer.Option("--summation", help="Shape of the sums: chain or in-place.")] = "chain",
     name: Annotated[str | None, typer.Option("--name", help="Name of the schedule; found-PROBLEM by default.")] = None,
     save: Annotated[
         Path | None,

@@ -36,7 +36,7 @@ def sweep(
         typer.Option(
             "--schedule",
             "-s",
-            help="Schedules, several times or with commas; all of the problem if none.",
+            help="A schedule, or several with commas; by default all of the problem.",
             autocompletion=complete_schedule,
         ),
     ] = None,
@@ -47,7 +47,7 @@ def sweep(
     dtype: Dtype = None,
     problem: Problem = None,
     what: Annotated[
-        str, typer.Option("--what", help="count, formula (closed forms) or play (a game for each row).")
+        str, typer.Option("--what", help="What each row is: count, formula (closed forms) or play (a game).")
     ] = "count",
     blocks: Blocks = "fit",
     block: Annotated[
@@ -56,15 +56,21 @@ def sweep(
     mask: MaskText = None,
     heads: HeadChoice,
     summation: Summation = "chain",
-    rules: Annotated[str, typer.Option("--rules", help="Of games: hong-kung, replace or no-recompute.")] = "hong-kung",
+    rules: Annotated[
+        str, typer.Option("--rules", help="Rules of the games: hong-kung, replace or no-recompute.")
+    ] = "hong-kung",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The table: .csv, .json or .parquet.", metavar="FILE")
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option("--store", help="Rows as they are computed; beside the output if not given.", metavar="FILE"),
+        typer.Option(
+            "--store", help="Where each row is kept once it is computed; by default beside the output.", metavar="FILE"
+        ),
     ] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", help="Processes; all cores if not given.", min=1)] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", help="Processes; by default one for each core.", metavar="J", min=1)
+    ] = None,
     dask: Annotated[
         str | None, typer.Option("--dask", help="Run on the workers of a Dask scheduler.", metavar="ADDRESS")
     ] = None,

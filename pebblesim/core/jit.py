@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import parent_process
 from typing import Any, TypeVar
 
 from numba import njit
@@ -77,6 +79,28 @@ def _whole() -> Iterator[None]:
             _INTERRUPTS.clear()
 
 
+_TOLD: list[str] = []
+"""The sentence on compiling, once it was said."""
+
+
+def _tell() -> None:
+    """Say on a terminal why nothing happens for a while; worker processes leave that to the first process."""
+    if _TOLD or parent_process() is not None or not sys.stderr.isatty():
+        return
+    _TOLD.append("compiling machine code: up to a minute, once after each installation or update …")
+    print(_TOLD[0], file=sys.stderr, flush=True)
+
+
+class _Cache(FunctionCache):
+    """numba's cache on disk; a function that is not in it is compiled next, which takes a while."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        if found is None:
+            _tell()
+        return found
+
+
 def _called_from(function: Any) -> set[str]:
     """The other files with kernels that a function may call, or that these may call."""
     kernels = {each.py_func for each in function.__globals__.values() if isinstance(each, Dispatcher)}
@@ -108,7 +132,7 @@ def kernel(*constants: int, allocates: bool = True, **options: Any) -> Callable[
         # Nobody calls a kernel from C; without `_nrt`, numba counts no references.
         settings: dict[str, Any] = {"_nrt": allocates, "no_cfunc_wrapper": True, **options}
         result: Any = njit(**settings)(function)
-        result._cache = FunctionCache(function)  # type: ignore[no-untyped-call]
+        result._cache = _Cache(function)  # type: ignore[no-untyped-call]
         # numba unpickles the index of another version of itself no further; nor may it that of another source, which
         # may name classes that are gone.
         index = result._cache._cache_file

@@ -83,6 +83,8 @@ class _Printer(StrPrinter):
         return text
 
     def _print_Mul(self, expr: sympy.Mul) -> str:
+        if expr.could_extract_minus_sign():  # else the factor −1 would be printed
+            return f"−{self._print(-expr)}"
         numerator, denominator = expr.as_numer_denom()
         if denominator != 1:
             below = self._factors(denominator)

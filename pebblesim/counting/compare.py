@@ -21,7 +21,8 @@ from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule, get, of_problem
-from pebblesim.lower_bounds.bounds import LowerBound, added_up, best
+from pebblesim.lower_bounds.bounds import LowerBound, added_up
+from pebblesim.lower_bounds.own import best_with_own
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Comparison(Result, Sequence[Counted]):
         """The lower bound for games with M pebbles on any graph of the problem, for every way of computing."""
         solves, first = problem(self.problem).in_dims(self.dims), self.rows[0]
         allowed = [part.only_mask for part in first.parts or (first,)]
-        return added_up([best(solves, self.dims, self.M, None, mask) for mask in allowed])
+        return added_up([best_with_own(solves, self.dims, self.M, None, mask) for mask in allowed])
 
     def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
         """Return the data of `pebblesim count --json`; with a data type, it has arithmetic intensities in that type."""

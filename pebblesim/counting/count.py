@@ -14,6 +14,7 @@ from pebblesim.analysis.peak import IN_PLACE, spared
 from pebblesim.analysis.work import work
 from pebblesim.core.errors import BelowBound, Infeasible
 from pebblesim.core.results import Result, plain
+from pebblesim.core.sizes import listed
 from pebblesim.core.units import Traffic
 from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.heads import Heads
@@ -23,7 +24,8 @@ from pebblesim.language.masks import AnyHeads, Mask
 from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.launches.path import Stage, path
-from pebblesim.lower_bounds.bounds import Formulation, LowerBound, added_up, best
+from pebblesim.lower_bounds.bounds import Formulation, LowerBound, added_up, best, largest
+from pebblesim.lower_bounds.own import own_bounds
 
 OF_WAY = "of its way"
 """Head of the column, behind that of the gap, for I/O ÷ the lower bound for a schedule's own way of computing."""
@@ -185,7 +187,9 @@ class Counted(Result):
     def _bounded(self, formulation: Formulation | None) -> LowerBound:
         if self.parts:
             return added_up([part._bounded(formulation) for part in self.parts])
-        return _best(self._solves, tuple(self.dims.items()), self._pebbles, formulation, self.only_mask)
+        proved = _best(self._solves, tuple(self.dims.items()), self._pebbles, formulation, self.only_mask)
+        own = [] if self.only_mask is not None else own_bounds(self._solves, self.dims, self._pebbles)
+        return largest([proved, *own])
 
     @property
     def _pebbles(self) -> int:
@@ -214,13 +218,19 @@ class Counted(Result):
         """I/O ÷ `lower_bound`, the bound for this way of computing; no more than `gap`.
 
         Raises:
-            BelowBound: the gap is below 1, so the schedule does not compute what it states.
+            BelowBound: the gap is below 1, so the schedule does not compute what it states, or a user's bound is none.
         """
         self._refuse_below_bound()
         return float(Fraction(self.io, self.lower_bound.value))
 
     def _refuse_below_bound(self) -> None:
         least = self.lower_bound
+        if self.io < least.value and least.own:
+            raise BelowBound(
+                f"{least.name} gives {least.value:,} words for {self.problem} with {listed(self.dims)} at M = "
+                f"{self.M:,}, where {self.schedule} moves {self.io:,} words: it is not a lower bound, unless "
+                f"{self.schedule} computes something else, which `play` shows."
+            )
         if self.io < least.value:
             raise BelowBound(
                 f"{self.schedule} moves {self.io:,} words, and whatever solves {self.problem!r} as it says it does "

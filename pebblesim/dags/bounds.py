@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from pebblesim.core import cp_sat
 from pebblesim.core.results import plain
 from pebblesim.dags.orders import Task, as_cdag
-from pebblesim.dags.own import OWN
 from pebblesim.graphs.topology import successors
+from pebblesim.lower_bounds.own import OWN
 
 ANY: Final = ("hong-kung", "no-recompute", "replace", "partial")
 ONE_SHOT: Final = ("no-recompute",)

@@ -17,11 +17,11 @@ from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import listed
 from pebblesim.dags.optimum import RULES, optimum
 from pebblesim.dags.orders import Task
-from pebblesim.dags.own import OWN, OwnBound
 from pebblesim.dags.samples import small_graphs
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.problems import Problem, problem as find
 from pebblesim.language.registry import of_problem
+from pebblesim.lower_bounds.own import OWN, OwnBound
 
 MOST_STEPS: Final = 14
 """Most vertices to compute in a graph on which a bound for a problem is tested."""

@@ -13,7 +13,8 @@ from pebblesim.analysis.blocks import choose
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import whole
 from pebblesim.counting.arguments import problem_dims
-from pebblesim.gpu.emit.cuda import WORKERS, Source, cuda, prelude
+from pebblesim.gpu.emit.cuda import Source, cuda, prelude
+from pebblesim.gpu.emit.cuda_places import WORKERS
 from pebblesim.language import program as ir
 from pebblesim.language.registry import Schedule, get
 from pebblesim.launches.launches import layout

@@ -91,6 +91,7 @@ class LowerBound:
         proved_for: the sizes for which it is proved, as a comparison such as "n >= 24*d"; empty for all sizes.
         recomputation: whether it holds with recomputation.
         every_tree: whether it holds for every shape of the summation trees.
+        own: whether it is a user's own, without proof.
     """
 
     name: str
@@ -103,11 +104,17 @@ class LowerBound:
     proved_for: str = ""
     recomputation: bool = True
     every_tree: bool = True
+    own: bool = False
 
     @property
     def of_way(self) -> str:
         """The way of computing for which it holds, in words."""
         return self.way or "every way of computing"
+
+    @property
+    def label(self) -> str:
+        """Its name in pictures and tables; of a user's own bound it says so."""
+        return f"{self.name}, a user's own" if self.own else self.name
 
     def to_dict(self) -> dict[str, str | int]:
         """Return the data for `--json` where another number is compared with this bound."""

@@ -356,7 +356,7 @@ class Bounding:
     ways: Mapping[str, Formulation] = field(default_factory=lambda: {"": Formulation()})
     which: Callable[[Formulation], str] = lambda _: ""
     made: Mapping[str, str] = field(default_factory=dict)
-    proofs: str = "docs/lower-bounds.md"
+    proofs: str = "docs/lower-bounds.md §4"
 
 
 def _check(name: str, products: Iterable[Product], weight: int, light: frozenset[str] | None = None) -> None:

@@ -9,7 +9,7 @@ from math import ceil
 
 from pebblesim.core.bisection import first_beyond, first_that
 from pebblesim.lower_bounds.capacities import Fresh, Gradients, Latent
-from pebblesim.parallel.team import STATISTICS, Team
+from pebblesim.parallel.team import Team
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,13 @@ class _Products:
 def _products(team: Team) -> _Products:
     if not team.backward:
         capacity = Latent(team.d_k, team.d_v) if team.latent else Fresh(team.d_k, 1, 1, False)
-        return _Products(team.d_v, capacity, *_line_words(team))
+        return _Products(team.d_v, capacity, *team.line_words)
     columns = min(team.d_k, team.d_v)  # of all seven matrices; the others need not be counted
     gradients = Gradients(columns)
     weight = sum(Gradients.weights)
     if team.latent:  # a word of K is a word of V as well, and one of dK is one of dV
         return _Products(columns * weight, lambda X: gradients(2 * X), 3 * columns, 2 * columns)
     return _Products(columns * weight, gradients, 3 * columns, 4 * columns)
-
-
-def _line_words(team: Team) -> tuple[int, int]:
-    """The words of a row and of a key, inputs and outputs, without the statistics of rows."""
-    moved = team.traffic
-    return int(moved.row) - sum(name in moved.rows_in or name in moved.rows_out for name in STATISTICS), int(moved.key)
 
 
 def any_memory(team: Team) -> int:
@@ -111,7 +105,7 @@ def _slopes(team: Team) -> tuple[Fraction, int, Fraction] | None:
 
     None if the sides cost the same before one of them is complete.
     """
-    row, key = _line_words(team)
+    row, key = team.line_words
     own_rows, own_keys = team.sharing * team.most_rows, team.most_keys
     all_rows, all_keys = team.sharing * team.n_q, team.n_k
     if row * own_rows > key * all_keys:
@@ -123,7 +117,7 @@ def _slopes(team: Team) -> tuple[Fraction, int, Fraction] | None:
 
 def _pairs_for(team: Team) -> Callable[[int], Fraction]:
     """The most pairs of the heads that share keys for a number of words: a rectangle, partly of own rows and keys."""
-    row, key = _line_words(team)
+    row, key = team.line_words
     own_rows, own_keys = team.sharing * team.most_rows, team.most_keys
     all_rows, all_keys = team.sharing * team.n_q, team.n_k
 

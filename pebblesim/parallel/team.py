@@ -149,6 +149,13 @@ class Team:
         rows, seen = min(self.n_q, self.n_k), self.n_k  # rows that see a key, and how many the last of them sees
         return rows * seen - rows * (rows - 1) // 2
 
+    @property
+    def line_words(self) -> tuple[int, int]:
+        """The words of a row and of a key, inputs and outputs, without the statistics of rows."""
+        moved = self.traffic
+        statistics = sum(name in moved.rows_in or name in moved.rows_out for name in STATISTICS)
+        return int(moved.row) - statistics, int(moved.key)
+
     def owned_words(self, p: int) -> int:
         """Return the words of all inputs and outputs that device p owns."""
         rows, keys = self.own_rows[p].number, self.own_keys[p].number

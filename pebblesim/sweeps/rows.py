@@ -17,13 +17,13 @@ from pebblesim.api.play import play_run
 from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
 from pebblesim.counting.count import count_run
 from pebblesim.counting.run import Run
-from pebblesim.dags.own import OWN, OwnBound
 from pebblesim.language import masks
 from pebblesim.language.catalogue import is_built_in
 from pebblesim.language.masks import AnyHeads, HeadMasks
 from pebblesim.language.problems import PROBLEMS, Problem
 from pebblesim.language.program import fingerprint
 from pebblesim.language.registry import Schedule
+from pebblesim.lower_bounds.own import OWN, OwnBound
 from pebblesim.sweeps.definitions import definition
 from pebblesim.sweeps.store import RowStore, StoredRow
 

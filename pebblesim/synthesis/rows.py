@@ -55,7 +55,7 @@ class _Rows:
         self.order = [each for name, each in system.equations.items() if name in computed]
         self.stores = stores
         self.reads = list(dict.fromkeys(name for each in self.order for name in each.uses if name not in computed))
-        self.absorbed = {name for name in computed if self._absorbed(name)}
+        self.absorbed = {name for name in computed - stores if _in_one_row_sum(name, system, self.order, (x, y))}
         self._all_operands = {
             each.name: (
                 *each.uses,
@@ -131,19 +131,6 @@ class _Rows:
             case (True, True) if at <= When.PASSING:
                 return When.PASSING, When.PASSING
         raise Impossible
-
-    def _absorbed(self, name: str) -> bool:
-        """Whether an elementwise result is used only by one row sum, so that both can be one expression."""
-        each = self.system.equations[name]
-        users = [user for user in self.order if name in user.uses]
-        return (
-            each.elementwise
-            and name not in self.stores
-            and len(users) == 1
-            and users[0].op == "rowsum"
-            and users[0].contracted not in (self.x, self.y)
-            and len(self.system.axes[name]) == 2
-        )
 
     # -- source -------------------------------------------------------------------------------------------------
 
@@ -347,6 +334,19 @@ class _Rows:
                 self.writer.say(f"{self.tile[each.name]}[:] = {text}  # {each.name}")
                 return
         self._new(each.name, text)
+
+
+def _in_one_row_sum(name: str, system: System, order: list[Equation], streamed: tuple[int | None, ...]) -> bool:
+    """Whether an elementwise result is used only by one row sum, so that both can be one expression."""
+    each = system.equations[name]
+    users = [user for user in order if name in user.uses]
+    return (
+        each.elementwise
+        and len(users) == 1
+        and users[0].op == "rowsum"
+        and users[0].contracted not in streamed
+        and len(system.axes[name]) == 2
+    )
 
 
 def _turned(text: str, transposed: bool) -> str:

@@ -51,8 +51,9 @@ static int compare(const void* a, const void* b) {
     const Access *x = (const Access*)a, *y = (const Access*)b;
     return x->where != y->where ? (x->where < y->where ? -1 : 1) : x->sector < y->sector ? -1 : x->sector > y->sector;
 }
-static void note(Log& log, const float* address, int instruction) {
-    int inside = 0;
+// Whether the address is in memory. What is outside is counted, and left alone: it belongs to the process that simulates.
+static bool note(Log& log, const float* address, int instruction) {
+    bool inside = false;
     for (int i = 0; i < gpu.tensors; ++i)
         inside |= address >= gpu.memory[i].start && address < gpu.memory[i].start + gpu.memory[i].words;
     gpu.faults += !inside;
@@ -61,9 +62,12 @@ static void note(Log& log, const float* address, int instruction) {
                      (unsigned long long)address / 32};
     log.seen[log.count++] = access;
     ++log.words;
+    return inside;
 }
-static float load(const float* address, int instruction) { note(gpu.loads, address, instruction); return *address; }
-static void store(float* address, float value, int instruction) { note(gpu.stores, address, instruction); *address = value; }
+static float load(const float* address, int instruction) { return note(gpu.loads, address, instruction) ? *address : NAN; }
+static void store(float* address, float value, int instruction) {
+    if (note(gpu.stores, address, instruction)) *address = value;
+}
 static void coalesce(Log& log) {
     qsort(log.seen, log.count, sizeof(Access), compare);
     for (long long i = 0; i < log.count; ++i) log.sectors += i == 0 || compare(&log.seen[i - 1], &log.seen[i]) != 0;

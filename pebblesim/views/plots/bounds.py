@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 def bounds(result: Bounds, ax: Axes) -> Axes:
     """Draw a bar for each lower bound that applies, the largest on top, with its way of computing.
 
-    Lines are the largest that holds (for every way of computing, or for the schedule's), and the expression inside Θ.
+    Lines are the largest that holds (for every way of computing, or for the schedule's), and Θ without its constant.
 
     Args:
         result: the bounds.
         ax: where to draw.
     """
     bars = sorted((each for each in result.lower if not each.why_not), key=lambda each: each.value)
-    labels = [each.name + (f"\n{each.way}" if each.way else "") for each in bars]
+    labels = [each.label + (f"\n{each.way}" if each.way else "") for each in bars]
     drawn = ax.barh(range(len(bars)), [float(each.value) for each in bars], color=BLUE, alpha=0.6)
     for bar, each in zip(drawn, bars, strict=True):
         bar.set_hatch(HATCHES[bool(each.way)])
@@ -31,7 +31,9 @@ def bounds(result: Bounds, ax: Axes) -> Axes:
     name = EVERY_WAY if result.schedule is None else f"lower bound for {result.schedule}"
     ax.axvline(float(result.best.value), color="black", linewidth=1.2, label=name)
     if result.theta_value is not None:
-        ax.axvline(float(result.theta_value), color=RED, linewidth=1.2, linestyle=(0, (6, 2)), label="inside Θ")
+        ax.axvline(
+            float(result.theta_value), color=RED, linewidth=1.2, linestyle=(0, (6, 2)), label="Θ, without its constant"
+        )
     sizes = listed(result.sizes)
     ax.set(xlabel="words of I/O", title=f"{result.problem}, {sizes}")
     ax.title.set_fontsize(11)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pebblesim.core.errors import UsageError
 from pebblesim.language.registry import get
-from pebblesim.views.plots.style import EVERY_WAY, line
+from pebblesim.views.plots.style import every_way, line
 
 if TYPE_CHECKING:
     from matplotlib.path import Path
@@ -39,7 +39,7 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
     if data.theta:
         ax.plot(data.at, data.theta, color="0.35", linewidth=1.2, linestyle=":", label="Θ, without its constant")
     ax.fill_between(data.at, floor, data.lower, color="0.9", linewidth=0)
-    ax.plot(data.at, data.lower, color="black", linewidth=1, label=EVERY_WAY)
+    ax.plot(data.at, data.lower, color="black", linewidth=1, label=every_way(data.own))
     d = crossover.crossings[0].d if crossover.along == "M" else None
     if d:
         d2 = d * d

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pebblesim.core.sizes import listed
 from pebblesim.language.problems import problem
 from pebblesim.lower_bounds.bounds import bounds_of_ways, largest, lower_bounds
+from pebblesim.lower_bounds.own import own_bounds
 from pebblesim.views.plots.style import BLUE, RED
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
 def gap_without(row: Counted, names: Collection[str]) -> float:
     """Return I/O ÷ the lower bound for every way of computing, without the bounds of these names."""
-    ways = bounds_of_ways(problem(row.problem), row.dims, row.M)
-    least = min(largest([each for each in of_way if each.name not in names]).value for of_way in ways.values())
+    solves = problem(row.problem)
+    ways, own = bounds_of_ways(solves, row.dims, row.M), own_bounds(solves, row.dims, row.M)
+    least = min(largest([each for each in (*of_way, *own) if each.name not in names]).value for of_way in ways.values())
     return float(Fraction(row.io, least))
 
 
@@ -57,7 +59,9 @@ def gaps(result: Gaps, ax: Axes, without: Collection[str] = (), before: Gaps | N
             linestyle=(0, (3, 1.5)),
             label=label,
         )
-    ax.plot(M, gap, color=BLUE, linewidth=1.6, marker="o", markersize=3, label="with all bounds")
+    ax.plot(
+        M, gap, color=BLUE, linewidth=1.6, marker="o", markersize=3, label=", ".join(["with all bounds", *_own(rows)])
+    )
     largest_gap, at = max(zip(gap, M, strict=True))
     worst_gap = ax.annotate(
         f"{largest_gap:.2f}", (at, largest_gap), xytext=(0, 5), textcoords="offset points", fontsize=8, ha="center"
@@ -90,8 +94,14 @@ def figure(
 
 def names_of_bounds(result: Gaps) -> set[str]:
     """Return the names of all bounds of a problem."""
-    first = result.rows[0]
-    return {bound.name for bound in lower_bounds(problem(result.problem), first.dims, first.M)}
+    first, solves = result.rows[0], problem(result.problem)
+    known = (*lower_bounds(solves, first.dims, first.M), *own_bounds(solves, first.dims, first.M))
+    return {bound.name for bound in known}
+
+
+def _own(rows: Sequence[Counted]) -> list[str]:
+    """Return the labels of users' own bounds that are the largest somewhere."""
+    return list(dict.fromkeys(row.every_way.label for row in rows if row.every_way.own))
 
 
 def _stretches(rows: Sequence[Counted]) -> list[tuple[float, float, str]]:

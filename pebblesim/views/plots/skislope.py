@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pebblesim.core.sizes import listed
-from pebblesim.views.plots.style import EVERY_WAY, line
+from pebblesim.views.plots.style import every_way, line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,10 +37,11 @@ def skislope(rows: Sequence[Counted], ax: Axes) -> Axes:
         look = line(number) | {"markersize": 4.5, "linewidth": 1.5, "markevery": (number % marks, marks)}
         ax.plot([row.M for row in each], [row.io for row in each], label=name, zorder=3, **look)
     ax.plot(M, least, color="0.8", linewidth=7, solid_capstyle="round", zorder=2, label="the least of all")
-    bound = [row.every_way.value for row in best]
+    bounds = [row.every_way for row in best]
+    bound = [each.value for each in bounds]
     floor = min(bound) / 2
     ax.fill_between(M, floor, bound, color="0.93", linewidth=0, zorder=1)
-    ax.plot(M, bound, color="black", linewidth=0.9, zorder=2, label=EVERY_WAY)
+    ax.plot(M, bound, color="black", linewidth=0.9, zorder=2, label=every_way(each.name for each in bounds if each.own))
     if len(by_name) > len(winners):
         ax.plot([], [], color="0.72", linewidth=0.7, label=f"{len(by_name) - len(winners)} others, nowhere the least")
     ax.set(xscale="log", yscale="log", xlabel="M, words of cache", ylabel="I/O, words", xlim=(M[0], M[-1]))

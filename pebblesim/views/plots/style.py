@@ -6,7 +6,7 @@ differ in dashes, marks, hatches or shapes, so no information is lost in black a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +25,12 @@ EVERY_WAY: Final = "lower bound for any schedule"
 """One name for one bound in all pictures: that for every way of computing."""
 FORMATS: Final[dict[str, dict[str, None]]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 """The formats of pictures, with the metadata that would make two files of one picture differ."""
+
+
+def every_way(own: Iterable[str]) -> str:
+    """Return the label of the lower bound in a picture; it names users' own bounds that are the largest somewhere."""
+    names = ", ".join(dict.fromkeys(own))
+    return f"{EVERY_WAY}, with a user's {names}" if names else EVERY_WAY
 
 
 def line(number: int) -> dict[str, Any]:

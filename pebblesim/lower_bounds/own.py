@@ -1,12 +1,15 @@
-"""Bounds of users that have passed their tests (see `pebblesim.dags.own_bounds`)."""
+"""Bounds of users that have passed their tests (see `pebblesim.dags.own_bounds`), beside the proved ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pebblesim.core.errors import PebblesimError, UsageError
+from pebblesim.language.masks import Mask
+from pebblesim.language.problems import Problem, problem
+from pebblesim.lower_bounds.bounds import Formulation, LowerBound, best, largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +53,10 @@ class OwnBound:
 
     @property
     def source(self) -> str:
-        """Say that it is a user's, and how it was tested."""
-        return f"a user's own, without proof: at most each of {self.optima:,} proven optima of small graphs"
+        """Its name, that it is a user's, and how it was tested."""
+        return (
+            f"{self.name}: a user's own, without proof: at most each of {self.optima:,} proven optima of small graphs"
+        )
 
     def __str__(self) -> str:
         return f"{self.name}: at most each of {self.optima:,} proven optima, and equal to {self.tight:,} of them"
@@ -59,3 +64,25 @@ class OwnBound:
 
 OWN: Final[dict[str, OwnBound]] = {}
 """All bounds that have passed, by name."""
+
+
+def own_bounds(solves: Problem, sizes: Mapping[str, int], M: int) -> list[LowerBound]:
+    """Return users' bounds on a problem in these dims, for all pairs, that are claimed with recomputation."""
+    where = f"{solves.name} at M = {M}"
+    return [
+        LowerBound(own.name, own.words(where, **sizes, M=M), own.source, None, own=True)
+        for own in OWN.values()
+        if own.problem == solves.name and "hong-kung" in own.rules and set(problem(own.problem).dims) == set(sizes)
+    ]
+
+
+def best_with_own(
+    solves: Problem,
+    sizes: Mapping[str, int],
+    M: int,
+    formulation: Formulation | None = None,
+    mask: Mask | None = None,
+) -> LowerBound:
+    """Return the largest lower bound, proved or a user's own; arguments and errors as for `bounds.best`."""
+    proved = best(solves, sizes, M, formulation, mask)
+    return proved if mask is not None else largest([proved, *own_bounds(solves, sizes, M)])
