@@ -8,7 +8,6 @@ rates anew to what was measured, and compares.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.cards import Card
-from pebblesim.gpu.calibrate.calibrate import calibrate, forecast_of, from_rows
+from pebblesim.gpu.calibrate.calibrate import calibrate, forecast_of, from_rows, load, save
 from pebblesim.gpu.calibrate.measure import Measured, measured, near
 from pebblesim.gpu.calibrate.shapes import Shape, drawn
 
@@ -61,14 +60,6 @@ def run(folder: Path, calibrate_only: bool) -> None:
     for row in measured(cells, on_progress=told_one):
         rows.append(row)
         save(rows, folder / "drawn.jsonl")
-
-
-def save(rows: list[Measured] | tuple[Measured, ...], path: Path) -> None:
-    path.write_text("".join(json.dumps(row.to_row()) + "\n" for row in rows), encoding="utf-8")
-
-
-def load(path: Path) -> list[Measured]:
-    return [Measured.of_row(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def report(folder: Path) -> None:

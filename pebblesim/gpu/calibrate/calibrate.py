@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -204,6 +204,21 @@ def write(card: Card, path: Path) -> None:
     """
     with whole_file(path, f"{str(path)!r} cannot be written") as unfinished:
         unfinished.write_text("\n".join(_lines(card)) + "\n", encoding="utf-8")
+
+
+def save(rows: Iterable[Measured], path: Path) -> None:
+    """Write measured kernels as JSON lines.
+
+    Raises:
+        UsageError: they cannot be written.
+    """
+    with whole_file(path, f"{str(path)!r} cannot be written") as unfinished:
+        unfinished.write_text("".join(json.dumps(row.to_row()) + "\n" for row in rows), encoding="utf-8")
+
+
+def load(path: Path) -> list[Measured]:
+    """Read measured kernels."""
+    return [Measured.of_row(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _lines(card: Card) -> Iterator[str]:

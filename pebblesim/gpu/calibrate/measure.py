@@ -71,13 +71,16 @@ def gpu() -> Any:
     """PyTorch, with a GPU.
 
     Raises:
-        UsageError: there is none, or no Triton.
+        UsageError: there is none, or no Triton, or no SciPy.
     """
     try:
+        import scipy as _
         import torch
         import triton as _  # noqa: F401
     except ImportError as error:
-        raise UsageError(f"calibration needs PyTorch and Triton; {error.name} is missing: pip install torch.") from None
+        raise UsageError(
+            f"calibration needs PyTorch, Triton and SciPy; {error.name} is missing: pip install {error.name}."
+        ) from None
     if not torch.cuda.is_available():
         raise UsageError("calibration needs a GPU that PyTorch sees, and there is none here.")
     return torch
@@ -103,7 +106,7 @@ def measured(
     """
     told = on_progress or (lambda what: None)
     with _pool() as pool:
-        texts, seen = [source.text for source, _ in pool.map(source_of, cells, chunksize=4)], set[str]()
+        texts, seen = list(pool.map(text_of, cells, chunksize=4)), set[str]()
         compiled: list[Future[tuple[LaunchCost, ...]]] = []
         for cell, text in zip(cells, texts, strict=True):  # one text is for many lengths
             compiled.append(pool.submit(costs_of if text in seen else compile_cell, cell))
@@ -137,6 +140,11 @@ def source_of(cell: Cell) -> tuple[Source, Program]:
     sizes = {**shape.dims, **tiling.blocks}
     options: dict[str, Any] = {"warps": tiling.warps, "stages": tiling.stages, "apart": tiling.apart}
     return triton(program, sizes, DTYPE, shape.band, **options), program
+
+
+def text_of(cell: Cell) -> str:
+    """The text of a kernel's source."""
+    return source_of(cell)[0].text
 
 
 def prepared(torch: Any, cell: Cell) -> tuple[Callable[[], Any], Source]:
