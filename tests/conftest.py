@@ -3,9 +3,11 @@
 import faulthandler
 import gc
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -18,6 +20,8 @@ gc.disable()  # until all tests are collected: little of what is imported and co
 os.environ.setdefault("MPLBACKEND", "Agg")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: tests interrupt themselves
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 # No deadline: the first call of a compiled function takes seconds, and says nothing.
 settings.register_profile("default", deadline=None, max_examples=10, derandomize=bool(os.environ.get("CI")))
@@ -72,3 +76,16 @@ def registry() -> Iterator[None]:
     """Whatever a test registers is forgotten after it."""
     with PROBLEMS.temporary(), SCHEDULES.temporary():
         yield
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A browser without windows, for pages that are opened from disk."""
+    drive = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install '.[browser]'")
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"no browser is installed; one of {', '.join(BROWSERS)} is needed")
+    with drive.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

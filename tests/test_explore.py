@@ -5,7 +5,6 @@ import random
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from pebblesim.language.problems import problem
 from pebblesim.views.explore import PROBLEMS, page, save, sources
 from pebblesim.views.explore.content import data, in_javascript
 
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run the page's script by itself")
 
 COUNT = """
@@ -148,18 +146,6 @@ def test_a_problem_without_queries_and_keys_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="problem 'matmul' has no queries and keys; the page is for attention"):
         save(tmp_path / "page.html", ["matmul"])
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    drive = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install '.[browser]'")
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip(f"no browser is installed; one of {', '.join(BROWSERS)} is needed")
-    with drive.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.mark.slow

@@ -25,7 +25,6 @@ from pebblesim.language.registry import SCHEDULES
 from pebblesim.views.recording import Recording, record, record_moves
 from pebblesim.views.replay import SCRIPTS, data, page, save
 
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 TYPES = {"place": "<f4", "value": "u1", "tensor": "<u2"}
 
 
@@ -307,18 +306,6 @@ def test_nothing_lies_on_anything_else(name: str) -> None:
 
 
 # -- in a browser -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    drive = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install '.[browser]'")
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip(f"no browser is installed; one of {', '.join(BROWSERS)} is needed")
-    with drive.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 WIDE: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}

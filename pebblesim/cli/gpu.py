@@ -337,7 +337,11 @@ def crossover(
 ) -> None:
     """Measure two schedules over M: the predicted and measured M at which their traffic crosses, and their times."""
     from pebblesim.gpu import measure as harness
-    from pebblesim.gpu.crossings import draw, points, summary
+    from pebblesim.gpu.crossings import points, summary
+    from pebblesim.views.plots.style import check, save
+
+    if picture is not None:
+        check(picture)
 
     names = tuple(schedules or ("small-cache", "flash"))
     if len(names) != 2:
@@ -347,7 +351,10 @@ def crossover(
     rows = harness.measure(cases, output)
     measured = points(rows, names)
     if picture is not None:
-        draw(measured, names, picture)
+        from pebblesim.views.plots.measured import crossing as draw
+
+        title = f"{listed(dims)}, {rows[0]['gpu']['device']}"
+        save(lambda empty: draw(measured, names, empty, title), picture, size=(7, 8))
     result = summary(measured, names)
     if as_json:
         print_json({"n": n, "d": d, "schedules": list(names), "points": measured, **result})

@@ -29,7 +29,7 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.sizes import dtype_of, parse_size, parse_words, several
+from pebblesim.core.sizes import dtype_of, listed, parse_size, parse_words, several
 from pebblesim.views.plots.style import check, save
 
 if TYPE_CHECKING:
@@ -195,15 +195,42 @@ def roofline(
 @command(app, example="pebblesim plot measured benchmarks/gpu/exact.jsonl -o measured.png")
 def measured(
     results: Annotated[list[Path], typer.Argument(help="Results of `pebblesim gpu measure`, .jsonl.")],
+    *,
+    crossing: Annotated[
+        str, typer.Option("--crossing", help="Draw words and times of two schedules over M: A,B.", metavar="A,B")
+    ] = "",
+    sizes: Sizes,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
-    """Draw the ratio of measured to predicted traffic of runs on a GPU."""
+    """Draw the measured traffic of runs on a GPU over the predicted, or that of two schedules over M."""
     check(output)
     from pebblesim.views.plots.measured import measured as draw
 
     rows = _results(results)
-    save(lambda empty: draw(rows, empty.subplots()), output, size=(7, 6.5))
+    if crossing:
+        _draw_measured_crossing(rows, crossing, sizes.dims, output)
+    elif sizes.dims:
+        raise UsageError("sizes choose runs for --crossing; leave them out to draw all runs.")
+    else:
+        save(lambda empty: draw(rows, empty.subplots()), output, size=(7, 6.5))
     print(f"written {output}")
+
+
+def _draw_measured_crossing(rows: list[dict[str, Any]], crossing: str, dims: dict[str, int], output: Path) -> None:
+    """Draw the runs of two schedules at some sizes; of one card, which the title names."""
+    from pebblesim.gpu.crossings import points
+    from pebblesim.views.plots.measured import crossing as draw
+
+    names = [name.strip() for name in crossing.split(",")]
+    if len(names) != 2:
+        raise UsageError(f"--crossing {crossing!r} was given; it takes two schedules, such as small-cache,flash.")
+    chosen = [row for row in rows if row.get("schedule") in names and row["dims"].items() >= dims.items()]
+    shapes = {(listed(row["dims"]), row["gpu"]["device"]) for row in chosen}
+    if len(shapes) != 1:
+        found = "; ".join(sorted(f"{sizes} on {card}" for sizes, card in shapes)) or "none"
+        raise UsageError(f"runs of {crossing} at one size on one card are needed; give -n and -d. There are: {found}.")
+    measured, title = points(chosen, names), ", ".join(*shapes)
+    save(lambda empty: draw(measured, names, empty, title), output, size=(7, 8))
 
 
 @command(app, example="pebblesim plot race benchmarks/gpu/race.jsonl -n 4096 -o race.png")

@@ -1,13 +1,10 @@
-"""Two schedules measured over M: the points, where their curves cross, and a picture."""
+"""Two schedules measured over M: the points, and where their curves cross."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
-
-from pebblesim.core.errors import UsageError
 
 Point = dict[str, Any]
 
@@ -39,32 +36,3 @@ def summary(measured: Sequence[Point], names: Sequence[str]) -> dict[str, Any]:
             for what in ("predicted", "measured", "bytes", "seconds")
         }
     }
-
-
-def draw(rows: Sequence[Point], names: Sequence[str], path: Path) -> None:
-    """Draw words over M, predicted as lines and measured as marks, and seconds below."""
-    import matplotlib.pyplot as plt
-
-    figure, (words, time) = plt.subplots(2, 1, sharex=True, figsize=(7, 8))
-    Ms = [point["M"] for point in rows]
-    looks = (
-        {"color": "#0072B2", "marker": "o"},
-        {"color": "#D55E00", "marker": "^", "linestyle": "--"},
-    )  # not by colour alone
-    for name, look in zip(names, looks, strict=True):
-        counted = {**look, "marker": ""}
-        words.plot(Ms, [point[name]["predicted"] for point in rows], **counted, label=f"{name}, counted")
-        measured = [point[name]["measured"] for point in rows]
-        words.plot(Ms, measured, **{**look, "linestyle": ""}, label=f"{name}, measured")
-        time.plot(Ms, [point[name]["seconds"] for point in rows], **look, label=name)
-    for axes, label in ((words, "words moved"), (time, "seconds")):
-        axes.set(xscale="log", yscale="log", ylabel=label)
-        axes.legend()
-    time.set_xlabel("M: words of shared memory of a block")
-    figure.tight_layout()
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{str(path)!r} cannot be drawn: {error}.") from None
-    finally:
-        plt.close(figure)

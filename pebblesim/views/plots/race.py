@@ -84,7 +84,7 @@ def crossing(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int, card: st
         ax.set_title(f"{way}, n = {n:,}{f', {card}' if card else ''}", fontsize=11)
         _widths(ax, sorted({d for _, d in by_case}))
         ax.set_yscale("log")
-        ax.set_ylabel(f"÷ {base}", fontsize=9)
+        ax.set_ylabel(f"bytes and time, ÷ those of\n{base}", fontsize=9)
         ax.set_yticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1", "2", "4"])
         ax.minorticks_off()
         ax.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2))
