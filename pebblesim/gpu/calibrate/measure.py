@@ -74,9 +74,9 @@ def gpu() -> Any:
         UsageError: there is none, or no Triton, or no SciPy.
     """
     try:
-        import scipy as _
+        import scipy  # noqa: F401
         import torch
-        import triton as _  # noqa: F401
+        import triton  # noqa: F401
     except ImportError as error:
         raise UsageError(
             f"calibration needs PyTorch, Triton and SciPy; {error.name} is missing: pip install {error.name}."
