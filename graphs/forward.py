@@ -15,7 +15,18 @@ from pebblesim.graphs.projections import absorbable, queries_keys_values
 
 WEIGHTS: Final = ("W_Q", "W_K", "W_V")
 
-SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2", "logsumexp", "split", "split-sums", "split-scores")
+SOFTMAX: Final = (
+    "early",
+    "late",
+    "safe",
+    "flash1",
+    "flash2",
+    "logsumexp",
+    "split",
+    "split-weighted",
+    "split-sums",
+    "split-scores",
+)
 
 
 def declare(
@@ -44,7 +55,8 @@ def declare(
             its row sums; "safe" with the row maximum m subtracted first, as in frameworks; "flash1" and "flash2" for
             the online softmax of FlashAttention-1 and -2; "logsumexp" for f = exp(S - L), where L comes from running
             sums as in FlashAttention-2; "split" for a softmax of each block of columns by itself, whose results are
-            then merged by their weights, as in FlashDecoding; "split-sums" for "late" with sums of each block of
+            then merged by their weights, as in FlashDecoding; "split-weighted" for "split" with weights relative to the
+            largest of all, which is found first; "split-sums" for "late" with sums of each block of
             columns by itself, which are then added up; "split-scores" for the probabilities of "split", weighted before
             the product with V.
         column_block: columns in each step of the online softmax, or in each split.
@@ -218,6 +230,19 @@ def _own_softmax(b: Builder, n_k: int, block: int, rows: tuple[int, ...]) -> Non
 
 def _split(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
     """FlashDecoding: O_s and L_s of each block of columns; then the mean of O_s with weights exp(L_s)."""
+    _outputs_of_blocks(b, n_k, block, rows, values)
+    with b.loop(n_k, block, rows):
+        _weight(b, n_q)
+        b.running("WO", (n_q, values.width), 0.0)
+        b.elementwise("fadeO", "mul", "fade", "WO.prev")
+        b.elementwise("wO", "mul", "w", "O_s")
+        b.elementwise("WO", "add", "fadeO", "wO")
+    b.elementwise(values.result, "div", "WO.last", "W.last")
+    _log_of_weights(b)
+
+
+def _outputs_of_blocks(b: Builder, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
+    """Declare O_s and L_s of each block of columns."""
     _own_softmax(b, n_k, block, rows)
     with b.loop(n_k, block, rows):
         b.rowsum("l_s", "A")
@@ -225,12 +250,22 @@ def _split(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], va
         b.elementwise("O_s", "div", "AV", "l_s")
         b.elementwise("log_l_s", "log", "l_s")
         b.elementwise("L_s", "add", "m_s", "log_l_s")
+
+
+def _split_weighted(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
+    """O_s and L_s of each block of columns; then the mean of O_s with weights exp(L_s - top), top the largest L_s."""
+    _outputs_of_blocks(b, n_k, block, rows, values)
     with b.loop(n_k, block, rows):
-        _weight(b, n_q)
+        b.running("top", (n_q,), float("-inf"))
+        b.elementwise("top", "max", "top.prev", "L_s")
+    with b.loop(n_k, block, rows):
+        b.running("W", (n_q,), 0.0)
         b.running("WO", (n_q, values.width), 0.0)
-        b.elementwise("fadeO", "mul", "fade", "WO.prev")
+        b.elementwise("down_s", "sub", "L_s", "top.last")
+        b.elementwise("w", "exp", "down_s")
+        b.elementwise("W", "add", "W.prev", "w")
         b.elementwise("wO", "mul", "w", "O_s")
-        b.elementwise("WO", "add", "fadeO", "wO")
+        b.elementwise("WO", "add", "WO.prev", "wO")
     b.elementwise(values.result, "div", "WO.last", "W.last")
     _log_of_weights(b)
 
@@ -289,6 +324,7 @@ ONLINE: Final = {
     "flash2": _flash2,
     "logsumexp": _logsumexp,
     "split": _split,
+    "split-weighted": _split_weighted,
     "split-sums": _split_sums,
     "split-scores": _split_scores,
 }

@@ -69,16 +69,17 @@ def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
     source="ours: FlashDecoding with columns of K and V in turn, for matrix units",
     io=(
         "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + n_q*(d_v + 1)*ceiling(n_k/S)"
-        " + n_q*(d_v + ceiling(d_v/e))*ceiling(n_k/S) + n_q*(d_v + ceiling(d_v/e))"
+        " + n_q*(d_v + 2*ceiling(d_v/e))*ceiling(n_k/S) + n_q*(d_v + ceiling(d_v/e))"
     ),
     fit=["B_r", "S", "c", "e"],
-    graph={"softmax": "split", "column_block": "S", "row_block": "B_r"},
+    graph={"softmax": "split-weighted", "column_block": "S", "row_block": "B_r"},
 )
 def flash_decoding_blocked(m, Q, K, V, *, B_r, S, c, e):
     """FlashDecoding for matrix units: the scores of S keys are one tile; K and V are read c columns at a time.
 
     So a worker reads each word of its keys and values once, for any head dimension, and its softmax needs no running
-    maximum. The merge has a worker for each e columns of O; all of them write L.
+    maximum. The merge has a worker for each e columns of O, which finds the largest L_s before the weights, so that
+    these do not wait for one another; all of its workers write L.
     """
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     splits = m.quotient(n_k, S)
@@ -106,13 +107,12 @@ def flash_decoding_blocked(m, Q, K, V, *, B_r, S, c, e):
             for k in m.tiles(d_v, e, independent=True):
                 O_ik, W_i, top_i = m.constant(0, i, k), m.constant(0, i), m.constant(-INFINITY, i)
                 for s in m.tiles(n_k, S, keys_of=i):
+                    top_i[:] = maximum(top_i, m.read(L_s[s, i]))
+                for s in m.tiles(n_k, S, keys_of=i):
                     w = m.read(L_s[s, i])
-                    top = m.compute(maximum(top_i, w))
-                    top_i[:] = exp(top_i - top)  # the factor that rescales what was merged so far
-                    w[:] = exp(w - top)
-                    W_i[:] = top_i * W_i + w
-                    O_ik[:] = top_i * O_ik + w * m.read(O_s[s, i, k])
-                    m.move(top, top_i)
+                    w[:] = exp(w - top_i)
+                    W_i[:] = W_i + w
+                    O_ik[:] = O_ik + w * m.read(O_s[s, i, k])
                 O_ik[:] = O_ik / W_i
                 m.write(O[i, k], O_ik)
                 top_i[:] = top_i + log(W_i)

@@ -250,6 +250,14 @@ def test_sizes_however_large(problem: str, mask: str | None) -> None:
     assert str(advice) and advice.allowed(advice.fastest)
 
 
+@pytest.mark.slow
+def test_tens_of_thousands_of_launches_under_a_mask_are_not_listed_one_by_one() -> None:
+    """Each of the launches, for a few rows at a time, was listed with all its tiles: 2^30 rows took hours."""
+    for n in (2**27, 2**30):
+        advice = ps.advise("H200", problem_name="forward", n=n, d=128, dtype="bf16", mask="causal")
+        assert advice.kernels and advice.fastest
+
+
 def test_a_schedule_under_a_mask_at_sizes_however_large() -> None:
     assert 1 <= ps.count("flash2-forward", n=2**60, d=128, M=116_224, mask="causal").gap < 3
 

@@ -376,10 +376,21 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
         assert words.least(blocks, blocks) <= words(blocks)
         assert not words.nonincreasing or words(low) >= words(blocks) >= words(high)
         most = room.most(blocks)
-        assert most is not None and room.least(blocks) <= peak_red(schedule.program, dims | blocks) <= most
+        peak = peak_red(schedule.program, dims | blocks)
+        assert most is not None and room.least(blocks) <= peak == room(blocks) <= most
     assert room.least(low) <= room(between) <= room(high)
     free = {name: size for name, size in high.items() if name not in words.blocks}
     assert words(low | free) == words(low)
+
+
+@pytest.mark.parametrize("name", ["first-keys-by-columns", "first-rows-by-columns", "queries-partly-resident"])
+def test_the_cache_needed_beside_a_first_part_that_may_be_all(name: str) -> None:
+    schedule = SCHEDULES[name]
+    for n, d in ((3, 2), (5, 1)):
+        room = CacheNeed(schedule.program, {"n": n, "d": d}, "chain")
+        for sizes in product(range(1, n + 2), repeat=len(schedule.blocks)):
+            blocks = dict(zip(schedule.blocks, sizes, strict=True))
+            assert room(blocks) == peak_red(schedule.program, {"n": n, "d": d} | blocks), (n, d, blocks)
 
 
 @pytest.mark.parametrize(("turn", "summation"), [(0, "chain"), (1, "in-place"), (2, "balanced")])

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import pebblesim as ps
 from pebblesim.cli.main import app
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu import launch_costs as costs_of_launches
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import can_forecast, forecast, forecasts
 from pebblesim.gpu.advice.kernels import at_least, kernels
@@ -242,11 +243,29 @@ def test_the_blocks_of_each_time_that_a_launch_runs(n: int, C: int, heads: int, 
     for name, expected in of_blocks.items():
         tiles = [[each for each in group if each] * heads for group in expected]
         average = sum(map(sum, tiles)) / sum(map(len, tiles))
-        found = [sorted(time for time, number in each for _ in range(number)) for each in costs[name].rounds]
+        rounds = [each for alike, each in costs[name].rounds for _ in range(alike)]
+        found = [sorted(time for time, number in each for _ in range(number)) for each in rounds]
         assert [len(group) for group in tiles] == [len(group) for group in found]
         for group, times in zip(tiles, found, strict=True):
             assert times == pytest.approx([each / average for each in sorted(group)])
         assert costs[name].working == sum(map(len, found))
+
+
+@pytest.mark.parametrize("mask", ["causal", "window:1k"])
+def test_some_launches_stand_for_those_next_to_them(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 64 launches all are listed, then 16 of them, then none; the number and the time of all blocks stay."""
+    tiling = Tiling("small-cache-backward-in-rows", {"C": 256, "a": 128, "b": 128, "c": 64, "e": 128})
+    seconds = []
+    for most in (2**18, 16 * 128, 1):
+        monkeypatch.setattr(costs_of_launches, "MOST_LISTED", most)
+        found = forecast(tiling, {"n": 2**14, "d": 128}, H200, "bfloat16", 16, masks.of(mask))
+        for cost in (launch.cost for launch in found.launches):
+            assert sum(alike for alike, _ in cost.rounds) == cost.times
+            assert len(cost.rounds) in {2**18: {1, 64}, 16 * 128: {1, 16, 64}, 1: {1}}[most]
+            working = sum(alike * number * time for alike, each in cost.rounds for time, number in each)
+            assert working == pytest.approx(cost.working, rel=0.02)
+        seconds.append(found.seconds)
+    assert seconds[1:] == pytest.approx(seconds[:1] * 2, rel=0.1) and seconds[1] == pytest.approx(seconds[0], rel=0.03)
 
 
 def test_a_tile_that_is_read_entry_by_entry_leaves_room_for_a_second_block() -> None:

@@ -103,7 +103,9 @@ def test_a_schedule_that_computes_in_another_way_than_it_says_is_found_out() -> 
                 use()
         with pytest.raises(BelowBound):
             ps.compare("backward", n=65536, d=128, M=2**18).to_dict()
-        with pytest.raises(UsageError, match=r"its graph has 1; choose row_block of the graph"):
+        with pytest.raises(
+            UsageError, match=r"its graph has 1; in graph=\{…\} of the schedule, .* row_block \(backward pass\)"
+        ):
             ps.play("direct-it-says", n=5, d=3, M=60)
 
 

@@ -370,12 +370,12 @@ def test_three_splits_are_merged(name: str, mask: str | None) -> None:
 
 
 def test_splits_with_columns_in_turn_merge_columns_of_their_own() -> None:
-    """By hand: K, V and q as with whole rows; the merge reads L_s, and writes L, for each of four parts of O."""
+    """By hand: K, V and q as with whole rows; the merge reads L_s twice, and writes L, for each of four parts of O."""
     counted = ps.count(
         "flash-decoding-blocked", n_q=4, n_k=2048, d=128, M=2**20, blocks={"B_r": 16, "S": 512, "c": 32, "e": 32}
     )
     assert counted.phases["splits"] == (2 * 2048 * 128 + 4 * 4 * 128, 4 * 4 * (128 + 1))
-    assert counted.phases["merge"] == (4 * 4 * (128 + 4), 4 * (128 + 4))
+    assert counted.phases["merge"] == (4 * 4 * (128 + 2 * 4), 4 * (128 + 4))
     assert [(phase, workers) for phase, workers, _ in counted.path] == [("splits", 4), ("merge", 4)]
 
 

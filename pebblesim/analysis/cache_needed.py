@@ -15,6 +15,7 @@ from pebblesim.language import program as ir
 
 _Length = tuple[str, tuple[str | int, ...]]  # length of the first tile: the dimension, and the blocks that cut it
 _Sum = dict[tuple[_Length, ...], int]  # words as a sum of products of lengths, each with its coefficient
+_Whole = tuple[ir.Range, int]  # a loop, and the whole tiles that it has at least
 
 
 class CacheNeed:
@@ -23,7 +24,9 @@ class CacheNeed:
     def __init__(self, program: ir.Program, dims: Sizes, summation: str) -> None:
         self.program, self.dims, self.summation = program, dims, summation
         phases = [levels(phase) for phase in program.phases]
-        self._low = _largest([(words, 0, loops) for phase in phases for words, loops in phase.low], dims)
+        low = [(words, 0, loops) for phase in phases for words, loops in phase.low]
+        self._low = _largest([(words, more, {(rng, 2) for rng, _ in loops}) for words, more, loops in low], dims)
+        self._low_here = _largest(low, dims)
         self._high = _largest([(words, phase.passing, ()) for phase in phases for words in phase.high], dims)
         self._spared = spared(summation)
         self._known: dict[tuple[int, ...], int] = {}
@@ -39,15 +42,17 @@ class CacheNeed:
     def __call__(self, blocks: Sizes) -> int:
         """Return the largest number of red pebbles at any time of the game."""
         key = tuple(blocks[name] for name in self.program.blocks)
+        if key not in self._known and self.summation == CHAINS[0] and self._low_here(blocks) == self._high(blocks):
+            self._known[key] = self._high(blocks)
         if key not in self._known:
             self._known[key] = peak_red(self.program, {**self.dims, **blocks}, self.summation)
         return self._known[key]
 
 
-def _largest(levels: list[tuple[_Sum, int, Iterable[ir.Range]]], dims: Sizes) -> Callable[[Sizes], int]:
+def _largest(levels: Iterable[tuple[_Sum, int, Iterable[_Whole]]], dims: Sizes) -> Callable[[Sizes], int]:
     """Return a function of the block sizes: the largest of these numbers of pebbles.
 
-    Each is a sum of products of lengths plus a number. It counts only where each of its loops has two whole tiles.
+    Each is a sum of products of lengths plus a number. It counts only where its loops have so many whole tiles.
     """
     names: dict[str, str] = {}
 
@@ -57,15 +62,15 @@ def _largest(levels: list[tuple[_Sum, int, Iterable[ir.Range]]], dims: Sizes) ->
             return str(dims[dim])
         return names.setdefault(f"min({dims[dim]}, {', '.join(map(text_of, cuts))})", f"x{len(names)}")
 
-    def twice(rng: ir.Range) -> str:
+    def has(rng: ir.Range, whole_tiles: int) -> str:
         assert rng.parent is not None
         before = "" if rng.after is None else f" - {text_of(rng.after)}"
-        return f"{name(first_length(rng.parent))}{before} >= 2 * {text_of(rng.block)}"
+        return f"{name(first_length(rng.parent))}{before} >= {whole_tiles} * {text_of(rng.block)}"
 
     texts: dict[str, None] = {}
     for words, more, loops in levels:
         products = ("*".join([str(times), *map(name, lengths)]) for lengths, times in words.items())
-        conditions = " and ".join(sorted(map(twice, loops)))
+        conditions = " and ".join(sorted(has(*loop) for loop in loops))
         texts[f"{' + '.join([*products, str(more)])}" + (f" if {conditions} else 0" if conditions else "")] = None
     return compiled(f"(lambda {', '.join(names.values())}: max(0, 0, {', '.join(texts)}))({', '.join(names)})")
 
@@ -83,7 +88,8 @@ class Levels:
         high: the words of all resident tiles, after each primitive that brings a tile or computes.
         low: (words, loops) as a lower bound on the pebbles: like `high`, but without sums that may have no term yet,
             because these have no pebble, and with the intermediates of values that are computed in place or added to
-            complete tiles. For first iterations, and for second ones of `loops` that have two whole tiles.
+            complete tiles. For first iterations, where a loop after a first part has a whole tile; and for second ones,
+            where the loop has two.
         passing: largest number of additional pebbles, on intermediates.
     """
 
@@ -93,16 +99,16 @@ class Levels:
         self.partly: dict[ir.Tile, ir.Ranges] = {}  # for each sum, the part that has terms already
         self.passing = 0
         self.high: list[_Sum] = []
-        self._low: dict[frozenset[ir.Range], list[_Sum]] = {}
+        self._low: dict[frozenset[_Whole], list[_Sum]] = {}
         self._seen: set[object] = set()  # sets of resident tiles, with those that have a pebble for each word
         self._walk(body, frozenset())
         self.high = _outermost(self.high)
-        self.low: list[tuple[_Sum, frozenset[ir.Range]]] = []
+        self.low: list[tuple[_Sum, frozenset[_Whole]]] = []
         for loops in sorted(self._low, key=len):
             others = [words for words, fewer in self.low if fewer <= loops]
             self.low += [(words, loops) for words in _outermost(self._low[loops]) if not _below(words, others)]
 
-    def _walk(self, body: list[ir.Node], second: frozenset[ir.Range]) -> None:
+    def _walk(self, body: list[ir.Node], second: frozenset[_Whole]) -> None:
         for node in body:
             match node:
                 case ir.Loop(range=ir.Range(first=True), body=inner):
@@ -111,10 +117,11 @@ class Levels:
                 case ir.Loop(range=rng, body=inner):
                     sure = rng.after is None  # otherwise the loop may have no iteration
                     before = self._state()
-                    self._walk(inner, second if sure else second | {rng})
+                    first = second if sure else second | {(rng, 1)}
+                    self._walk(inner, first)
                     after = self._state() if sure else before
                     if self._state() != before:  # otherwise further iterations are like the first
-                        self._walk(inner, second | {rng})
+                        self._walk(inner, first | {(rng, 2)})
                     self.full, self.partly = set(after[0]), dict(after[1])
                     if sure:
                         self._covered(rng)
@@ -149,13 +156,13 @@ class Levels:
         """Return what an iteration depends on: the tiles that are complete, and the sums that are complete in part."""
         return set(self.full), dict(self.partly)
 
-    def _pass(self, pebbles: int, second: frozenset[ir.Range] | None) -> None:
+    def _pass(self, pebbles: int, second: frozenset[_Whole] | None) -> None:
         """Record intermediates; in these iterations, unless None, they are held in addition to all complete tiles."""
         self.passing = max(self.passing, pebbles)
         if second is not None:
             self._hold(pebbles, second)
 
-    def _hold(self, passing: int, second: frozenset[ir.Range]) -> None:
+    def _hold(self, passing: int, second: frozenset[_Whole]) -> None:
         """Record the tiles that have a pebble for each word, with this number of additional pebbles."""
         held = frozenset(self.full.intersection(self.resident))
         if (second, held, passing) not in self._seen:

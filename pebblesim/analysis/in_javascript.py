@@ -116,7 +116,7 @@ def _room(phases: Iterable[Levels]) -> tuple[str, str]:
     for phase in phases:
         high += [f"{_sum(words)} + {phase.passing}" for words in phase.high]
         for words, loops in phase.low:
-            twice = " && ".join(sorted(map(_runs_twice, loops)))
+            twice = " && ".join(sorted({_runs_twice(rng) for rng, _ in loops}))
             low.append(f"({twice} ? {_sum(words)} : 0)" if twice else _sum(words))
     return tuple(f"max({', '.join(dict.fromkeys(each))})" for each in (high, low))  # type: ignore[return-value]
 

@@ -312,7 +312,8 @@ class Assembler(Tables):
         if tiles != self.table[number].blocks:
             raise UsageError(
                 f"{self.program.name} has a separate sum {self.table[number].name} for each of {tiles} tiles of "
-                f"{index.dim}, and its graph has {self.table[number].blocks}; choose row_block of the graph to match."
+                f"{index.dim}, and its graph has {self.table[number].blocks}; in graph={{…}} of the schedule, let the "
+                "block of these tiles be column_block (forward pass) or row_block (backward pass)."
             )
 
 

@@ -70,6 +70,15 @@ def _driver() -> str | None:
         return None
 
 
+def with_registers(text: str, threads: int) -> str:
+    """The text of kernels that are launched with this number of threads in a block, as it is built if registers spill.
+
+    It says that one block on a multiprocessor is enough. Otherwise the compiler may spill to leave room for more, even
+    where a thread uses 48 of 255 registers.
+    """
+    return text.replace(BOUND, f"__launch_bounds__({threads}, 1)")
+
+
 class Runner:
     """A case on the GPU, with its memory."""
 
@@ -83,7 +92,7 @@ class Runner:
         kernels = case.source.kernels
         self.kernels = self._built(case.text)
         if any(function.local_size_bytes for _, function in self.kernels):  # with fewer threads each has more registers
-            self.kernels = self._built(case.text.replace(BOUND, f"__launch_bounds__({case.threads})"))
+            self.kernels = self._built(with_registers(case.text, case.threads))
         for kernel, function in self.kernels:
             if function.local_size_bytes:
                 raise PebblesimError(f"{kernel.name} spills {function.local_size_bytes} bytes of registers per thread.")

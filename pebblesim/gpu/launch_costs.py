@@ -29,6 +29,12 @@ from pebblesim.launches.launches import Launch, blocks, launches, times
 Round = tuple[tuple[float, int], ...]
 """The blocks of a launch: (time, number of blocks that take it)."""
 
+Rounds = tuple[tuple[int, Round], ...]
+"""The blocks of launches one after another: (number of launches in a row that are alike, the blocks of each)."""
+
+MOST_LISTED = 2**18
+"""Tiles of rows or columns, of one head, up to which those of each launch under a mask are told apart."""
+
 
 @dataclass(frozen=True)
 class LaunchCost:
@@ -42,8 +48,8 @@ class LaunchCost:
         heads: problems that are solved together.
         programs: number of thread blocks.
         working: number of thread blocks that have work under the mask.
-        rounds: for each time that it is launched, the thread blocks with work, longest first: (time of a block divided
-            by the average, number of such blocks).
+        rounds: the thread blocks with work of the times that it is launched, longest first: time of a block is in units
+            of the average.
         products: operations of matrix units on padded tiles, by the columns of an instruction.
         elementwise: operations on elements of padded tiles; where a tile that was read is changed, also its conversions
             to float32 and back.
@@ -65,7 +71,7 @@ class LaunchCost:
     heads: int
     programs: int
     working: int
-    rounds: tuple[Round, ...]
+    rounds: Rounds
     products: Mapping[int, int]
     elementwise: int
     beside: int
@@ -169,7 +175,7 @@ def _cost(
         heads=heads,
         programs=_programs(launch, sizes, mask) * heads,
         working=summed["blocks"] * heads,
-        rounds=_rounds(launch, sizes, program, mask, heads),
+        rounds=_rounds(launch, sizes, program, mask, summed["blocks"] * heads, heads),
         products={width: summed["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
         elementwise=summed["elementwise"] * heads,
         beside=summed["beside"] * heads,
@@ -203,37 +209,43 @@ def _last(launch: Launch) -> ir.Node:
     return next(node for node in launch.block if not isinstance(node, ir.Loop))
 
 
-def _rounds(launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | None, heads: int) -> tuple[Round, ...]:
+def _rounds(
+    launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | None, working: int, heads: int
+) -> Rounds:
     """The blocks of each time it is launched: under a mask, tiles of a grid have different numbers of tiles.
 
-    Where a block has one tile, those that the mask leaves are alike.
+    Where a block has one tile, those that the mask leaves are alike. Of more launches than can be listed, evenly spaced
+    ones stand for those next to them; if not even one launch can be listed, its blocks count as alike.
     """
     launched, grid, block = times(launch, sizes), {loop.range for loop in launch.grid}, launch.block
     inner = [condition for condition in _conditions(block) if grid & {condition.rows, condition.columns}]
     outer = [loop.when for loop in launch.grid if loop.when]
     if mask is None or not (inner or outer):
-        return (((1.0, blocks(launch, sizes, 1) * heads // launched),),) * launched
+        return ((launched, ((1.0, blocks(launch, sizes, 1) * heads // launched),)),)
     (when, *_), own = (inner, True) if inner else (outer, False)
     (n_q, n_k), height = program.grid(sizes), padded(when.rows, sizes)
-    axis, step = (
-        int(when.columns in grid),
-        n_q if launch.around is None else ir.length(launch.around.range.block, sizes),
-    )
+    columns, axis = TileRange(0, n_k, padded(when.columns, sizes)), int(when.columns in grid)
+    step = n_q if launch.around is None else ir.length(launch.around.range.block, sizes)
+    listed = min(launched, MOST_LISTED // (columns.number if axis else -(-step // height)))
+    if not listed:
+        return ((launched, ((1.0, -(-working // launched)),)),)
     others = [loop.range for loop in launch.grid if loop.range not in (when.rows, when.columns)]
     alike = heads * prod(-(-sizes[rng.dim] // padded(rng, sizes)) for rng in others)
-    found: list[Counter[int]] = []
-    for start in range(0, n_q, step):
+    found: list[tuple[int, Counter[int]]] = []
+    for first, last in pairwise(launched * each // listed for each in range(listed + 1)):
+        start = (first + last) // 2 * step
         rows = TileRange(start, min(start + step, n_q), height)
-        columns = TileRange(0, n_k, padded(when.columns, sizes))
-        met = mask.met((n_q, n_k), rows, columns, axis).tolist()
         if own:
-            found.append(Counter(each for each in met if each or not outer))
+            met = mask.met((n_q, n_k), rows, columns, axis).tolist()
+            found.append((last - first, Counter(each for each in met if each or not outer)))
         else:
-            found.append(Counter({1: rows.number * columns.number - sum(met) if when.none else sum(met)}))
-    work = sum(each * number for blocks in found for each, number in blocks.items())
-    average = work / sum(map(Counter.total, found)) if work else 1.0
+            met = mask.tiles((n_q, n_k), rows, columns)
+            found.append((last - first, Counter({1: rows.number * columns.number - met if when.none else met})))
+    work = sum(launches * each * number for launches, of_one in found for each, number in of_one.items())
+    average = work / sum(launches * of_one.total() for launches, of_one in found) if work else 1.0
     return tuple(
-        tuple((work / average, number * alike) for work, number in sorted(each.items(), reverse=True)) for each in found
+        (launches, tuple((work / average, number * alike) for work, number in sorted(of_one.items(), reverse=True)))
+        for launches, of_one in found
     )
 
 

@@ -164,7 +164,8 @@ def timed(
     }
     busy = sum(spent.values()) / cost.working  # seconds of one block
     alone = busy + rate["begin"] * cost.begun / cost.working
-    work = busy * sum(time_of(each, cost.heads, units, slots, alone / busy) for each in cost.rounds if each)
+    rounds = ((alike, each) for alike, each in cost.rounds if each)
+    work = busy * sum(alike * time_of(each, cost.heads, units, slots, alone / busy) for alike, each in rounds)
     parts = {name: factor * seconds / units for name, seconds in spent.items()}
     parts["too few blocks"] = factor * work - sum(parts.values())
     parts |= {
@@ -229,7 +230,7 @@ def at_least(kernel: Forecast, card: Card, dtype: str) -> float | None:
         if cost.working:
             each = sum(cost.products.values()) / cost.working
             units = int(card.figures["multiprocessors"].value) if "multiprocessors" in card.figures else 1
-            busiest = sum(_busiest(blocks, units) for blocks in cost.rounds)
+            busiest = sum(alike * _busiest(blocks, units) for alike, blocks in cost.rounds)
             limits.append(each * busiest / (peak.value / units))
         l2 = card.figures.get("l2_bandwidth")
         if l2 and l2.source != SCALED:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf, prod
 
-from pebblesim.core.errors import UsageError
-from pebblesim.gpu.emit.bands import launched_across
-from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges, met_by_rows
-from pebblesim.gpu.emit.triton_places import Places
-from pebblesim.gpu.emit.triton_ranges import GROUP, Piece, Setting, only
+from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges
+from pebblesim.gpu.emit.triton_grid import Grid
+from pebblesim.gpu.emit.triton_loops import Piece
+from pebblesim.gpu.emit.triton_ranges import Setting, only
 from pebblesim.gpu.emit.triton_values import FROM_BASE_2, TO_BASE_2
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Band
 from pebblesim.launches.launches import Launch, blocks
 
 LARGE_TILE = 2**15
@@ -38,7 +36,7 @@ class Kernel:
     numbers: tuple[tuple[str, ...], tuple[str, ...]]
 
 
-class Writer(Places):
+class Writer(Grid):
     """Writes one kernel."""
 
     def __init__(self, setting: Setting, launch: Launch, name: str) -> None:
@@ -67,14 +65,6 @@ class Writer(Places):
         return () if self._around is None else ("start", "at_once")
 
     @property
-    def programs(self) -> str:
-        """How many programs it is launched with for each head, as text of Python."""
-        counts = (
-            self._launched(loop).replace("tl.minimum", "min").replace("tl.", "triton.") for loop in self._launch.grid
-        )
-        return " * ".join(f"({each})" if "//" in each else each for each in counts) or "1"
-
-    @property
     def arguments(self) -> list[str]:
         """Names of its arguments, in order."""
         tensors = [self._setting.of[tensor] for tensor in self._tensors.values()]
@@ -95,58 +85,6 @@ class Writer(Places):
         self._block()
         return "\n".join(self._lines)
 
-    def _grid(self) -> None:
-        loops = self._launch.grid
-        if not loops:
-            return
-        numbers = [self._names.new(loop.range.name) for loop in loops]
-        counts = [self._launched(loop) for loop in loops]
-        if len(loops) == 1:
-            self._say(1, f"{numbers[0]} = tl.program_id(0)")
-        elif len(loops) == 2:
-            self._say(1, f"tall, wide = {counts[0]}, {counts[1]}")
-            self._say(1, f"group, rank = tl.program_id(0) // ({GROUP} * wide), tl.program_id(0) % ({GROUP} * wide)")
-            even = counts[0].isdecimal() and int(counts[0]) % GROUP == 0
-            height = str(GROUP) if even else f"tl.minimum(tall - group * {GROUP}, {GROUP})"
-            self._say(1, f"{numbers[0]}, {numbers[1]} = group * {GROUP} + rank % {height}, rank // {height}")
-        else:
-            raise UsageError(f"{self._program.name}: more than two loops of independent tiles in one launch.")
-        for loop, number in zip(loops, numbers, strict=True):
-            if longest_last(self._launch, loop, self._mask):
-                self._say(1, f"{number} = {self._count(loop.range)} - 1 - {number}  # the longest first")
-            if launched_across(loop, self._mask, self._sizes) is not None:
-                self._say(1, f"{number} += {self._bounds(loop)[0]}")
-            self._enter(loop, 1, number)
-            self._numbers[loop.range] = number
-        for loop in loops:
-            if loop.when is not None and self._mask is not None:
-                self._guard(loop)
-
-    def _launched(self, loop: ir.Loop) -> str:
-        """The number of tiles of a loop of the grid that are launched, as text."""
-        count, across = self._count(loop.range), launched_across(loop, self._mask, self._sizes)
-        return count if across is None else f"tl.minimum({count}, {across})"
-
-    def _guard(self, loop: ir.Loop) -> None:
-        """Leave where the mask says so: where a tile has no allowed pair, or, if `when.none`, where it has one."""
-        when = loop.when
-        assert when is not None
-        (top, bottom), (left, right) = self._positions(when.rows), self._ends(when.columns)
-        out = [f"({left} >= {self._setting.size(when.columns.dim)})"]
-        out = [] if launched_across(loop, self._mask, self._sizes) is None else out
-        if self._after is not None:
-            out.append(f"({left} - {bottom} >= {self._after})")
-        if self._before is not None:
-            out.append(f"({top} - {right} >= {self._before})")
-        if isinstance(self._mask, KeyRanges) and None not in (when.rows.parent, when.columns.parent):
-            first, end = met_by_rows(top, bottom)
-            out += [f"({left} >= {end})", f"({right} <= {first})"]
-        if out:
-            self._say(1, f"if {'not ' if when.none else ''}({' | '.join(out)}):")
-            self._say(2, "return")
-        elif when.none:
-            self._say(1, "return")
-
     def _block(self) -> None:
         """The statements of a block; those that need predicates are written without them, too, for tiles in which all
         pairs are allowed. In a group of rows both versions together take more registers than two blocks have: not for a
@@ -159,7 +97,7 @@ class Writer(Places):
             self._body(body, 1)
             return
         self._body(body[: differ[0]], 1)
-        kept = (self._loaded, self._unscaled, self._empty, self._base_2)
+        kept = (self._loaded, self._unscaled, self._empty, self._base_2, self._barred, self._cleared)
         before = [set(each) for each in kept]
         condition = self._all_allowed(tile)
         for self._whole, line in ((True, f"if {condition}:"), (False, "else:")):
@@ -195,6 +133,9 @@ class Writer(Places):
             self._in_piece(inner, piece, depth)
 
     def _loop(self, node: ir.Loop, depth: int) -> None:
+        if _copies(node) and (at_once := self._at_once(node)) > 1:
+            self._across(node, at_once, depth)
+            return
         prefetched = self._prefetched(node) if _copies(node) else None
         for piece in self._pieces(node, any(map(self._differs, ir.walk(node.body)))):
             number = self._names.new(node.range.name)
@@ -207,6 +148,17 @@ class Writer(Places):
                 )
             self._enter(node, depth + 1, number)
             self._in_piece(node, piece, depth)
+
+    def _across(self, loop: ir.Loop, number: int, depth: int) -> None:
+        """A loop over copies, so many at once."""
+        low, high = self._bounds(loop)
+        first, name = self._names.new(loop.range.name), self._names.new(f"all_{loop.range.name}")
+        self._say(depth, f"for {first} in range({low}, {high}, {number}):")
+        self._say(depth + 1, f"{name} = {first} + tl.arange(0, {number})")
+        self._copy = name, high
+        self._looped(loop.body, depth + 1)
+        self._copy = None
+        self._several.clear()
 
     def _in_piece(self, node: ir.Loop, piece: Piece, depth: int) -> None:
         """The body of a loop in one of its pieces."""
@@ -252,7 +204,7 @@ class Writer(Places):
                         self._base_2.add(node.tile)
                 case ir.Move():
                     self._say(depth, f"{self._tile(node.tile)} = {self._tiles[node.source]}")
-                    for kind in (self._loaded, self._unscaled, self._base_2):
+                    for kind in (self._loaded, self._unscaled, self._base_2, self._barred, self._cleared):
                         (kind.add if node.source in kind else kind.discard)(node.tile)
                 case ir.Delete():
                     pass
@@ -261,9 +213,13 @@ class Writer(Places):
 
     def _looped(self, body: list[ir.Node], depth: int) -> None:
         """The statements of a loop; what it hands on to its next iteration is to the base that it began with."""
-        before = set(self._base_2)
+        before, nodes = set(self._base_2), list(ir.walk(body))
+        made = {tile for node in nodes if (tile := ir.entering(node))}
+        changed = made | {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
+        self._barred, self._cleared = self._barred - changed, self._cleared - changed
+        masked = set(self._barred), set(self._cleared)
         self._body(body, depth)
-        made = {tile for node in ir.walk(body) if (tile := ir.entering(node))}
+        self._barred, self._cleared = masked
         for tile in [tile for tile in self._tiles if tile in (self._base_2 ^ before) - made]:
             name, factor = self._tiles[tile], TO_BASE_2 if tile in before else FROM_BASE_2
             self._say(depth, f"{name} = {name} * {factor}")
@@ -280,6 +236,9 @@ class Writer(Places):
 
     def _read(self, depth: int, node: ir.Read) -> None:
         self._check_written(node)
+        if self._copy is not None:
+            self._read_copies(depth, node)
+            return
         name, resumed = self._tile(node.tile), node.tile in self._resumed
         (self._unscaled if resumed else self._loaded).add(node.tile)
         if node.tensor in self._setting.logarithms:
@@ -301,13 +260,9 @@ class Writer(Places):
                 for axis, rng in enumerate(ranges)
                 if not self._vanishes(node.tile, rng)  # it is 0 there
             ]
-        value = only(self._written(node), " & ".join(filter(None, (*exist, self._pairs(ranges, frame)))), "0.0")
+        allowed = "" if node.tile in self._cleared else self._pairs(ranges, frame)
+        value = only(self._written(node), " & ".join(filter(None, (*exist, allowed))), "0.0")
         self._store(depth, node, node.at, f"tl.trans({value})" if frame else value)
-
-    def _tile(self, tile: ir.Tile) -> str:
-        if tile not in self._tiles:
-            self._tiles[tile] = self._names.new(tile.name)
-        return self._tiles[tile]
 
     def _fill(self, depth: int, tile: ir.Tile, value: str) -> None:
         shape = ", ".join(str(self._length(rng)) for rng in tile.ranges[:: -1 if tile in self._turned else 1])
@@ -317,6 +272,13 @@ class Writer(Places):
         if node.mode != "new" and node.target.ranges != node.target.tile.ranges:
             raise self._part(node.target.tile, node.line)
         tile, expr = node.target.tile, node.expr
+        if self._copy is not None:
+            if tile not in self._several and node.mode != "new":
+                self._gather(depth, node)
+                return
+            self._several.add(tile)
+        self._bar(depth, expr)
+        clear = node.mode != "add" and self._clear(expr)
         self._keep_slope(depth, node)
         name, frame = self._tile(tile), node.target.tile in self._turned
         logarithm = node.mode != "add" and self._is_logarithm(expr)
@@ -336,6 +298,8 @@ class Writer(Places):
             self._say(depth, f"{name} = {made}")
         (self._base_2.add if logarithm else self._base_2.discard)(tile)
         (self._unscaled.add if scaled else self._unscaled.discard)(tile)
+        (self._cleared.add if clear else self._cleared.discard)(tile)
+        self._barred.discard(tile)
         self._empty.discard(tile)
         self._loaded.discard(tile)
 
@@ -345,18 +309,6 @@ def _copies(loop: ir.Loop) -> bool:
     return any(isinstance(node, ir.Read) and node.at is loop.range for node in loop.body) and not any(
         isinstance(node, ir.Loop) or (isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul))
         for node in loop.body
-    )
-
-
-def longest_last(launch: Launch, loop: ir.Loop, mask: Band | None) -> bool:
-    """Whether the later tiles of rows in a grid meet more columns than the earlier ones, and so take longer."""
-    return (
-        mask is not None
-        and (mask.after is not None or isinstance(mask, KeyRanges))
-        and any(
-            isinstance(node, ir.Loop) and node.when is not None and node.when.rows is loop.range
-            for node in ir.walk(launch.block)
-        )
     )
 
 

@@ -19,6 +19,11 @@ An iteration takes less time than a read from L2, so there are many.
 class Places(Values):
     """The places of a kernel's tiles."""
 
+    def _tile(self, tile: ir.Tile) -> str:
+        if tile not in self._tiles:
+            self._tiles[tile] = self._names.new(tile.name)
+        return self._tiles[tile]
+
     def _lengths(self, tensor: ir.Tensor) -> list[str]:
         return self._setting.lengths(tensor, True)
 

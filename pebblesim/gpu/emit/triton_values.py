@@ -10,13 +10,17 @@ from itertools import accumulate
 from math import e as euler, log, log2
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.masked_once import columns_matter, exponent_of, masked_once
 from pebblesim.gpu.emit.orientation import turned
-from pebblesim.gpu.emit.triton_ranges import Ranges, Setting, along, only
+from pebblesim.gpu.emit.triton_loops import Loops
+from pebblesim.gpu.emit.triton_ranges import Setting, along, only
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
 TO_BASE_2, FROM_BASE_2 = repr(log2(euler)), repr(log(2))
+
+MINUS_INFINITY = 'float("-inf")'
 
 OPERATIONS = {
     "add": "({} + {})",
@@ -30,7 +34,7 @@ OPERATIONS = {
 }
 
 
-class Values(Ranges):
+class Values(Loops):
     """The values of a kernel's tiles."""
 
     def __init__(self, setting: Setting, launch: Launch) -> None:
@@ -45,6 +49,11 @@ class Values(Ranges):
         self._sloped: dict[ir.Tile, str] = {}  # exponentials of capped scores, and the slopes of these scores
         self._turned = turned(nodes)
         self._find_vanishing(nodes)
+        plain = self._factor > 0 and not setting.softcap  # so that -inf stays what it is
+        self._maskable = masked_once(nodes) if plain else frozenset()
+        self._columns_matter = columns_matter(nodes)
+        self._barred: set[ir.Tile] = set()  # scores that are -inf where there is no pair
+        self._cleared: set[ir.Tile] = set()  # 0 where there is no pair
         self._tiles: dict[ir.Tile, str] = {}
         self._loaded: set[ir.Tile] = set()  # in the words of memory, not in float32
         self._base_2: set[ir.Tile] = set()  # logarithms, to base 2
@@ -60,7 +69,7 @@ class Values(Ranges):
 
     def _vanishes(self, tile: ir.Tile, along_range: ir.Range) -> bool:
         """Whether a tile is 0 where indices of a range do not exist, because what it is computed from is."""
-        return (tile, along_range) in self._vanishing
+        return (tile, along_range) in self._vanishing or (tile in self._cleared and along_range is tile.ranges[1])
 
     def _zeros(self, expr: ir.Expr, rng: ir.Range) -> bool:
         """Whether an expression is 0 where indices of a range do not exist."""
@@ -113,13 +122,48 @@ class Values(Ranges):
                     if made is None or not self._zeros(made, rng):
                         self._vanishing.discard((tile, rng))
 
+    def _bar(self, depth: int, expr: ir.Expr) -> None:
+        """Mask scores of which an expression is the first maximum or exponential."""
+        scores = exponent_of(expr)
+        if scores is None or scores.tile not in self._maskable - self._barred:
+            return
+        where = self._pairs(scores.ranges, scores.tile in self._turned, self._columns_matter)
+        if where:
+            self._barred.add(scores.tile)
+            name = self._tiles[scores.tile]
+            self._say(depth, f"{name} = {only(name, where, MINUS_INFINITY)}")
+
+    def _clear(self, expr: ir.Expr) -> bool:
+        """Whether an expression is 0 where there is no pair."""
+        match expr:
+            case ir.Ref(tile=tile):
+                return tile in self._cleared
+            case ir.Elementwise(op="exp"):
+                scores = exponent_of(expr)
+                return scores is not None and scores.tile in self._barred
+            case ir.Elementwise(op="mul", operands=operands):
+                return any(map(self._clear, operands))
+            case ir.Elementwise(op="div", operands=(numerator, _)):
+                return self._clear(numerator)
+            case ir.Elementwise(op="add" | "sub", operands=operands):
+                return all(map(self._clear, operands))
+        return False
+
     def _makes_scores(self, made: ir.Expr) -> bool:
         """Whether it is a product of scores or of what they are a gradient of: Q or K takes part."""
         return isinstance(made, ir.MatMul) and any(ref.tile in self._of_scores for ref in ir.refs(made))
 
+    def _held(self, tile: ir.Tile) -> str:
+        """The name of a tile as an operand."""
+        return self._tiles[tile]
+
+    def _along_rows(self, frame: bool) -> str:
+        """The index that makes a vector one of rows, in an operation with a tile that has columns, too."""
+        return along(0, frame)
+
     def _scaled(self, tile: ir.Tile) -> str:
         """The value of a tile, multiplied by the scale if that is still to be done."""
-        name = self._tiles[tile]
+        name = self._held(tile)
         if tile in self._unscaled and ir.over_pairs(tile.ranges) and self._setting.softcap:
             raise UsageError(f"{self._program.name} keeps scores in memory, so it cannot cap them.")
         return f"({name} * {self._scale})" if tile in self._unscaled else name
@@ -164,9 +208,9 @@ class Values(Ranges):
     def _elementwise(self, expr: ir.Elementwise, texts: list[str], line: int, frame: bool) -> str:
         """An operation on the texts of its operands; a vector is for all columns."""
         wide = [len(operand.shape) == len(expr.shape) for operand in expr.operands]
-        operands = [text if full else text + along(0, frame) for text, full in zip(texts, wide, strict=True)]
+        operands = [text if full else text + self._along_rows(frame) for text, full in zip(texts, wide, strict=True)]
         if expr.op == "div" and not wide[1]:  # one division for each row
-            return f"({operands[0]} * {self._reciprocal(texts[1])}{along(0, frame)})"
+            return f"({operands[0]} * {self._reciprocal(texts[1])}{self._along_rows(frame)})"
         made = OPERATIONS[expr.op].format(*operands)
         if self._mask is not None and expr.op == "div":  # a row without an allowed pair has 0/0 = 0
             return f"tl.where({operands[1]} == 0.0, 0.0, {made})"
@@ -177,8 +221,11 @@ class Values(Ranges):
     def _reduced(self, expr: ir.RowReduction, text: str, frame: bool) -> str:
         """The sum or maximum of each row of a text; `frame`: the text is of the transpose."""
         shape, axis = expr.operand.shape, 0 if frame else 1
-        reduction, nothing = ("sum", "0.0") if expr.op == "rowsum" else ("max", 'float("-inf")')
+        reduction, nothing = ("sum", "0.0") if expr.op == "rowsum" else ("max", MINUS_INFINITY)
         parts = (self._exist(shape[1], 1, frame), self._pairs(shape, frame))
+        scores = exponent_of(expr)
+        if self._clear(expr.operand) if expr.op == "rowsum" else scores is not None and scores.tile in self._barred:
+            parts = ("", "")
         return f"tl.{reduction}({only(text, ' & '.join(filter(None, parts)), nothing)}, axis={axis})"
 
     def _is_logarithm(self, expr: ir.Expr) -> bool:
@@ -197,11 +244,13 @@ class Values(Ranges):
         frame = frame and len(expr.shape) == 2
         match expr:
             case ir.Ref(tile=tile) if tile in self._base_2 and expr.ranges == tile.ranges:
-                return self._facing(self._tiles[tile], expr, frame)
+                return self._facing(self._held(tile), expr, frame)
             case ir.Ref(tile=tile) if tile in self._unscaled and expr.ranges == tile.ranges:
                 return self._as_exponent(self._facing(self._tiles[tile], expr, frame))
             case ir.Elementwise(op="add" | "sub" | "max"):
                 operands = [self._exponent(each, line, frame) for each in expr.operands]
+                if self._mask is not None and expr.op == "sub" and self._barred & {each.tile for each in ir.refs(expr)}:
+                    operands[1] = only(operands[1], f"{operands[1]} != {MINUS_INFINITY}", "0.0")  # rows without a pair
                 return self._elementwise(expr, operands, line, frame)
             case ir.Elementwise(op="log", operands=(operand,)):
                 return f"tl.log2({self._expr(operand, line, frame)})"
@@ -274,7 +323,7 @@ class Values(Ranges):
         `axis`: along which its terms are; `frame`: it is the transpose of what the product says.
         """
         text, held = self._ref(ref, line), ref.tile in self._turned
-        if ref.tile not in self._zero:
+        if ref.tile not in self._zero | self._cleared:
             text = only(text, self._pairs(ref.ranges, held), "0.0")
         text = self._facing(text, ref, frame)
         if ref.tile in self._loaded:
