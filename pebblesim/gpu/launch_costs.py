@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from math import prod
 
 from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
