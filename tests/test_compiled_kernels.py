@@ -1,4 +1,4 @@
-"""Kernels that are offered, compiled without a GPU: no thread spills a register. Needs Triton."""
+"""Kernels that are offered, compiled without a GPU: blocks fit, and no thread spills a register. Needs Triton."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from pebblesim.gpu.advice.cards import card
 from pebblesim.gpu.emit.storage import storage
 from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.emit.words import is_float32
-from pebblesim.gpu.tiles import TILINGS, Tiling, check
+from pebblesim.gpu.tiles import TILINGS, Tiling, check, tilings as tilings_of
 from pebblesim.language import masks
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 
-ARCHITECTURES = {80: "A100", 90: "H100", 120: None}
-"""Compute capabilities, and a card with the shared memory of a thread block; of 12.0 a block has 99 KiB."""
-
-SHARED_OF_120 = 101376
+ARCHITECTURES = {80: "A100", 89: "RTX4090", 90: "H100", 120: "RTX5090"}
+"""Compute capabilities, and a card with the shared memory of a thread block."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,12 @@ class Case:
         return {**self.dims, **self.tiling.blocks}
 
 
-def cases(*widths: int, **others: Any) -> list[Case]:
-    """All tilings for these head dimensions."""
+def cases(*widths: int, architecture: int = 90, **others: Any) -> list[Case]:
+    """All tilings of an architecture for these head dimensions."""
+    shared = card(ARCHITECTURES[architecture]).size("shared_per_block")
     return [
-        Case(tiling, d, **others)
-        for tilings in TILINGS.values()
+        Case(tiling, d, architecture=architecture, **others)
+        for tilings in (tilings_of(problem, shared) for problem in TILINGS)
         for tiling in tilings
         for d in widths
         if tiling.widths[0] <= d <= tiling.widths[1]
@@ -72,8 +71,7 @@ def offered(case: Case) -> Source | None:
     tiling, band = case.tiling, masks.of(case.mask)
     shape = {"warps": tiling.warps, "stages": tiling.stages, "apart": tiling.apart}
     source = triton(case.program, case.sizes, "bfloat16", band, scale=0.1, **shape)
-    name = ARCHITECTURES[case.architecture]
-    shared = SHARED_OF_120 if name is None else card(name).size("shared_per_block")
+    shared = card(ARCHITECTURES[case.architecture]).size("shared_per_block")
     held = (
         (kernel.name, storage(kernel.launch, case.sizes, "bfloat16", tiling.of(kernel.launch.name)[1]))
         for kernel in source.kernels
@@ -96,7 +94,10 @@ def module_in(folder: Path, source: Source) -> ModuleType:
 
 
 def spilled(case: Case, kernel: Any, function: Any, folder: Path) -> int:
-    """Stores to local memory in the machine code of a kernel, with the options and facts that it is launched with."""
+    """Stores to local memory in the machine code of a kernel, with the options and facts that it is launched with.
+
+    Its block takes no more shared memory than the card has for one.
+    """
     import triton as compiler
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -118,6 +119,7 @@ def spilled(case: Case, kernel: Any, function: Any, folder: Path) -> int:
     made = compiler.compile(ASTSource(function, signature=arguments, attrs=divided), target=target, options=options)
     (folder / "kernel.cubin").write_bytes(made.asm["cubin"])
     tool = Path(compiler.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    assert made.metadata.shared <= card(ARCHITECTURES[case.architecture]).size("shared_per_block")
     listed = subprocess.run([tool, "-c", folder / "kernel.cubin"], capture_output=True, text=True, check=True).stdout
     assert "EXIT" in listed
     return len(re.findall(r"\bSTL\b", listed))

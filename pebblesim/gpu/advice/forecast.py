@@ -15,13 +15,16 @@ from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice.cards import SCALED, Card
-from pebblesim.gpu.advice.sharing import time_of, together
+from pebblesim.gpu.advice.sharing import pace, time_of, together
 from pebblesim.gpu.launch_costs import LaunchCost, Round, launch_costs
 from pebblesim.gpu.tiles import Tiling, check, least_room, tilings, within
 from pebblesim.language.masks import Mask
 
 SHARPNESS = 4
 """Power of the times of which each binds a launch, in their joint time."""
+
+UNSURE = 1.25
+"""Factor up to which forecasts with scaled rates do not tell kernels apart."""
 
 MOST_THREADS = 2048
 """Threads on a multiprocessor, where the card does not say."""
@@ -44,9 +47,9 @@ class LaunchForecast:
 
     Attributes:
         cost: the operations and bytes of the launch.
-        parts: seconds of "matrix units", "elements", "mask", "reading late", "writing", "too few blocks" (in which
-            multiprocessors have none, or too few to be busy), "leaving" (blocks that a mask leaves nothing to do),
-            "L2", "memory" and "launch".
+        parts: seconds of "matrix units", "elements", "mask", "reading late", "writing", "waiting" (in which
+            all the blocks that fit on a multiprocessor wait), "too few blocks" (in which fewer are there, or none),
+            "idle blocks" (to which a mask leaves nothing to do), "L2", "memory" and "launch".
         seconds: its time.
         resident: blocks on a multiprocessor, as many as fit and there are.
     """
@@ -63,7 +66,7 @@ class LaunchForecast:
         L2 or memory if the rest waits for it, else the longest part of the work on multiprocessors.
         """
         others = [part for part in self.parts if part not in ("L2", "memory")]
-        work = sum(self.parts[part] for part in others if part not in ("launch", "leaving"))
+        work = sum(self.parts[part] for part in others if part not in ("launch", "idle blocks"))
         slow = max(("L2", "memory"), key=lambda part: self.parts.get(part, 0.0))
         if self.parts.get(slow, 0.0) > max(work, self.parts["launch"]):
             return slow
@@ -150,7 +153,7 @@ def timed(
     slots, units = resident(cost, figure), int(figure["multiprocessors"])
     idle = (cost.programs - cost.working) / (slots * units)
     if not cost.working:
-        parts = {"launch": rate["launch"] * cost.times, "leaving": rate["leaving"] * max(cost.times, idle)}
+        parts = {"launch": rate["launch"] * cost.times, "idle blocks": rate["leaving"] * max(cost.times, idle)}
         return LaunchForecast(cost, parts, sum(parts.values()), 1)
     spent = {
         "matrix units": sum(
@@ -167,16 +170,17 @@ def timed(
     rounds = ((alike, each) for alike, each in cost.rounds if each)
     work = busy * sum(alike * time_of(each, cost.heads, units, slots, alone / busy) for alike, each in rounds)
     parts = {name: factor * seconds / units for name, seconds in spent.items()}
-    parts["too few blocks"] = factor * work - sum(parts.values())
+    parts["waiting"] = (pace(slots, alone / busy) - 1) * sum(parts.values())
+    parts["too few blocks"] = max(0.0, factor * work - sum(parts.values()))
     parts |= {
-        "leaving": rate["leaving"] * idle,
+        "idle blocks": rate["leaving"] * idle,
         "L2": cost.moved.reads / rate["l2"],
         "memory": cost.least / rate["memory"],
     }
     parts["launch"] = (rate["launch"] + rate["start"]) * cost.times
     working = together((factor * work, parts["L2"], parts["memory"]), SHARPNESS)
     there = -(-cost.working // (cost.times * units))
-    return LaunchForecast(cost, parts, parts["launch"] + working + parts["leaving"], min(slots, there))
+    return LaunchForecast(cost, parts, parts["launch"] + working + parts["idle blocks"], min(slots, there))
 
 
 def resident(cost: LaunchCost, figure: Mapping[str, float]) -> int:
@@ -261,7 +265,8 @@ def forecasts(
 ) -> tuple[Forecast, ...]:
     """Forecast all kernels of ours that fit on a card, fastest first; empty if there are no kernels.
 
-    On a card whose rates are scaled ones of another, those that need least come first, and then the fastest.
+    On a card whose rates are scaled ones of another, no kernel counts as faster than `at_least` says, and one that
+    keeps tables in memory comes first only if it is faster by the factor `UNSURE`.
 
     Args:
         problem_name, dims, card, dtype, heads, mask: as for `forecast`.
@@ -285,7 +290,10 @@ def forecasts(
             least = min(least_room(each.tiling, dims, dtype, mask) for each in fit)
             raise UsageError(f"workspace = {workspace:,} bytes is too little for any kernel; give {least:,} or more.")
 
-    def rank(each: Forecast) -> tuple[float, float]:
-        return (at_least(each, card, dtype) or 0.0) if card.scaled else 0.0, each.seconds
+    def rank(each: Forecast) -> float:
+        if not card.scaled:
+            return each.seconds
+        tables = least_room(each.tiling, dims, dtype, mask) > 0
+        return max(each.seconds, at_least(each, card, dtype) or 0.0) * (UNSURE if tables else 1.0)
 
     return tuple(sorted(fitting, key=rank))

@@ -44,7 +44,7 @@ def time_of(blocks: Round, heads: int, units: int, places: int, alone: float) ->
     """
     work, number = sum(time * each for time, each in blocks), sum(each for _, each in blocks)
     if number > MANY * units * places:
-        return work / units * _of(places, alone) / places
+        return work / units * pace(places, alone)
     if len(blocks) == 1:
         full, rest = divmod(number, units * places)
         return blocks[0][0] * (full * _of(places, alone) + (_of(ceil(rest / units), alone) if rest else 0.0))
@@ -52,6 +52,11 @@ def time_of(blocks: Round, heads: int, units: int, places: int, alone: float) ->
     low = floor(power)
     left, right = (_simulated(blocks, heads, units, places, STEP**each) for each in (low, low + 1))
     return left + (right - left) * (power - low)
+
+
+def pace(places: int, alone: float) -> float:
+    """The time of a block, of many, on a multiprocessor where all places are taken."""
+    return _of(places, alone) / places
 
 
 def _of(together_there: int, alone: float) -> float:
@@ -63,7 +68,7 @@ def _of(together_there: int, alone: float) -> float:
 def _simulated(blocks: Round, heads: int, units: int, places: int, alone: float) -> float:
     """The time of blocks that differ; each next one begins where one has ended."""
     queue = [time for _ in range(heads) for time, number in blocks for _ in range(number // heads)][::-1]
-    pace = [0.0, *(1 / _of(number, alone) for number in range(1, places + 1))]
+    paces = [0.0, *(1 / _of(number, alone) for number in range(1, places + 1))]
     running: list[list[float]] = [[] for _ in range(units)]
     for _ in range(places):
         for own in running[: len(queue)]:
@@ -72,15 +77,15 @@ def _simulated(blocks: Round, heads: int, units: int, places: int, alone: float)
     since, now = [0.0] * units, 0.0
     for unit, own in enumerate(running):
         if own:
-            heappush(ends, (min(own) / pace[len(own)], unit))
+            heappush(ends, (min(own) / paces[len(own)], unit))
     while ends:
         now, unit = heappop(ends)
         own = running[unit]
-        done = (now - since[unit]) * pace[len(own)]
+        done = (now - since[unit]) * paces[len(own)]
         own = [time - done for time in own if time - done > 1e-9]
         while queue and len(own) < places:
             own.append(queue.pop())
         running[unit], since[unit] = own, now
         if own:
-            heappush(ends, (now + min(own) / pace[len(own)], unit))
+            heappush(ends, (now + min(own) / paces[len(own)], unit))
     return now
