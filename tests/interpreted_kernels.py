@@ -12,18 +12,26 @@ import triton_interpreter
 def module_of(text: str) -> Any:
     """A module with this source, the `run` of which is interpreted."""
 
-    def run(*given: torch.Tensor, **others: torch.Tensor) -> dict[str, torch.Tensor]:
+    def run(*given: torch.Tensor, results: dict[str, torch.Tensor], **others: torch.Tensor) -> dict[str, torch.Tensor]:
         kind = str(given[0].dtype).removeprefix("torch.")
         shift = others.pop("dL", None)
-        arrays = {
-            str(number): (each if each.dtype == torch.int32 else each.detach().double()).numpy()
-            for number, each in enumerate((*given, *others.values()))
-        }
-        outputs, _ = triton_interpreter.run(text, arrays, kind, shift=None if shift is None else shift.numpy())
-        return {
-            name: torch.from_numpy(array).to(torch.float32 if name == "L" else given[0].dtype)
-            for name, array in outputs.items()
-        }
+        tensors = {str(number): each for number, each in enumerate((*given, *others.values()))}
+        outputs, _ = triton_interpreter.run(
+            text,
+            {
+                name: (each if each.dtype == torch.int32 else each.detach().double()).numpy()
+                for name, each in tensors.items()
+            },
+            kind,
+            shift=None if shift is None else shift.numpy(),
+            strides={name: each.stride() for name, each in tensors.items() if each.dim() == 4},
+            results={name: (tuple(each.shape), each.stride()) for name, each in results.items()},
+        )
+        found = {name: torch.from_numpy(array) for name, array in outputs.items()}
+        for name in results.keys() & found.keys():
+            if found[name].dim() == 4:
+                found[name] = results[name].copy_(found[name])
+        return {name: each.to(torch.float32) if each.dim() < 4 else each for name, each in found.items()}
 
     names = [line.split("(")[0].removeprefix("def ") for line in text.splitlines() if line.startswith("def ")]
     return SimpleNamespace(**(dict.fromkeys(names) | {"run": run}))

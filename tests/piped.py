@@ -19,13 +19,13 @@ from pebblesim.parallel.team import Team
 
 
 class Numpy:
-    """Attention in numpy, float64."""
+    """Attention in numpy, float64. A device may have one head of several that share keys."""
 
-    def __init__(self, sharing: int) -> None:
-        self.sharing = sharing
+    def spread(self, of_keys: Any, Q: Any) -> Any:
+        return np.repeat(of_keys, Q.shape[-3] // of_keys.shape[-3], -3)
 
     def scores(self, Q: Any, K: Any, causal: bool) -> Any:
-        S = Q @ np.swapaxes(np.repeat(K, self.sharing, -3), -1, -2)
+        S = Q @ np.swapaxes(self.spread(K, Q), -1, -2)
         if causal:
             n_q, n_k = S.shape[-2:]
             S = np.where(np.arange(n_k) <= np.arange(n_q)[:, None] + n_k - n_q, S, -np.inf)
@@ -35,18 +35,21 @@ class Numpy:
         S = self.scores(Q, K, causal)
         assert (-np.inf < S).any(-1).all()
         L = np.asarray(np.logaddexp.reduce(S, axis=-1, keepdims=True))
-        return np.exp(S - L) @ np.repeat(V, self.sharing, -3), L
+        return np.exp(S - L) @ self.spread(V, Q), L
 
     def backward(self, x: Mapping[str, Any], causal: bool) -> dict[str, Any]:
-        K, V = (np.repeat(x[name], self.sharing, -3) for name in "KV")
+        K, V = (self.spread(x[name], x["Q"]) for name in "KV")
         P = np.exp(self.scores(x["Q"], x["K"], causal) - x["L"])
         dS = P * (x["dO"] @ np.swapaxes(V, -1, -2) - x["D"])
         turned = np.swapaxes(dS, -1, -2), np.swapaxes(P, -1, -2)
-        return {"dQ": dS @ K, "dK": self.shared(turned[0] @ x["Q"]), "dV": self.shared(turned[1] @ x["dO"])}
+        return {
+            "dQ": dS @ K,
+            "dK": self.shared(turned[0] @ x["Q"], x["K"]),
+            "dV": self.shared(turned[1] @ x["dO"], x["V"]),
+        }
 
-    def shared(self, by_head: Any) -> Any:
-        shape = by_head.shape
-        return by_head.reshape(*shape[:-3], shape[-3] // self.sharing, self.sharing, *shape[-2:]).sum(-3)
+    def shared(self, by_head: Any, like: Any) -> Any:
+        return by_head.reshape(*like.shape[:-2], -1, *like.shape[-2:]).sum(-3)
 
     def merge(self, O: Any, L: Any, part: Any, part_L: Any) -> None:
         both = np.logaddexp(L, part_L)
@@ -110,7 +113,7 @@ def part(case: Case, transport: Channels, inputs: Mapping[str, Any]) -> tuple[di
     """Run one device's part; return its outputs and the words that it moved."""
     team, name, split = case
     moved = Moved(SCHEDULES[name], Layout(team, split))
-    return Device(moved, transport, Numpy(team.sharing), inputs).run(), transport.words
+    return Device(moved, transport, Numpy(), inputs).run(), transport.words
 
 
 def shards(team: Team, x: Mapping[str, Any]) -> list[dict[str, Any]]:

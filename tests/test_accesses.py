@@ -185,6 +185,12 @@ def test_requests_are_those_of_an_interpreter(name: str, data: st.DataObject) ->
     check(name, data.draw(sizes(get(name), 5)), None)
 
 
+@pytest.mark.parametrize("B_s", [1, 2, 3])
+def test_the_place_of_a_tile_has_room_for_the_rows_behind_the_first_ones(B_s: int) -> None:
+    """Of 2 rows, one is left behind the first, or none; the place had room for B_r = 2."""
+    check("first-rows-by-columns", {"n": 2, "d": 1, "B_r": 2, "B_s": B_s, "B_v": 1}, None)
+
+
 @pytest.mark.parametrize("name", ["flash2-forward", "flash2-backward", "backward-two-pass", "small-cache"])
 @draws(6, 60)
 @given(data=st.data())

@@ -11,35 +11,35 @@ import pebblesim.gpu.torch as ours
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu import tiles
 from pebblesim.gpu.advice import cards
-from pebblesim.gpu.emit.tables import workspace
 from pebblesim.gpu.tiles import Tiling
 from pebblesim.gpu.torch import planning
 from pebblesim.gpu.torch.planning import ROOM, Pattern, chosen, limits, plan
-from pebblesim.language.registry import get
 
 
 def test_heads_or_rows_are_cut_for_a_workspace() -> None:
-    """Tables of P, whose place dS takes, have two bytes a word."""
+    """Tables of P, whose place dS takes, have two bytes a word; where rows are cut, dK and dV are sums of four."""
 
     def cut(n: int, heads: int, room: int) -> list[tuple[int | None, int]]:
         tiling = Tiling("small-cache-backward-blocked", {"a": 128, "b": 128, "c": 64})
         found = tiles.within(tiling, {"n": n, "d": 512}, heads, "bfloat16", room)
         assert all(
-            at_once * workspace(get(each.schedule).program, {"n": n, "d": 512, **each.blocks}, "bfloat16") <= room
+            at_once * (min(each.blocks.get("C", n), n) * n * 2 + 2 * n * 512 * 4 * ("C" in each.blocks)) <= room
             for each, at_once in found
         )
         return [(each.blocks.get("C"), at_once) for each, at_once in found]
 
     assert cut(16384, 2, 2**30) == [(None, 2)]
-    assert cut(16384, 2, 2**29) == [(None, 1), (8192, 2)]
-    assert cut(16384, 2, 2**28) == [(8192, 1), (4096, 2)]
-    assert cut(16384, 2, 2**28 - 1) == [(5632, 1), (3328, 2)]  # evenly: three times, five times
-    assert cut(4096, 16, 2**28) == [(None, 8), (2048, 16)]
-    assert cut(300, 1, 256 * 384 * 2) == [(256, 1)]  # tables have whole tiles
+    assert cut(16384, 2, 2**29) == [(None, 1), (5632, 2)]  # evenly: three times
+    assert cut(16384, 2, 2**28) == [(5632, 1), (2048, 2)]
+    assert cut(16384, 2, 2**28 - 1) == [(5632, 1), (1792, 2)]
+    assert cut(4096, 16, 2**28) == [(None, 8)]  # sums of 16 heads take it all
+    assert cut(10000, 1, 256 * 10112 * 2 + 2 * 10000 * 512 * 4) == [(256, 1)]  # tables have whole tiles
     two_passes = plan(4096, 64, 16, workspace=1)  # keep no tables
     assert two_passes.backward[0].tiling.schedule == "backward-two-pass-blocked"
-    with pytest.raises(UsageError, match="workspace = 1,048,576 bytes is too little for any kernel; give 8,388,608"):
-        plan(16384, 512, 2, workspace=2**20)
+    for width in (64, 512):
+        assert plan(16384, width, 2, workspace=0).tables == (0, 0)
+    with pytest.raises(UsageError, match="workspace = 1,048,576 bytes is too little for any kernel; give 12,582,912"):
+        plan(16384, 1024, 2, workspace=2**20)
 
 
 def test_a_plan_says_which_and_why() -> None:

@@ -1,6 +1,8 @@
 """The engine that runs on real devices, with numpy inside: outputs, and words moved, of every schedule."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,14 @@ def test_devices_in_threads_compute_the_reference_and_move_what_is_counted(case:
     check(case, in_threads(case, x), expected)
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_devices_with_one_of_several_heads_that_share_keys(backward: bool) -> None:
+    team = Team.square(5, 2, 4, 1, 8, backward)
+    for split in splits(SCHEDULES["heads-tiles"], team):
+        x, expected = inputs_of(team)
+        check((team, "heads-tiles", split), in_threads((team, "heads-tiles", split), x), expected)
+
+
 @pytest.fixture(scope="module")
 def four() -> Iterator[Processes]:
     processes = Processes(4)
@@ -100,3 +110,25 @@ def test_passes_and_latent_values_are_refused() -> None:
         moved = Moved(schedule, Layout(team, splits(schedule, team)[0]))
         with pytest.raises(UsageError, match="does not run on devices"):
             Device(moved, None, None, {})  # type: ignore[arg-type]
+
+
+def test_the_record_of_nvlinks_counters_is_the_count() -> None:
+    """Packets of synchronisation are some bytes more; at times 32 MiB or 64 of received bytes are counted late."""
+    text = (Path(__file__).parents[1] / "benchmarks" / "gpu" / "devices.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in text.splitlines()]
+    measured = [row for row in rows if "counted_sent" in row]
+    assert len(measured) == 26 and not any("error" in row for row in rows)
+    late = 0
+    for row in measured:
+        windows = row.get("windows", [[row["sent"], row["received"]]])
+        for sent, received, *_ in windows:
+            assert 0 <= sent - row["counted_sent"] < row["counted_sent"] / 1000
+            over = (received - row["counted_received"]) % 2**25
+            assert 0 <= over < row["counted_received"] / 1000
+            late += received - row["counted_received"] > over
+        if "windows" in row:
+            assert 0 <= row["received"] - row["counted_received"] < row["counted_received"] / 1000
+    assert late == 5
+    one, other = (row["all"] for row in rows if "all" in row)
+    assert one == other[::-1]
+    assert max(max(row["largest_error"]) for row in rows if row.get("check")) < 0.007

@@ -2,8 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 import sympy
+from matplotlib.figure import Figure
 
 import pebblesim as ps
 from pebblesim.__main__ import main
@@ -13,6 +15,7 @@ from pebblesim.parallel.crossings import COMPARED, in_devices, in_sharing
 from pebblesim.parallel.links import Link, Network, link, links, times
 from pebblesim.parallel.schedules import SCHEDULES
 from pebblesim.parallel.team import Team
+from pebblesim.views.plots.devices import figure
 
 NEAR, FAR = Link("near", 1e6, 1e-3, ("", "")), Link("far", 1e5, 1e-2, ("", ""))
 
@@ -135,3 +138,20 @@ def test_at_a_crossing_the_counts_are_equal(backward: bool) -> None:
         assert best(SCHEDULES["ring"], alike).words == best(SCHEDULES["query-ring"], alike).words
     with pytest.raises(UnknownName):
         in_devices("all-gather", COMPARED[0], d=1, heads=1, kv_heads=1)
+
+
+@pytest.mark.parametrize("ownership", ["contiguous", "zig-zag"])
+def test_the_picture_of_times_shows_products_and_what_they_do_not_hide(ownership: str) -> None:
+    results = [ps.devices(n=64, d=4, P=P, mask="causal", ownership=ownership, network=network(2)) for P in (2, 4, 8)]
+    drawing = Figure()
+    figure(results, drawing)
+    (ax,) = drawing.axes
+    lines = {str(line.get_label()): dict(np.asarray(line.get_xydata())) for line in ax.lines}
+    for result in results:
+        share = 2 * 8 * (64 * 65 / 2) / result.team.P / 1e9  # multiplications and additions of d_k + d_v columns
+        for row in result.rows:
+            found = result.times(row)
+            assert found is not None
+            seen = lines[row.schedule.name][result.team.P]
+            assert seen == pytest.approx((found.products + found.exposed) / share)
+            assert seen > 1

@@ -278,6 +278,14 @@ def test_a_tree_over_sums_kept_apart_has_the_terms_of_all_of_them(summation: str
     assert played.passed
 
 
+def test_a_sum_begun_in_cache_that_waits_in_memory_has_the_tree_of_its_graph() -> None:
+    """dQ's first keys add to zeros in cache, the others to what memory has: blocks of 2 terms, and not of 4 keys."""
+    blocks = {"B_c": 4, "B_s": 4, "B_v": 2}
+    played = ps.play("first-keys-by-columns", M=10**6, n=8, d=2, blocks=blocks, summation="blocked:2")
+    assert played.game.peak_red == played.predicted["peak_red"] == 62
+    assert played.passed
+
+
 @pytest.mark.parametrize(("k", "n", "b"), [(5, 7, 3), (4, 9, 4), (3, 5, 2), (5, 13, 3)])
 def test_the_last_full_tile_can_be_the_fullest(k: int, n: int, b: int) -> None:
     """In one row: k words of A, n - 1 sums of which the last ones are being made, and kb words of B."""

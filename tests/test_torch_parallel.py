@@ -22,12 +22,21 @@ CASES: list[dict[str, Any]] = [
     {"schedule": "tiles", "is_causal": True, "ownership": "contiguous", "inside": "differentiable"},
     {"schedule": "ring", "n": 31},
     {"schedule": "heads-tiles", "is_causal": True, "n": 31, "type": "bfloat16"},
+    {"schedule": "ring", "is_causal": True, "n": (13, 1, 17)},
+    {"schedule": "best", "is_causal": True, "n": (3, 24)},
+    {"schedule": "ulysses", "n": [9, 20]},
 ]
+
+
+def lengths(case: dict[str, Any]) -> Any:
+    """The number of tokens of each document."""
+    n = case.get("n", 32)
+    return (n,) if isinstance(n, int) else n
 
 
 def tensors(case: dict[str, Any]) -> list[Any]:
     generator = torch.Generator().manual_seed(3)
-    n, kind = case.get("n", 32), getattr(torch, case.get("type", "float64"))
+    n, kind = sum(lengths(case)), getattr(torch, case.get("type", "float64"))
     shapes = ((2, 8, n, 6), (2, 4, n, 6), (2, 4, n, 5), (2, 8, n, 5))
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(kind) for shape in shapes]
 
@@ -52,7 +61,7 @@ def process(rank: int, folder: str) -> None:
         try:
             *x, grad = tensors(case)
             own = case.get("ownership") or ("zig-zag" if case.get("is_causal") else "contiguous")
-            mine = parallel.tokens_of(rank, P, x[0].shape[2], own)
+            mine = parallel.tokens_of(rank, P, lengths(case), own)
             x = [each[:, :, mine].clone().requires_grad_() for each in x]
             how = {name: case[name] for name in ("schedule", "is_causal", "ownership") if name in case}
             if "inside" in case:
@@ -87,7 +96,8 @@ def test_outputs_and_gradients_are_those_of_one_device(results: list[Any], numbe
     case = CASES[number]
     *x, grad = tensors(case)
     x = [each.to(torch.float64).requires_grad_() for each in x]
-    out, _ = plain(*x, case.get("is_causal", False))
+    documents = zip(*(each.split(list(lengths(case)), dim=2) for each in x), strict=True)
+    out = torch.cat([plain(*document, case.get("is_causal", False))[0] for document in documents], dim=2)
     out.backward(grad.to(torch.float64))
     expected = [out.detach(), *(each.grad for each in x)]
     seen = []
@@ -99,7 +109,7 @@ def test_outputs_and_gradients_are_those_of_one_device(results: list[Any], numbe
             assert ours.dtype == tensors(case)[0].dtype
             tolerance = {"rtol": 0, "atol": 0.06} if case.get("type") else {"rtol": 1e-9, "atol": 1e-11}
             torch.testing.assert_close(ours.to(torch.float64), whole[:, :, mine], **tolerance)
-    assert sorted(seen) == list(range(case.get("n", 32)))
+    assert sorted(seen) == list(range(sum(lengths(case))))
 
 
 def test_wrong_shapes_and_schedules_get_a_sentence(tmp_path: Path) -> None:
@@ -112,6 +122,10 @@ def test_wrong_shapes_and_schedules_get_a_sentence(tmp_path: Path) -> None:
         torch.testing.assert_close(attention(x, x, x), plain(x, x, x, False)[0])
         with pytest.raises(UsageError, match="owns 6 of 6 tokens, but query, key and value have 5, 5 and 5"):
             attention(x, x, x, tokens=6)
+        with pytest.raises(UsageError, match="the length of each document"):
+            attention(x, x, x, tokens=())
+        with pytest.raises(UsageError, match="n_q = 0 was given"):
+            attention(x, x, x, tokens=(5, 0))
         with pytest.raises(UsageError, match="four dimensions"):
             attention(x[0], x[0], x[0])
         with pytest.raises(UnknownName, match="did you mean 'ring'"):

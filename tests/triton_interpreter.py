@@ -38,11 +38,19 @@ TYPES = {name: Type(name, bits) for name, bits in {"bfloat16": 16, "float16": 16
 
 
 class Array:
-    """A tensor in memory: (heads, …), NaN where nothing was written."""
+    """A tensor in memory: (heads, …), NaN where nothing was written, and between its words if it has strides."""
 
-    def __init__(self, values: np.ndarray, dtype: Type) -> None:
+    def __init__(self, values: np.ndarray, dtype: Type, strides: tuple[int, ...] | None = None) -> None:
         self.shape, self.dtype, self.device = values.shape, dtype, "numpy"
-        self.values = dtype.round(np.asarray(values, np.float32)).reshape(-1).copy()
+        self.strides, self.places = strides, None
+        rounded = dtype.round(np.asarray(values, np.float32))
+        if strides is None:
+            self.values = rounded.reshape(-1).copy()
+        else:
+            axes = zip(strides, values.shape, strict=True)
+            self.places = sum(np.ix_(*(np.arange(length) * stride for stride, length in axes)), np.int64(0))
+            self.values = np.full(int(self.places.max()) + 1, np.nan, np.float32)
+            self.values[self.places] = rounded
         self.read, self.written = 0, 0
         self.pairs: tuple[int, int] | None = None  # of a table that is kept tile by tile
         self.allowed: np.ndarray | None = None  # of a table that has only the tiles of a band
@@ -78,7 +86,11 @@ class Array:
         return Rows(self, key[1].stop)
 
     def numpy(self) -> np.ndarray:
-        return self.values.reshape(self.shape)
+        return self.values.reshape(self.shape) if self.places is None else self.values[self.places]
+
+    def stride(self) -> tuple[int, ...]:
+        assert self.strides is not None
+        return self.strides
 
 
 class Rows:
@@ -223,12 +235,17 @@ def run(
     pairs: tuple[int, int] | None = None,
     shift: np.ndarray | None = None,
     band: np.ndarray | None = None,
+    others: dict[str, Any] | None = None,
+    strides: dict[str, tuple[int, ...]] | None = None,
+    results: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
 ) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
     """The outputs of a module's `run`, and the words that it read and wrote, by ("read" or "written", tensor).
 
     `inputs`: an array for each argument, (heads, …), in the order of the arguments. `pairs`: rows and columns of
     tables; what is moved beside them, in tiles that are filled up, is by ("read" or "written", "beside"), too. `shift`:
     the gradient of L, if it is an argument. `band`: the allowed pairs, if tables have only the tiles of a band.
+    `others`: stand-ins for other modules that the text imports.
+    `strides`: of inputs that have some; `results`: shapes and strides of the matrices that are to be written.
     """
     arrays: list[tuple[str, Array]] = []
     shapes = iter(re.findall(r"torch\.empty\((.*), dtype", text))
@@ -244,11 +261,17 @@ def run(
 
     module = ModuleType("kernels")
     triton = SimpleNamespace(jit=_kernel, language=LANGUAGE, cdiv=lambda x, y: -(-x // y))
-    with _modules(torch=SimpleNamespace(empty=empty, **TYPES), triton=triton, **{"triton.language": LANGUAGE}):
+    modules = {"torch": SimpleNamespace(empty=empty, **TYPES), "triton": triton, "triton.language": LANGUAGE}
+    with _modules(**modules, **(others or {})):
         exec(compile(text, "kernels", "exec"), module.__dict__)
-        given = [Array(x, _type(x, dtype)) for x in inputs.values()]
+        given = [Array(x, _type(x, dtype), (strides or {}).get(name)) for name, x in inputs.items()]
         arrays += zip(inputs, given, strict=True)
-        outputs = module.run(*given, **({} if shift is None else {"dL": Array(shift, TYPES["float32"])}))
+        options: dict[str, Any] = {} if shift is None else {"dL": Array(shift, TYPES["float32"])}
+        if results is not None:
+            options["results"] = {
+                name: Array(np.full(shape, np.nan), TYPES[dtype], apart) for name, (shape, apart) in results.items()
+            }
+        outputs = module.run(*given, **options)
     names = {id(array): name for name, array in outputs.items()} | {
         id(a): name for name, a in zip(inputs, given, strict=True)
     }

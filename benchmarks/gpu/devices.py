@@ -118,26 +118,59 @@ def timed(what: Any, rounds: int) -> float:
     return sorted(start.elapsed_time(end) for start, end in marks)[rounds // 2]
 
 
-def settled(link: NVLink) -> tuple[int, int]:
-    """The counters when nothing moves; they are updated some milliseconds late."""
+STILL, LONGEST = 1.0, 6.0
+"""Counters are read until they have not changed for so many seconds, but no longer than that."""
+
+Reading = tuple[int, int]
+
+
+def settled(link: NVLink) -> tuple[Reading, list[list[float]]]:
+    """The counters when they stand still, and each change after the first reading: seconds, bytes sent, received."""
     torch.cuda.synchronize()
     dist.barrier()
     torch.cuda.synchronize()
-    time.sleep(0.3)
-    return link.read()
+    begin = changed = time.monotonic()
+    counters, changes = link.read(), []
+    while (now := time.monotonic()) - changed < STILL and now - begin < LONGEST:
+        time.sleep(0.02)
+        if (new := link.read()) != counters:
+            changed = time.monotonic()
+            changes.append([round(changed - begin, 2), new[0] - counters[0], new[1] - counters[1]])
+            counters = new
+    return counters, changes
 
 
-def measure(link: NVLink, what: Any, rounds: int) -> tuple[int, int]:
-    """The bytes that this GPU sends and receives in some rounds."""
-    before = settled(link)
-    for _ in range(rounds):
-        what()
-    after = settled(link)
-    return after[0] - before[0], after[1] - before[1]
+def measure(link: NVLink, what: Any, rounds: int, windows: int = 1) -> dict[str, Any]:
+    """The bytes that this GPU sends and receives in some rounds, the medians over windows, and those of each window.
+
+    A window has all that counters say it brought, and how they changed after the first reading behind it.
+    """
+    before, all_ = settled(link)[0], []
+    for _ in range(windows):
+        dist.barrier()  # a device that reads longer is not sent anything
+        for _ in range(rounds):
+            what()
+        after, changes = settled(link)
+        all_.append([after[0] - before[0], after[1] - before[1], changes])
+        before = after
+    sent, received = (sorted(window[side] for window in all_)[windows // 2] for side in (0, 1))
+    return {"sent": sent, "received": received, "windows": all_}
+
+
+PACKED = [8, 4, 2, 1, 1]
+"""Sixteenths of the tokens."""
+
+
+def lengths(case: dict[str, Any], n: int) -> list[int]:
+    """The tokens of each document."""
+    return [n * part // 16 for part in case.get("documents", [16])]
 
 
 def cases() -> list[dict[str, Any]]:
-    """Schedules on 65,536 tokens; 16 heads, or 32 on 8; forward with PyTorch inside, and both ways with our kernels."""
+    """Schedules on 65,536 tokens; 16 heads, or 32 on 8; forward with PyTorch inside, and both ways with our kernels.
+
+    Documents are parts of the tokens.
+    """
     heads = {"heads": 16, "kv_heads": 16}
     shared = {"heads": 32, "kv_heads": 8}
     return [
@@ -150,71 +183,79 @@ def cases() -> list[dict[str, Any]]:
         {**heads, "schedule": "ring", "inside": "kernels", "backward": True},
         {**shared, "schedule": "best", "inside": "kernels", "backward": True, "is_causal": True},
         {**heads, "schedule": "ulysses", "inside": "kernels", "backward": True},
+        {**heads, "schedule": "ring", "inside": "flash", "is_causal": True, "documents": PACKED},
+        {**shared, "schedule": "best", "inside": "kernels", "backward": True, "is_causal": True, "documents": PACKED},
     ]
 
 
-def run(case: dict[str, Any], link: NVLink, n: int, d: int) -> dict[str, Any]:
+def run(case: dict[str, Any], link: NVLink, n: int, d: int, windows: int) -> dict[str, Any]:
     rank, P = dist.get_rank(), dist.get_world_size()
     causal, backward = case.get("is_causal", False), case.get("backward", False)
     own = "zig-zag" if causal else "contiguous"
     torch.manual_seed(rank)
     shape = {"Q": (1, case["heads"], n // P, d), "K": (1, case["kv_heads"], n // P, d)}
     x = [torch.randn(shape[name], device="cuda", dtype=torch.bfloat16) for name in "QKK"]
-    inside = Flash() if case["inside"] == "flash" else None
+    inside, documents = Flash() if case["inside"] == "flash" else None, lengths(case, n)
     if backward:
         x = [each.requires_grad_() for each in x]
-    out = parallel.attention(*x, schedule=case["schedule"], is_causal=causal, inside=inside)
-    grad = torch.randn_like(out)
 
     def forward() -> Any:
-        return parallel.attention(*x, schedule=case["schedule"], is_causal=causal, inside=inside)
+        return parallel.attention(*x, schedule=case["schedule"], is_causal=causal, tokens=documents, inside=inside)
+
+    grad = torch.randn_like(forward())
 
     def both() -> None:
         torch.autograd.grad(forward(), x, grad)
 
     call = both if backward else forward
     call()
-    teams = [Team.square(n, d, case["heads"], case["kv_heads"], P, way, causal, own) for way in (False, True)]
-    moved = [parallel.counted(case["schedule"], team) for team in teams[: 1 + backward]]
+    moved = [
+        parallel.counted(case["schedule"], Team.square(tokens, d, case["heads"], case["kv_heads"], P, way, causal, own))
+        for way in (False, True)[: 1 + backward]
+        for tokens in documents
+    ]
     mine = [sum(each) for each in zip(*(counted_bytes(one, rank, 2) for one in moved), strict=True)]
     theirs = [sum(each) for each in zip(*(counted_bytes(one, 1 - rank, 2) for one in moved), strict=True)]
     rounds = max(4, -(-(1 << 32) // (sum(mine) + sum(theirs))))  # for both devices
-    sent, received = measure(link, call, rounds)
+    measured = measure(link, call, rounds, windows)
     row = {
         **case, "n": n, "d": d, "P": P, "rank": rank, "rounds": rounds,
-        "chosen": [f"{one.schedule.name} {one.split}" for one in moved],
-        "counted_received": rounds * (mine[0] + theirs[1]), "received": received,
-        "counted_sent": rounds * (theirs[0] + mine[1]), "sent": sent, "ms": timed(call, 8),
+        "chosen": sorted({f"{one.schedule.name} {one.split}" for one in moved}),
+        "counted_received": rounds * (mine[0] + theirs[1]), "counted_sent": rounds * (theirs[0] + mine[1]),
+        **measured, "ms": timed(call, 8),
     }  # fmt: skip
     if case["schedule"] == "ring" and not backward and not causal and case["heads"] == case["kv_heads"]:
         plain_ring(*x)
         row["plain_ring_ms"] = timed(lambda: plain_ring(*x), 8)
         whole = [torch.cat([each, each], 2) for each in x[1:]]
         row["attention_alone_ms"] = timed(lambda: Flash().forward(x[0], *whole, False), 8)
-        row["bytes_of_plain_ring"] = measure(link, lambda: plain_ring(*x), rounds)
+        row["bytes_of_plain_ring"] = measure(link, lambda: plain_ring(*x), rounds)["windows"][0][:2]
     return row
 
 
 def check(case: dict[str, Any], d: int) -> dict[str, Any]:
     """Outputs and gradients of a small case beside one device's, in float64 on this GPU."""
-    rank, P, n = dist.get_rank(), dist.get_world_size(), 512
+    rank, P, n = dist.get_rank(), dist.get_world_size(), 1024
     causal, backward = case.get("is_causal", False), case.get("backward", False)
     torch.manual_seed(7)
     heads, kv = case["heads"], case["kv_heads"]
     x = [torch.randn((1, h, n, d), device="cuda", dtype=torch.bfloat16) for h in (heads, kv, kv, heads)]
-    mine = parallel.tokens_of(rank, P, n, "zig-zag" if causal else "contiguous").cuda()
+    documents = lengths(case, n)
+    mine = parallel.tokens_of(rank, P, documents, "zig-zag" if causal else "contiguous").cuda()
     local = [each[:, :, mine].clone().requires_grad_(backward) for each in x[:3]]
     inside = Flash() if case["inside"] == "flash" else None
-    out = parallel.attention(*local, schedule=case["schedule"], is_causal=causal, inside=inside)
+    out = parallel.attention(*local, schedule=case["schedule"], is_causal=causal, tokens=documents, inside=inside)
     wide = [each.double().requires_grad_() for each in x[:3]]
-    K, V = (each.repeat_interleave(heads // kv, 1) for each in wide[1:])
-    whole = torch.nn.functional.scaled_dot_product_attention(wide[0], K, V, is_causal=causal)
+    Q, K, V = wide[0], *(each.repeat_interleave(heads // kv, 1) for each in wide[1:])
+    parts = zip(*(each.split(documents, dim=2) for each in (Q, K, V)), strict=True)
+    whole = torch.cat([torch.nn.functional.scaled_dot_product_attention(*x, is_causal=causal) for x in parts], dim=2)
     pairs = [(out, whole)]
     if backward:
         out.backward(x[3][:, :, mine])
         whole.backward(x[3].double())
         pairs += [(ours.grad, theirs.grad) for ours, theirs in zip(local, wide, strict=True)]
-    apart = [((ours.detach().double() - theirs[:, :, mine]).abs().max(), theirs.abs().max()) for ours, theirs in pairs]
+    pairs = [(ours.detach().double(), theirs.detach()) for ours, theirs in pairs]
+    apart = [((ours - theirs[:, :, mine]).abs().max(), theirs.abs().max()) for ours, theirs in pairs]
     wrong = [float(difference / largest) for difference, largest in apart]
     return {"check": True, **case, "rank": rank, "largest_error": wrong}
 
@@ -225,24 +266,30 @@ def main() -> None:
     options.add_argument("-n", type=int, default=65536, help="tokens")
     options.add_argument("-d", type=int, default=128, help="words of a row")
     options.add_argument("--seconds", type=float, default=80, help="no case begins later")
+    options.add_argument("--windows", type=int, default=3, help="in which bytes are measured, in each case")
+    options.add_argument("--only", type=int, nargs="*", help="numbers of cases")
     given = options.parse_args()
     os.environ.setdefault("NCCL_PROTO", "Simple")
     rank = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     link, begin = NVLink(rank), time.monotonic()
-    for case in cases():
+    first = settled(link)[0]
+    for case in cases() if given.only is None else [cases()[number] for number in given.only]:
         late = torch.tensor([time.monotonic() - begin > given.seconds], device="cuda", dtype=torch.int32)
         dist.all_reduce(late)
         if late.item():
             break
-        for step in (lambda one: check(one, given.d), lambda one: run(one, link, given.n, given.d)):
+        for step in (lambda one: check(one, given.d), lambda one: run(one, link, given.n, given.d, given.windows)):
             try:
                 row = step(case)
             except Exception as error:  # the next case may do
                 row = {**case, "rank": rank, "error": f"{type(error).__name__}: {error}"[:600]}
             with open(f"{given.output}.{rank}", "a") as file:
                 file.write(json.dumps(row) + "\n")
+    last = settled(link)[0]
+    with open(f"{given.output}.{rank}", "a") as file:
+        file.write(json.dumps({"rank": rank, "all": [last[0] - first[0], last[1] - first[1]]}) + "\n")
     dist.destroy_process_group()
 
 

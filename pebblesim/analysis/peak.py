@@ -11,6 +11,7 @@ iteration.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import cache, lru_cache
 from typing import Any
 
@@ -51,7 +52,15 @@ def peak_red(program: ir.Program, sizes: ir.Sizes, summation: str = "chain") -> 
 
 @lru_cache(maxsize=4096)  # whoever chooses blocks asks, and again whoever counts what was chosen
 def _peak_red(program: ir.Program, sizes: frozenset[tuple[str, int]], summation: str) -> int:
-    return max(Occupancy(dict(sizes), summation).run(phase) for phase in program.phases)
+    return max(Occupancy(dict(sizes), summation, begun(program)).run(phase) for phase in program.phases)
+
+
+@cache
+def begun(program: ir.Program) -> frozenset[ir.Tensor]:
+    """The tensors that memory has before any term, given or filled with a constant: terms are added in blocks."""
+    nodes = (node for phase in program.phases for node in ir.walk(phase.body))
+    filled = {node.tensor for node in nodes if isinstance(node, ir.Init)}
+    return frozenset(filled.union(program.tensors[name] for name in program.inputs))
 
 
 def tree_block(summation: str, terms: int) -> int:
@@ -92,12 +101,13 @@ def pebbles_of_a_term(expr: ir.RowReduction) -> int:
 class Occupancy:
     """Runs a phase on numbers of pebbles only."""
 
-    def __init__(self, sizes: ir.Sizes, summation: str) -> None:
-        self.sizes, self.summation = sizes, summation
+    def __init__(self, sizes: ir.Sizes, summation: str, begun: Set[ir.Tensor] = frozenset()) -> None:
+        self.sizes, self.summation, self.begun = sizes, summation, begun
         self.chain = tree_block(summation, 2) == 1
         self.red = self.peak = self.steps = 0
         self.live: dict[ir.Tile, int] = {}  # pebbles on each tile
         self.from_memory: set[ir.Tile] = set()
+        self.in_blocks: set[ir.Tile] = set()  # of these, what sums in memory began with
         self.values: set[ir.Tile] = set()  # tiles that hold a value which is no sum in progress
         self.regrouped: dict[ir.Tile, ir.Range] = {}  # sums over one tile of a dimension, kept apart from the others
         self.open: list[ir.Range] = []  # the loops that are running
@@ -128,9 +138,10 @@ class Occupancy:
                 case ir.Loop():
                     self._loop(node)
                     continue
-                case ir.Read(tile=tile):
+                case ir.Read(tile=tile, tensor=tensor):
                     self._hold(tile, self._words(tile.ranges))
                     self.from_memory.add(tile)
+                    (self.in_blocks.add if tensor in self.begun else self.in_blocks.discard)(tile)
                     self.values.discard(tile)
                 case ir.Zeros(tile=tile):
                     self.live[tile] = 0
@@ -143,7 +154,7 @@ class Occupancy:
                 case ir.Move(tile=tile, source=source):
                     self.red -= self.live[tile]
                     self.live[tile] = self.live.pop(source)
-                    for kind in (self.values, self.from_memory):
+                    for kind in (self.values, self.from_memory, self.in_blocks):
                         (kind.add if source in kind else kind.discard)(tile)
                     transfer_state(self.regrouped, source, tile)
                     transfer_state(self.within, source, tile)
@@ -237,8 +248,9 @@ class Occupancy:
             first, terms = self._among(index, self.within[tile])
             started = node.mode != "new"
         elif tile in self.from_memory:  # memory holds the sum between the tiles of the outermost loop over its terms
-            first, terms, started = self.offset.get(index, 0), self.sizes[index.dim], True
-            tree = 1 if self.chain else min(terms, ir.length(_outermost(index).block, self.sizes))
+            first, terms, started = self.offset.get(index, 0), self.sizes[index.dim], tile in self.in_blocks
+            if started:
+                tree = 1 if self.chain else min(terms, ir.length(_outermost(index).block, self.sizes))
         else:
             first, terms = self._among(index, self.within[tile])
             started = False

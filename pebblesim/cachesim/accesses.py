@@ -425,7 +425,8 @@ def _step(rng: ir.Range, top: ir.Range | None, sizes: ir.Sizes) -> int:
 
 
 def _longest(rng: ir.Range, sizes: ir.Sizes) -> int:
-    """Return the largest number of indices of a range."""
+    """Return the largest number of indices of a range; 1 for one of which there is no tile."""
     if rng.parent is None:
         return sizes[rng.name]
-    return min(_longest(rng.parent, sizes), ir.length(rng.block, sizes))
+    begin, end = ir.stretch(rng, _longest(rng.parent, sizes), sizes)
+    return max(1, min(end - begin, ir.length(rng.block, sizes)))

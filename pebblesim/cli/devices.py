@@ -83,7 +83,7 @@ def devices(
         typer.Option(
             "--output",
             "-o",
-            help="A picture of the words over P, for powers of two up to P: .png, .svg or .pdf.",
+            help="A picture over P, powers of two up to P, of words, or of times with --gpu: .png, .svg or .pdf.",
             metavar="FILE",
         ),
     ] = None,
@@ -144,7 +144,7 @@ def _network(gpu: str, dtype: str, in_machine: int, inside: str | None, between:
 
 
 def _draw(run: Callable[..., Devices], most: int, output: Path) -> None:
-    """Draw the words over P = 2, 4, 8, … up to `most`, of the schedules that are possible for each.
+    """Draw the words, or times, over P = 2, 4, 8, … up to `most`, of the schedules that are possible for each.
 
     Raises:
         UsageError: there is only one device, or no schedule is possible for any P.

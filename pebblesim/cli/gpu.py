@@ -33,7 +33,11 @@ from pebblesim.core.files import whole_file
 from pebblesim.core.sizes import dtype_of, listed, parse_size, parse_words, separated
 
 if TYPE_CHECKING:
+    from pebblesim.counting.count import Counted
     from pebblesim.gpu.cases import Case
+    from pebblesim.gpu.emit.triton import Source
+    from pebblesim.language.masks import Mask
+    from pebblesim.language.program import Program
 
 app = family("Generate kernels from the schedules, run them, and read hardware counters.")
 
@@ -81,12 +85,14 @@ def emit(
     sizes: Sizes,
     cache: Cache,
     blocks: BlockChoice,
-    target: Annotated[str, typer.Option("--target", help="cuda (float32) or triton (matrix units).")] = "cuda",
+    target: Annotated[
+        str, typer.Option("--target", help="cuda (float32), triton (matrix units) or gluon (matrix units of Hopper).")
+    ] = "cuda",
     mask: Annotated[
         str | None,
         typer.Option(
             "--mask",
-            help="For triton: causal, window:W or band:W.",
+            help="For triton: causal, window:W or band:W; for gluon: causal.",
             metavar="MASK",
             autocompletion=one_of(lambda: BANDS),
         ),
@@ -94,13 +100,21 @@ def emit(
     scale: Annotated[
         str | None,
         typer.Option(
-            "--scale", help="For triton: factor of the scores, a number or 1/sqrt(d_k); by default 1.", metavar="X"
+            "--scale",
+            help="For triton, gluon: factor of the scores, a number or 1/sqrt(d_k); by default 1.",
+            metavar="X",
         ),
     ] = None,
     warps: Annotated[int, typer.Option("--warps", min=1, help="For triton: warps in a thread block.", metavar="W")] = 8,
     stages: Annotated[
-        int, typer.Option("--stages", min=1, help="For triton: stages of the pipeline that reads ahead.", metavar="S")
-    ] = 3,
+        int | None,
+        typer.Option(
+            "--stages",
+            min=1,
+            help="For triton: stages of the pipeline that reads ahead, by default 3; for gluon: slots of a ring.",
+            metavar="S",
+        ),
+    ] = None,
     workers: Workers = 1,
     threads: Threads = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the source to.")] = None,
@@ -109,11 +123,12 @@ def emit(
     """Print or write the source of a schedule's kernels; --json adds the launches and the words they move."""
     from pebblesim.launches.sectors import moved
 
-    if target == "triton":
-        _emit_triton(schedule, sizes, cache, blocks, mask, scale, output, as_json, (warps, stages))
+    if target in ("triton", "gluon"):
+        write = _in_triton if target == "triton" else _in_gluon
+        write(schedule, sizes, cache, blocks, mask, scale, output, as_json, (warps, stages))
         return
     if target != "cuda":
-        raise UnknownName("target", target, ("cuda", "triton"))
+        raise UnknownName("target", target, ("cuda", "triton", "gluon"))
     if mask is not None:
         raise UsageError("CUDA kernels do not support masks; use --target triton, or leave --mask out.")
     if scale is not None:
@@ -146,7 +161,7 @@ def emit(
         say(f"written   {output}: {len(made.source.kernels)} kernels, {made.shared_words:,} words of shared memory")
 
 
-def _emit_triton(
+def _in_triton(
     schedule: str,
     sizes: Sizes,
     cache: Cache,
@@ -155,27 +170,66 @@ def _emit_triton(
     scale: str | None,
     output: Path | None,
     as_json: bool,
-    launched: tuple[int, int],
+    launched: tuple[int, int | None],
 ) -> None:
     from pebblesim.gpu.emit.triton import triton
     from pebblesim.gpu.tiles import in_powers_of_two
     from pebblesim.language import masks
+
+    dtype, band = dtype_of(cache.dtype or "bfloat16"), masks.of(mask)
+    counted = in_powers_of_two(schedule, M=cache.words, blocks=blocks.rule, mask=band, **sizes.dims)
+    program, factor = _scaled_program(schedule, counted.dims, band, scale)
+    sizes_of_all = {**counted.dims, **counted.blocks}
+    warps, stages = launched
+    source = triton(program, sizes_of_all, dtype, band, scale=factor, warps=warps, stages=stages or 3)
+    _give(source, counted, dtype, output, as_json)
+
+
+def _in_gluon(
+    schedule: str,
+    sizes: Sizes,
+    cache: Cache,
+    blocks: BlockChoice,
+    mask: str | None,
+    scale: str | None,
+    output: Path | None,
+    as_json: bool,
+    launched: tuple[int, int | None],
+) -> None:
+    from pebblesim.counting.count import count
+    from pebblesim.gpu.emit.gluon import gluon
+    from pebblesim.gpu.emit.gluon_tiles import tiles_of
+    from pebblesim.language import masks
+
+    dtype, band, rule, _, stages = dtype_of(cache.dtype or "bfloat16"), masks.of(mask), blocks.rule, *launched
+    apart: Mapping[str, int] = {}
+    if isinstance(rule, str):
+        tiles = tiles_of(schedule, sizes.dims)
+        rule, stages, apart = tiles.blocks, stages or tiles.stages, {} if stages else tiles.apart
+    arguments: dict[str, Any] = {"M": cache.words, "mask": band, **sizes.dims}
+    counted = count(schedule, blocks=rule, **arguments)
+    program, factor = _scaled_program(schedule, counted.dims, band, scale)
+    sizes_of_all = {**counted.dims, **counted.blocks}
+    source = gluon(program, sizes_of_all, dtype, band, scale=factor, stages=stages or 2, apart=apart)
+    _give(source, counted, dtype, output, as_json)
+
+
+def _scaled_program(
+    schedule: str, dims: Mapping[str, int], band: Mask | None, scale: str | None
+) -> tuple[Program, float | None]:
     from pebblesim.language.registry import get
 
-    dtype, band, algorithm = dtype_of(cache.dtype or "bfloat16"), masks.of(mask), get(schedule)
-    counted = in_powers_of_two(schedule, M=cache.words, blocks=blocks.rule, mask=band, **sizes.dims)
-    algorithm = algorithm.in_dims(counted.dims)
-    program = algorithm.under(band)
-    factor = None if scale is None else algorithm.problem.factor(scale, counted.dims)
-    warps, stages = launched
-    sizes_of_all = {**counted.dims, **counted.blocks}
-    source = triton(program, sizes_of_all, dtype, band, scale=factor, warps=warps, stages=stages)
+    algorithm = get(schedule).in_dims(dims)
+    return algorithm.under(band), None if scale is None else algorithm.problem.factor(scale, dims)
+
+
+def _give(source: Source, counted: Counted, dtype: str, output: Path | None, as_json: bool) -> None:
     if output is not None:
         with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
             unfinished.write_text(source.text, encoding="utf-8")
     if as_json:
         kernels = [{"name": k.name, "programs": k.programs, "arrays": list(k.tensors)} for k in source.kernels]
-        head = {"schedule": algorithm.name, **counted.dims, "dtype": dtype, "blocks": dict(counted.blocks)}
+        head = {"schedule": counted.schedule, **counted.dims, "dtype": dtype, "blocks": dict(counted.blocks)}
         print_json({**head, "reads": counted.reads, "writes": counted.writes, "kernels": kernels})
     elif output is None:
         print(source.text)

@@ -50,9 +50,10 @@ class Heads:
         for name in ("heads", "batch"):
             whole(name, getattr(self, name))
         if self.kv_heads is not None and self.heads % whole("kv_heads", self.kv_heads):
+            near = max(1, round(self.heads / self.kv_heads)) * self.kv_heads
             raise UsageError(
                 f"{self.heads} heads cannot share {self.kv_heads} heads of keys and values evenly; the number of "
-                "heads must be a multiple of the heads of keys and values, such as 32 and 8."
+                f"heads must be a multiple of the heads of keys and values, and the nearest is {near}."
             )
 
     @property

@@ -95,6 +95,9 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         _two_pass((128, 64, 64, 64), (4, 3), (1, 64), dQ=(8, 4, 128)),
         _two_pass((128, 64, 128, 64), (8, 3), (65, 128)),
         _two_pass((64, 32, 64, 32), (8, 2), (129, 256)),
+        Tiling(  # few queries: half the launches, and P is not rounded before it becomes dS
+            "backward-two-pass-blocked", dict.fromkeys(("B_r", "b_c", "B_c", "b_r"), 16), 8, 1, widths=(257, 1024)
+        ),
         Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 4, 3, widths=(1, 64)),
         Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widths=(65, 128)),
     ),

@@ -116,17 +116,22 @@ def _slopes(team: Team) -> tuple[Fraction, int, Fraction] | None:
 
 
 def _pairs_for(team: Team) -> Callable[[int], Fraction]:
-    """The most pairs of the heads that share keys for a number of words: a rectangle, partly of own rows and keys."""
+    """The most pairs of the heads that share keys for a number of words: a rectangle, partly of own rows and keys.
+
+    Under a causal mask a row sees no later key of the same device's tokens.
+    """
     row, key = team.line_words
     own_rows, own_keys = team.sharing * team.most_rows, team.most_keys
     all_rows, all_keys = team.sharing * team.n_q, team.n_k
+    same_tokens = team.causal and team.n_q == team.n_k
+    later = team.sharing * own_keys * (own_keys - 1) // 2 if same_tokens else 0
 
     def pairs(words: int) -> Fraction:
         budget = Fraction(words + row * own_rows + key * own_keys)
         rows = min(max(budget / (2 * row), Fraction(own_rows)), Fraction(words, row) + own_rows)
         rows = min(max(rows, (budget - key * all_keys) / row), Fraction(all_rows))
         keys = min((budget - row * rows) / key, Fraction(all_keys))
-        return min(rows * keys, Fraction(team.sharing * team.pairs))
+        return min(rows * keys - later, Fraction(team.sharing * team.pairs))
 
     return pairs
 

@@ -196,7 +196,10 @@ def devices(
         Infeasible: M words are too few for each schedule.
     """
     if mask not in (None, "causal", "dense"):
-        raise UsageError(f"mask = {mask!r} was given; on many devices the mask is causal, or there is none.")
+        raise UsageError(
+            f"mask = {mask!r} was given; on many devices the mask is causal, or there is none. Under a window no "
+            "schedule moves more words than under the causal mask."
+        )
     M = None if M is None else whole("M", M)
     if dtype is not None:
         bytes_of(dtype)

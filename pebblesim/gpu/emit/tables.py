@@ -113,12 +113,16 @@ def _tile(tensor: ir.Tensor, made: list[Launch], sizes: ir.Sizes) -> tuple[int, 
 
 
 def workspace(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None = None) -> int:
-    """Bytes of the tables that kernels make beside their outputs, for each head; a single vector is none."""
+    """Bytes that kernels take for each head beside inputs and outputs: tables, and sums of outputs in float32.
+
+    A single vector is none.
+    """
     made = tables(program, launches(program, masked=True, repeated=True), sizes, mask)
-    between = (tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs))
+    between = {tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs)}
+    sums = {program.tensors[name] for name in program.outputs if is_float32(program, program.tensors[name])}
     return sum(
         word_bytes(program, tensor, dtype) * prod(made.lengths(tensor, sizes))
-        for tensor in between
+        for tensor in between | sums
         if (len(tensor.shape) == 2 or tensor.apart) and tensor not in made.places
     )
 

@@ -19,13 +19,15 @@ scores. So the logarithms of sums, L, are to base 2 in memory, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Protocol
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS, SHARING, KeyRanges
+from pebblesim.gpu.emit.strides import RESULTS, strides
 from pebblesim.gpu.emit.tables import GROUP_OF_WORDS, tables
 from pebblesim.gpu.emit.triton_kernel import Kernel, Writer, constant
 from pebblesim.gpu.emit.triton_ranges import TAKEN, Setting, free_dimensions, largest_tiles
@@ -58,6 +60,20 @@ class Source:
     text: str
 
 
+class Writes(Protocol):
+    """The writer of the kernel of a launch."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel, of which `text` is the source."""
+
+    def text(self) -> str:
+        """The source of the kernel."""
+
+    def call(self, options: str) -> list[str]:
+        """The lines that launch it, in `run`."""
+
+
 def triton(
     program: ir.Program,
     sizes: ir.Sizes,
@@ -70,6 +86,7 @@ def triton(
     apart: Mapping[str, tuple[int, ...]] | None = None,
     far: bool | None = None,
     softcap: float = 0.0,
+    shared: int = 0,
 ) -> Source:
     """Write the Triton source of a program.
 
@@ -85,6 +102,9 @@ def triton(
             registers of a thread.
         far: whether a matrix of a head may have 2³¹ words or more; if None, whether one has at these sizes.
         softcap: scaled scores become softcap · tanh(score / softcap); 0 for none.
+        shared: 0 for contiguous matrices (heads, rows, columns), all outputs made by `run`; else (batch, heads, n,
+            columns) with strides of their own (see `strides`), where so many heads of queries share keys: `run` writes
+            into its `results`, and every query sees a key, and every key is seen, unless ranges are read.
 
     Raises:
         UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
@@ -105,11 +125,38 @@ def triton(
     check_alike(program)
     scale = 1.0 if softcap and scale is None else scale
     made = launches(program, masked=True, repeated=True)
-    setting = _setting(program, made, sizes, dtype, mask, scale, far)
-    setting = replace(setting, softcap=softcap)
-    free = setting.free
+    if shared and not isinstance(mask, KeyRanges):
+        made = [launch for launch in made if not for_no_pair(launch)]
+    setting = replace(setting_of(program, made, sizes, dtype, mask, scale, far, shared), softcap=softcap)
+    return module(setting, made, Writer, apart or {}, (warps, stages))
+
+
+def for_no_pair(launch: Launch) -> bool:
+    """Whether a launch is for tiles without an allowed pair."""
+    return any(loop.when is not None and loop.when.none for loop in launch.grid)
+
+
+def module(
+    setting: Setting,
+    made: list[Launch],
+    writer: Callable[[Setting, Launch, str], Writes],
+    apart: Mapping[str, tuple[int, ...]],
+    otherwise: tuple[int, int],
+    imports: str = "",
+    common: Callable[[list[Writes]], str] = lambda writers: "",
+) -> Source:
+    """Write the kernels of launches, and a `run` that launches them.
+
+    Args:
+        setting: facts of all kernels.
+        made: the launches.
+        writer: makes what writes a launch, by a name.
+        apart, otherwise: warps and stages of some launches, by name, and of the others.
+        imports, common: text for the beginning, and behind it what several kernels use.
+    """
+    program, free = setting.program, setting.free
     names = Identifiers(TAKEN.split())
-    kernels, texts, calls = [], [], []
+    writers, texts, calls = [], [], []
     around: ir.Loop | None = None
     for launch in made:
         if launch.kind == "fill":
@@ -117,31 +164,29 @@ def triton(
             assert isinstance(node, ir.Init)
             calls.append(f"    {setting.of[node.tensor]}.fill_({constant(node.value)})")
             continue
-        writer = Writer(setting, launch, names.new(launch.name))
-        texts.append(writer.text())
-        kernels.append(writer.kernel)
+        writers.append(writer(setting, launch, names.new(launch.name)))
+        texts.append(writers[-1].text())
         if launch.around is not None and launch.around is not around:
             whole = setting.size(launch.around.range.dim)
             calls.append(f"    for start in range(0, {whole}, at_once):")
             calls.append(f"        rows = min(at_once, {whole} - start)")
         around = launch.around
-        own = ", ".join(map("{}={}".format, OPTIONS, of_launch(apart or {}, launch.name, (warps, stages))))
-        depth = "    " if around is None else "        "
-        called = f"{writer.kernel.name}[({writer.programs}, heads)]"
-        calls.append(f"{depth}{called}({', '.join(writer.arguments)}, {own})")
+        own = ", ".join(map("{}={}".format, OPTIONS, of_launch(apart, launch.name, otherwise)))
+        calls += [("" if around is None else "    ") + line for line in writers[-1].call(own)]
         if _shifted(program, launch) is not None:
             rows = setting.size(program.tensors[SHIFTED].shape[0])
             shifted = f"{setting.of[program.tensors[SHIFTED]]}[:, :{rows}].sub_({SHIFT})"
             calls += [f"    if {SHIFT} is not None:", f"        {shifted}"]
-    fixed = ", ".join(f"{name} = {sizes[name]}" for name in (*program.dims, *program.blocks) if name not in free)
+    numbers = (name for name in (*program.dims, *program.blocks) if name not in free)
+    fixed = ", ".join(f"{name} = {setting.sizes[name]}" for name in numbers)
     lines = [
-        f'"""{program.name}: {fixed}, {dtype} words; written by pebblesim."""',
+        f'"""{program.name}: {fixed}, {setting.dtype} words; written by pebblesim."""',
         "",
         "import torch",
         "import triton",
         "import triton.language as tl",
-        "",
-        "\n\n".join(["", *texts]).strip("\n"),
+        imports,
+        "\n\n".join([common(writers), *texts]).strip("\n"),
         "",
         "",
         *_run(setting, made),
@@ -149,7 +194,7 @@ def triton(
         "    return {" + ", ".join(f'"{name}": {setting.of[program.tensors[name]]}' for name in program.outputs) + "}",
         "",
     ]
-    return Source(tuple(kernels), "\n".join(lines))
+    return Source(tuple(each.kernel for each in writers), "\n".join(lines))
 
 
 def divided(program: ir.Program, sizes: ir.Sizes) -> bool:
@@ -168,7 +213,7 @@ def far_away(program: ir.Program, sizes: ir.Sizes) -> bool:
     )
 
 
-def _setting(
+def setting_of(
     program: ir.Program,
     made: list[Launch],
     sizes: ir.Sizes,
@@ -176,7 +221,9 @@ def _setting(
     mask: Band | None,
     scale: float | None,
     far: bool | None,
+    shared: int = 0,
 ) -> Setting:
+    """The facts that the kernels of a program share."""
     free = free_dimensions(program, made)
     names = Identifiers([*TAKEN.split(), *free])
     return Setting(
@@ -191,6 +238,7 @@ def _setting(
         even=all(sizes[dim] % side == 0 for dim, side in largest_tiles(made, free, sizes).items()),
         far=far_away(program, sizes) if far is None else far,
         logarithms={tensor for name, tensor in program.tensors.items() if name == LOGARITHM},
+        strides=strides(program, shared, names),
     )
 
 
@@ -206,23 +254,21 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
     program, of = setting.program, setting.of
     given = [program.tensors[name] for name in program.tensors if name in program.inputs]
     ranges = ARGUMENTS[:-1] if isinstance(setting.mask, KeyRanges) else ()
+    results = (RESULTS,) if setting.strides.of else ()
     shift = f", {SHIFT}=None" * any(_shifted(program, launch) is not None for launch in made)
     lines = [
-        f"def run({', '.join([*(of[tensor] for tensor in given), *ranges])}{shift}):",
+        f"def run({', '.join([*(of[tensor] for tensor in given), *ranges, *results])}{shift}):",
         f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',
-        f"    heads, device = {of[given[0]]}.shape[0], {of[given[0]]}.device",
+        *(_opening_of_strides(setting, given) if results else _opening(setting, given)),
     ]
-    if ranges:
+    if ranges and not results:
         lines.append(f"    {SHARING} = heads // {ranges[0]}.shape[0]")
-    for dim in setting.free:
-        tensor = next(tensor for tensor in given if dim in tensor.shape)
-        lines.append(f"    {dim} = {of[tensor]}.shape[{1 + tensor.shape.index(dim)}]")
     if setting.even and setting.free:
         sides = largest_tiles(made, setting.free, setting.sizes)
         lines.append(f"    if {' or '.join(f'{dim} % {side}' for dim, side in sides.items())}:")
         said = " and ".join(f"{dim} to be a multiple of {side}" for dim, side in sides.items())
         lines.append(f'        raise ValueError("these kernels need {said}")')
-    if setting.free and not setting.far:
+    if setting.free and not setting.far and not results:
         matrices = [of[tensor] for tensor in given if len(tensor.shape) == 2]
         lines.append(f"    if max(each.shape[1] * each.shape[2] for each in ({', '.join(matrices)},)) >= 2**31:")
         lines.append('        raise ValueError("these kernels need heads of less than 2**31 words")')
@@ -239,13 +285,41 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
         block = ir.length(around.range.block, setting.sizes)
         lines.append(f"    at_once = min({block}, {setting.size(around.range.dim)})")
     for name, tensor in program.tensors.items():
-        if name in program.inputs:
+        if name in program.inputs or tensor in setting.strides.of:
             continue
         if tensor in setting.tables.places:
             lines.append(f"    {of[tensor]} = {of[setting.tables.places[tensor]]}  # tile by tile in its place")
             continue
         lines.append(f"    {of[tensor]} = {_empty(setting, tensor)}")
     return lines
+
+
+def _opening(setting: Setting, given: list[ir.Tensor]) -> list[str]:
+    """The lines of `run` that find sizes, from contiguous matrices."""
+    of = setting.of
+    lines = [f"    heads, device = {of[given[0]]}.shape[0], {of[given[0]]}.device"]
+    for dim in setting.free:
+        tensor = next(tensor for tensor in given if dim in tensor.shape)
+        lines.append(f"    {dim} = {of[tensor]}.shape[{1 + tensor.shape.index(dim)}]")
+    return lines
+
+
+def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
+    """The lines of `run` that find sizes and strides, and take the matrices that are to be written."""
+    of, strides = setting.of, setting.strides
+    keys = next(tensor for tensor in given if tensor in strides.of and tensor.shape[0] != strides.queries)
+    lines = [
+        f"    heads, {SHARING} = {of[keys]}.shape[0] * {of[keys]}.shape[1], {of[keys]}.shape[1]",
+        f"    device = {of[keys]}.device",
+    ]
+    for tensor in strides.of:
+        if tensor not in given:
+            lines.append(f'    {of[tensor]} = {RESULTS}["{tensor.name}"]')
+    for dim in setting.free:
+        tensor = next(tensor for tensor in strides.of if tensor.shape[0] == dim)
+        several = strides.several(tensor)
+        lines.append(f"    {dim} = {of[tensor]}.shape[2]" + f" * {several}" * (several > 1))
+    return [*lines, *(strides.found(tensor, of[tensor]) for tensor in strides.of)]
 
 
 def _empty(setting: Setting, tensor: ir.Tensor) -> str:

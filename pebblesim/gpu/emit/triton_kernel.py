@@ -26,7 +26,8 @@ class Kernel:
         launch: the launch.
         tensors: names of the tensors whose addresses are its arguments, in order.
         programs: number of programs for each head, in total over all times it is launched.
-        numbers: names of its other arguments: those for rows around launches before the addresses, sizes behind them.
+        numbers: names of its other arguments: those for rows around launches before the addresses, sizes and strides
+            behind them.
     """
 
     name: str
@@ -57,29 +58,30 @@ class Writer(Grid):
     @property
     def kernel(self) -> Kernel:
         """The kernel, of which `text` is the source."""
-        numbers = (self._of_rows, self._setting.free)
+        numbers = (self._of_rows, (*self._setting.free, *self._strides(self._tensors.values())))
         return Kernel(self._name, self._launch, tuple(self._tensors), blocks(self._launch, self._sizes, 1), numbers)
-
-    @property
-    def _of_rows(self) -> tuple[str, ...]:
-        return () if self._around is None else ("start", "at_once")
 
     @property
     def arguments(self) -> list[str]:
         """Names of its arguments, in order."""
         tensors = [self._setting.of[tensor] for tensor in self._tensors.values()]
-        return [*self._of_rows, *tensors, *(ARGUMENTS if self._ranged else ()), *self._setting.free]
+        before, behind = self.kernel.numbers
+        return [*before, *tensors, *(ARGUMENTS if self._ranged else ()), *behind]
+
+    def call(self, options: str) -> list[str]:
+        """The lines that launch it, in `run`."""
+        return [f"    {self._name}[({self.programs}, heads)]({', '.join(self.arguments)}, {options})"]
 
     def text(self) -> str:
         """The source of the kernel."""
-        general = ", ".join(f'"{each}"' for each in (*self._of_rows, *self._setting.free))
+        strides = self._strides(self._tensors.values())
+        general = [*(() if self._setting.even else (*self._of_rows, *self._setting.free)), *strides]
         self._lines = [
-            "@triton.jit" + f"(do_not_specialize=[{general}])" * bool(general and not self._setting.even),
+            "@triton.jit" + f"(do_not_specialize={general})".replace("'", '"') * bool(general),
             f"def {self._name}({', '.join(self.arguments)}):",
             "    head = tl.program_id(1).to(tl.int64)",
         ]
-        for tensor in self._tensors.values():
-            self._say(1, f"{self._setting.of[tensor]} += head * {' * '.join(self._lengths(tensor))}")
+        self._at_head(self._tensors.values())
         self._opening()
         self._grid()
         self._block()

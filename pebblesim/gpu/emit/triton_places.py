@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.key_ranges import SHARING
 from pebblesim.gpu.emit.triton_values import Values
 from pebblesim.gpu.emit.words import word_bytes
 from pebblesim.language import program as ir
@@ -27,6 +29,26 @@ class Places(Values):
     def _lengths(self, tensor: ir.Tensor) -> list[str]:
         return self._setting.lengths(tensor, True)
 
+    @property
+    def _of_rows(self) -> tuple[str, ...]:
+        return () if self._around is None else ("start", "at_once")
+
+    def _strides(self, tensors: Iterable[ir.Tensor]) -> tuple[str, ...]:
+        """The arguments that strides of some tensors need."""
+        names = self._setting.strides.names(tensors)
+        return (*names, *[SHARING] * (bool(names) and not self._ranged))
+
+    def _at_head(self, tensors: Iterable[ir.Tensor]) -> None:
+        """Move the addresses of tensors to those of the head."""
+        tensors, strides = list(tensors), self._setting.strides
+        if strides.names(tensors):
+            self._say(1, f"batch, own = head // {SHARING}, head % {SHARING}")
+        for tensor in tensors:
+            name = self._setting.of[tensor]
+            lines = [f"{name} += head * {' * '.join(self._lengths(tensor))}"]
+            for line in strides.opening(tensor, name) if tensor in strides.of else lines:
+                self._say(1, line)
+
     def _place(self, tensor: ir.Tensor, ranges: ir.Ranges, at: ir.Range | None) -> str:
         """The addresses of a tile."""
         lengths, start = self._lengths(tensor), self._setting.of[tensor]
@@ -36,15 +58,19 @@ class Places(Values):
             return f"{start} + {self._index(ranges[0])}"
         if tensor in self._setting.tables.tiled:
             return f"{start} + {self._in_table(tensor, ranges)}"
-        (rows, columns), width = ranges, lengths[-1]
-        at_columns = f"{self._index(columns)}[None, :]"
+        (rows, columns), width, strides = ranges, lengths[-1], self._setting.strides
+        at_columns, own = f"{self._index(columns)}[None, :]", tensor in strides.of
         if rows.parent is None:
-            return f"{start} + {self._index(rows)}[:, None] * {width} + {at_columns}"
+            number = self._index(rows)
+            places = strides.places_of(tensor, number) if own else f"{number}[:, None] * {width}"
+            return f"{start} + {places} + {at_columns}"
         size = self._length(rows)
         first = f"{self._counted[rows]} * {size}"
         if self._within_rows(rows) and tensor not in self._setting.tables.parts:
             first = f"start + {first}"
         first = f"tl.cast({first}, tl.int64)" if self._setting.far else f"({first})"
+        if own:
+            return f"{start} + {strides.places(tensor, first, size)} + {at_columns}"
         return f"{start} + {first} * {width} + tl.arange(0, {size})[:, None] * {width} + {at_columns}"
 
     def _in_table(self, tensor: ir.Tensor, ranges: ir.Ranges) -> str:

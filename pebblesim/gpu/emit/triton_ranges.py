@@ -14,6 +14,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit import key_ranges
 from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.gpu.emit.key_ranges import KeyRanges, reads_ranges
+from pebblesim.gpu.emit.strides import Strides
 from pebblesim.gpu.emit.tables import Tables
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
@@ -25,7 +26,7 @@ GROUP = 8
 TAKEN = """
 and as assert break class continue def del elif else except False finally for from global head heads if import in is
 lambda None nonlocal not or pass raise range return rows run start tl torch triton True try while with yield group rank
-device at_once tall wide after before dL first_ptr end_ptr above_ptr below_ptr sharing
+device at_once tall wide after before dL first_ptr end_ptr above_ptr below_ptr sharing batch own results each
 """
 """Names that no tile or tensor may have."""
 
@@ -42,6 +43,7 @@ class Setting:
         even: whether all tiles divide these dimensions.
         far: whether a head's matrix may have 2³¹ words or more, so that addresses within it have 64 bits.
         logarithms: tensors of logarithms, to base 2.
+        strides: the matrices with strides of their own.
         softcap: as for `triton`.
     """
 
@@ -56,6 +58,7 @@ class Setting:
     even: bool
     far: bool
     logarithms: set[ir.Tensor]
+    strides: Strides
     softcap: float = 0.0
 
     def lengths(self, tensor: ir.Tensor, kernel: bool) -> list[str]:
@@ -101,7 +104,8 @@ class Ranges:
         self._setting, self._launch = setting, launch
         self._program, self._sizes, self._mask = setting.program, setting.sizes, setting.mask
         self._around = None if launch.around is None else launch.around.range
-        self._names = Identifiers({*TAKEN.split(), *setting.of.values(), *setting.free})
+        taken = (*setting.of.values(), *setting.free, *setting.strides.names(setting.strides.of))
+        self._names = Identifiers({*TAKEN.split(), *taken})
         self._indices: dict[ir.Range, str] = {}
         self._numbers: dict[ir.Range, str] = {}
         self._counted: dict[ir.Range, str] = {}  # numbers of the tiles, from the first of the rows around launches

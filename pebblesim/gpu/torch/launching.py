@@ -11,13 +11,11 @@ from typing import Any
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS
-from pebblesim.gpu.emit.triton import far_away, triton
+from pebblesim.gpu.emit.triton import FAR, triton
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.tiles import Tiling
+from pebblesim.gpu.torch.layout import fits, fitted, room_for
 from pebblesim.gpu.torch.planning import CARD, ROOM, Choice, Dims, Pattern, chosen, program_of
-
-RESULTS = {"forward": ("O", "L"), "backward": ("dQ", "dK", "dV")}
-"""The outputs of each pass that are kept."""
 
 LEAST_ROOM = 2**26
 """Bytes of tables that are taken without asking how much memory is free."""
@@ -89,6 +87,7 @@ def loaded(
         apart=tiling.apart,
         far=far,
         softcap=pattern.softcap,
+        shared=pattern.shared,
     )
     module = module_of(source.text)
     module.only_launches = not re.search(r"(fill|copy)_\(", source.text)  # and nothing else on the GPU
@@ -97,100 +96,134 @@ def loaded(
     return module, tuple(name for name in program.tensors if name in program.inputs)
 
 
-def compute(way: str, tensors: dict[str, Any], pattern: Pattern, scale: float, workspace: int | None) -> dict[str, Any]:
+def compute(
+    way: str,
+    tensors: dict[str, Any],
+    results: dict[str, Any],
+    pattern: Pattern,
+    scale: float,
+    workspace: int | None,
+) -> Any:
     """Compute a pass for all heads at once or, where tables would take too much memory, for groups of heads.
 
     Args:
         way: "forward" or "backward".
-        tensors: by name: Q, dO and O of shape (heads, rows, d), K and V of shape (heads, n_k, d), L of shape (heads,
-            rows); dL, of the natural L, like it; ranges by the names of `ARGUMENTS`, (batch, …), in int32; contiguous.
+        tensors: by name: Q, dO and O of shape (batch, heads, n_q, d), K and V of shape (batch, kv_heads, n_k, d), with
+            any strides; L and, of the natural L, dL of shape (batch · kv_heads, n_q · shared), contiguous; ranges by
+            the names of `ARGUMENTS`, (batch, …), in int32, contiguous.
+        results: matrices that are written, by name: O, or dQ, dK and dV.
         pattern: the pairs that are allowed.
         scale: factor of the scores.
         workspace: bytes that tables may take.
 
     Returns:
-        The outputs by name.
+        L, (batch · kv_heads, n_q · shared), of a forward pass; else None.
     """
     import torch
 
     Q = tensors["Q"]
     if Q.is_cuda and Q.device.index != torch.cuda.current_device():
         with torch.cuda.device(Q.device):
-            return compute(way, tensors, pattern, scale, workspace)
-    n_k, d_v = tensors["V"].shape[1:]
-    choice, module, names = _prepared(torch, way, Q, Q.shape, n_k, d_v, pattern, scale, workspace)
-    heads, rounds = Q.shape[0], choice.forecast.rounds
-    others = {name: tensors[name] for name in (*ARGUMENTS[:-1], "dL") if name in tensors}
-    if rounds == 1:
-        results = module.run(*(tensors[each] for each in names), **others)
-        return {name: _kept(torch, name, results[name], Q) for name in RESULTS[way]}
-    whole: dict[str, Any] = {}
-    for name in others.keys() & {*ARGUMENTS}:  # each head's own, since rounds may end within a batch
-        others[name] = others[name].repeat_interleave(heads // others[name].shape[0], 0)
-    for start in range(0, heads, heads // rounds):
-        part = slice(start, start + heads // rounds)
-        some = {name: each[part] for name, each in others.items()}
-        results = module.run(*(tensors[each][part] for each in names), **some)
-        for name in RESULTS[way]:
-            made = _kept(torch, name, results[name], Q)
-            if name not in whole:
-                whole[name] = torch.empty((heads, *made.shape[1:]), dtype=made.dtype, device=Q.device)
-            whole[name][part].copy_(made)
+            return compute(way, tensors, results, pattern, scale, workspace)
+    given = {name: fitted(each) if each.dim() == 4 else each for name, each in tensors.items()}
+    made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
+    choice, module, names = _prepared(torch, way, given, made, pattern, scale, workspace)
+    batch, kv_heads = given["K"].shape[:2]
+    lse = None
+    for part in _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds):
+        some, room = (_of_part(each, part, pattern.shared, kv_heads) for each in (given, made))
+        others = {name: each for name, each in some.items() if name not in names}
+        found = module.run(*(some[name] for name in names), results=room, **others)
+        for name, each in room.items():
+            if found[name] is not each:  # sums in float32
+                each.copy_(found[name].view(each.shape))
+        if way == "forward":
+            lse = _joined(torch, lse, found["L"], part, batch, kv_heads)
+    for name, each in results.items():
+        if made[name] is not each:
+            each.copy_(made[name][..., : each.shape[-1]])
+    return lse
+
+
+Part = tuple[slice, slice]
+"""Batches, and heads of keys in each of them."""
+
+OF_QUERIES = ("Q", "dO", "O", "dQ")
+"""Matrices with a row for each query."""
+
+
+def _parts(batch: int, kv_heads: int, at_once: int) -> list[Part]:
+    """Groups of heads: of several batches, or of one."""
+    if at_once >= kv_heads:
+        several = at_once // kv_heads
+        return [(slice(each, each + several), slice(0, kv_heads)) for each in range(0, batch, several)]
+    starts = range(0, kv_heads, at_once)
+    return [(slice(each, each + 1), slice(start, start + at_once)) for each in range(batch) for start in starts]
+
+
+def _of_part(tensors: dict[str, Any], part: Part, shared: int, kv_heads: int) -> dict[str, Any]:
+    """The tensors of some heads."""
+    batches, heads = part
+    found = {}
+    for name, each in tensors.items():
+        if each.dim() == 4:
+            by = shared if name in OF_QUERIES else 1
+            found[name] = each[batches, heads.start * by : heads.stop * by]
+        elif name in ARGUMENTS:
+            found[name] = each[batches]
+        else:
+            found[name] = each.unflatten(0, (-1, kv_heads))[batches, heads].flatten(0, 1)
+    return found
+
+
+def _joined(torch: Any, whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any:
+    """L of all heads, with that of a part filled in."""
+    if made.shape[0] == batch * kv_heads:
+        return made
+    if whole is None:
+        whole = torch.empty((batch * kv_heads, made.shape[1]), dtype=made.dtype, device=made.device)
+    there = whole.unflatten(0, (batch, kv_heads))[part]
+    there.copy_(made.view(there.shape))
     return whole
 
 
 def _prepared(
     torch: Any,
     way: str,
-    Q: Any,
-    shape: tuple[int, ...],
-    n_k: int,
-    d_v: int,
+    given: dict[str, Any],
+    results: dict[str, Any],
     pattern: Pattern,
     scale: float,
     workspace: int | None,
 ) -> tuple[Choice, Any, tuple[str, ...]]:
-    """The kernels for these sizes, their module, and the names of the tensors it takes."""
-    heads, rows, d_k = shape
-    dtype, dims = str(Q.dtype).removeprefix("torch."), (("n_q", rows), ("n_k", n_k), ("d_k", d_k), ("d_v", d_v))
-    choice = fitting(torch, way, dims, heads, dtype, pattern, workspace, Q.device)
-    tiling = choice.forecast.tiling
-    return choice, *loaded(tiling, dims[2:], choice.even, _far(tiling, dims), dtype, pattern, scale)
+    """The kernels for these sizes, their module, and the names of the tensors that it takes."""
+    Q, (batch, kv_heads, n_k, d_v) = given["Q"], given["V"].shape
+    dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
+    dtype = str(Q.dtype).removeprefix("torch.")
+    choice = fitting(torch, way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device)
+    far = any(_extent(each, pattern.shared) >= FAR for each in (*given.values(), *results.values()) if each.dim() == 4)
+    return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dtype, pattern, scale)
+
+
+def _extent(x: Any, shared: int) -> int:
+    """Words from the first to the last of heads that share keys, or more."""
+    return int(x.shape[2] * x.stride(2) + shared * x.stride(1))
 
 
 def loaded_for(
-    way: str,
-    Q: Any,
-    shape: tuple[int, ...],
-    n_k: int,
-    d_v: int,
-    pattern: Pattern,
-    scale: float,
-    workspace: int | None,
+    given: dict[str, Any], results: dict[str, Any], pattern: Pattern, scale: float, workspace: int | None
 ) -> Any:
-    """The function that launches the kernels for these sizes; None if they keep large tables or run in rounds.
+    """The function that launches the kernels of a forward pass; None if they keep large tables or run in rounds.
 
     Args:
-        way: "forward" or "backward".
-        Q: a tensor of the type and on the device of all.
-        shape: heads, rows and head dimension of queries.
-        n_k, d_v, pattern, scale, workspace: as for `compute`.
+        given: Q, K and V that kernels can read where they are.
+        results, pattern, scale, workspace: as for `compute`.
     """
     import torch
 
-    choice, module, _ = _prepared(torch, way, Q, shape, n_k, d_v, pattern, scale, workspace)
+    choice, module, _ = _prepared(torch, "forward", given, results, pattern, scale, workspace)
     small = choice.forecast.rounds == 1 and choice.bytes <= LEAST_ROOM
     return module.run if small and module.only_launches else None
-
-
-def _kept(torch: Any, name: str, made: Any, Q: Any) -> Any:
-    """An output; sums of dK and dV may be in float32."""
-    return made if name == "L" else made.to(Q.dtype)
-
-
-@lru_cache(maxsize=4096)
-def _far(tiling: Tiling, dims: Dims) -> bool:
-    return far_away(program_of(tiling, False), dict(dims))
 
 
 def fitting(

@@ -1,6 +1,7 @@
-"""Tensors as users have them, (batch, heads, n, d), and as kernels take them, (heads of keys, rows, d).
+"""Tensors as users have them and as kernels take them.
 
-Query heads that share keys become rows of one head, those of a position next to each other.
+Matrices are (batch, heads, n, d). Kernels read and write them where they are if their strides allow that. Numbers for
+each query, such as L, are in memory as (batch, heads of keys, n, heads of queries that share these keys).
 """
 
 from __future__ import annotations
@@ -8,53 +9,48 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pebblesim.gpu.emit.strides import WORDS
 from pebblesim.gpu.emit.words import LEAST_SIDE
 
-
-def rows_of(x: Tensor, kv_heads: int) -> Tensor:
-    """(batch, heads, n, d) of queries as (batch · kv_heads, n · shared, d), contiguous."""
-    batch, heads, n, d = x.shape
-    shared = heads // kv_heads
-    if shared > 1:
-        x = x.unflatten(1, (kv_heads, shared)).transpose(2, 3)
-    return _wide(x.reshape(batch * kv_heads, n * shared, d))
+BYTES = 16
+"""The address of a matrix that kernels can read is a multiple of this."""
 
 
-def keys_of(x: Tensor, seen: slice) -> Tensor:
-    """(batch, heads, n_k, d) of keys or values, those that are seen, as (batch · heads, seen, d), contiguous."""
-    return _wide(x[:, :, seen].reshape(-1, seen.stop - seen.start, x.shape[-1]))
+def fits(x: Tensor) -> bool:
+    """Whether kernels can read or write a matrix where it is."""
+    *others, last = x.stride()
+    return (
+        last == 1
+        and x.shape[-1] >= LEAST_SIDE
+        and not any(stride % WORDS for stride, length in zip(others, x.shape, strict=False) if length > 1)
+        and x.data_ptr() % BYTES == 0
+    )
+
+
+def fitted(x: Tensor) -> Tensor:
+    """A matrix that kernels can read: itself, or a copy, with columns of zeros if it has too few."""
+    if fits(x):
+        return x
+    return room_for(x, x.shape[-1]).copy_(_wide(x))
+
+
+def room_for(like: Tensor, d: int) -> Tensor:
+    """An empty matrix that kernels can write, of the length of another and with d columns or the least they have."""
+    rows = like.new_empty((*like.shape[:-1], -(-max(d, LEAST_SIDE) // WORDS) * WORDS))
+    return rows[..., : max(d, LEAST_SIDE)]
 
 
 def numbers_of(x: Tensor, kv_heads: int) -> Tensor:
-    """(batch, heads, n), a number for each query, as (batch · kv_heads, n · shared), contiguous."""
+    """(batch, heads, n), a number for each query, as kernels take it: (batch · kv_heads, n · shared), contiguous."""
     batch, heads, n = x.shape
-    shared = heads // kv_heads
-    if shared > 1:
-        x = x.unflatten(1, (kv_heads, shared)).transpose(2, 3)
-    return x.reshape(batch * kv_heads, n * shared).contiguous()
+    grouped = x.unflatten(1, (kv_heads, heads // kv_heads)).transpose(2, 3)
+    return grouped.reshape(batch * kv_heads, n * (heads // kv_heads)).contiguous()
 
 
-def from_rows(x: Tensor, like: Tensor, d: int, kv_heads: int) -> Tensor:
-    """The inverse of `rows_of`: (batch, heads, n, d), in the order of memory that `empty_like` has."""
-    batch, heads, n, _ = like.shape
-    x = x[..., :d].reshape(batch, kv_heads, n, heads // kv_heads, d).transpose(2, 3)
-    return in_order(x.reshape(batch, heads, n, d), like)
-
-
-def numbers_from_rows(x: Tensor, like: Tensor, kv_heads: int) -> Tensor:
-    """The inverse of `numbers_of`: (batch, heads, n), contiguous."""
+def numbers_from(x: Tensor, like: Tensor, kv_heads: int) -> Tensor:
+    """The inverse of `numbers_of`: (batch, heads, n) of the queries `like`, contiguous."""
     batch, heads, n, _ = like.shape
     return x.reshape(batch, kv_heads, n, heads // kv_heads).transpose(2, 3).reshape(batch, heads, n)
-
-
-def from_keys(x: Tensor, like: Tensor, seen: slice) -> Tensor:
-    """Gradients of the keys that are seen as those of all keys, in the order of memory that `empty_like` has."""
-    x = x[..., : like.shape[-1]].reshape(*like.shape[:2], seen.stop - seen.start, like.shape[-1])
-    if x.shape == like.shape:
-        return in_order(x, like)
-    whole = empty_like(like, like.shape[-1]).zero_()
-    whole[:, :, seen] = x
-    return whole
 
 
 def in_order(x: Tensor, like: Tensor) -> Tensor:
@@ -76,6 +72,5 @@ def tokens_first(x: Tensor) -> bool:
 
 
 def _wide(x: Tensor) -> Tensor:
-    """Contiguous, and with as many columns as matrix units need."""
     missing = LEAST_SIDE - x.shape[-1]
-    return torch.nn.functional.pad(x, (0, missing)) if missing > 0 else x.contiguous()
+    return torch.nn.functional.pad(x, (0, missing)) if missing > 0 else x

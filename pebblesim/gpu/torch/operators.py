@@ -15,17 +15,9 @@ from torch import Tensor
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch import definition
 from pebblesim.gpu.torch.launching import check_triton, compute
-from pebblesim.gpu.torch.layout import (
-    empty_like,
-    from_keys,
-    from_rows,
-    in_order,
-    keys_of,
-    numbers_from_rows,
-    numbers_of,
-    rows_of,
-)
+from pebblesim.gpu.torch.layout import empty_like, in_order, numbers_from, numbers_of
 from pebblesim.gpu.torch.masks import arguments_of, pattern_of, seen_keys
+from pebblesim.gpu.torch.planning import Pattern
 
 MASK = (
     "Tensor? first, Tensor? end, SymInt? left, SymInt? right, bool at_end, float scale, float softcap, int? workspace"
@@ -55,15 +47,11 @@ def forward_on_gpu(
 ) -> tuple[Tensor, Tensor]:
     """O and L by kernels; the same arguments as the operator."""
     check_triton()
-    kv_heads, n_q = key.shape[1], query.shape[2]
-    pattern = pattern_of(query.shape[1] // kv_heads, left, right, at_end, n_q, key.shape[2])
-    pattern = pattern._replace(ranged=first is not None, softcap=softcap)
-    seen = seen_keys(n_q, key.shape[2], pattern)
-    tensors = {"Q": rows_of(query, kv_heads), "K": keys_of(key, seen), "V": keys_of(value, seen)}
-    tensors |= arguments_of(first, end, key.shape[2])
-    made = compute("forward", tensors, pattern, scale, workspace)
-    out = from_rows(made["O"], query, value.shape[-1], kv_heads)
-    return out, numbers_from_rows(made["L"], query, kv_heads)
+    pattern, seen, ranges = _pairs(query, key, first, end, left, right, at_end, softcap)
+    tensors = {"Q": query, "K": key[:, :, seen], "V": value[:, :, seen], **ranges}
+    out = empty_like(query, value.shape[-1])
+    lse = compute("forward", tensors, {"O": out}, pattern, scale, workspace)
+    return out, numbers_from(lse, query, key.shape[1])
 
 
 def backward_on_gpu(
@@ -84,33 +72,39 @@ def backward_on_gpu(
     workspace: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value by kernels."""
-    kv_heads, n_q = key.shape[1], query.shape[2]
-    pattern = pattern_of(query.shape[1] // kv_heads, left, right, at_end, n_q, key.shape[2])
-    pattern = pattern._replace(ranged=first is not None, softcap=softcap)
-    seen = seen_keys(n_q, key.shape[2], pattern)
-    tensors = {
-        "Q": rows_of(query, kv_heads),
-        "K": keys_of(key, seen),
-        "V": keys_of(value, seen),
-        "dO": rows_of(grad, kv_heads),
-        "O": rows_of(out, kv_heads),
-        "L": numbers_of(lse, kv_heads),
-    }
+    pattern, seen, ranges = _pairs(query, key, first, end, left, right, at_end, softcap)
+    tensors = {"Q": query, "K": key[:, :, seen], "V": value[:, :, seen], "dO": grad, "O": out, **ranges}
+    tensors["L"] = numbers_of(lse, key.shape[1])
     if grad_lse is not None:
-        tensors["dL"] = numbers_of(grad_lse * log2(e), kv_heads)  # of the natural logarithm
-    tensors |= arguments_of(first, end, key.shape[2])
-    made = compute("backward", tensors, pattern, scale, workspace)
-    return (
-        from_rows(made["dQ"], query, query.shape[-1], kv_heads),
-        from_keys(made["dK"], key, seen),
-        from_keys(made["dV"], value, seen),
-    )
+        tensors["dL"] = numbers_of(grad_lse * log2(e), key.shape[1])  # of the natural logarithm
+    made = tuple(empty_like(each, each.shape[-1]) for each in (query, key, value))
+    if seen != slice(0, key.shape[2]):
+        for each in made[1:]:
+            each.zero_()
+    results = {"dQ": made[0], "dK": made[1][:, :, seen], "dV": made[2][:, :, seen]}
+    compute("backward", tensors, results, pattern, scale, workspace)
+    return made
+
+
+def _pairs(
+    query: Tensor,
+    key: Tensor,
+    first: Tensor | None,
+    end: Tensor | None,
+    left: int | None,
+    right: int | None,
+    at_end: bool,
+    softcap: float,
+) -> tuple[Pattern, slice, dict[str, Tensor]]:
+    """The pattern of the allowed pairs, the keys that some query sees, and the ranges that kernels read."""
+    n_q, n_k = query.shape[2], key.shape[2]
+    pattern = pattern_of(query.shape[1] // key.shape[1], left, right, at_end, n_q, n_k)
+    pattern = pattern._replace(ranged=first is not None, softcap=softcap)
+    return pattern, seen_keys(n_q, n_k, pattern), arguments_of(first, end, n_k)
 
 
 def _forward_by_definition(query: Tensor, key: Tensor, value: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
-    first, end, left, right, at_end, scale, softcap, _ = mask
-    where = definition.allowed(query.shape[2], key.shape[2], left, right, at_end, first, end, query.device)
-    out, lse = definition.forward(query, key, value, scale, softcap, where)
+    out, lse = definition.forward(query, key, value, *_factors_and_pairs(query, key, *mask))
     return in_order(out, query), lse
 
 
@@ -124,10 +118,26 @@ def _backward_by_definition(
     lse: Tensor,
     *mask: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    first, end, left, right, at_end, scale, softcap, _ = mask
-    where = definition.allowed(query.shape[2], key.shape[2], left, right, at_end, first, end, query.device)
-    made = definition.backward(grad, grad_lse, query, key, value, out, lse, scale, softcap, where)
+    pairs = _factors_and_pairs(query, key, *mask)
+    made = definition.backward(grad, grad_lse, query, key, value, out, lse, *pairs)
     return in_order(made[0], query), in_order(made[1], key), in_order(made[2], value)
+
+
+def _factors_and_pairs(
+    query: Tensor,
+    key: Tensor,
+    first: Tensor | None,
+    end: Tensor | None,
+    left: int | None,
+    right: int | None,
+    at_end: bool,
+    scale: float,
+    softcap: float,
+    workspace: int | None,
+) -> tuple[float, float, Tensor | None]:
+    """The scale, the cap, and the allowed pairs, as the definition takes them."""
+    n_q, n_k = query.shape[2], key.shape[2]
+    return scale, softcap, definition.allowed(n_q, n_k, left, right, at_end, first, end, query.device)
 
 
 torch.library.impl(FORWARD, "CUDA", forward_on_gpu)

@@ -47,13 +47,14 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
     ownership: str | None = None,
-    tokens: int | None = None,
+    tokens: int | Sequence[int] | None = None,
     inside: Inside | None = None,
 ) -> Tensor:
     """softmax(Q Kᵀ scale) V over the tokens of all processes of a group, for those of this process.
 
     Args:
         query: (batch, heads, n/P, d_k), the rows of this process's tokens, in their order (see `tokens_of`).
+            Of packed documents, its tokens of the first, then those of the second, and so on.
         key, value: (batch, heads of keys, n/P, d_k or d_v); heads of queries may share them.
         group: the processes; all by default. NCCL for GPUs, gloo for CPUs.
         schedule: a name in `RUNNING`, or "best": the one that moves the fewest words, forward and backward each.
@@ -61,7 +62,8 @@ def attention(
         scale: 1/√d_k if None.
         ownership: "contiguous", "zig-zag" or "striped"; by default zig-zag if causal, which gives each process as many
             pairs, and contiguous else.
-        tokens: n; needed only if the processes do not divide it.
+        tokens: n; needed only if the processes do not divide it. Or the lengths of packed documents: no query sees
+            keys of another, and each document is dealt to all processes for itself, so that all have as many pairs.
         inside: attention inside a process; pebblesim's kernels by default. `Differentiable` makes one of a function.
 
     Returns:
@@ -73,32 +75,46 @@ def attention(
     if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
         raise UsageError("query, key and value have four dimensions: batch, heads, tokens of this process, words.")
     P, rank = dist.get_world_size(group), dist.get_rank(group)
-    n = tokens if tokens is not None else query.shape[2] * P
-    team = Team(
-        n, n, query.shape[3], value.shape[3], query.shape[1], key.shape[1], P, False, is_causal,
-        ownership or ("zig-zag" if is_causal else "contiguous"),
-    )  # fmt: skip
-    mine = team.own_rows[rank].number
+    own = ownership or ("zig-zag" if is_causal else "contiguous")
+    teams = tuple(
+        Team(n, n, query.shape[3], value.shape[3], query.shape[1], key.shape[1], P, False, is_causal, own)
+        for n in _lengths(query.shape[2] * P if tokens is None else tokens)
+    )
+    mine = sum(team.own_rows[rank].number for team in teams)
     if {query.shape[2], key.shape[2], value.shape[2]} != {mine}:
+        n = sum(team.n_q for team in teams)
         raise UsageError(
             f"process {rank} of {P} owns {mine:,} of {n:,} tokens, but query, key and value have {query.shape[2]:,}, "
             f"{key.shape[2]:,} and {value.shape[2]:,}; give the number of all tokens, and take them by tokens_of."
         )
     scale = query.shape[3] ** -0.5 if scale is None else float(scale)
-    made: Tensor = _Attention.apply(query, key, value, group, schedule, team, inside or Kernels(scale))
+    made: Tensor = _Attention.apply(query, key, value, group, schedule, teams, inside or Kernels(scale))
     return made
 
 
-def tokens_of(rank: int, P: int, n: int, ownership: str = "contiguous") -> Tensor:
-    """Return the tokens that a process owns, in the order in which it holds them.
+def _lengths(tokens: int | Sequence[int]) -> tuple[int, ...]:
+    found = (tokens,) if isinstance(tokens, int) else tuple(tokens)
+    if not found:
+        raise UsageError("tokens = () was given; it is the number of all tokens, or the length of each document.")
+    return found
+
+
+def tokens_of(rank: int, P: int, n: int | Sequence[int], ownership: str = "contiguous") -> Tensor:
+    """Return the tokens that a process owns, in the order in which it holds them; n may be the lengths of documents.
 
     >>> tokens_of(1, 2, 8, "zig-zag").tolist()
     [2, 3, 4, 5]
+    >>> tokens_of(1, 2, (4, 4), "zig-zag").tolist()
+    [1, 2, 5, 6]
     """
-    return torch.tensor([token for part in owned(ownership, n, P)[rank].parts for token in part], dtype=torch.int64)
+    mine, start = list[int](), 0
+    for length in _lengths(n):
+        mine += (start + token for part in owned(ownership, length, P)[rank].parts for token in part)
+        start += length
+    return torch.tensor(mine, dtype=torch.int64)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def counted(schedule: str, team: Team) -> Moved:
     """Return a schedule under its best split, or for "best" the schedule with the fewest words.
 
@@ -121,31 +137,52 @@ def counted(schedule: str, team: Team) -> Moved:
 
 
 class _Attention(torch.autograd.Function):
+    """One document after the other, backward in the same order on all processes."""
+
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, group: Any, schedule: str, team: Team, inside: Inside
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        group: Any,
+        schedule: str,
+        teams: tuple[Team, ...],
+        inside: Inside,
     ) -> Tensor:
-        made = _run(counted(schedule, team), group, inside, {"Q": query, "K": key, "V": value})
+        made = _run(schedule, teams, group, inside, {"Q": query, "K": key, "V": value})
         out = made["O"].to(query.dtype)
         ctx.save_for_backward(query, key, value, out, made["L"])
-        ctx.how = group, schedule, team, inside
+        ctx.how = schedule, teams, group, inside
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         query, key, value, out, L = ctx.saved_tensors
-        group, schedule, team, inside = ctx.how
+        schedule, teams, group, inside = ctx.how
         D = (grad.to(L.dtype) * out).sum(-1, keepdim=True)
-        there = replace(team, backward=True)
+        there = tuple(replace(team, backward=True) for team in teams)
         x = {"Q": query, "dO": grad.contiguous(), "L": L, "D": D, "K": key, "V": value}
-        made = _run(counted(schedule, there), group, inside, x)
+        made = _run(schedule, there, group, inside, x)
         grads = (made[name].to(of.dtype) for name, of in (("dQ", query), ("dK", key), ("dV", value)))
         return (*grads, None, None, None, None)
 
 
-def _run(moved: Moved, group: Any, inside: Inside, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return Device(moved, Network(group), _Local(inside), x).run()
+def _run(
+    schedule: str, teams: tuple[Team, ...], group: Any, inside: Inside, x: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The outputs for this process's tokens of each document in turn."""
+    network, local = Network(group), _Local(inside)
+    if len(teams) == 1:
+        return Device(counted(schedule, teams[0]), network, local, x).run()
+    sizes = [team.own_rows[network.rank].number for team in teams]
+    parts = {name: tensor.split(sizes, dim=2) for name, tensor in x.items()}
+    made = [
+        Device(counted(schedule, team), network, local, {name: part[number] for name, part in parts.items()}).run()
+        for number, team in enumerate(teams)
+    ]
+    return {name: local.join([each[name] for each in made]) for name in made[0]}
 
 
 class Network:

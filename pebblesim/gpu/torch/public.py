@@ -72,12 +72,15 @@ def attention(
         UsageError: these kernels do not support the arguments.
     """
     window = tuple(window) if isinstance(window, list) else window
-    options = (is_causal, scale, enable_gqa, window, align, workspace)
-    others = (attn_mask, cu_seqlens, key_padding, key_ranges, softcap, compute_dtype)
-    plain = not (return_lse or dropout_p) and all(each is None for each in others)
-    sizes = quick.kept(query, key, value, options) if plain else None
-    if (launch := quick.known(sizes)) is not None and (quickly := launch(query, key, value)) is not None:
-        return quickly
+    sizes = None
+    if (
+        attn_mask is cu_seqlens is key_padding is key_ranges is compute_dtype is None
+        and not return_lse
+        and not dropout_p
+    ):
+        sizes = quick.kept(query, key, value, (is_causal, scale, enable_gqa, window, align, softcap, workspace))
+        if (launch := quick.known(sizes)) is not None and (quickly := launch(query, key, value)) is not None:
+            return quickly
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     query, key, value = _cast((query, key, value), compute_dtype)
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
@@ -93,8 +96,9 @@ def attention(
         out = by_pytorch(reason, query, key, value, attn_mask, dropout_p, scale, shown)
         return out if kind is None else out.to(kind)
     four = (each.reshape(-1, *each.shape[-3:]) for each in (query, key, value))
-    out, lse = torch.ops.pebblesim.attention(*four, *shown, scale, float(softcap or 0.0), workspace)
-    quick.keep(sizes, query, key, value, shown, scale, workspace)
+    factors = scale, float(softcap or 0.0)
+    out, lse = torch.ops.pebblesim.attention(*four, *shown, *factors, workspace)
+    quick.keep(sizes, query, key, value, shown, *factors, workspace)
     out = out.reshape(*query.shape[:-1], value.shape[-1])
     out = out if kind is None else out.to(kind)
     return (out, lse.reshape(query.shape[:-1]) * log(2)) if return_lse else out

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.gpu.torch.launching import RECORDER, launch, loaded_for
+from pebblesim.gpu.torch.layout import BYTES, empty_like, fits
 from pebblesim.gpu.torch.masks import Shown, pattern_of, seen_keys
 
 MOST = 4096
@@ -32,18 +33,19 @@ def kept(query: Any, key: Any, value: Any, rest: tuple[Hashable, ...]) -> tuple[
         type(query) is not Tensor
         or type(key) is not Tensor
         or type(value) is not Tensor
-        or not query.is_cuda
         or torch.compiler.is_compiling()
+        or not query.is_cuda
         or torch.is_autocast_enabled("cuda")
         or (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad))
         or torch._C._len_torch_dispatch_stack()
         or torch._C._functorch.maybe_current_level() is not None
-        or query.device.index != torch._C._cuda_getDevice()
-        or not (query.device == key.device == value.device)
     ):
         return None
+    device = torch._C._cuda_getDevice()
+    if not (query.get_device() == key.get_device() == value.get_device() == device):
+        return None
     shapes = query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride()
-    return (*shapes, query.dtype, key.dtype, value.dtype, query.device.index, *rest)
+    return (*shapes, query.dtype, key.dtype, value.dtype, device, rest)
 
 
 def known(sizes: tuple[Hashable, ...] | None) -> Replay | None:
@@ -58,53 +60,55 @@ def keep(
     value: Tensor,
     shown: Shown,
     scale: float,
+    softcap: float,
     workspace: int | None,
 ) -> None:
-    """Keep a call that has just been made, if all its heads are computed at once from tensors as they are.
+    """Keep a call that has just been made, if all its heads are computed at once from tensors where they are.
 
     Args:
         sizes: from `kept`.
-        query, key, value, shown, scale, workspace: as of the operator, with any dimensions of batches.
+        query, key, value, shown, scale, softcap, workspace: as of the operator, with any dimensions of batches.
     """
     if sizes is None or sizes in _KEPT or len(_KEPT) >= MOST or torch.cuda.is_current_stream_capturing():
         return
     if len({each.data_ptr() for each in (query, key, value)}) < 3:
         return  # which of them a launch took could not be told
-    _KEPT[sizes] = _launch(query, key, value, shown, scale, workspace)
+    _KEPT[sizes] = _launch(query, key, value, shown, scale, softcap, workspace)
 
 
 def _launch(
-    query: Tensor, key: Tensor, value: Tensor, shown: Shown, scale: float, workspace: int | None
+    query: Tensor, key: Tensor, value: Tensor, shown: Shown, scale: float, softcap: float, workspace: int | None
 ) -> Replay | None:
     """A function that launches the kernels of these sizes, or None."""
-    (n_q, d), n_k, kv_heads = query.shape[-2:], key.shape[-2], key.shape[-3]
-    shared = query.shape[-3] // kv_heads
-    pattern = pattern_of(shared, shown.left, shown.right, shown.at_end, n_q, n_k)
-    whole = seen_keys(n_q, n_k, pattern) == slice(0, n_k)
-    if shown.first is not None or not whole or (shared > 1 and n_q > 1):
+    n_q, n_k, shared = query.shape[-2], key.shape[-2], query.shape[-3] // key.shape[-3]
+    pattern = pattern_of(shared, shown.left, shown.right, shown.at_end, n_q, n_k)._replace(softcap=softcap)
+    if shown.first is not None or seen_keys(n_q, n_k, pattern) != slice(0, n_k):
         return None
-    if not all(each.is_contiguous() and each.shape[-1] >= 16 for each in (query, key, value)):
+    inputs = (query, key, value)
+    Q, K, V = (each.reshape(-1, *each.shape[-3:]) for each in inputs)
+    O = empty_like(Q, value.shape[-1])
+    out = O.reshape(*query.shape[:-1], value.shape[-1])
+    there = all(a.data_ptr() == b.data_ptr() for a, b in zip((Q, K, V, O), (*inputs, out), strict=True))
+    if not there or not all(map(fits, (Q, K, V, O))):
         return None
-    heads = query.shape[:-3].numel() * kv_heads
-    rows, columns, d_v = (heads, n_q * shared, d), (heads, n_k, d), value.shape[-1]
-    run = loaded_for("forward", query, rows, n_k, d_v, pattern, scale, workspace)
+    run = loaded_for({"Q": Q, "K": K, "V": V}, {"O": O}, pattern, scale, workspace)
     if run is None:
         return None
     recorded: list[Any] = []
     RECORDER.launches = recorded
     try:
-        out = run(query.view(rows), key.view(columns), value.view(heads, n_k, d_v))["O"]
+        run(Q, K, V, {"O": O})
     finally:
         RECORDER.launches = None
-    return _replayed((query, key, value), out, (*query.shape[:-1], d_v), recorded)
+    return _replayed(inputs, out, recorded)
 
 
-def _replayed(inputs: tuple[Tensor, ...], out: Tensor, shape: tuple[int, ...], recorded: list[Any]) -> Replay:
+def _replayed(inputs: tuple[Tensor, ...], out: Tensor, recorded: list[Any]) -> Replay:
     """A function that launches what was recorded, with other inputs of the same sizes.
 
     Args:
         inputs: the inputs of the recorded launches, each at an address of its own.
-        out: their output, and `shape`: how it is returned.
+        out: their output, as it is returned.
         recorded: kernels, grids and arguments.
     """
     addresses = [each.data_ptr() for each in (*inputs, out)]
@@ -114,26 +118,28 @@ def _replayed(inputs: tuple[Tensor, ...], out: Tensor, shape: tuple[int, ...], r
             if isinstance(each, Tensor) and each.data_ptr() not in addresses:
                 between.setdefault(each.data_ptr(), each)
     addresses += between
-    made = [(torch.Size(each.shape), each.dtype) for each in between.values()]
+    made = [each.new_empty(()).expand(each.shape) for each in between.values()]  # of which PyTorch makes others fastest
     calls = []
     for kernel, grid, arguments in recorded:
-        places = [addresses.index(x.data_ptr()) if isinstance(x, Tensor) else len(addresses) for x in arguments]
-        numbers = [x for x in arguments if not isinstance(x, Tensor)]
-        steps = iter(range(len(numbers)))
-        places = [len(addresses) + next(steps) if place == len(addresses) else place for place in places]
+        numbers = [each for each in arguments if not isinstance(each, Tensor)]
+        behind = iter(range(len(addresses), len(addresses) + len(numbers)))
+        places = [addresses.index(x.data_ptr()) if isinstance(x, Tensor) else next(behind) for x in arguments]
         calls.append((kernel, grid, itemgetter(*places), numbers))
-    device, dtype, aligned = out.device, out.dtype, not any(x % 16 for x in addresses[:3])
+    like_query = torch.empty_like(inputs[0])
+    as_query = (like_query.shape, like_query.stride()) == (out.shape, out.stride())
+    shape, strides, options = out.shape, out.stride(), {"dtype": out.dtype, "device": out.device}
+    index = out.get_device()
     stream_of = torch._C._cuda_getCurrentRawStream
 
     def replay(query: Tensor, key: Tensor, value: Tensor) -> Tensor | None:
         given = [query.data_ptr(), key.data_ptr(), value.data_ptr()]
-        if ((given[0] | given[1] | given[2]) % 16 == 0) is not aligned:
+        if (given[0] | given[1] | given[2]) % BYTES:
             return None
-        result = torch.empty(shape, dtype=dtype, device=device)
-        held = [torch.empty(size, dtype=kind, device=device) for size, kind in made]
+        result = torch.empty_like(query) if as_query else torch.empty_strided(shape, strides, **options)
         given.append(result.data_ptr())
+        held = [torch.empty_like(each) for each in made]
         given += [each.data_ptr() for each in held]
-        stream = stream_of(device.index)
+        stream = stream_of(index)
         for kernel, grid, places, numbers in calls:
             launch(kernel, grid, stream, places(given + numbers))
         return result

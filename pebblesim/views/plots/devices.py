@@ -1,34 +1,42 @@
-"""Draw the words that the busiest device moves over the number of devices."""
+"""Draw the words, or the time, of the busiest device over the number of devices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pebblesim.parallel.schedules import SCHEDULES
 from pebblesim.views.plots.style import line
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from pebblesim.parallel.count import Moved
     from pebblesim.parallel.devices import Devices
 
 
 def figure(results: Sequence[Devices], figure: Figure) -> None:
-    """Draw a line for each schedule and the largest lower bound, on logarithmic axes.
+    """Draw a line for each schedule: words and the largest lower bound, or with a network times; logarithmic axes.
 
     Args:
         results: the same attention on several numbers of devices, 2 or more.
         figure: the figure to draw on.
     """
     ax = figure.subplots()
-    for number, name in enumerate(SCHEDULES):
-        points = [(each.team.P, row.words) for each in results for row in each.rows if row.schedule.name == name]
-        if points:
-            ax.plot(*zip(*points, strict=True), **line(number), markersize=5, linewidth=1.4, label=name)
-    bound = [(each.team.P, each.lower_bound.value) for each in results if each.lower_bound.value]
-    if bound:
-        ax.plot(*zip(*bound, strict=True), color="black", linewidth=2, alpha=0.5, label="lower bound")
+    _schedules(ax, results, _words if results[0].network is None else _time)
+    if results[0].network is None:
+        bound = [(each.team.P, each.lower_bound.value) for each in results if each.lower_bound.value]
+        if bound:
+            ax.plot(*zip(*bound, strict=True), color="black", linewidth=2, alpha=0.5, label="lower bound")
+        ax.set(yscale="log", ylabel="words that the busiest device moves")
+    else:
+        ax.axhline(1, color="black", linewidth=2, alpha=0.5, label="products")
+        ax.set(yscale="log", ylabel="time ÷ that of products shared equally")
+        ticks = [tick for tick in (1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500) if tick <= ax.get_ylim()[1]]
+        ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        ax.minorticks_off()
+        figure.supxlabel(str(results[0].network), fontsize=8)
     team = results[0].team
     what = "backward" if team.backward else "forward"
     ax.set_title(
@@ -38,6 +46,26 @@ def figure(results: Sequence[Devices], figure: Figure) -> None:
     )
     ax.set_xscale("log", base=2)
     ax.set_xticks([each.team.P for each in results], [f"{each.team.P:,}" for each in results])
-    ax.set(yscale="log", xlabel="P, devices", ylabel="words that the busiest device moves")
+    ax.set(xlabel="P, devices")
     ax.grid(alpha=0.25, linewidth=0.5)
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=9)
+
+
+def _schedules(ax: Axes, results: Sequence[Devices], value: Callable[[Devices, Moved], float | None]) -> None:
+    for number, name in enumerate(SCHEDULES):
+        rows = [(each.team.P, value(each, row)) for each in results for row in each.rows if row.schedule.name == name]
+        points = [(P, y) for P, y in rows if y is not None]
+        if points:
+            ax.plot(*zip(*points, strict=True), **line(number), markersize=5, linewidth=1.4, label=name)
+
+
+def _words(result: Devices, row: Moved) -> float | None:
+    return row.words
+
+
+def _time(result: Devices, row: Moved) -> float | None:
+    """The time of products and exposed transfers ÷ that of an equal share of the products."""
+    times, team = result.times(row), result.team
+    if times is None:
+        return None
+    return (times.products + times.exposed) / times.products * row.most_pairs * team.P / (team.heads * team.pairs)

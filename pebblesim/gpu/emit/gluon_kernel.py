@@ -1,0 +1,217 @@
+"""A launch as a Gluon kernel, as text: a warp that loads, warpgroups that compute, and the barriers between them.
+
+A buffer in shared memory has a barrier for each slot that a ring fills, `full`, at which bytes arrive; a ring has
+another, `free`, at which each warpgroup arrives when it is done with a slot. The warp that loads waits for the second
+before it fills a slot again.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pebblesim.gpu.emit.gluon_consumer import Consumer
+from pebblesim.gpu.emit.gluon_plan import REGISTERS, ROWS, Buffer, Plan, multiplies, plan
+from pebblesim.gpu.emit.triton_kernel import Kernel, Writer
+from pebblesim.gpu.emit.triton_ranges import Setting
+from pebblesim.language import program as ir
+from pebblesim.launches.launches import Launch, blocks
+
+LOADING_REGISTERS = 24
+"""Registers of a thread of the warp that loads."""
+
+
+class GluonKernel:
+    """Writes the kernel of a launch with products."""
+
+    def __init__(self, setting: Setting, launch: Launch, name: str, stages: int) -> None:
+        self._setting, self._launch, self._name = setting, launch, name
+        self._plan: Plan = plan(setting.program, launch, setting.sizes, setting.dtype, stages)
+        self._consumer = Consumer(setting, launch, name, self._plan)
+        nodes = [node for node in ir.walk(launch.block) if isinstance(node, ir.Read | ir.Write | ir.Init)]
+        self._described = {buffer.read.tensor: buffer for buffer in self._plan.buffers.values()}
+        self._addresses = [
+            setting.of[tensor]
+            for tensor in dict.fromkeys(node.tensor for node in nodes)
+            if tensor not in self._described
+        ]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of a block."""
+        return self._plan
+
+    @property
+    def widths(self) -> set[int]:
+        """Columns of the tiles whose layouts the text uses."""
+        return self._consumer.widths
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel, of which `text` is the source."""
+        moved = (node for node in ir.walk(self._launch.block) if isinstance(node, ir.Read | ir.Write))
+        tensors = tuple(node.tensor.name for node in moved)
+        programs = blocks(self._launch, self._setting.sizes, 1)
+        return Kernel(self._name, self._launch, tuple(dict.fromkeys(tensors)), programs, ((), self._setting.free))
+
+    @property
+    def _tiles(self) -> list[str]:
+        """Names of what the copy engine is told of the tensors."""
+        return [_tiles_of(buffer) for buffer in self._described.values()]
+
+    def call(self, options: str) -> list[str]:
+        """The lines that launch it. The warps of a block follow from its tiles."""
+        lines = []
+        for tensor, buffer in self._described.items():
+            asked = f"vectors_of({self._setting.of[tensor]}, {self._setting.size(tensor.shape[0])}, {buffer.rows})"
+            if not buffer.vector:
+                asked = f"tiles_of({self._setting.of[tensor]}, {buffer.rows}, {buffer.width})"
+            lines.append(f"    {_tiles_of(buffer)} = {asked}")
+        own = self._plan.own
+        block, total = ROWS * self._plan.warpgroups, self._setting.size(own.dim)
+        count = f"triton.cdiv({total}, {block})"
+        arguments = ", ".join([*self._tiles, *self._addresses, *self._setting.free])
+        return [*lines, f"    {self._name}[({count}, heads)]({arguments}, num_warps=4)"]
+
+    def text(self) -> str:
+        """The source: what the warp that loads does, what a warpgroup does, and the kernel that starts them."""
+        consumer = self._rows()  # first: it names what the others use
+        text = "\n\n".join([self._loads(), consumer, self._start()])
+        return re.sub(r"\btl\.(math\.)?", "gl.", text)
+
+    # The roles
+
+    @property
+    def _shared(self) -> list[str]:
+        """Names of buffers and barriers, arguments of each role."""
+        names: list[str] = []
+        for buffer in self._plan.buffers.values():
+            names.append(buffer.name)
+            if not buffer.vector:
+                names += [f"{buffer.name}_full", *[f"{buffer.name}_free"] * buffer.streamed]
+        return names
+
+    def _rows(self) -> str:
+        parameters = ", ".join(["w: gl.constexpr", *self._shared, *self._addresses, *self._setting.free])
+        written = self._consumer.text()
+        lines = ["@gluon.jit", f"def {self._name}_rows({parameters}):", *self._consumer.opening()]
+        for tensor in self._setting.of:
+            if self._setting.of[tensor] in self._addresses:
+                lengths = self._setting.lengths(tensor, True)
+                lines.append(f"    {self._setting.of[tensor]} += head.to(tl.int64) * {' * '.join(lengths)}")
+        return "\n".join([*lines, written])
+
+    def _loads(self) -> str:
+        parameters = ", ".join([*self._tiles, *self._shared, *self._setting.free])
+        low, high = self._consumer.limits()
+        loop, stages = self._plan.loop, self._plan.stages
+        lines = ["@gluon.jit", f"def {self._name}_loads({parameters}):", *self._consumer.opening()]
+        number = self._consumer.number
+        for buffer in self._plan.buffers.values():
+            if not buffer.streamed:
+                rows = f"({number} * {buffer.slots} + w) * {ROWS}"
+                each = buffer.slot_bytes(self._setting.dtype)
+                lines += [
+                    f"    mbarrier.expect({buffer.barrier}_full.index(0), {each * buffer.slots})",
+                    f"    for w in gl.static_range({buffer.slots}):",
+                    f"        {_copied(buffer, rows, '0', 'w')}",
+                ]
+        at = loop.range.name
+        turn = at if low == "0" else f"({at} - {low})"
+        lines += [
+            f"    for {at} in range({f'{low}, {high}'.removeprefix('0, ')}):",
+            f"        slot, phase = {turn} % {stages}, {turn} // {stages} & 1",
+        ]
+        for ring in self._plan.rings:
+            together = self._plan.together(ring)
+            expected = sum(buffer.slot_bytes(self._setting.dtype) for buffer in together)
+            lines.append(f"        mbarrier.wait({ring.barrier}_free.index(slot), phase ^ 1)")
+            lines.append(f"        mbarrier.expect({ring.barrier}_full.index(slot), {expected})")
+            lines += [f"        {_copied(each, f'{at} * {each.rows}', 'slot', 'slot')}" for each in together]
+        return "\n".join(lines)
+
+    def _start(self) -> str:
+        plan, free = self._plan, self._setting.free
+        lines = ["@gluon.jit", f"def {self._name}({', '.join([*self._tiles, *self._addresses, *free])}):"]
+        for buffer in plan.buffers.values():
+            shape = f"[{buffer.slots}, 1, {buffer.rows}{'' if buffer.vector else f', {buffer.width}'}]"
+            kind, kept = "float32" if buffer.vector else self._setting.dtype, "a ring" if buffer.streamed else "stays"
+            lines.append(
+                f"    {buffer.name} = gl.allocate_shared_memory(gl.{kind}, {shape}, {_tiles_of(buffer)}.layout)"
+                f"  # line {buffer.read.line}: {kept}"
+            )
+            if buffer.vector:
+                continue
+            lines.append(f"    {buffer.name}_full = barriers({buffer.slots if buffer.streamed else 1}, 1)")
+            if buffer.streamed:
+                lines.append(f"    {buffer.name}_free = barriers({buffer.slots}, {plan.warpgroups})")
+        shared = ", ".join(self._shared)
+        rows = ", ".join([shared, *self._addresses, *free])
+        loads = ", ".join([*self._tiles, shared, *free])
+        lines.append("    gl.warp_specialize([")
+        lines += [f"        ({self._name}_rows, ({w}, {rows}))," for w in range(plan.warpgroups)]
+        lines.append(f"        ({self._name}_loads, ({loads})),")
+        groups = plan.warpgroups - 1
+        registers = [REGISTERS[plan.warpgroups]] * groups + [LOADING_REGISTERS]
+        lines.append(f"    ], {[4] * groups + [1]}, {registers})")
+        return "\n".join(lines)
+
+
+def _tiles_of(buffer: Buffer) -> str:
+    """The name of what the copy engine is told of a tensor."""
+    return f"{buffer.read.tensor.name}_tiles"
+
+
+def _copied(buffer: Buffer, row: str, barrier: str, slot: str) -> str:
+    """A copy of a tile that begins at a row into a slot."""
+    place = f"{buffer.barrier}_full.index({barrier}), {buffer.name}.index({slot})"
+    at = f"[head, {row}]" if buffer.vector else f"[head, {row}, 0]"
+    return f"tma.async_copy_global_to_shared({_tiles_of(buffer)}, {at}, {place})"
+
+
+IMPORTS = """from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+"""
+
+
+VECTORS_OF = """
+
+
+def vectors_of(tensor, length, rows):
+    layout = gl.NVMMASharedLayout.get_default_for([1, rows], gl.float32)
+    return TensorDescriptor(tensor, [tensor.shape[0], length], [tensor.shape[1], 1], [1, rows], layout)"""
+
+
+def shared_parts(kernels: list[GluonKernel], dtype: str) -> str:
+    """The text of what all kernels of a module share: layouts of tiles, barriers, and tiles for the copy engine."""
+    widths = {width for kernel in kernels for width in kernel.widths}
+    vectors = any(buffer.vector for kernel in kernels for buffer in kernel.plan.buffers.values())
+    layouts = [
+        f"tile_{width} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16]))"
+        for width in sorted(widths)
+    ]
+    return (
+        "\n".join(layouts)
+        + f'''
+
+
+@gluon.jit
+def barriers(slots: gl.constexpr, count: gl.constexpr):
+    made = gl.allocate_shared_memory(gl.int64, [slots, 1], mbarrier.MBarrierLayout())
+    for slot in gl.static_range(slots):
+        mbarrier.init(made.index(slot), count=count)
+    return made
+
+
+def tiles_of(tensor, rows, width):
+    """For the copy engine: tiles of the heads of a tensor; beyond its rows and columns they are 0."""
+    layout = gl.NVMMASharedLayout.get_default_for([1, rows, width], gl.{dtype})
+    return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)'''
+        + VECTORS_OF * vectors
+    )
+
+
+def writer(setting: Setting, launch: Launch, name: str, stages: int) -> GluonKernel | Writer:
+    """Return the writer of a launch; a kernel without products is written as in the Triton reading."""
+    return GluonKernel(setting, launch, name, stages) if multiplies(launch) else Writer(setting, launch, name)

@@ -1,0 +1,238 @@
+"""The plan of a Gluon kernel, found in a launch before any text is written: what stays, is streamed, and is put off.
+
+A launch for Hopper is one grid of tiles of rows and one loop that streams tiles past them. Rows of the grid's tiles are
+divided among warpgroups, 64 each. A matrix read outside of the loop stays in shared memory; what is read inside is a
+ring of slots there, so that all warpgroups have it from one read. Sums and scores are in registers, with the rows of
+the warpgroup as their rows, and so are vectors of these rows.
+
+Products are issued and run beside the rest. Those that end an iteration, sums that nothing in it needs any more, are
+put off until the first products of the next one are issued: matrix units work on them while exponentials are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.identifiers import Identifiers
+from pebblesim.gpu.emit.orientation import turned
+from pebblesim.gpu.emit.storage import padded
+from pebblesim.gpu.emit.words import WORDS
+from pebblesim.language import program as ir
+from pebblesim.launches.launches import Launch, lifetimes_of
+
+ROWS = 64
+"""Rows of the tiles of a warpgroup, which `wgmma` has."""
+
+MOST_WARPGROUPS = 3
+"""Warpgroups with sums beside the warp that loads: a fourth would have too few registers."""
+
+REGISTERS = {1: 240, 2: 240, 3: 160}
+"""Registers of a thread, by the number of warpgroups with sums; a multiple of 8."""
+
+MOST_HELD = 0.8
+"""Largest part of a thread's registers for tiles, if operands of products that are put off are among them."""
+
+TAKEN = "w head part slot phase last last_phase rows"
+"""Names that no buffer may have."""
+
+WIDEST = 256
+"""Most columns of a product of `wgmma`, and most rows of a tile that the copy engine moves."""
+
+GROUP_OF_BYTES = 16
+"""Rows of matrices begin at multiples of so many bytes for the copy engine."""
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """A tensor's tiles in shared memory, which the copy engine fills.
+
+    Attributes:
+        name: of the buffer in the text.
+        read: the primitive that reads it.
+        slots: parts that are filled one by one: a ring's, or one for each warpgroup.
+        rows, width: of a slot; a vector has width 1.
+        streamed: whether it is a ring.
+        barrier: `{barrier}_full` and `{barrier}_free` are its barriers; those of a ring of vectors are those of the
+            matrices that are read before it.
+    """
+
+    name: str
+    read: ir.Read
+    slots: int
+    rows: int
+    width: int
+    streamed: bool
+    barrier: str
+
+    @property
+    def vector(self) -> bool:
+        """Whether it is of vectors, in float32."""
+        return len(self.read.tile.ranges) == 1
+
+    def slot_bytes(self, dtype: str) -> int:
+        """Bytes of a slot."""
+        return self.rows * self.width * WORDS["float32" if self.vector else dtype]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A block of threads: its tiles in shared memory, its products, its warpgroups.
+
+    Attributes:
+        own: the range of the grid, whose tiles the warpgroups divide among them.
+        loop: the loop that streams.
+        buffers: the matrices in shared memory, by tile, in the order in which they are read.
+        late: the products that are put off to the next iteration.
+        last: for each ring, the product that uses a slot last.
+        warpgroups: how many have sums.
+        stages: slots of a ring.
+    """
+
+    own: ir.Range
+    loop: ir.Loop
+    buffers: Mapping[ir.Tile, Buffer]
+    late: tuple[ir.Compute, ...]
+    last: Mapping[Buffer, ir.Compute]
+    warpgroups: int
+    stages: int
+
+    @property
+    def rings(self) -> list[Buffer]:
+        """The rings of matrices."""
+        return [buffer for buffer in self.buffers.values() if buffer.streamed and not buffer.vector]
+
+    def together(self, ring: Buffer) -> list[Buffer]:
+        """A ring of matrices, and those of vectors that have its barriers."""
+        return [buffer for buffer in self.buffers.values() if buffer.barrier == ring.barrier]
+
+    def shared(self, dtype: str) -> int:
+        """Bytes of shared memory: the slots, and a word of 8 bytes for each barrier."""
+        owners = [buffer for buffer in self.buffers.values() if not buffer.vector]
+        barriers = sum(2 * buffer.slots if buffer.streamed else 1 for buffer in owners)
+        return sum(buffer.slots * buffer.slot_bytes(dtype) for buffer in self.buffers.values()) + 8 * barriers
+
+
+def refused(program: ir.Program, why: str) -> UsageError:
+    """The error for a program, or sizes, that this reading cannot write a kernel for."""
+    return UsageError(
+        f"{program.name}: {why}; a Gluon kernel streams the tiles of one loop past rows that stay, as in "
+        "flash2-forward and backward-two-pass-blocked, with blocks of 64, 128 or 192 rows: take these, or --target "
+        "triton."
+    )
+
+
+def multiplies(launch: Launch) -> bool:
+    """Whether a launch has products of matrices."""
+    return any(isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul) for node in ir.walk(launch.body))
+
+
+def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Plan:
+    """Find the plan of a launch with products.
+
+    Raises:
+        UsageError: it is not of the kind that this reading writes.
+    """
+    loops = [node for node in ir.walk(launch.block) if isinstance(node, ir.Loop)]
+    if len(launch.grid) != 1 or len(loops) != 1 or loops[0] not in launch.block or launch.around is not None:
+        raise refused(program, f"{launch.name} is no single loop within a grid of one dimension")
+    own, loop = launch.grid[0].range, loops[0]
+    block = ir.length(own.block, sizes)
+    if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS:
+        raise refused(program, f"block {own.block} is {block}")
+    if stages < 2:
+        raise refused(program, "a ring of one slot would be waited for by itself")
+    _check_tiles(program, launch, own, sizes)
+    buffers = _buffers(program, launch, own, loop, sizes, dtype, stages)
+    late = _late(loop)
+    if _held(launch, sizes, late) > MOST_HELD * REGISTERS[block // ROWS]:
+        late = ()
+    return Plan(own, loop, buffers, late, _last_uses(loop, buffers, late), block // ROWS, stages)
+
+
+def _buffers(
+    program: ir.Program, launch: Launch, own: ir.Range, loop: ir.Loop, sizes: ir.Sizes, dtype: str, stages: int
+) -> dict[ir.Tile, Buffer]:
+    names, made = Identifiers(TAKEN.split()), dict[ir.Tile, Buffer]()
+    for node in ir.walk(launch.block):
+        streamed = node in loop.body
+        if not isinstance(node, ir.Read) or (len(node.tile.ranges) == 1 and not streamed):
+            continue
+        rows, *columns = node.tile.ranges
+        if rows is not (loop.range if streamed else own) or node.at is not None or any(each.parent for each in columns):
+            raise refused(program, f"line {node.line} reads neither whole rows of the grid's tile nor of the loop's")
+        for rng in columns:
+            if node.tensor.name not in program.inputs or sizes[rng.name] * WORDS[dtype] % GROUP_OF_BYTES:
+                raise refused(
+                    program,
+                    f"line {node.line} reads {sizes[rng.name]} columns of {node.tensor.name}, and the copy engine "
+                    f"takes inputs with multiples of {GROUP_OF_BYTES // WORDS[dtype]}",
+                )
+        height = ir.length(loop.range.block, sizes) if streamed else ROWS
+        slots = stages if streamed else ir.length(own.block, sizes) // ROWS
+        name = names.new(f"{node.tensor.name}_{rows.name}" + ("" if columns else "_ring"))
+        rings = [each for each in made.values() if each.streamed and not each.vector]
+        if not columns and not rings:
+            raise refused(program, f"line {node.line} reads a vector before any matrix in the loop")
+        width = padded(columns[0], sizes) if columns else 1
+        barrier = name if columns else rings[-1].name
+        made[node.tile] = Buffer(name, node, slots, height, width, streamed, barrier)
+    return made
+
+
+def _check_tiles(program: ir.Program, launch: Launch, own: ir.Range, sizes: ir.Sizes) -> None:
+    """Check that all that is computed has the rows of the grid's tile as its rows, and fits into registers."""
+    nodes = list(ir.walk(launch.block))
+    transposed = turned(nodes)
+    computed = {node.target.tile: node.line for node in nodes if isinstance(node, ir.Compute)}
+    for tile, line in computed.items():
+        if len(tile.ranges) == 2:
+            rows, columns = tile.ranges[:: -1 if tile in transposed else 1]
+            width = padded(columns, sizes)
+            if rows is not own or not 16 <= width <= WIDEST or width & (width - 1):
+                raise refused(program, f"line {line} has a tile of other rows, or of {width} columns")
+    peak, most = _held(launch, sizes, ()), REGISTERS[ir.length(own.block, sizes) // ROWS]
+    if peak >= most:
+        raise refused(program, f"a thread of {launch.name} holds {peak} words in {most} registers")
+
+
+def _held(launch: Launch, sizes: ir.Sizes, late: tuple[ir.Compute, ...]) -> int:
+    """Most registers of a thread for tiles at once, with the operands of products that are put off."""
+    nodes = list(ir.walk(launch.block))
+    transposed = turned(nodes)
+    computed = {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
+
+    def words(tile: ir.Tile) -> int:
+        return padded(tile.ranges[0 if tile in transposed else -1], sizes) // 2 if len(tile.ranges) == 2 else 1
+
+    lives = {tile: life for tile, life in lifetimes_of(launch.block).items() if tile in computed}
+    peak = max(sum(words(tile) for tile, (a, b) in lives.items() if a <= at < b) for at, _ in lives.values())
+    return peak + sum(words(node.expr.left.tile) // 2 for node in late if isinstance(node.expr, ir.MatMul))
+
+
+def _late(loop: ir.Loop) -> tuple[ir.Compute, ...]:
+    """The products at the end of a loop's body, of a computed matrix with one that was read."""
+    read = {node.tile for node in loop.body if isinstance(node, ir.Read)}
+    found: list[ir.Compute] = []
+    for node in reversed(loop.body):
+        if isinstance(node, ir.Delete):
+            continue
+        if not (isinstance(node, ir.Compute) and node.mode == "add" and isinstance(node.expr, ir.MatMul)):
+            break
+        if node.expr.left.tile in read or node.expr.right.tile not in read:
+            break
+        found.insert(0, node)
+    return tuple(found)
+
+
+def _last_uses(
+    loop: ir.Loop, buffers: Mapping[ir.Tile, Buffer], late: tuple[ir.Compute, ...]
+) -> dict[Buffer, ir.Compute]:
+    body = [node for node in loop.body if isinstance(node, ir.Compute)]
+    return {
+        buffer: node
+        for node in body
+        for ref in ir.refs(node.expr)
+        if (buffer := buffers.get(ref.tile)) is not None and buffer.streamed
+    }

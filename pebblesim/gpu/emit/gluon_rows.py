@@ -1,0 +1,97 @@
+"""The 64 rows of a warpgroup in a Gluon kernel, as text: ranges, layouts in registers, and stores.
+
+A warpgroup is written as a block of the Triton reading with tiles of 64 rows. Bounds of the loop that streams are those
+of the whole block's tile: all its warpgroups share the stream.
+"""
+
+from __future__ import annotations
+
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.gluon_plan import ROWS, Plan, refused
+from pebblesim.gpu.emit.triton_kernel import Writer
+from pebblesim.gpu.emit.triton_ranges import Setting
+from pebblesim.language import program as ir
+from pebblesim.launches.launches import Launch
+
+
+class Rows(Writer):
+    """Ranges, layouts and stores of a warpgroup."""
+
+    def __init__(self, setting: Setting, launch: Launch, name: str, plan: Plan) -> None:
+        super().__init__(setting, launch, name)
+        self._plan = plan
+        self.widths: set[int] = set()
+
+    def _refused(self, why: str) -> UsageError:
+        return refused(self._program, why)
+
+    def _length(self, rng: ir.Range) -> int:
+        return ROWS if rng is self._plan.own else super()._length(rng)
+
+    def _block_rows(self) -> int:
+        return ROWS * self._plan.warpgroups
+
+    def _count(self, rng: ir.Range) -> str:
+        if rng is not self._plan.own:
+            return super()._count(rng)
+        total, block = self._total(rng), self._block_rows()
+        return f"{total} // {block}" if self._setting.even else f"tl.cdiv({total}, {block})"
+
+    def _ends(self, rng: ir.Range) -> tuple[str, str]:
+        """Those of the whole block's tile: all its warpgroups share the stream."""
+        if rng is not self._plan.own:
+            return super()._ends(rng)
+        number, block, size = self._numbers[rng], self._block_rows(), self._setting.size(rng.dim)
+        last = f"({number} + 1) * {block}"
+        return f"{number} * {block}", f"tl.minimum({last}, {size})" if self._ragged(rng) else last
+
+    def _layout(self, width: int) -> str:
+        """The layout of a tile of the warpgroup."""
+        self.widths.add(width)
+        return f"tile_{width}"
+
+    def _of_vector(self, rng: ir.Range, width: int | None = None) -> str:
+        """The layout of a vector over its rows, or over the columns of its scores."""
+        axis = 1 if rng is self._plan.own else 0
+        return f"gl.SliceLayout({axis}, {self._layout(width or self._length(self._plan.loop.range))})"
+
+    def _named(self, rng: ir.Range, depth: int, number: str, first: str) -> None:
+        size = self._length(rng)
+        self._indices[rng], self._counted[rng] = self._names.new(f"at_{rng.name}"), number
+        self._say(depth, f"{self._indices[rng]} = {number} * {size} + tl.arange(0, {size}, {self._of_vector(rng)})")
+
+    def _fill(self, depth: int, tile: ir.Tile, value: str) -> None:
+        shape = [self._length(rng) for rng in tile.ranges[:: -1 if tile in self._turned else 1]]
+        layout = self._of_vector(tile.ranges[0]) if len(shape) == 1 else self._layout(shape[1])
+        self._say(depth, f"{self._tile(tile)} = tl.full({shape}, {value}, tl.float32, {layout})")
+
+    def _elementwise(self, expr: ir.Elementwise, texts: list[str], line: int, frame: bool) -> str:
+        """An operation; a vector that meets a tile of another width than the scores' takes its layout."""
+        if len(expr.shape) == 2:
+            width = self._length(expr.shape[0 if frame else 1])
+            if width != self._length(self._plan.loop.range):
+                texts = [
+                    text
+                    if len(operand.shape) == 2
+                    else f"gl.convert_layout({text}, {self._of_vector(operand.shape[0], width)})"
+                    for text, operand in zip(texts, expr.operands, strict=True)
+                ]
+        return super()._elementwise(expr, texts, line, frame)
+
+    # Stores
+
+    def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
+        ranges, kind = ir.moved_part(node), f"{self._setting.of[node.tensor]}.dtype.element_ty"
+        if len(ranges) == 1:
+            super()._store(depth, node, at, value)
+            return
+        width, length = self._length(ranges[1]), self._setting.size(ranges[1].dim)
+        rows, columns = self._names.new("down"), self._names.new("across")
+        layout = self._of_vector(self._plan.own, width)
+        self._say(depth, f"{rows} = part * {ROWS} + tl.arange(0, {ROWS}, {layout})")
+        self._say(depth, f"{columns} = tl.arange(0, {width}, gl.SliceLayout(0, {self._layout(width)}))")
+        inside = [f"({rows}[:, None] < {self._setting.size(ranges[0].dim)})"] if self._ragged(ranges[0]) else []
+        inside += [f"({columns}[None, :] < {length})"] if length != str(width) else []
+        mask = f", mask={' & '.join(inside)}" if inside else ""
+        place = f"{self._setting.of[node.tensor]} + {rows}[:, None] * {length} + {columns}[None, :]"
+        self._say(depth, f"tl.store({place}, {value}.to({kind}){mask})")

@@ -1,0 +1,86 @@
+"""Matrices as frameworks have them, (batch, heads, n, columns) with strides of their own, in Triton kernels, as text.
+
+A kernel's rows of queries are those of all heads that share keys, `shared` at each position, next to each other.
+Strides are arguments in groups of 8 words: so it is known that rows begin where accesses of 16 bytes can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pebblesim.gpu.emit.identifiers import Identifiers
+from pebblesim.gpu.emit.words import is_float32
+from pebblesim.language import program as ir
+
+WORDS = 8
+"""Words of 16 bits that a stride is a multiple of: 16 bytes."""
+
+RESULTS = "results"
+"""The argument of `run` that has the matrices to be written, by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Strides:
+    """The matrices with strides of their own.
+
+    Attributes:
+        of: for each of them the names of its strides: from batch to batch, head to head, and row to row.
+        shared: heads of queries that share keys.
+        queries: the dimension of queries.
+    """
+
+    of: Mapping[ir.Tensor, tuple[str, str, str]]
+    shared: int
+    queries: str
+
+    def names(self, tensors: Iterable[ir.Tensor]) -> list[str]:
+        """Names of the strides of some tensors, in order."""
+        return [name for tensor in tensors for name in self.of.get(tensor, ())]
+
+    def several(self, tensor: ir.Tensor) -> int:
+        """Rows of a kernel's matrix at each position."""
+        return self.shared if tensor.shape[0] == self.queries else 1
+
+    def opening(self, tensor: ir.Tensor, pointer: str) -> list[str]:
+        """Lines of a kernel that move an address to the rows of its head, and count strides in words."""
+        batch, head, row = self.of[tensor]
+        several = self.several(tensor)
+        heads = "own" if several == 1 else f"own * {several}"
+        return [
+            f"{head}, {row} = {head} * {WORDS}, {row} * {WORDS}",
+            f"{pointer} += batch * {batch} * {WORDS} + {heads} * {head}",
+        ]
+
+    def places(self, tensor: ir.Tensor, first: str, size: int) -> str:
+        """Where rows begin, from the first on, as a column."""
+        (_, head, row), several = self.of[tensor], self.several(tensor)
+        numbers = f"tl.arange(0, {size})"
+        if several == 1:
+            return f"{first} * {row} + {numbers}[:, None] * {row}"
+        if size % several:
+            return self.places_of(tensor, f"({first} + {numbers})")
+        part = f"({numbers} // {several})[:, None] * {row} + ({numbers} % {several})[:, None] * {head}"
+        return f"{first} // {several} * {row} + {part}"
+
+    def places_of(self, tensor: ir.Tensor, numbers: str) -> str:
+        """Where the rows with these numbers begin, as a column."""
+        (_, head, row), several = self.of[tensor], self.several(tensor)
+        if several == 1:
+            return f"{numbers}[:, None] * {row}"
+        return f"({numbers} // {several})[:, None] * {row} + ({numbers} % {several})[:, None] * {head}"
+
+    def found(self, tensor: ir.Tensor, pointer: str) -> str:
+        """The line of `run` that finds the strides of a tensor."""
+        return f"    {', '.join(self.of[tensor])} = (each // {WORDS} for each in {pointer}.stride()[:3])"
+
+
+def strides(program: ir.Program, shared: int, names: Identifiers) -> Strides:
+    """The matrices with strides of their own: all that `run` is given or returns, but for sums in float32."""
+    given = {*program.inputs, *program.outputs}
+    of = {
+        tensor: tuple(names.new(f"{name}_{part}") for part in ("batch", "head", "row"))
+        for name, tensor in program.tensors.items()
+        if shared and name in given and len(tensor.shape) == 2 and not is_float32(program, tensor)
+    }
+    return Strides(of, shared, program.tensors["Q"].shape[0] if of else "")  # type: ignore[arg-type]

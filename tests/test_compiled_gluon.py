@@ -1,0 +1,100 @@
+"""Gluon kernels that are offered, compiled for Hopper without a GPU. Needs Triton, which has Gluon.
+
+No thread spills a register, the loops leave products on their way while they compute, and a block has the shared memory
+that the plan says.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pebblesim.gpu.emit.gluon import gluon, plans
+from pebblesim.gpu.emit.gluon_tiles import TILES, HopperTiles
+from pebblesim.gpu.emit.words import is_float32
+from pebblesim.language import masks
+from pebblesim.language.registry import get
+
+BESIDE = 1024
+"""Most bytes of shared memory beside buffers and barriers: arguments of the roles, and gaps."""
+
+SLOW = [
+    (tiles, d, mask, n)
+    for tiles in TILES
+    for d in (64, 128, 192, 256)
+    for mask in (None, "causal")
+    for n in (4096, 4001)
+    if tiles.widest // 2 < d <= tiles.widest or (d, tiles.widest) == (64, 128)
+]
+
+
+def described(text: str, launch: str, kind: Any, layouts: Any) -> dict[str, str]:
+    """The types of what the copy engine is told, as the lines before a launch say."""
+    before = text[: text.index(f"    {launch}[(")].rpartition("[(")[2]
+    types = {}
+    for name, made, rows, width in re.findall(r"(\w+) = (tiles|vectors)_of\(.*?(\d+)(?:, (\d+))?\)\n", before):
+        shape, word = ([1, int(rows), int(width)], "bf16") if made == "tiles" else ([1, int(width or rows)], "fp32")
+        layout = layouts.get_default_for(shape, kind.bfloat16 if word == "bf16" else kind.float32)
+        types[name] = f"tensordesc<{word}{shape},{layout!r}>"
+    return types
+
+
+def compiled(text: str, name: str, vectors: set[str], folder: Path) -> tuple[str, int]:
+    """The machine code of a kernel, and its bytes of shared memory."""
+    import triton as compiler
+    from triton.backends.compiler import GPUTarget
+    from triton.experimental.gluon import language
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    (folder / "kernels.py").write_text(text, encoding="utf-8")
+    made = spec_from_file_location("kernels", folder / "kernels.py")
+    assert made is not None and made.loader is not None
+    module = module_from_spec(made)
+    made.loader.exec_module(module)
+    function, types = getattr(module, name), described(text, name, language, language.NVMMASharedLayout)
+    for each in function.arg_names:
+        if each.endswith("_ptr"):
+            types[each] = "*fp32" if each in vectors else "*bf16"
+    signature = {each: types.get(each, "i32") for each in function.arg_names}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, each in enumerate(signature) if signature[each].startswith("*")}
+    source = GluonASTSource(function, signature=signature, constexprs={}, attrs=aligned)
+    result = compiler.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    (folder / "kernel.cubin").write_bytes(result.asm["cubin"])
+    tool = Path(compiler.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    listed = subprocess.run([tool, "-c", folder / "kernel.cubin"], capture_output=True, text=True, check=True).stdout
+    return listed, result.metadata.shared
+
+
+def check(tiles: HopperTiles, d: int, mask: str | None, n: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    pytest.importorskip("torch")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+    dims, band = {"n_q": n, "n_k": n, "d_k": d, "d_v": d}, masks.of(mask)
+    program, sizes = get(tiles.schedule).in_dims(dims).under(band), {**dims, **tiles.blocks}
+    made = gluon(program, sizes, "bfloat16", band, scale=0.1, stages=tiles.stages, apart=tiles.apart)
+    vectors = {f"{name}_ptr" for name, tensor in program.tensors.items() if is_float32(program, tensor)}
+    kept = plans(program, sizes, "bfloat16", tiles.stages, tiles.apart)
+    assert kept
+    for kernel in made.kernels:
+        if kernel.launch.name not in kept:
+            continue
+        code, shared = compiled(made.text, kernel.name, vectors, folder)
+        assert "HGMMA" in code and "UTMALDG" in code
+        assert not re.findall(r"\bSTL\b", code), f"{kernel.name} spills"
+        plan = kept[kernel.launch.name]
+        assert plan.shared("bfloat16") <= shared <= plan.shared("bfloat16") + BESIDE
+        waits = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\w+)", code)
+        assert any(int(number, 16) for number in waits), "each product is waited for before the next one is issued"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tiles", "d", "mask", "n"), SLOW)
+def test_kernels_for_hopper_keep_their_tiles_in_registers(
+    tiles: HopperTiles, d: int, mask: str | None, n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(tiles, d, mask, n, tmp_path, monkeypatch)

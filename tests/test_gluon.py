@@ -1,0 +1,145 @@
+"""Gluon source, run by a small interpreter: outputs against float64 references, words against the count, no race."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import gluon_interpreter
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+import pebblesim as ps
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.gluon import gluon
+from pebblesim.gpu.emit.tables import moved_words
+from pebblesim.language import masks
+from pebblesim.language.registry import get
+
+FORWARD, BACKWARD = "flash2-forward", "backward-two-pass-blocked"
+
+
+def source(
+    name: str,
+    dims: dict[str, int],
+    blocks: dict[str, int],
+    mask: str | None = None,
+    stages: int = 2,
+    scale: float = 0.5,
+) -> str:
+    schedule, band = get(name).in_dims(dims), masks.of(mask)
+    return gluon(schedule.under(band), {**dims, **blocks}, "float16", band, scale=scale, stages=stages).text
+
+
+def run(name: str, dims: dict[str, int], blocks: dict[str, int], mask: str | None, stages: int, seed: int) -> None:
+    schedule, band, scale, heads = get(name).in_dims(dims), masks.of(mask), 0.5, 2
+    arguments: dict[str, Any] = {"M": 10**9, "mask": band, **dims}
+    counted = ps.count(name, blocks=blocks, **arguments)
+    allowed = None if band is None else band.allowed(*schedule.problem.grid(dims))
+    text = source(name, dims, blocks, mask, stages, scale)
+    many = [schedule.problem.random_inputs(counted.dims, seed + head, schedule.kept, allowed) for head in range(heads)]
+    order = [tensor for tensor in schedule.program.tensors if tensor in schedule.program.inputs]
+    inputs = {tensor: np.stack([one[tensor] for one in many]) for tensor in order}
+    inputs["Q"] = inputs["Q"] / scale  # (Q / scale) Kᵀ scale are the same scores
+    if "L" in inputs:  # logarithms are to base 2 in the kernels
+        inputs["L"] = inputs["L"] * np.log2(np.e)
+    outputs, words = gluon_interpreter.run(text, inputs, "float16", schedule.problem.grid(dims), seed)
+
+    def by_place(by_tensor: dict[str, tuple[int, int]]) -> Counter[tuple[str, str]]:
+        found: Counter[tuple[str, str]] = Counter()
+        for tensor, (reads, writes) in by_tensor.items():
+            place = tensor if tensor in inputs or tensor in outputs else "between"
+            found["read", place] += heads * reads
+            found["written", place] += heads * writes
+        return +found
+
+    program = schedule.under(band)
+    assert (
+        +words == by_place(dict(counted.by_tensor)) == by_place(moved_words(program, {**counted.dims, **blocks}, band))
+    )
+    for head, one in enumerate(many):
+        reference = dict(schedule.problem.reference(one, allowed))
+        reference |= {each: reference[each] * scale for each in ("dQ",) if each in reference}
+        reference |= {each: reference[each] * np.log2(np.e) for each in ("L",) if each in outputs}
+        for each, array in outputs.items():
+            error = float(np.linalg.norm(array[head] - reference[each]))
+            assert error < 5e-3 * max(float(np.linalg.norm(reference[each])), 0.1), (each, error)
+
+
+def drawn(data: st.DataObject, name: str) -> tuple[dict[str, int], dict[str, int], str | None, int]:
+    """Sizes, blocks, a mask and the slots of a ring."""
+    mask = data.draw(st.sampled_from([None, "causal"]))
+    n_q = data.draw(st.integers(1, 200))
+    n_k = data.draw(st.integers(n_q, 300)) if mask else data.draw(st.integers(1, 300))
+    d = 8 * data.draw(st.integers(2, 6))
+    rows, tiles = st.sampled_from([64, 128, 192]), st.sampled_from([16, 32, 64])
+    blocks = {"B_r": data.draw(rows), "B_c": data.draw(tiles)}
+    if name == BACKWARD:
+        high = min(128, blocks["B_r"])  # the kernel of v has tiles of a power of two
+        blocks = {"B_r": high, "b_c": blocks["B_c"], "B_c": data.draw(rows), "b_r": data.draw(tiles)}
+    return {"n_q": n_q, "n_k": n_k, "d_k": d, "d_v": d}, blocks, mask, data.draw(st.integers(2, 4))
+
+
+@pytest.mark.slow
+@given(name=st.sampled_from([FORWARD, BACKWARD]), seed=st.integers(0, 99), data=st.data())
+def test_drawn_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race(
+    name: str, seed: int, data: st.DataObject
+) -> None:
+    dims, blocks, mask, stages = drawn(data, name)
+    run(name, dims, blocks, mask, stages, seed)
+
+
+@pytest.mark.parametrize("mask", [None, "causal"])
+@pytest.mark.parametrize("name", [FORWARD, BACKWARD])
+def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race(name: str, mask: str | None) -> None:
+    blocks = {"B_r": 128, "B_c": 32} if name == FORWARD else {"B_r": 64, "b_c": 16, "B_c": 128, "b_r": 32}
+    run(name, {"n_q": 70, "n_k": 101, "d_k": 24, "d_v": 24}, blocks, mask, 2, 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("mbarrier.wait(K_j_full.index(slot), phase)", "pass"), "may not have arrived"),
+        (("mbarrier.wait(V_j_free.index(slot), phase ^ 1)", "pass"), "is filled|nobody read|may not have"),
+        (("warpgroup_mma_wait(1, deps=(P,))", "P"), "before its product has ended"),
+        (("mbarrier.arrive(K_j_free.index(slot), count=1)", "pass"), "all roles wait"),
+        (("mbarrier.expect(Q_i_full.index(0), ", "mbarrier.expect(Q_i_full.index(0), 2 * "), "all roles wait"),
+        (("deps=(O_i, P_late)", "deps=(O_i, O_i)"), "not kept"),
+    ],
+)
+def test_the_interpreter_finds_what_is_left_out(change: tuple[str, str], said: str) -> None:
+    dims = {"n_q": 128, "n_k": 128, "d_k": 16, "d_v": 16}
+    text = source(FORWARD, dims, {"B_r": 128, "B_c": 16})
+    broken = text.replace(*change)
+    assert broken != text
+    inputs = get(FORWARD).in_dims(dims).problem.random_inputs(dims, 3, (), None)
+    given_ = {each: np.asarray(inputs[each])[None] for each in "QKV"}
+    with pytest.raises((AssertionError, TypeError), match=said):
+        gluon_interpreter.run(broken, given_, "float16", (128, 128), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "mask", "dtype", "said"),
+    [
+        (FORWARD, {"B_r": 96}, None, "bfloat16", "block B_r is 96"),
+        (FORWARD, {"B_r": 256}, None, "bfloat16", "block B_r is 256"),
+        (FORWARD, {"d_k": 20, "d_v": 20}, None, "bfloat16", "multiples of 8"),
+        (FORWARD, {"d_k": 512, "d_v": 512}, None, "bfloat16", "512 columns"),
+        (FORWARD, {}, "window:32", "bfloat16", "not causal"),
+        (FORWARD, {}, None, "float32", "words of 16 bits"),
+        (FORWARD, {"n_q": 512}, "causal", "bfloat16", "without a key"),
+        ("small-cache-forward-blocked", {}, None, "bfloat16", "no single loop"),
+        ("dS-stored-blocked", {}, None, "bfloat16", "whole rows|no single loop|matrix of pairs"),
+    ],
+)
+def test_other_programs_are_refused_in_a_sentence(
+    name: str, changed: dict[str, int], mask: str | None, dtype: str, said: str
+) -> None:
+    schedule, band = get(name), masks.of(mask)
+    sides = {"n_q": 256, "n_k": 256, "d_k": 64, "d_v": 64} | changed
+    dims = {dim: side for dim, side in sides.items() if "_" in dim and dim[0] in "nd"}
+    sizes = {**dims, **{block: changed.get(block, 128) for block in schedule.blocks}}
+    with pytest.raises(UsageError, match=said) as refused:
+        gluon(schedule.in_dims(dims).under(band), sizes, dtype, band)
+    assert "--target triton" in str(refused.value) and str(refused.value).count(". ") == 0
