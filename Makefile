@@ -6,7 +6,8 @@ READY  := $(VENV)/.ready
 SITE   := $(VENV)/.site
 LOWEST := $(VENV)-lowest
 TORCH  := $(VENV)-torch
-OF_TORCH := tests/test_attention_plans.py tests/test_torch_operator.py tests/test_torch_parallel.py tests/test_torch_transformers.py
+OF_TORCH := $(addprefix tests/test_,attention_plans.py torch_diffusers.py torch_operator.py torch_parallel.py \
+            torch_transformers.py)
 
 RUN_N := 4096
 RUN_D := 64
@@ -122,7 +123,7 @@ $(TORCH)/.ready: pyproject.toml
 	@echo "setting up $(TORCH), once"
 	@$(PYTHON) -m venv $(TORCH)
 	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet --config-settings editable_mode=compat --editable '.[test]'
-	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet torch==2.13.0 transformers
+	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet torch==2.13.0 transformers diffusers
 	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps triton==3.6.0
 	@touch $@
 

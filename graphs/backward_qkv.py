@@ -10,7 +10,7 @@ from pebblesim.graphs.builder import Builder, Mask, in_memory, sizes
 from pebblesim.graphs.forward import WEIGHTS
 from pebblesim.graphs.projections import absorbable, queries_keys_values
 
-KEPT: Final = ("l", "L", "m", "P")
+KEPT: Final = ("l", "L", "m", "P", "P, O")
 
 
 def declare(
@@ -34,7 +34,7 @@ def declare(
         d_k, d_v: words in a row of Q, K, dQ and dK; words in a row of V, dO, O and dV.
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
         kept: with O: "l" for the row sums of exp(S), "L" for their logarithm, "m" for the row maximum and the row sums
-            l_m relative to it. Without O: "P" for the probabilities (n_q, n_k).
+            l_m relative to it. Without O: "P" for the probabilities (n_q, n_k); "P, O" for these with O.
         d: words in a row of A1, A2, A3, where Q, K, V are projections of these by W_Q, W_K, W_V, as in `forward`.
         absorbed: the weights that multiply the other side. "W_K": scores are (Q W_Kᵀ) A2ᵀ, and dQ = (dS A2) W_K. "W_Q":
             scores are A1 (K W_Qᵀ)ᵀ, and dK = (dSᵀ A1) W_Q; not together with "W_K". "W_V": dP = (dO W_Vᵀ) A3ᵀ.
@@ -82,10 +82,11 @@ def _gradient(b: Builder, name: str, dS: str, other: str, absorbed: bool, accumu
 
 
 def _probabilities(b: Builder, n_q: int, n_k: int, d_v: int, kept: str, queries: str, keys: str) -> None:
-    if kept == "P":
+    if kept != "P":
+        b.input("O", (n_q, d_v))
+    if kept in ("P", "P, O"):
         b.input("P", (n_q, n_k), pairs=True)
         return
-    b.input("O", (n_q, d_v))
     for name in {"l": ("l",), "L": ("L",), "m": ("l_m", "m")}[kept]:
         b.input(name, (n_q,))
     b.matmul("S", queries, f"{keys}.T", pairs=True)

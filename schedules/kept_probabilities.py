@@ -3,6 +3,7 @@
 from pebblesim.language import rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
+from pebblesim.schedules.row_sums import write_row_sums
 
 
 @schedule(
@@ -42,6 +43,48 @@ def small_cache_backward_kept(m, Q, K, V, dO, P, *, a, b):
         gemm_streamed(m, dQ, dS, K, a, b)
 
     with m.phase("dK"):  # b rows at a time, because dS was written so
+        gemm_streamed(m, dK, dS, Q, b, a, A_T=True)
+
+    with m.phase("dV"):
+        gemm_streamed(m, dV, P, dO, b, a, A_T=True)
+
+
+@schedule(
+    problem="backward-qkv",
+    name="kept-dS-tiled",
+    source="ours: streamed operands; P and O are kept; dS through memory",
+    io=(
+        f"2*n_q*d_v + n_q + {streamed('n_q', 'd_v', 'n_k')} + n_q*n_k + n_q*ceiling(n_k/b)"
+        f" + {streamed('n_q', 'n_k', 'd_k')} + {streamed('n_k', 'n_q', 'd_k', 'b', 'a')}"
+        f" + {streamed('n_k', 'n_q', 'd_v', 'b', 'a')}"
+    ),
+    fit=[("a", "b")],
+    graph={"kept": "P, O"},
+)
+def kept_ds_tiled(m, Q, K, V, dO, O, P, *, a, b):
+    """Small cache, streamed, P and O kept: 8n²d/√M + 2n²; with O, the row sums of P ∘ dP are there before dP is."""
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    dS, v = m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
+    dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
+
+    with m.phase("v"):
+        write_row_sums(m, v, dO, O, 1)
+
+    with m.phase("dS"):
+        for i in m.tiles(n_q, a, independent=True):
+            for j in m.tiles(n_k, b, independent=True, keys_of=i):
+                dS_ij = m.zeros(i, j)
+                rank_one_updates(m, dS_ij, dO, V, B_T=True)  # dP
+                v_i = m.read(v[i])
+                for r in m.tiles(i, 1):
+                    for c in m.tiles(j, 1):
+                        dS_ij[r, c] = m.read(P[r, c]) * (dS_ij[r, c] - v_i[r])
+                m.write(dS[i, j], dS_ij)
+
+    with m.phase("dQ"):
+        gemm_streamed(m, dQ, dS, K, a, b)
+
+    with m.phase("dK"):
         gemm_streamed(m, dK, dS, Q, b, a, A_T=True)
 
     with m.phase("dV"):

@@ -188,37 +188,11 @@ def row_sums_apart_forward(m, Q, K, V, *, a, b, B_l):
         divided_product(m, O, A, V, l, a, b)
 
 
-@schedule(
-    problem="backward-qkv",
-    name="P-stored",
-    source="ours: P and dS through memory; columns of V and dV stationary in the pass between",
-    io=(
-        "2*n_q*d_v + n_q + n_q*d_k + n_q + n_k*d_k*ceiling(n_q/B_r) + n_q*n_k"
-        " + 2*n_k*d_v + ceiling(n_k/B_c)*n_q*(d_v + 1) + 2*n_q*n_k"
-        f" + {streamed('n_q', 'n_k', 'd_k')} + {streamed('n_k', 'n_q', 'd_k')}"
-    ),
-    fit=["B_r", "B_c", ("a", "b")],
-    graph={"kept": "l"},
-)
-def p_stored(m, Q, K, V, dO, O, l, *, B_r, B_c, a, b):
-    """P and dS stored: 3n²d²/M + 4n²d/√M + 3n², or 5n²d²/M + 5n²."""
+def gradients_from(m, Q, K, V, dO, P, v, *, B_c, a, b):
+    """Compute dQ, dK and dV from P and v in memory: columns of V and dV stationary, while dS is written."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
-    P, dS, v = m.tensor("P", n_q, n_k), m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
+    dS = m.tensor("dS", n_q, n_k)
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
-
-    with m.phase("v"):
-        write_row_sums(m, v, dO, O, 1)
-
-    def divided(i):
-        l_i = m.read(l[i])
-
-        def divide(P_ij):
-            P_ij[:] = P_ij / l_i
-
-        return divide, lambda: None
-
-    with m.phase("P"):
-        stored_scores(m, P, Q, K, B_r, exp, divided)
 
     with m.phase("dV, dS"):
         for j in m.tiles(n_k, B_c, independent=True):
@@ -236,6 +210,61 @@ def p_stored(m, Q, K, V, dO, O, l, *, B_r, B_c, a, b):
 
     with m.phase("dK"):
         gemm_streamed(m, dK, dS, Q, a, b, A_T=True)
+
+
+_FROM_P = (
+    "2*n_k*d_v + ceiling(n_k/B_c)*n_q*(d_v + 1) + 2*n_q*n_k"
+    f" + {streamed('n_q', 'n_k', 'd_k')} + {streamed('n_k', 'n_q', 'd_k')}"
+)
+"""I/O of `gradients_from` in words, as text."""
+
+
+@schedule(
+    problem="backward-qkv",
+    name="P-stored",
+    source="ours: P and dS through memory; columns of V and dV stationary in the pass between",
+    io=f"2*n_q*d_v + n_q + n_q*d_k + n_q + n_k*d_k*ceiling(n_q/B_r) + n_q*n_k + {_FROM_P}",
+    fit=["B_r", "B_c", ("a", "b")],
+    graph={"kept": "l"},
+)
+def p_stored(m, Q, K, V, dO, O, l, *, B_r, B_c, a, b):
+    """P and dS stored: 3n²d²/M + 4n²d/√M + 3n², or 5n²d²/M + 5n²."""
+    (n_q, _), (n_k, _) = Q.shape, V.shape
+    P, v = m.tensor("P", n_q, n_k), m.tensor("v", n_q)
+
+    with m.phase("v"):
+        write_row_sums(m, v, dO, O, 1)
+
+    def divided(i):
+        l_i = m.read(l[i])
+
+        def divide(P_ij):
+            P_ij[:] = P_ij / l_i
+
+        return divide, lambda: None
+
+    with m.phase("P"):
+        stored_scores(m, P, Q, K, B_r, exp, divided)
+
+    gradients_from(m, Q, K, V, dO, P, v, B_c=B_c, a=a, b=b)
+
+
+@schedule(
+    problem="backward-qkv",
+    name="kept-dS-stored",
+    source="ours: P and O kept; dS through memory; columns of V and dV stationary for it",
+    io=f"2*n_q*d_v + n_q + {_FROM_P}",
+    fit=["B_c", ("a", "b")],
+    graph={"kept": "P, O"},
+)
+def kept_ds_stored(m, Q, K, V, dO, O, P, *, B_c, a, b):
+    """P and O kept, dS stored: 2n²d²/M + 4n²d/√M + 2n², or 4n²d²/M + 4n²."""
+    v = m.tensor("v", Q.shape[0])
+
+    with m.phase("v"):
+        write_row_sums(m, v, dO, O, 1)
+
+    gradients_from(m, Q, K, V, dO, P, v, B_c=B_c, a=a, b=b)
 
 
 @schedule(

@@ -17,7 +17,16 @@ from hypothesis import given, settings, strategies as st  # noqa: E402
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu import tiles  # noqa: E402
 from pebblesim.gpu.tiles import TILINGS, Tiling  # noqa: E402
-from pebblesim.gpu.torch import attention, fallback, launching, operators, planning, public  # noqa: E402
+from pebblesim.gpu.torch import (  # noqa: E402
+    attention,
+    fallback,
+    launching,
+    layout as layout_of_tensors,
+    operators,
+    planning,
+    public,
+    quick,
+)
 
 sdpa = torch.nn.functional.scaled_dot_product_attention
 
@@ -202,6 +211,47 @@ def test_torch_compile_of_packed_sequences() -> None:
     )
     x, starts = qkv(1, 2, 2, 9, 9, 4), torch.tensor([0, 4, 9], dtype=torch.int32)
     close([compiled(*x, starts)], [attention(*x, is_causal=True, cu_seqlens=starts)])
+
+
+@pytest.mark.parametrize("layout", ["heads first", "tokens first", "cut from wider"])
+def test_matrices_are_read_and_written_where_they_are(interpreted: Any, monkeypatch: Any, layout: str) -> None:
+    """No copy is made of what kernels can read, and none of what they write."""
+    shapes = (2, 5, 6, 24), (2, 5, 2, 24), (2, 5, 2, 16), (2, 5, 6, 16)
+    q, k, v, dO = (torch.randn(*shape[:3], shape[3] + 8).half()[..., : shape[3]].transpose(1, 2) for shape in shapes)
+    if layout == "tokens first":
+        q, k, v, dO = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, dO))
+    if layout == "heads first":
+        q, k, v, dO = (x.contiguous() for x in (q, k, v, dO))
+    monkeypatch.setattr(launching, "room_for", None)
+    monkeypatch.setattr(layout_of_tensors, "room_for", None)
+    rest = (None, None, None, 0, False, 0.3, 0.0, None)
+    out, lse = operators.forward_on_gpu(q, k, v, *rest)
+    operators.backward_on_gpu(dO, None, q, k, v, out, lse, *rest)
+    with pytest.raises(TypeError):  # rows of 20 words do not begin where they must
+        operators.forward_on_gpu(*(torch.randn(1, 1, 5, 20).half() for _ in range(3)), *rest)
+
+
+def test_a_kept_call_is_launched_with_other_tensors(monkeypatch: Any) -> None:
+    """Addresses of the inputs, of a new output and of new sums take the places of those recorded; numbers stay."""
+    launched: list[Any] = []
+    monkeypatch.setattr(quick, "launch", lambda *given: launched.append(given))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+
+    def inputs() -> list[Any]:
+        return [torch.randn(1, 8, 3, 16).half().transpose(1, 2) for _ in range(3)]
+
+    x, out, L = inputs(), torch.empty(1, 8, 3, 16).half().transpose(1, 2), torch.empty(3, 8)
+    recorded = [("one", (4, 3), (x[0], x[1], x[2], out, L, 8, 16)), ("two", (1, 3), (5, out, L))]
+    replay = quick._replayed(tuple(x), out, recorded)
+    new = inputs()
+    made = replay(*new)
+    assert (made.shape, made.stride(), made.dtype) == (out.shape, out.stride(), out.dtype)
+    (one, grid, stream, given), (two, _, _, others) = launched
+    assert (one, grid, stream, two) == ("one", (4, 3), 7, "two")
+    assert given[:4] == tuple(each.data_ptr() for each in (*new, made))
+    assert given[4] == others[2] not in (L.data_ptr(), made.data_ptr())
+    assert (given[5:], others[:2]) == ((8, 16), (5, made.data_ptr()))
+    assert replay(new[0].flatten()[1:], *new[1:]) is None  # of another alignment
 
 
 def test_gradients_of_any_subset_and_none_kept_without() -> None:
@@ -431,9 +481,10 @@ def test_masks_of_kernels_by_the_interpreter(
         ((70, 61), (320, 300), (3, 3), (None, 0, False), 0.0, 32 * 64 * 2),
         pytest.param((70, 70), (320, 320), (1, 1), (None, None, False), 0.5, 32 * 96 * 2, marks=pytest.mark.slow),
         ((40, 40), (320, 320), (4, 4), (None, 0, False), None, 2 * 40 * 40 * 2),
+        ((35, 41), (24, 16), (6, 2), (None, 0, True), None, None),
     ],
 )
-@pytest.mark.parametrize("tokens_first", [False, True])
+@pytest.mark.parametrize("layout", ["heads first", "tokens first", "cut from wider"])
 def test_kernels_by_the_interpreter(
     interpreted: Any,
     n: tuple[int, int],
@@ -442,14 +493,16 @@ def test_kernels_by_the_interpreter(
     mask: tuple[int | None, int | None, bool],
     scale: float | None,
     workspace: int | None,
-    tokens_first: bool,
+    layout: str,
 ) -> None:
     torch.manual_seed(sum(n))
     (n_q, n_k), (d_k, d_v), (h, kv) = n, d, heads
     shapes = (2, h, n_q, d_k), (2, kv, n_k, d_k), (2, kv, n_k, d_v), (2, h, n_q, d_v)
     q, k, v, dO = (torch.randn(shape).half() for shape in shapes)
-    if tokens_first:
+    if layout == "tokens first":
         q, k, v, dO = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, dO))
+    if layout == "cut from wider":
+        q, k, v, dO = (torch.nn.functional.pad(x, (8, 8), value=torch.nan)[..., 8:-8] for x in (q, k, v, dO))
     rest = (None, None, *mask, d_k**-0.5 if scale is None else scale, 0.0, workspace)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)
     made = operators.backward_on_gpu(dO, None, q, k, v, out, lse, *rest)

@@ -136,3 +136,36 @@ def test_ranges_of_mask_functions() -> None:
         ranges(1, 6, 6, mask_function=lambda b, h, q, k: (k % 2 == 0) & (q >= 0), allow_is_causal_skip=False)
     with pytest.raises(UsageError, match="begin or end earlier for a later query"):
         ranges(1, 6, 6, mask_function=lambda b, h, q, k: k <= 5 - q, allow_is_causal_skip=False)
+
+
+def test_images_of_gemma_4_look_both_ways() -> None:
+    """Masks that transformers makes of token types; tokens 3 to 10 and 14 to 16 are images, the first longer than the
+    window. Gradients of the embeddings by the first eight tokens show which tokens these see in sliding layers.
+    """
+    from transformers.models.gemma4 import modeling_gemma4 as gemma4
+
+    model, ids = model_of("Gemma 4").model, torch.randint(1, 97, (2, N))
+    types = torch.zeros(2, N, dtype=torch.long)
+    types[0, 3:11], types[0, 14:17], types[1, 6:9] = 1, 1, 2
+    images = gemma4.get_block_sequence_ids_for_mask(types, device=ids.device)
+    weights, found = torch.randn(2, N, 32), dict[str, list[Any]]()
+    for attention in ("eager", "pebblesim"):
+        model.set_attn_implementation(attention)
+        for blocks in (images, torch.full_like(images, -1)):
+            embedded = model.embed_tokens(ids).detach().requires_grad_()
+            masks = gemma4.create_masks_for_vision_model(
+                config=model.config,
+                inputs_embeds=embedded,
+                attention_mask=None,
+                past_key_values=None,
+                position_ids=torch.arange(N)[None],
+                block_sequence_ids=blocks,
+            )
+            made = model(inputs_embeds=embedded, attention_mask=masks, use_cache=False).last_hidden_state
+            (made * weights)[0, :8].sum().backward()
+            found.setdefault(attention, []).extend((made.detach(), embedded.grad))
+    for a, b in zip(*found.values(), strict=True):
+        assert float((a - b).norm()) <= 1e-4 * float(a.norm())
+    seen, plain = (each[0].abs().sum(-1) > 0 for each in found["pebblesim"][1::2])
+    assert seen.tolist() == [True] * 11 + [False] * 9
+    assert plain.tolist() == [True] * 8 + [False] * 12

@@ -283,7 +283,7 @@ def host(asked: Any) -> Iterator[dict[str, Any]]:
 
 
 def memory(asked: Any) -> Iterator[dict[str, Any]]:
-    """Seconds, and bytes beside inputs and gradients, of long texts."""
+    """Seconds, and bytes beside inputs and what each pass returns and keeps, of long texts."""
     import torch
 
     from pebblesim.gpu.torch import attention, plan
@@ -291,30 +291,28 @@ def memory(asked: Any) -> Iterator[dict[str, Any]]:
     for n, heads in ((16_384, 8), (65_536, 8), (131_072, 8)):
         torch.cuda.empty_cache()
         x = [torch.randn(1, heads, n, 512, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
         warm = [each[:, :1, :2048].detach().requires_grad_() for each in x]
         attention(*warm, is_causal=True).sum().backward()
-        times = []
-        for _ in range(2):
-            out = grads = None  # those of the time before
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            out = attention(*x, is_causal=True)
-            grads = torch.autograd.grad(out, x, out.detach())
-            torch.cuda.synchronize()
-            times.append(time.perf_counter() - start)
-        kept = sum(each.nbytes for each in (out, *grads)) + heads * n * 4
-        yield {
-            "n": n,
-            "heads": heads,
-            "d": 512,
-            "seconds": min(times),
-            "first_seconds": times[0],
-            "beside_MiB": (torch.cuda.max_memory_allocated() - before - kept) / 2**20,
-            "plan": str(plan(n, 512, heads, causal=True)),
-        }
-        del x, out, grads, warm
+        del warm
+        row: dict[str, Any] = {"n": n, "heads": heads, "d": 512}
+        for run in ("first", "second"):
+            times, beside = [], []
+            out, grads = None, ()
+            for step in ("forward", "backward"):
+                torch.cuda.synchronize()
+                torch.cuda.reset_peak_memory_stats()
+                begin = time.perf_counter()
+                if step == "forward":
+                    out = attention(*x, is_causal=True)
+                else:
+                    grads = torch.autograd.grad(out, x, out.detach())
+                torch.cuda.synchronize()
+                times.append(time.perf_counter() - begin)
+                beside.append((torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()) / 2**20)
+            row |= {f"{run}_seconds": times, "beside_MiB": beside}
+            del out, grads
+        yield row | {"plan": str(plan(n, 512, heads, causal=True))}
+        del x
 
 
 def decode(asked: Any) -> Iterator[dict[str, Any]]:

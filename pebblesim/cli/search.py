@@ -21,6 +21,10 @@ def search(
     cache: Cache,
     summation: Annotated[str, typer.Option("--summation", help="Shape of the sums: chain or in-place.")] = "chain",
     name: Annotated[str | None, typer.Option("--name", help="Name of the schedule; found-PROBLEM by default.")] = None,
+    kept: Annotated[
+        str | None,
+        typer.Option("--kept", help="Inputs that the forward pass kept, as O,l; any by default.", metavar="NAMES"),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option("--save", help="Save its source to a file; `--load FILE` loads it again.", metavar="FILE.py"),
@@ -34,6 +38,8 @@ def search(
 
     with progress_bar("searching") as progress:
         asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
+        if kept is not None:
+            asked["kept"] = tuple(filter(None, (each.strip() for each in kept.split(","))))
         result = run(problem, M=cache.words, summation=summation, name=name, progress=progress, **asked)
     if save is not None and result.new:
         with whole_file(save) as part:

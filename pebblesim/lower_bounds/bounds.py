@@ -341,6 +341,11 @@ def _bound(case: Cutting, claim: CuttingBound, M: int, way: str, proofs: str) ->
 
 
 def _least_words(claim: CuttingBound, M: int) -> int | None:
+    if claim.either:
+        if claim.unit[1] * 4 < M:
+            return None
+        each = [[_least_words(bound, M) or 0 for bound in claim.either.at(y)] for y in claim.either.choices(M)]
+        return max(min(words) for words in each) or None
     if claim.at_once:
         return claim.products + min(words - times * M for words, times in claim.at_once)
     words = least_words(claim.products, claim.capacity, M, claim.free, claim.tree, claim.ragged)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from pebblesim.lower_bounds.bounds_forward import PROJECTED, PROJECTED_INPUTS, PROJECTIONS
-from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
+from pebblesim.lower_bounds.closed_forms import subtracted
+from pebblesim.lower_bounds.cutting import Between, Bounding, Cutting, CuttingBound, Either
 from pebblesim.lower_bounds.instances import ANY_ORDER, Formulation, Lines, Product
 from pebblesim.lower_bounds.words_at_once import words_at_once
 
@@ -57,7 +59,9 @@ def _however_P(case: Cutting, any_order: bool) -> Iterator[CuttingBound]:
     between = [("queries", "d_k"), ("keys", "d_k")] if any_order else []
     of_pairs, scores = [DP._replace(weight=17), *WEIGHTED], [SCORES._replace(weight=17)]
     what = "products of pairs but for the scores"
-    yield case.of_light_pairs("E1h", what, LINES, of_pairs, 17, between=between, of_some=scores)
+    without_scores = case.of_light_pairs("E1h", what, LINES, of_pairs, 17, between=between, of_some=scores)
+    yield without_scores
+    yield _of_some_pairs(case, without_scores, between)
     gradients = _weighted(GRADIENTS, 18, 18, 12)
     yield case.of_gradients("E3", "products of dQ, dK and dV", LINES, gradients, between)
     yield case.of_pairs("E4", "pairs", LINES)
@@ -65,6 +69,37 @@ def _however_P(case: Cutting, any_order: bool) -> Iterator[CuttingBound]:
     sides = {"Q": "d_k", "dO": "d_v", "dQ": "d_k"}, {"K": "d_k", "V": "d_v", "dK": "d_k", "dV": "d_v"}
     one, both = ("d_k", "d_k", "d_v"), ("d_k", "d_v")
     yield words_at_once(case, "E7", sides, [(one, ()), ((), one), (both, both)], [one], why_not)
+
+
+def _of_some_pairs(case: Cutting, made: CuttingBound, between: Sequence[Between]) -> CuttingBound:
+    """Bound for P kept for some pairs: many pairs whose P is made have many scores, many others a P that is read.
+
+    Args:
+        case: the problem at its sizes.
+        made: the bound without scores, E1h, to which each pair with P made adds its scores.
+        between: matrices that stand between pairs and an output.
+    """
+    (k_text, d_k), (v_text, d_v) = (case.size((width,)) for width in ("d_k", "d_v"))
+    what = "products of pairs, with the scores or with those of dV"
+    kept = case.of_products("E1s", what, [DP, *GRADIENTS])._replace(free=made.free, ragged=made.ragged)
+    width, size = case.width(LINES)
+    if k_text == v_text:
+        products, free = f"126*{case.Z_text}*{width}/(17*sqrt(M))", f"22*{case.Z_text}/17"
+    else:
+        both = f"({k_text} + {v_text})"
+        products = f"2*{case.Z_text}*(2*{both} - 10*{k_text}*{v_text}/(17*{both}))/sqrt(M)"
+        free = f"{case.Z_text}*(1 + 10*{k_text}/(17*{both}))"
+    less = subtracted(Counter(case.size(sides)[0] for sides in between))
+    form = f"{products} - {free} - 2*{v_text}/sqrt(M){less} - M"
+    return made._replace(
+        name="E1s",
+        what=what,
+        forms=[(form, 0, 4)],
+        unit=(f"{width}²", size**2),
+        light=None,
+        table=(),
+        either=Either(made._replace(light=None), kept, case.Z, 17 * d_k, d_v),
+    )
 
 
 def _with_W_V(case: Cutting) -> CuttingBound:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import ceil, floor, isqrt
 from typing import NamedTuple
 
 from pebblesim.lower_bounds.capacities import Capacity, Cube, Fresh, Gradients, Latent, Rows
@@ -51,6 +52,7 @@ class CuttingBound(NamedTuple):
             number of times, or are moved again.
         beside: words of parts of matrices that belong to no family and are added, each as text and number.
         proved_for: the sizes for which it is proved, as a comparison; empty for all sizes.
+        either: two bounds, the lesser of which it is, for a number of pairs that is free to choose.
     """
 
     name: str
@@ -69,6 +71,43 @@ class CuttingBound(NamedTuple):
     at_once: Sequence[tuple[int, int]] = ()
     beside: Sequence[tuple[str, int]] = ()
     proved_for: str = ""
+    either: Either | None = None
+
+
+class Either(NamedTuple):
+    """Two bounds: one holds if y pairs or more have one more product tree, the other if y pairs or fewer have it.
+
+    Attributes:
+        made: the first, for y = 0.
+        kept: the second, for y = 0.
+        pairs: the number of pairs, the largest y.
+        more: products that each of the y pairs adds to the first, with a tree that may be free.
+        fewer: products that each of the y pairs takes from the second.
+    """
+
+    made: CuttingBound
+    kept: CuttingBound
+    pairs: int
+    more: int
+    fewer: int
+
+    def at(self, y: int) -> tuple[CuttingBound, CuttingBound]:
+        """Return both bounds for a number of pairs."""
+        made, kept = self.made, self.kept
+        return (
+            made._replace(products=made.products + y * self.more, free=made.free + y),
+            kept._replace(products=kept.products - y * self.fewer),
+        )
+
+    def choices(self, M: int) -> set[int]:
+        """Return numbers of pairs y to try: where the closed forms of both bounds meet, for this M and for M → 0."""
+        assert isinstance(self.made.capacity, Cube)
+        weight = self.made.capacity.w
+        apart = Fraction(self.kept.products) - Fraction(self.made.products, weight)
+        slope = Fraction(self.more, weight) + self.fewer
+        half = Fraction(isqrt(M), 2)
+        meet = apart / (slope - half) if slope > half else Fraction(self.pairs)
+        return {min(self.pairs, ceil(apart / slope)), min(self.pairs, floor(meet))}
 
 
 class Cutting(Instance):

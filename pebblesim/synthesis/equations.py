@@ -7,7 +7,7 @@ four even if some of their sizes are equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -110,10 +110,11 @@ class System:
         return "m" if self.free("m") == "m" else self.free("machine")
 
 
-def systems(problem: Problem) -> list[System]:
+def systems(problem: Problem, kept: Collection[str] | None = None) -> list[System]:
     """Return the ways to compute a problem that passes can express: those of its schedules, and else the default one.
 
-    Ways with sums over blocks, or with a running maximum, are excluded.
+    Ways with sums over blocks, or with a running maximum, are excluded, as are those that need other inputs from the
+    forward pass than `kept`; by default they may need any.
 
     Raises:
         UsageError: the problem has no graph.
@@ -123,7 +124,8 @@ def systems(problem: Problem) -> list[System]:
     for options in declared or [{}]:
         if (made := system(problem, options)) is not None:
             distinct.setdefault(tuple(made.equations.values()), made)
-    return [*distinct.values()]
+    allowed = {*problem.inputs, *(problem.kept if kept is None else kept)}
+    return [each for each in distinct.values() if allowed.issuperset(each.inputs)]
 
 
 def system(problem: Problem, options: Mapping[str, Any]) -> System | None:

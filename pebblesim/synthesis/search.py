@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.analysis.peak import CHAINS, IN_PLACE, spared
 from pebblesim.core.bisection import first_that
-from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import LARGEST, listed, whole
 from pebblesim.counting.compare import compare
 from pebblesim.counting.count import Counted, count
 from pebblesim.counting.heads import Heads
-from pebblesim.language.problems import problem
+from pebblesim.language.problems import Problem, problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ def search(
     M: int,
     summation: str = "chain",
     name: str | None = None,
+    kept: Collection[str] | None = None,
     heads: int = 1,
     kv_heads: int | None = None,
     batch: int = 1,
@@ -152,6 +153,7 @@ def search(
         M: red pebbles, in words.
         summation: "chain", or "in-place", as for `count`.
         name: name of the schedule; by default "found-" and the problem's name.
+        kept: the inputs that the forward pass has kept, such as ("O", "l"); by default a schedule may need any of them.
         heads, kv_heads, batch, separate: as for `count`; heads that share keys are one head with all their queries.
         progress: called repeatedly with the fraction of the work that is done.
         dims: as for `count`.
@@ -163,7 +165,8 @@ def search(
     True
 
     Raises:
-        UsageError: the problem has no graph of plain sums; the name is already used, or a size is not allowed.
+        UsageError: the problem has no graph of plain sums, or none from what is kept; the name is already used, or a
+            size is not allowed.
         Infeasible: no sequence of passes fits into M words.
     """
     solves = problem(problem_name)
@@ -182,17 +185,18 @@ def search(
     from pebblesim.synthesis.equations import systems
     from pebblesim.synthesis.plans import plans
 
-    ways = systems(solves)
+    ways = systems(solves, _named(solves, kept))
     if not ways:
         raise UsageError(
-            f"problem {solves.name!r} has no graph without sums in blocks or running values, which `search` needs."
+            f"problem {solves.name!r} has no graph without sums in blocks or running values, which `search` needs"
+            + ("." if kept is None else f", from what is kept: {', '.join(kept) or 'nothing'}.")
         )
     where = listed({**sizes, "M": M})
     best: tuple[Counted, str] | None = None
     looked_at = 0
     with SCHEDULES.temporary():  # none of those that are tried is left behind
         SCHEDULES.pop(called, None)
-        known = _known(solves.name, M, sizes, summation)
+        known = _known(solves.name, M, sizes, summation, kept)
         for number, system in enumerate(ways, 1):
             available = _passes(system)
             looked_at += len(available)
@@ -226,12 +230,22 @@ def search(
     )
 
 
-def _known(problem_name: str, M: int, sizes: Mapping[str, Any], summation: str) -> Counted | None:
+def _named(solves: Problem, kept: Collection[str] | None) -> Collection[str] | None:
+    for name in kept or ():
+        if name not in solves.kept:
+            raise UnknownName(f"input of problem {solves.name!r} that the forward pass keeps", name, solves.kept)
+    return kept
+
+
+def _known(
+    problem_name: str, M: int, sizes: Mapping[str, Any], summation: str, kept: Collection[str] | None
+) -> Counted | None:
     """Return the count of the best schedule of the catalogue, with its best blocks; None if no schedule fits."""
     if not of_problem(problem_name):
         return None
-    first = compare(problem_name, M=M, blocks="best", summation=summation, **sizes).rows[0]
-    return first if first.least_M is None else None
+    rows = compare(problem_name, M=M, blocks="best", summation=summation, **sizes).rows
+    first = next((row for row in rows if kept is None or {*get(row.schedule).kept} <= {*kept}), None)
+    return first if first and first.least_M is None else None
 
 
 def _is_ours(schedule: Schedule) -> bool:

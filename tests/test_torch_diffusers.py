@@ -1,0 +1,76 @@
+"""The processor for diffusers, on the CPU, against the one that diffusers has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("diffusers")
+
+from diffusers import AutoencoderKL  # noqa: E402
+from diffusers.models.attention_processor import Attention, AttnProcessor2_0  # noqa: E402
+
+from pebblesim.core.errors import UsageError  # noqa: E402
+from pebblesim.gpu.diffusers import Processor  # noqa: E402
+
+
+def results(module: Any, *x: Any, **others: Any) -> list[Any]:
+    """The output, and the gradients of all parameters."""
+    module.zero_grad()
+    made = module(*x, **others)
+    made = getattr(made, "sample", made)
+    made.square().sum().backward()
+    return [made.detach(), *(each.grad.clone() for each in module.parameters() if each.grad is not None)]
+
+
+def same(module: Any, *x: Any, **others: Any) -> None:
+    take = module.set_processor if isinstance(module, Attention) else module.set_attn_processor
+    found = []
+    for processor in (AttnProcessor2_0(), Processor()):
+        take(processor)
+        found.append(results(module.double(), *(each.double() for each in x), **others))
+    for a, b in zip(*found, strict=True):
+        assert float((a - b).norm()) <= 1e-9 * float(b.norm()) + 1e-12
+
+
+def test_a_vae_whose_middle_blocks_have_one_head() -> None:
+    torch.manual_seed(0)
+    vae = AutoencoderKL(
+        block_out_channels=(16, 32),
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        norm_num_groups=4,
+    )
+    assert [each.heads for each in vae.modules() if isinstance(each, Attention)] == [1, 1]
+    same(vae, torch.randn(2, 3, 12, 8))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bias": True, "residual_connection": True, "rescale_output_factor": 2.0, "norm_num_groups": 2},
+        {"cross_attention_dim": 6, "cross_attention_norm": "layer_norm"},
+        {"qk_norm": "layer_norm"},
+        {"spatial_norm_dim": 8, "norm_num_groups": None},
+    ],
+)
+def test_layers(options: dict[str, Any]) -> None:
+    torch.manual_seed(1)
+    if "spatial_norm_dim" in options:
+        options = options | {"query_dim": 32}
+    layer = Attention(**{"query_dim": 8, "heads": 2, "dim_head": 4} | options)
+    image = options.get("residual_connection") or "spatial_norm_dim" in options
+    x = torch.randn(2, layer.query_dim, 5, 3) if image else torch.randn(2, 7, 8)
+    others = {"encoder_hidden_states": torch.randn(2, 9, 6).double()} if "cross_attention_dim" in options else {}
+    if "spatial_norm_dim" in options:
+        others["temb"] = torch.randn(2, 8, 5, 3).double()
+    same(layer, x, **others)
+
+
+def test_a_mask_is_refused() -> None:
+    layer = Attention(query_dim=8, heads=2, dim_head=4, processor=Processor())
+    with pytest.raises(UsageError, match="takes no attention_mask"):
+        layer(torch.randn(1, 3, 8), attention_mask=torch.zeros(1, 3))
