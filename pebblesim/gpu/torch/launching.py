@@ -8,6 +8,8 @@ from collections.abc import Hashable, Iterable
 from functools import lru_cache, partial
 from typing import Any
 
+import torch
+
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS
@@ -68,11 +70,11 @@ def _specialised(argument: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def loaded(
-    tiling: Tiling, widths: Dims, even: bool, far: bool, dtype: str, pattern: Pattern, scale: float
+    tiling: Tiling, widths: Dims, even: bool, far: bool, dense: bool, dtype: str, pattern: Pattern, scale: float
 ) -> tuple[Any, tuple[str, ...]]:
     """The module that launches the kernels of a tiling for all lengths, and the names of the tensors it takes.
 
-    `even`: for lengths that the tiles divide; `far`: see `triton`.
+    `even`: for lengths that the tiles divide; `far`, `dense`: see `triton`.
     """
     n = 2**14 if even else 2**14 - 1
     program = program_of(tiling, pattern.masked)
@@ -88,6 +90,7 @@ def loaded(
         far=far,
         softcap=pattern.softcap,
         shared=pattern.shared,
+        dense=dense,
     )
     module = module_of(source.text)
     module.only_launches = not re.search(r"(fill|copy)_\(", source.text)  # and nothing else on the GPU
@@ -119,8 +122,6 @@ def compute(
     Returns:
         L, (batch · kv_heads, n_q · shared), of a forward pass; else None.
     """
-    import torch
-
     Q = tensors["Q"]
     if Q.is_cuda and Q.device.index != torch.cuda.current_device():
         with torch.cuda.device(Q.device):
@@ -138,7 +139,7 @@ def compute(
             if found[name] is not each:  # sums in float32
                 each.copy_(found[name].view(each.shape))
         if way == "forward":
-            lse = _joined(torch, lse, found["L"], part, batch, kv_heads)
+            lse = _joined(lse, found["L"], part, batch, kv_heads)
     for name, each in results.items():
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
@@ -176,7 +177,7 @@ def _of_part(tensors: dict[str, Any], part: Part, shared: int, kv_heads: int) ->
     return found
 
 
-def _joined(torch: Any, whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any:
+def _joined(whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any:
     """L of all heads, with that of a part filled in."""
     if made.shape[0] == batch * kv_heads:
         return made
@@ -201,8 +202,11 @@ def _prepared(
     dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
     dtype = str(Q.dtype).removeprefix("torch.")
     choice = fitting(torch, way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device)
-    far = any(_extent(each, pattern.shared) >= FAR for each in (*given.values(), *results.values()) if each.dim() == 4)
-    return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dtype, pattern, scale)
+    matrices = [(name, each) for name, each in (*given.items(), *results.items()) if each.dim() == 4]
+    far = any(_extent(each, pattern.shared) >= FAR for _, each in matrices)
+    alone = [each for name, each in matrices if pattern.shared == 1 or name not in OF_QUERIES]
+    dense = all(each.stride(2) == each.shape[3] for each in alone)
+    return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, pattern, scale)
 
 
 def _extent(x: Any, shared: int) -> int:
@@ -219,8 +223,6 @@ def loaded_for(
         given: Q, K and V that kernels can read where they are.
         results, pattern, scale, workspace: as for `compute`.
     """
-    import torch
-
     choice, module, _ = _prepared(torch, "forward", given, results, pattern, scale, workspace)
     small = choice.forecast.rounds == 1 and choice.bytes <= LEAST_ROOM
     return module.run if small and module.only_launches else None
@@ -257,8 +259,6 @@ def card_of(device: Any) -> cards.Card:
     """The card of a device, with the rates that forecasts need; on the CPU that of a plan."""
     if device.type != "cuda":
         return cards.card(CARD)
-    import torch
-
     return cards.of_device(torch.cuda.get_device_properties(device))
 
 
