@@ -64,7 +64,7 @@ class Cell:
 
 
 def calibrating() -> list[Shape]:
-    """Attentions to calibrate a card with: long and short, even and odd, few blocks and many, masked or not, decoding."""
+    """Attentions to calibrate a card with: long and short, even and odd, few blocks and many, masked or not."""
     made = []
     for d in (64, 128, 256, 512):
         long = 8192 if d <= 128 else 4096
