@@ -306,6 +306,7 @@ class Jit:
             for head in range(grid[1]):
                 for program in range(grid[0]):
                     LANGUAGE.programs, BLOCK = (program, head), Block(CHANCE)
+                    LANGUAGE.grid = grid
                     self.function(*given)
 
         return launch
@@ -329,6 +330,8 @@ GLUON: Any = SimpleNamespace(
     constexpr=lambda x: x,
     static_range=range,
     program_id=LANGUAGE.program_id,
+    num_programs=lambda axis: LANGUAGE.grid[axis],
+    cast=LANGUAGE.cast,
     arange=lambda start, stop, layout: LANGUAGE.arange(start, stop),
     full=lambda shape, value, dtype, layout: LANGUAGE.full(shape, value, dtype),
     zeros=lambda shape, dtype, layout: LANGUAGE.full(shape, 0.0, dtype),

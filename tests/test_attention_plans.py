@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 
@@ -87,6 +88,38 @@ def test_a_limit_chooses_few_kernels_for_many_lengths() -> None:
         assert made.bytes <= ROOM
         tilings.add(made.forecast.tiling)
     assert len(tilings) <= 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heads", [2, 16])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("d", [64, 128, 256])
+def test_few_kernels_serve_all_lengths(d: int, causal: bool, heads: int) -> None:
+    """At most 8 sources for each pass; those of powers of two, and of these less one, serve 50 lengths drawn by a seed.
+
+    Sources for lengths that tiles divide know that 16 divides them, too; other sources are for any number.
+    """
+    drawn = random.Random(25).choices(range(17, 16384), k=50)
+    for way in ("forward", "backward"):
+
+        def sources(lengths: list[int], way: str = way) -> set[tuple[Tiling, bool]]:
+            made = (
+                chosen(
+                    way,
+                    (("n_q", n), ("n_k", n), ("d_k", d), ("d_v", d)),
+                    heads,
+                    "bfloat16",
+                    limits(None, causal, "start", 1),
+                    ROOM,
+                    cards.card("H200"),
+                )
+                for n in lengths
+            )
+            return {(each.forecast.tiling, each.even) for each in made}
+
+        seen = sources([2**bits - less for bits in range(5, 15) for less in (0, 1)])
+        assert len(seen) <= 8
+        assert sources(drawn) <= seen
 
 
 def test_windows() -> None:

@@ -56,9 +56,10 @@ def drawn(content: dict[str, Any], number: int, seed: int, top: float) -> list[d
         keys = queries if rng.random() < 0.5 else size(top)
         kv_heads = rng.choice([1, 1, 2])
         heads = kv_heads * (1 if name == "backward" else rng.choice([1, 1, 4]))
-        masked = queries <= keys and rng.random() < 0.3
+        masked = queries <= keys and rng.random() < 0.4
+        window = {"window": size(top)} if masked and queries == keys and rng.random() < 0.6 else {}
         sizes = {"queries": queries, "keys": keys, "d": size(8), "heads": heads, "kvHeads": kv_heads}
-        view = {**sizes, "masked": masked, "M": size(22)}
+        view = {**sizes, "masked": masked, **window, "M": size(22)}
         points.append({"problem": name, "schedule": schedule, "view": view})
     return points
 
@@ -72,6 +73,10 @@ def dims_of(point: dict[str, Any]) -> dict[str, int]:
     return {dim: {"n_q": view["queries"], "n_k": view["keys"]}.get(dim, view["d"]) for dim in rectangle.dims}
 
 
+def mask_of(view: dict[str, Any]) -> str:
+    return f"window:{view['window']}" if "window" in view else "causal"
+
+
 def counted(point: dict[str, Any]) -> Any:
     """What the page must say of a point, by `count`; None if M is too small, a sentence if it takes no mask."""
     view = point["view"]
@@ -80,7 +85,7 @@ def counted(point: dict[str, Any]) -> Any:
     try:
         row = ps.count(point["schedule"], **given)
         if view["masked"]:
-            row = ps.count(point["schedule"], mask="causal", **{**given, "blocks": dict(row.blocks)})
+            row = ps.count(point["schedule"], mask=mask_of(view), **{**given, "blocks": dict(row.blocks)})
     except Infeasible:
         return None
     except UsageError as error:
@@ -93,7 +98,7 @@ def bound_of(point: dict[str, Any]) -> tuple[int, int]:
     """The lower bound on all heads at a point, by `bounds`, and the number of problems that it is the sum of."""
     view = point["view"]
     shared = {"kv_heads": view["kvHeads"]} if point["problem"] != "backward" else {}
-    mask = {"mask": "causal"} if view["masked"] else {}
+    mask = {"mask": mask_of(view)} if view["masked"] else {}
     bounds = ps.bounds(point["problem"], M=view["M"], heads=view["heads"], **shared, **mask, **dims_of(point))
     return bounds.best.value * bounds.times, bounds.times
 
@@ -181,6 +186,14 @@ def test_the_page_answers_offline_on_a_desk_and_on_a_phone(look: dict[str, int],
     tab.select_option("#card", "H100")
     assert "M=116224" in tab.evaluate("location.hash")
     assert "H100: a block's shared memory" in tab.inner_html("#chart")
+    tab.select_option("#mask", "window")
+    tab.fill("#window", "100")
+    finished()
+    windowed = ps.compare("forward", n=512, d=32, M=116_224, heads=8, kv_heads=2, mask="window:100")
+    assert "mask=window&window=100" in tab.evaluate("location.hash").replace("%3A", ":")
+    assert "--mask window:100" in tab.inner_text("#one-facts")
+    assert any(f"{row.io * 2:,}" in tab.inner_text("#rows") for row in windowed.rows)
+    tab.select_option("#mask", "")
     tab.fill("#queries", "0.5")
     assert tab.inner_text("#wrong") == "queries: a whole number, 1 or more; 64k, 1M and 2^20 are understood."
     tab.fill("#queries", "2^8")

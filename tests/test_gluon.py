@@ -27,17 +27,21 @@ def source(
     mask: str | None = None,
     stages: int = 2,
     scale: float = 0.5,
+    persistent: bool = False,
 ) -> str:
     schedule, band = get(name).in_dims(dims), masks.of(mask)
-    return gluon(schedule.under(band), {**dims, **blocks}, "float16", band, scale=scale, stages=stages).text
+    ring: dict[str, Any] = {"stages": stages, "persistent": persistent}
+    return gluon(schedule.under(band), {**dims, **blocks}, "float16", band, scale=scale, **ring).text
 
 
-def run(name: str, dims: dict[str, int], blocks: dict[str, int], mask: str | None, stages: int, seed: int) -> None:
+def run(
+    name: str, dims: dict[str, int], blocks: dict[str, int], mask: str | None, stages: int, seed: int, again: bool
+) -> None:
     schedule, band, scale, heads = get(name).in_dims(dims), masks.of(mask), 0.5, 2
     arguments: dict[str, Any] = {"M": 10**9, "mask": band, **dims}
     counted = ps.count(name, blocks=blocks, **arguments)
     allowed = None if band is None else band.allowed(*schedule.problem.grid(dims))
-    text = source(name, dims, blocks, mask, stages, scale)
+    text = source(name, dims, blocks, mask, stages, scale, again)
     many = [schedule.problem.random_inputs(counted.dims, seed + head, schedule.kept, allowed) for head in range(heads)]
     order = [tensor for tensor in schedule.program.tensors if tensor in schedule.program.inputs]
     inputs = {tensor: np.stack([one[tensor] for one in many]) for tensor in order}
@@ -87,34 +91,44 @@ def test_drawn_kernels_move_the_words_of_the_count_give_the_reference_and_have_n
     name: str, seed: int, data: st.DataObject
 ) -> None:
     dims, blocks, mask, stages = drawn(data, name)
-    run(name, dims, blocks, mask, stages, seed)
+    run(name, dims, blocks, mask, stages, seed, mask is None and data.draw(st.booleans()))
 
 
 @pytest.mark.parametrize("mask", [None, "causal"])
 @pytest.mark.parametrize("name", [FORWARD, BACKWARD])
 def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race(name: str, mask: str | None) -> None:
     blocks = {"B_r": 128, "B_c": 32} if name == FORWARD else {"B_r": 64, "b_c": 16, "B_c": 128, "b_r": 32}
-    run(name, {"n_q": 70, "n_k": 101, "d_k": 24, "d_v": 24}, blocks, mask, 2, 7)
+    run(name, {"n_q": 70, "n_k": 101, "d_k": 24, "d_v": 24}, blocks, mask, 2, 7, mask is None)
+
+
+def test_a_query_without_a_key_is_refused_at_the_call() -> None:
+    text = source(FORWARD, {"n_q": 64, "n_k": 64, "d_k": 16, "d_v": 16}, {"B_r": 64, "B_c": 16}, "causal")
+    long, short = (np.zeros((1, n, 16)) for n in (128, 64))
+    with pytest.raises(ValueError, match="a key for each query"):
+        gluon_interpreter.run(text, {"Q": long, "K": short, "V": short}, "float16", (128, 64), 1)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("mbarrier.wait(K_j_full.index(slot), phase)", "pass"), "may not have arrived"),
+        (("mbarrier.wait(K_j_full.index(slot), phase)", "pass"), "may not have arrived|never filled"),
         (("mbarrier.wait(V_j_free.index(slot), phase ^ 1)", "pass"), "is filled|nobody read|may not have"),
         (("warpgroup_mma_wait(1, deps=(P,))", "P"), "before its product has ended"),
         (("mbarrier.arrive(K_j_free.index(slot), count=1)", "pass"), "all roles wait"),
         (("mbarrier.expect(Q_i_full.index(0), ", "mbarrier.expect(Q_i_full.index(0), 2 * "), "all roles wait"),
+        (("mbarrier.wait(Q_i_free.index(0), turn & 1 ^ 1)", "pass"), "is filled|may not have|nobody read"),
         (("deps=(O_i, P_late)", "deps=(O_i, O_i)"), "not kept"),
     ],
 )
 def test_the_interpreter_finds_what_is_left_out(change: tuple[str, str], said: str) -> None:
     dims = {"n_q": 128, "n_k": 128, "d_k": 16, "d_v": 16}
-    text = source(FORWARD, dims, {"B_r": 128, "B_c": 16})
+    text = source(
+        FORWARD, dims, {"B_r": 128, "B_c": 16}, persistent=True
+    )  # four heads: one of three blocks has two tiles
     broken = text.replace(*change)
     assert broken != text
     inputs = get(FORWARD).in_dims(dims).problem.random_inputs(dims, 3, (), None)
-    given_ = {each: np.asarray(inputs[each])[None] for each in "QKV"}
+    given_ = {each: np.stack([np.asarray(inputs[each])] * 4) for each in "QKV"}
     with pytest.raises((AssertionError, TypeError), match=said):
         gluon_interpreter.run(broken, given_, "float16", (128, 128), 1)
 

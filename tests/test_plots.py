@@ -293,7 +293,9 @@ def test_no_line_crosses_the_text_at_a_crossing() -> None:
         for other, at in (("large-cache", 2**13), ("row-stationary", 900))
     ]
     found = SimpleNamespace(along="M", crossings=crossings, title="a title")
-    data: Any = SimpleNamespace(crossover=found, at=M, io=io, theta=[], lower=[3 * 10**9 // isqrt(m) for m in M])
+    data: Any = SimpleNamespace(
+        crossover=found, at=M, io=io, theta=[], lower=[3 * 10**9 // isqrt(m) for m in M], own=[]
+    )
     figure = Figure(figsize=(7.5, 5), layout="constrained")
     FigureCanvasAgg(figure)
     ax = io_over_M(data, figure.subplots())
@@ -419,6 +421,41 @@ def test_measured_traffic_is_told_apart_from_predicted() -> None:
     assert "bytes into the SMs: 0 of 1 the same" in labels
     with pytest.raises(UsageError, match="no run with a prediction"):
         measured([], ax)
+
+
+def test_two_measured_schedules_are_drawn_over_m() -> None:
+    """As lines what was counted, as marks what was measured; the runs of one size on one card alone."""
+    from typer.testing import CliRunner
+
+    from pebblesim.cli.main import app
+    from pebblesim.gpu.crossings import points
+    from pebblesim.gpu.results import load
+    from pebblesim.views.plots.measured import crossing
+
+    results = DOCS.parent / "benchmarks" / "gpu" / "crossover.jsonl"
+    names = ["small-cache", "flash"]
+    rows = [row for row in load(results) if row["dims"] == {"n": 512, "d": 64}]
+    figure = Figure()
+    crossing(points(rows, names), names, figure, "a title")
+    above, below = figure.axes
+    expected = {
+        (row["M"], row["total"]["predicted"]["words_read"] + row["total"]["predicted"]["words_written"]) for row in rows
+    }
+    assert {(int(M), int(words)) for line in above.lines for M, words in line.get_xydata()} == expected
+    assert {float(seconds) for line in below.lines for seconds in line.get_ydata()} == {row["seconds"] for row in rows}
+    assert above.get_title() == "a title"
+    with pytest.raises(UsageError, match="no M at which both small-cache and flash were measured"):
+        crossing([], names, Figure(), "")
+    for asked, says in (
+        (
+            ["--crossing", "small-cache,flash"],
+            "at one size on one card are needed; give -n and -d. There are: n = 512, d = 128 on",
+        ),
+        (["--crossing", "small-cache"], "it takes two schedules"),
+        (["-n", "512"], "sizes choose runs for --crossing"),
+    ):
+        result = CliRunner().invoke(app, ["plot", "measured", str(results), *asked, "-o", "x.png"])
+        assert result.exit_code != 0 and says in f"{result.output}{result.exception}", result
 
 
 @pytest.mark.parametrize("suffix", MAGIC)

@@ -144,3 +144,16 @@ def test_text_goes_on_in_the_next_line_further_in(
 )
 def test_what_is_divided_by_stands_in_brackets_if_it_has_several_factors(expression: str, text: str) -> None:
     assert written(parse(expression)) == text
+
+
+@pytest.mark.parametrize(
+    "expression, text",
+    [
+        ("-n/(M*d)", "−n/(Md)"),
+        ("-B*floor(n/B)", "−B⌊n/B⌋"),
+        ("-2*n/(M*d) - n**2", "−n² − 2n/(Md)"),
+        ("Max(-n, -2*d)", "max(−2d, −n)"),
+    ],
+)
+def test_a_negative_product_begins_with_its_sign_alone(expression: str, text: str) -> None:
+    assert written(parse(expression)) == text

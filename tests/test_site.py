@@ -4,6 +4,7 @@ import inspect
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,3 +69,32 @@ def test_what_is_broken_on_purpose_still_stands_in_the_source() -> None:
     assert all(broken["Mutated"](each).source for each in mutations)
     page = (ROOT / "docs" / "mutations.md").read_text(encoding="utf-8")
     assert [each.what for each in mutations if f"| {each.what} |" not in page] == []
+
+
+WORKER = """
+addEventListener("message", ({ data }) => postMessage(2 * data));
+"""
+PAGE_OF_WORKER = """<!doctype html><body><script src="iframe-worker.js"></script><script>
+const worker = new Worker(new URL("worker.js", location));
+worker.addEventListener("message", ({ data }) => (document.title += ` ${data}`));
+worker.postMessage(3);
+worker.postMessage(4);
+</script></body>"""
+
+
+def test_search_takes_the_worker_of_this_checkout() -> None:
+    """Without a polyfill of this name the theme would fetch one from another site, and have no search without it."""
+    assert "polyfills: [iframe-worker.js]" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert (ROOT / "docs" / "iframe-worker.js").is_file()
+
+
+@pytest.mark.slow
+def test_a_page_from_disk_has_a_worker(browser: Any, tmp_path: Path) -> None:
+    for name, text in (("worker.js", WORKER), ("page.html", PAGE_OF_WORKER)):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "iframe-worker.js").write_text((ROOT / "docs" / "iframe-worker.js").read_text(encoding="utf-8"))
+    context = browser.new_context(offline=True)
+    tab = context.new_page()
+    tab.goto((tmp_path / "page.html").as_uri())
+    tab.wait_for_function("document.title === '6 8'")
+    context.close()

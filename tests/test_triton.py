@@ -20,9 +20,10 @@ import pebblesim as ps
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.tables import moved_words, workspace
 from pebblesim.gpu.emit.triton import triton
-from pebblesim.gpu.race import PROBLEM, Track, fits, source_of
+from pebblesim.gpu.emit.words import of_launch
+from pebblesim.gpu.race import Track, fits, source_of
 from pebblesim.gpu.results import Row, load
-from pebblesim.gpu.tiles import TILINGS, Tiling
+from pebblesim.gpu.tiles import PROBLEM, TILINGS, Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, get
@@ -399,3 +400,27 @@ def test_traffic_to_memory_is_predicted_as_the_document_says() -> None:
         for what, most in (("hbm_read", 0.0445), ("hbm_written", 0.0249)):
             if row["measured"][what] > 1e8:
                 assert abs(row["predicted"][what] / row["measured"][what] - 1) < most, (row["schedule"], row["dims"])
+
+
+def test_launches_under_a_mask_have_the_settings_of_their_phase() -> None:
+    """Where a mask leaves rows without a pair, a phase has several launches, and each has a number behind its name."""
+    settings = {"dK, dV": (4, 3), "merge 2": (1, 1)}
+    assert of_launch(settings, "dK, dV", (8, 2)) == (4, 3)
+    assert of_launch(settings, "dK, dV 1", (8, 2)) == of_launch(settings, "dK, dV 12", (8, 2)) == (4, 3)
+    assert of_launch(settings, "merge 2", (8, 2)) == (1, 1)  # its own come first
+    assert of_launch(settings, "merge 1", (8, 2)) == of_launch(settings, "dK, dV more", (8, 2)) == (8, 2)
+    name, apart = "flash-decoding-blocked", {"merge": (8, 5)}
+    sizes = {"n": 32, "d": 16} | dict.fromkeys(get(name).blocks, 16)
+    text = triton(get(name).masked, sizes, mask=masks.of("causal"), warps=4, stages=2, apart=apart).text
+    launched = re.findall(r"^ +(\w+)\[.*num_warps=(\d+), num_stages=(\d+)", text, re.M)
+    assert {(phase.split("_")[0], *own) for phase, *own in launched} == {("splits", "4", "2"), ("merge", "8", "5")}
+
+
+def test_a_merge_goes_over_many_copies_at_once() -> None:
+    """Its loops have a step for 64 splits of 16 keys; where a tile of one copy is large, they go one by one."""
+    schedule = get("flash-decoding-blocked").in_dims({"n_q": 16, "n_k": 64, "d_k": 16, "d_v": 16})
+    sizes = {"n_q": 16, "n_k": 64, "d_k": 16, "d_v": 16, "B_r": 16, "S": 16, "c": 16, "e": 16}
+    assert triton(schedule.program, sizes).text.count("range(0, n_k // 16, 64)") == 1
+    assert triton(schedule.program, sizes).text.count("range(0, n_k // 16, 32)") == 1
+    sizes |= {"B_r": 256, "n_q": 256, "e": 64, "d_v": 64}
+    assert "num_stages=" in triton(schedule.program, sizes).text.split("def merge")[1].split("def run")[0]

@@ -207,6 +207,9 @@ LANGUAGE: Any = SimpleNamespace(
 )
 
 
+CUDA = SimpleNamespace(get_device_properties=lambda device: SimpleNamespace(multi_processor_count=3))
+
+
 @contextmanager
 def _modules(**stand_ins: Any) -> Any:
     before = {name: sys.modules.get(name) for name in stand_ins}
@@ -261,7 +264,7 @@ def run(
 
     module = ModuleType("kernels")
     triton = SimpleNamespace(jit=_kernel, language=LANGUAGE, cdiv=lambda x, y: -(-x // y))
-    modules = {"torch": SimpleNamespace(empty=empty, **TYPES), "triton": triton, "triton.language": LANGUAGE}
+    modules = {"torch": SimpleNamespace(empty=empty, cuda=CUDA, **TYPES), "triton": triton, "triton.language": LANGUAGE}
     with _modules(**modules, **(others or {})):
         exec(compile(text, "kernels", "exec"), module.__dict__)
         given = [Array(x, _type(x, dtype), (strides or {}).get(name)) for name, x in inputs.items()]

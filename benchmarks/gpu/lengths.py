@@ -28,7 +28,7 @@ ALL = Pattern()
 
 @dataclass(frozen=True)
 class Task:
-    """An attention of heads of keys, of which each has `shared` query heads."""
+    """An attention of heads of keys, each with `shared` query heads; `latent`: values are a part of the keys."""
 
     n_q: int
     n_k: int
@@ -37,6 +37,7 @@ class Task:
     heads: int
     pattern: Pattern = ALL
     backward: bool = True
+    latent: bool = False
 
     @property
     def pairs(self) -> int:
@@ -48,16 +49,18 @@ class Task:
         """A call of each pass."""
         import torch
 
-        def normal(rows: int, width: int) -> Any:
-            return torch.randn(self.heads, rows, width, device="cuda", dtype=torch.bfloat16)
+        def normal(heads: int, n: int, width: int) -> Any:
+            return torch.randn(1, heads, n, width, device="cuda", dtype=torch.bfloat16)
 
-        rows, scale = self.n_q * self.pattern.shared, self.d_k**-0.5
-        given = {"Q": normal(rows, self.d_k), "K": normal(self.n_k, self.d_k), "V": normal(self.n_k, self.d_v)}
-        found = {"forward": lambda: compute("forward", given, self.pattern, scale, NO_LIMIT)}
+        queries, scale = self.heads * self.pattern.shared, self.d_k**-0.5
+        Q, K = normal(queries, self.n_q, self.d_k), normal(self.heads, self.n_k, self.d_k)
+        V = K[..., : self.d_v] if self.latent else normal(self.heads, self.n_k, self.d_v)
+        given, O = {"Q": Q, "K": K, "V": V}, normal(queries, self.n_q, self.d_v)
+        found = {"forward": lambda: compute("forward", given, {"O": O}, self.pattern, scale, NO_LIMIT)}
         if self.backward:
-            made = found["forward"]()
-            kept = given | {"dO": normal(rows, self.d_v), "O": made["O"], "L": made["L"]}
-            found["backward"] = lambda: compute("backward", kept, self.pattern, scale, NO_LIMIT)
+            kept = given | {"dO": normal(queries, self.n_q, self.d_v), "O": O, "L": found["forward"]()}
+            made = {f"d{name}": torch.empty_like(each) for name, each in given.items()}
+            found["backward"] = lambda: compute("backward", kept, made, self.pattern, scale, NO_LIMIT)
         return found
 
     def seconds(self, sets: int = 1) -> dict[str, float]:
@@ -107,10 +110,11 @@ def lengths() -> Iterator[tuple[Task, Task]]:
 
 def odd() -> Iterator[dict[str, Any]]:
     for own, whole in lengths():
-        pairs = [(own.rates(), whole.rates()) for _ in range(2)]
-        ratios = {way: median(a[way] / b[way] for a, b in pairs) for way in pairs[0][0]}
-        causal = own.pattern.masked
-        yield {"n": own.n_q, "d": own.d_k, "heads": own.heads, "causal": causal, **ratios, "tflops": pairs[0]}
+        rates, of_whole = own.rates(), whole.rates()
+        ratios = {way: rates[way] / of_whole[way] for way in rates}
+        seconds = {way: own.pairs / whole.pairs / ratio for way, ratio in ratios.items()}
+        facts = {"n": own.n_q, "d": own.d_k, "heads": own.heads, "causal": own.pattern.masked}
+        yield {**facts, **ratios, "seconds": seconds, "tflops": [rates, of_whole]}
 
 
 DECODING = [Task(1, n, 128, 128, 8, Pattern(shared=4), False) for n in (32768, 8192, 131072)]
@@ -125,14 +129,16 @@ def decoding() -> Iterator[dict[str, Any]]:
 
 
 ON_ONE = [
-    Task(n_q, n_k, 576, 512, batch, Pattern(shared=128), False) for batch, n_q, n_k in ((64, 1, 8192), (1, 2048, 2048))
+    Task(n_q, n_k, 576, 512, batch, Pattern(shared=128), False, latent)
+    for batch, n_q, n_k, latent in ((64, 1, 8192, False), (64, 1, 8192, True), (1, 2048, 2048, False))
 ]
 
 
 def on_one_head() -> Iterator[dict[str, Any]]:
     """128 heads on one, with keys of 576 and values of 512."""
     for task in ON_ONE:
-        yield {"batch": task.heads, "n_q": task.n_q, "n_k": task.n_k, "tflops": task.rates()["forward"]}
+        sizes = {"batch": task.heads, "n_q": task.n_q, "n_k": task.n_k, "latent": task.latent}
+        yield {**sizes, "tflops": task.rates()["forward"]}
 
 
 WINDOWS = [Task(n, n, 256, 256, 8, limits((1023, 0), False, "end", 2)) for n in (8192, 16384)]
@@ -148,9 +154,11 @@ EVEN = [Task(n, n, d, d, TOKENS // n, backward=True) for d in (64, 128, 256, 512
 
 
 def even() -> Iterator[dict[str, Any]]:
-    """Powers of two."""
+    """Powers of two; the median of three."""
     for task in EVEN:
-        yield {"n": task.n_q, "d": task.d_k, "heads": task.heads, "tflops": task.rates()}
+        several = [task.rates() for _ in range(3)]
+        rates = {way: median(each[way] for each in several) for way in several[0]}
+        yield {"n": task.n_q, "d": task.d_k, "heads": task.heads, "tflops": rates}
 
 
 def compiled() -> int:

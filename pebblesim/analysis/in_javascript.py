@@ -32,9 +32,9 @@ def exported(schedule: Schedule) -> dict[str, Any] | None:
     """Return a schedule as plain data; None if its blocks are chosen by a search of all sizes.
 
     Returns:
-        "words": the words moved; "masked": the same under a causal mask, None if it takes no mask; "parts": for each
-        part whose blocks are chosen together its `groups` of blocks, the dimensions that each block `cuts`, its
-        `words`, and bounds `least` and `most` on its cache; "program": its loops, for the exact cache.
+        "words": the words moved; "masked": the same under a causal mask or a window, None if it takes none; "parts":
+        for each part whose blocks are chosen together its `groups` of blocks, the dimensions that each block `cuts`,
+        its `words`, and bounds `least` and `most` on its cache; "program": its loops, for the exact cache.
     """
     program, dims = schedule.program, dict.fromkeys(schedule.program.dims, SAMPLE)
     words = _words(Words(program.phases, dims, None))
@@ -62,7 +62,7 @@ def exported(schedule: Schedule) -> dict[str, Any] | None:
 
 
 def _masked(schedule: Schedule) -> str | None:
-    """Return the words under a causal mask that leaves each query and each key a pair; None if it takes no mask."""
+    """Return the words under a mask that leaves each query and each key a pair; None if the schedule takes no mask."""
     from pebblesim.language.masks import of
 
     if not schedule.maskable:

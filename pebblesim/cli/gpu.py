@@ -115,6 +115,10 @@ def emit(
             metavar="S",
         ),
     ] = None,
+    persistent: Annotated[
+        bool,
+        typer.Option("--persistent", help="For gluon: as many blocks as multiprocessors, each with several tiles."),
+    ] = False,
     workers: Workers = 1,
     threads: Threads = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the source to.")] = None,
@@ -124,8 +128,8 @@ def emit(
     from pebblesim.launches.sectors import moved
 
     if target in ("triton", "gluon"):
-        write = _in_triton if target == "triton" else _in_gluon
-        write(schedule, sizes, cache, blocks, mask, scale, output, as_json, (warps, stages))
+        write, launched = (_in_triton, warps) if target == "triton" else (_in_gluon, persistent)
+        write(schedule, sizes, cache, blocks, mask, scale, output, as_json, (launched, stages))
         return
     if target != "cuda":
         raise UnknownName("target", target, ("cuda", "triton", "gluon"))
@@ -201,7 +205,7 @@ def _in_gluon(
     from pebblesim.gpu.emit.gluon_tiles import tiles_of
     from pebblesim.language import masks
 
-    dtype, band, rule, _, stages = dtype_of(cache.dtype or "bfloat16"), masks.of(mask), blocks.rule, *launched
+    dtype, band, rule, persistent, stages = dtype_of(cache.dtype or "bfloat16"), masks.of(mask), blocks.rule, *launched
     apart: Mapping[str, int] = {}
     if isinstance(rule, str):
         tiles = tiles_of(schedule, sizes.dims)
@@ -210,7 +214,8 @@ def _in_gluon(
     counted = count(schedule, blocks=rule, **arguments)
     program, factor = _scaled_program(schedule, counted.dims, band, scale)
     sizes_of_all = {**counted.dims, **counted.blocks}
-    source = gluon(program, sizes_of_all, dtype, band, scale=factor, stages=stages or 2, apart=apart)
+    ring: dict[str, Any] = {"stages": stages or 2, "apart": apart, "persistent": bool(persistent)}
+    source = gluon(program, sizes_of_all, dtype, band, scale=factor, **ring)
     _give(source, counted, dtype, output, as_json)
 
 
@@ -243,13 +248,18 @@ def calibrate(
         Path | None,
         typer.Option("--output", "-o", help="File of the card; by default in your configuration, where it is found."),
     ] = None,
+    rows: Annotated[
+        Path | None, typer.Option("--rows", help="File of JSON lines for all measured kernels.", metavar="FILE")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure this GPU in a few minutes, for forecasts of our kernels: bandwidths, matrix units, launches, waiting."""
-    from pebblesim.gpu.calibrate.calibrate import calibrate as run
+    from pebblesim.gpu.calibrate.calibrate import calibrate as run, save
 
     with _bars() as told:
         made, path = run(output, told)
+    if rows:
+        save((*made.rows, *made.failed), rows)
     if as_json:
         print_json(made.to_dict() | {"file": str(path)})
         return

@@ -197,7 +197,13 @@ def measured(
     results: Annotated[list[Path], typer.Argument(help="Results of `pebblesim gpu measure`, .jsonl.")],
     *,
     crossing: Annotated[
-        str, typer.Option("--crossing", help="Draw words and times of two schedules over M: A,B.", metavar="A,B")
+        str,
+        typer.Option(
+            "--crossing",
+            help="Draw words and times of two schedules over M: A,B.",
+            metavar="A,B",
+            autocompletion=one_of(schedules),
+        ),
     ] = "",
     sizes: Sizes,
     output: Picture = ...,  # type: ignore[assignment]

@@ -16,6 +16,9 @@ from pebblesim.gpu.emit.words import LEAST_SIDE, of_launch
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import get
 
+PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
+"""The problem that the kernels of each pass solve."""
+
 
 @dataclass(frozen=True)
 class Tiling:
@@ -70,12 +73,13 @@ def _two_pass(
 
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     "forward": (
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 128)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, {"flash2-forward": (4, 3, 128)}, (1, 64)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 512)),
-        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 512, "c": 64, "e": 32}, 4, 2),
-        Tiling("flash-decoding-blocked", {"B_r": 64, "S": 256, "c": 64, "e": 64}, 4, 3),
-        Tiling("flash-decoding-blocked", {"B_r": 128, "S": 256, "c": 64, "e": 64}, 8, 3),
+        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 512, "c": 64, "e": 16}, 4, 2, {"merge": (8, 2)}),
+        Tiling("flash-decoding-blocked", {"B_r": 64, "S": 256, "c": 64, "e": 64}, 4, 3, widths=(1, 512)),
+        Tiling("flash-decoding-blocked", {"B_r": 128, "S": 256, "c": 64, "e": 64}, 8, 3, widths=(1, 512)),
         *_small_cache("small-cache-forward-blocked"),
         *_small_cache("scores-stored-blocked")[:3],
         Tiling(
@@ -102,8 +106,10 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 """For each problem, the kernels that are forecast and raced."""
 
 
-def _small_room(schedule: str) -> tuple[Tiling, ...]:
-    return tuple(Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, stages) for stages in (3, 2))
+def _small_room(schedule: str, apart: str = "") -> tuple[Tiling, ...]:
+    """Three stages, or two; the launch `apart` spills registers with two."""
+    own = {apart: (8, 3)} if apart else {}
+    return tuple(Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, stages, own) for stages in (3, 2))
 
 
 def _two_pass_small(
@@ -124,12 +130,12 @@ SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 3, widths=(65, 128)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 2, widths=(129, 256)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 16}, 4, 2, widths=(129, 256)),
-        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 512, "c": 32, "e": 32}, 4, 2),
-        *_small_room("small-cache-forward-blocked"),
+        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 256, "c": 32, "e": 16}, 4, 2, {"merge": (8, 2)}),
+        *_small_room("small-cache-forward-blocked", "O"),
         *_small_room("scores-stored-blocked"),
     ),
     "backward-qkv": (
-        *_small_room("small-cache-backward-blocked"),
+        *_small_room("small-cache-backward-blocked", "dQ"),
         _two_pass_small((128, 64, 64, 64), 8, (4, 2), (1, 64)),
         _two_pass_small((64, 64, 64, 64), 4, (4, 2), (1, 64)),
         _two_pass_small((128, 32, 64, 32), 8, (4, 2), (65, 128)),

@@ -37,6 +37,7 @@ def gluon(
     scale: float | None = None,
     stages: int = 2,
     apart: Mapping[str, int] | None = None,
+    persistent: bool = False,
 ) -> Source:
     """Write the Gluon source of a program, for cards with compute capability 9.0.
 
@@ -49,6 +50,7 @@ def gluon(
         scale: factor of the scores, which the schedules omit: each product with Q or K is multiplied by it.
         stages: slots of a ring.
         apart: those of launches that have others, by the name of the launch.
+        persistent: as many blocks as multiprocessors, each with several tiles of the grid; not under a mask.
 
     Raises:
         UsageError: the program, or these sizes, are none that this reading writes.
@@ -64,6 +66,8 @@ def gluon(
         raise refused(program, f"mask {mask} is not causal")
     if mask is not None and mask.empty(program.grid(sizes), 1, 0).any():
         raise refused(program, f"mask {mask} leaves some queries without a key")
+    if mask is not None and persistent:
+        raise refused(program, "persistent blocks take tiles that are alike, and those under a mask are not")
     if far_away(program, sizes):
         raise refused(program, "a head has 2³¹ words or more")
     check_alike(program)
@@ -72,18 +76,23 @@ def gluon(
     own = apart or {}
 
     def written(setting: Any, launch: Launch, name: str) -> Writes:
-        return writer(setting, launch, name, slots_of(launch, own, stages))
+        return writer(setting, launch, name, slots_of(launch, own, stages), persistent)
 
     return module(setting, made, written, {}, (8, 3), IMPORTS, partial(_shared, dtype))
 
 
 def plans(
-    program: ir.Program, sizes: ir.Sizes, dtype: str, stages: int = 2, apart: Mapping[str, int] | None = None
+    program: ir.Program,
+    sizes: ir.Sizes,
+    dtype: str,
+    stages: int = 2,
+    apart: Mapping[str, int] | None = None,
+    persistent: bool = False,
 ) -> dict[str, Plan]:
     """Return the plans of the launches with products, by the name of the launch."""
     made = [launch for launch in launches(program, masked=True, repeated=True) if not for_no_pair(launch)]
     return {
-        launch.name: plan(program, launch, sizes, dtype, slots_of(launch, apart or {}, stages))
+        launch.name: plan(program, launch, sizes, dtype, slots_of(launch, apart or {}, stages), persistent)
         for launch in made
         if launch.kind != "fill" and multiplies(launch)
     }

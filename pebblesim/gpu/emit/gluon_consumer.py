@@ -55,10 +55,10 @@ class Consumer(Rows):
     def text(self) -> str:
         """The source of what a warpgroup does."""
         plan, self._lines = self._plan, []
-        own, number = plan.own, self.number
-        self._say(1, f"part = {number} * {plan.warpgroups} + w  # these {ROWS} rows of tile {number}")
-        self._named(own, 1, "part", "")
-        self._body(self._launch.block, 1)
+        own, number, depth = plan.own, self.number, self.depth
+        self._say(depth, f"part = {number} * {plan.warpgroups} + w  # these {ROWS} rows of tile {number}")
+        self._named(own, depth, "part", "")
+        self._body(self._launch.block, depth)
         text = "\n".join(self._lines)
         kept = [line for line in self._lines if not _unused(line, text)]
         return "\n".join(kept)
@@ -67,12 +67,34 @@ class Consumer(Rows):
         """The lines that every role begins with: the head, the number of the block, the limits of a mask."""
         self._lines = []
         number = self.number
+        if self._plan.persistent:
+            self._say(1, f"tiles = {self._count(self._plan.own)}")
+            self._say(1, "for tile in range(tl.program_id(0), tiles * heads, tl.num_programs(0)):")
+            self._say(2, f"head, {number}, turn = tile // tiles, tile % tiles, tile // tl.num_programs(0)")
+            self._say(2, f"filled = turn * ({self.limits()[1]})  # slots of each ring before this tile")
+            return self._lines
         self._say(1, f"head, {number} = tl.program_id(1), tl.program_id(0)")
         self._opening()
         loop = self._launch.grid[0]
         if longest_last(self._launch, loop, self._mask):
             self._say(1, f"{number} = {self._count(loop.range)} - 1 - {number}  # the longest first")
         return self._lines
+
+    @property
+    def depth(self) -> int:
+        """The depth of a tile's statements."""
+        return 2 if self._plan.persistent else 1
+
+    @property
+    def turn(self) -> str:
+        """The phase of the barriers of what stays."""
+        return "turn & 1" if self._plan.persistent else "0"
+
+    def slot(self, number: str) -> str:
+        """The slot of a ring, and the phase of its barriers, for a tile that is streamed."""
+        (low, _), stages = self.limits(), self._plan.stages
+        turn = f"(filled + {number})" if self._plan.persistent else number if low == "0" else f"({number} - {low})"
+        return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
 
     @property
     def number(self) -> str:
@@ -93,7 +115,7 @@ class Consumer(Rows):
         if late:
             number = self._names.new(node.range.name)
             self._say(depth, f"{number} = {low}")
-            self._say(depth, "slot, phase = 0, 0")
+            self._say(depth, self.slot(number) if self._plan.persistent else "slot, phase = 0, 0")
             self._iteration(node, Piece(low, low), depth, number, False)
         else:
             for buffer in self._plan.buffers.values():
@@ -104,10 +126,11 @@ class Consumer(Rows):
             self._say(depth, f"for {number} in {piece.range}:")
             if late:
                 self._say(depth + 1, "last, last_phase = slot, phase")
-            turn = number if low == "0" else f"({number} - {low})"
-            stages = self._plan.stages
-            self._say(depth + 1, f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1")
+            self._say(depth + 1, self.slot(number))
             self._iteration(node, piece, depth + 1, number, late)
+        for buffer in self._plan.buffers.values():
+            if self._plan.persistent and not buffer.streamed:
+                self._say(depth, f"mbarrier.arrive({buffer.barrier}_free.index(0), count=1)")
         if late:
             self._say(depth, "last, last_phase = slot, phase")
             self._late = list(self._plan.late)
@@ -285,7 +308,8 @@ class Consumer(Rows):
         """Wait until a buffer, or the slot of a ring, is filled."""
         if buffer.barrier not in self._there:
             at = "last), last_phase" if self._of_before else "slot), phase"
-            self._say(depth, f"mbarrier.wait({buffer.barrier}_full.index({at if buffer.streamed else '0), 0'})")
+            at = at if buffer.streamed else f"0), {self.turn}"
+            self._say(depth, f"mbarrier.wait({buffer.barrier}_full.index({at})")
             self._there.add(buffer.barrier)
 
     def _waited_in_time(self, buffer: Buffer) -> bool:

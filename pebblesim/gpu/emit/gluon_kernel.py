@@ -8,6 +8,7 @@ before it fills a slot again.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from pebblesim.gpu.emit.gluon_consumer import Consumer
 from pebblesim.gpu.emit.gluon_plan import REGISTERS, ROWS, Buffer, Plan, multiplies, plan
@@ -23,10 +24,12 @@ LOADING_REGISTERS = 24
 class GluonKernel:
     """Writes the kernel of a launch with products."""
 
-    def __init__(self, setting: Setting, launch: Launch, name: str, stages: int) -> None:
+    def __init__(self, setting: Setting, launch: Launch, name: str, stages: int, persistent: bool) -> None:
         self._setting, self._launch, self._name = setting, launch, name
-        self._plan: Plan = plan(setting.program, launch, setting.sizes, setting.dtype, stages)
-        self._consumer = Consumer(setting, launch, name, self._plan)
+        self._plan: Plan = plan(setting.program, launch, setting.sizes, setting.dtype, stages, persistent)
+        here = {tensor: f"{tensor.name}_at" for tensor in setting.of}
+        self._consumer = Consumer(replace(setting, of=here), launch, name, self._plan)
+        self._numbers = (*setting.free, *["heads"] * self._plan.persistent)
         nodes = [node for node in ir.walk(launch.block) if isinstance(node, ir.Read | ir.Write | ir.Init)]
         self._described = {buffer.read.tensor: buffer for buffer in self._plan.buffers.values()}
         self._addresses = [
@@ -51,7 +54,7 @@ class GluonKernel:
         moved = (node for node in ir.walk(self._launch.block) if isinstance(node, ir.Read | ir.Write))
         tensors = tuple(node.tensor.name for node in moved)
         programs = blocks(self._launch, self._setting.sizes, 1)
-        return Kernel(self._name, self._launch, tuple(dict.fromkeys(tensors)), programs, ((), self._setting.free))
+        return Kernel(self._name, self._launch, tuple(dict.fromkeys(tensors)), programs, ((), self._numbers))
 
     @property
     def _tiles(self) -> list[str]:
@@ -60,7 +63,11 @@ class GluonKernel:
 
     def call(self, options: str) -> list[str]:
         """The lines that launch it. The warps of a block follow from its tiles."""
-        lines = []
+        lines, mask = [], self._setting.mask
+        queries, keys = map(self._setting.size, self._setting.program.pairs or ("", ""))
+        if mask is not None and queries != keys:  # else a block would wait for words that nobody loads
+            lines.append(f"    if {queries} > {keys}{f' * {mask.rows}' if mask.rows > 1 else ''}:")
+            lines.append('        raise ValueError("these kernels need a key for each query")')
         for tensor, buffer in self._described.items():
             asked = f"vectors_of({self._setting.of[tensor]}, {self._setting.size(tensor.shape[0])}, {buffer.rows})"
             if not buffer.vector:
@@ -68,9 +75,12 @@ class GluonKernel:
             lines.append(f"    {_tiles_of(buffer)} = {asked}")
         own = self._plan.own
         block, total = ROWS * self._plan.warpgroups, self._setting.size(own.dim)
-        count = f"triton.cdiv({total}, {block})"
-        arguments = ", ".join([*self._tiles, *self._addresses, *self._setting.free])
-        return [*lines, f"    {self._name}[({count}, heads)]({arguments}, num_warps=4)"]
+        grid = f"triton.cdiv({total}, {block}), heads"
+        if self._plan.persistent:
+            lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
+            grid = f"min(triton.cdiv({total}, {block}) * heads, most), 1"
+        arguments = ", ".join([*self._tiles, *self._addresses, *self._numbers])
+        return [*lines, f"    {self._name}[({grid})]({arguments}, num_warps=4)"]
 
     def text(self) -> str:
         """The source: what the warp that loads does, what a warpgroup does, and the kernel that starts them."""
@@ -87,50 +97,50 @@ class GluonKernel:
         for buffer in self._plan.buffers.values():
             names.append(buffer.name)
             if not buffer.vector:
-                names += [f"{buffer.name}_full", *[f"{buffer.name}_free"] * buffer.streamed]
+                names += [f"{buffer.name}_full", *[f"{buffer.name}_free"] * self._is_freed(buffer)]
         return names
 
+    def _is_freed(self, buffer: Buffer) -> bool:
+        return buffer.streamed or self._plan.persistent
+
     def _rows(self) -> str:
-        parameters = ", ".join(["w: gl.constexpr", *self._shared, *self._addresses, *self._setting.free])
+        parameters = ", ".join(["w: gl.constexpr", *self._shared, *self._addresses, *self._numbers])
         written = self._consumer.text()
         lines = ["@gluon.jit", f"def {self._name}_rows({parameters}):", *self._consumer.opening()]
-        for tensor in self._setting.of:
-            if self._setting.of[tensor] in self._addresses:
-                lengths = self._setting.lengths(tensor, True)
-                lines.append(f"    {self._setting.of[tensor]} += head.to(tl.int64) * {' * '.join(lengths)}")
+        for tensor, name in self._setting.of.items():
+            if name in self._addresses:
+                first = f"tl.cast(head, tl.int64) * {' * '.join(self._setting.lengths(tensor, True))}"
+                lines.append(f"{'    ' * self._consumer.depth}{tensor.name}_at = {name} + {first}")
         return "\n".join([*lines, written])
 
     def _loads(self) -> str:
-        parameters = ", ".join([*self._tiles, *self._shared, *self._setting.free])
-        low, high = self._consumer.limits()
-        loop, stages = self._plan.loop, self._plan.stages
-        lines = ["@gluon.jit", f"def {self._name}_loads({parameters}):", *self._consumer.opening()]
-        number = self._consumer.number
+        parameters = ", ".join([*self._tiles, *self._shared, *self._numbers])
+        (low, high), at = self._consumer.limits(), self._plan.loop.range.name
+        opening = ["@gluon.jit", f"def {self._name}_loads({parameters}):", *self._consumer.opening()]
+        number, turn, lines = self._consumer.number, self._consumer.turn, list[str]()
         for buffer in self._plan.buffers.values():
             if not buffer.streamed:
                 rows = f"({number} * {buffer.slots} + w) * {ROWS}"
                 each = buffer.slot_bytes(self._setting.dtype)
+                if self._plan.persistent:
+                    lines.append(f"    mbarrier.wait({buffer.barrier}_free.index(0), {turn} ^ 1)")
                 lines += [
                     f"    mbarrier.expect({buffer.barrier}_full.index(0), {each * buffer.slots})",
                     f"    for w in gl.static_range({buffer.slots}):",
                     f"        {_copied(buffer, rows, '0', 'w')}",
                 ]
-        at = loop.range.name
-        turn = at if low == "0" else f"({at} - {low})"
-        lines += [
-            f"    for {at} in range({f'{low}, {high}'.removeprefix('0, ')}):",
-            f"        slot, phase = {turn} % {stages}, {turn} // {stages} & 1",
-        ]
+        lines.append(f"    for {at} in range({f'{low}, {high}'.removeprefix('0, ')}):")
+        lines.append(f"        {self._consumer.slot(at)}")
         for ring in self._plan.rings:
             together = self._plan.together(ring)
             expected = sum(buffer.slot_bytes(self._setting.dtype) for buffer in together)
             lines.append(f"        mbarrier.wait({ring.barrier}_free.index(slot), phase ^ 1)")
             lines.append(f"        mbarrier.expect({ring.barrier}_full.index(slot), {expected})")
             lines += [f"        {_copied(each, f'{at} * {each.rows}', 'slot', 'slot')}" for each in together]
-        return "\n".join(lines)
+        return "\n".join([*opening, *("    " * (self._consumer.depth - 1) + line for line in lines)])
 
     def _start(self) -> str:
-        plan, free = self._plan, self._setting.free
+        plan, free = self._plan, self._numbers
         lines = ["@gluon.jit", f"def {self._name}({', '.join([*self._tiles, *self._addresses, *free])}):"]
         for buffer in plan.buffers.values():
             shape = f"[{buffer.slots}, 1, {buffer.rows}{'' if buffer.vector else f', {buffer.width}'}]"
@@ -142,8 +152,9 @@ class GluonKernel:
             if buffer.vector:
                 continue
             lines.append(f"    {buffer.name}_full = barriers({buffer.slots if buffer.streamed else 1}, 1)")
-            if buffer.streamed:
-                lines.append(f"    {buffer.name}_free = barriers({buffer.slots}, {plan.warpgroups})")
+            if self._is_freed(buffer):
+                slots = buffer.slots if buffer.streamed else 1
+                lines.append(f"    {buffer.name}_free = barriers({slots}, {plan.warpgroups})")
         shared = ", ".join(self._shared)
         rows = ", ".join([shared, *self._addresses, *free])
         loads = ", ".join([*self._tiles, shared, *free])
@@ -212,6 +223,8 @@ def tiles_of(tensor, rows, width):
     )
 
 
-def writer(setting: Setting, launch: Launch, name: str, stages: int) -> GluonKernel | Writer:
+def writer(setting: Setting, launch: Launch, name: str, stages: int, persistent: bool) -> GluonKernel | Writer:
     """Return the writer of a launch; a kernel without products is written as in the Triton reading."""
-    return GluonKernel(setting, launch, name, stages) if multiplies(launch) else Writer(setting, launch, name)
+    if multiplies(launch):
+        return GluonKernel(setting, launch, name, stages, persistent)
+    return Writer(setting, launch, name)

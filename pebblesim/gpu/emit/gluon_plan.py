@@ -88,6 +88,8 @@ class Plan:
         last: for each ring, the product that uses a slot last.
         warpgroups: how many have sums.
         stages: slots of a ring.
+        persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
+            the other: what the next one needs arrives while one ends.
     """
 
     own: ir.Range
@@ -97,6 +99,7 @@ class Plan:
     last: Mapping[Buffer, ir.Compute]
     warpgroups: int
     stages: int
+    persistent: bool
 
     @property
     def rings(self) -> list[Buffer]:
@@ -110,7 +113,7 @@ class Plan:
     def shared(self, dtype: str) -> int:
         """Bytes of shared memory: the slots, and a word of 8 bytes for each barrier."""
         owners = [buffer for buffer in self.buffers.values() if not buffer.vector]
-        barriers = sum(2 * buffer.slots if buffer.streamed else 1 for buffer in owners)
+        barriers = sum(2 * buffer.slots if buffer.streamed else 1 + self.persistent for buffer in owners)
         return sum(buffer.slots * buffer.slot_bytes(dtype) for buffer in self.buffers.values()) + 8 * barriers
 
 
@@ -128,7 +131,9 @@ def multiplies(launch: Launch) -> bool:
     return any(isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul) for node in ir.walk(launch.body))
 
 
-def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Plan:
+def plan(
+    program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stages: int, persistent: bool = False
+) -> Plan:
     """Find the plan of a launch with products.
 
     Raises:
@@ -148,7 +153,7 @@ def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stage
     late = _late(loop)
     if _held(launch, sizes, late) > MOST_HELD * REGISTERS[block // ROWS]:
         late = ()
-    return Plan(own, loop, buffers, late, _last_uses(loop, buffers, late), block // ROWS, stages)
+    return Plan(own, loop, buffers, late, _last_uses(loop, buffers, late), block // ROWS, stages, persistent)
 
 
 def _buffers(

@@ -28,11 +28,13 @@ class Strides:
         of: for each of them the names of its strides: from batch to batch, head to head, and row to row.
         shared: heads of queries that share keys.
         queries: the dimension of queries.
+        dense: of matrices whose rows follow one another, the words from row to row: constants take no registers.
     """
 
     of: Mapping[ir.Tensor, tuple[str, str, str]]
     shared: int
     queries: str
+    dense: Mapping[ir.Tensor, int]
 
     def names(self, tensors: Iterable[ir.Tensor]) -> list[str]:
         """Names of the strides of some tensors, in order."""
@@ -48,7 +50,7 @@ class Strides:
         several = self.several(tensor)
         heads = "own" if several == 1 else f"own * {several}"
         return [
-            f"{head}, {row} = {head} * {WORDS}, {row} * {WORDS}",
+            f"{head}, {row} = {head} * {WORDS}, {self.dense.get(tensor, f'{row} * {WORDS}')}",
             f"{pointer} += batch * {batch} * {WORDS} + {heads} * {head}",
         ]
 
@@ -75,7 +77,7 @@ class Strides:
         return f"    {', '.join(self.of[tensor])} = (each // {WORDS} for each in {pointer}.stride()[:3])"
 
 
-def strides(program: ir.Program, shared: int, names: Identifiers) -> Strides:
+def strides(program: ir.Program, sizes: ir.Sizes, shared: int, dense: bool, names: Identifiers) -> Strides:
     """The matrices with strides of their own: all that `run` is given or returns, but for sums in float32."""
     given = {*program.inputs, *program.outputs}
     of = {
@@ -83,4 +85,6 @@ def strides(program: ir.Program, shared: int, names: Identifiers) -> Strides:
         for name, tensor in program.tensors.items()
         if shared and name in given and len(tensor.shape) == 2 and not is_float32(program, tensor)
     }
-    return Strides(of, shared, program.tensors["Q"].shape[0] if of else "")  # type: ignore[arg-type]
+    queries = program.tensors["Q"].shape[0] if of else ""
+    alone = [tensor for tensor in of if shared == 1 or tensor.shape[0] != queries] if dense else []
+    return Strides(of, shared, queries, {tensor: tensor.sides(sizes)[1] for tensor in alone})  # type: ignore[arg-type]

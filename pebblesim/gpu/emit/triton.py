@@ -87,6 +87,7 @@ def triton(
     far: bool | None = None,
     softcap: float = 0.0,
     shared: int = 0,
+    dense: bool = False,
 ) -> Source:
     """Write the Triton source of a program.
 
@@ -105,6 +106,7 @@ def triton(
         shared: 0 for contiguous matrices (heads, rows, columns), all outputs made by `run`; else (batch, heads, n,
             columns) with strides of their own (see `strides`), where so many heads of queries share keys: `run` writes
             into its `results`, and every query sees a key, and every key is seen, unless ranges are read.
+        dense: the rows of each of these follow one another, but for several heads at a position.
 
     Raises:
         UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
@@ -127,7 +129,7 @@ def triton(
     made = launches(program, masked=True, repeated=True)
     if shared and not isinstance(mask, KeyRanges):
         made = [launch for launch in made if not for_no_pair(launch)]
-    setting = replace(setting_of(program, made, sizes, dtype, mask, scale, far, shared), softcap=softcap)
+    setting = replace(setting_of(program, made, sizes, dtype, mask, scale, far, (shared, dense)), softcap=softcap)
     return module(setting, made, Writer, apart or {}, (warps, stages))
 
 
@@ -221,7 +223,7 @@ def setting_of(
     mask: Band | None,
     scale: float | None,
     far: bool | None,
-    shared: int = 0,
+    own: tuple[int, bool] = (0, False),
 ) -> Setting:
     """The facts that the kernels of a program share."""
     free = free_dimensions(program, made)
@@ -238,7 +240,7 @@ def setting_of(
         even=all(sizes[dim] % side == 0 for dim, side in largest_tiles(made, free, sizes).items()),
         far=far_away(program, sizes) if far is None else far,
         logarithms={tensor for name, tensor in program.tensors.items() if name == LOGARITHM},
-        strides=strides(program, shared, names),
+        strides=strides(program, sizes, *own, names),
     )
 
 

@@ -4,7 +4,7 @@
 /** The sizes that a view stands for: H/G heads that share keys and values are one head with H/G times the queries. */
 function sizesOf(view, problem) {
   const R = problem.shared ? view.heads / view.kvHeads : 1;
-  return { n_q: view.queries * R, n_k: view.keys, d: view.d, d_k: view.d, d_v: view.d, R };
+  return { n_q: view.queries * R, n_k: view.keys, d: view.d, d_k: view.d, d_v: view.d, R, W: view.window ?? 0 };
 }
 
 /** The number of problems that share nothing. */
@@ -15,6 +15,8 @@ function refusal(view, problem) {
   const wrong = ["queries", "keys", "d", "heads", "kvHeads", "M"].find((name) => !(view[name] >= 1));
   if (wrong) return `${LABELS[wrong]}: a whole number, 1 or more; 64k, 1M and 2^20 are understood.`;
   if (view.heads % view.kvHeads) return `${view.heads} heads cannot share ${view.kvHeads} heads of keys and values evenly.`;
+  if (view.window !== undefined && !(view.window >= 1)) return "window: a whole number of keys, 1 or more.";
+  if (view.window && view.queries !== view.keys) return "The page counts a window for as many queries as keys; `pebblesim count --mask window:W` takes others.";
   if (view.masked && view.queries > view.keys) return "A causal mask is aligned at the end: it needs no more queries than keys.";
   if (Math.max(view.queries * (view.heads / view.kvHeads), view.keys) > 2 ** 24) return "The page counts up to 16M queries and keys; `pebblesim count` takes any size.";
   if (view.d > 2 ** 16) return "The page counts head dimensions up to 64k; `pebblesim count` takes any size.";
@@ -27,7 +29,8 @@ const LABELS = { queries: "queries", keys: "keys", d: "head dimension", heads: "
 function boundOf(problem, sizes, M, masked) {
   const shape = sizes.n_q === sizes.n_k ? "equal" : sizes.n_q < sizes.n_k ? "fewer" : "more";
   const s = asBig({ ...sizes, M }), positions = s.n_q / s.R;
-  Object.assign(s, { Z: s.R * (positions * s.n_k - (positions * (positions - 1n)) / 2n), r: s.n_q, c: s.n_k, tau: s.n_q });
+  const seen = s.W ? leastBig(s.W, s.n_k) : s.n_k, unseen = s.W ? seen : positions; // by the last position; positions that see fewer
+  Object.assign(s, { Z: s.R * (positions * seen - (unseen * (unseen - 1n)) / 2n), r: s.n_q, c: s.n_k, tau: s.n_q });
   let least = null;
   for (const [way, bounds] of Object.entries(problem.bounds[masked ? `${shape} masked` : shape])) {
     let best = null;

@@ -1,5 +1,5 @@
 "use strict";
-// Exact arithmetic: whole numbers of any length, quotients rounded up, square roots, and tiles under a causal mask.
+// Exact arithmetic: whole numbers of any length, quotients rounded up, square roots, and tiles under a mask.
 
 const upBig = (a, b) => (a > 0n ? (a + b - 1n) / b : -(-a / b));
 const downBig = (a, b) => -upBig(-a, b);
@@ -36,7 +36,7 @@ function floorSum(n, m, a, b) {
 
 /**
  * Σ height^p·width^q over the tiles of a x b that a causal mask leaves, aligned at the end; null is a whole side.
- * The s.R rows of a position are adjacent: R heads that share their keys.
+ * The s.R rows of a position are adjacent: R heads that share their keys. Each row of a window sees s.W keys, if any.
  */
 function causal(s, a, p, b, q) {
   const [rows, columns, R] = [s.n_q, s.n_k, s.R];
@@ -53,7 +53,16 @@ function causal(s, a, p, b, q) {
     const whole = mostBig(first, upBig(R * (b * (wide - 1n) - shift) + 1n, a) - 1n); // from here on all are seen
     sum = sum * b - (whole < full ? (full - whole) * (b * wide - columns) : 0n);
   }
-  return (p ? a : 1n) * sum + (p ? rows - full * a : 1n) * width(upBig(seen(rows), b));
+  return (p ? a : 1n) * sum + (p ? rows - full * a : 1n) * width(upBig(seen(rows), b)) - (s.W ? outside(s, a, p, b, q) : 0n);
+}
+
+/** Σ height^p·b^q over the tiles of a causal mask that lie before the window of s.W keys, for as many positions as keys. */
+function outside(s, a, p, b, q) {
+  const [rows, R, hidden] = [s.n_q, s.R, s.W - 1n];
+  const full = upBig(rows, a) - 1n, first = upBig(R * hidden, a); // tiles of rows before it see the first key
+  const whole = first < full ? floorSum(full - first, R * b, a, a * first - R * hidden) : 0n;
+  const begin = mostBig(0n, (full * a) / R - hidden); // the first key that the last tile sees
+  return (q ? b : 1n) * ((p ? a : 1n) * whole + (p ? rows - full * a : 1n) * (begin / b));
 }
 
 /** ⌈A/B + √(C/D)⌉ for whole numbers, B and D above 0. */

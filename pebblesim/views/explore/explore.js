@@ -1,8 +1,8 @@
 "use strict";
 // The page: what is asked for, in the form and in the address; the answer, the picture and the tables.
 
-const FIELDS = ["queries", "keys", "d", "heads", "kvHeads", "M"];
-const START = { problem: "forward", queries: 4096, keys: 4096, d: 64, heads: 1, kvHeads: 1, mask: "", type: "bfloat16", card: "", M: 65536, show: "words", one: "" };
+const FIELDS = ["queries", "keys", "d", "heads", "kvHeads", "window", "M"];
+const START = { problem: "forward", queries: 4096, keys: 4096, d: 64, heads: 1, kvHeads: 1, mask: "", window: 1024, type: "bfloat16", card: "", M: 65536, show: "words", one: "" };
 const FRAME = 30; // milliseconds of counting between two drawings
 const LEAD = 1.5; // a schedule that leads over a smaller range of M, as a factor, is not listed
 const KNOWN = { "flash2-forward": "FlashAttention-2", "flash2-backward": "FlashAttention-2", flash: "FlashAttention-2 between its projections", "standard-forward": "unfused attention", "standard-backward": "unfused attention", "small-cache": "the paper's Algorithm 6" };
@@ -37,7 +37,7 @@ function read(hash) {
   if (!DATA.problems.some(({ name }) => name === asked.problem)) asked.problem = DATA.problems[0].name;
   if (!(asked.type in DATA.types)) asked.type = START.type;
   if (!(asked.card in DATA.cards)) asked.card = "";
-  if (asked.mask !== "causal") asked.mask = "";
+  if (!["causal", "window"].includes(asked.mask)) asked.mask = "";
   return asked;
 }
 
@@ -73,8 +73,8 @@ class Page {
     if (id === "slider") return this.set({ M: Math.max(1, Math.round(2 ** Number(field.value))) });
     if (!FIELDS.includes(id)) return this.set({ [id]: field.value, ...(id === "problem" ? { one: "" } : {}), ...(id === "card" ? this.cardM(field.value) : {}) });
     const value = parsed(field.value), change = { [id]: value };
-    if (id === "queries" && this.state.keys === this.state.queries) change.keys = value;
-    if (id === "heads" && this.state.kvHeads === this.state.heads) change.kvHeads = value;
+    if (id === "queries" && Object.is(this.state.keys, this.state.queries)) change.keys = value; // also if both are NaN
+    if (id === "heads" && Object.is(this.state.kvHeads, this.state.heads)) change.kvHeads = value;
     return this.set(change, id);
   }
 
@@ -85,7 +85,7 @@ class Page {
   }
 
   set(change, typing) {
-    const counted = ["problem", "queries", "keys", "d", "heads", "kvHeads", "mask"].some((name) => name in change && change[name] !== this.state[name]);
+    const counted = ["problem", "queries", "keys", "d", "heads", "kvHeads", "mask", "window"].some((name) => name in change && change[name] !== this.state[name]);
     Object.assign(this.state, change);
     if (counted) this.renew(typing);
     else this.show(typing);
@@ -94,7 +94,9 @@ class Page {
   /** Counts anew: another problem, other sizes. */
   renew(typing) {
     const { state } = this, problem = DATA.problems.find(({ name }) => name === state.problem);
-    this.view = { ...state, masked: state.mask === "causal" };
+    const windowed = state.mask === "window";
+    this.mask = windowed ? `window:${state.window}` : state.mask;
+    this.view = { ...state, masked: state.mask !== "", window: windowed ? state.window : undefined };
     const wrong = refusal(this.view, problem);
     byId("wrong").hidden = !wrong;
     byId("wrong").textContent = wrong;
@@ -184,6 +186,7 @@ class Page {
     for (const button of byId("views").children) button.setAttribute("aria-pressed", String(button.dataset.show === this.state.show));
     const { shared } = DATA.problems.find(({ name }) => name === this.state.problem);
     byId("kvHeads").disabled = !shared;
+    byId("window").disabled = this.state.mask !== "window";
     Object.assign(byId("slider"), { min: this.low ?? 1, max: this.high ?? 30, value: Math.log2(this.state.M) });
     byId("slider").setAttribute("aria-valuetext", `${many(this.state.M)} words`);
   }
@@ -295,7 +298,8 @@ class Page {
     byId("one-name").replaceChildren(this.swatch(schedule), schedule.name);
     byId("one-summary").textContent = `${schedule.summary} (${schedule.source})`;
     const facts = [
-      ["words of one head", this.view.masked ? `without the mask: ${n_q === n_k ? schedule.square : schedule.form}` : n_q === n_k ? schedule.square : schedule.form],
+      [this.view.masked ? "words of one head, without the mask" : "words of one head", n_q === n_k ? schedule.square : schedule.form],
+      ...(this.view.masked ? [["closed form under the mask", `pebblesim formula ${schedule.name} --mask ${this.mask}${n_q === n_k ? "" : " --rectangular"}`]] : []),
       ["needs", schedule.needs.length ? `${schedule.needs.join(", ")}, kept from the forward pass` : "the inputs alone"],
       ["lower bound", `${this.bound.text} = ${many(this.bound.value)}${this.times()} (${this.bound.source})`],
       ["in a terminal", this.command(schedule, row)],
@@ -315,13 +319,13 @@ class Page {
     const { queries, keys, d, heads, kvHeads, M } = this.state, sizes = queries === keys ? `-n ${queries}` : `--size n_q=${queries} --size n_k=${keys}`;
     const shared = this.counts.problem.shared && kvHeads !== heads ? ` --kv-heads ${kvHeads}` : "";
     const blocks = this.view.masked && row ? Object.entries(row.blocks).map(([name, size]) => ` --block ${name}=${size}`).join("") : "";
-    return `pebblesim count ${schedule.name} ${sizes} -d ${d} -M ${M}${heads > 1 ? ` --heads ${heads}` : ""}${shared}${this.view.masked ? ` --mask causal${blocks}` : ""}`;
+    return `pebblesim count ${schedule.name} ${sizes} -d ${d} -M ${M}${heads > 1 ? ` --heads ${heads}` : ""}${shared}${this.view.masked ? ` --mask ${this.mask}${blocks}` : ""}`;
   }
 }
 
 const ABOUT = "A word is one element of a matrix; M is the number of words that fit into the cache. The counts are exact: the closed form of"
-  + " each schedule, with the largest blocks that fit, in whole numbers of any length, the same as those of pebblesim count. Under a causal"
-  + " mask the blocks are those chosen without it; pebblesim count --mask causal also tries smaller ones, which a mask can make better."
+  + " each schedule, with the largest blocks that fit, in whole numbers of any length, the same as those of pebblesim count. Under a mask the"
+  + " blocks are those chosen without it; pebblesim count --mask also tries smaller ones, which a mask can make better."
   + " The lower bound is the largest proved closed form for each way of computing, and the least of these; pebblesim bounds sometimes gets"
   + " a few percent more, because it does not round. Heads that share keys and values read them once.";
 
