@@ -63,9 +63,9 @@ class GluonKernel:
 
     def call(self, options: str) -> list[str]:
         """The lines that launch it. The warps of a block follow from its tiles."""
-        lines, mask = [], self._setting.mask
-        queries, keys = map(self._setting.size, self._setting.program.pairs or ("", ""))
-        if mask is not None and queries != keys:  # else a block would wait for words that nobody loads
+        lines, mask, pairs = list[str](), self._setting.mask, self._setting.program.pairs
+        if mask is not None and pairs is not None and pairs[0] != pairs[1]:
+            queries, keys = map(self._setting.size, pairs)  # else a block would wait for words that nobody loads
             lines.append(f"    if {queries} > {keys}{f' * {mask.rows}' if mask.rows > 1 else ''}:")
             lines.append('        raise ValueError("these kernels need a key for each query")')
         for tensor, buffer in self._described.items():
