@@ -1,4 +1,4 @@
-"""Kernels that are offered, compiled without a GPU: no thread spills a register. Needs Triton."""
+"""Kernels that are offered, compiled without a GPU: blocks fit, and no thread spills a register. Needs Triton."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ from pebblesim.language import masks
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 
-ARCHITECTURES = {80: "A100", 90: "H100", 120: None}
-"""Compute capabilities, and a card with the shared memory of a thread block; of 12.0 a block has 99 KiB."""
-
-SHARED_OF_120 = 101376
+ARCHITECTURES = {80: "A100", 89: "RTX4090", 90: "H100", 120: "RTX5090"}
+"""Compute capabilities, and a card with the shared memory of a thread block."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,7 @@ class Case:
 
 def shared_of(architecture: int) -> int:
     """Bytes of shared memory of a block of threads."""
-    name = ARCHITECTURES[architecture]
-    return SHARED_OF_120 if name is None else card(name).size("shared_per_block")
+    return card(ARCHITECTURES[architecture]).size("shared_per_block")
 
 
 def cases(*widths: int, architecture: int = 90, **others: Any) -> list[Case]:
@@ -100,7 +97,10 @@ def module_in(folder: Path, source: Source) -> ModuleType:
 
 
 def spilled(case: Case, kernel: Any, function: Any, folder: Path) -> int:
-    """Stores to local memory in the machine code of a kernel, with the options and facts that it is launched with."""
+    """Stores to local memory in the machine code of a kernel, with the options and facts that it is launched with.
+
+    Its block takes no more shared memory than the card has for one.
+    """
     import triton as compiler
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -122,6 +122,7 @@ def spilled(case: Case, kernel: Any, function: Any, folder: Path) -> int:
     made = compiler.compile(ASTSource(function, signature=arguments, attrs=divided), target=target, options=options)
     (folder / "kernel.cubin").write_bytes(made.asm["cubin"])
     tool = Path(compiler.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    assert made.metadata.shared <= shared_of(case.architecture)
     listed = subprocess.run([tool, "-c", folder / "kernel.cubin"], capture_output=True, text=True, check=True).stdout
     assert "EXIT" in listed
     return len(re.findall(r"\bSTL\b", listed))

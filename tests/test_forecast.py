@@ -129,14 +129,14 @@ def test_products_of_padded_tiles() -> None:
 def test_forecasts_of_shapes_that_were_drawn_by_a_seed(name: str) -> None:
     """Nothing was fitted to them. Of each, the kernel that the forecast chooses, beside all that were measured."""
     rows = (HERE / name.lower() / "drawn.jsonl").read_text(encoding="utf-8").splitlines()
-    shapes: dict[Shape, list[tuple[float, float]]] = {shape: [] for shape in drawn(27, 80)}
+    shapes: dict[Shape, list[tuple[float, float]]] = {shape: [] for shape in drawn(2711, 80)}
     for row in map(json.loads, rows):
         if (shape := Shape(**row["shape"])) in shapes:
             shapes[shape].append((forecast_of(Measured.of_row(row), cards.card(name)), row["seconds"]))
     chosen = [(min(each), min(seconds for _, seconds in each)) for each in shapes.values()]
     near = sum(abs(made / seconds - 1) < 0.2 for (made, seconds), _ in chosen)
     cheap = sum(seconds < 1.05 * least for (_, seconds), least in chosen)
-    assert near >= 0.85 * len(chosen) and cheap >= 0.8 * len(chosen)
+    assert near >= 0.85 * len(chosen) and cheap >= 0.9 * len(chosen)
 
 
 def test_every_multiprocessor_needs_a_block() -> None:

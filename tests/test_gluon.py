@@ -101,6 +101,13 @@ def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race
     run(name, {"n_q": 70, "n_k": 101, "d_k": 24, "d_v": 24}, blocks, mask, 2, 7, mask is None)
 
 
+def test_a_query_without_a_key_is_refused_at_the_call() -> None:
+    text = source(FORWARD, {"n_q": 64, "n_k": 64, "d_k": 16, "d_v": 16}, {"B_r": 64, "B_c": 16}, "causal")
+    long, short = (np.zeros((1, n, 16)) for n in (128, 64))
+    with pytest.raises(ValueError, match="a key for each query"):
+        gluon_interpreter.run(text, {"Q": long, "K": short, "V": short}, "float16", (128, 64), 1)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

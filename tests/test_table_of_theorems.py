@@ -60,7 +60,7 @@ def test_the_table_in_json_and_latex() -> None:
     assert len(lines) == 1 + sum(each.problem == "forward" for each in ROWS)
     assert all(len(line.split(" & ")) == 7 and line.count("$") % 2 == 0 for line in lines)
     table = runner.invoke(app, ["bounds", "--all", "--wide", "--problem", "matmul"]).output
-    assert "50 counts, I/O at least 1.000 of it" in table and "k² ≤ M" in table
+    assert re.search(r"50 counts, I/O at least 1\.00\d of it", table) and "k² ≤ M" in table
 
 
 def test_sizes_beside_all_are_refused() -> None:

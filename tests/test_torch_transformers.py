@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,3 +173,15 @@ def test_images_of_gemma_4_look_both_ways() -> None:
     seen, plain = (each[0].abs().sum(-1) > 0 for each in found["pebblesim"][1::2])
     assert seen.tolist() == [True] * 11 + [False] * 9
     assert plain.tolist() == [True] * 8 + [False] * 12
+
+
+def test_two_processes_with_sharded_parameters(tmp_path: Path) -> None:
+    """FSDP2 over gloo: loss and gathered gradients are those of one process with eager's attention."""
+    script = Path(__file__).parent.parent / "benchmarks" / "gpu" / "fsdp.py"
+    launched = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
+    results = tmp_path / "fsdp.jsonl"
+    subprocess.run([*launched, "-o", results, "-n", "20", "--hidden", "32"], check=True, capture_output=True)
+    row = json.loads(results.read_text())
+    assert (row["devices"], row["device"]) == (2, "cuda" if torch.cuda.is_available() else "cpu")
+    assert row["pebblesim"]["loss"] <= 1e-6
+    assert row["pebblesim"]["gradients"] <= 1e-5

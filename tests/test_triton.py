@@ -21,9 +21,9 @@ from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.tables import moved_words, workspace
 from pebblesim.gpu.emit.triton import triton
 from pebblesim.gpu.emit.words import of_launch
-from pebblesim.gpu.race import PROBLEM, Track, fits, source_of
+from pebblesim.gpu.race import Track, fits, source_of
 from pebblesim.gpu.results import Row, load
-from pebblesim.gpu.tiles import TILINGS, Tiling
+from pebblesim.gpu.tiles import PROBLEM, TILINGS, Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, get

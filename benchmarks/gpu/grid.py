@@ -17,8 +17,8 @@ from typing import Any
 
 from pebblesim.gpu.calibrate.measure import streaming
 from pebblesim.gpu.module import module_of
-from pebblesim.gpu.race import PROBLEM, Track, contenders, fits, race, source_of
-from pebblesim.gpu.tiles import TILINGS
+from pebblesim.gpu.race import Track, contenders, fits, race, source_of
+from pebblesim.gpu.tiles import PROBLEM, TILINGS
 from pebblesim.language.registry import get
 
 D = (64, 96, 128, 192, 256, 320, 384, 512, 576, 768, 1024)

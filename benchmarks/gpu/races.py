@@ -12,8 +12,8 @@ from pathlib import Path
 
 from grid import compile_kernels
 
-from pebblesim.gpu.race import PROBLEM, Track, race
-from pebblesim.gpu.tiles import TILINGS
+from pebblesim.gpu.race import Track, race
+from pebblesim.gpu.tiles import PROBLEM, TILINGS
 
 TRACKS = (
     (16384, 512, 2, None),

@@ -248,13 +248,18 @@ def calibrate(
         Path | None,
         typer.Option("--output", "-o", help="File of the card; by default in your configuration, where it is found."),
     ] = None,
+    rows: Annotated[
+        Path | None, typer.Option("--rows", help="File of JSON lines for all measured kernels.", metavar="FILE")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure this GPU in a few minutes, for forecasts of our kernels: bandwidths, matrix units, launches, waiting."""
-    from pebblesim.gpu.calibrate.calibrate import calibrate as run
+    from pebblesim.gpu.calibrate.calibrate import calibrate as run, save
 
     with _bars() as told:
         made, path = run(output, told)
+    if rows:
+        save((*made.rows, *made.failed), rows)
     if as_json:
         print_json(made.to_dict() | {"file": str(path)})
         return

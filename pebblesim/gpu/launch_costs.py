@@ -17,7 +17,7 @@ from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
 from pebblesim.core.units import Bytes
 from pebblesim.gpu.emit.bands import launched_across, tiles_across
 from pebblesim.gpu.emit.orientation import turned
-from pebblesim.gpu.emit.storage import Storage, entries, padded, storage, through_shared
+from pebblesim.gpu.emit.storage import Storage, entries, padded, storage
 from pebblesim.gpu.emit.tables import tables
 from pebblesim.gpu.emit.words import word_bytes
 from pebblesim.gpu.tiles import Tiling
@@ -43,7 +43,8 @@ class LaunchCost:
 
     Attributes:
         name: name of the launch.
-        kind: its schedule and launch, the number of edges of its mask, and whether tiles divide its lengths.
+        kinds: names of the kinds of launches that it is one of: those of this launch of its schedule; with tiles that
+            do not divide its lengths; with so many edges of a mask; with this tile.
         times: how often it is launched; all other values are totals over these launches.
         heads: problems that are solved together.
         programs: number of thread blocks.
@@ -58,9 +59,6 @@ class LaunchCost:
         begun: innermost loops that are begun, by all blocks: what one reads is under way only after a while. A loop
             up to the edge of a mask, or over tiles of which the last is ragged, is written as two.
         masked: tests of pairs for an edge of a mask.
-        paired: whether some loop begins a product while another one runs that it does not wait for.
-        dots: products of tiles, one after the other.
-        passed: computed operands of these products that go through shared memory.
         moved: bytes into and out of the multiprocessors.
         late: bytes read that no loop prefetches.
         least: bytes of the parts of tensors that are read or written, each counted once for each launch.
@@ -69,7 +67,7 @@ class LaunchCost:
     """
 
     name: str
-    kind: tuple[str, str, int, bool]
+    kinds: tuple[str, ...]
     times: int
     heads: int
     programs: int
@@ -80,9 +78,6 @@ class LaunchCost:
     beside: int
     begun: int
     masked: int
-    paired: bool
-    dots: int
-    passed: int
     moved: Bytes
     late: int
     least: int
@@ -176,7 +171,7 @@ def _cost(
             touched[way, node.tensor] = min(summed[way, node.tensor], whole)
     return LaunchCost(
         name=launch.name,
-        kind=(program.name, re.sub(r" \d+$", "", launch.name), *_edges(launch, sizes, mask)),
+        kinds=tuple(_kinds(program, launch, sizes, mask)),
         times=launched,
         heads=heads,
         programs=_programs(launch, sizes, mask) * heads,
@@ -190,9 +185,6 @@ def _cost(
             entries * (summed[node] if most is None else min(summed[node], most * summed["blocks"])) * heads
             for node, (entries, most) in noted.masked.items()
         ),
-        paired=_paired(launch.block),
-        dots=summed["dots"] * heads,
-        passed=summed["passed"] * heads,
         moved=Bytes(_sum(summed, "reads"), _sum(summed, "writes")).each(lambda words: words * heads),
         late=summed["late"] * heads,
         least=sum(touched.values()) * heads,
@@ -301,12 +293,20 @@ def _pieces(loop: ir.Loop, sizes: ir.Sizes, mask: Mask | None) -> int:
     return 1 + (ragged or (loop.when is not None and _one_sided(mask)))
 
 
-def _edges(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> tuple[int, bool]:
-    """Edges of a mask, and whether some tile of queries or keys is ragged."""
+def _kinds(program: ir.Program, launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> Iterator[str]:
+    """Names of the kinds of launches that a launch is one of, the widest first."""
+    each = f"{program.name}: {re.sub(r' [0-9]+$', '', launch.name)}"
+    yield each
     ranges = {loop.range for loop in (*launch.grid, *ir.walk(launch.block)) if isinstance(loop, ir.Loop)}
     cut = [rng for rng in ranges if rng.parent is not None and rng.dim.startswith("n")]
-    sides = (mask.before is not None) + (mask.after is not None) if isinstance(mask, Band) else 0
-    return sides, any(sizes[rng.dim] % padded(rng, sizes) for rng in cut)
+    if any(sizes[rng.dim] % padded(rng, sizes) for rng in cut):
+        yield f"{each}, ragged"
+    if isinstance(mask, Band):
+        edges = (mask.before is not None) + (mask.after is not None)
+        yield f"{each}, mask with {edges} edge{'s' * (edges > 1)}"
+    widest = max((sizes[dim] for dim in program.dims if dim.startswith("d")), default=1)
+    blocks = " ".join(f"{name}={sizes[name]}" for name in program.blocks)
+    yield f"{each}, {blocks} d={1 << (widest - 1).bit_length()}"
 
 
 def _one_sided(mask: Mask | None) -> bool:
@@ -334,19 +334,6 @@ def _masked(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> dict[ir.Node,
             rows, columns = (padded(rng, sizes) for rng in (loop.when.rows, loop.when.columns))
             masked[_last(launch)] = 2 * rows * columns, None
     return masked
-
-
-def _paired(body: list[ir.Node]) -> bool:
-    """Whether in some loop two products follow one another that are for different tiles."""
-    for loop in body:
-        if isinstance(loop, ir.Loop):
-            computes = [node for node in loop.body if isinstance(node, ir.Compute)]
-            products = [node.target.tile if isinstance(node.expr, ir.MatMul) else None for node in computes]
-            if any(first and second and first is not second for first, second in pairwise(products)):
-                return True
-            if _paired(loop.body):
-                return True
-    return False
 
 
 def _changes(node: ir.Compute, read: set[ir.Tile]) -> bool:
@@ -415,8 +402,6 @@ def _amounts(
         case ir.Write(tensor=tensor):
             yield ("writes", tensor), memory.moved(node, at)
         case ir.Compute(target=target, expr=ir.MatMul() as product):
-            yield "dots", 1
-            yield "passed", len(through_shared(product, noted.read, noted.transposed))
             terms, width = product.left.shape[1], _width(product, sizes, warps, target.tile in noted.transposed)
             yield ("products", width), 2 * entries((*product.shape, terms), sizes)
         case ir.Compute(target=target, expr=expr):

@@ -24,16 +24,13 @@ from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.emit.words import moved_bytes
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.results import load, save
-from pebblesim.gpu.tiles import TILINGS, Tiling, check
+from pebblesim.gpu.tiles import PROBLEM, TILINGS, Tiling, check
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 
 Row = dict[str, Any]
-
-PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
-"""The problem of each direction."""
 
 BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 """PyTorch's attention kernels, with PyTorch's names for them."""

@@ -16,6 +16,9 @@ from pebblesim.gpu.emit.words import LEAST_SIDE, of_launch
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import get
 
+PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
+"""The problem that the kernels of each pass solve."""
+
 
 @dataclass(frozen=True)
 class Tiling:

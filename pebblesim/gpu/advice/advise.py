@@ -40,6 +40,10 @@ def _binary(size: int) -> str:
     return f"{size} bytes"
 
 
+SEARCHED = 3
+"""Schedules for which better blocks are searched at most, at each boundary: a search takes up to a second."""
+
+
 def advise(
     gpu: str | Card | None = None,
     *,
@@ -139,8 +143,9 @@ def _boundary(
         least = min(too_large.values())
         raise Infeasible(f"no schedule of {problem_name} fits into {M:,} words ({cache}); one needs {least:,}.", least)
     # Better blocks change little, so they are searched only for schedules that may win.
-    near = NEAR * min(row.io for row in rows)
-    rows = [count(row.schedule, blocks="best", **arguments) if row.io <= near else row for row in rows]
+    rows.sort(key=lambda row: row.io)
+    near = [row for row in rows[:SEARCHED] if row.io <= NEAR * rows[0].io]
+    rows[: len(near)] = [count(row.schedule, blocks="best", **arguments) for row in near]
     rows.sort(key=lambda row: row.io)
     own = tuple(compare(problem_name, blocks=blocks, **arguments)) if blocks else ()
     said = f"{cache}, {_binary(card.size(figure))}"

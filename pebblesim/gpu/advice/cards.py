@@ -1,12 +1,13 @@
-"""Real cards: sizes and rates, each with its source (`cards.toml`), and users' own cards."""
+"""Real cards: sizes and rates, each with its source (`cards.toml`, `factors.toml`), and users' own cards."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,20 +34,15 @@ RATES = {
     "start": "seconds that a launch takes until its blocks work",
     "products": "operations per second of matrix units on a multiprocessor, for the widest instructions",
     "half_width": "columns of an instruction at which they reach half of that",
-    "product": "seconds that each product of tiles waits for the one before",
-    "passing": "seconds that a computed operand takes to go through shared memory",
     "begin": "seconds that a loop takes before what it reads is there",
     "elementwise": "operations on elements per second on a multiprocessor",
     "masked": "pairs per second that a multiprocessor tests for a mask",
-    "paired": "share of half_width that remains where two products run at the same time",
     "beside": "share of the work on elements in loops with products that these do not hide",
     "late": "bytes per second into a multiprocessor that no loop reads ahead",
     "writing": "bytes per second out of a multiprocessor",
-    "spilling": "bytes per second that a multiprocessor keeps in memory for want of registers",
     "leaving": "seconds that a block takes which a mask leaves nothing to do",
     "l2": "bytes per second between L2 and the multiprocessors",
     "memory": "bytes per second between memory and the caches",
-    "overlap": "share of the time of all these that counts where several blocks are on a multiprocessor",
 }
 """The rates that the kernels of our schedules reach on a card, fitted to measurements (`pebblesim gpu calibrate`)."""
 
@@ -76,7 +72,7 @@ class Card:
         figures: the known figures, by the names of `FIGURES`.
         peak: the highest rate of dense arithmetic by data type, in operations per second.
         rates: the rates of our kernels, by the names of `RATES`; empty if they were not measured.
-        besides: what launches of each kind took as a multiple of the model's time, by the names of `named`.
+        besides: work of launches of each kind (`LaunchCost.kinds`) as a multiple of the model's, where it differs.
         device: the name by which its driver knows it; "" if that is not known.
         scaled: whether its rates are scaled ones of another card; see `with_rates`.
     """
@@ -98,11 +94,9 @@ class Card:
         known = self.figures.get(figure)
         return None if known is None else float(known.value)
 
-    def factor(self, kind: tuple[str, str, int, bool]) -> float:
-        """Times of launches of a kind as a multiple of the model's; of other lengths where only those were measured."""
-        schedule, launch, edges, ragged = kind
-        known = (self.besides.get(named(schedule, launch, edges, each)) for each in (ragged, not ragged))
-        return next((each for each in known if each is not None), 1.0)
+    def factor(self, kinds: Iterable[str]) -> float:
+        """The work of a launch of all these kinds as a multiple of the model's."""
+        return prod(self.besides.get(kind, 1.0) for kind in kinds)
 
     @property
     def calibrated(self) -> bool:
@@ -123,8 +117,12 @@ class Card:
 @cache
 def cards() -> Mapping[str, Card]:
     """Return all built-in cards."""
-    tables = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
+    here = Path(__file__).parent
+    tables, factors = (
+        tomllib.loads((here / name).read_text(encoding="utf-8")) for name in ("cards.toml", "factors.toml")
+    )
     sources = tables.pop("sources")
+    tables = {key: table | {"besides": factors.get(key, {})} for key, table in tables.items()}
     return {key: _card(table, f"card {key}", sources) for key, table in tables.items()}
 
 
@@ -243,7 +241,7 @@ def with_rates(card: Card) -> Card:
     matrix = _peak_ratio(card, model, ("bfloat16", "float16")) * each
     words = _peak_ratio(card, model, ("float32",)) * each
     bandwidth = ratio("memory_bandwidth")
-    scale = {"products": matrix, "product": 1 / matrix, "elementwise": words, "masked": words, "memory": bandwidth}
+    scale = {"products": matrix, "elementwise": words, "masked": words, "memory": bandwidth}
     scale |= dict.fromkeys(("late", "writing"), bandwidth * each) | {"l2": bandwidth}
     rates = {name: Figure(figure.value * scale.get(name, 1.0), SCALED) for name, figure in model.rates.items()}
     figures = {name: model.figures[name] for name in ("multiprocessors", "registers", "shared_per_multiprocessor")}
@@ -311,13 +309,6 @@ def _figure(what: str, entry: Any, sources: Mapping[str, str]) -> Figure:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
         raise UsageError(f"{what} = {value!r} is not a size or rate; write a number above 0, in bytes or per second.")
     return Figure(value, sources.get(source, source) if source else "as given")
-
-
-def named(schedule: str, launch: str, edges: int, ragged: bool) -> str:
-    """A kind of launches, as the file of a card names it."""
-    return f"{schedule}: {launch}{', ragged' * ragged}" + (
-        f", mask with {edges} edge{'s' * (edges > 1)}" if edges else ""
-    )
 
 
 def words(card: Card, figure: str, dtype: str) -> int:

@@ -1,29 +1,30 @@
 """Forecast the time of a schedule's kernels on a card, and the limiting resource.
 
-The time of a launch is the longest of three times: the work of its blocks on the multiprocessors, its bytes through L2,
-and its least bytes from and to memory. In a block, matrix products, elementwise work, waiting and writing follow one
-another; with several blocks on a multiprocessor a part of this time is hidden. Blocks run in waves of as many as fit on
-the card; under a mask they differ, the longest run first, and the launch takes at least as long as the longest. The
-rates are those of the card: bandwidths were measured, the others were fitted to measured kernels
-(`cards.RATES`).
+Three limits bind the time of a launch: the work of its blocks on the multiprocessors, its bytes through L2, and its
+least bytes from and to memory. In a block, matrix products, elementwise work and writing follow one another. The blocks
+on a multiprocessor share it (`gpu.advice.sharing`), so one that is alone runs faster than among others, but leaves
+much of the multiprocessor idle; under a mask blocks differ, and the longest run first. The rates are those of the card:
+bandwidths were measured, the others were fitted to measured kernels (`cards.RATES`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from heapq import heapreplace
-from math import ceil
 from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice.cards import SCALED, Card
+from pebblesim.gpu.advice.sharing import pace, time_of, together
 from pebblesim.gpu.launch_costs import LaunchCost, Round, launch_costs
 from pebblesim.gpu.tiles import Tiling, check, least_room, tilings, within
 from pebblesim.language.masks import Mask
 
-MANY_WAVES = 8
-"""From this number of waves on blocks no longer run in waves, because they drift apart."""
+SHARPNESS = 4
+"""Power of the times of which each binds a launch, in their joint time."""
+
+UNSURE = 1.25
+"""Factor up to which forecasts with scaled rates do not tell kernels apart."""
 
 MOST_THREADS = 2048
 """Threads on a multiprocessor, where the card does not say."""
@@ -46,11 +47,11 @@ class LaunchForecast:
 
     Attributes:
         cost: the operations and bytes of the launch.
-        parts: seconds of "matrix units", "elements", "waiting", "reading late", "writing", "too few blocks" (what
-            the last, partly filled wave adds), "leaving" (blocks that a mask leaves nothing to do), "L2", "memory"
-            and "launch".
+        parts: seconds of "matrix units", "elements", "mask", "reading late", "writing", "waiting" (in which
+            all the blocks that fit on a multiprocessor wait), "too few blocks" (in which fewer are there, or none),
+            "idle blocks" (to which a mask leaves nothing to do), "L2", "memory" and "launch".
         seconds: its time.
-        resident: blocks on a multiprocessor.
+        resident: blocks on a multiprocessor, as many as fit and there are.
     """
 
     cost: LaunchCost
@@ -64,10 +65,12 @@ class LaunchForecast:
 
         L2 or memory if the rest waits for it, else the longest part of the work on multiprocessors.
         """
-        for part in ("L2", "memory"):
-            if part in self.parts and self.parts["launch"] + self.parts[part] >= self.seconds:
-                return part
-        return max((part for part in self.parts if part not in ("L2", "memory")), key=lambda part: self.parts[part])
+        others = [part for part in self.parts if part not in ("L2", "memory")]
+        work = sum(self.parts[part] for part in others if part not in ("launch", "idle blocks"))
+        slow = max(("L2", "memory"), key=lambda part: self.parts.get(part, 0.0))
+        if self.parts.get(slow, 0.0) > max(work, self.parts["launch"]):
+            return slow
+        return max(others, key=lambda part: self.parts[part])
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ def can_forecast(card: Card) -> bool:
 def launch_forecast(cost: LaunchCost, card: Card) -> LaunchForecast:
     """How long a launch takes, and why."""
     rate = {name: figure.value for name, figure in card.rates.items()}
-    return timed(cost, rate, figures_of(card), card.factor(cost.kind))
+    return timed(cost, rate, figures_of(card), card.factor(cost.kinds))
 
 
 def figures_of(card: Card) -> dict[str, float]:
@@ -145,87 +148,51 @@ def timed(
 ) -> LaunchForecast:
     """Forecast how long a launch takes, and why, from rates and figures of a card as plain numbers.
 
-    All but the launch itself takes `factor` times as long as these say.
+    The work on multiprocessors takes `factor` times as long as these say.
     """
+    slots, units = resident(cost, figure), int(figure["multiprocessors"])
+    idle = (cost.programs - cost.working) / (slots * units)
     if not cost.working:
-        seconds = (rate["launch"] + rate["start"]) * cost.times
-        return LaunchForecast(cost, {"launch": seconds}, seconds, 1)
-    resident, slots = _resident(cost, figure)
-    waves = cost.working / cost.times / slots  # of one launch
-    half_width = rate["half_width"] * (rate["paired"] if cost.paired else 1)
-    products = sum(
-        operations / (rate["products"] * width / (width + half_width)) for width, operations in cost.products.items()
-    )
-    besides = {
+        parts = {"launch": rate["launch"] * cost.times, "idle blocks": rate["leaving"] * max(cost.times, idle)}
+        return LaunchForecast(cost, parts, sum(parts.values()), 1)
+    spent = {
+        "matrix units": sum(
+            operations * (1 + rate["half_width"] / width) / rate["products"]
+            for width, operations in cost.products.items()
+        ),
         "elements": (cost.elementwise + rate["beside"] * cost.beside) / rate["elementwise"],
         "mask": cost.masked / rate["masked"],
-        "spilling": cost.working * _spilled(cost) / rate["spilling"],
         "reading late": cost.late / rate["late"],
         "writing": cost.moved.writes / rate["writing"],
     }
-    waiting = cost.dots * rate["product"] + cost.passed * rate["passing"] + cost.begun * rate["begin"]
-    busy = (products + sum(besides.values())) / cost.working  # of one block that is alone, without waiting
-    shared = (products + rate["overlap"] * sum(besides.values())) / cost.working * resident
-    alone = busy + waiting / cost.working
-    wave = max(alone, shared) if resident > 1 else alone
-    rounded = (
-        sum(alike * _rounded(each, slots, cost.heads) for alike, each in cost.rounds) / cost.times if wave else waves
-    )
-    scale = figure["multiprocessors"]
-    parts = {
-        "matrix units": products / scale,
-        **{name: seconds / scale for name, seconds in besides.items()},
-        "waiting": waiting / cost.working * waves * cost.times,
-        "too few blocks": (rounded - waves) * wave * cost.times,
-        "leaving": (cost.programs - cost.working) * rate["leaving"] / slots,
+    busy = sum(spent.values()) / cost.working  # seconds of one block
+    alone = busy + rate["begin"] * cost.begun / cost.working
+    rounds = ((alike, each) for alike, each in cost.rounds if each)
+    work = busy * sum(alike * time_of(each, cost.heads, units, slots, alone / busy) for alike, each in rounds)
+    parts = {name: factor * seconds / units for name, seconds in spent.items()}
+    parts["waiting"] = (pace(slots, alone / busy) - 1) * sum(parts.values())
+    parts["too few blocks"] = max(0.0, factor * work - sum(parts.values()))
+    parts |= {
+        "idle blocks": rate["leaving"] * idle,
         "L2": cost.moved.reads / rate["l2"],
         "memory": cost.least / rate["memory"],
-        "launch": (rate["launch"] + rate["start"]) * cost.times,
     }
-    parts = {name: each if name == "launch" else factor * each for name, each in parts.items()}
-    working = max(factor * rounded * wave * cost.times, parts["L2"], parts["memory"])
-    seconds = parts["launch"] + working + parts["leaving"]
-    return LaunchForecast(cost, parts, seconds, resident)
+    parts["launch"] = (rate["launch"] + rate["start"]) * cost.times
+    working = together((factor * work, parts["L2"], parts["memory"]), SHARPNESS)
+    there = -(-cost.working // (cost.times * units))
+    return LaunchForecast(cost, parts, parts["launch"] + working + parts["idle blocks"], min(slots, there))
 
 
-def _rounded(blocks: Round, slots: int, heads: int) -> float:
-    """The waves of average blocks that a launch takes if each next block runs where one has ended.
-
-    The blocks of one head come after those of another, the longest of each first.
-    """
-    waves = sum(time * number for time, number in blocks) / slots
-    if waves > MANY_WAVES:
-        return waves
-    if len(blocks) == 1:
-        return float(sum(time * ceil(number / slots) for time, number in blocks))
-    ends = [0.0] * slots
-    for _ in range(heads):
-        for time, number in blocks:
-            for _ in range(number // heads):
-                heapreplace(ends, ends[0] + time)
-    return max(waves, *ends)
-
-
-def _spilled(cost: LaunchCost) -> float:
-    """Bytes of a block that have no room in the registers of its threads, where it has no products.
-
-    Kernels with products that spill are not offered.
-    """
-    threads = 32 * cost.warps
-    return 0.0 if cost.dots else max(0.0, cost.storage.registers - 4 * threads * (MOST_REGISTERS - REGISTERS_BESIDES))
-
-
-def _resident(cost: LaunchCost, figure: Mapping[str, float]) -> tuple[int, int]:
-    """Blocks on a multiprocessor, as many as there are and fit, and on the card."""
+def resident(cost: LaunchCost, figure: Mapping[str, float]) -> int:
+    """Blocks that fit on a multiprocessor at the same time."""
     threads, words = 32 * cost.warps, figure["registers"] / 4
     registers = min(MOST_REGISTERS, cost.storage.registers / 4 / threads + REGISTERS_BESIDES)
-    resident = min(
-        int(figure["shared_per_multiprocessor"] // (cost.storage.shared + RESERVED)),
-        int(words // (threads * registers)),
-        int(figure.get("threads", MOST_THREADS)) // threads,
-        ceil(cost.working / cost.times / figure["multiprocessors"]),
+    fitting = (
+        figure["shared_per_multiprocessor"] // (cost.storage.shared + RESERVED),
+        words // (threads * registers),
+        figure.get("threads", MOST_THREADS) // threads,
     )
-    return max(1, resident), max(1, resident) * int(figure["multiprocessors"])
+    return max(1, int(min(fitting)))
 
 
 def forecast(
@@ -298,7 +265,8 @@ def forecasts(
 ) -> tuple[Forecast, ...]:
     """Forecast all kernels of ours that fit on a card, fastest first; empty if there are no kernels.
 
-    On a card whose rates are scaled ones of another, those that need least come first, and then the fastest.
+    On a card whose rates are scaled ones of another, no kernel counts as faster than `at_least` says, and one that
+    keeps tables in memory comes first only if it is faster by the factor `UNSURE`.
 
     Args:
         problem_name, dims, card, dtype, heads, mask: as for `forecast`.
@@ -322,7 +290,10 @@ def forecasts(
             least = min(least_room(each.tiling, dims, dtype, mask) for each in fit)
             raise UsageError(f"workspace = {workspace:,} bytes is too little for any kernel; give {least:,} or more.")
 
-    def rank(each: Forecast) -> tuple[float, float]:
-        return (at_least(each, card, dtype) or 0.0) if card.scaled else 0.0, each.seconds
+    def rank(each: Forecast) -> float:
+        if not card.scaled:
+            return each.seconds
+        tables = least_room(each.tiling, dims, dtype, mask) > 0
+        return max(each.seconds, at_least(each, card, dtype) or 0.0) * (UNSURE if tables else 1.0)
 
     return tuple(sorted(fitting, key=rank))

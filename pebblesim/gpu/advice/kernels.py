@@ -136,7 +136,8 @@ class Kernels:
         if not self.card.calibrated:
             yield (
                 f"no forecast: {self.card.name} was not calibrated; `pebblesim gpu calibrate` on one measures what a "
-                f"forecast needs. The order is by what is needed at least, then by rates of {cards.MODEL}, scaled."
+                f"forecast needs. The order is by rates of {cards.MODEL}, scaled; no kernel counts as faster than it "
+                "can be, and those without tables in memory go before others that are near."
             )
         if self.own:
             yield from (f"your tile: {each.seconds / best.seconds:.2f} x the time of the first" for each in self.own)

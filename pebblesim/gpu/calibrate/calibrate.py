@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -18,8 +18,8 @@ from pebblesim.core.tables import Sheet
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.cards import RATES, Card, Figure
 from pebblesim.gpu.advice.forecast import figures_of, launch_forecast
-from pebblesim.gpu.calibrate.fit import besides, between_launches, fitted, launches_of
-from pebblesim.gpu.calibrate.measure import Measured, ceilings, gpu, measured, seconds_in_graph
+from pebblesim.gpu.calibrate.fit import besides, between_launches, fitted, launches_of, leaving
+from pebblesim.gpu.calibrate.measure import Measured, ceilings, gpu, measured, near, seconds_in_graph
 from pebblesim.gpu.calibrate.shapes import calibrating
 
 HELD_OUT = 4
@@ -27,6 +27,13 @@ HELD_OUT = 4
 
 NEAR = 0.2
 """Relative error of a forecast that is near."""
+
+
+WITHIN = 1.6
+"""Kernels are measured whose forecasts, with scaled rates of another card, are at most so many times the fastest."""
+
+NEGLIGIBLE = 0.01
+"""Factors of kinds of launches that are nearer to 1 are left out."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,7 @@ def calibrate(
     except OSError as error:
         raise UsageError(f"{str(path.parent)!r} cannot be made: {error.strerror}; give a file with -o.") from None
     unfitted = _measured_figures(torch, properties)
-    cells = calibrating(cards.with_rates(replace(unfitted, rates={})))
+    cells = near(calibrating(), cards.with_rates(replace(unfitted, rates={})), WITHIN)
     done = dict.fromkeys(("compiled", "measured"), 0)
 
     def told(what: str) -> None:
@@ -148,11 +155,13 @@ def from_rows(card: Card, rows: list[Measured], seconds: float) -> Calibration:
         raise UsageError(f"only {len(used)} kernels ran on {card.name}, too few to fit its rates ({why}).")
     start = {name: figure.value for name, figure in cards.with_rates(replace(card, rates={})).rates.items()}
     start |= {name: figure.value for name, figure in card.rates.items()}
-    rates = fitted(launches_of(used), start, {"launch": between_launches(used)}, figures_of(card))
+    fixed = {"launch": between_launches(used)} | leaving(used, figures_of(card))
+    rates = fitted(launches_of(used), start, fixed, figures_of(card))
     factors = besides(launches_of(used), rates, figures_of(card))
     said = f"fitted to {len(used)} kernels that were measured on the card, {date.today().isoformat()}"
     own = {name: Figure(float(f"{rates[name]:.4g}"), said) for name in RATES}
-    fitted_card = replace(card, rates=own, besides={kind: float(f"{each:.3g}") for kind, each in factors.items()})
+    said_factors = {kind: float(f"{each:.3g}") for kind, each in factors.items() if abs(each - 1) > NEGLIGIBLE}
+    fitted_card = replace(card, rates=own, besides=said_factors)
     held = (row for number, row in enumerate(fine) if not number % HELD_OUT)
     compared = tuple(Compared(row, forecast_of(row, fitted_card)) for row in held)
     failed = tuple(row for row in rows if not row.seconds)
@@ -195,6 +204,21 @@ def write(card: Card, path: Path) -> None:
     """
     with whole_file(path, f"{str(path)!r} cannot be written") as unfinished:
         unfinished.write_text("\n".join(_lines(card)) + "\n", encoding="utf-8")
+
+
+def save(rows: Iterable[Measured], path: Path) -> None:
+    """Write measured kernels as JSON lines.
+
+    Raises:
+        UsageError: they cannot be written.
+    """
+    with whole_file(path, f"{str(path)!r} cannot be written") as unfinished:
+        unfinished.write_text("".join(json.dumps(row.to_row()) + "\n" for row in rows), encoding="utf-8")
+
+
+def load(path: Path) -> list[Measured]:
+    """Read measured kernels."""
+    return [Measured.of_row(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _lines(card: Card) -> Iterator[str]:

@@ -7,11 +7,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import repeat
 from math import log2
 from statistics import median
 from typing import Any
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.calibrate.shapes import Cell, Shape
 from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.launch_costs import LaunchCost, launch_costs
@@ -69,35 +71,47 @@ def gpu() -> Any:
     """PyTorch, with a GPU.
 
     Raises:
-        UsageError: there is none, or no Triton.
+        UsageError: there is none, or no Triton, or no SciPy.
     """
     try:
+        import scipy  # noqa: F401
         import torch
-        import triton as _  # noqa: F401
+        import triton  # noqa: F401
     except ImportError as error:
-        raise UsageError(f"calibration needs PyTorch and Triton; {error.name} is missing: pip install torch.") from None
+        raise UsageError(
+            f"calibration needs PyTorch, Triton and SciPy; {error.name} is missing: pip install {error.name}."
+        ) from None
     if not torch.cuda.is_available():
         raise UsageError("calibration needs a GPU that PyTorch sees, and there is none here.")
     return torch
 
 
+def near(shapes: Sequence[Shape], card: Card, within: float) -> list[Cell]:
+    """For each shape the kernels whose forecasts are at most a multiple of the fastest one's."""
+    with _pool() as pool:
+        found = list(pool.map(Shape.ranked, shapes, repeat(card), repeat(within)))
+    return [cell for cells in found for cell in cells]
+
+
+def _pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 1), multiprocessing.get_context("spawn"))
+
+
 def measured(
-    cells: Sequence[Cell],
-    workers: int | None = None,
-    by_launch: bool = True,
-    on_progress: Callable[[str], None] | None = None,
+    cells: Sequence[Cell], by_launch: bool = True, on_progress: Callable[[str], None] | None = None
 ) -> Iterator[Measured]:
     """Compile all kernels, then measure each; `by_launch` also times its launches one by one.
 
     `on_progress` is called with "compiled" or "measured" for each.
     """
     told = on_progress or (lambda what: None)
-    with ProcessPoolExecutor(
-        workers or max(1, (os.cpu_count() or 2) - 1), multiprocessing.get_context("spawn")
-    ) as pool:
-        compiled: list[Future[tuple[LaunchCost, ...]]] = [pool.submit(compile_cell, cell) for cell in cells]
-        for future in compiled:
-            future.add_done_callback(lambda _: told("compiled"))
+    with _pool() as pool:
+        texts, seen = list(pool.map(text_of, cells, chunksize=4)), set[str]()
+        compiled: list[Future[tuple[LaunchCost, ...]]] = []
+        for cell, text in zip(cells, texts, strict=True):  # one text is for many lengths
+            compiled.append(pool.submit(costs_of if text in seen else compile_cell, cell))
+            compiled[-1].add_done_callback(lambda _: told("compiled"))
+            seen.add(text)
         for future in compiled:
             future.exception()
     for cell, future in zip(cells, compiled, strict=True):
@@ -119,20 +133,23 @@ def compile_cell(cell: Cell) -> tuple[LaunchCost, ...]:
     return costs_of(cell)
 
 
+def source_of(cell: Cell) -> tuple[Source, Program]:
+    """The source of a kernel, which is one for many lengths, and its program."""
+    shape, tiling = cell.shape, cell.tiling
+    program = get(tiling.schedule).in_dims(shape.dims).under(shape.band)
+    sizes = {**shape.dims, **tiling.blocks}
+    options: dict[str, Any] = {"warps": tiling.warps, "stages": tiling.stages, "apart": tiling.apart}
+    return triton(program, sizes, DTYPE, shape.band, **options), program
+
+
+def text_of(cell: Cell) -> str:
+    """The text of a kernel's source."""
+    return source_of(cell)[0].text
+
+
 def prepared(torch: Any, cell: Cell) -> tuple[Callable[[], Any], Source]:
     """A call of a kernel on random inputs, and its source."""
-    shape, tiling = cell.shape, cell.tiling
-    schedule = get(tiling.schedule).in_dims(shape.dims)
-    program = schedule.program if shape.band is None else schedule.masked
-    source = triton(
-        program,
-        {**shape.dims, **tiling.blocks},
-        DTYPE,
-        shape.band,
-        warps=tiling.warps,
-        stages=tiling.stages,
-        apart=tiling.apart,
-    )
+    source, program = source_of(cell)
     run, inputs = module_of(source.text).run, list(_inputs(torch, program, cell))
     return lambda: run(*inputs), source
 

@@ -8,13 +8,10 @@ from random import Random
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice.cards import Card
-from pebblesim.gpu.advice.forecast import Forecast, forecasts
-from pebblesim.gpu.tiles import Tiling
+from pebblesim.gpu.advice.forecast import forecasts
+from pebblesim.gpu.tiles import PROBLEM, Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
-
-PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
-"""The problem of each direction."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +46,13 @@ class Shape:
         assert band is None or isinstance(band, Band)
         return band if band is None else band.grouped(self.group, (self.n_q, self.n_k))
 
-    def ranked(self, card: Card, within: float) -> list[Forecast]:
-        """Forecasts of our kernels, the fastest first, up to a multiple of the first."""
+    def ranked(self, card: Card, within: float) -> list[Cell]:
+        """Our kernels, those with the fastest forecasts first, up to a multiple of the first."""
         try:
             made = forecasts(PROBLEM[self.way], self.dims, card, "bfloat16", self.heads, self.band)
         except UsageError:
             return []
-        return [each for each in made if each.seconds <= within * made[0].seconds]
+        return [Cell(self, each.tiling) for each in made if each.seconds <= within * made[0].seconds]
 
 
 @dataclass(frozen=True)
@@ -66,28 +63,21 @@ class Cell:
     tiling: Tiling
 
 
-def calibrating(card: Card) -> list[Cell]:
-    """The kernels that a card is calibrated with: long and short, even and odd, with and without a mask.
-
-    For each shape those that scaled rates of another card put within a factor of the fastest.
-    """
-    cells = []
+def calibrating() -> list[Shape]:
+    """Attentions to calibrate a card with: long and short, even and odd, few blocks and many, masked or not."""
+    made = []
     for d in (64, 128, 256, 512):
-        long, heads = (8192, 8) if d <= 128 else (4096, 8)
-        for way in PROBLEM:
-            shapes = [
-                (Shape(way, long, long, d, heads), 3.0),
-                (Shape(way, 1024, 1024, d, 2), 3.0),
-                (Shape(way, 1900, 1900, d, 6), 2.0),
-                (Shape(way, 2300, 2300, d, 12, mask="causal"), 2.0),
-                (Shape(way, 2048, 2048, d, 8, mask="causal"), 2.0),
-                (Shape(way, long, long, d, heads, mask="window:1024"), 1.5),
-                (Shape(way, 3000, 3000, d, 6, mask="window:1024"), 1.5),
-            ]
-            if way == "forward" and d <= 256:
-                shapes += [(Shape(way, 1, 16384, d, 8, 4), 3.0), (Shape(way, 1, 65536, d, 8, 8), 1.5)]
-            cells += [Cell(shape, each.tiling) for shape, within in shapes for each in shape.ranked(card, within)]
-    return cells
+        long = 8192 if d <= 128 else 4096
+        lengths: list[tuple[str | None, int, int]] = [
+            *((None, n, heads) for n, heads in ((long, 8), (1024, 2), (4096, 1), (1900, 6), (700, 20), (5000, 1))),
+            *(("causal", n, heads) for n, heads in ((2048, 8), (long, 1), (2300, 12), (4500, 1), (600, 40))),
+            *(("window:1024", n, heads) for n, heads in ((long, 8), (3000, 6))),
+        ]
+        made += [Shape(way, n, n, d, heads, mask=mask) for way in PROBLEM for mask, n, heads in lengths]
+        if d <= 256:
+            decoding = ((16384, 8, 4), (65536, 8, 4), (4096, 64, 4), (9000, 16, 1))
+            made += [Shape("forward", 1, n, d, heads, group) for n, heads, group in decoding]
+    return made
 
 
 def drawn(seed: int, number: int) -> Iterator[Shape]:

@@ -63,7 +63,11 @@ class GluonKernel:
 
     def call(self, options: str) -> list[str]:
         """The lines that launch it. The warps of a block follow from its tiles."""
-        lines = []
+        lines, mask, pairs = list[str](), self._setting.mask, self._setting.program.pairs
+        if mask is not None and pairs is not None and pairs[0] != pairs[1]:
+            queries, keys = map(self._setting.size, pairs)  # else a block would wait for words that nobody loads
+            lines.append(f"    if {queries} > {keys}{f' * {mask.rows}' if mask.rows > 1 else ''}:")
+            lines.append('        raise ValueError("these kernels need a key for each query")')
         for tensor, buffer in self._described.items():
             asked = f"vectors_of({self._setting.of[tensor]}, {self._setting.size(tensor.shape[0])}, {buffer.rows})"
             if not buffer.vector:

@@ -8,6 +8,8 @@ from collections.abc import Hashable, Iterable
 from functools import lru_cache, partial
 from typing import Any
 
+import torch
+
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS
@@ -120,15 +122,13 @@ def compute(
     Returns:
         L, (batch · kv_heads, n_q · shared), of a forward pass; else None.
     """
-    import torch
-
     Q = tensors["Q"]
     if Q.is_cuda and Q.device.index != torch.cuda.current_device():
         with torch.cuda.device(Q.device):
             return compute(way, tensors, results, pattern, scale, workspace)
     given = {name: fitted(each) if each.dim() == 4 else each for name, each in tensors.items()}
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
-    choice, module, names = _prepared(torch, way, given, made, pattern, scale, workspace)
+    choice, module, names = _prepared(way, given, made, pattern, scale, workspace)
     batch, kv_heads = given["K"].shape[:2]
     lse = None
     for part in _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds):
@@ -139,7 +139,7 @@ def compute(
             if found[name] is not each:  # sums in float32
                 each.copy_(found[name].view(each.shape))
         if way == "forward":
-            lse = _joined(torch, lse, found["L"], part, batch, kv_heads)
+            lse = _joined(lse, found["L"], part, batch, kv_heads)
     for name, each in results.items():
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
@@ -177,7 +177,7 @@ def _of_part(tensors: dict[str, Any], part: Part, shared: int, kv_heads: int) ->
     return found
 
 
-def _joined(torch: Any, whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any:
+def _joined(whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any:
     """L of all heads, with that of a part filled in."""
     if made.shape[0] == batch * kv_heads:
         return made
@@ -189,7 +189,6 @@ def _joined(torch: Any, whole: Any, made: Any, part: Part, batch: int, kv_heads:
 
 
 def _prepared(
-    torch: Any,
     way: str,
     given: dict[str, Any],
     results: dict[str, Any],
@@ -201,7 +200,7 @@ def _prepared(
     Q, (batch, kv_heads, n_k, d_v) = given["Q"], given["V"].shape
     dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
     dtype = str(Q.dtype).removeprefix("torch.")
-    choice = fitting(torch, way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device)
+    choice = fitting(way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device)
     matrices = [(name, each) for name, each in (*given.items(), *results.items()) if each.dim() == 4]
     far = any(_extent(each, pattern.shared) >= FAR for _, each in matrices)
     alone = [each for name, each in matrices if pattern.shared == 1 or name not in OF_QUERIES]
@@ -223,15 +222,13 @@ def loaded_for(
         given: Q, K and V that kernels can read where they are.
         results, pattern, scale, workspace: as for `compute`.
     """
-    import torch
-
-    choice, module, _ = _prepared(torch, "forward", given, results, pattern, scale, workspace)
+    choice, module, _ = _prepared("forward", given, results, pattern, scale, workspace)
     small = choice.forecast.rounds == 1 and choice.bytes <= LEAST_ROOM
     return module.run if small and module.only_launches else None
 
 
 def fitting(
-    torch: Any, way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, workspace: int | None, device: Any
+    way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, workspace: int | None, device: Any
 ) -> Choice:
     """The kernels for these sizes whose tables fit into the workspace and, if none is given, into the free memory."""
     card = card_of(device)
@@ -261,8 +258,6 @@ def card_of(device: Any) -> cards.Card:
     """The card of a device, with the rates that forecasts need; on the CPU that of a plan."""
     if device.type != "cuda":
         return cards.card(CARD)
-    import torch
-
     return cards.of_device(torch.cuda.get_device_properties(device))
 
 

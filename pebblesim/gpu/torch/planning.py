@@ -14,13 +14,10 @@ from pebblesim.gpu.emit.key_ranges import KeyRanges
 from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
-from pebblesim.gpu.tiles import Tiling
+from pebblesim.gpu.tiles import PROBLEM, Tiling
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
-
-PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
-"""The problem of each pass."""
 
 CARD = "H200"
 """The card whose rates are used where no card is given."""
