@@ -148,6 +148,8 @@ def spills(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
 SPILLED = {
     (80, 64): {"splits", "O", "dV", "dK", "dQ"},
     (80, 128): {"dV", "dK", "dK_dV_dS"},
+    (80, 256): {"v"},
+    (80, 512): {"v"},
 }
 """Launches of which some tiling spills, by compute capability and head dimension: tiles are chosen for Hopper cards."""
 
