@@ -97,7 +97,7 @@ def named(rows: Sequence[Row]) -> str:
                 f"{100 * (first[1] / fastest[1] - 1):.1f} %",
             )
         )
-    columns = ("way", "n", "d", "named", "most of it", "forecast, ms", "measured, ms", "instead", "lost")
+    columns = ("way", "n", "d", "named", "limited by", "forecast, ms", "measured, ms", "instead", "lost")
     return table(columns, lines)
 
 
