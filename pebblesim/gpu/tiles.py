@@ -148,10 +148,16 @@ SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 LARGE = 160 * 1024
 """Bytes of shared memory of a block from which on the tiles of large cards fit."""
 
+THREE_STAGES = 96 * 1024
+"""Bytes of shared memory of a block for three stages of two operands of 128 x 64 words."""
+
 
 def tilings(problem_name: str, shared: int) -> tuple[Tiling, ...]:
     """The kernels to try for a problem where a block of threads can have so many bytes of shared memory."""
-    return (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
+    known = (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
+    if shared < THREE_STAGES:  # a launch that has three where the others have two does not fit
+        known += tuple(replace(each, apart={}) for each in known if each.stages == 2 and (8, 3) in each.apart.values())
+    return known
 
 
 IN_ROWS = {
