@@ -300,3 +300,16 @@ def test_commands_that_count_load_no_heavy_library() -> None:
     each = "\n    try:\n        main()\n    except SystemExit as end:\n        assert not end.code"
     run = f"from pebblesim.__main__ import main\nfor command in {commands}:\n    sys.argv[1:] = command.split(){each}"
     assert loaded([*HEAVY, *light], run) == []
+
+
+def test_no_merge_was_left_half_done() -> None:
+    texts = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("*.toml"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "benchmarks").rglob("*.toml"),
+    ]
+    marked = [
+        text.name for text in texts if re.search(r"^(<{7}|>{7}) ", text.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert len(texts) > 30 and marked == []
