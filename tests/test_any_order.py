@@ -425,3 +425,16 @@ def test_several_orders_and_weights_in_one_table_would_make_too_many_products() 
     made, scores = 2 * d * d * d, pairs * d
     assert made + scores > Cube()(X + lines + pairs)
     assert max(made, scores) <= Cube()(X + lines + pairs)
+
+
+@pytest.mark.parametrize("name", ["forward", "backward", "backward-qkv", "projected-forward", "projected-backward-qkv"])
+@pytest.mark.parametrize("text", ["causal", "window:8", "window:1"])
+def test_a_number_of_pairs_says_no_more_than_a_mask_with_so_many(name: str, text: str) -> None:
+    """Where only Z is known, trees that bring no products are as many as there may be."""
+    problem, mask = PROBLEMS[name], from_text(text)
+    for n, d in ((64, 8), (40, 3), (5, 7)):
+        dims = {dim: n if dim == "n" else d for dim in problem.dims}
+        for M in (3, 16, d * d, 4 * d * d, n * d):
+            of_mask, of_number = (best_of_ways(problem, dims, M, pairs) for pairs in (mask, mask.pairs(n, n)))
+            for way, bound in of_number.items():
+                assert bound.value <= of_mask[way].value, (way, n, d, M)

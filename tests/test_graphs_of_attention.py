@@ -129,7 +129,7 @@ def test_options_that_are_refused() -> None:
         graphs.build("forward", n=2, d=2, softmax="flash2")
     with pytest.raises(UsageError, match="column_block is required with"):
         graphs.build("forward", n=2, d=2, softmax="late", column_block=1)
-    with pytest.raises(UsageError, match="known: L, P, l, m"):
+    with pytest.raises(UsageError, match="known: L, P, 'P, O', l, m"):
         graphs.build("backward-qkv", n=2, d=2, kept="exp")
     with pytest.raises(UsageError, match="leave out 'kept' and 'centred'"):
         graphs.build("backward", n=2, d=2, order="one-pass", kept=True)

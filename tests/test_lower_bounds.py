@@ -455,7 +455,7 @@ def test_a_closed_form_never_exceeds_the_value(name: str, data: st.DataObject) -
     pairs = data.draw(st.none() | st.integers(1, dims["n"] ** 2)) if problem.maskable else None
     sizes = dims | {"M": M}
     if pairs is not None:
-        Z, r, c, tau = Pairs.of(pairs, dims["n"])
+        Z, r, c, tau, _ = Pairs.of(pairs, dims["n"])
         sizes |= {"Z": Z, "r": r, "c": c, "tau": tau}
     ways = [None, *(Formulation.of(s) for s in SCHEDULES.values() if s.problem is problem)]
     with localcontext() as context:
@@ -524,11 +524,11 @@ def test_a_bound_applies_to_the_way_a_schedule_computes() -> None:
 
 
 def test_pairs_of_a_mask() -> None:
-    assert Pairs.of(from_text("causal"), 10) == (55, 10, 10, 10)
+    assert Pairs.of(from_text("causal"), 10) == (55, 10, 10, 10, True)
     table = np.zeros((6, 6), bool)
     table[2, 1:4] = True
-    assert Pairs.of(from_array(table), 6) == (3, 1, 3, 1)
-    assert Pairs.of(13, 6) == (13, 3, 3, 3)
+    assert Pairs.of(from_array(table), 6) == (3, 1, 3, 1, True)
+    assert Pairs.of(13, 6) == (13, 3, 3, 3, False)
     with pytest.raises(UsageError, match=r"37 allowed pairs were given; at n = 6 there are 0 to 36 of them"):
         Pairs.of(37, 6)
     with pytest.raises(UsageError, match="leave the mask out"):

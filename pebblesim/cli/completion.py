@@ -142,7 +142,7 @@ BY_NAME: Final[dict[str, Values]] = {
     "--policy": policies,
     "--format": formats,
     "--gpu": cards,
-    "--target": lambda: ("cuda", "triton"),
+    "--target": lambda: ("cuda", "triton", "gluon"),
     "--what": results,
     "--by": lambda: ("tensor", "phase"),
     "--inside": links,

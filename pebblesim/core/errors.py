@@ -39,7 +39,7 @@ class UnknownName(UsageError):
 
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        shown = ", ".join(names[: self.SHOWN])
+        shown = ", ".join(repr(each) if "," in each else each for each in names[: self.SHOWN])
         more = f", and {len(names) - self.SHOWN} more" if len(names) > self.SHOWN else ""
         known_names = f"known: {shown}{more}." if names else "there are none."
         hint = f"did you mean {near[0]!r}?" if near else known_names

@@ -56,7 +56,7 @@ def _however_P(case: Cutting, any_order: bool) -> Iterator[CuttingBound]:
 
     A pair is carried where its P is read, and the scores of E1h are those of the pairs whose P is not.
     """
-    between = [("queries", "d_k"), ("keys", "d_k")] if any_order else []
+    between = [("most queries", "d_k"), ("most keys", "d_k")] if any_order else []
     of_pairs, scores = [DP._replace(weight=17), *WEIGHTED], [SCORES._replace(weight=17)]
     what = "products of pairs but for the scores"
     without_scores = case.of_light_pairs("E1h", what, LINES, of_pairs, 17, between=between, of_some=scores)

@@ -52,7 +52,7 @@ def _forward(case: Cutting) -> Iterator[CuttingBound]:
 
 def _projected(case: Cutting) -> Iterator[CuttingBound]:
     if _which(case.formulation) == ANY_ORDER:
-        yield from _of_pairs(case, SCORES, OUTPUT, between=[("queries", "d_v")])  # P A3
+        yield from _of_pairs(case, SCORES, OUTPUT, between=[("most queries", "d_v")])  # P A3
     else:
         yield from _bounds(case, PROJECTIONS, SCORES, OUTPUT)
     narrow, _ = case.by_size("d", "d_k")

@@ -23,13 +23,15 @@ from pebblesim.lower_bounds.covers import least_cover
 class Pairs(NamedTuple):
     """The number of allowed pairs of a query and a key, and the (least) numbers of queries and of keys with a pair.
 
-    `cover` is a lower bound on the number of queries and keys that it takes to have one of every pair.
+    `cover` is a lower bound on the number of queries and keys that it takes to have one of every pair. Only of a mask
+    the numbers of queries and keys are `known`; those of a number of pairs are the least that are possible.
     """
 
     number: int
     queries: int
     keys: int
     cover: int = 0
+    known: bool = True
 
     @classmethod
     def of(cls, allowed: Mask | int, n_q: int, n_k: int | None = None) -> Pairs:
@@ -50,7 +52,7 @@ class Pairs(NamedTuple):
         if not 0 <= allowed <= n_q * n_k:
             sizes = f"n = {n_q:,}" if n_q == n_k else f"n_q = {n_q:,}, n_k = {n_k:,}"
             raise UsageError(f"{allowed:,} allowed pairs were given; at {sizes} there are 0 to {n_q * n_k:,} of them.")
-        return cls(allowed, -(-allowed // n_k), -(-allowed // n_q), -(-allowed // max(n_q, n_k)))
+        return cls(allowed, -(-allowed // n_k), -(-allowed // n_q), -(-allowed // max(n_q, n_k)), known=False)
 
 
 ANY_ORDER = "any order of the products"
@@ -140,6 +142,10 @@ class Instance:
         self._sizes |= {"fewer": min(n_q, n_k), "more": max(n_q, n_k), "cover": self._pairs.cover}
         self._texts = {name: name for name in dims} | {"queries": queries, "keys": keys, "fewer": fewer, "more": more}
         self._texts["cover"] = "tau" if self.masked else fewer
+        # Trees that bring no products are subtracted: of a number of pairs, those of all lines that there may be.
+        for line, side, number in (("queries", sides[0], n_q), ("keys", sides[1], n_k)):
+            most = (self._sizes[line], self._texts[line]) if self._pairs.known else (number, side)
+            self._sizes[f"most {line}"], self._texts[f"most {line}"] = most
         for dim in ("d_k", "d_v", "d_r"):
             self._sizes.setdefault(dim, dims.get("d", 0))
             self._texts.setdefault(dim, "d")
