@@ -138,7 +138,7 @@ def compare(
         if algorithm.problem is not solves:
             raise UsageError(
                 f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; "
-                f"add --problem {algorithm.problem.name}."
+                "count the schedules of each problem apart, with its --problem or none."
             )
     among, pattern = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
     runs = [

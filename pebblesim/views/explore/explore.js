@@ -223,7 +223,7 @@ class Page {
     this.chart.draw({ low: this.low, high: this.high, curves, floor: ratio ? [] : floor, marks: this.marks(), now: Math.log2(this.state.M), ratio });
     const rest = this.waiting.length ? " Counting…" : "";
     byId("caption").textContent = (ratio ? "Words moved ÷ the lower bound for every way of computing." : "Words moved, for all heads together; no schedule can lie in the shaded part.")
-      + ` Coloured: schedules that win somewhere; grey: the others.${rest}`;
+      + ` Coloured: the winners listed below, and the schedule that is chosen; grey: the others.${rest}`;
   }
 
   marks() {
