@@ -339,7 +339,7 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         ("graph backwards -n 8 -d 4", "no file, generator or problem is called 'backwards'; did you mean 'backward'?"),
         (
             "count small-cache matmul-tiled -n 8 -d 4 -M 24",
-            "matmul-tiled solves 'matmul', not 'backward'; count the schedules of each problem apart, with its --problem",
+            "matmul-tiled solves 'matmul', not 'backward'; count the schedules of each problem apart",
         ),
         (f"{SMALL} -M 24 --block C=2", "no block of small-cache is called 'C'; known: B."),
         (f"{SMALL} -M 24 --block B", "--block 'B' was given; it takes NAME=VALUE."),
