@@ -7,25 +7,18 @@ from math import e as euler, log, log2
 import torch
 from torch import Tensor
 
+from pebblesim.gpu.torch.masks import Shown
 
-def allowed(
-    n_q: int,
-    n_k: int,
-    left: int | None,
-    right: int | None,
-    at_end: bool,
-    first: Tensor | None,
-    end: Tensor | None,
-    device: torch.device,
-) -> Tensor | None:
+
+def allowed(query: Tensor, key: Tensor, shown: Shown) -> Tensor | None:
     """The pairs that are allowed: booleans of shape (n_q, n_k), or (batch, 1, n_q, n_k) with key ranges; None if all.
 
     Args:
-        n_q, n_k: numbers of queries and keys.
-        left, right, at_end: as of a `Pattern`.
-        first, end: the ranges of keys of each query, (batch, n_q).
-        device: of the result.
+        query, key: (…, n, d).
+        shown: limits and ranges of the keys of each query.
     """
+    n_q, n_k, device = query.shape[-2], key.shape[-2], query.device
+    first, end, left, right, at_end = shown
     found = None
     keys = torch.arange(n_k, device=device)
     if left is not None or right is not None:

@@ -38,9 +38,8 @@ def by_pytorch(
     causal = attn_mask is None and shown == Shown(None, None, None, 0, False)
     mask = attn_mask
     if not causal:
-        first, end, left, right, at_end = shown
-        found = allowed(query.shape[-2], key.shape[-2], left, right, at_end, first, end, query.device)
-        if found is not None and first is not None:
+        found = allowed(query, key, shown)
+        if found is not None and shown.first is not None:
             found = found.unflatten(0, query.shape[:-3])
         mask = found if mask is None else mask if found is None else _joined(mask, found)
     return torch.nn.functional.scaled_dot_product_attention(

@@ -33,9 +33,35 @@ class Shown(NamedTuple):
     at_end: bool
 
 
-def pattern_of(shared: int, left: int | None, right: int | None, at_end: bool, n_q: int, n_k: int) -> Pattern:
-    """The pattern of an operator's arguments; where both ends meet, that of the start."""
-    return Pattern(left, right, at_end and n_q != n_k, shared)
+class Asked(NamedTuple):
+    """The arguments of the operators that are no matrices, in their order.
+
+    Attributes:
+        first, end, left, right, at_end: as of `Shown`.
+        scale: factor of the scores.
+        softcap: scores are capped so; 0 if they are not.
+        workspace: bytes that tables may take; None for the limit that is usual.
+    """
+
+    first: Tensor | None
+    end: Tensor | None
+    left: int | None
+    right: int | None
+    at_end: bool
+    scale: float
+    softcap: float
+    workspace: int | None
+
+    @property
+    def shown(self) -> Shown:
+        """The keys that each query may attend to."""
+        return Shown(*self[:5])
+
+    def pattern(self, query: Tensor, key: Tensor) -> Pattern:
+        """The pairs that kernels for (…, heads, n, d) are compiled for; where both ends meet, those from the start."""
+        at_end = self.at_end and query.shape[-2] != key.shape[-2]
+        shared = query.shape[-3] // key.shape[-3]
+        return Pattern(self.left, self.right, at_end, shared, self.first is not None, self.softcap)
 
 
 def seen_keys(n_q: int, n_k: int, pattern: Pattern) -> slice:

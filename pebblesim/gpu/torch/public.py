@@ -96,9 +96,9 @@ def attention(
         out = by_pytorch(reason, query, key, value, attn_mask, dropout_p, scale, shown)
         return out if kind is None else out.to(kind)
     four = (each.reshape(-1, *each.shape[-3:]) for each in (query, key, value))
-    factors = scale, float(softcap or 0.0)
-    out, lse = torch.ops.pebblesim.attention(*four, *shown, *factors, workspace)
-    quick.keep(sizes, query, key, value, shown, *factors, workspace)
+    asked = masks.Asked(*shown, scale, float(softcap or 0.0), workspace)
+    out, lse = torch.ops.pebblesim.attention(*four, *asked)
+    quick.keep(sizes, query, key, value, asked)
     out = out.reshape(*query.shape[:-1], value.shape[-1])
     out = out if kind is None else out.to(kind)
     return (out, lse.reshape(query.shape[:-1]) * log(2)) if return_lse else out
