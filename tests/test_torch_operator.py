@@ -244,63 +244,6 @@ def test_layouts() -> None:
     close([attention(*(each[:, None] for each in x))[:, 0]], [made], 1e-6)
 
 
-def refused(*x: Any, **options: Any) -> str:
-    with pytest.raises(UsageError) as error:
-        attention(*x, **options)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
-def test_what_attention_cannot_do_is_said_in_a_sentence() -> None:
-    def tensors(*shapes: tuple[int, ...], dtype: Any = torch.float32) -> list[Any]:
-        return [torch.zeros(shape, dtype=dtype) for shape in shapes]
-
-    good = (1, 2, 8, 16)
-    x = tensors(good, good, good)
-    assert "has no dropout" in refused(*x, dropout_p=0.1)
-    assert "no dense attn_mask; give is_causal, window" in refused(*x, attn_mask=torch.ones(8, 8))
-    assert "value is of torch.bfloat16 and query of torch.float32" in refused(*x[:2], x[2].bfloat16())
-    assert "numbers with a fraction" in refused(*tensors(good, good, good, dtype=torch.int32))
-    assert "query is of list" in refused([1], *x[1:])
-    assert "key is on meta" in refused(x[0], x[1].to("meta"), x[2])
-    assert "key and value have 8 and 9 tokens" in refused(*tensors(good, good, (1, 2, 9, 16)))
-    assert "query has shape (1, 2, 0, 16) and is empty" in refused(*tensors((1, 2, 0, 16), good, good))
-    assert "is empty" in refused(*tensors((0, 2, 8, 16), (0, 2, 8, 16), (0, 2, 8, 16)))
-    assert "head dimensions 16 and 24" in refused(*tensors(good, (1, 2, 8, 24), good))
-    one = (1, 1, 8, 16)
-    assert "query has 2 heads and key 1" in refused(*tensors(good, one, one))
-    assert "a number that divides 2" in refused(*tensors(good, (1, 3, 8, 16), (1, 3, 8, 16)), enable_gqa=True)
-    assert "must agree" in refused(*tensors(good, good, one))
-    assert "give (…, heads, tokens" in refused(*tensors((8, 16), (8, 16), (8, 16)))
-    many = (40, 2000, 1, 16)
-    assert "80,000 heads in all" in refused(*tensors(many, many, many))
-    few = tensors(good, (1, 2, 3, 16), (1, 2, 3, 16))
-    assert "the first 5 of 8 queries see none of 3 keys" in refused(*few, is_causal=True, align="end")
-    assert "the last 3 of 8 queries see none of 3 keys" in refused(*few, window=(2, 0))
-    assert "softcap is -1" in refused(*x, softcap=-1)
-    assert "scale is nan" in refused(*x, scale=math.nan)
-    assert "workspace is 1.5" in refused(*x, workspace=1.5)
-    assert "compute_dtype is torch.float32" in refused(*x, compute_dtype=torch.float32)
-    assert 'give None or "sdpa"' in refused(*x, fallback="math")
-    assert "cu_seqlens takes a tensor of integers" in refused(*x, cu_seqlens=[0, 8])
-
-
-def test_what_only_a_gpu_cannot_do() -> None:
-    from pebblesim.gpu.torch.checks import Unsupported, check_supported
-
-    class OnGpu(torch.Tensor):
-        is_cuda = True
-
-    def said(dtype: Any, d: int = 16) -> str:
-        x = torch.zeros(1, 1, 2, d, dtype=dtype).as_subclass(OnGpu)
-        with pytest.raises(Unsupported) as error:
-            check_supported(x, x, None, 0.0, None)
-        return str(error.value)
-
-    assert "compute_dtype=torch.bfloat16 to round to it" in said(torch.float32)
-    assert "it may be up to 1,024" in said(torch.bfloat16, 1025)
-
-
 def test_the_fallback_says_once_that_it_was_taken() -> None:
     fallback._SAID.clear()
     x = qkv(2, 4, 2, 5, 5, 3)

@@ -66,6 +66,10 @@ def compiled(asked: Any) -> Iterator[dict[str, Any]]:
         y = [each.detach().float().requires_grad_() for each in x]
         out = call(*y)
     yield {"autocast": [str(out.dtype), *(str(each.dtype) for each in torch.autograd.grad(out.float().sum(), y))]}
+    q, k, v = (each.detach() for each in x)
+    q[0, 1, 5, 3] = torch.nan
+    rows = call(q, k, v).isfinite().all(-1)
+    yield {"not_a_number": {"rows": int((~rows).sum()), "the_one": not bool(rows[0, 1, 5])}}
 
 
 def again(asked: Any) -> Iterator[dict[str, Any]]:

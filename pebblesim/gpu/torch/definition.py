@@ -7,6 +7,7 @@ from math import e as euler, log, log2
 import torch
 from torch import Tensor
 
+from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch.masks import Shown
 
 
@@ -33,8 +34,21 @@ def allowed(query: Tensor, key: Tensor, shown: Shown) -> Tensor | None:
 
 
 def scores(query: Tensor, key: Tensor, scale: float, softcap: float, mask: Tensor | None) -> Tensor:
-    """The scores of all pairs in float32, or in float64 for float64; -infinity for pairs that are not allowed."""
-    S = _wide(query) @ _wide(key).repeat_interleave(query.shape[1] // key.shape[1], 1).mT * scale
+    """The scores of all pairs in float32, or in float64 for float64; -infinity for pairs that are not allowed.
+
+    Raises:
+        UsageError: they do not fit into the memory.
+    """
+    try:
+        S = _wide(query) @ _wide(key).repeat_interleave(query.shape[1] // key.shape[1], 1).mT * scale
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
+        table = query.shape[:-1].numel() * key.shape[-2] * 4 / 2**30
+        raise UsageError(
+            f"on the CPU attention keeps all scores, {table:,.0f} GiB here, and there is less memory; give fewer "
+            "tokens, or tensors of a GPU."
+        ) from None
     if softcap:
         S = softcap * torch.tanh(S / softcap)
     return S if mask is None else S.masked_fill(~mask, -torch.inf)

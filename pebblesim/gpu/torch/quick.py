@@ -50,7 +50,10 @@ def kept(query: Any, key: Any, value: Any, rest: tuple[Hashable, ...]) -> tuple[
 
 def known(sizes: tuple[Hashable, ...] | None) -> Replay | None:
     """The launch of a call that was made before; None if there was none, or if it is not kept."""
-    return None if sizes is None else _KEPT.get(sizes)
+    try:
+        return None if sizes is None else _KEPT.get(sizes)
+    except TypeError:  # an option that has no hash is none that attention takes
+        return None
 
 
 def keep(sizes: tuple[Hashable, ...] | None, query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None:
