@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pebblesim.gpu.torch import pytorch as _pytorch  # noqa: F401
+
+# isort: split
 from math import log
 from typing import Any
 
