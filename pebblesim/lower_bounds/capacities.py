@@ -14,7 +14,7 @@ from functools import cache
 from math import floor, isqrt
 from typing import ClassVar, Protocol
 
-from pebblesim.core.bisection import first_beyond, first_that
+from pebblesim.core.bisection import first_beyond, first_that, last_that
 
 
 class Capacity(Protocol):
@@ -237,7 +237,15 @@ def _choices(products: int, capacity: Capacity, M: int, tree: int | None) -> dic
     for share in {(products - 1) // max(1, segments) for segments in whole}:
         beyond = first_beyond(G, share)
         ends |= {beyond - 1, beyond}
-    if tree is not None:
-        dear = first_that(lambda X: (X - M + 1) * tree >= G(X) or X > M << 8, M)
-        ends |= {dear, dear + 1}
+    if tree is not None:  # G is convex: these X are an interval, perhaps a short one around a turn
+
+        def dear(X: int) -> bool:
+            return (X - M + 1) * tree >= G(X)
+
+        inside = [X for X in turns if dear(X)]
+        if inside:
+            first = last_that(lambda X: not dear(X), M - 1, min(inside)) + 1
+        else:
+            first = first_that(lambda X: dear(X) or X > M << 8, M)
+        ends |= {first, first + 1}
     return {X: G(X) for X in near | ends if G(X) > 0}
