@@ -158,7 +158,7 @@ def test_cards_that_were_not_calibrated_get_kernels_and_no_times() -> None:
         assert "scaled from the card H200 to NVIDIA" in str(found)
         assert " ms" not in str(found)
         assert "times as long" in str(found)
-    with pytest.raises(UsageError, match="no kernel .* fits into the shared memory of NVIDIA GeForce GTX 1060"):
+    with pytest.raises(UsageError, match=r"no kernel .* fits into the shared memory of NVIDIA GeForce GTX 1060"):
         plan(2048, 64, card="GTX1060")
 
 
