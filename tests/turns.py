@@ -1,8 +1,8 @@
 """Tests take turns in the quick run: which ones is decided by the commit alone.
 
-Set COMMIT_OF_TURN to a commit, as `.ci/run` does. Of a test marked `one_in(k)`, one of k cases runs by default, and some
-dozen commits have run all of them; without a commit it is the same cases every time. Of the slow tests, a few run
-besides, if a commit is given. `make test-all` runs all of both.
+Set COMMIT_OF_TURN to a commit, as `.ci/run` does. Of a test marked `one_in(k)`, one of k cases runs by default, and
+some dozen commits have run all of them; without a commit it is the same cases every time. Of the slow tests, a
+few run besides, if a commit is given. `make test-all` runs all of both.
 """
 
 from collections import Counter
