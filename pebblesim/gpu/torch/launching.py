@@ -100,7 +100,7 @@ def loaded(
 
 
 class Setting(NamedTuple):
-    """What kernels compute, beside the sizes of their tensors.
+    """The computation of kernels, beside the sizes of their tensors.
 
     Attributes:
         pattern: the pairs that are allowed.

@@ -67,7 +67,7 @@ def backward_on_gpu(
 
 
 def _pairs(query: Tensor, key: Tensor, asked: Asked) -> tuple[Setting, slice, dict[str, Tensor]]:
-    """What is computed, the keys that some query sees, and the ranges that kernels read."""
+    """The setting of the kernels, the keys that some query sees, and the ranges that kernels read."""
     n_k, pattern = key.shape[2], asked.pattern(query, key)
     setting = Setting(pattern, asked.scale, asked.workspace)
     return setting, seen_keys(query.shape[2], n_k, pattern), arguments_of(asked.first, asked.end, n_k)
