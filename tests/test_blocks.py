@@ -37,6 +37,7 @@ COMPETING = (
     "keys-partly-resident-forward",
     "keys-partly-resident",
     "queries-partly-resident",
+    "queries-absorbed-keys-partly-resident-forward",
     "values-in-columns",
     "scores-partly-stored",
     *(
@@ -99,6 +100,16 @@ def test_the_least_m_is_the_least(schedule: Schedule, data: st.DataObject) -> No
         assert f"M = {least - 1} words is too small for {schedule.name} at " in str(refusal.value)
         assert f"it needs M ≥ {least}" in str(refusal.value)
         choose(schedule, dims, least, rule, summation)
+
+
+def test_every_schedule_whose_blocks_compete_is_named_here() -> None:
+    """A new schedule that was not named failed a test of blocks that grow in turn, in one of a thousand draws."""
+    compete = set()
+    for schedule in (schedule for schedule in blocked if len(schedule.fit) > 1):
+        for part in parts(schedule, dict.fromkeys(schedule.problem.dims, 4), "chain", None):
+            if sum(not part.words.blocks.isdisjoint(group) for group in part.groups) > 1:
+                compete.add(schedule.name.removeprefix("projected-"))
+    assert compete == {*APART}
 
 
 @strategies.draws(6, 500)
@@ -563,6 +574,7 @@ def test_the_proof_finds_the_best_without_climbing(schedule: Schedule, data: st.
     assert proved and search.least == min(part.words(blocks) for blocks in every if part.room(blocks) <= M)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "n", "d", "M"), [("small-cache-streamed", 2, 4, 22), ("small-cache-relu", 2, 8, 27), ("q-tiled", 2, 9, 60)]
 )
@@ -579,6 +591,7 @@ def test_a_long_list_of_names_is_cut() -> None:
     assert str(UnknownName("schedule", "8192", names[:24])).endswith("schedule-22, schedule-23.")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", IN_ROWS)
 def test_bounds_on_the_peak_decide_what_fits_at_any_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exact peak takes milliseconds, and blocks that compete for the cache have it asked thousands of times."""
