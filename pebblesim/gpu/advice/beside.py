@@ -62,6 +62,6 @@ def _slower(made: Forecast, factor: float) -> Forecast:
 
 @cache
 def _measured() -> dict[str, list[dict[str, Any]]]:
-    """What was measured, by the name that a card's driver gives it."""
+    """The tiles that were measured, by the name that a card's driver gives it."""
     with (Path(__file__).parent / "beside.toml").open("rb") as file:
         return tomllib.load(file)

@@ -161,19 +161,12 @@ class Advice(Result):
             self.dtype,
             self.mask,
             self.times,
-            self._options,
+            _options(self),
             self.useful,
             self.boundaries[0].M,
             self.kernels,
             self.own_kernels,
         )
-
-    @property
-    def _options(self) -> str:
-        """Sizes and heads as options of the command line."""
-        sizes = (f"-{name} {size}" if len(name) == 1 else f"--size {name}={size}" for name, size in self.asked.items())
-        shared = self.heads_per_problem
-        return " ".join(sizes) + (f" --heads {self.heads} --kv-heads {self.heads // shared}" if shared > 1 else "")
 
     @cached_property
     def fastest(self) -> Counted:
@@ -278,15 +271,7 @@ class Advice(Result):
 
     def parts(self) -> list[str | Sheet]:
         """Return the parts to print: sentences and tables."""
-        given = listed(self.asked or self.dims)
-        under = "" if self.mask is None else f", mask {self.mask}"
-        heads = f"{self.heads:,} head{'s' * (self.heads > 1)}" + (f" x batch {self.batch:,}" if self.batch > 1 else "")
-        if self.heads_per_problem > 1:
-            shared = self.heads_per_problem
-            rows = next(iter(self.dims.values()))
-            heads += f" on {self.heads // shared:,} of keys and values (the {shared:,} of each are counted as one head "
-            heads += f"with {rows:,} rows of queries)"
-        parts: list[str | Sheet] = [f"{self.card.name}: {self.problem}, {given}, {self.dtype}{under}, {heads}"]
+        parts: list[str | Sheet] = [_heading(self)]
         parts += ["", *self.ours.shown(), "", MODEL]
         for boundary in self.boundaries:
             parts += ["", *self._shown(boundary)]
@@ -381,6 +366,24 @@ class Advice(Result):
                 f"  inputs and outputs are {amount(held, 'B')}, more than the {amount(memory, 'B')} of the card"
             )
         return "\n".join([*lines, LEFT_OUT])
+
+
+def _heading(advice: Advice) -> str:
+    """The card and the attention, as it was asked for."""
+    under = "" if advice.mask is None else f", mask {advice.mask}"
+    heads = f"{advice.heads:,} head{'s' * (advice.heads > 1)}" + (f" x batch {advice.batch:,}" * (advice.batch > 1))
+    if (shared := advice.heads_per_problem) > 1:
+        heads += f" on {advice.heads // shared:,} of keys and values (the {shared:,} of each are counted as one head "
+        heads += f"with {next(iter(advice.dims.values())):,} rows of queries)"
+    given = listed(advice.asked or advice.dims)
+    return f"{advice.card.name}: {advice.problem}, {given}, {advice.dtype}{under}, {heads}"
+
+
+def _options(advice: Advice) -> str:
+    """Sizes and heads as options of the command line."""
+    sizes = (f"-{name} {size}" if len(name) == 1 else f"--size {name}={size}" for name, size in advice.asked.items())
+    shared = advice.heads_per_problem
+    return " ".join(sizes) + (f" --heads {advice.heads} --kv-heads {advice.heads // shared}" if shared > 1 else "")
 
 
 def _any(dims: Mapping[str, int]) -> dict[str, Any]:
