@@ -53,6 +53,7 @@ def test_a_plan_says_which_and_why() -> None:
     assert plan(64, 3, d_v=20, n_k=9).dims == {"n_q": 64, "n_k": 9, "d_k": 16, "d_v": 20}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("n", "n_k"), [(300, 1024), (1024, 300), (1, 500), (500, 1), (65, 64)])
 @pytest.mark.parametrize("d", [64, 256])
 def test_every_launch_takes_the_blocks_that_it_has(n: int, n_k: int, d: int) -> None:
@@ -66,6 +67,7 @@ def test_every_launch_takes_the_blocks_that_it_has(n: int, n_k: int, d: int) -> 
             )
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("n", [65_536, *(pytest.param(n, marks=pytest.mark.slow) for n in (131_072, 100_001))])
 def test_tables_are_bounded_by_default_and_a_plan_says_what_that_costs(n: int) -> None:
     found = plan(n, 512, 8, causal=True)
@@ -143,6 +145,7 @@ def test_without_pytorch_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) ->
         ours.attention  # noqa: B018
 
 
+@pytest.mark.one_in(4)
 def test_planning_loads_no_library() -> None:
     """What a user of `attention` waits for beside PyTorch."""
     heavy = ("sympy", "matplotlib", "numba", "networkx", "torch")

@@ -580,6 +580,7 @@ def test_the_proof_finds_the_best_without_climbing(schedule: Schedule, data: st.
     assert proved and search.least == min(part.words(blocks) for blocks in every if part.room(blocks) <= M)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "n", "d", "M"), [("small-cache-streamed", 2, 4, 22), ("small-cache-relu", 2, 8, 27), ("q-tiled", 2, 9, 60)]
 )
@@ -596,6 +597,7 @@ def test_a_long_list_of_names_is_cut() -> None:
     assert str(UnknownName("schedule", "8192", names[:24])).endswith("schedule-22, schedule-23.")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", IN_ROWS)
 def test_bounds_on_the_peak_decide_what_fits_at_any_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exact peak takes milliseconds, and blocks that compete for the cache have it asked thousands of times."""
