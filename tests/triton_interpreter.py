@@ -118,6 +118,21 @@ class Pointer:
     __iadd__ = __add__
 
 
+class Descriptor:
+    """A matrix of which tiles are read: it begins, as each of its rows does, at a multiple of 8 words of 16 bits."""
+
+    def __init__(self, base: Pointer, shape: list[Any], strides: list[Any], block: list[int]) -> None:
+        assert base.array.dtype.bits == 16 and strides[1] == 1
+        assert int(base.offsets) % 8 == 0 and int(strides[0]) % 8 == 0
+        assert not any(side & (side - 1) or side > 256 for side in block[:1]), "a box of more than 256 rows"
+        self.base, self.shape, self.strides, self.block = base, shape, strides, block
+
+    def load(self, at: list[Any]) -> Value:
+        rows, columns = (np.int64(first) + np.arange(side) for first, side in zip(at, self.block, strict=True))
+        places = rows[:, None] * self.strides[0] + columns[None, :]
+        return _load(self.base + places, (rows[:, None] < self.shape[0]) & (columns[None, :] < self.shape[1]))
+
+
 class Value(np.ndarray):
     """A block of values in registers."""
 
@@ -200,6 +215,7 @@ LANGUAGE: Any = SimpleNamespace(
     maximum=lambda x, y: _value(np.maximum(x, y)),
     cdiv=lambda x, y: _value(-(-x // y)),
     cast=lambda x, dtype: x,
+    make_tensor_descriptor=Descriptor,
     range=lambda start, stop, num_stages: range(start, stop),
     minimum=lambda x, y: _value(np.minimum(x, y)),
     where=lambda condition, x, y: _value(np.where(condition, x, y)),
@@ -251,7 +267,7 @@ def run(
     `strides`: of inputs that have some; `results`: shapes and strides of the matrices that are to be written.
     """
     arrays: list[tuple[str, Array]] = []
-    shapes = iter(re.findall(r"torch\.empty\((.*), dtype", text))
+    shapes = iter(re.findall(r"torch\.empty\((\(.*), dtype", text))
 
     def empty(shape: tuple[int, ...], dtype: Type, device: Any) -> Array:
         arrays.append(("", Array(np.full(shape, np.nan), dtype)))
@@ -263,7 +279,9 @@ def run(
         return arrays[-1][1]
 
     module = ModuleType("kernels")
-    triton = SimpleNamespace(jit=_kernel, language=LANGUAGE, cdiv=lambda x, y: -(-x // y))
+    triton = SimpleNamespace(
+        jit=_kernel, language=LANGUAGE, cdiv=lambda x, y: -(-x // y), set_allocator=lambda function: None
+    )
     modules = {"torch": SimpleNamespace(empty=empty, cuda=CUDA, **TYPES), "triton": triton, "triton.language": LANGUAGE}
     with _modules(**modules, **(others or {})):
         exec(compile(text, "kernels", "exec"), module.__dict__)

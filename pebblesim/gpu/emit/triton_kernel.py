@@ -82,6 +82,7 @@ class Writer(Grid):
             "    head = tl.program_id(1).to(tl.int64)",
         ]
         self._at_head(self._tensors.values())
+        self._describe()
         self._opening()
         self._grid()
         self._block()
@@ -250,7 +251,8 @@ class Writer(Grid):
             absent = 'float("inf")'  # so that exponentials are 0 there
         edge = f", mask={inside}, other={absent}" if inside else ""
         unscaled = f" / {self._scale}" * resumed
-        self._say(depth, f"{name} = tl.load({self._place(node.tensor, node.tile.ranges, node.at)}{edge}){unscaled}")
+        made = self._copied(node) or f"tl.load({self._place(node.tensor, node.tile.ranges, node.at)}{edge})"
+        self._say(depth, f"{name} = {made}{unscaled}")
 
     def _write(self, depth: int, node: ir.Write) -> None:
         """Write a tile; entries of a table for which there is no pair, or no allowed one, are 0."""

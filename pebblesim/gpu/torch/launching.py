@@ -58,7 +58,17 @@ class Kernel:
 
 def launch(made: Any, grid: tuple[int, int], stream: int, arguments: Iterable[Any]) -> None:
     """Launch a compiled kernel; tensors may be given by their addresses."""
-    made.run(grid[0], grid[1], 1, stream, made.function, made.packed_metadata, None, None, None, *arguments)
+    run = made.run
+    if run.global_scratch_size:  # for descriptors of tensors
+        from triton import set_allocator
+
+        set_allocator(_room)
+    run(grid[0], grid[1], 1, stream, made.function, made.packed_metadata, None, None, None, *arguments)
+
+
+def _room(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+    """Memory that a kernel needs while it runs; the allocator's addresses are multiples of 512 bytes."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 def _specialised(argument: Any) -> Any:
@@ -84,9 +94,7 @@ def loaded(
         dtype,
         pattern.mask,
         scale=scale,
-        warps=tiling.warps,
-        stages=tiling.stages,
-        apart=tiling.apart,
+        **tiling.options,
         far=far,
         softcap=pattern.softcap,
         shared=pattern.shared,
