@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter
 from contextlib import contextmanager
+from itertools import product
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -150,14 +151,14 @@ def _kernel(function: Any = None, do_not_specialize: Any = ()) -> Any:
         return _kernel
 
     class Launcher:
-        def __getitem__(self, grid: tuple[int, int]) -> Any:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
             def launch(*arrays: Array | int, num_warps: int, num_stages: int, maxnreg: int = 255) -> None:
-                for head in range(grid[1]):
-                    for program in range(grid[0]):
-                        LANGUAGE.programs = (program, head)
-                        LANGUAGE.start = arrays[0] if isinstance(arrays[0], int) else 0
-                        with np.errstate(all="ignore"):
-                            function(*(Pointer(each) if isinstance(each, Array) else each for each in arrays))
+                LANGUAGE.grid = grid
+                for programs in product(*map(range, grid)):
+                    LANGUAGE.programs = programs
+                    LANGUAGE.start = arrays[0] if isinstance(arrays[0], int) else 0
+                    with np.errstate(all="ignore"):
+                        function(*(Pointer(each) if isinstance(each, Array) else each for each in arrays))
 
             return launch
 
@@ -199,8 +200,10 @@ def _arange(start: int, stop: int) -> Value:
 
 LANGUAGE: Any = SimpleNamespace(
     programs=(0, 0),
+    grid=(1, 1),
     start=0,
     program_id=lambda axis: _value(np.int64(LANGUAGE.programs[axis])),
+    num_programs=lambda axis: _value(np.int64(LANGUAGE.grid[axis])),
     arange=_arange,
     load=_load,
     store=_store,

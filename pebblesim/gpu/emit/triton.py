@@ -322,9 +322,11 @@ def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
     of, strides = setting.of, setting.strides
     keys = next(tensor for tensor in given if tensor in strides.of and tensor.shape[0] != strides.queries)
     lines = [
-        f"    heads, {SHARING} = {of[keys]}.shape[0] * {of[keys]}.shape[1], {of[keys]}.shape[1]",
-        f"    device = {of[keys]}.device",
+        f"    (batch, own), device = {of[keys]}.shape[:2], {of[keys]}.device",
+        "    heads = batch * own",
     ]
+    if isinstance(setting.mask, KeyRanges):
+        lines.append(f"    {SHARING} = own")
     for tensor in strides.of:
         if tensor not in given:
             lines.append(f'    {of[tensor]} = {RESULTS}["{tensor.name}"]')

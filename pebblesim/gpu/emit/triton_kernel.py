@@ -70,7 +70,13 @@ class Writer(Grid):
 
     def call(self, options: str) -> list[str]:
         """The lines that launch it, in `run`."""
-        return [f"    {self._name}[({self.programs}, heads)]({', '.join(self.arguments)}, {options})"]
+        each = "own, batch" if self._apart else "heads"
+        return [f"    {self._name}[({self.programs}, {each})]({', '.join(self.arguments)}, {options})"]
+
+    @property
+    def _apart(self) -> bool:
+        """Whether the grid has axes of heads and of batches: their numbers take no registers."""
+        return bool(self._setting.strides.of)
 
     def text(self) -> str:
         """The source of the kernel."""
@@ -79,7 +85,7 @@ class Writer(Grid):
         self._lines = [
             "@triton.jit" + f"(do_not_specialize={general})".replace("'", '"') * bool(general),
             f"def {self._name}({', '.join(self.arguments)}):",
-            "    head = tl.program_id(1).to(tl.int64)",
+            "    head = tl.program_id(1).to(tl.int64)" + " + tl.program_id(2) * tl.num_programs(1)" * self._apart,
         ]
         self._at_head(self._tensors.values())
         self._describe()

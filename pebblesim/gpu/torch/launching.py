@@ -37,11 +37,11 @@ class Kernel:
         self._kernel = kernel
         self._made: dict[tuple[Any, ...], Any] = {}
 
-    def __getitem__(self, grid: tuple[int, int]) -> Any:
+    def __getitem__(self, grid: tuple[int, int, int]) -> Any:
         return partial(self._launch, grid)
 
-    def _launch(self, grid: tuple[int, int], *arguments: Any, **options: Any) -> None:
-        if not (grid[0] and grid[1]):
+    def _launch(self, grid: tuple[int, int, int], *arguments: Any, **options: Any) -> None:
+        if not all(grid):
             return
         from torch._C import _cuda_getCurrentRawStream as stream_of, _cuda_getDevice as current
 
@@ -56,14 +56,14 @@ class Kernel:
             written.append((made, grid, arguments))
 
 
-def launch(made: Any, grid: tuple[int, int], stream: int, arguments: Iterable[Any]) -> None:
+def launch(made: Any, grid: tuple[int, int, int], stream: int, arguments: Iterable[Any]) -> None:
     """Launch a compiled kernel; tensors may be given by their addresses."""
     run = made.run
     if run.global_scratch_size:  # for descriptors of tensors
         from triton import set_allocator
 
         set_allocator(_room)
-    run(grid[0], grid[1], 1, stream, made.function, made.packed_metadata, None, None, None, *arguments)
+    run(*grid, stream, made.function, made.packed_metadata, None, None, None, *arguments)
 
 
 def _room(size: int, alignment: int, stream: int | None) -> torch.Tensor:
