@@ -159,6 +159,7 @@ def test_what_binds_a_launch() -> None:
         assert launch.seconds >= max(bounds) > 0
 
 
+@pytest.mark.one_in(4)
 def test_cards_that_nobody_has_measured_say_so() -> None:
     measured = [name for name, card in cards.cards().items() if card.rates]
     assert "H200" in measured and all(can_forecast(cards.card(name)) for name in measured)
@@ -171,6 +172,7 @@ def test_cards_that_nobody_has_measured_say_so() -> None:
     assert "no forecast" not in str(ps.advise("H200", n=512, d=64))
 
 
+@pytest.mark.one_in(4)
 def test_advice_begins_with_a_kernel_to_take() -> None:
     advice = ps.advise("H200", n=4096, d=512, heads=16, problem_name="backward-qkv", blocks={"a": 64, "b": 64, "c": 64})
     best, (own,) = advice.kernels[0], advice.own_kernels
@@ -190,6 +192,7 @@ def test_advice_begins_with_a_kernel_to_take() -> None:
     assert shown["launches"][1]["programs"] == launch.programs and shown["at_least"] < shown["seconds"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", strategies.some(sorted(cards.cards()), 4))
 @pytest.mark.parametrize("problem", ["forward", "backward-qkv"])
 def test_every_card_gets_a_kernel_whose_tile_fits(name: str, problem: str) -> None:
