@@ -148,7 +148,7 @@ def test_the_same_under_a_mask(name: str, n: int, d: int, mask: str, data: st.Da
     data=st.data(),
 )
 def test_tiles_that_are_read_by_descriptors(name: str, n: int, d: int, mask: str | None, data: st.DataObject) -> None:
-    """What is outside a matrix is 0, and is not moved."""
+    """Words outside a matrix are 0, and are not moved."""
     blocks = {block: data.draw(SIDES) for block in get(name).blocks}
     blocks = fitting(blocks) | ({"c": 16} if "c" in blocks else {})
     run(name, {"n": n, "d": d}, blocks, "bfloat16", 1, None if name.startswith("matmul") else mask, described=True)

@@ -53,7 +53,7 @@ class Tiling:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `triton` is told of its kernels."""
+        """Options of `triton` for its kernels."""
         return {"warps": self.warps, "stages": self.stages, "apart": self.apart, "described": self.described}
 
     def of(self, launch: str) -> tuple[int, int]:

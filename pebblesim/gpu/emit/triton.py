@@ -251,7 +251,7 @@ def setting_of(
 
 
 def _room(writers: list[Writes]) -> str:
-    """What descriptors need beside the kernels, if there are some."""
+    """The function that descriptors need beside the kernels, if there are some."""
     return ROOM if any(isinstance(each, Writer) and each.describes for each in writers) else ""
 
 

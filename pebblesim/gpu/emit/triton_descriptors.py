@@ -17,7 +17,7 @@ ROOM = """
 def room(size, alignment, stream):
     return torch.empty(size, dtype=torch.int8, device="cuda")
 """
-"""What Triton calls for the memory in which descriptors are."""
+"""The function that Triton calls for the memory in which descriptors are."""
 
 
 class Descriptors(Places):
@@ -34,7 +34,7 @@ class Descriptors(Places):
 
     @property
     def describes(self) -> bool:
-        """Whether there are some."""
+        """Whether the kernel has descriptors."""
         return bool(self._described)
 
     def _box(self, node: ir.Read) -> tuple[ir.Tensor, int, int]:
