@@ -279,6 +279,19 @@ def test_at_ordinary_sizes_the_segments_chosen_are_within_a_hundredth_of_the_bes
             assert 0.99 * most <= (least_words(N, capacity, M) or 0)
 
 
+def test_a_bound_asks_for_few_values_of_its_capacity_however_large_the_numbers_are() -> None:
+    """A crossover at n = 2^200 has thousands of bounds; each searched all digits of X where no tree is dear."""
+    asked = []
+
+    class Asked(Cube):
+        def __call__(self, X: int) -> int:
+            asked.append(X)
+            return super().__call__(X)
+
+    least_words(2**418, Asked(), 2**100, 2**400, 64)
+    assert len(asked) < 100
+
+
 # -- against exact optima --------------------------------------------------------------------------------------------
 
 
