@@ -13,7 +13,7 @@ import pebblesim as ps
 from pebblesim.core.errors import Infeasible
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.lower_bounds.bounds import Formulation, LowerBound, best, lower_bounds
-from pebblesim.lower_bounds.bounds_backward_qkv import ANGLES, Weights
+from pebblesim.lower_bounds.bounds_backward_qkv import ANGLES, EVEN, Weights
 from pebblesim.lower_bounds.capacities import Cube, least_words, least_words_of_light_trees
 
 SOME = Formulation(graph={"kept": "some"})
@@ -54,8 +54,8 @@ def test_no_number_of_pairs_with_scores_has_a_lower_bound(
         return
     e1h = bounds_for({"n_q": n_q, "n_k": n_k, "d_k": d_k, "d_v": d_v}, M, None if share is None else Z)["E1h"]
     made, most = np.arange(Z + 1), np.zeros(Z + 1, dtype=np.int64)
-    for s, a, w in (Weights.at(*each) for each in ANGLES):
-        products, tree = 2 * Z * (w * d_v + a * d_k) + made * s * d_k, s * min(d_k, d_v)
+    for s, a, w in (EVEN, *map(Weights.at, ANGLES)):
+        products, tree = 2 * Z * (w * d_v + a * d_k) + made * s * d_k, min(s * d_k, w * d_v)
         of_trees = most_words(products, w, M, Z + made, tree)
         light = [least_words_of_light_trees(int(each), w, M, Z + y, tree, 0) for y, each in enumerate(products)]
         assert (np.diff(of_trees) >= 0).all() and (np.diff(light) >= 0).all()

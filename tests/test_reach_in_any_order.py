@@ -14,6 +14,7 @@ import pytest
 
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.lower_bounds.bounds import BOUNDS, Formulation
+from pebblesim.lower_bounds.bounds_backward_qkv import ANGLES, EVEN, Weights
 from pebblesim.lower_bounds.capacities import Cube
 from pebblesim.lower_bounds.cutting import Cutting, CuttingBound
 
@@ -137,12 +138,11 @@ def e4(case: Attention, _: random.Random) -> Case:
 def e1h(case: Attention, rnd: random.Random) -> Case:
     first = case.claim("projected-backward-qkv", "E1h")
     claim = rnd.choice((first, *first.others))
-    assert claim.tree is not None
-    of_score = claim.tree // min(case.d_k, case.d_v)
     light = rnd.choice([Fraction(1), Fraction(1, 2), Fraction(1, 9)])
     weight = {product.result: product.weight for product in claim.table}
     assert isinstance(claim.capacity, Cube)
     capacity = Cube(claim.capacity.w, light)
+    of_score = {each.full: each.scores for each in (EVEN, *map(Weights.at, ANGLES))}[capacity.w]
 
     def judged(reach: Reach) -> tuple[int, int]:
         red = case.words(reach, case.d)

@@ -24,7 +24,7 @@ MADE, KEPT, SOME = "P made", "P kept", "P kept for some pairs"
 
 
 ANGLES = ((1, 3), (3, 10), (4, 15), (1, 5), (2, 15), (1, 12), (1, 30))
-"""Rational values of tan ψ/2, ψ being at most 37°, for `Weights.at`; from the largest angle to the least."""
+"""Rational values of tan ψ/2 for `Weights.at`, from the largest angle, 37°, to the least."""
 
 
 class Weights(NamedTuple):
@@ -41,8 +41,9 @@ class Weights(NamedTuple):
     full: int
 
     @classmethod
-    def at(cls, p: int, q: int) -> Weights:
+    def at(cls, angle: tuple[int, int]) -> Weights:
         """Return s = w sin 2ψ and a = w cos ψ with tan ψ/2 = p/q, in the least whole numbers: ws = 2a √(w² - a²)."""
+        p, q = angle
         sine, cosine, one = 2 * p * q, q**2 - p**2, q**2 + p**2
         each = 2 * sine * cosine, cosine * one, one**2
         return cls(*(weight // gcd(*each) for weight in each))
@@ -55,8 +56,8 @@ class Weights(NamedTuple):
         return SCORES._replace(weight=self.scores), others
 
 
-PROJECTED_WEIGHTS = Weights(17, 12, 17)
-"""For E1 with the products of Q, K and V, where 2·12² ≤ 17² takes the place of a chain."""
+EVEN = Weights(17, 12, 17)
+"""Weights for which 2·12² ≤ 17² takes the place of a chain: where other matrices join in, or rows differ in width."""
 
 
 def _qkv(case: Cutting) -> Iterator[CuttingBound]:
@@ -73,13 +74,17 @@ def _qkv(case: Cutting) -> Iterator[CuttingBound]:
 def _with_scores(case: Cutting, made: list[Product]) -> Iterator[CuttingBound]:
     """Bounds for P recomputed from O and l, or m and l_m, or L."""
 
-    def all_products(weights: Weights) -> CuttingBound:
+    def of_pairs(weights: Weights) -> CuttingBound:
         scores, others = weights.of_pairs()
-        with_weights = [product._replace(weight=weights.full) for product in made]
-        return case.of_products("E1", "all products", [*with_weights, scores, *others])
+        bound = case.of_light_pairs("E1", "all products of pairs", LINES, [scores, *others], weights.scores)
+        return bound._replace(tree=_least_tree(case, weights))
 
-    of_pairs = [Weights.at(*each) for each in ANGLES[:3]]  # for smaller angles there are fewer products
-    yield with_other_weights(*map(all_products, [PROJECTED_WEIGHTS] if made else of_pairs))
+    even, *angles = (of_pairs(each) for each in (EVEN, *map(Weights.at, ANGLES[:3])))  # smaller ones have less products
+    yield with_other_weights(*angles, without_form=[even])
+    if made:
+        scores, others = EVEN.of_pairs()
+        with_weights = [product._replace(weight=EVEN.full) for product in made]
+        yield case.of_products("E1p", "all products, those with weights among them", [*with_weights, scores, *others])
     yield case.of_one_product("E2", "products of dQ", LINES, GRADIENTS[0])
 
 
@@ -93,9 +98,11 @@ def _however_P(case: Cutting, any_order: bool) -> Iterator[CuttingBound]:
     def without_scores(weights: Weights) -> CuttingBound:
         scores, others = weights.of_pairs()
         what, least = "products of pairs but for the scores", weights.scores
-        return case.of_light_pairs("E1h", what, LINES, others, least, between=between, of_some=[scores])
+        bound = case.of_light_pairs("E1h", what, LINES, others, least, between=between, of_some=[scores])
+        return bound._replace(tree=_least_tree(case, weights))
 
-    yield with_other_weights(*(without_scores(Weights.at(*each)) for each in ANGLES))
+    even, *angles = (without_scores(each) for each in (EVEN, *map(Weights.at, ANGLES)))
+    yield with_other_weights(*angles, without_form=[even])
     gradients = [product._replace(weight=weight) for product, weight in zip(GRADIENTS, (18, 18, 12), strict=True)]
     yield case.of_gradients("E3", "products of dQ, dK and dV", LINES, gradients, between)
     yield case.of_pairs("E4", "pairs", LINES)
@@ -103,6 +110,12 @@ def _however_P(case: Cutting, any_order: bool) -> Iterator[CuttingBound]:
     sides = {"Q": "d_k", "dO": "d_v", "dQ": "d_k"}, {"K": "d_k", "V": "d_v", "dK": "d_k", "dV": "d_v"}
     one, both = ("d_k", "d_k", "d_v"), ("d_k", "d_v")
     yield words_at_once(case, "E7", sides, [(one, ()), ((), one), (both, both)], [one], why_not)
+
+
+def _least_tree(case: Cutting, weights: Weights) -> int:
+    """Return the products of a score or of an element of dP, by their weights, whichever are fewer."""
+    scores, others = weights.of_pairs()
+    return min(product.weight * case.terms(product)[1] for product in (scores, others[0]))
 
 
 def _with_W_V(case: Cutting) -> CuttingBound:

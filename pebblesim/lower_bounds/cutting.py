@@ -74,18 +74,25 @@ class CuttingBound(NamedTuple):
     others: Sequence[CuttingBound] = ()
 
 
-def with_other_weights(first: CuttingBound, *others: CuttingBound) -> CuttingBound:
+def with_other_weights(
+    first: CuttingBound, *others: CuttingBound, without_form: Sequence[CuttingBound] = ()
+) -> CuttingBound:
     """Return a bound that is the largest of several, which differ in the weights of their products.
 
     Args:
         first: the bound that holds up to the largest M; the closed forms of each other one take over below.
-        others: the others, in the order of decreasing M. Their forms hold up to a whole number of hundredths of a unit.
+        others: the others, in the order of decreasing M. Their forms hold up to a whole number of hundredths of a unit,
+            and are left out if that is not the unit of the first.
+        without_form: more of them, the closed forms of which are left out.
     """
-    forms = [first.forms[0], *(bound.forms[0] for bound in others)]
+    listed = [bound for bound in others if bound.unit == first.unit]
+    forms = [first.forms[0], *(bound.forms[0] for bound in listed)]
     tops = [high and Fraction(floor(100 * high), 100) for _, _, high in forms[1:]]
     lows = [top or 0 for top in (*tops, 0)]
     cut = [(text, low, high) for (text, _, _), low, high in zip(forms, lows, (forms[0][2], *tops), strict=True)]
-    lower = [bound._replace(forms=[form]) for bound, form in zip(others, cut[1:], strict=True)]
+    lower = [bound._replace(forms=[form]) for bound, form in zip(listed, cut[1:], strict=True)]
+    others = tuple(bound for bound in others if bound.unit != first.unit)
+    lower += [bound._replace(forms=[]) for bound in (*others, *without_form)]
     return first._replace(forms=[cut[0], *first.forms[1:]], others=lower)
 
 
@@ -131,7 +138,7 @@ class Cutting(Instance):
             (unit, least**2),
             self.besides((*within, *(family for product in counted for family in product[:3]))),
             sum(number for _, number in sizes),
-            lightest * least if even else None,
+            min((product.weight * self.terms(product)[1] for product in even), default=None),
             len(even) < len(trees),
             why_not,
             counted,
