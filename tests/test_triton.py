@@ -264,6 +264,7 @@ def test_a_gradient_of_the_logarithms_is_passed_on(name: str, mask: str | None) 
 ATTENTION = [name for name in BLOCKED if not name.startswith("matmul")]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "mask"), [("flash2-backward", None), *product(ATTENTION, [None, "causal"])])
 def test_scores_are_scaled(name: str, mask: str | None) -> None:
     blocks = dict.fromkeys(get(name).blocks, 16)
@@ -339,6 +340,7 @@ def test_the_crossing_is_drawn() -> None:
         crossing(rows, Figure(), 7)
 
 
+@pytest.mark.one_in(4)
 def test_the_tables_of_the_document_are_those_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:
     spec = importlib.util.spec_from_file_location("report_kernels", DATA / "report_kernels.py")
     assert spec is not None and spec.loader is not None

@@ -74,6 +74,7 @@ def _two_pass(
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     "forward": (
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, {"flash2-forward": (4, 3, 128)}, (1, 64)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 3, widths=(1, 64)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 512)),
@@ -106,9 +107,9 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 """For each problem, the kernels that are forecast and raced."""
 
 
-def _small_room(schedule: str, apart: str = "") -> tuple[Tiling, ...]:
-    """Three stages, or two; the launch `apart` spills registers with two."""
-    own = {apart: (8, 3)} if apart else {}
+def _small_room(schedule: str, *apart: str) -> tuple[Tiling, ...]:
+    """Three stages, or two; the launches `apart` spill registers with two."""
+    own = dict.fromkeys(apart, (8, 3))
     return tuple(Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, stages, own) for stages in (3, 2))
 
 
@@ -135,7 +136,7 @@ SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         *_small_room("scores-stored-blocked"),
     ),
     "backward-qkv": (
-        *_small_room("small-cache-backward-blocked", "dQ"),
+        *_small_room("small-cache-backward-blocked", "dQ", "dK", "dV"),
         _two_pass_small((128, 64, 64, 64), 8, (4, 2), (1, 64)),
         _two_pass_small((64, 64, 64, 64), 4, (4, 2), (1, 64)),
         _two_pass_small((128, 32, 64, 32), 8, (4, 2), (65, 128)),
