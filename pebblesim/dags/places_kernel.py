@@ -86,9 +86,10 @@ def neighbours(above: Any, start: Any, events: Any, values: Any) -> Any:
 
 
 @part()
-def _matters(above: Any, x: int, p: int, q: int) -> bool:
-    """Whether x may lie between p and q."""
-    return x != p and x != q and not leads(above, q, x) and not leads(above, x, p)
+def _matters(above: Any, used: Any, moments: Any, i: int, u: int, p: int, q: int) -> bool:
+    """Whether moment i may lie between p and q, and u may be absent."""
+    x = moments[i]
+    return not used[i, u] and x != u and not leads(above, q, x) and not leads(above, x, p)
 
 
 @kernel()
@@ -98,7 +99,7 @@ def rows_of_moments(above: Any, used: Any, moments: Any, values: Any, pairs: Any
     for e in range(pairs.shape[0]):
         u = values[pairs[e, 0]]
         for i in range(moments.size):
-            number[i] += not used[i, u] and moments[i] != u and _matters(above, moments[i], pairs[e, 1], pairs[e, 2])
+            number[i] += _matters(above, used, moments, i, u, pairs[e, 1], pairs[e, 2])
     return number
 
 
@@ -181,7 +182,7 @@ def reads_between(above: Any, used: Any, names: Names, values: Any, pairs: Any, 
         u, p, q = values[pairs[e, 0]], pairs[e, 1], pairs[e, 2]
         for i in range(names.moments.size):
             x = names.moments[i]
-            if used[i, u] or x == u or not _matters(above, x, p, q):
+            if not _matters(above, used, names.moments, i, u, p, q):
                 continue
             terms[row, 0], signs[row, 0], constant = _before(above, names, i, q)
             right[row] -= constant
