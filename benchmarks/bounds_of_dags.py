@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pebblesim.dags.bounds import TaskData, at_once, partition, places, spectral, trees, wavefronts
+from pebblesim.dags.bounds import at_once, partition, places, spectral, trees, wavefronts
 from pebblesim.dags.formats import load_graph
 from pebblesim.dags.orders import Task
 from pebblesim.dags.search import pebble
+from pebblesim.dags.task_data import TaskData
 
 RULES = "no-recompute"
 

@@ -12,10 +12,10 @@ from oracle_games import least_io
 from strategies import amount
 from test_dags import fold, random_graph
 
-from pebblesim.dags.bounds import TaskData
 from pebblesim.dags.generators import generate
 from pebblesim.dags.orders import Task
 from pebblesim.dags.places import LOST, READ, ROOM, RUNS, SCALE, WRITTEN, Certificate, certificates
+from pebblesim.dags.task_data import TaskData
 from pebblesim.dags.trees import cuts
 from pebblesim.game.moves import COMPUTE, DELETE, READ as READS, WRITE, pack
 from pebblesim.game.referee import referee

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pebblesim.dags import places_kernel as kernel
 
 if TYPE_CHECKING:
-    from pebblesim.dags.bounds import TaskData
+    from pebblesim.dags.task_data import TaskData
 
 Ints = NDArray[np.int64]
 
@@ -57,7 +57,7 @@ forced between them) between which it is not read.
 
 
 class Layout:
-    """What the programs of all blocks of a graph share.
+    """Operands, uses and ancestors of a graph, for the programs of all its blocks.
 
     Attributes:
         start, preds: the distinct operands of each vertex that is computed.
@@ -281,7 +281,7 @@ def solve(made: Program, seconds: float) -> Ints:
 
 
 class Certificate(NamedTuple):
-    """What proves that the values of a block cost so many words above the compulsory ones."""
+    """A program and multipliers, which prove that values of a block cost so many words above the compulsory ones."""
 
     block: Block
     made: Program

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from pebblesim.dags.bounds import TaskData
+    from pebblesim.dags.task_data import TaskData
 
 
 def cuts(data: TaskData) -> int:
