@@ -1,4 +1,4 @@
-"""Tiles of kernels on matrix units: the tiles to try, and the tiles nearest to those of a block rule."""
+"""Tiles of kernels on matrix units."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from fractions import Fraction
 from typing import Any
 
 from pebblesim.core.errors import UsageError
-from pebblesim.counting.arguments import AnyMask, BlockRule
-from pebblesim.counting.count import Counted, count
 from pebblesim.gpu.emit.storage import Storage
 from pebblesim.gpu.emit.tables import workspace
 from pebblesim.gpu.emit.words import LEAST_SIDE, of_launch
@@ -32,6 +30,7 @@ class Tiling:
         apart: warps and stages of launches that have others, by the name of the launch; behind them, if given, the most
             registers of a thread, so that two blocks fit into a multiprocessor.
         widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
+        described: launches that read tiles by tensor descriptors.
     """
 
     schedule: str
@@ -40,6 +39,7 @@ class Tiling:
     stages: int = 3
     apart: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     widths: tuple[int, int] = (1, 1024)
+    described: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
@@ -48,6 +48,11 @@ class Tiling:
         sizes = ", ".join(f"{name}={size}" for name, size in self.blocks.items())
         apart = "".join("; {}: {} warps, {} stages".format(name, *own[:2]) for name, own in self.apart.items())
         return f"{self.schedule} {sizes}, {self.warps} warps, {self.stages} stages{apart}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of `triton` for its kernels."""
+        return {"warps": self.warps, "stages": self.stages, "apart": self.apart, "described": self.described}
 
     def of(self, launch: str) -> tuple[int, int]:
         """Return the warps and stages of a launch."""
@@ -68,17 +73,26 @@ def _two_pass(
     sides: tuple[int, int, int, int], own: tuple[int, int], widths: tuple[int, int], **others: tuple[int, ...]
 ) -> Tiling:
     blocks, stages = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True)), 4 if widths[1] <= 128 else 3
-    return Tiling("backward-two-pass-blocked", blocks, 8, stages, {"dK, dV": own, **others}, widths)
+    described = ("dQ", "dK, dV") if widths[1] <= 64 else ()
+    return Tiling("backward-two-pass-blocked", blocks, 8, stages, {"dK, dV": own, **others}, widths, described)
 
 
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     "forward": (
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, {"flash2-forward": (4, 3, 128)}, (1, 64)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 3, widths=(1, 64)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128)),
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128), described=("flash2-forward",)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256), described=("flash2-forward",)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 512)),
-        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 512, "c": 64, "e": 16}, 4, 2, {"merge": (8, 2)}),
+        Tiling(
+            "flash-decoding-blocked",
+            {"B_r": 16, "S": 512, "c": 64, "e": 16},
+            4,
+            2,
+            {"merge": (8, 2)},
+            (1, 1024),
+            ("splits",),
+        ),
         Tiling("flash-decoding-blocked", {"B_r": 64, "S": 256, "c": 64, "e": 64}, 4, 3, widths=(1, 512)),
         Tiling("flash-decoding-blocked", {"B_r": 128, "S": 256, "c": 64, "e": 64}, 8, 3, widths=(1, 512)),
         *_small_cache("small-cache-forward-blocked"),
@@ -149,6 +163,12 @@ SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 LARGE = 160 * 1024
 """Bytes of shared memory of a block from which on the tiles of large cards fit."""
 
+ENGINE = 200 * 1024
+"""Bytes of shared memory of a block from which on cards have an engine that copies tiles by descriptors.
+
+Without one, Triton makes addresses of descriptors, and these take registers.
+"""
+
 THREE_STAGES = 96 * 1024
 """Bytes of shared memory of a block for three stages of two operands of 128 x 64 words."""
 
@@ -156,6 +176,8 @@ THREE_STAGES = 96 * 1024
 def tilings(problem_name: str, shared: int) -> tuple[Tiling, ...]:
     """The kernels to try for a problem where a block of threads can have so many bytes of shared memory."""
     known = (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
+    if shared < ENGINE:
+        known = tuple(replace(each, described=()) if each.described else each for each in known)
     if shared < THREE_STAGES:  # a launch that has three where the others have two does not fit
         known += tuple(replace(each, apart={}) for each in known if each.stages == 2 and (8, 3) in each.apart.values())
     return known
@@ -240,21 +262,3 @@ def check(
                     f"{tiling}: a block of {name} holds {needed:,} bytes in {what}, and {room:,} fit; take smaller "
                     "blocks or fewer stages."
                 )
-
-
-def in_powers_of_two(
-    schedule: str, *, M: int, blocks: BlockRule = "fit", mask: AnyMask | None = None, **dims: int
-) -> Counted:
-    """Count with blocks that matrix units support: a rule's block sizes, rounded down to powers of two.
-
-    Block sizes that are given do not change.
-
-    Raises:
-        UsageError, Infeasible: as for `count`.
-    """
-    arguments: dict[str, Any] = {"M": M, "mask": mask, **dims}
-    counted = count(schedule, blocks=blocks, **arguments)
-    if not isinstance(blocks, str):
-        return counted
-    sides = {name: max(LEAST_SIDE, 1 << (size.bit_length() - 1)) for name, size in counted.blocks.items()}
-    return count(schedule, blocks=sides, **arguments)

@@ -37,11 +37,11 @@ class Kernel:
         self._kernel = kernel
         self._made: dict[tuple[Any, ...], Any] = {}
 
-    def __getitem__(self, grid: tuple[int, int]) -> Any:
+    def __getitem__(self, grid: tuple[int, int, int]) -> Any:
         return partial(self._launch, grid)
 
-    def _launch(self, grid: tuple[int, int], *arguments: Any, **options: Any) -> None:
-        if not (grid[0] and grid[1]):
+    def _launch(self, grid: tuple[int, int, int], *arguments: Any, **options: Any) -> None:
+        if not all(grid):
             return
         from torch._C import _cuda_getCurrentRawStream as stream_of, _cuda_getDevice as current
 
@@ -56,9 +56,19 @@ class Kernel:
             written.append((made, grid, arguments))
 
 
-def launch(made: Any, grid: tuple[int, int], stream: int, arguments: Iterable[Any]) -> None:
+def launch(made: Any, grid: tuple[int, int, int], stream: int, arguments: Iterable[Any]) -> None:
     """Launch a compiled kernel; tensors may be given by their addresses."""
-    made.run(grid[0], grid[1], 1, stream, made.function, made.packed_metadata, None, None, None, *arguments)
+    run = made.run
+    if run.global_scratch_size:  # for descriptors of tensors
+        from triton import set_allocator
+
+        set_allocator(_room)
+    run(*grid, stream, made.function, made.packed_metadata, None, None, None, *arguments)
+
+
+def _room(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+    """Memory that a kernel needs while it runs; the allocator's addresses are multiples of 512 bytes."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 def _specialised(argument: Any) -> Any:
@@ -84,9 +94,7 @@ def loaded(
         dtype,
         pattern.mask,
         scale=scale,
-        warps=tiling.warps,
-        stages=tiling.stages,
-        apart=tiling.apart,
+        **tiling.options,
         far=far,
         softcap=pattern.softcap,
         shared=pattern.shared,
