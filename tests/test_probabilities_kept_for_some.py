@@ -96,7 +96,6 @@ def test_beyond_4d2_it_says_nothing() -> None:
     assert bounds_for({"n_q": 64, "n_k": 64, "d_k": 8, "d_v": 4}, 64)["E1s"].value
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("n", "d", "M"), [(2048, 32, 256), (2048, 32, 1024), (1024, 16, 512), (4096, 64, 512)])
 @pytest.mark.parametrize("eighths", range(1, 8))
 def test_a_game_that_keeps_P_for_some_rows_moves_no_fewer_words(n: int, d: int, M: int, eighths: int) -> None:
