@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import quantity, whole
-from pebblesim.dags.bounds import TaskData
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.optimum_states import MOST_VERTICES, search_states
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.search import pebble
+from pebblesim.dags.task_data import TaskData
 from pebblesim.game.referee import referee
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.memory import available_memory

@@ -16,9 +16,10 @@ from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import quantity, whole
 from pebblesim.dags import order_kernel as kernel
 from pebblesim.dags.anneal_kernel import anneal
-from pebblesim.dags.bounds import Bound, TaskData, at_once, largest, slowly, wavefronts
+from pebblesim.dags.bounds import Bound, at_once, largest, slowly, wavefronts
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.starts import starts
+from pebblesim.dags.task_data import TaskData
 from pebblesim.game.referee import RULES, Game, referee
 from pebblesim.graphs.cdag import Cdag
 
