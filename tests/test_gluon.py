@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import gluon_interpreter
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from words_by_place import by_place
 
 import pebblesim as ps
 from pebblesim.core.errors import UsageError
@@ -50,17 +50,12 @@ def run(
         inputs["L"] = inputs["L"] * np.log2(np.e)
     outputs, words = gluon_interpreter.run(text, inputs, "float16", schedule.problem.grid(dims), seed)
 
-    def by_place(by_tensor: dict[str, tuple[int, int]]) -> Counter[tuple[str, str]]:
-        found: Counter[tuple[str, str]] = Counter()
-        for tensor, (reads, writes) in by_tensor.items():
-            place = tensor if tensor in inputs or tensor in outputs else "between"
-            found["read", place] += heads * reads
-            found["written", place] += heads * writes
-        return +found
-
+    ends = {*inputs, *outputs}
     program = schedule.under(band)
     assert (
-        +words == by_place(dict(counted.by_tensor)) == by_place(moved_words(program, {**counted.dims, **blocks}, band))
+        +words
+        == by_place(counted.by_tensor, ends, heads)
+        == by_place(moved_words(program, {**counted.dims, **blocks}, band), ends, heads)
     )
     for head, one in enumerate(many):
         reference = dict(schedule.problem.reference(one, allowed))
