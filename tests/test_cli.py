@@ -312,7 +312,6 @@ SIZES = "problem 'backward' takes the sizes n, d, or n_q, n_k, d, where n and d 
 PLAY = "play small-cache -n 8 -d 4 -M 24"
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("line", "says"),
     [
