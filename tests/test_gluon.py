@@ -17,7 +17,7 @@ from pebblesim.gpu.emit.tables import moved_words
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 
-FORWARD, BACKWARD = "flash2-forward", "backward-two-pass-blocked"
+FORWARD, BACKWARD, ONE_PASS = "flash2-forward", "backward-two-pass-blocked", "flash2-backward-blocked"
 
 
 def source(

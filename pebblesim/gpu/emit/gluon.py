@@ -71,7 +71,7 @@ def gluon(
     if far_away(program, sizes):
         raise refused(program, "a head has 2³¹ words or more")
     check_alike(program)
-    made = [launch for launch in launches(program, masked=True, repeated=True) if not for_no_pair(launch)]
+    made = [launch for launch in launches(program, masked=True, repeated=True, adding=True) if not for_no_pair(launch)]
     setting = setting_of(program, made, sizes, dtype, mask if isinstance(mask, Band) else None, scale, False)
     own = apart or {}
 
@@ -90,7 +90,7 @@ def plans(
     persistent: bool = False,
 ) -> dict[str, Plan]:
     """Return the plans of the launches with products, by the name of the launch."""
-    made = [launch for launch in launches(program, masked=True, repeated=True) if not for_no_pair(launch)]
+    made = [launch for launch in launches(program, masked=True, repeated=True, adding=True) if not for_no_pair(launch)]
     return {
         launch.name: plan(program, launch, sizes, dtype, slots_of(launch, apart or {}, stages), persistent)
         for launch in made

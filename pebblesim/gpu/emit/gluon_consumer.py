@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from pebblesim.gpu.emit.gluon_additions import Addition
 from pebblesim.gpu.emit.gluon_plan import ROWS, Buffer, Plan
 from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.triton_grid import longest_last
@@ -46,6 +47,11 @@ class Consumer(Rows):
         self._of_before = False  # whether a product of the iteration before is being issued
         self._depth = 1
         self._unread: dict[ir.Tile, ir.Read] = {}  # vectors of this iteration that are still in their ring
+        self._added = {each.product: each for each in plan.additions}
+        self._handed: set[ir.Tile] = set()  # what all warpgroups have of this iteration
+        for each in plan.additions:
+            for name in (each.handed, f"{each.handed}_full", each.part):
+                self._names.new(name)
         for buffer in plan.buffers.values():
             for name in (buffer.name, f"{buffer.name}_full", f"{buffer.name}_free"):
                 self._names.new(name)
@@ -131,6 +137,8 @@ class Consumer(Rows):
         for buffer in self._plan.buffers.values():
             if self._plan.persistent and not buffer.streamed:
                 self._say(depth, f"mbarrier.arrive({buffer.barrier}_free.index(0), count=1)")
+        if self._added:
+            self._say(depth, "tma.store_wait(0)")
         if late:
             self._say(depth, "last, last_phase = slot, phase")
             self._late = list(self._plan.late)
@@ -138,7 +146,12 @@ class Consumer(Rows):
             self._issue_late(depth)
 
     def _stream_pieces(self, loop: ir.Loop, late: bool) -> list[Piece]:
-        """The pieces of a loop, from its second tile on if products are put off."""
+        """The pieces of a loop, from its second tile on if products are put off.
+
+        A loop that adds to memory is one piece: with two, what they have in common is not all in registers.
+        """
+        if self._added:
+            return [Piece(*self.limits())]
         pieces = self._pieces(loop, any(map(self._differs, ir.walk(loop.body))))
         if pieces[0].jump is not None:  # the ring goes through all tiles in order
             (low, high), middle = self.limits(), pieces[0].jump[0]
@@ -156,6 +169,7 @@ class Consumer(Rows):
         self._numbers[node.range] = number
         self._there -= {ring.barrier for ring in self._plan.rings}
         self._late = list(self._plan.late) if late else []
+        self._handed.clear()
         self._enter(node, depth, number)
         self._in_piece(node, piece, depth - 1)
         if self._issued:
@@ -165,7 +179,10 @@ class Consumer(Rows):
 
     def _read(self, depth: int, node: ir.Read) -> None:
         buffer = self._plan.buffers.get(node.tile)
-        if buffer is None:
+        if any(node.tile is each.write.tile for each in self._plan.additions):
+            self._tile(node.tile)
+            self._empty.add(node.tile)  # memory has the sum
+        elif buffer is None:
             super()._read(depth, node)
         elif buffer.vector:
             self._unread[node.tile] = node
@@ -185,9 +202,35 @@ class Consumer(Rows):
 
     def _write(self, depth: int, node: ir.Write) -> None:
         self._settle(depth, node.tile)
+        addition = next((each for each in self._plan.additions if each.write is node), None)
+        if addition is not None:
+            self._add(depth, addition)
+            return
         if node.tile in self._turned or ir.over_pairs(node.tile.ranges):
             raise self._refused(f"line {node.line} writes a matrix of pairs")
         super()._write(depth, node)
+
+    def _hand_over(self, depth: int, addition: Addition) -> None:
+        """Put the rows that the warpgroup has of an operand into shared memory, where all warpgroups read it."""
+        expr = addition.product.expr
+        assert isinstance(expr, ir.MatMul)
+        self._settle(depth, addition.left)
+        text = self._operand(expr.left, addition.product.line, expr.left.shape[1], 0, True)
+        rows = f"{addition.handed}.index(slot).slice(w * {ROWS}, {ROWS})"
+        self._say(depth, f"{rows}.store({text})")
+        self._say(depth, "fence_async_shared()")
+        self._say(depth, f"mbarrier.arrive({addition.handed}_full.index(slot), count=1)")
+        self._handed.add(addition.left)
+
+    def _add(self, depth: int, addition: Addition) -> None:
+        """Add the columns that the warpgroup has of a product to memory; what was added before has left the buffer."""
+        rows, columns, node = addition.rows, addition.columns, addition.write
+        place = f"[head, {self._numbers[self._plan.loop.range]} * {rows}, w * {columns}]"
+        part = f"{addition.part}.index(w)"
+        self._say(depth, "tma.store_wait(0)")
+        self._say(depth, f"{part}.reshape([{rows}, {columns}]).store({self._written(node)})")
+        self._say(depth, "fence_async_shared()")
+        self._say(depth, f"tma_add({node.tensor.name}_tiles, {place}, {part})")
 
     # Products
 
@@ -197,6 +240,9 @@ class Consumer(Rows):
         if node in self._plan.late and not self._of_before:
             self._put_off(depth, node)
             return
+        for each in self._plan.additions:
+            if product and each.left not in self._handed and each.left in {ref.tile for ref in ir.refs(node.expr)}:
+                self._hand_over(depth, each)
         for ref in () if self._of_before else ir.refs(node.expr):
             self._fetch(depth, ref.tile)
             self._settle(depth, ref.tile)
@@ -258,6 +304,9 @@ class Consumer(Rows):
 
     def _dot(self, expr: ir.MatMul, line: int, onto: str | None, frame: bool = False) -> str:
         """A product, issued; its left operand has the rows of the warpgroup."""
+        addition = next((each for each in self._plan.additions if each.product.expr is expr), None)
+        if addition is not None:
+            return self._dot_of_all(addition)
         left, right = (expr.right, expr.left) if frame else (expr.left, expr.right)
         node = next(node for node in ir.walk(self._launch.block) if isinstance(node, ir.Compute) and node.expr is expr)
         held, ring = self._plan.buffers.get(left.tile), self._plan.buffers.get(right.tile)
@@ -268,7 +317,7 @@ class Consumer(Rows):
         elif node in self._operands and self._of_before:
             first = self._operands[node]
         else:
-            first = self._operands[node] = self._in_registers(expr, line, f"{self._tiles[left.tile]}_{self._bits}")
+            first = self._operands[node] = self._in_registers(expr, line, f"{self._tiles[left.tile]}_16")
         second = self._in_shared(ring, right.transposed ^ frame)
         width = ring.rows if right.transposed ^ frame else ring.width
         if onto is not None:
@@ -276,9 +325,17 @@ class Consumer(Rows):
         zeros = f"tl.zeros([{ROWS}, {width}], tl.float32, {self._layout(width)})"
         return f"warpgroup_mma({first}, {second}, {zeros}, use_acc=False, is_async=True)"
 
-    @property
-    def _bits(self) -> int:
-        return 16
+    def _dot_of_all(self, addition: Addition) -> str:
+        """Some columns of a product of what all warpgroups computed with what stays."""
+        expr, columns = addition.product.expr, addition.columns
+        assert isinstance(expr, ir.MatMul)
+        held = self._plan.buffers[expr.right.tile]
+        self._await(self._depth, held)
+        self._say(self._depth, f"mbarrier.wait({addition.handed}_full.index(slot), phase)")
+        first = f"{addition.handed}.index(slot).permute((1, 0))"
+        second = f"{held.name}.index(0).reshape([{held.rows}, {held.width}]).slice(w * {columns}, {columns}, dim=1)"
+        zeros = f"tl.zeros([{addition.rows}, {columns}], tl.float32, {self._layout(columns)})"
+        return f"warpgroup_mma({first}, {second}, {zeros}, use_acc=False, is_async=True)"
 
     def _in_registers(self, expr: ir.MatMul, line: int, name: str) -> str:
         """Make a computed matrix the left operand of a product, in the words of memory; the name of it."""
@@ -300,8 +357,10 @@ class Consumer(Rows):
         last = "last" if self._of_before else "slot"
         if not (self._of_before and self._waited_in_time(buffer)):
             self._await(self._depth, buffer)
-        at = last if buffer.streamed else "w"
+        whole = not buffer.streamed and buffer.rows > ROWS
+        at = last if buffer.streamed else "0" if whole else "w"
         view = f"{buffer.name}.index({at}).reshape([{buffer.rows}, {buffer.width}])"
+        view += f".slice(w * {ROWS}, {ROWS})" * whole
         return f"{view}.permute((1, 0))" if transposed else view
 
     def _await(self, depth: int, buffer: Buffer) -> None:

@@ -35,7 +35,7 @@ class GluonKernel:
         self._addresses = [
             setting.of[tensor]
             for tensor in dict.fromkeys(node.tensor for node in nodes)
-            if tensor not in self._described
+            if tensor not in self._described and tensor not in {each.write.tensor for each in self._plan.additions}
         ]
 
     @property
@@ -59,7 +59,12 @@ class GluonKernel:
     @property
     def _tiles(self) -> list[str]:
         """Names of what the copy engine is told of the tensors."""
-        return [_tiles_of(buffer) for buffer in self._described.values()]
+        return [*map(_tiles_of, self._described), *self._sums]
+
+    @property
+    def _sums(self) -> list[str]:
+        """Names of what the copy engine is told of the tensors that it adds to."""
+        return [_tiles_of(each.write.tensor) for each in self._plan.additions]
 
     def call(self, options: str) -> list[str]:
         """The lines that launch it. The warps of a block follow from its tiles."""
@@ -72,7 +77,10 @@ class GluonKernel:
             asked = f"vectors_of({self._setting.of[tensor]}, {self._setting.size(tensor.shape[0])}, {buffer.rows})"
             if not buffer.vector:
                 asked = f"tiles_of({self._setting.of[tensor]}, {buffer.rows}, {buffer.width})"
-            lines.append(f"    {_tiles_of(buffer)} = {asked}")
+            lines.append(f"    {_tiles_of(tensor)} = {asked}")
+        for each in self._plan.additions:
+            asked = f"sums_of({self._setting.of[each.write.tensor]}, {each.rows}, {each.columns})"
+            lines.append(f"    {_tiles_of(each.write.tensor)} = {asked}")
         own = self._plan.own
         block, total = ROWS * self._plan.warpgroups, self._setting.size(own.dim)
         grid = f"triton.cdiv({total}, {block}), heads"
@@ -100,11 +108,17 @@ class GluonKernel:
                 names += [f"{buffer.name}_full", *[f"{buffer.name}_free"] * self._is_freed(buffer)]
         return names
 
+    @property
+    def _exchanged(self) -> list[str]:
+        """Names of what warpgroups share of what is added to memory, and of barriers."""
+        return [name for each in self._plan.additions for name in (each.handed, f"{each.handed}_full", each.part)]
+
     def _is_freed(self, buffer: Buffer) -> bool:
         return buffer.streamed or self._plan.persistent
 
     def _rows(self) -> str:
-        parameters = ", ".join(["w: gl.constexpr", *self._shared, *self._addresses, *self._numbers])
+        own = [*self._shared, *self._exchanged, *self._sums]
+        parameters = ", ".join(["w: gl.constexpr", *own, *self._addresses, *self._numbers])
         written = self._consumer.text()
         lines = ["@gluon.jit", f"def {self._name}_rows({parameters}):", *self._consumer.opening()]
         for tensor, name in self._setting.of.items():
@@ -114,13 +128,14 @@ class GluonKernel:
         return "\n".join([*lines, written])
 
     def _loads(self) -> str:
-        parameters = ", ".join([*self._tiles, *self._shared, *self._numbers])
+        tiles = [*map(_tiles_of, self._described)]
+        parameters = ", ".join([*tiles, *self._shared, *self._numbers])
         (low, high), at = self._consumer.limits(), self._plan.loop.range.name
         opening = ["@gluon.jit", f"def {self._name}_loads({parameters}):", *self._consumer.opening()]
         number, turn, lines = self._consumer.number, self._consumer.turn, list[str]()
         for buffer in self._plan.buffers.values():
             if not buffer.streamed:
-                rows = f"({number} * {buffer.slots} + w) * {ROWS}"
+                rows = f"({number} * {buffer.slots} + w) * {buffer.rows}"
                 each = buffer.slot_bytes(self._setting.dtype)
                 if self._plan.persistent:
                     lines.append(f"    mbarrier.wait({buffer.barrier}_free.index(0), {turn} ^ 1)")
@@ -145,8 +160,9 @@ class GluonKernel:
         for buffer in plan.buffers.values():
             shape = f"[{buffer.slots}, 1, {buffer.rows}{'' if buffer.vector else f', {buffer.width}'}]"
             kind, kept = "float32" if buffer.vector else self._setting.dtype, "a ring" if buffer.streamed else "stays"
+            layout = f"{_tiles_of(buffer.read.tensor)}.layout"
             lines.append(
-                f"    {buffer.name} = gl.allocate_shared_memory(gl.{kind}, {shape}, {_tiles_of(buffer)}.layout)"
+                f"    {buffer.name} = gl.allocate_shared_memory(gl.{kind}, {shape}, {layout})"
                 f"  # line {buffer.read.line}: {kept}"
             )
             if buffer.vector:
@@ -155,9 +171,18 @@ class GluonKernel:
             if self._is_freed(buffer):
                 slots = buffer.slots if buffer.streamed else 1
                 lines.append(f"    {buffer.name}_free = barriers({slots}, {plan.warpgroups})")
-        shared = ", ".join(self._shared)
-        rows = ", ".join([shared, *self._addresses, *free])
-        loads = ", ".join([*self._tiles, shared, *free])
+        for each in plan.additions:
+            shape, word = f"[{plan.stages}, {each.depth}, {each.rows}]", f"gl.{self._setting.dtype}"
+            layout = f"gl.NVMMASharedLayout.get_default_for([{each.depth}, {each.rows}], {word})"
+            lines += [
+                f"    {each.handed} = gl.allocate_shared_memory({word}, {shape}, {layout})"
+                f"  # line {each.product.line}: all warpgroups read it",
+                f"    {each.handed}_full = barriers({plan.stages}, {plan.warpgroups})",
+                f"    {each.part} = gl.allocate_shared_memory(gl.float32, [{plan.warpgroups}, 1, {each.rows}, "
+                f"{each.columns}], {_tiles_of(each.write.tensor)}.layout)  # line {each.write.line}: added to memory",
+            ]
+        rows = ", ".join([*self._shared, *self._exchanged, *self._sums, *self._addresses, *free])
+        loads = ", ".join([*map(_tiles_of, self._described), *self._shared, *free])
         lines.append("    gl.warp_specialize([")
         lines += [f"        ({self._name}_rows, ({w}, {rows}))," for w in range(plan.warpgroups)]
         lines.append(f"        ({self._name}_loads, ({loads})),")
@@ -167,16 +192,16 @@ class GluonKernel:
         return "\n".join(lines)
 
 
-def _tiles_of(buffer: Buffer) -> str:
+def _tiles_of(tensor: ir.Tensor) -> str:
     """The name of what the copy engine is told of a tensor."""
-    return f"{buffer.read.tensor.name}_tiles"
+    return f"{tensor.name}_tiles"
 
 
 def _copied(buffer: Buffer, row: str, barrier: str, slot: str) -> str:
     """A copy of a tile that begins at a row into a slot."""
     place = f"{buffer.barrier}_full.index({barrier}), {buffer.name}.index({slot})"
     at = f"[head, {row}]" if buffer.vector else f"[head, {row}, 0]"
-    return f"tma.async_copy_global_to_shared({_tiles_of(buffer)}, {at}, {place})"
+    return f"tma.async_copy_global_to_shared({_tiles_of(buffer.read.tensor)}, {at}, {place})"
 
 
 IMPORTS = """from triton.experimental import gluon
@@ -194,16 +219,39 @@ def vectors_of(tensor, length, rows):
     return TensorDescriptor(tensor, [tensor.shape[0], length], [tensor.shape[1], 1], [1, rows], layout)"""
 
 
+ADDING = """
+
+
+@builtin
+def tma_add(tiles, at, part, _semantic=None):
+    \"\"\"Add a tile in shared memory to memory by the copy engine, for which Gluon has no name yet.\"\"\"
+    at = _semantic._convert_to_ir_values(at, require_i64=False)
+    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, tiles.handle, at, part.handle)
+
+
+def sums_of(tensor, rows, width):
+    layout = gl.NVMMASharedLayout.get_default_for([1, rows, width], gl.float32)
+    return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)"""
+
+IMPORTS_OF_ADDING = """from triton._C.libtriton import ir
+from triton.experimental.gluon.language._core import builtin
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
+"""
+
+
 def shared_parts(kernels: list[GluonKernel], dtype: str) -> str:
     """The text of what all kernels of a module share: layouts of tiles, barriers, and tiles for the copy engine."""
     widths = {width for kernel in kernels for width in kernel.widths}
     vectors = any(buffer.vector for kernel in kernels for buffer in kernel.plan.buffers.values())
+    adding = any(kernel.plan.additions for kernel in kernels)
     layouts = [
         f"tile_{width} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16]))"
         for width in sorted(widths)
     ]
     return (
-        "\n".join(layouts)
+        IMPORTS_OF_ADDING * adding
+        + "\n"
+        + "\n".join(layouts)
         + f'''
 
 
@@ -220,6 +268,7 @@ def tiles_of(tensor, rows, width):
     layout = gl.NVMMASharedLayout.get_default_for([1, rows, width], gl.{dtype})
     return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)'''
         + VECTORS_OF * vectors
+        + ADDING * adding
     )
 
 

@@ -7,9 +7,9 @@ of the whole block's tile: all its warpgroups share the stream.
 from __future__ import annotations
 
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.emit.gluon_plan import ROWS, Plan, refused
+from pebblesim.gpu.emit.gluon_plan import ROWS, Plan, held_transposed, refused
 from pebblesim.gpu.emit.triton_kernel import Writer
-from pebblesim.gpu.emit.triton_ranges import Setting
+from pebblesim.gpu.emit.triton_ranges import Setting, along
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
@@ -19,7 +19,7 @@ class Rows(Writer):
 
     def __init__(self, setting: Setting, launch: Launch, name: str, plan: Plan) -> None:
         super().__init__(setting, launch, name)
-        self._plan = plan
+        self._plan, self._turned = plan, held_transposed(launch, plan.additions)
         self.widths: set[int] = set()
 
     def _refused(self, why: str) -> UsageError:
@@ -59,6 +59,22 @@ class Rows(Writer):
         size = self._length(rng)
         self._indices[rng], self._counted[rng] = self._names.new(f"at_{rng.name}"), number
         self._say(depth, f"{self._indices[rng]} = {number} * {size} + tl.arange(0, {size}, {self._of_vector(rng)})")
+
+    def _pairs(self, ranges: ir.Ranges, frame: bool = False, existing: bool = False) -> str:
+        """The predicate of allowed pairs, with what is streamed counted from the first of its tile: these are constants."""
+        stream, mask = self._plan.loop.range, self._mask
+        causal = mask is not None and not self._whole and ir.over_pairs(ranges) and mask.rows == 1
+        if not causal or stream not in ranges:
+            return super()._pairs(ranges, frame, existing)
+        size = self._length(stream)
+        columns, first = f"tl.arange(0, {size}, {self._of_vector(stream)})", f"{self._numbers[stream]} * {size}"
+        if ranges[0] is stream:
+            first = f"({self._index(ranges[1])} - {self._after} - {first})"
+            return f"({first}{along(1, frame)} <= {columns}{along(0, frame)})"
+        last = f"{self._index(ranges[0])} + {self._after}"
+        if existing and self._exist(stream, 1, frame):
+            last = f"tl.minimum({last}, {self._setting.size(stream.dim)} - 1)"
+        return f"({columns}{along(1, frame)} <= ({last} - {first}){along(0, frame)})"
 
     def _fill(self, depth: int, tile: ir.Tile, value: str) -> None:
         shape = [self._length(rng) for rng in tile.ranges[:: -1 if tile in self._turned else 1]]
