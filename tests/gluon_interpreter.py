@@ -5,7 +5,7 @@ arrives. What must have happened before is followed by vector clocks, so a race 
 
 - an operand in shared memory is read only after a wait for the barrier at which its words arrived;
 - a slot is filled, or stored to, only when all products that read what was there before are known to have ended;
-- what a role stores in shared memory is read by others only after a fence, and after a barrier at which it arrived then;
+- what a role stores in shared memory is read by others after a fence and a barrier at which it arrived then;
 - what is added to memory stays as it is until the role that adds it has waited for that;
 - a product's result, and its operand in registers, are not touched until it was waited for;
 - at the end nothing is on its way, every product was waited for, and every phase of each barrier is complete.
@@ -88,7 +88,8 @@ class View:
     def store(self, value: Any) -> None:
         """Store words from registers; what has to wait is whoever read what was there."""
         slots, slot, role = self.slots, self.slot, BLOCK.role
-        assert not slots.reading[slot], "a slot is stored to while something reads it"
+        added = any(each.slots is slots and each.slot == slot for each in role.adding)
+        assert not slots.reading[slot] and not added, "a slot is stored to while something reads it"
         late = [other for other, event in slots.reads[slot].items() if role.clock[other] < event]
         assert not late, "a slot is stored to that may still be read"
         assert value.shape == self.values.shape
@@ -148,7 +149,7 @@ class Role:
     def __init__(self, number: int, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         self.number, self.clock = number, Counter({number: 1})
         self.flying: list[Flying] = []
-        self.adding: list[View] = []  # what is being added to memory
+        self.adding: list[View] = []  # what it adds to memory and has not waited for
         self.ready: Callable[[], bool] = lambda: True
         self.error: BaseException | None = None
         self.done = False
@@ -289,20 +290,22 @@ def _added(kind: str, tiles: Tiles, at: list[int], view: View) -> None:
     role = BLOCK.role
     assert kind == "ADD" and view.values.shape == tuple(tiles.block)
     view.check_there()
-    view.slots.reading[view.slot] += 1
     role.adding.append(view)
 
     def arrive() -> None:
         tiles.add(at, view.values)
         view.slots.reading[view.slot] -= 1
-        role.adding.remove(view)
 
+    view.slots.reading[view.slot] += 1
     BLOCK.copies.append(arrive)
 
 
 def _added_all_but(number: int) -> None:
+    """Wait until no more than `number` additions of this role are on their way."""
     role = BLOCK.role
-    role.pause(lambda: len(role.adding) <= number)
+    ended = role.adding[: len(role.adding) - number]
+    role.pause(lambda: not any(view.slots.reading[view.slot] for view in ended))
+    del role.adding[: len(ended)]
 
 
 def _fence() -> None:

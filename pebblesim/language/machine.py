@@ -267,6 +267,7 @@ class Machine(Tracing):
         Where a loop's iterations share only such sums, they can run in parallel if memory adds by itself.
         """
         total = self.read(part)
+        total._expr.tile.name = f"{_part(part)[0].name}_added"
         total += value
         self.write(part, total)
         self.delete(total)

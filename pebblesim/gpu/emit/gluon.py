@@ -50,7 +50,7 @@ def gluon(
         scale: factor of the scores, which the schedules omit: each product with Q or K is multiplied by it.
         stages: slots of a ring.
         apart: those of launches that have others, by the name of the launch.
-        persistent: as many blocks as multiprocessors, each with several tiles of the grid; not under a mask.
+        persistent: as many blocks as multiprocessors, each with several tiles of the grid.
 
     Raises:
         UsageError: the program, or these sizes, are none that this reading writes.
@@ -66,8 +66,6 @@ def gluon(
         raise refused(program, f"mask {mask} is not causal")
     if mask is not None and mask.empty(program.grid(sizes), 1, 0).any():
         raise refused(program, f"mask {mask} leaves some queries without a key")
-    if mask is not None and persistent:
-        raise refused(program, "persistent blocks take tiles that are alike, and those under a mask are not")
     if far_away(program, sizes):
         raise refused(program, "a head has 2³¹ words or more")
     check_alike(program)

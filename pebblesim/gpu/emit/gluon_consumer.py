@@ -19,6 +19,9 @@ from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
+ORDER = "tiles tile turn filled together side"
+"""Names of what says which tile a block has."""
+
 
 @dataclass(frozen=True, eq=False)
 class Issued:
@@ -49,9 +52,10 @@ class Consumer(Rows):
         self._unread: dict[ir.Tile, ir.Read] = {}  # vectors of this iteration that are still in their ring
         self._added = {each.product: each for each in plan.additions}
         self._handed: set[ir.Tile] = set()  # what all warpgroups have of this iteration
-        for each in plan.additions:
-            for name in (each.handed, f"{each.handed}_full", each.part):
-                self._names.new(name)
+        self._to_add: list[Addition] = []  # products of this iteration, for memory
+        exchanged = [name for each in plan.additions for name in (each.handed, f"{each.handed}_full", each.part)]
+        for name in (*exchanged, *ORDER.split()):
+            self._names.new(name)
         for buffer in plan.buffers.values():
             for name in (buffer.name, f"{buffer.name}_full", f"{buffer.name}_free"):
                 self._names.new(name)
@@ -73,18 +77,33 @@ class Consumer(Rows):
         """The lines that every role begins with: the head, the number of the block, the limits of a mask."""
         self._lines = []
         number = self.number
-        if self._plan.persistent:
-            self._say(1, f"tiles = {self._count(self._plan.own)}")
-            self._say(1, "for tile in range(tl.program_id(0), tiles * heads, tl.num_programs(0)):")
-            self._say(2, f"head, {number}, turn = tile // tiles, tile % tiles, tile // tl.num_programs(0)")
-            self._say(2, f"filled = turn * ({self.limits()[1]})  # slots of each ring before this tile")
+        if not self._plan.persistent and self._mask is None:
+            self._say(1, f"head, {number} = tl.program_id(1), tl.program_id(0)")
             return self._lines
-        self._say(1, f"head, {number} = tl.program_id(1), tl.program_id(0)")
         self._opening()
-        loop = self._launch.grid[0]
+        self._say(1, f"tiles = {self._count(self._plan.own)}")
+        if self._plan.persistent:
+            self._say(1, "filled = 0  # slots of each ring before a tile")
+            self._say(1, "for tile in range(tl.program_id(0), tiles * heads, tl.num_programs(0)):")
+            self._say(2, "turn = tile // tl.num_programs(0)")
+        else:
+            self._say(1, "tile = tl.program_id(0)")
+        depth, loop = self.depth, self._launch.grid[0]
+        if self._mask is None:
+            self._say(depth, f"head, {number} = tile // tiles, tile % tiles")
+            return self._lines
+        self._say(depth, "group, rank = tile // (tiles * together), tile % (tiles * together)")
+        self._say(depth, "side = tl.minimum(heads - group * together, together)  # heads whose long tiles come first")
+        self._say(depth, f"head, {number} = group * together + rank % side, rank // side")
         if longest_last(self._launch, loop, self._mask):
-            self._say(1, f"{number} = {self._count(loop.range)} - 1 - {number}  # the longest first")
+            self._say(depth, f"{number} = tiles - 1 - {number}")
         return self._lines
+
+    def closing(self) -> list[str]:
+        """The lines that each role's tile ends with."""
+        low, high = self.limits()
+        count = high if low == "0" else f"{high} - {low}"
+        return [f"        filled += {count}"] * self._plan.persistent
 
     @property
     def depth(self) -> int:
@@ -99,7 +118,8 @@ class Consumer(Rows):
     def slot(self, number: str) -> str:
         """The slot of a ring, and the phase of its barriers, for a tile that is streamed."""
         (low, _), stages = self.limits(), self._plan.stages
-        turn = f"(filled + {number})" if self._plan.persistent else number if low == "0" else f"({number} - {low})"
+        turn = number if low == "0" else f"({number} - {low})"
+        turn = f"(filled + {turn})" if self._plan.persistent else turn
         return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
 
     @property
@@ -170,8 +190,11 @@ class Consumer(Rows):
         self._there -= {ring.barrier for ring in self._plan.rings}
         self._late = list(self._plan.late) if late else []
         self._handed.clear()
+        self._to_add.clear()
         self._enter(node, depth, number)
         self._in_piece(node, piece, depth - 1)
+        for addition in self._to_add:
+            self._add(depth, addition)
         if self._issued:
             self._wait(depth, self._issued[-1].node.target.tile)
 
@@ -201,11 +224,11 @@ class Consumer(Rows):
                 self._base_2.add(tile)
 
     def _write(self, depth: int, node: ir.Write) -> None:
-        self._settle(depth, node.tile)
         addition = next((each for each in self._plan.additions if each.write is node), None)
         if addition is not None:
-            self._add(depth, addition)
+            self._to_add.append(addition)  # when all products of the iteration are on their way
             return
+        self._settle(depth, node.tile)
         if node.tile in self._turned or ir.over_pairs(node.tile.ranges):
             raise self._refused(f"line {node.line} writes a matrix of pairs")
         super()._write(depth, node)
@@ -227,6 +250,7 @@ class Consumer(Rows):
         rows, columns, node = addition.rows, addition.columns, addition.write
         place = f"[head, {self._numbers[self._plan.loop.range]} * {rows}, w * {columns}]"
         part = f"{addition.part}.index(w)"
+        self._settle(depth, node.tile)
         self._say(depth, "tma.store_wait(0)")
         self._say(depth, f"{part}.reshape([{rows}, {columns}]).store({self._written(node)})")
         self._say(depth, "fence_async_shared()")

@@ -14,8 +14,12 @@ from pebblesim.gpu.emit.gluon_consumer import Consumer
 from pebblesim.gpu.emit.gluon_plan import REGISTERS, ROWS, Buffer, Plan, multiplies, plan
 from pebblesim.gpu.emit.triton_kernel import Kernel, Writer
 from pebblesim.gpu.emit.triton_ranges import Setting
+from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, blocks
+
+STREAMED_TOGETHER = 2**25
+"""Bytes of what heads stream that stay in L2: so many heads' tiles run beside one another under a mask."""
 
 LOADING_REGISTERS = 24
 """Registers of a thread of the warp that loads."""
@@ -29,7 +33,8 @@ class GluonKernel:
         self._plan: Plan = plan(setting.program, launch, setting.sizes, setting.dtype, stages, persistent)
         here = {tensor: f"{tensor.name}_at" for tensor in setting.of}
         self._consumer = Consumer(replace(setting, of=here), launch, name, self._plan)
-        self._numbers = (*setting.free, *["heads"] * self._plan.persistent)
+        masked = setting.mask is not None
+        self._numbers = (*setting.free, *["heads"] * (masked or persistent), *["together"] * masked)
         nodes = [node for node in ir.walk(launch.block) if isinstance(node, ir.Read | ir.Write | ir.Init)]
         self._described = {buffer.read.tensor: buffer for buffer in self._plan.buffers.values()}
         self._addresses = [
@@ -84,6 +89,11 @@ class GluonKernel:
         own = self._plan.own
         block, total = ROWS * self._plan.warpgroups, self._setting.size(own.dim)
         grid = f"triton.cdiv({total}, {block}), heads"
+        if mask is not None:
+            row = sum(ring.width for ring in self._plan.rings) * WORDS[self._setting.dtype]
+            streamed = f"({self._setting.size(self._plan.loop.range.dim)} * {row})"
+            lines.append(f"    together = max({STREAMED_TOGETHER} // {streamed}, 1)  # heads")
+            grid = f"triton.cdiv({total}, {block}) * heads, 1"
         if self._plan.persistent:
             lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
             grid = f"min(triton.cdiv({total}, {block}) * heads, most), 1"
@@ -125,7 +135,7 @@ class GluonKernel:
             if name in self._addresses:
                 first = f"tl.cast(head, tl.int64) * {' * '.join(self._setting.lengths(tensor, True))}"
                 lines.append(f"{'    ' * self._consumer.depth}{tensor.name}_at = {name} + {first}")
-        return "\n".join([*lines, written])
+        return "\n".join([*lines, written, *self._consumer.closing()])
 
     def _loads(self) -> str:
         tiles = [*map(_tiles_of, self._described)]
@@ -152,7 +162,8 @@ class GluonKernel:
             lines.append(f"        mbarrier.wait({ring.barrier}_free.index(slot), phase ^ 1)")
             lines.append(f"        mbarrier.expect({ring.barrier}_full.index(slot), {expected})")
             lines += [f"        {_copied(each, f'{at} * {each.rows}', 'slot', 'slot')}" for each in together]
-        return "\n".join([*opening, *("    " * (self._consumer.depth - 1) + line for line in lines)])
+        indented = ("    " * (self._consumer.depth - 1) + line for line in lines)
+        return "\n".join([*opening, *indented, *self._consumer.closing()])
 
     def _start(self) -> str:
         plan, free = self._plan, self._numbers

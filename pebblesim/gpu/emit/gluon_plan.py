@@ -156,11 +156,9 @@ def plan(
     if stages < 2:
         raise refused(program, "a ring of one slot would be waited for by itself")
     additions = _additions(program, own, loop, sizes, block // ROWS)
-    if additions and persistent:
-        raise refused(program, "persistent blocks do not add to memory")
     _check_tiles(program, launch, own, sizes, additions)
     buffers = _buffers(program, launch, own, loop, sizes, dtype, stages, additions)
-    late = _late(loop)
+    late = () if additions else _late(loop)
     if _held(launch, sizes, late, additions) > MOST_HELD * REGISTERS[block // ROWS]:
         late = ()
     last = _last_uses(loop, buffers, late)

@@ -61,7 +61,7 @@ class Rows(Writer):
         self._say(depth, f"{self._indices[rng]} = {number} * {size} + tl.arange(0, {size}, {self._of_vector(rng)})")
 
     def _pairs(self, ranges: ir.Ranges, frame: bool = False, existing: bool = False) -> str:
-        """The predicate of allowed pairs, with what is streamed counted from the first of its tile: these are constants."""
+        """The predicate of allowed pairs, with what is streamed counted within its tile: these are constants."""
         stream, mask = self._plan.loop.range, self._mask
         causal = mask is not None and not self._whole and ir.over_pairs(ranges) and mask.rows == 1
         if not causal or stream not in ranges:
