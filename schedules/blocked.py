@@ -248,38 +248,6 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
 
 @schedule(
     problem="backward-qkv",
-    source="Dao 2023 (FlashAttention-2), Algorithm 2, with tiles for matrix units",
-    io="2*n_q*d_v + n_q + 2*n_k*(d_k + d_v) + n_q*d_k + ceiling(n_k/B_c)*n_q*(3*d_k + d_v + 2)",
-    fit=["B_c", "b_r"],
-    graph={"kept": "L", "dQ_block": "B_c"},
-)
-def flash2_backward_blocked(m, Q, K, V, dO, O, L, *, B_c, b_r):
-    """One pass for matrix units: b_r rows are streamed for B_c columns, and their terms are added to dQ in memory."""
-    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
-    dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
-
-    with m.phase("v"):
-        write_row_sums_of_tiles(m, v, dO, O, B_c, b_r)
-
-    with m.phase("dQ, dK, dV"):
-        m.write(dQ, 0)
-        for j in m.tiles(n_k, B_c, keys_of=n_q, otherwise={dK: 0, dV: 0}):
-            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
-            for i in m.tiles(n_q, b_r, queries_of=j):
-                Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
-                P, dS = m.compute(Q_i @ K_j.T), m.compute(dO_i @ V_j.T)
-                P[:] = exp(P - L_i)
-                dV_j += P.T @ dO_i
-                dS[:] = P * (dS - v_i)
-                m.delete(P)
-                dK_j += dS.T @ Q_i
-                m.add(dQ[i, :], dS @ K_j)
-            m.write(dK[j, :], dK_j)
-            m.write(dV[j, :], dV_j)
-
-
-@schedule(
-    problem="backward-qkv",
     source="ours: ds-stored with tiles for matrix units",
     name="dS-stored-blocked",
     io=(

@@ -243,7 +243,14 @@ class Tiles:
         """Where the words of a block that exist are in memory."""
         ends = [min(first + side, length) for first, side, length in zip(at, self.block, self.shape, strict=True)]
         inside = tuple(slice(int(first), int(max(first, end))) for first, end in zip(at, ends, strict=True))
-        return np.arange(self.array.values.size).reshape(self.array.shape)[inside]
+        alike = len(self.array.shape) == len(self.shape)
+        return np.arange(self.array.values.size).reshape(self.array.shape if alike else self.shape)[inside]
+
+    def write(self, at: list[int], words: np.ndarray) -> None:
+        """Write a block to memory."""
+        places = self.places(at)
+        self.array.values[places] = words[tuple(slice(0, side) for side in places.shape)]
+        self.array.touched(places.reshape(-1), True)
 
     def add(self, at: list[int], words: np.ndarray) -> None:
         """Add a block to memory: each word that exists is read and written there."""
@@ -269,8 +276,9 @@ def _copy(tiles: Tiles, at: list[int], barrier: View, view: View) -> None:
     previous = slots.filled[slot]
     assert previous is None or slots.reads[slot], "words that nobody read"
     BLOCK.number += 1
-    copy, words = BLOCK.number, tiles.read(at)
-    slots.filled[slot], slots.reads[slot] = (copy, 1), Counter()
+    assert all(each.slots is not slots or each.slot != slot for each in role.adding), "a slot that is being sent"
+    copy, words = BLOCK.number, tiles.read([int(each) for each in at])
+    slots.filled[slot], slots.reads[slot], slots.stored[slot] = (copy, 1), Counter(), {}
     view.values[:] = np.nan
     bits = words.size * slots.dtype.bits // 8
 
@@ -286,14 +294,25 @@ def _copy(tiles: Tiles, at: list[int], barrier: View, view: View) -> None:
 
 
 def _added(kind: str, tiles: Tiles, at: list[int], view: View) -> None:
-    """Issue an addition to memory, by the copy engine, of what this role has stored before a fence."""
+    """Issue an addition to memory, by the copy engine."""
+    assert kind == "ADD"
+    _sent(tiles.add, tiles, at, view)
+
+
+def _written(tiles: Tiles, at: list[int], view: View) -> None:
+    """Issue a copy to memory."""
+    _sent(tiles.write, tiles, [int(each) for each in at], view)
+
+
+def _sent(done: Callable[[list[int], np.ndarray], None], tiles: Tiles, at: list[int], view: View) -> None:
+    """Issue what the copy engine does with words that this role has stored before a fence."""
     role = BLOCK.role
-    assert kind == "ADD" and view.values.shape == tuple(tiles.block)
+    assert view.values.shape == tuple(tiles.block)
     view.check_there()
     role.adding.append(view)
 
     def arrive() -> None:
-        tiles.add(at, view.values)
+        done(at, view.values)
         view.slots.reading[view.slot] -= 1
 
     view.slots.reading[view.slot] += 1
@@ -362,11 +381,10 @@ def _waited(number: int, deps: tuple[Any, ...]) -> Any:
         product = role.flying.pop(0)
         product.end(role)
         registers = [] if isinstance(product.left, View) else [product.left]
-        for each in (product, *registers):
+        onward = [each for each in role.flying if each.onto is product and any(each is dep for dep in deps)]
+        for each in registers if onward else (product, *registers):
             assert any(each is dep for dep in deps), "what a product uses until it ends is not kept"
-    for dep in deps:
-        assert not isinstance(dep, Flying) or dep.value is not None, "a result before its product has ended"
-    results = tuple(dep.value if isinstance(dep, Flying) else dep for dep in deps)
+    results = tuple(dep.value if isinstance(dep, Flying) and dep.value is not None else dep for dep in deps)
     return results if len(results) > 1 else results[0]
 
 
@@ -437,7 +455,9 @@ GLUON: Any = SimpleNamespace(
 
 HOPPER = SimpleNamespace(
     mbarrier=SimpleNamespace(MBarrierLayout=_nothing, init=_init, wait=_wait, expect=_expect, arrive=_arrive),
-    tma=SimpleNamespace(async_copy_global_to_shared=_copy, store_wait=_added_all_but),
+    tma=SimpleNamespace(
+        async_copy_global_to_shared=_copy, async_copy_shared_to_global=_written, store_wait=_added_all_but
+    ),
     fence_async_shared=_fence,
     warpgroup_mma=_product,
     warpgroup_mma_wait=_waited,

@@ -30,9 +30,12 @@ def described(text: str, launch: str, kind: Any, layouts: Any) -> dict[str, str]
     """The types of what the copy engine is told, as the lines before a launch say."""
     before = text[: text.index(f"    {launch}[(")].rpartition("[(")[2]
     types = {}
-    for name, made, rows, width in re.findall(r"(\w+) = (tiles|vectors|sums)_of\(.*?(\d+)(?:, (\d+))?\)\n", before):
-        shape, word = ([1, int(rows), int(width)], "bf16") if made != "vectors" else ([1, int(width or rows)], "fp32")
-        word = "fp32" if made == "sums" else word
+    asked = r"(\w+) = (tiles|vectors|sums|pairs)_of\(.*?(\d+)(?:, (\d+))?\)\n"
+    for name, made, rows, width in re.findall(asked, before):
+        shape = {"vectors": [1, int(width or rows)], "pairs": [int(rows), int(width or 0)]}.get(
+            made, [1, int(rows), int(width or 0)]
+        )
+        word = "fp32" if made in ("vectors", "sums") else "bf16"
         layout = layouts.get_default_for(shape, kind.bfloat16 if word == "bf16" else kind.float32)
         types[name] = f"tensordesc<{word}{shape},{layout!r}>"
     return types

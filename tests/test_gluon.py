@@ -58,10 +58,10 @@ def run(
             found["written", place] += heads * writes
         return +found
 
-    program = schedule.under(band)
-    assert (
-        +words == by_place(dict(counted.by_tensor)) == by_place(moved_words(program, {**counted.dims, **blocks}, band))
-    )
+    beside = {way: words.pop((way, "beside")) for way in ("read", "written")}
+    assert +words == by_place(moved_words(schedule.under(band), {**counted.dims, **blocks}, band))
+    words.subtract({(way, "between"): number for way, number in beside.items()})
+    assert +words == by_place(dict(counted.by_tensor))
     for head, one in enumerate(many):
         reference = dict(schedule.problem.reference(one, allowed))
         reference |= {each: reference[each] * scale for each in ("dQ",) if each in reference}

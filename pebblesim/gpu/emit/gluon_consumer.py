@@ -7,20 +7,15 @@ the wait for the last product that does.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit.gluon_additions import Addition
 from pebblesim.gpu.emit.gluon_plan import ROWS, Buffer, Plan
 from pebblesim.gpu.emit.gluon_rows import Rows
-from pebblesim.gpu.emit.triton_grid import longest_last
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
-
-ORDER = "tiles tile turn filled together side"
-"""Names of what says which tile a block has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +36,8 @@ class Issued:
 class Consumer(Rows):
     """Writes the statements of a warpgroup."""
 
+    _plan: Plan
+
     def __init__(self, setting: Setting, launch: Launch, name: str, plan: Plan) -> None:
         super().__init__(setting, launch, name, plan)
         self._issued: list[Issued] = []
@@ -54,7 +51,7 @@ class Consumer(Rows):
         self._handed: set[ir.Tile] = set()  # what all warpgroups have of this iteration
         self._to_add: list[Addition] = []  # products of this iteration, for memory
         exchanged = [name for each in plan.additions for name in (each.handed, f"{each.handed}_full", each.part)]
-        for name in (*exchanged, *ORDER.split()):
+        for name in exchanged:
             self._names.new(name)
         for buffer in plan.buffers.values():
             for name in (buffer.name, f"{buffer.name}_full", f"{buffer.name}_free"):
@@ -69,46 +66,7 @@ class Consumer(Rows):
         self._say(depth, f"part = {number} * {plan.warpgroups} + w  # these {ROWS} rows of tile {number}")
         self._named(own, depth, "part", "")
         self._body(self._launch.block, depth)
-        text = "\n".join(self._lines)
-        kept = [line for line in self._lines if not _unused(line, text)]
-        return "\n".join(kept)
-
-    def opening(self) -> list[str]:
-        """The lines that every role begins with: the head, the number of the block, the limits of a mask."""
-        self._lines = []
-        number = self.number
-        if not self._plan.persistent and self._mask is None:
-            self._say(1, f"head, {number} = tl.program_id(1), tl.program_id(0)")
-            return self._lines
-        self._opening()
-        self._say(1, f"tiles = {self._count(self._plan.own)}")
-        if self._plan.persistent:
-            self._say(1, "filled = 0  # slots of each ring before a tile")
-            self._say(1, "for tile in range(tl.program_id(0), tiles * heads, tl.num_programs(0)):")
-            self._say(2, "turn = tile // tl.num_programs(0)")
-        else:
-            self._say(1, "tile = tl.program_id(0)")
-        depth, loop = self.depth, self._launch.grid[0]
-        if self._mask is None:
-            self._say(depth, f"head, {number} = tile // tiles, tile % tiles")
-            return self._lines
-        self._say(depth, "group, rank = tile // (tiles * together), tile % (tiles * together)")
-        self._say(depth, "side = tl.minimum(heads - group * together, together)  # heads whose long tiles come first")
-        self._say(depth, f"head, {number} = group * together + rank % side, rank // side")
-        if longest_last(self._launch, loop, self._mask):
-            self._say(depth, f"{number} = tiles - 1 - {number}")
-        return self._lines
-
-    def closing(self) -> list[str]:
-        """The lines that each role's tile ends with."""
-        low, high = self.limits()
-        count = high if low == "0" else f"{high} - {low}"
-        return [f"        filled += {count}"] * self._plan.persistent
-
-    @property
-    def depth(self) -> int:
-        """The depth of a tile's statements."""
-        return 2 if self._plan.persistent else 1
+        return self._used()
 
     @property
     def turn(self) -> str:
@@ -121,18 +79,6 @@ class Consumer(Rows):
         turn = number if low == "0" else f"({number} - {low})"
         turn = f"(filled + {turn})" if self._plan.persistent else turn
         return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
-
-    @property
-    def number(self) -> str:
-        """The name of the number of the block's tile."""
-        own = self._plan.own
-        if own not in self._numbers:
-            self._numbers[own] = self._names.new(own.name)
-        return self._numbers[own]
-
-    def limits(self) -> tuple[str, str]:
-        """The number of the first tile that is streamed, and that after the last."""
-        return self._bounds(self._plan.loop)
 
     def _loop(self, node: ir.Loop, depth: int) -> None:
         """The tiles that are streamed; if products are put off, the first tile apart, and what is left at the end."""
@@ -403,9 +349,3 @@ class Consumer(Rows):
             and any(ref.tile is buffer.read.tile for ref in ir.refs(node.expr))
             for node in self._plan.loop.body
         )
-
-
-def _unused(line: str, text: str) -> bool:
-    """Whether a line names indices that nothing in a text uses."""
-    name = line.strip().partition(" = ")[0]
-    return name.startswith("at_") and len(re.findall(rf"\b{name}\b", text)) == 1

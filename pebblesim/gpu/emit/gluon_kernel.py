@@ -11,18 +11,13 @@ import re
 from dataclasses import replace
 
 from pebblesim.gpu.emit.gluon_consumer import Consumer
-from pebblesim.gpu.emit.gluon_plan import REGISTERS, ROWS, Buffer, Plan, multiplies, plan
-from pebblesim.gpu.emit.triton_kernel import Kernel, Writer
+from pebblesim.gpu.emit.gluon_plan import ROWS, Buffer, Plan, plan
+from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, started
+from pebblesim.gpu.emit.triton_kernel import Kernel
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, blocks
-
-STREAMED_TOGETHER = 2**25
-"""Bytes of what heads stream that stay in L2: so many heads' tiles run beside one another under a mask."""
-
-LOADING_REGISTERS = 24
-"""Registers of a thread of the warp that loads."""
 
 
 class GluonKernel:
@@ -49,6 +44,12 @@ class GluonKernel:
         return self._plan
 
     @property
+    def helpers(self) -> set[str]:
+        """Names of shared functions that the text uses."""
+        vectors = any(buffer.vector for buffer in self._plan.buffers.values())
+        return {*["vectors_of"] * vectors, *["sums_of"] * bool(self._plan.additions)}
+
+    @property
     def widths(self) -> set[int]:
         """Columns of the tiles whose layouts the text uses."""
         return self._consumer.widths
@@ -73,11 +74,7 @@ class GluonKernel:
 
     def call(self, options: str) -> list[str]:
         """The lines that launch it. The warps of a block follow from its tiles."""
-        lines, mask, pairs = list[str](), self._setting.mask, self._setting.program.pairs
-        if mask is not None and pairs is not None and pairs[0] != pairs[1]:
-            queries, keys = map(self._setting.size, pairs)  # else a block would wait for words that nobody loads
-            lines.append(f"    if {queries} > {keys}{f' * {mask.rows}' if mask.rows > 1 else ''}:")
-            lines.append('        raise ValueError("these kernels need a key for each query")')
+        lines, mask = for_each_query(self._setting), self._setting.mask
         for tensor, buffer in self._described.items():
             asked = f"vectors_of({self._setting.of[tensor]}, {self._setting.size(tensor.shape[0])}, {buffer.rows})"
             if not buffer.vector:
@@ -192,15 +189,9 @@ class GluonKernel:
                 f"    {each.part} = gl.allocate_shared_memory(gl.float32, [{plan.warpgroups}, 1, {each.rows}, "
                 f"{each.columns}], {_tiles_of(each.write.tensor)}.layout)  # line {each.write.line}: added to memory",
             ]
-        rows = ", ".join([*self._shared, *self._exchanged, *self._sums, *self._addresses, *free])
-        loads = ", ".join([*map(_tiles_of, self._described), *self._shared, *free])
-        lines.append("    gl.warp_specialize([")
-        lines += [f"        ({self._name}_rows, ({w}, {rows}))," for w in range(plan.warpgroups)]
-        lines.append(f"        ({self._name}_loads, ({loads})),")
-        groups = plan.warpgroups - 1
-        registers = [REGISTERS[plan.warpgroups]] * groups + [LOADING_REGISTERS]
-        lines.append(f"    ], {[4] * groups + [1]}, {registers})")
-        return "\n".join(lines)
+        own = [*self._shared, *self._exchanged, *self._sums, *self._addresses, *free]
+        loads = [*map(_tiles_of, self._described), *self._shared, *free]
+        return "\n".join([*lines, *started(self._name, plan.warpgroups, own, loads)])
 
 
 def _tiles_of(tensor: ir.Tensor) -> str:
@@ -213,78 +204,3 @@ def _copied(buffer: Buffer, row: str, barrier: str, slot: str) -> str:
     place = f"{buffer.barrier}_full.index({barrier}), {buffer.name}.index({slot})"
     at = f"[head, {row}]" if buffer.vector else f"[head, {row}, 0]"
     return f"tma.async_copy_global_to_shared({_tiles_of(buffer.read.tensor)}, {at}, {place})"
-
-
-IMPORTS = """from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-"""
-
-
-VECTORS_OF = """
-
-
-def vectors_of(tensor, length, rows):
-    layout = gl.NVMMASharedLayout.get_default_for([1, rows], gl.float32)
-    return TensorDescriptor(tensor, [tensor.shape[0], length], [tensor.shape[1], 1], [1, rows], layout)"""
-
-
-ADDING = """
-
-
-@builtin
-def tma_add(tiles, at, part, _semantic=None):
-    \"\"\"Add a tile in shared memory to memory by the copy engine, for which Gluon has no name yet.\"\"\"
-    at = _semantic._convert_to_ir_values(at, require_i64=False)
-    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, tiles.handle, at, part.handle)
-
-
-def sums_of(tensor, rows, width):
-    layout = gl.NVMMASharedLayout.get_default_for([1, rows, width], gl.float32)
-    return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)"""
-
-IMPORTS_OF_ADDING = """from triton._C.libtriton import ir
-from triton.experimental.gluon.language._core import builtin
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
-"""
-
-
-def shared_parts(kernels: list[GluonKernel], dtype: str) -> str:
-    """The text of what all kernels of a module share: layouts of tiles, barriers, and tiles for the copy engine."""
-    widths = {width for kernel in kernels for width in kernel.widths}
-    vectors = any(buffer.vector for kernel in kernels for buffer in kernel.plan.buffers.values())
-    adding = any(kernel.plan.additions for kernel in kernels)
-    layouts = [
-        f"tile_{width} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16]))"
-        for width in sorted(widths)
-    ]
-    return (
-        IMPORTS_OF_ADDING * adding
-        + "\n"
-        + "\n".join(layouts)
-        + f'''
-
-
-@gluon.jit
-def barriers(slots: gl.constexpr, count: gl.constexpr):
-    made = gl.allocate_shared_memory(gl.int64, [slots, 1], mbarrier.MBarrierLayout())
-    for slot in gl.static_range(slots):
-        mbarrier.init(made.index(slot), count=count)
-    return made
-
-
-def tiles_of(tensor, rows, width):
-    """For the copy engine: tiles of the heads of a tensor; beyond its rows and columns they are 0."""
-    layout = gl.NVMMASharedLayout.get_default_for([1, rows, width], gl.{dtype})
-    return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)'''
-        + VECTORS_OF * vectors
-        + ADDING * adding
-    )
-
-
-def writer(setting: Setting, launch: Launch, name: str, stages: int, persistent: bool) -> GluonKernel | Writer:
-    """Return the writer of a launch; a kernel without products is written as in the Triton reading."""
-    if multiplies(launch):
-        return GluonKernel(setting, launch, name, stages, persistent)
-    return Writer(setting, launch, name)

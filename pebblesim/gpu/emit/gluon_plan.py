@@ -35,6 +35,9 @@ MOST_WARPGROUPS = 3
 REGISTERS = {1: 240, 2: 240, 3: 160}
 """Registers of a thread, by the number of warpgroups with sums; a multiple of 8."""
 
+LOADING_REGISTERS = 24
+"""Registers of a thread of the warp that loads."""
+
 MOST_HELD = 0.8
 """Largest part of a thread's registers for tiles, if operands of products that are put off are among them."""
 
@@ -80,16 +83,13 @@ class Buffer:
         return self.rows * self.width * WORDS["float32" if self.vector else dtype]
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """A block of threads: its tiles in shared memory, its products, its warpgroups.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Block:
+    """A block of threads.
 
     Attributes:
         own: the range of the grid, whose tiles the warpgroups divide among them.
         loop: the loop that streams.
-        buffers: the matrices in shared memory, by tile, in the order in which they are read.
-        late: the products that are put off to the next iteration.
-        last: for each ring, the product that uses a slot last.
         additions: the products that are added to memory.
         warpgroups: how many have sums.
         stages: slots of a ring.
@@ -99,13 +99,25 @@ class Plan:
 
     own: ir.Range
     loop: ir.Loop
+    additions: tuple[Addition, ...] = ()
+    warpgroups: int
+    stages: int
+    persistent: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan(Block):
+    """A block whose tiles are in shared memory, and the order of its products.
+
+    Attributes:
+        buffers: the matrices in shared memory, by tile, in the order in which they are read.
+        late: the products that are put off to the next iteration.
+        last: for each ring, the product that uses a slot last.
+    """
+
     buffers: Mapping[ir.Tile, Buffer]
     late: tuple[ir.Compute, ...]
     last: Mapping[Buffer, ir.Compute]
-    additions: tuple[Addition, ...]
-    warpgroups: int
-    stages: int
-    persistent: bool
 
     @property
     def rings(self) -> list[Buffer]:
@@ -161,8 +173,17 @@ def plan(
     late = () if additions else _late(loop)
     if _held(launch, sizes, late, additions) > MOST_HELD * REGISTERS[block // ROWS]:
         late = ()
-    last = _last_uses(loop, buffers, late)
-    return Plan(own, loop, buffers, late, last, additions, block // ROWS, stages, persistent)
+    return Plan(
+        own=own,
+        loop=loop,
+        additions=additions,
+        warpgroups=block // ROWS,
+        stages=stages,
+        persistent=persistent,
+        buffers=buffers,
+        late=late,
+        last=_last_uses(loop, buffers),
+    )
 
 
 def _additions(
@@ -283,9 +304,7 @@ def _late(loop: ir.Loop) -> tuple[ir.Compute, ...]:
     return tuple(found)
 
 
-def _last_uses(
-    loop: ir.Loop, buffers: Mapping[ir.Tile, Buffer], late: tuple[ir.Compute, ...]
-) -> dict[Buffer, ir.Compute]:
+def _last_uses(loop: ir.Loop, buffers: Mapping[ir.Tile, Buffer]) -> dict[Buffer, ir.Compute]:
     body = [node for node in loop.body if isinstance(node, ir.Compute)]
     return {
         buffer: node
