@@ -5,7 +5,8 @@
 A mutation is a piece of source replaced by another. It is applied to the module as it is imported, in a process of its
 own; no file is changed. Then its checks run, the cheapest first, until one fails: claims of `pebblesim verify`, or
 tests. What comes out is the page, and what no check finds is at its head. With `--results FILE` what is known is kept
-there, so that a run that was interrupted goes on.
+there, so that a run that was interrupted goes on; a check that fails without any mutation ends the run. Two mutations
+are tried at a time, or as many as `--jobs` says.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,8 +122,24 @@ def found_by(check: str) -> str | None:
     return first.failed and f"`{first.failed}`".replace(f"{CRASHED}`", f"`{CRASHED}")
 
 
-def tried(mutation: Mutation, sound: bool = False) -> str:
-    """The first check that fails, found in a child process; "" if none does.
+class Trial(NamedTuple):
+    """A child process that tries a mutation; its answer comes through a pipe."""
+
+    mutation: Mutation
+    child: int
+
+    def answer(self, pipe: int) -> tuple[str, float]:
+        """Wait for the first check that failed, "" if none did, and the processor time that finding it took."""
+        with os.fdopen(pipe, "rb") as reading:
+            answer = reading.read().decode()
+        _, status, usage = os.wait4(self.child, 0)
+        if status or answer.startswith("!"):
+            raise SystemExit(f"{self.mutation.what}: the checks did not run: {answer[1:] or f'status {status}'}")
+        return answer, usage.ru_utime + usage.ru_stime
+
+
+def started(mutation: Mutation, sound: bool) -> tuple[int, Trial]:
+    """A pipe and the child process at its other end, which looks for the first check that fails.
 
     A file of tests that cannot be imported finds nothing, for none of its statements was tried; but it is not `sound`.
     """
@@ -139,12 +157,22 @@ def tried(mutation: Mutation, sound: bool = False) -> str:
         os.write(writing, answer.encode())
         os._exit(0)
     os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        answer = pipe.read().decode()
-    os.waitpid(child, 0)
-    if answer.startswith("!"):
-        raise SystemExit(f"{mutation.what}: the checks did not run: {answer[1:]}")
-    return answer
+    return reading, Trial(mutation, child)
+
+
+def tried(mutations: Iterable[Mutation], jobs: int, sound: bool = False) -> Iterator[tuple[Mutation, str, float]]:
+    """Each mutation with the first check that fails, or "", and seconds of processor time, as they come to an end."""
+    left, running = iter(mutations), dict[int, Trial]()
+    while True:
+        while len(running) < jobs and (mutation := next(left, None)):
+            pipe, trial = started(mutation, sound)
+            running[pipe] = trial
+        if not running:
+            return
+        for ready in wait(list(running)):
+            assert isinstance(ready, int)
+            trial = running.pop(ready)
+            yield trial.mutation, *trial.answer(ready)
 
 
 def page(mutations: dict[str, list[Mutation]], results: dict[str, str]) -> str:
@@ -163,7 +191,8 @@ def page(mutations: dict[str, list[Mutation]], results: dict[str, str]) -> str:
 
 def key(mutation: Mutation) -> str:
     """The mutation that a result belongs to."""
-    return "\n".join((mutation.module, mutation.old, mutation.new))
+    checks = mutation.checks if mutation.old == mutation.new else ()
+    return "\n".join((mutation.module, mutation.old, mutation.new, *checks))
 
 
 def main() -> None:
@@ -172,31 +201,49 @@ def main() -> None:
     parser.add_argument("page", type=Path)
     parser.add_argument("--results", type=Path, help="keep what is known in this file, and go on from it")
     parser.add_argument("--most", type=int, default=10**6, help="try so many at most")
+    parser.add_argument("--jobs", type=int, default=2, help="try so many at a time")
     given = parser.parse_args()
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     sys.dont_write_bytecode = True
-    for name in ("numba", "numpy", "sympy", "typer"):  # once, for all children
+    for name in (
+        "hypothesis",
+        "matplotlib",
+        "networkx",
+        "numba",
+        "numpy",
+        "pytest",
+        "sympy",
+        "typer",
+    ):  # for all children
         importlib.import_module(name)
 
     mutations, results = listed(), dict[str, str]()
     if given.results and given.results.exists():
         results = json.loads(given.results.read_text(encoding="utf-8"))
-    checks = sorted({check for many in mutations.values() for each in many for check in each.checks})
-    for check in checks:  # what fails without a mutation finds nothing
-        sound = Mutation(check, "core.errors", "import", "import", (check,))
-        if key(sound) + check not in results:
-            if by := tried(sound, sound=True):
-                raise SystemExit(f"{check} fails as it is: {by}")
-            results[key(sound) + check] = ""
-            print(f"sound: {check}", flush=True)
-    todo = [each for many in mutations.values() for each in many if key(each) not in results]
-    for mutation in todo[: given.most]:
-        Mutated(mutation)  # or a sentence
-        results[key(mutation)] = tried(mutation)
-        print(f"{mutation.what}: {results[key(mutation)] or 'NOT FOUND'}", flush=True)
+    spent = 0.0
+
+    def keep(of: str, by: str, seconds: float) -> None:
+        nonlocal spent
+        spent += seconds
+        results[of] = by
         if given.results:
             given.results.write_text(json.dumps(results), encoding="utf-8")
+
+    checks = sorted({check for many in mutations.values() for each in many for check in each.checks})
+    sound = [Mutation(check, "core.errors", "import", "import", (check,)) for check in checks]  # nothing is changed
+    for each, by, seconds in tried((each for each in sound if key(each) not in results), given.jobs, sound=True):
+        if by:
+            raise SystemExit(f"{each.what} fails as it is: {by}")
+        keep(key(each), by, seconds)
+        print(f"{seconds:6.1f} s  sound: {each.what}", flush=True)
+    todo = [each for many in mutations.values() for each in many if key(each) not in results][: given.most]
+    for each in todo:
+        Mutated(each)  # or a sentence
+    for each, by, seconds in tried(todo, given.jobs):
+        keep(key(each), by, seconds)
+        print(f"{seconds:6.1f} s  {each.what}: {by or 'NOT FOUND'}", flush=True)
+    print(f"{spent:.0f} s of processor time")
     given.page.write_text(page(mutations, results), encoding="utf-8")
 
 

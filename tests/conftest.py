@@ -5,13 +5,14 @@ import gc
 import os
 import shutil
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
-from turns import in_turn
+from turns import function, in_turn, one_in
 
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES
@@ -56,11 +57,18 @@ def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config:
 
 @pytest.hookimpl(tryfirst=True)  # before tests are left out by their markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the slow tests that a commit is tried with."""
-    if commit := os.environ.get("COMMIT_OF_TURN"):
-        slow = {item.nodeid: item for item in items if "slow" in item.keywords and "gpu" not in item.keywords}
-        for name in in_turn(commit, slow):
-            slow[name].add_marker("turn")
+    """Mark the slow tests that a commit is tried with; and as slow the cases whose turn it is not."""
+    commit = os.environ.get("COMMIT_OF_TURN", "")
+    slow = {item.nodeid: item for item in items if "slow" in item.keywords and "gpu" not in item.keywords}
+    for name in in_turn(commit, slow) if commit else ():
+        slow[name].add_marker("turn")
+    alike = defaultdict[tuple[str, int], dict[str, pytest.Item]](dict)
+    for item in items:
+        if (marker := item.get_closest_marker("one_in")) and item.nodeid not in slow:
+            alike[function(item.nodeid), marker.args[0]][item.nodeid] = item
+    for (test, number), cases in alike.items():
+        for name in cases.keys() - one_in(number, commit, test, list(cases)):
+            cases[name].add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

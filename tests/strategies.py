@@ -54,32 +54,15 @@ def some(items: Sequence[Item], few: int) -> Sequence[Item]:
     return [items[at * (len(items) - 1) // (few - 1)] for at in range(few)]
 
 
-def every(schedules: Mapping[str, Schedule], argument: str = "schedule") -> pytest.MarkDecorator:
-    """Runs a test for every schedule, or for its name.
-
-    Many put projections around another schedule; of these every fourth stands for all by default.
-    """
-    around = [name for name, schedule in schedules.items() if schedule.problem.name.startswith("projected-")]
-    return _each(schedules, argument, {name for number, name in enumerate(around) if number % 4})
-
-
-def few(
-    schedules: Mapping[str, Schedule], argument: str = "schedule", turn: int = 0, of: int = 4
-) -> pytest.MarkDecorator:
-    """Runs a test for every fourth schedule, or one of so many, by default: for tests that say nearly the same.
-
-    Such tests take turns: each schedule is in one of them. What is no schedule of the package is in all.
-    """
-    late = {name for number, name in enumerate(schedules) if (number - turn) % of and name in SCHEDULES}
-    return _each(schedules, argument, late)
-
-
-def _each(schedules: Mapping[str, Schedule], argument: str, late: set[str]) -> pytest.MarkDecorator:
+def every(schedules: Mapping[str, Schedule], argument: str = "schedule", of: int = 4) -> pytest.MarkDecorator:
+    """Runs a test for one in so many schedules, or for its name, by turns; for all that are no part of the package."""
     return pytest.mark.parametrize(
         argument,
         [
             pytest.param(
-                schedule if argument == "schedule" else name, id=name, marks=[pytest.mark.slow] * (name in late)
+                schedule if argument == "schedule" else name,
+                id=name,
+                marks=[pytest.mark.one_in(of)] * (name in SCHEDULES),
             )
             for name, schedule in schedules.items()
         ],

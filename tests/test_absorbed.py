@@ -22,6 +22,7 @@ ABSORBED = [schedule for schedule in SCHEDULES.values() if schedule.graph.get("a
 BY_NAME = pytest.mark.parametrize("schedule", ABSORBED, ids=lambda schedule: schedule.name)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("problem", "M", "game"), GAMES)
 def test_one_query_costs_hardly_more_than_a_game_word_by_word(problem: str, M: int, game: int) -> None:
     best = ps.compare(problem, M=M, **DECODING).rows[0]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from strategies import draws, few, masks as any_masks, sizes
+from strategies import draws, every, masks as any_masks, sizes
 
 from pebblesim.analysis.count import count
 from pebblesim.cachesim import accesses
@@ -178,7 +178,7 @@ def check(name: str, values: dict[str, int], mask: masks.Mask | None) -> None:
     assert {name[0] for name, *_ in words - touched} <= ({"~"} if mask is not None else set())
 
 
-@few(SCHEDULES, "name", turn=1, of=3)
+@every(SCHEDULES, "name", of=6)
 @draws(2, 20)
 @given(data=st.data())
 def test_requests_are_those_of_an_interpreter(name: str, data: st.DataObject) -> None:

@@ -127,6 +127,7 @@ def test_a_card_that_is_none_gets_a_sentence(old: str, new: str, says: str, tmp_
 # -- Advice ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("problem", "mask"),
     [
@@ -174,6 +175,7 @@ def test_the_roofline_is_what_the_figures_make_it() -> None:
     assert {row["bound_by"] for boundary in one["boundaries"] for row in boundary["rows"]} == {"memory", "compute"}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("problem", "d"),
     [
@@ -199,6 +201,7 @@ def test_the_work_and_the_time_are_those_of_one_tile(problem: str, d: int) -> No
     assert operations / 989e12 == pytest.approx(limits["arithmetic"], rel=0.01)
 
 
+@pytest.mark.one_in(4)
 def test_doing_twice_is_not_useful() -> None:
     advice = ps.advise("H200", problem_name="backward-qkv", n=1024, d=64, dtype="bf16")
     products = 4 * 2 * 1024**2 * 64  # dP, dV, dQ and dK; the scores again are a fifth
@@ -210,6 +213,7 @@ def test_doing_twice_is_not_useful() -> None:
     assert "are useful; the rest is recomputation and rescaling" in str(advice)
 
 
+@pytest.mark.one_in(4)
 def test_a_tile_of_the_readers_own() -> None:
     advice = ps.advise("A100", n=1024, d=64, dtype="fp16", blocks={"B_r": 128, "B_c": 64})
     inner, outer = advice.boundaries
@@ -331,6 +335,7 @@ def test_the_terms_are_the_count_by_phase_and_by_tensor(data: st.DataObject) -> 
         assert {k: v for k, v in by_tensor.items() if v} == {k: sum(v) for k, v in counted.by_tensor.items() if sum(v)}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "schedule", strategies.some([each for each in BUILT_IN if not each.alike], 4), ids=lambda each: each.name
 )
@@ -341,6 +346,7 @@ def test_the_terms_of_a_schedule_with_a_part_that_stays(schedule: Schedule) -> N
     assert sum(term.value for term in found) == ps.count(schedule, M=1, blocks=blocks, **dims).io
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("schedule", "M", "leading"),
     [
@@ -371,6 +377,7 @@ def test_the_leading_terms_are_those_of_the_literature(schedule: str, M: int, le
     assert float(about.subs(values)) == pytest.approx(exact, rel=0.12)
 
 
+@pytest.mark.one_in(4)
 def test_the_explanation_says_where_the_words_go_and_what_a_larger_cache_would_save() -> None:
     advice = ps.advise("A100", problem_name="backward", n=4096, d=128)
     text = advice.explain()
@@ -397,6 +404,7 @@ def test_a_mask_without_closed_forms_has_no_explanation() -> None:
         advice.explain()
 
 
+@pytest.mark.one_in(4)
 def test_on_the_command_line() -> None:
     line = "advise --gpu h200 -n 512 -d 64 --dtype int4"
     command = [sys.executable, "-m", "pebblesim", *line.split()]
@@ -413,6 +421,7 @@ def test_on_the_command_line() -> None:
     assert sum(term["words"] for term in shown["boundaries"][0]["terms"]) == shown["boundaries"][0]["rows"][0]["io"]
 
 
+@pytest.mark.one_in(4)
 def test_what_is_asked_on_the_command_line() -> None:
     def run(line: str) -> Result:
         return CliRunner().invoke(app, ["advise", "--gpu", "h200", "-n", "64", "-d", "8", *line.split()])
@@ -425,6 +434,7 @@ def test_what_is_asked_on_the_command_line() -> None:
     assert isinstance(both, UsageError) and str(both).endswith("--problem matmul was given too; use one of them.")
 
 
+@pytest.mark.one_in(4)
 def test_gaps_at_a_boundary_rank_schedules_as_their_words_do() -> None:
     """With a bound of its own each, 275,775,488 words had gap 3.87, and 141,574,144 words 33.7."""
     for boundary in ps.advise("A100", problem_name="forward", n=4096, d=128).boundaries:

@@ -176,6 +176,7 @@ MISSES = {  # M: LRU, OPT, as libCacheSim 0.3.5 counts them
 }
 
 
+@pytest.mark.one_in(4)
 def test_misses_are_those_that_libcachesim_counts() -> None:
     found = ps.cache(tiled_product(), M=list(MISSES))
     assert {row.M: (row.lru.misses, row.opt.misses) for row in found} == MISSES
@@ -201,6 +202,7 @@ def test_misses_are_those_of_libcachesim_itself(tmp_path: Path) -> None:
 CHEAP = ["matmul-tiled", "matmul-streamed", "small-cache", "large-cache", "flash2-forward", "flash2-backward"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CHEAP)
 @draws(5, 60)
 @given(data=st.data())
@@ -516,6 +518,7 @@ def run(line: str) -> Any:
     return CliRunner().invoke(app, ["cache", *line.split()])
 
 
+@pytest.mark.one_in(4)
 def test_the_command_prints_what_the_function_finds(tmp_path: Path) -> None:
     line = "flash2-forward matmul-tiled -n 24 -d 4 -M 60:240:x2 --policy lru,opt,fifo"
     result = run(f"{line} --json")
@@ -538,6 +541,7 @@ def test_a_stream_is_kept_and_replayed(tmp_path: Path) -> None:
     assert again["lru"]["fetched"] == row["lru"]["fetched"] and again["opt"]["fetched"] == row["opt"]["fetched"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", ["--line 32B", "--line 16B --ways 2", "--ways 4", "", "--moves --line 16B"])
 def test_what_is_saved_is_what_was_replayed(options: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"

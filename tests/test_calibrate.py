@@ -38,6 +38,7 @@ def properties(name: str, shared: int) -> SimpleNamespace:
     )
 
 
+@pytest.mark.one_in(4)
 def test_rates_are_found_from_the_times_that_they_make() -> None:
     """The card is slower than the one the fit begins with, by another factor for each rate."""
     factors = (0.4, 0.5, 1.5, 0.5, 1.3, 0.5)
@@ -72,6 +73,7 @@ def test_too_few_kernels_are_no_calibration() -> None:
 H200_TILING = forecasts("forward", {"n": 64, "d": 64}, H200, "bfloat16")[0].tiling
 
 
+@pytest.mark.one_in(4)
 def test_a_calibrated_card_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     cards._of_device.cache_clear()
@@ -95,6 +97,7 @@ def test_a_calibrated_card_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     cards._of_device.cache_clear()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("shared", [64 * 1024, 99 * 1024, 163 * 1024])
 def test_a_card_that_nobody_measured_gets_kernels_that_fit(
     shared: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -312,6 +312,7 @@ SIZES = "problem 'backward' takes the sizes n, d, or n_q, n_k, d, where n and d 
 PLAY = "play small-cache -n 8 -d 4 -M 24"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -667,6 +668,7 @@ def test_bounds_that_cannot_be(pebblesim: Pebblesim, line: str, says: str) -> No
     assert says in ran.err
 
 
+@pytest.mark.one_in(4)
 def test_gaps(pebblesim: Pebblesim) -> None:
     result = pebblesim("gaps -n 1024 -d 32 --json").json
     rows = result["rows"]

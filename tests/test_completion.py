@@ -62,6 +62,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return complete
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("words", sorted(ALL))
 def test_what_takes_one_of_a_closed_set_is_completed(words: str, completed: Complete) -> None:
     before: list[str] = []

@@ -50,6 +50,7 @@ def test_words_of_a_small_cache_are_halved_by_streaming() -> None:
         assert 1.9 < printed / words < 2.3
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("problem", "M"),
     [

@@ -70,6 +70,7 @@ def test_every_change_of_the_lead_is_found(pair: list[str], n: int, d: int) -> N
     assert str(turned) == str(found)
 
 
+@pytest.mark.one_in(4)
 @strategies.draws(4, 30)
 @given(st.data())
 def test_every_change_of_the_lead_on_rectangles(data: st.DataObject) -> None:
@@ -141,6 +142,7 @@ def test_sizes_of_any_problem_have_a_crossing() -> None:
     assert "d²" not in str(found)
 
 
+@pytest.mark.one_in(4)
 @strategies.draws(6, 80)
 @given(
     st.sampled_from([name for name, each in SCHEDULES.items() if each.problem.dims == ("n", "d")]),
@@ -159,6 +161,7 @@ def test_io_does_not_rise_with_M(name: str, n: int, d: int, M: int) -> None:
     assert curve(M) >= curve(M + 1) >= curve(curve.most_M) == curve(10**6)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("n", "d"), [(1024, 32), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((4096, 64), (65536, 128)))]
 )
@@ -181,6 +184,7 @@ def test_a_schedule_that_leads_as_soon_as_it_fits_says_so() -> None:
     assert found.words == (words("row-stationary", 182, 16, 4), 5 * 16 * 4 + 3 * 4**2 + 16)
 
 
+@pytest.mark.one_in(4)
 def test_back_and_forth_is_said() -> None:
     (found,) = crossover("small-cache", "flash", n=4096, d=64, over_d=()).crossings
     assert len(found.changes) == 3 and found.changes[-1] == found.M
@@ -203,6 +207,7 @@ def test_the_exponent_is_measured() -> None:
         assert abs(math.log(M1 / M0) / math.log(d1 / d0) - 2) < 0.06  # ceilings and terms in √M fade as d grows
 
 
+@pytest.mark.one_in(4)
 def test_the_regimes_of_the_lower_bound_meet_where_it_changes() -> None:
     backward, dims = get("small-cache").problem, {"n": 512, "d": 16}
     told: list[float] = []
@@ -237,6 +242,7 @@ def test_a_schedule_of_ones_own_with_closed_blocks_has_an_exponent() -> None:
     assert crossing(None) is None
 
 
+@pytest.mark.one_in(4)
 def test_the_answer_does_not_depend_on_the_order_of_names() -> None:
     for pair in (("row-stationary", "small-cache"), ("small-cache", "row-stationary")):
         (found,) = crossover(*pair, n=64, d=8, over_d=()).crossings
@@ -311,6 +317,7 @@ def test_the_picture_along_a_dimension() -> None:
     assert not any("d²" in text.get_text() for text in ax.texts)
 
 
+@pytest.mark.one_in(4)
 def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pebblesim.api.crossover.OVER_D", (8, 16))
     run = CliRunner().invoke(
@@ -325,6 +332,7 @@ def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {entry["d"] for entry in found["measured"]} == {8, 16}
 
 
+@pytest.mark.one_in(4)
 def test_the_picture_shows_every_curve(tmp_path: Path) -> None:
     from matplotlib.figure import Figure
 

@@ -57,7 +57,7 @@ TESTED = {
     if schedule.alike
 }
 """In all dimensions of their problems: a square is one of their rectangles."""
-every_schedule = strategies.every(TESTED)
+every_schedule = strategies.every(TESTED, of=3)
 
 SPLIT = {
     "flash": {"dQ"},
@@ -106,7 +106,7 @@ def total(launched: Any) -> Moved:
     return sum((each.moved for each in launched), Moved())
 
 
-@strategies.few(TESTED)
+@strategies.every(TESTED, of=8)
 @strategies.draws(2, 8)
 @given(data=st.data())
 def test_kernels_move_what_is_counted_and_give_the_reference(
@@ -234,7 +234,7 @@ def test_parts_of_a_tile_and_the_whole_wait_for_each_other(tmp_path: Path) -> No
     np.testing.assert_allclose(outputs["C"], expected["C"], rtol=1e-4)
 
 
-@strategies.few(TESTED, turn=1, of=2)
+@strategies.every(TESTED, of=4)
 @strategies.draws(2, 12)
 @given(data=st.data())
 def test_sectors_are_those_of_the_tiles_one_by_one(schedule: Schedule, data: st.DataObject) -> None:
@@ -278,7 +278,7 @@ def test_sectors_of_astronomical_sizes() -> None:
     assert predicted == Moved(2 * n**3 // b, n**2, 2 * n**3 // b // 8, n**2 // 8)
 
 
-@strategies.few(TESTED, of=2)
+@strategies.every(TESTED, of=4)
 @strategies.draws(2, 12)
 @given(data=st.data())
 def test_tiles_that_are_in_cache_together_lie_apart(schedule: Schedule, data: st.DataObject) -> None:

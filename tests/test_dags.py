@@ -88,6 +88,7 @@ def test_optima_and_bounds_of_500_random_graphs() -> None:
     check_against_the_oracle(seed=2, number=500, most=9, most_terms=8)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("rules", SEARCHED)
 def test_the_search_needs_no_good_game_to_start_from(rules: str) -> None:
     """The estimate of what is to come must not cut off the best game: here no game found before stands in for it."""
@@ -263,11 +264,13 @@ def test_games_of_random_graphs_are_legal_and_seldom_far_from_the_least(rules: s
     assert total <= 1.05 * best
 
 
+@pytest.mark.slow
 def test_recomputation_is_tried_again_after_steps_that_were_not_kept() -> None:
     """By a number of steps the game is the same in every run: 33 words, and 35 if room that is not used is lost."""
     assert pebble(generate("pyramid", rows=12), M=6, steps=4000).io <= 33
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "M"), [("fft", 6), ("pyramid", 5), ("stencil", 5), ("matmul", 12), ("strassen", 8)])
 @pytest.mark.parametrize("rules", RULES)
 def test_every_game_of_a_family_is_legal(name: str, M: int, rules: str) -> None:
@@ -315,6 +318,7 @@ def test_halves_of_halves_are_tiles_askew_in_time() -> None:
     assert best.io <= 2 * 256 * 64 / 4
 
 
+@pytest.mark.one_in(4)
 def test_groups_of_outputs_fill_the_cache() -> None:
     """Tiles of matmul n = 20 at M = 60: groups of 32, a power of two, can be no better than 13 of 31, some 5 x 6.2."""
     assert best_start(generate("matmul", n=20), 60).io <= 2900 < 400 * 20 / 5 + 400 * 20 / 6.2 + 400
@@ -447,6 +451,7 @@ def test_a_search_looks_at_the_clock_among_the_followers_of_a_state(monkeypatch:
     assert all(searched[graph, M, rules] == least_io(graph, M, rules) for rules in SEARCHED[:2])
 
 
+@pytest.mark.one_in(4)
 def test_a_graph_that_is_too_large_to_search_gets_an_interval_in_time() -> None:
     found = optimum(generate("fft", n=512), 3, seconds=1)
     assert found.ended == "size"
@@ -677,6 +682,7 @@ def test_a_game_of_others_is_judged(tmp_path: Path) -> None:
 # -- bounds of one's own ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(4)
 def test_a_bound_of_ones_own_is_tried_at_once() -> None:
     @bound
     def inputs_and_outputs(graph: Cdag, M: int) -> int:
@@ -713,6 +719,7 @@ def test_a_bound_of_ones_own_is_tried_at_once() -> None:
         bound(lambda m, k, n, M: m * k + k * n + m * n + 1, problem="matmul")
 
 
+@pytest.mark.one_in(4)
 def test_a_bound_of_ones_own_counts_among_those_of_its_problem_and_says_whose_it_is() -> None:
     sizes = {"m": 30, "k": 30, "n": 30}
     before = ps.bounds("matmul", M=50, **sizes)
@@ -735,6 +742,7 @@ def test_a_bound_of_ones_own_counts_among_those_of_its_problem_and_says_whose_it
             OWN.pop(name)
 
 
+@pytest.mark.one_in(4)
 def test_a_bound_of_ones_own_stands_in_gaps_tables_and_latex() -> None:
     sizes = {"m": 30, "k": 30, "n": 30}
     before = ps.gaps("matmul", M=[50, 500], **sizes)

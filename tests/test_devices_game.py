@@ -73,6 +73,7 @@ def check(moved: Moved, formula: bool = True) -> None:
 KV_HEADS = st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (3, 1)])
 
 
+@pytest.mark.one_in(4)
 @given(st.data(), KV_HEADS, st.integers(1, 12), st.booleans(), st.booleans(), st.integers(1, 5))
 @settings(max_examples=amount(12, 400))
 def test_what_is_counted_is_played_and_is_the_closed_form(

@@ -112,6 +112,7 @@ def test_passes_and_latent_values_are_refused() -> None:
             Device(moved, None, None, {})  # type: ignore[arg-type]
 
 
+@pytest.mark.one_in(4)
 def test_the_record_of_nvlinks_counters_is_the_count() -> None:
     """Packets of synchronisation are some bytes more; at times 32 MiB or 64 of received bytes are counted late."""
     text = (Path(__file__).parents[1] / "benchmarks" / "gpu" / "devices.jsonl").read_text(encoding="utf-8")

@@ -99,6 +99,7 @@ def test_every_link_has_figures_and_sources() -> None:
         link("NVLink 9")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(
     "first, second, heads, kv_heads",

@@ -122,6 +122,7 @@ def compare(content: dict[str, Any], points: list[dict[str, Any]]) -> int:
     return compared
 
 
+@pytest.mark.one_in(4)
 @needs_node
 def test_the_page_counts_as_python_does() -> None:
     content = data(["forward"])
@@ -136,6 +137,7 @@ def test_the_page_counts_as_python_does_at_10_000_points() -> None:
     assert compare(content, drawn(content, 10_000, seed=2, top=13)) > 6_000  # the others fit nowhere
 
 
+@pytest.mark.one_in(4)
 def test_the_page_leaves_out_what_it_cannot_choose_blocks_for() -> None:
     (forward,) = data(["forward"])["problems"]
     assert {"small-cache-forward-in-rows", "scores-stored-in-rows"} <= {*forward["leftOut"]}

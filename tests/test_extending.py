@@ -125,6 +125,7 @@ WITHOUT_GRAPH = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("line", ANSWERED)
 def test_what_is_not_known_of_a_problem_is_left_out(pebblesim: Run, line: str) -> None:
     Path("own.py").write_text(BARE, encoding="utf-8")

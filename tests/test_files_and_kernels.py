@@ -234,6 +234,7 @@ def compiled_in(folder: Path, function: str) -> list[str]:
     return sorted(path.suffix for path in (folder / "cache").rglob(f"*.{function}-*"))
 
 
+@pytest.mark.one_in(4)
 def test_processes_that_compile_at_once_do_it_once_and_keep_their_functions_apart(tmp_path: Path) -> None:
     """With numba's own cache both results get the name of one file: later one of them is run on the other's numbers.
 

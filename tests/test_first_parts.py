@@ -78,6 +78,7 @@ def words_of(name: str, m: int, k: int, n: int, a: int, b: int, s: int) -> tuple
     return reads, m * n * (1 + tiles)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("schedule", OWN, ids=[each.name for each in OWN])
 @given(dims=st.fixed_dictionaries(DIMS), blocks=st.fixed_dictionaries(BLOCKS))
 @draws(4, 400)
@@ -179,6 +180,7 @@ NEW = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", NEW)
 def test_masks_and_kernels_are_refused_in_one_sentence(name: str) -> None:
     schedule = get(name)
@@ -200,6 +202,7 @@ def test_dQ_waits_in_memory_as_a_part_of_a_chain() -> None:
         ps.play("queries-partly-resident", summation="balanced", **sizes)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "old"), list(zip(RESIDENT, ["row-stationary-forward", "regrouped-h", "flash2-backward"], strict=True))
 )
@@ -211,6 +214,7 @@ def test_near_nd_a_part_that_stays_pays(name: str, old: str, part: tuple[int, in
     assert new.feasible and new.io < before.io
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "old"), list(zip(BY_COLUMNS, [RESIDENT[0], RESIDENT[2]], strict=True)))
 @pytest.mark.parametrize("part", [1, 2, 4])
 def test_just_below_a_whole_number_of_blocks_columns_made_later_pay(name: str, old: str, part: int) -> None:

@@ -18,7 +18,8 @@ from pebblesim.gpu import launch_costs as costs_of_launches
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import can_forecast, forecast, forecasts
 from pebblesim.gpu.advice.kernels import at_least, kernels
-from pebblesim.gpu.calibrate.calibrate import forecast_of
+from pebblesim.gpu.advice.own_tile import OwnTile
+from pebblesim.gpu.calibrate.calibrate import forecast_of, load
 from pebblesim.gpu.calibrate.measure import Measured
 from pebblesim.gpu.calibrate.shapes import Shape, drawn
 from pebblesim.gpu.emit.storage import storage
@@ -31,6 +32,7 @@ from pebblesim.language.registry import get
 from pebblesim.launches.launches import launches
 
 H200 = cards.card("H200")
+CAUSAL = masks.of("causal")
 HERE = Path(__file__).parent.parent / "benchmarks" / "gpu"
 
 
@@ -159,6 +161,7 @@ def test_what_binds_a_launch() -> None:
         assert launch.seconds >= max(bounds) > 0
 
 
+@pytest.mark.one_in(4)
 def test_cards_that_nobody_has_measured_say_so() -> None:
     measured = [name for name, card in cards.cards().items() if card.rates]
     assert "H200" in measured and all(can_forecast(cards.card(name)) for name in measured)
@@ -171,12 +174,13 @@ def test_cards_that_nobody_has_measured_say_so() -> None:
     assert "no forecast" not in str(ps.advise("H200", n=512, d=64))
 
 
+@pytest.mark.one_in(4)
 def test_advice_begins_with_a_kernel_to_take() -> None:
     advice = ps.advise("H200", n=4096, d=512, heads=16, problem_name="backward-qkv", blocks={"a": 64, "b": 64, "c": 64})
     best, (own,) = advice.kernels[0], advice.own_kernels
-    assert own.tiling.blocks == {"a": 64, "b": 64, "c": 64} and own.seconds > best.seconds
+    assert own.blocks == {"a": 64, "b": 64, "c": 64} and own.forecast and own.forecast.seconds > best.seconds
     text = str(advice)
-    assert f"your tile: {own.seconds / best.seconds:.2f} x the time of the first" in text
+    assert f"{own.forecast.seconds / best.seconds:.2f} x the time of the first; this tile was not measured" in text
     take = text.splitlines()[2]
     named = ", ".join(f"{kernel}={best.tiling.blocks[b]} ({b})" for kernel, b in (("BLOCK_M", "a"), ("BLOCK_N", "b")))
     assert take.startswith(f"take small-cache-backward-blocked: {named}, BLOCK_D=64 (c), num_warps=")
@@ -190,6 +194,7 @@ def test_advice_begins_with_a_kernel_to_take() -> None:
     assert shown["launches"][1]["programs"] == launch.programs and shown["at_least"] < shown["seconds"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", strategies.some(sorted(cards.cards()), 4))
 @pytest.mark.parametrize("problem", ["forward", "backward-qkv"])
 def test_every_card_gets_a_kernel_whose_tile_fits(name: str, problem: str) -> None:
@@ -212,8 +217,68 @@ def test_every_card_gets_a_kernel_whose_tile_fits(name: str, problem: str) -> No
 @pytest.mark.slow
 def test_a_tile_of_which_a_part_is_given_and_cases_without_kernels() -> None:
     partly = ps.advise("H200", n=512, d=64, dtype="bf16", problem_name="backward-qkv", blocks={"B_r": 64, "B_c": 64})
-    assert {each.tiling.blocks["B_r"] for each in partly.own_kernels} == {64}
+    assert {each.blocks["B_r"] for each in partly.own_kernels} == {64}
     assert ps.advise("H200", n=64, d=8, dtype="fp32").kernels == () == ps.advise("GTX1060", n=64, d=8).kernels
+
+
+def own_tile(card: str, n: int, d: int, rows: int, columns: int) -> tuple[OwnTile, str, float]:
+    """A tile of flash2-forward, what is said of it, and the seconds of the kernel that is advised."""
+    asked = {"B_r": rows, "B_c": columns}
+    ranked, own = kernels("forward", {"n": n, "d": d}, cards.card(card), "bfloat16", 32, CAUSAL, asked, None)
+    (mine,) = (each for each in own if each.schedule == "flash2-forward")
+    return mine, mine.judged(ranked[0]), ranked[0].seconds
+
+
+@pytest.mark.parametrize(("rows", "columns", "d"), [(128, 128, 128), (256, 128, 128), (128, 64, 128), (128, 128, 64)])
+def test_a_tile_that_registers_do_not_hold_gets_more_warps_or_a_sentence(rows: int, columns: int, d: int) -> None:
+    """128 x 128 with 4 warps was forecast to be the fastest; it spills, and takes 1.8 times as long as 64 x 64."""
+    own, said, fastest = own_tile("H100", 4096, d, rows, columns)
+    words = {warps: rows * (columns + d) // (32 * warps) for warps in (4, 8)}  # scores and O, in float32
+    assert own.spilling == {warps: each for warps, each in words.items() if each + 64 > 255}
+    if len(own.spilling) == 2:
+        assert own.forecast is None and "no forecast, with 4 warps it spills" in said and "with 8 warps" in said
+    else:
+        assert own.forecast is not None and own.forecast.tiling.warps not in own.spilling
+        assert own.forecast.seconds > fastest and " x the time of the first" in said
+
+
+def test_a_tile_that_no_kernel_can_have() -> None:
+    sides = "no kernel, sides of tiles on matrix units are powers of two from 16 on, unlike B_r=100, B_c=100"
+    assert sides in own_tile("H100", 4096, 128, 100, 100)[1]
+    said = own_tile("RTX4090", 4096, 128, 128, 128)[1]
+    assert "does not fit, a block of flash2-forward 1 holds 163,840 bytes in shared memory, and 101,376 fit" in said
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+def test_the_tile_that_is_advised_is_the_fastest_of_those_that_readers_expect(name: str) -> None:
+    """As measured: 64 x 64, 64 x 128, 128 x 64 and 128 x 128, each with the warps that hold it."""
+    rows = [row for row in load(HERE / name.lower() / "tiles.jsonl") if row.seconds and row.cell.tiling.stages == 3]
+    losses, seen = [], set()
+    for shape in {row.cell.shape for row in rows}:
+        ranked, _ = kernels("forward", shape.dims, cards.card(name), "bfloat16", shape.heads, shape.band, None, None)
+        of = [each for each in ranked if each.tiling.schedule == "flash2-forward"]
+        assert [each.seconds for each in of] == sorted(each.seconds for each in of)
+        alike = (row for row in rows if row.cell.shape == shape)
+        taken = {(*row.cell.tiling.blocks.values(), row.cell.tiling.warps): row.seconds or 0 for row in alike}
+        mine = [taken[*each.tiling.blocks.values(), each.tiling.warps] for each in of]
+        seen |= {tuple(each.tiling.blocks.values()) for each in of}
+        losses.append(mine[0] / min(mine) - 1)
+    assert seen == {(64, 64), (64, 128), (128, 64), (128, 128)}
+    assert len(losses) == 12 and sum(loss < 0.05 for loss in losses) >= 9 and max(losses) < 0.12, losses
+
+
+@pytest.mark.parametrize("sizes", [{"n": 512}, pytest.param({"n_q": 128, "n_k": 4096}, marks=pytest.mark.slow)])
+def test_heads_that_share_keys_and_values_have_a_source_under_a_mask(sizes: dict[str, int]) -> None:
+    """The line was missing, and the kernel of the rows of all heads could not be written by hand."""
+    sides = sizes if "n" in sizes else {**sizes, "d_k": 128, "d_v": 128}
+    advice = ps.advise("H100", heads=32, kv_heads=8, mask="causal", **({"d": 128} if "n" in sizes else {}), **sides)
+    emitted = re.search(r"its source: pebblesim (gpu emit .*)", str(advice))
+    assert emitted is not None and "--kv-heads 8" in emitted[1]
+    source = CliRunner().invoke(app, emitted[1].split()).stdout
+    assert "// 4" in source and "def run(" in source  # four rows stand at each position
+    for target, says in (("cuda", "leave --mask out"), ("gluon", "leave --kv-heads out")):
+        refused = CliRunner().invoke(app, [*emitted[1].split()[:-1], target])
+        assert says in str(refused.exception)
 
 
 @given(

@@ -45,6 +45,7 @@ def held_in(graph: Cdag) -> tuple[object, ...]:
     return operands, words, graph.inputs.tolist(), graph.outputs.tolist()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FORMATS)
 @given(graph=graphs())
 @settings(max_examples=30)
@@ -116,6 +117,7 @@ def test_sums_in_place_are_not_saved(tmp_path: Path) -> None:
             save_graph(graph, tmp_path / f"g{suffix}")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", NAMED)
 @given(names=st.lists(st.text(max_size=8), min_size=3, max_size=3, unique=True))
 @settings(max_examples=30)

@@ -70,7 +70,7 @@ def test_what_holds_for_every_way_is_the_least_of_what_holds_for_each() -> None:
     assert len(names) == len(set(names)) == 13
 
 
-@strategies.few(SCHEDULES, turn=1)
+@strategies.every(SCHEDULES, of=8)
 @given(data=st.data())
 @strategies.draws(2, 6)
 def test_no_bound_for_its_way_or_every_way_exceeds_a_count_at_any_size(schedule: Schedule, data: st.DataObject) -> None:

@@ -173,6 +173,7 @@ def of_pair(cache: Cache, i: int, d: int) -> None:
     cache.delete(("P",))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("half", [0, 20])
 @pytest.mark.parametrize(
     ("play", "name", "bound", "widths"),

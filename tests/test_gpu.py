@@ -97,6 +97,7 @@ def test_without_numbers_there_is_a_sentence(
         ncu.profile(["true"])
 
 
+@pytest.mark.one_in(4)
 def test_without_a_profiler_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(ncu, "ROOTS", ())
@@ -278,6 +279,7 @@ def test_what_fits_in_l2_is_read_once_and_stays(name: str) -> None:
         assert l2.replay(kernel.launch, one.sizes, 1, room, at_once=2, l2_bytes=1)[0] >= read
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("number", [9, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 3, 7, 8, 13))])
 def test_traffic_to_memory_is_predicted_as_it_was_measured(number: int) -> None:
     """Rows of attention: reads within 1 %, writes within 8 %, as docs/gpu.md says."""
@@ -345,6 +347,7 @@ def test_doctor_looks_at_this_machine() -> None:
     assert doctor.ready(list(found.values())) == (run("doctor").exit_code == 0)
 
 
+@pytest.mark.one_in(4)
 def test_crossover_tells_between_which_sizes_the_curves_cross(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "measure", lambda cases, output: [synthetic(each) for each in cases])
     picture = tmp_path / "curves.svg"
@@ -367,6 +370,7 @@ def measured_rows(group: str) -> list[dict[str, Any]]:
     return results.load(DATA / f"{group}.jsonl")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("group", GROUPS)
 def test_what_was_measured_is_what_is_predicted_now(group: str) -> None:
     """The committed counters against today's prediction, launch by launch: words and reads exactly."""

@@ -394,6 +394,7 @@ def test_a_block_of_ragged_tiles_takes_as_long_as_others() -> None:
     assert first == last and first[3] == first[5]  # what is computed after the first and the second K and V
 
 
+@pytest.mark.one_in(4)
 def test_advice_on_the_order_of_launch() -> None:
     line = "advise --gpu A100 -n 256 -d 16 --problem forward --heads 16 --dtype float16 --orders"
     orders = json.loads(CliRunner().invoke(app, [*line.split(), "--json"]).output)["orders"]

@@ -535,6 +535,7 @@ def assert_same(graph: Cdag, slow: Slow) -> None:
             assert not made or family.base == made[0]
 
 
+@pytest.mark.one_in(3)
 @every_problem
 @given(data=st.data())
 @strategies.draws(4, 60)
@@ -568,7 +569,7 @@ def test_masked_graphs_compute_the_masked_reference(name: str, data: st.DataObje
         np.testing.assert_allclose(value, reference[output], rtol=1e-10, atol=1e-12)
 
 
-@strategies.few(MASKABLE, of=3)
+@strategies.every(MASKABLE, of=6)
 @given(data=st.data())
 @strategies.draws(2, 5)
 def test_what_schedules_are_played_on_computes_the_masked_reference(schedule: Schedule, data: st.DataObject) -> None:

@@ -49,7 +49,7 @@ def played(schedule: Schedule, sizes: dict[str, int], mask: Mask, M: int) -> tup
     return referee.finish(), computed
 
 
-@strategies.few(MASKABLE, turn=2)
+@strategies.every(MASKABLE, of=8)
 @given(data=st.data())
 @strategies.draws(3, 24)
 def test_the_game_is_complete_and_does_what_count_and_work_say(schedule: Schedule, data: st.DataObject) -> None:
@@ -66,6 +66,7 @@ def check_game(schedule: Schedule, sizes: dict[str, int], mask: Mask) -> None:
     assert work(schedule.masked, sizes, mask) == {kind: computed[kind] for kind in KINDS if computed[kind]}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [name for name in MASKABLE if name.endswith("-in-rows")])
 @given(n=st.integers(3, 9), blocks=st.sampled_from([(5, 2), (5, 3), (4, 3), (6, 4), (4, 2)]), data=st.data())
 @strategies.draws(12, 100)
@@ -76,7 +77,7 @@ def test_so_does_the_game_where_tiles_of_rows_are_cut_from_tiles(
     check_game(SCHEDULES[name], sizes, from_array(data.draw(strategies.allowed_pairs(n)), size=(1, 1)))
 
 
-@strategies.few(MASKABLE, turn=3)
+@strategies.every(MASKABLE, of=8)
 @given(data=st.data())
 @strategies.draws(3, 16)
 def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) -> None:
@@ -103,6 +104,7 @@ BANDS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "mask"), BANDS + OTHER_BANDS)
 @given(data=st.data())
 @strategies.draws(2, 40)
@@ -129,7 +131,7 @@ def test_where_rows_are_cut_twice_there_is_no_closed_form_under_a_mask() -> None
             formula(SCHEDULES[name].masked, of("causal"))
 
 
-@strategies.few({schedule.name: schedule for schedule in FORMED}, turn=1)
+@strategies.every({schedule.name: schedule for schedule in FORMED}, of=8)
 @given(data=st.data())
 @strategies.draws(2, 10)
 def test_the_closed_form_of_any_mask_counts_what_it_leaves(schedule: Schedule, data: st.DataObject) -> None:
@@ -164,7 +166,7 @@ def test_the_closed_form_of_any_mask_counts_what_it_leaves(schedule: Schedule, d
     assert found == count(schedule.masked, sizes, mask=mask).total.io
 
 
-@strategies.few({schedule.name: schedule for schedule in CORES}, turn=2)
+@strategies.every({schedule.name: schedule for schedule in CORES}, of=8)
 @given(data=st.data())
 @strategies.draws(2, 10)
 def test_a_mask_that_allows_all_changes_nothing(schedule: Schedule, data: st.DataObject) -> None:
@@ -214,7 +216,7 @@ def test_sums_without_terms_that_are_used_in_a_loop_are_held_from_its_second_ite
     assert game.peak_red == peak
 
 
-@strategies.few({schedule.name: schedule for schedule in CORES}, turn=3)
+@strategies.every({schedule.name: schedule for schedule in CORES}, of=8)
 def test_a_masked_game_is_tight(schedule: Schedule) -> None:
     sizes = {"n": 4, "d": 2} | dict.fromkeys(schedule.blocks, 2)
     mask = from_array(np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 1], [0, 0, 0, 1]], bool), size=(1, 1))

@@ -397,6 +397,7 @@ ALIKE = ("roofline of a card", "occupancy of an illegal game", "graph of a probl
 """Pictures that are drawn as others are, or that other tests here draw."""
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "command",
     [pytest.param(line, id=name, marks=[pytest.mark.slow] if name in ALIKE else []) for name, line in COMMANDS.items()],
@@ -458,6 +459,7 @@ def test_two_measured_schedules_are_drawn_over_m() -> None:
         assert result.exit_code != 0 and says in f"{result.output}{result.exception}", result
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("suffix", MAGIC)
 def test_the_same_picture_is_the_same_file(suffix: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
@@ -476,6 +478,7 @@ def test_a_picture_that_fails_leaves_no_file(tmp_path: Path) -> None:
         save(lambda figure: figure.subplots(), tmp_path / "nowhere" / "a.png")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("command", "says"),
     [

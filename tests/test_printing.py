@@ -42,6 +42,7 @@ def lines_of(command: str) -> list[str]:
     return run.stdout.split("\n")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_line_is_wider_than_the_terminal(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for width in (60, 160):
@@ -52,6 +53,7 @@ def test_no_line_is_wider_than_the_terminal(command: str, monkeypatch: pytest.Mo
             assert any(matters in line for line in lines), (width, matters)
 
 
+@pytest.mark.one_in(4)
 def test_a_real_terminal_a_pipe_and_wide() -> None:
     """80 columns: the table loses columns there, and neither with --wide nor where it is no terminal."""
     command = [sys.executable, "-m", "pebblesim", "count", "-n", "16", "-d", "2", "-M", "64"]

@@ -112,6 +112,7 @@ def tidy(printed: str) -> str:
     return "\n".join(lines).strip("\n") + "\n" if any(lines) else ""
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [*DOCUMENTS, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG_DOCUMENTS)])
 def test_the_examples_print_what_the_document_says(name: str, tmp_path: Path) -> None:
     document = (ROOT / name).read_text(encoding="utf-8")

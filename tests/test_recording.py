@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from strategies import SUMMATIONS, allowed_pairs, few, sizes
+from strategies import SUMMATIONS, allowed_pairs, every, sizes
 
 import pebblesim as ps
 from pebblesim.api.graph import graph_of
@@ -65,7 +65,7 @@ def lines_of(game: Recording) -> list[str]:
     return [game.text[line] for (a, b), line in zip(spans, game.lines, strict=True) for _ in range(b - a)]
 
 
-@few(SCHEDULES, "name")
+@every(SCHEDULES, "name", of=8)
 def test_each_move_comes_from_a_line_that_says_so(name: str) -> None:
     """Tensor and kind of every read and write stand in its line; a value comes from a line that computes one."""
     game = record(name, n=4, d=3, M=10**6, blocks=dict.fromkeys(get(name).blocks, 2) if name != "no-cache" else "fit")

@@ -69,7 +69,7 @@ def of_mask(schedule: Schedule, mask: Mask | None) -> Any:
     return schedule.under(mask)
 
 
-@strategies.few(RECTANGULAR, of=3)
+@strategies.every(RECTANGULAR, of=6)
 @given(data=st.data())
 @strategies.draws(2, 30)
 def test_game_count_closed_form_peak_and_work_agree(schedule: Schedule, data: st.DataObject) -> None:
@@ -94,7 +94,7 @@ def test_game_count_closed_form_peak_and_work_agree(schedule: Schedule, data: st
     assert int(stream.sizes[stream.ids].sum()) == predicted.total.io
 
 
-@strategies.few(RECTANGULAR, turn=1, of=8)
+@strategies.every(RECTANGULAR, of=8)
 @given(data=st.data())
 @strategies.draws(2, 30)
 def test_the_closed_form_is_the_count(schedule: Schedule, data: st.DataObject) -> None:
@@ -115,6 +115,7 @@ BAND_FORMS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "band"), BAND_FORMS)
 @given(data=st.data())
 @strategies.draws(4, 60)
@@ -132,7 +133,7 @@ def test_bands_have_closed_forms_on_rectangles(name: str, band: str, data: st.Da
             assert closed.evaluate_peak_words(**sizes) == counted.peak_words
 
 
-@strategies.few(RECTANGULAR, turn=1, of=3)
+@strategies.every(RECTANGULAR, of=6)
 @given(data=st.data())
 @strategies.draws(2, 30)
 def test_the_critical_path_is_that_of_the_blocks_that_move_most(schedule: Schedule, data: st.DataObject) -> None:
@@ -146,7 +147,7 @@ def test_the_critical_path_is_that_of_the_blocks_that_move_most(schedule: Schedu
     assert [tuple(stage) for stage in path(schedule.program, sizes)] == found
 
 
-@strategies.few(RECTANGULAR, turn=2, of=3)
+@strategies.every(RECTANGULAR, of=6)
 @given(data=st.data())
 @strategies.draws(2, 100)
 def test_no_word_is_moved_that_the_source_does_not_state(schedule: Schedule, data: st.DataObject) -> None:
@@ -159,7 +160,7 @@ def test_no_word_is_moved_that_the_source_does_not_state(schedule: Schedule, dat
         assert oracle_loops.stated(schedule.io, sizes) == count(schedule.program, sizes).total.io
 
 
-@strategies.few(RECTANGULAR, turn=1, of=2)
+@strategies.every(RECTANGULAR, of=4)
 @given(data=st.data())
 @strategies.draws(2, 30)
 def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) -> None:
@@ -259,7 +260,7 @@ def test_closed_forms_in_four_symbols() -> None:
         ps.formula("matmul-tiled", rectangular=True)
 
 
-@strategies.few(RECTANGULAR, turn=2)
+@strategies.every(RECTANGULAR, of=8)
 @given(data=st.data())
 @strategies.draws(2, 60)
 def test_no_schedule_goes_below_a_bound(schedule: Schedule, data: st.DataObject) -> None:
@@ -273,6 +274,7 @@ def test_no_schedule_goes_below_a_bound(schedule: Schedule, data: st.DataObject)
     assert counted.io >= counted.lower_bound.value >= counted.every_way.value
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [name for name, problem in PROBLEMS.items() if problem.rectangle])
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_bounds_of_a_square_in_all_its_dimensions_are_those_in_n_and_d(name: str, mask: str | None) -> None:
@@ -416,6 +418,7 @@ def test_a_split_that_is_merged_twice_is_told_by_the_game() -> None:
         ps.play(wrong, n=6, d=2, M=100, blocks={"S": 2})
 
 
+@pytest.mark.one_in(4)
 def test_cross_attention_with_77_keys() -> None:
     """4,096 pixels look at 77 tokens: by hand, all keys and values fit, so each word moves once."""
     counted = ps.count("flash2-forward", n_q=4096, n_k=77, d=64, M=49152, blocks={"B_r": 128, "B_c": 77})

@@ -47,6 +47,7 @@ NAMES = (*DRAWN, "list", "formula", "glossary", "sweep")
 ROWS = {"compare": 2, "gaps": 2, "list": 2, "sweep": 2, "glossary": 3}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_result_is_plain_data_and_a_frame(name: str) -> None:
     pytest.importorskip("pandas")
@@ -90,6 +91,7 @@ def test_without_pandas_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         results()["count"].to_frame()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_result_draws_itself(name: str) -> None:
     figure = results()[name].plot()
@@ -131,6 +133,7 @@ def in_latex() -> str:
     return "\n".join([*(each.latex() for each in (*formulas, results()["bounds"], bounds, gaps)), latex(STATEMENTS)])  # type: ignore[attr-defined]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", sorted(PROBLEMS))
 def test_bounds_of_every_problem_in_latex(name: str) -> None:
     """In sizes of the problem, and nothing is divided by 1."""

@@ -89,7 +89,7 @@ with SCHEDULES.temporary():
         register(problem="backward", source="this test", graph=kept_apart)(in_parts),
     ]
 TESTED = {**SCHEDULES, **{each.name: each for each in EXTRA}}
-every_schedule = pytest.mark.parametrize("schedule", TESTED.values(), ids=list(TESTED))
+every_schedule = strategies.every(TESTED, of=3)
 
 
 def graph_of(schedule: Schedule, sizes: dict[str, int], summation: str) -> Cdag:
@@ -126,7 +126,7 @@ def test_the_game_is_complete_and_moves_and_holds_what_count_says(schedule: Sche
     assert game.peak_red == predicted.peak_red
 
 
-@strategies.few(TESTED, of=3)
+@strategies.every(TESTED, of=6)
 @given(data=st.data())
 @strategies.draws(2, 50)
 def test_the_closed_form_is_the_count(schedule: Schedule, data: st.DataObject) -> None:
@@ -155,7 +155,7 @@ def closed_form(name: str) -> tuple[Formula, dict[str, Any], dict[str, Any]]:
     )
 
 
-@strategies.few(TESTED, turn=1, of=2)
+@strategies.every(TESTED, of=4)
 @given(data=st.data())
 @strategies.draws(2, 50)
 def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) -> None:
@@ -167,7 +167,7 @@ def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) 
         np.testing.assert_allclose(output, reference[name], rtol=1e-10, atol=1e-12)
 
 
-@strategies.few(TESTED, turn=1)
+@strategies.every(TESTED, of=8)
 @given(data=st.data())
 @strategies.draws(3, 50)
 def test_the_largest_blocks_that_fit_are_playable_in_m(schedule: Schedule, data: st.DataObject) -> None:
@@ -182,7 +182,7 @@ def test_the_largest_blocks_that_fit_are_playable_in_m(schedule: Schedule, data:
     assert game.peak_red <= M
 
 
-@strategies.few(TESTED, turn=2)
+@strategies.every(TESTED, of=8)
 @given(data=st.data())
 @strategies.draws(3, 50)
 def test_a_balanced_tree_needs_more_pebbles_and_the_same_words(schedule: Schedule, data: st.DataObject) -> None:
@@ -193,7 +193,7 @@ def test_a_balanced_tree_needs_more_pebbles_and_the_same_words(schedule: Schedul
     assert balanced.peak_red >= chain.peak_red
 
 
-@strategies.few(TESTED, turn=3)
+@strategies.every(TESTED, of=8)
 def test_no_move_of_a_tight_game_can_be_left_out(schedule: Schedule) -> None:
     """Deleting any single read, compute or write makes the game illegal or incomplete."""
     dims = dict(zip(schedule.problem.dims, (3, 2, 2), strict=False))
@@ -239,6 +239,7 @@ def test_something_says_what_each_schedule_moves() -> None:
         assert schedule.io or schedule.name in ORACLES, f"nothing but its own program says what {schedule.name} moves"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
 @strategies.draws(2, 100)
 @given(data=st.data())

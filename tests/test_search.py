@@ -97,6 +97,7 @@ def check(found):
     assert found.io >= ps.bounds(found.counted.problem, M=found.counted.M, **found.counted.dims).best.value
 
 
+@pytest.mark.one_in(3)
 @settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
 @given(
     n=st.integers(1, 60), d=st.integers(1, 12), M=st.integers(8, 800), name=st.sampled_from(["forward", "forward-relu"])
@@ -125,6 +126,7 @@ def rectangle(draw: st.DrawFn, name: str, largest: int) -> dict[str, int]:
     return {dim: draw(sizes if dim in own.pairs else st.integers(1, 8)) for dim in own.dims}
 
 
+@pytest.mark.one_in(3)
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), M=st.integers(16, 500), name=st.sampled_from(["forward", "forward-relu", "forward-latent"]))
 def test_rectangles(data, M, name):
@@ -142,6 +144,7 @@ def test_rectangles_of_slower_searches(data, M, name):
     check(ps.search(name, M=M, **rectangle(data.draw, name, 60)))
 
 
+@pytest.mark.one_in(3)
 @settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow])
 @given(n=st.integers(1, 60), d=st.integers(1, 12), M=st.integers(20, 800))
 def test_a_square_in_all_its_dimensions_is_the_square(n, d, M):
@@ -172,6 +175,7 @@ def test_products_as_cheap_as_by_the_formula(m, k, n, M):
     assert found.io <= formula
 
 
+@pytest.mark.one_in(3)
 @settings(max_examples=12)
 @given(data=st.data(), n=st.integers(1, 9), d=st.integers(1, 4), M=st.integers(12, 90))
 def test_every_plan_is_priced_as_counted_and_computes_what_it_should(data, n, d, M):
@@ -206,6 +210,7 @@ def test_what_is_read_for_a_product_of_resident_rows_stays_until_its_last_use():
     assert played.io == plan.words
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["chain-of-three", "two-values"])
 def test_problems_that_have_no_schedule(name, unseen):
     for M in (40, 300):
@@ -238,6 +243,7 @@ def test_heads_that_share_keys_are_one_head_with_all_their_queries():
     assert apart.times == 8 and 4 * apart.io > shared.io
 
 
+@pytest.mark.one_in(3)
 def test_fewer_words_than_another_search_found():
     """AccelForge 1.0.467 on the same problem and cache; it makes P."""
     assert ps.search("backward-qkv", n=1024, d=64, M=2082, kept=("O", "l")).io < 17_104_896
@@ -246,6 +252,7 @@ def test_fewer_words_than_another_search_found():
     assert ps.search("backward-qkv", n=1024, d=64, M=33_152, kept=("O", "l")).io < 5_111_808
 
 
+@pytest.mark.one_in(3)
 def test_only_what_is_kept_is_read() -> None:
     """P and O are read where nothing is said; all schedules of the problem need something from the forward pass."""
     sizes = {"n": 64, "d": 8, "M": 64}
@@ -258,6 +265,7 @@ def test_only_what_is_kept_is_read() -> None:
         ps.search("backward-qkv", **sizes, kept=("V",))
 
 
+@pytest.mark.one_in(3)
 def test_what_is_kept_on_the_command_line() -> None:
     from pebblesim.cli.main import app
 
@@ -268,6 +276,7 @@ def test_what_is_kept_on_the_command_line() -> None:
     SCHEDULES.pop("found-backward-qkv", None)
 
 
+@pytest.mark.one_in(3)
 def test_on_the_command_line(tmp_path: Path):
     from pebblesim.cli.main import app
 

@@ -140,6 +140,7 @@ def test_integers_are_numbers(name: str) -> None:
         np.testing.assert_array_equal(whole[key], value)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
 def test_schedules_run_on_integers_as_on_the_same_reals(name: str) -> None:
     schedule = get(name)
@@ -170,7 +171,7 @@ def test_inputs_that_numbers_refuses() -> None:
 SCALED = {name: each for name, each in SCHEDULES.items() if each.problem.scaled[0]}
 
 
-@strategies.few(SCALED, "name", turn=1)
+@strategies.every(SCALED, "name", of=8)
 @given(
     size=st.integers(1, 3),
     masked=st.booleans(),
@@ -197,6 +198,7 @@ def test_schedules_scale_their_scores(name: str, size: int, masked: bool, kind: 
         np.testing.assert_allclose(value, expected[key], rtol=0, atol=close * largest, err_msg=key)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "masked", "sign"),
     [

@@ -120,6 +120,7 @@ def by_terms(graph: Cdag, stream: list[int]) -> tuple[Any, list[int]]:
     return contracted, played
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [*ONCE, *AGAIN])
 @given(data=st.data())
 @strategies.draws(4, 40)
@@ -130,6 +131,7 @@ def test_the_peak_is_that_of_a_walk_over_the_moves(name: str, data: st.DataObjec
     assert played.game.peak_red == walked(*game_on_chains(name, asked))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ONCE)
 @given(data=st.data())
 @strategies.draws(4, 40)
@@ -144,7 +146,7 @@ def test_the_peak_is_that_of_a_game_under_partial(name: str, data: st.DataObject
         referee(graph, counted.peak_red - 1, [np.array(stream)], "partial")
 
 
-@strategies.few(SCHEDULES, turn=2)
+@strategies.every(SCHEDULES, of=8)
 @given(data=st.data())
 @strategies.draws(2, 30)
 def test_every_game_is_as_predicted_and_needs_at_most_two_pebbles_less(schedule: Schedule, data: st.DataObject) -> None:
@@ -207,7 +209,7 @@ def test_a_term_that_is_computed_from_others_has_a_pebble(row_sums: str, b: int,
 MASKABLE = {name: schedule for name, schedule in SCHEDULES.items() if schedule.maskable}
 
 
-@strategies.few(MASKABLE)
+@strategies.every(MASKABLE, of=8)
 @given(data=st.data())
 @strategies.draws(2, 30)
 def test_games_under_masks_are_as_predicted(schedule: Schedule, data: st.DataObject) -> None:

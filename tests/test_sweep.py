@@ -118,6 +118,7 @@ def test_closed_forms_are_the_counts_of_each_point(
     assert rows(table, "n", "d", "block_B_r", "block_B_c", "reads", "writes", "io") == expected
 
 
+@pytest.mark.one_in(4)
 @strategies.draws(4, 6)
 @given(
     sizes,
@@ -181,6 +182,7 @@ def test_integers_stay_exact_beyond_64_bits(tmp_path: Path) -> None:
     assert not (tmp_path / "large.parquet").exists()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -590,6 +592,7 @@ def killed_after(folder: Path, rows: int, *options: str) -> dict[str, dict[str, 
     return stored(folder / "games.sqlite")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_sweep_that_is_killed_goes_on_and_ends_in_the_same_file(jobs: str, tmp_path: Path) -> None:
     kept = killed_after(tmp_path / "killed", 3, "--jobs", jobs)

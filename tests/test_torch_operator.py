@@ -1,32 +1,20 @@
-"""The operator on the CPU, where it follows the definition, and its kernels, run by the interpreter."""
+"""The operator on the CPU, where it follows the definition."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import interpreted_kernels  # noqa: E402
 from hypothesis import given, settings, strategies as st  # noqa: E402
+from tensors import close  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu import tiles  # noqa: E402
-from pebblesim.gpu.tiles import TILINGS, Tiling  # noqa: E402
-from pebblesim.gpu.torch import (  # noqa: E402
-    attention,
-    fallback,
-    launching,
-    layout as layout_of_tensors,
-    operators,
-    planning,
-    public,
-    quick,
-)
+from pebblesim.gpu.torch import attention, fallback  # noqa: E402
 
 sdpa = torch.nn.functional.scaled_dot_product_attention
 
@@ -42,12 +30,6 @@ def qkv(batch: int, heads: int, kv: int, n_q: int, n_k: int, d: int, d_v: int | 
 def gradients(out: Any, inputs: list[Any], seed: int = 1) -> list[Any]:
     generator = torch.Generator().manual_seed(seed)
     return list(torch.autograd.grad(out, inputs, torch.randn(out.shape, generator=generator, dtype=out.dtype)))
-
-
-def close(made: list[Any], true: list[Any], tolerance: float = 1e-12) -> None:
-    for a, b in zip(made, true, strict=True):
-        assert a.shape == b.shape
-        assert (a - b).detach().abs().max() <= tolerance * max(1.0, float(b.detach().abs().max()))
 
 
 def masked(q: Any, k: Any, v: Any, allowed: Any, softcap: float = 0.0) -> Any:
@@ -213,47 +195,6 @@ def test_torch_compile_of_packed_sequences() -> None:
     close([compiled(*x, starts)], [attention(*x, is_causal=True, cu_seqlens=starts)])
 
 
-@pytest.mark.parametrize("layout", ["heads first", "tokens first", "cut from wider"])
-def test_matrices_are_read_and_written_where_they_are(interpreted: Any, monkeypatch: Any, layout: str) -> None:
-    """No copy is made of what kernels can read, and none of what they write."""
-    shapes = (2, 5, 6, 24), (2, 5, 2, 24), (2, 5, 2, 16), (2, 5, 6, 16)
-    q, k, v, dO = (torch.randn(*shape[:3], shape[3] + 8).half()[..., : shape[3]].transpose(1, 2) for shape in shapes)
-    if layout == "tokens first":
-        q, k, v, dO = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, dO))
-    if layout == "heads first":
-        q, k, v, dO = (x.contiguous() for x in (q, k, v, dO))
-    monkeypatch.setattr(launching, "room_for", None)
-    monkeypatch.setattr(layout_of_tensors, "room_for", None)
-    rest = (None, None, None, 0, False, 0.3, 0.0, None)
-    out, lse = operators.forward_on_gpu(q, k, v, *rest)
-    operators.backward_on_gpu(dO, None, q, k, v, out, lse, *rest)
-    with pytest.raises(TypeError):  # rows of 20 words do not begin where they must
-        operators.forward_on_gpu(*(torch.randn(1, 1, 5, 20).half() for _ in range(3)), *rest)
-
-
-def test_a_kept_call_is_launched_with_other_tensors(monkeypatch: Any) -> None:
-    """Addresses of the inputs, of a new output and of new sums take the places of those recorded; numbers stay."""
-    launched: list[Any] = []
-    monkeypatch.setattr(quick, "launch", lambda *given: launched.append(given))
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
-
-    def inputs() -> list[Any]:
-        return [torch.randn(1, 8, 3, 16).half().transpose(1, 2) for _ in range(3)]
-
-    x, out, L = inputs(), torch.empty(1, 8, 3, 16).half().transpose(1, 2), torch.empty(3, 8)
-    recorded = [("one", (4, 3), (x[0], x[1], x[2], out, L, 8, 16)), ("two", (1, 3), (5, out, L))]
-    replay = quick._replayed(tuple(x), out, recorded)
-    new = inputs()
-    made = replay(*new)
-    assert (made.shape, made.stride(), made.dtype) == (out.shape, out.stride(), out.dtype)
-    (one, grid, stream, given), (two, _, _, others) = launched
-    assert (one, grid, stream, two) == ("one", (4, 3), 7, "two")
-    assert given[:4] == tuple(each.data_ptr() for each in (*new, made))
-    assert given[4] == others[2] not in (L.data_ptr(), made.data_ptr())
-    assert (given[5:], others[:2]) == ((8, 16), (5, made.data_ptr()))
-    assert replay(new[0].flatten()[1:], *new[1:]) is None  # of another alignment
-
-
 def test_gradients_of_any_subset_and_none_kept_without() -> None:
     for wanted in ((0,), (1,), (2,), (0, 2), (1, 2)):
         x = [each.detach().requires_grad_(at in wanted) for at, each in enumerate(qkv(1, 2, 2, 4, 4, 3))]
@@ -303,63 +244,6 @@ def test_layouts() -> None:
     close([attention(*(each[:, None] for each in x))[:, 0]], [made], 1e-6)
 
 
-def refused(*x: Any, **options: Any) -> str:
-    with pytest.raises(UsageError) as error:
-        attention(*x, **options)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
-def test_what_attention_cannot_do_is_said_in_a_sentence() -> None:
-    def tensors(*shapes: tuple[int, ...], dtype: Any = torch.float32) -> list[Any]:
-        return [torch.zeros(shape, dtype=dtype) for shape in shapes]
-
-    good = (1, 2, 8, 16)
-    x = tensors(good, good, good)
-    assert "has no dropout" in refused(*x, dropout_p=0.1)
-    assert "no dense attn_mask; give is_causal, window" in refused(*x, attn_mask=torch.ones(8, 8))
-    assert "value is of torch.bfloat16 and query of torch.float32" in refused(*x[:2], x[2].bfloat16())
-    assert "numbers with a fraction" in refused(*tensors(good, good, good, dtype=torch.int32))
-    assert "query is of list" in refused([1], *x[1:])
-    assert "key is on meta" in refused(x[0], x[1].to("meta"), x[2])
-    assert "key and value have 8 and 9 tokens" in refused(*tensors(good, good, (1, 2, 9, 16)))
-    assert "query has shape (1, 2, 0, 16) and is empty" in refused(*tensors((1, 2, 0, 16), good, good))
-    assert "is empty" in refused(*tensors((0, 2, 8, 16), (0, 2, 8, 16), (0, 2, 8, 16)))
-    assert "head dimensions 16 and 24" in refused(*tensors(good, (1, 2, 8, 24), good))
-    one = (1, 1, 8, 16)
-    assert "query has 2 heads and key 1" in refused(*tensors(good, one, one))
-    assert "a number that divides 2" in refused(*tensors(good, (1, 3, 8, 16), (1, 3, 8, 16)), enable_gqa=True)
-    assert "must agree" in refused(*tensors(good, good, one))
-    assert "give (…, heads, tokens" in refused(*tensors((8, 16), (8, 16), (8, 16)))
-    many = (40, 2000, 1, 16)
-    assert "80,000 heads in all" in refused(*tensors(many, many, many))
-    few = tensors(good, (1, 2, 3, 16), (1, 2, 3, 16))
-    assert "the first 5 of 8 queries see none of 3 keys" in refused(*few, is_causal=True, align="end")
-    assert "the last 3 of 8 queries see none of 3 keys" in refused(*few, window=(2, 0))
-    assert "softcap is -1" in refused(*x, softcap=-1)
-    assert "scale is nan" in refused(*x, scale=math.nan)
-    assert "workspace is 1.5" in refused(*x, workspace=1.5)
-    assert "compute_dtype is torch.float32" in refused(*x, compute_dtype=torch.float32)
-    assert 'give None or "sdpa"' in refused(*x, fallback="math")
-    assert "cu_seqlens takes a tensor of integers" in refused(*x, cu_seqlens=[0, 8])
-
-
-def test_what_only_a_gpu_cannot_do() -> None:
-    from pebblesim.gpu.torch.checks import Unsupported, check_supported
-
-    class OnGpu(torch.Tensor):
-        is_cuda = True
-
-    def said(dtype: Any, d: int = 16) -> str:
-        x = torch.zeros(1, 1, 2, d, dtype=dtype).as_subclass(OnGpu)
-        with pytest.raises(Unsupported) as error:
-            check_supported(x, x, None, 0.0, None)
-        return str(error.value)
-
-    assert "compute_dtype=torch.bfloat16 to round to it" in said(torch.float32)
-    assert "it may be up to 1,024" in said(torch.bfloat16, 1025)
-
-
 def test_the_fallback_says_once_that_it_was_taken() -> None:
     fallback._SAID.clear()
     x = qkv(2, 4, 2, 5, 5, 3)
@@ -379,137 +263,3 @@ def test_the_fallback_says_once_that_it_was_taken() -> None:
     close([made], [sdpa(*x, added.masked_fill(~apart, -torch.inf), enable_gqa=True)])
     with pytest.raises(UsageError, match="2 heads and key 3"):
         attention(drawn(1, 2, 3, 4), drawn(1, 3, 3, 4), drawn(1, 3, 3, 4), fallback="sdpa")
-
-
-SMALL = {
-    "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),
-    "backward-qkv": (Tiling("small-cache-backward-blocked", {"a": 32, "b": 32, "c": 16}),),
-}
-"""Tiles of which some fit into few rows."""
-
-PASSES = {
-    "flash": (
-        Tiling("flash2-forward", {"B_r": 32, "B_c": 16}),
-        Tiling("backward-two-pass-blocked", {"B_r": 32, "b_c": 16, "B_c": 32, "b_r": 16}),
-    ),
-    "small cache": (*SMALL["forward"], *SMALL["backward-qkv"]),
-    "stored": (
-        Tiling("scores-stored-blocked", {"a": 32, "b": 32, "c": 16}),
-        Tiling("dS-stored-blocked", {"B_c": 32, "b_r": 32, "b": 32, "c": 16}),
-    ),
-}
-"""Small tiles of both passes."""
-
-
-@pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Tensors on the CPU go through kernels, run by the interpreter; called, it sets the tiles of both passes."""
-
-    def forget() -> None:
-        for each in (planning._FOUND, launching._CHOSEN):
-            each.clear()
-        launching.loaded.cache_clear()
-
-    def only(forward: Any, backward: Any) -> None:
-        monkeypatch.setattr(tiles, "TILINGS", {"forward": forward, "backward-qkv": backward})
-        forget()
-
-    monkeypatch.setattr(launching, "module_of", interpreted_kernels.module_of)
-    monkeypatch.setattr(tiles, "FEWEST_ROWS", 32)
-    only(*(made + SMALL[problem] for problem, made in TILINGS.items()))
-    yield only
-    forget()
-
-
-@pytest.mark.parametrize("passes", PASSES)
-@pytest.mark.parametrize(
-    ("n", "n_k", "heads", "mask"),
-    [
-        (70, 70, (2, 2), {"cu_seqlens": [0, 13, 13, 50, 61], "is_causal": True}),
-        (61, 61, (4, 2), {"cu_seqlens": [0, 40, 61], "is_causal": True, "window": (7, None)}),
-        (64, 64, (2, 2), {"cu_seqlens": [0, 3, 64]}),
-        (33, 70, (4, 2), {"key_padding": [0, 45], "is_causal": True, "align": "end"}),
-        (33, 33, (2, 1), {"key_padding": [30, 0], "is_causal": True}),
-        (50, 50, (3, 3), {"window": (9, 4)}),
-        (50, 50, (4, 2), {"softcap": 1.0, "is_causal": True}),
-        (50, 50, (2, 2), {"softcap": 1.0, "cu_seqlens": [0, 20, 50]}),
-    ],
-)
-def test_masks_of_kernels_by_the_interpreter(
-    interpreted: Any, passes: str, n: int, n_k: int, heads: tuple[int, int], mask: dict[str, Any]
-) -> None:
-    """Key ranges, windows and capped scores, with gradients of O and of L, against the definition."""
-    if passes == "small cache" and "softcap" in mask:
-        pytest.skip("these kernels have no scores where they compute gradients")
-    forward, backward = PASSES["flash" if "softcap" in mask else passes][0], PASSES[passes][1]
-    interpreted((forward,), (backward,))
-    torch.manual_seed(n)
-    shapes = (2, heads[0], n, 20), (2, heads[1], n_k, 20), (2, heads[1], n_k, 20), (2, heads[0], n, 20)
-    q, k, v, dO = (torch.randn(shape).half() for shape in shapes)
-    asked = dict(mask)
-    if "cu_seqlens" in asked:
-        asked["cu_seqlens"] = torch.tensor(asked["cu_seqlens"])
-    if "key_padding" in asked:
-        asked["key_padding"] = torch.arange(n_k) >= torch.tensor(asked["key_padding"])[:, None]
-    pattern = planning.limits(asked.get("window"), asked.get("is_causal", False), asked.get("align", "start"), 1)
-    shown = public._shown(q, k, pattern, asked.get("cu_seqlens"), asked.get("key_padding"), None)
-    rest = (*shown, 0.3, asked.get("softcap", 0.0), None)
-    out, lse = operators.forward_on_gpu(q, k, v, *rest)
-    dL = torch.randn_like(lse).masked_fill(lse.isinf(), 0.0)
-    made = operators.backward_on_gpu(dO, dL, q, k, v, out, lse, *rest)
-    x = [each.double().requires_grad_() for each in (q, k, v)]
-    true, true_lse = torch.ops.pebblesim.attention(*x, *rest)
-    assert (lse.isinf() == true_lse.isinf()).all()
-    close(
-        [out.double(), lse.masked_fill(lse.isinf(), 0.0).double()], [true, true_lse.masked_fill(lse.isinf(), 0.0)], 4e-3
-    )
-    right = torch.autograd.grad((true, true_lse.masked_fill(lse.isinf(), 0.0)), x, (dO.double(), dL.double()))
-    for found, each in zip(made, right, strict=True):
-        assert float((found.double() - each).norm()) <= 2e-3 * float(each.norm())
-
-
-@pytest.mark.parametrize(
-    ("n", "d", "heads", "mask", "scale", "workspace"),
-    [
-        ((70, 70), (24, 24), (2, 2), (None, None, False), None, None),
-        ((33, 33), (40, 8), (2, 1), (None, 0, False), 0.7, None),
-        ((1, 1), (3, 5), (1, 1), (None, 0, False), None, None),
-        ((1, 50), (24, 40), (4, 1), (None, None, False), None, None),
-        ((40, 21), (20, 20), (4, 2), (None, 0, False), None, None),
-        ((19, 50), (20, 20), (2, 2), (None, 0, False), None, None),
-        ((19, 50), (20, 20), (2, 2), (None, 0, True), None, None),
-        ((70, 61), (320, 300), (3, 3), (None, 0, False), 0.0, 32 * 64 * 2),
-        pytest.param((70, 70), (320, 320), (1, 1), (None, None, False), 0.5, 32 * 96 * 2, marks=pytest.mark.slow),
-        ((40, 40), (320, 320), (4, 4), (None, 0, False), None, 2 * 40 * 40 * 2),
-        ((35, 41), (24, 16), (6, 2), (None, 0, True), None, None),
-    ],
-)
-@pytest.mark.parametrize("layout", ["heads first", "tokens first", "cut from wider"])
-def test_kernels_by_the_interpreter(
-    interpreted: Any,
-    n: tuple[int, int],
-    d: tuple[int, int],
-    heads: tuple[int, int],
-    mask: tuple[int | None, int | None, bool],
-    scale: float | None,
-    workspace: int | None,
-    layout: str,
-) -> None:
-    torch.manual_seed(sum(n))
-    (n_q, n_k), (d_k, d_v), (h, kv) = n, d, heads
-    shapes = (2, h, n_q, d_k), (2, kv, n_k, d_k), (2, kv, n_k, d_v), (2, h, n_q, d_v)
-    q, k, v, dO = (torch.randn(shape).half() for shape in shapes)
-    if layout == "tokens first":
-        q, k, v, dO = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, dO))
-    if layout == "cut from wider":
-        q, k, v, dO = (torch.nn.functional.pad(x, (8, 8), value=torch.nan)[..., 8:-8] for x in (q, k, v, dO))
-    rest = (None, None, *mask, d_k**-0.5 if scale is None else scale, 0.0, workspace)
-    out, lse = operators.forward_on_gpu(q, k, v, *rest)
-    made = operators.backward_on_gpu(dO, None, q, k, v, out, lse, *rest)
-    x = [each.double().requires_grad_() for each in (q, k, v)]
-    true, true_lse = torch.ops.pebblesim.attention(*x, *rest)
-    close([out.double(), lse.double()], [true, true_lse], 4e-3)
-    assert out.stride() == torch.empty_like(true.to(out.dtype)).stride()
-    for found, right in zip(made, torch.autograd.grad(true, x, dO.double()), strict=True):
-        assert found.shape == right.shape
-        assert float((found.double() - right).norm()) <= 4e-3 * max(float(right.norm()), 0.1)

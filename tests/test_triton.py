@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import strategies
 import triton_interpreter
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import pebblesim as ps
 from pebblesim.core.errors import UsageError
@@ -27,6 +27,7 @@ from pebblesim.gpu.tiles import PROBLEM, TILINGS, Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, get
+from pebblesim.launches.launches import launches
 from pebblesim.views.plots.race import crossing, race as draw
 
 DATA = Path(__file__).parent.parent / "benchmarks" / "gpu"
@@ -55,13 +56,16 @@ def run(
     heads: int = 2,
     mask: str | Mask | None = None,
     scale: float | None = None,
+    described: bool = False,
 ) -> None:
     schedule, band = get(name).in_dims(dims), masks.of(mask)
     counted = ps.count(name, M=10**9, blocks=blocks, mask=band, **dims)
     program, allowed = (
         (schedule.program, None) if band is None else (schedule.masked, band.allowed(*schedule.problem.grid(dims)))
     )
-    source = triton(program, {**counted.dims, **blocks}, dtype, band, scale=scale)
+    named = tuple(each.name for each in launches(program, masked=True, repeated=True)) if described else ()
+    source = triton(program, {**counted.dims, **blocks}, dtype, band, scale=scale, described=named)
+    assert not described or "make_tensor_descriptor" in source.text
     many = [schedule.problem.random_inputs(counted.dims, seed, schedule.kept, allowed) for seed in range(heads)]
     order = [tensor for tensor in schedule.program.tensors if tensor in schedule.program.inputs]
     inputs = {each: np.stack([one[each] for one in many]) for each in order}
@@ -133,6 +137,21 @@ def test_the_same_under_a_mask(name: str, n: int, d: int, mask: str, data: st.Da
         heads=1,
         mask=mask,
     )
+
+
+@settings(max_examples=20)
+@given(
+    name=st.sampled_from([name for name in BLOCKED if "blocked" in name or "rows" in name or "flash2" in name]),
+    n=st.integers(17, 70),
+    d=st.sampled_from([16, 24, 40]),
+    mask=st.sampled_from([None, "causal", "window:20"]),
+    data=st.data(),
+)
+def test_tiles_that_are_read_by_descriptors(name: str, n: int, d: int, mask: str | None, data: st.DataObject) -> None:
+    """Words outside a matrix are 0, and are not moved."""
+    blocks = {block: data.draw(SIDES) for block in get(name).blocks}
+    blocks = fitting(blocks) | ({"c": 16} if "c" in blocks else {})
+    run(name, {"n": n, "d": d}, blocks, "bfloat16", 1, None if name.startswith("matmul") else mask, described=True)
 
 
 @pytest.mark.parametrize("mask", [None, "causal", "window:20"])
@@ -264,6 +283,7 @@ def test_a_gradient_of_the_logarithms_is_passed_on(name: str, mask: str | None) 
 ATTENTION = [name for name in BLOCKED if not name.startswith("matmul")]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "mask"), [("flash2-backward", None), *product(ATTENTION, [None, "causal"])])
 def test_scores_are_scaled(name: str, mask: str | None) -> None:
     blocks = dict.fromkeys(get(name).blocks, 16)
@@ -339,6 +359,7 @@ def test_the_crossing_is_drawn() -> None:
         crossing(rows, Figure(), 7)
 
 
+@pytest.mark.one_in(4)
 def test_the_tables_of_the_document_are_those_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:
     spec = importlib.util.spec_from_file_location("report_kernels", DATA / "report_kernels.py")
     assert spec is not None and spec.loader is not None

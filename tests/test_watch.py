@@ -142,6 +142,7 @@ console.log(JSON.stringify({ every, frames: frames.length, highest, steps, trans
 """
 
 
+@pytest.mark.one_in(3)
 @needs_node
 @pytest.mark.parametrize(
     ("name", "more"),
@@ -277,6 +278,7 @@ console.log(JSON.stringify(found));
 """
 
 
+@pytest.mark.one_in(3)
 @needs_node
 @pytest.mark.parametrize("name", ["small-cache", "flash1-forward", "fft"])
 def test_nothing_lies_on_anything_else(name: str) -> None:

@@ -17,7 +17,7 @@ from pebblesim.graphs.operations import Op
 from pebblesim.language.registry import SCHEDULES, Schedule
 
 
-@strategies.few(SCHEDULES)
+@strategies.every(SCHEDULES, of=8)
 @given(data=st.data())
 @strategies.draws(3, 50)
 def test_work_is_what_the_game_computes(schedule: Schedule, data: st.DataObject) -> None:

@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter
 from contextlib import contextmanager
+from itertools import product
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -121,6 +122,21 @@ class Pointer:
     __iadd__ = __add__
 
 
+class Descriptor:
+    """A matrix of which tiles are read: it begins, as each of its rows does, at a multiple of 8 words of 16 bits."""
+
+    def __init__(self, base: Pointer, shape: list[Any], strides: list[Any], block: list[int]) -> None:
+        assert base.array.dtype.bits == 16 and strides[1] == 1
+        assert int(base.offsets) % 8 == 0 and int(strides[0]) % 8 == 0
+        assert not any(side & (side - 1) or side > 256 for side in block[:1]), "a box of more than 256 rows"
+        self.base, self.shape, self.strides, self.block = base, shape, strides, block
+
+    def load(self, at: list[Any]) -> Value:
+        rows, columns = (np.int64(first) + np.arange(side) for first, side in zip(at, self.block, strict=True))
+        places = rows[:, None] * self.strides[0] + columns[None, :]
+        return _load(self.base + places, (rows[:, None] < self.shape[0]) & (columns[None, :] < self.shape[1]))
+
+
 class Value(np.ndarray):
     """A block of values in registers."""
 
@@ -138,14 +154,14 @@ def _kernel(function: Any = None, do_not_specialize: Any = ()) -> Any:
         return _kernel
 
     class Launcher:
-        def __getitem__(self, grid: tuple[int, int]) -> Any:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
             def launch(*arrays: Array | int, num_warps: int, num_stages: int, maxnreg: int = 255) -> None:
-                for head in range(grid[1]):
-                    for program in range(grid[0]):
-                        LANGUAGE.programs = (program, head)
-                        LANGUAGE.start = arrays[0] if isinstance(arrays[0], int) else 0
-                        with np.errstate(all="ignore"):
-                            function(*(Pointer(each) if isinstance(each, Array) else each for each in arrays))
+                LANGUAGE.grid = grid
+                for programs in product(*map(range, grid)):
+                    LANGUAGE.programs = programs
+                    LANGUAGE.start = arrays[0] if isinstance(arrays[0], int) else 0
+                    with np.errstate(all="ignore"):
+                        function(*(Pointer(each) if isinstance(each, Array) else each for each in arrays))
 
             return launch
 
@@ -187,8 +203,10 @@ def _arange(start: int, stop: int) -> Value:
 
 LANGUAGE: Any = SimpleNamespace(
     programs=(0, 0),
+    grid=(1, 1),
     start=0,
     program_id=lambda axis: _value(np.int64(LANGUAGE.programs[axis])),
+    num_programs=lambda axis: _value(np.int64(LANGUAGE.grid[axis])),
     arange=_arange,
     load=_load,
     store=_store,
@@ -203,6 +221,7 @@ LANGUAGE: Any = SimpleNamespace(
     maximum=lambda x, y: _value(np.maximum(x, y)),
     cdiv=lambda x, y: _value(-(-x // y)),
     cast=lambda x, dtype: x,
+    make_tensor_descriptor=Descriptor,
     range=lambda start, stop, num_stages: range(start, stop),
     minimum=lambda x, y: _value(np.minimum(x, y)),
     where=lambda condition, x, y: _value(np.where(condition, x, y)),
@@ -254,7 +273,7 @@ def run(
     `strides`: of inputs that have some; `results`: shapes and strides of the matrices that are to be written.
     """
     arrays: list[tuple[str, Array]] = []
-    shapes = iter(re.findall(r"torch\.empty\((.*), dtype", text))
+    shapes = iter(re.findall(r"torch\.empty\((\(.*), dtype", text))
 
     def empty(shape: tuple[int, ...], dtype: Type, device: Any) -> Array:
         arrays.append(("", Array(np.full(shape, np.nan), dtype)))
@@ -266,7 +285,9 @@ def run(
         return arrays[-1][1]
 
     module = ModuleType("kernels")
-    triton = SimpleNamespace(jit=_kernel, language=LANGUAGE, cdiv=lambda x, y: -(-x // y))
+    triton = SimpleNamespace(
+        jit=_kernel, language=LANGUAGE, cdiv=lambda x, y: -(-x // y), set_allocator=lambda function: None
+    )
     modules = {"torch": SimpleNamespace(empty=empty, cuda=CUDA, **TYPES), "triton": triton, "triton.language": LANGUAGE}
     with _modules(**modules, **(others or {})):
         exec(compile(text, "kernels", "exec"), module.__dict__)

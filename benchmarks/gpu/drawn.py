@@ -2,7 +2,8 @@
 
 Calibrates the card from nothing (FOLDER/card.toml, FOLDER/calibrating.jsonl), then measures, for each shape, the
 kernels whose forecasts are near the fastest (FOLDER/drawn.jsonl). With `--report FOLDER` no GPU is needed: it fits the
-rates anew to what was measured, and compares.
+rates anew to what was measured, and compares. With `--tiles FOLDER` it finds the factors of tiles that were measured
+later (FOLDER/tiles.jsonl), while the rates and all other factors stay.
 """
 
 from __future__ import annotations
@@ -11,15 +12,22 @@ import argparse
 import time
 from collections import Counter, defaultdict
 from dataclasses import replace
+from math import exp, log
 from pathlib import Path
 
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.cards import Card
+from pebblesim.gpu.advice.forecast import launch_forecast
 from pebblesim.gpu.calibrate.calibrate import calibrate, forecast_of, from_rows, load, save
+from pebblesim.gpu.calibrate.fit import HELD, LEAST
 from pebblesim.gpu.calibrate.measure import Measured, measured, near
 from pebblesim.gpu.calibrate.shapes import Shape, drawn
+from pebblesim.gpu.tiles import TILINGS, Tiling
 
 SEED, NUMBER, WITHIN = 2711, 80, 1.5
+
+BESIDE, LONG = {"B_r": 64, "B_c": 64}, 2048
+"""The tile that others are measured beside, and the fewest queries of the shapes that count."""
 
 
 def main() -> None:
@@ -27,11 +35,14 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--calibrate-only", action="store_true")
     parser.add_argument("--report", type=Path, nargs="*")
+    parser.add_argument("--tiles", type=Path, nargs="*")
     asked = parser.parse_args()
     if asked.output:
         run(asked.output, asked.calibrate_only)
     for folder in asked.report or ():
         report(folder)
+    for folder in asked.tiles or ():
+        tiles(folder)
 
 
 def run(folder: Path, calibrate_only: bool) -> None:
@@ -88,6 +99,34 @@ def compare(card: Card, rows: list[Measured]) -> None:
         sizes = f"{shape.way} {shape.n_q} x {shape.n_k}, d {shape.d}, {shape.heads} x {shape.group}, {shape.mask}"
         print(f"{sizes:60} {seconds * 1e6:8.1f} µs {made / seconds:5.2f} loses {loss:5.1%} {chosen.cell.tiling}")
     print(f"{len(near)} shapes: {sum(near)} within 20 %, {sum(loss < 0.05 for loss in losses)} lose under 5 %")
+
+
+def tiles(folder: Path) -> None:
+    """Print the factors of tiles that are offered and have none yet, with the others held; then what others take.
+
+    That is the geometric mean of their times ÷ those of the tile offered in the same case, for the long shapes.
+    """
+    card, rows = cards.card(folder.name), [row for row in load(folder / "tiles.jsonl") if row.launches]
+    offered = [each for problem in TILINGS for each in TILINGS[problem]]
+    errors: dict[str, list[float]] = defaultdict(list)
+    ratios: dict[tuple[int, Tiling], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    first = {row.cell.shape: row for row in reversed(rows) if row.cell.tiling.blocks == BESIDE}
+    for row in rows:
+        own, shape = row.cell.tiling, row.cell.shape
+        alike = [each for each in offered if (each.schedule, each.blocks) == (own.schedule, own.blocks)]
+        if any(each.widths[0] <= shape.d <= each.widths[1] for each in alike):
+            for cost in row.costs:
+                if cost.working and row.launches.get(cost.name, 0) > LEAST and cost.kinds[-1] not in card.besides:
+                    made = launch_forecast(cost, card).seconds - card.rates["launch"].value * cost.times
+                    errors[cost.kinds[-1]].append(log(row.launches[cost.name] / made))
+        elif shape.n_q >= LONG:
+            ratio = row.seconds / first[shape].seconds
+            ratios[shape.d, own]["all" if shape.mask is None else "causal"].append(log(ratio))
+    for kind, each in sorted(errors.items()):
+        print(f'"{kind}" = {exp(sum(each) / (len(each) + HELD["kind"])):.3g}  # {len(each)} launches')
+    for (d, own), masked in ratios.items():
+        taken = ", ".join(f"{mask} = {exp(sum(each) / len(each)):.2f}" for mask, each in sorted(masked.items()))
+        print(f"d = {d}, {own}: {taken}")
 
 
 if __name__ == "__main__":

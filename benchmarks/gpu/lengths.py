@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from pebblesim.gpu.torch import attention
-from pebblesim.gpu.torch.launching import compute
+from pebblesim.gpu.torch.launching import Setting, compute
 from pebblesim.gpu.torch.planning import Pattern, limits
 
 SEED, TOKENS, PROCESSES = 25, 65536, 14
@@ -56,11 +56,11 @@ class Task:
         Q, K = normal(queries, self.n_q, self.d_k), normal(self.heads, self.n_k, self.d_k)
         V = K[..., : self.d_v] if self.latent else normal(self.heads, self.n_k, self.d_v)
         given, O = {"Q": Q, "K": K, "V": V}, normal(queries, self.n_q, self.d_v)
-        found = {"forward": lambda: compute("forward", given, {"O": O}, self.pattern, scale, NO_LIMIT)}
+        found = {"forward": lambda: compute("forward", given, {"O": O}, Setting(self.pattern, scale, NO_LIMIT))}
         if self.backward:
             kept = given | {"dO": normal(queries, self.n_q, self.d_v), "O": O, "L": found["forward"]()}
             made = {f"d{name}": torch.empty_like(each) for name, each in given.items()}
-            found["backward"] = lambda: compute("backward", kept, made, self.pattern, scale, NO_LIMIT)
+            found["backward"] = lambda: compute("backward", kept, made, Setting(self.pattern, scale, NO_LIMIT))
         return found
 
     def seconds(self, sets: int = 1) -> dict[str, float]:

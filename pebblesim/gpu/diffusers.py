@@ -5,6 +5,9 @@ It is made for the middle block of a VAE, one head of 512 over all pixels, which
 
 from __future__ import annotations
 
+from pebblesim.gpu.torch import pytorch as _pytorch  # noqa: F401
+
+# isort: split
 from typing import Any
 
 import torch

@@ -213,7 +213,7 @@ def source_of(track: Track, tiling: Tiling) -> Source:
     """
     program, band = _program(track, tiling)
     sizes = {"n": track.n, "d": track.d, **tiling.blocks}
-    return triton(program, sizes, track.dtype, band, warps=tiling.warps, stages=tiling.stages, apart=tiling.apart)
+    return triton(program, sizes, track.dtype, band, **tiling.options)
 
 
 def held(source: Source, track: Track, tiling: Tiling) -> list[tuple[str, Storage]]:

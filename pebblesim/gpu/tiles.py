@@ -32,6 +32,7 @@ class Tiling:
         apart: warps and stages of launches that have others, by the name of the launch; behind them, if given, the most
             registers of a thread, so that two blocks fit into a multiprocessor.
         widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
+        described: launches that read tiles by tensor descriptors.
     """
 
     schedule: str
@@ -40,6 +41,7 @@ class Tiling:
     stages: int = 3
     apart: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     widths: tuple[int, int] = (1, 1024)
+    described: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
@@ -48,6 +50,11 @@ class Tiling:
         sizes = ", ".join(f"{name}={size}" for name, size in self.blocks.items())
         apart = "".join("; {}: {} warps, {} stages".format(name, *own[:2]) for name, own in self.apart.items())
         return f"{self.schedule} {sizes}, {self.warps} warps, {self.stages} stages{apart}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of `triton` for its kernels."""
+        return {"warps": self.warps, "stages": self.stages, "apart": self.apart, "described": self.described}
 
     def of(self, launch: str) -> tuple[int, int]:
         """Return the warps and stages of a launch."""
@@ -68,16 +75,26 @@ def _two_pass(
     sides: tuple[int, int, int, int], own: tuple[int, int], widths: tuple[int, int], **others: tuple[int, ...]
 ) -> Tiling:
     blocks, stages = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True)), 4 if widths[1] <= 128 else 3
-    return Tiling("backward-two-pass-blocked", blocks, 8, stages, {"dK, dV": own, **others}, widths)
+    described = ("dQ", "dK, dV") if widths[1] <= 64 else ()
+    return Tiling("backward-two-pass-blocked", blocks, 8, stages, {"dK, dV": own, **others}, widths, described)
 
 
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     "forward": (
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, {"flash2-forward": (4, 3, 128)}, (1, 64)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128)),
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 3, widths=(1, 64)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128), described=("flash2-forward",)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256), described=("flash2-forward",)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 512)),
-        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 512, "c": 64, "e": 16}, 4, 2, {"merge": (8, 2)}),
+        Tiling(
+            "flash-decoding-blocked",
+            {"B_r": 16, "S": 512, "c": 64, "e": 16},
+            4,
+            2,
+            {"merge": (8, 2)},
+            (1, 1024),
+            ("splits",),
+        ),
         Tiling("flash-decoding-blocked", {"B_r": 64, "S": 256, "c": 64, "e": 64}, 4, 3, widths=(1, 512)),
         Tiling("flash-decoding-blocked", {"B_r": 128, "S": 256, "c": 64, "e": 64}, 8, 3, widths=(1, 512)),
         *_small_cache("small-cache-forward-blocked"),
@@ -106,9 +123,9 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 """For each problem, the kernels that are forecast and raced."""
 
 
-def _small_room(schedule: str, apart: str = "") -> tuple[Tiling, ...]:
-    """Three stages, or two; the launch `apart` spills registers with two."""
-    own = {apart: (8, 3)} if apart else {}
+def _small_room(schedule: str, *apart: str) -> tuple[Tiling, ...]:
+    """Three stages, or two; the launches `apart` spill registers with two."""
+    own = dict.fromkeys(apart, (8, 3))
     return tuple(Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, stages, own) for stages in (3, 2))
 
 
@@ -135,7 +152,7 @@ SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         *_small_room("scores-stored-blocked"),
     ),
     "backward-qkv": (
-        *_small_room("small-cache-backward-blocked", "dQ"),
+        *_small_room("small-cache-backward-blocked", "dQ", "dK", "dV"),
         _two_pass_small((128, 64, 64, 64), 8, (4, 2), (1, 64)),
         _two_pass_small((64, 64, 64, 64), 4, (4, 2), (1, 64)),
         _two_pass_small((128, 32, 64, 32), 8, (4, 2), (65, 128)),
@@ -148,6 +165,12 @@ SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 LARGE = 160 * 1024
 """Bytes of shared memory of a block from which on the tiles of large cards fit."""
 
+ENGINE = 200 * 1024
+"""Bytes of shared memory of a block from which on cards have an engine that copies tiles by descriptors.
+
+Without one, Triton makes addresses of descriptors, and these take registers.
+"""
+
 THREE_STAGES = 96 * 1024
 """Bytes of shared memory of a block for three stages of two operands of 128 x 64 words."""
 
@@ -155,6 +178,8 @@ THREE_STAGES = 96 * 1024
 def tilings(problem_name: str, shared: int) -> tuple[Tiling, ...]:
     """The kernels to try for a problem where a block of threads can have so many bytes of shared memory."""
     known = (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
+    if shared < ENGINE:
+        known = tuple(replace(each, described=()) if each.described else each for each in known)
     if shared < THREE_STAGES:  # a launch that has three where the others have two does not fit
         known += tuple(replace(each, apart={}) for each in known if each.stages == 2 and (8, 3) in each.apart.values())
     return known

@@ -7,6 +7,9 @@ that look both ways), the range of keys of each query is found from it, block by
 
 from __future__ import annotations
 
+from pebblesim.gpu.torch import pytorch as _pytorch  # noqa: F401
+
+# isort: split
 from collections.abc import Callable
 from functools import partial
 from typing import Any

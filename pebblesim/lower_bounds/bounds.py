@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pebblesim.core.errors import UnknownName, UsageError
@@ -292,17 +293,29 @@ def _of_way(
 ) -> Iterator[tuple[LowerBound, bool]]:
     if pairs is not None and not problem.maskable:
         raise UsageError(f"problem {problem.name!r} has no pairs of queries and keys; leave the mask out.")
-    bounding, of_way = _bounding(problem), formulation_in_words(problem, formulation)
-    made = {name: source for name, source in bounding.made.items() if name not in problem.inputs}
-    case = Cutting(problem, dims, formulation, None if pairs is None else Pairs.of(pairs, *problem.grid(dims)), made)
+    of_way = formulation_in_words(problem, formulation)
+    case, claims = _claims(
+        problem, tuple(dims.items()), formulation, None if pairs is None else Pairs.of(pairs, *problem.grid(dims))
+    )
     yield _compulsory(case, of_way), True
+    for claim in claims:
+        yield _bound(case, claim, M, of_way, _bounding(problem).proofs), not claim.why_not
+
+
+@lru_cache(maxsize=256)  # whoever looks along M asks for the same case hundreds of times
+def _claims(
+    problem: Problem, dims: tuple[tuple[str, int], ...], formulation: Formulation, pairs: Pairs | None
+) -> tuple[Cutting, tuple[CuttingBound, ...]]:
+    """Return a problem at its sizes, and what is claimed for one of its ways of computing at any M."""
+    bounding = _bounding(problem)
+    made = {name: source for name, source in bounding.made.items() if name not in problem.inputs}
+    case = Cutting(problem, dict(dims), formulation, pairs, made)
     claims = bounding.claims(case)
     if isinstance(claims, CuttingBound):
         raise UsageError(
             f"the bounds of problem {problem.name!r} are one claim; `yield` it, since there may be several."
         )
-    for claim in claims:
-        yield _bound(case, claim, M, of_way, bounding.proofs), not claim.why_not
+    return case, tuple(claims)
 
 
 def _compulsory(case: Instance, way: str) -> LowerBound:

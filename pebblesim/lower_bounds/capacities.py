@@ -14,7 +14,10 @@ from functools import cache
 from math import floor, isqrt
 from typing import ClassVar, Protocol
 
-from pebblesim.core.bisection import first_beyond, first_that
+from pebblesim.core.bisection import first_beyond, first_that, last_that
+
+MANY = 8
+"""From this number of segments on, one segment or two, of more families each, are not tried."""
 
 
 class Capacity(Protocol):
@@ -232,12 +235,21 @@ def _choices(products: int, capacity: Capacity, M: int, tree: int | None) -> dic
     G = cache(capacity)  # bisections ask for the same X again and again
     turns = {max(M, X) for X in capacity.turns(M)}
     near = {X for turn in turns for X in range(max(M, turn - 6), turn + 7)}  # small X: G takes few values
-    whole = {1, 2} | {max(1, products // max(1, G(X)) + more) for X in turns for more in (-1, 0, 1)}
+    segments = {max(1, products // max(1, G(X)) + more) for X in turns for more in (-1, 0, 1)}
+    if min(segments) < MANY:  # more segments than these move more words than one or two
+        segments |= {1, 2}
     ends = set()
-    for share in {(products - 1) // max(1, segments) for segments in whole}:
+    for share in {(products - 1) // number for number in segments}:
         beyond = first_beyond(G, share)
         ends |= {beyond - 1, beyond}
-    if tree is not None:
-        dear = first_that(lambda X: (X - M + 1) * tree >= G(X) or X > M << 8, M)
-        ends |= {dear, dear + 1}
+    if tree is not None:  # a tree is dear for an interval of X, as G is convex: around its middle, or for none
+
+        def dear(X: int) -> bool:
+            return (X - M + 1) * tree >= G(X)
+
+        middle = first_that(lambda X: G(X + 1) - G(X) > tree or X > M << 8, M)
+        inside = [X for X in (*turns, middle) if dear(X)]
+        if inside:
+            first = last_that(lambda X: not dear(X), M - 1, min(inside)) + 1
+            ends |= {first, first + 1}
     return {X: G(X) for X in near | ends if G(X) > 0}

@@ -116,7 +116,7 @@ def advise(
         chosen, solves.name, sizes, dtype, heads, batch, pattern, boundaries, useful, counted.heads_per_problem
     )
     ranked, own = kernels(solves.name, sizes, chosen, dtype, advice.times, pattern, blocks, workspace)
-    return replace(advice, kernels=ranked, own_kernels=own, kv_heads=kv_heads)
+    return replace(advice, kernels=ranked, own_kernels=own, kv_heads=kv_heads, asked=dims)
 
 
 def _boundary(

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pebblesim.core.errors import UsageError
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, count
 from pebblesim.gpu.advice import amounts, cards
+from pebblesim.gpu.advice.beside import beside
 from pebblesim.gpu.advice.cards import Card
-from pebblesim.gpu.advice.forecast import Forecast, at_least, forecast, forecasts
+from pebblesim.gpu.advice.forecast import Forecast, at_least, forecasts
+from pebblesim.gpu.advice.own_tile import OwnTile, own_tiles
 from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language.masks import Band, Mask
 
@@ -37,8 +38,8 @@ def kernels(
     mask: Mask | None,
     blocks: Mapping[str, int] | None,
     workspace: int | None,
-) -> tuple[tuple[Forecast, ...], tuple[Forecast, ...]]:
-    """Our kernels that fit on a card, the fastest first, and those with the user's tile, each with its forecast.
+) -> tuple[tuple[Forecast, ...], tuple[OwnTile, ...]]:
+    """Our kernels that fit on a card, the fastest first, and those with the user's tile.
 
     Where a card was not calibrated, the order is by the least time; see `forecasts`.
     """
@@ -47,16 +48,10 @@ def kernels(
     assert mask is None or isinstance(mask, Band)
     with_rates = cards.with_rates(card)
     ranked = forecasts(problem_name, dims, with_rates, dtype, heads, mask, workspace)
-    own = []
-    for like in {each.tiling.schedule: each.tiling for each in reversed(ranked)}.values():
-        if blocks and set(blocks) <= set(like.blocks):  # missing blocks are those of the fastest kernel
-            for stages in (4, 3, 2):
-                try:
-                    tiling = Tiling(like.schedule, {**like.blocks, **blocks}, like.warps, stages)
-                    own.append(forecast(tiling, dims, with_rates, dtype, heads, mask))
-                    break
-                except UsageError:
-                    continue
+    others = beside(ranked, dims, with_rates, dtype, heads, mask)
+    if others:
+        ranked = tuple(sorted((*ranked, *others), key=lambda each: each.seconds))
+    own = own_tiles(blocks, ranked, dims, with_rates, dtype, heads, mask) if blocks else ()
     return ranked, tuple(own)
 
 
@@ -88,10 +83,11 @@ class Kernels:
     Attributes:
         card, problem, dims, dtype, mask: what they are for.
         heads: problems that are solved together.
-        grouped: whether each of them is of several heads that share keys and values.
+        asked: options of the command line for the sizes and heads of one problem.
         useful: operations that one problem needs.
         M: words of shared memory of a block.
-        ranked, own: forecasts, the fastest first, and of kernels with the user's tile.
+        ranked: forecasts, the fastest first.
+        own: the user's tile as a kernel of each schedule that has such blocks.
     """
 
     card: Card
@@ -100,11 +96,11 @@ class Kernels:
     dtype: str
     mask: Mask | None
     heads: int
-    grouped: bool
+    asked: str
     useful: int
     M: int
     ranked: tuple[Forecast, ...]
-    own: tuple[Forecast, ...]
+    own: tuple[OwnTile, ...]
 
     def tile_of(self, kernel: Forecast) -> Counted:
         """The count of a kernel's tile at the multiprocessors."""
@@ -119,6 +115,12 @@ class Kernels:
             unknown = {"seconds": None, "binds": None}
             data |= unknown | {"launches": [each | unknown | {"parts": None} for each in data["launches"]]}
         return data
+
+    def own_as_data(self, own: OwnTile) -> dict[str, Any]:
+        """A tile of the user's as printed by `pebblesim advise --json`; `why` says why it has no forecast."""
+        spilling = {str(warps): held for warps, held in own.spilling.items()}
+        head = {"schedule": own.schedule, "blocks": dict(own.blocks), "why": own.why, "spilling": spilling}
+        return head | ({} if own.forecast is None else self.as_data(own.forecast))
 
     def shown(self) -> Iterator[str | Sheet]:
         """The part of an advice on kernels: what to take, and a table of all that fit."""
@@ -139,8 +141,7 @@ class Kernels:
                 f"forecast needs. The order is by rates of {cards.MODEL}, scaled; no kernel counts as faster than it "
                 "can be, and those without tables in memory go before others that are near."
             )
-        if self.own:
-            yield from (f"your tile: {each.seconds / best.seconds:.2f} x the time of the first" for each in self.own)
+        yield from (each.judged(best) for each in self.own if self.card.calibrated or each.forecast is None)
 
     def _launches(self, best: Forecast) -> Iterator[str]:
         heads = self.heads // best.rounds
@@ -156,20 +157,17 @@ class Kernels:
             yield said
         if best.rounds > 1:
             yield f"  all that {best.rounds} times, for {heads} heads each"
-        if not self.grouped:
-            blocks = " ".join(f"--block {name}={size}" for name, size in best.tiling.blocks.items())
-            sizes = " ".join(
-                f"-{name} {size}" if len(name) == 1 else f"--size {name}={size}" for name, size in self.dims.items()
-            )
-            mask = "" if self.mask is None else f" --mask {self.mask}"
-            M = f"-M {self.card.size('shared_per_block')} --dtype {self.dtype}"
-            mask += f" --warps {best.tiling.warps} --stages {best.tiling.stages}"
-            yield f"  its source: pebblesim gpu emit {best.tiling.schedule} {sizes} {M} {blocks}{mask} --target triton"
+        blocks = " ".join(f"--block {name}={size}" for name, size in best.tiling.blocks.items())
+        mask = "" if self.mask is None else f" --mask {self.mask}"
+        M = f"-M {self.card.size('shared_per_block')} --dtype {self.dtype}"
+        launched = f"--warps {best.tiling.warps} --stages {best.tiling.stages} --target triton"
+        yield f"  its source: pebblesim gpu emit {best.tiling.schedule} {self.asked} {M} {blocks}{mask} {launched}"
 
     def _table(self) -> Sheet:
         useful = amounts.ratio(self.useful * self.heads, 10**12)
         rows = []
-        for each in self.ranked + self.own:
+        own = (each.forecast for each in self.own)
+        for each in (*self.ranked, *(each for each in own if each and each not in self.ranked)):
             held = max(launch.cost.storage.shared for launch in each.launches)
             row = [
                 each.tiling.schedule,

@@ -7,7 +7,7 @@ tile on the multiprocessors, where they are executed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -22,6 +22,7 @@ from pebblesim.gpu.advice.amounts import amount, duration, ratio, sizes
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import Forecast
 from pebblesim.gpu.advice.kernels import Kernels
+from pebblesim.gpu.advice.own_tile import OwnTile
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
 from pebblesim.language.program import in_parts
@@ -73,13 +74,14 @@ class Advice(Result):
     """The advice for a card.
 
     Attributes:
-        card, problem, dims, dtype, heads, kv_heads, batch, mask: the arguments.
+        card, problem, dtype, heads, kv_heads, batch, mask: the arguments.
+        asked: the dimensions that were given; `dims` are those of a counted problem.
         boundaries: the results at the multiprocessors and at the memory.
         useful: operations that the problem needs, for one head; a schedule may execute more, and repeat some.
         heads_per_problem: number of heads that share keys and values; they are counted as one head with this many times
             the queries.
         kernels: forecasts of kernels on matrix units, fastest first; empty for other data types or an unmeasured card.
-        own_kernels: the same with the user's tile, if a kernel supports it.
+        own_kernels: the user's tile as a kernel of each schedule that has such blocks.
     """
 
     card: Card
@@ -93,8 +95,9 @@ class Advice(Result):
     useful: int
     heads_per_problem: int = 1
     kernels: tuple[Forecast, ...] = ()
-    own_kernels: tuple[Forecast, ...] = ()
+    own_kernels: tuple[OwnTile, ...] = ()
     kv_heads: int | None = None
+    asked: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def times(self) -> int:
@@ -158,7 +161,7 @@ class Advice(Result):
             self.dtype,
             self.mask,
             self.times,
-            self.heads_per_problem > 1,
+            _options(self),
             self.useful,
             self.boundaries[0].M,
             self.kernels,
@@ -225,7 +228,7 @@ class Advice(Result):
         ]
         roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
         ours = {"kernels": [self.ours.as_data(each) for each in self.kernels]}
-        own = {"own_kernels": [self.ours.as_data(each) for each in self.own_kernels]}
+        own = {"own_kernels": [self.ours.own_as_data(each) for each in self.own_kernels]}
         return {**head, **ours, **own, "boundaries": boundaries, **roofline}
 
     def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
@@ -268,13 +271,7 @@ class Advice(Result):
 
     def parts(self) -> list[str | Sheet]:
         """Return the parts to print: sentences and tables."""
-        given = listed(self.dims)
-        under = "" if self.mask is None else f", mask {self.mask}"
-        heads = f"{self.heads:,} head{'s' * (self.heads > 1)}" + (f" x batch {self.batch:,}" if self.batch > 1 else "")
-        if self.heads_per_problem > 1:
-            shared = self.heads_per_problem
-            heads += f" on {self.heads // shared:,} of keys and values, {shared:,} of them counted as one"
-        parts: list[str | Sheet] = [f"{self.card.name}: {self.problem}, {given}, {self.dtype}{under}, {heads}"]
+        parts: list[str | Sheet] = [_heading(self)]
         parts += ["", *self.ours.shown(), "", MODEL]
         for boundary in self.boundaries:
             parts += ["", *self._shown(boundary)]
@@ -369,6 +366,24 @@ class Advice(Result):
                 f"  inputs and outputs are {amount(held, 'B')}, more than the {amount(memory, 'B')} of the card"
             )
         return "\n".join([*lines, LEFT_OUT])
+
+
+def _heading(advice: Advice) -> str:
+    """The card and the attention, as it was asked for."""
+    under = "" if advice.mask is None else f", mask {advice.mask}"
+    heads = f"{advice.heads:,} head{'s' * (advice.heads > 1)}" + (f" x batch {advice.batch:,}" * (advice.batch > 1))
+    if (shared := advice.heads_per_problem) > 1:
+        heads += f" on {advice.heads // shared:,} of keys and values (the {shared:,} of each are counted as one head "
+        heads += f"with {next(iter(advice.dims.values())):,} rows of queries)"
+    given = listed(advice.asked or advice.dims)
+    return f"{advice.card.name}: {advice.problem}, {given}, {advice.dtype}{under}, {heads}"
+
+
+def _options(advice: Advice) -> str:
+    """Sizes and heads as options of the command line."""
+    sizes = (f"-{name} {size}" if len(name) == 1 else f"--size {name}={size}" for name, size in advice.asked.items())
+    shared = advice.heads_per_problem
+    return " ".join(sizes) + (f" --heads {advice.heads} --kv-heads {advice.heads // shared}" if shared > 1 else "")
 
 
 def _any(dims: Mapping[str, int]) -> dict[str, Any]:

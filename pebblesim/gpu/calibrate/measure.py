@@ -138,8 +138,7 @@ def source_of(cell: Cell) -> tuple[Source, Program]:
     shape, tiling = cell.shape, cell.tiling
     program = get(tiling.schedule).in_dims(shape.dims).under(shape.band)
     sizes = {**shape.dims, **tiling.blocks}
-    options: dict[str, Any] = {"warps": tiling.warps, "stages": tiling.stages, "apart": tiling.apart}
-    return triton(program, sizes, DTYPE, shape.band, **options), program
+    return triton(program, sizes, DTYPE, shape.band, **tiling.options), program
 
 
 def text_of(cell: Cell) -> str:

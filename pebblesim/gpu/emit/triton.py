@@ -29,6 +29,7 @@ from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS, SHARING, KeyRanges
 from pebblesim.gpu.emit.strides import RESULTS, strides
 from pebblesim.gpu.emit.tables import GROUP_OF_WORDS, tables
+from pebblesim.gpu.emit.triton_descriptors import ROOM
 from pebblesim.gpu.emit.triton_kernel import Kernel, Writer, constant
 from pebblesim.gpu.emit.triton_ranges import TAKEN, Setting, free_dimensions, largest_tiles
 from pebblesim.gpu.emit.words import WORDS, is_float32, of_launch
@@ -88,6 +89,7 @@ def triton(
     softcap: float = 0.0,
     shared: int = 0,
     dense: bool = False,
+    described: tuple[str, ...] = (),
 ) -> Source:
     """Write the Triton source of a program.
 
@@ -107,6 +109,8 @@ def triton(
             columns) with strides of their own (see `strides`), where so many heads of queries share keys: `run` writes
             into its `results`, and every query sees a key, and every key is seen, unless ranges are read.
         dense: the rows of each of these follow one another, but for several heads at a position.
+        described: launches that read the tiles of their loops by tensor descriptors, which need no addresses of
+            threads: a Hopper card has an engine for them.
 
     Raises:
         UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
@@ -130,7 +134,8 @@ def triton(
     if shared and not isinstance(mask, KeyRanges):
         made = [launch for launch in made if not for_no_pair(launch)]
     setting = replace(setting_of(program, made, sizes, dtype, mask, scale, far, (shared, dense)), softcap=softcap)
-    return module(setting, made, Writer, apart or {}, (warps, stages))
+    setting = replace(setting, described=described)
+    return module(setting, made, Writer, apart or {}, (warps, stages), common=_room)
 
 
 def for_no_pair(launch: Launch) -> bool:
@@ -193,6 +198,7 @@ def module(
         "",
         "",
         *_run(setting, made),
+        *["    triton.set_allocator(room)"] * (imports == "" and common(writers) != ""),
         *calls,
         "    return {" + ", ".join(f'"{name}": {setting.of[program.tensors[name]]}' for name in program.outputs) + "}",
         "",
@@ -243,6 +249,11 @@ def setting_of(
         logarithms={tensor for name, tensor in program.tensors.items() if name == LOGARITHM},
         strides=strides(program, sizes, *own, names),
     )
+
+
+def _room(writers: list[Writes]) -> str:
+    """The function that descriptors need beside the kernels, if there are some."""
+    return ROOM if any(isinstance(each, Writer) and each.describes for each in writers) else ""
 
 
 def _shifted(program: ir.Program, launch: Launch) -> ir.Tensor | None:
@@ -312,9 +323,11 @@ def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
     of, strides = setting.of, setting.strides
     keys = next(tensor for tensor in given if tensor in strides.of and tensor.shape[0] != strides.queries)
     lines = [
-        f"    heads, {SHARING} = {of[keys]}.shape[0] * {of[keys]}.shape[1], {of[keys]}.shape[1]",
-        f"    device = {of[keys]}.device",
+        f"    (batch, own), device = {of[keys]}.shape[:2], {of[keys]}.device",
+        "    heads = batch * own",
     ]
+    if isinstance(setting.mask, KeyRanges):
+        lines.append(f"    {SHARING} = own")
     for tensor in strides.of:
         if tensor not in given:
             lines.append(f'    {of[tensor]} = {RESULTS}["{tensor.name}"]')

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from pebblesim.gpu.emit.triton_places import Places
+from pebblesim.gpu.emit.triton_descriptors import Descriptors
 from pebblesim.gpu.emit.triton_ranges import Setting, along
 from pebblesim.gpu.emit.triton_values import MINUS_INFINITY
 from pebblesim.language import program as ir
@@ -18,7 +18,7 @@ ENTRIES, FEWEST, MOST = 2**13, 4, 64
 """Entries of a tile of several copies, and the fewest and the most copies that one has."""
 
 
-class Copies(Places):
+class Copies(Descriptors):
     """The loops over copies of a kernel."""
 
     def __init__(self, setting: Setting, launch: Launch) -> None:

@@ -70,7 +70,13 @@ class Writer(Grid):
 
     def call(self, options: str) -> list[str]:
         """The lines that launch it, in `run`."""
-        return [f"    {self._name}[({self.programs}, heads)]({', '.join(self.arguments)}, {options})"]
+        each = "own, batch" if self._apart else "heads"
+        return [f"    {self._name}[({self.programs}, {each})]({', '.join(self.arguments)}, {options})"]
+
+    @property
+    def _apart(self) -> bool:
+        """Whether the grid has axes of heads and of batches: their numbers take no registers."""
+        return bool(self._setting.strides.of)
 
     def text(self) -> str:
         """The source of the kernel."""
@@ -79,9 +85,10 @@ class Writer(Grid):
         self._lines = [
             "@triton.jit" + f"(do_not_specialize={general})".replace("'", '"') * bool(general),
             f"def {self._name}({', '.join(self.arguments)}):",
-            "    head = tl.program_id(1).to(tl.int64)",
+            "    head = tl.program_id(1).to(tl.int64)" + " + tl.program_id(2) * tl.num_programs(1)" * self._apart,
         ]
         self._at_head(self._tensors.values())
+        self._describe()
         self._opening()
         self._grid()
         self._block()
@@ -250,7 +257,8 @@ class Writer(Grid):
             absent = 'float("inf")'  # so that exponentials are 0 there
         edge = f", mask={inside}, other={absent}" if inside else ""
         unscaled = f" / {self._scale}" * resumed
-        self._say(depth, f"{name} = tl.load({self._place(node.tensor, node.tile.ranges, node.at)}{edge}){unscaled}")
+        made = self._copied(node) or f"tl.load({self._place(node.tensor, node.tile.ranges, node.at)}{edge})"
+        self._say(depth, f"{name} = {made}{unscaled}")
 
     def _write(self, depth: int, node: ir.Write) -> None:
         """Write a tile; entries of a table for which there is no pair, or no allowed one, are 0."""

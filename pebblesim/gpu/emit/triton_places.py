@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from math import prod
 
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.emit.key_ranges import SHARING
 from pebblesim.gpu.emit.triton_values import Values
 from pebblesim.gpu.emit.words import word_bytes
 from pebblesim.language import program as ir
@@ -35,14 +34,13 @@ class Places(Values):
 
     def _strides(self, tensors: Iterable[ir.Tensor]) -> tuple[str, ...]:
         """The arguments that strides of some tensors need."""
-        names = self._setting.strides.names(tensors)
-        return (*names, *[SHARING] * (bool(names) and not self._ranged))
+        return tuple(self._setting.strides.names(tensors))
 
     def _at_head(self, tensors: Iterable[ir.Tensor]) -> None:
         """Move the addresses of tensors to those of the head."""
         tensors, strides = list(tensors), self._setting.strides
         if strides.names(tensors):
-            self._say(1, f"batch, own = head // {SHARING}, head % {SHARING}")
+            self._say(1, "batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)")
         for tensor in tensors:
             name = self._setting.of[tensor]
             lines = [f"{name} += head * {' * '.join(self._lengths(tensor))}"]

@@ -26,7 +26,7 @@ GROUP = 8
 TAKEN = """
 and as assert break class continue def del elif else except False finally for from global head heads if import in is
 lambda None nonlocal not or pass raise range return rows run start tl torch triton True try while with yield group rank
-device at_once tall wide after before dL first_ptr end_ptr above_ptr below_ptr sharing batch own results each
+device at_once tall wide after before dL first_ptr end_ptr above_ptr below_ptr sharing batch own results each room
 """
 """Names that no tile or tensor may have."""
 
@@ -44,7 +44,7 @@ class Setting:
         far: whether a head's matrix may have 2³¹ words or more, so that addresses within it have 64 bits.
         logarithms: tensors of logarithms, to base 2.
         strides: the matrices with strides of their own.
-        softcap: as for `triton`.
+        softcap, described: as for `triton`.
     """
 
     program: ir.Program
@@ -60,6 +60,7 @@ class Setting:
     logarithms: set[ir.Tensor]
     strides: Strides
     softcap: float = 0.0
+    described: tuple[str, ...] = ()
 
     def lengths(self, tensor: ir.Tensor, kernel: bool) -> list[str]:
         """The lengths of a tensor in memory as text, in a kernel or around it."""

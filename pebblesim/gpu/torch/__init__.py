@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch.planning import KernelPlan, plan
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ __all__ = ["KernelPlan", "attention", "plan"]
 def __getattr__(name: str) -> Any:
     if name != "attention":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        from pebblesim.gpu.torch.public import attention
-    except ImportError as error:
-        raise UsageError(f"attention needs PyTorch, and {error.name} is not here: pip install torch.") from None
+    from pebblesim.gpu.torch.public import attention
+
     return attention

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-
-LARGEST = 1024
-"""Largest head dimension."""
-
-MOST_HEADS = 65535
-"""Largest number of heads of all sequences together: a launch can have this number of rows of thread blocks."""
+from pebblesim.gpu.torch.sizes import WORDS, check_heads, check_workspace, too_wide
 
 
 class Unsupported(UsageError):
     """No kernel of ours computes this; PyTorch's attention may."""
 
 
-MOST_CAPPED = 256
-"""Largest head dimension with softcap: kernels for larger ones have no scores where they compute the gradients."""
-
-WORDS = (torch.bfloat16, torch.float16)
+TYPES = tuple(getattr(torch, name) for name in WORDS)
 """Types of the words that kernels take."""
+
+LEAST_CAPABILITY = (8, 0)
+"""Compute capability of the oldest cards on which the kernels run: they multiply words of bfloat16."""
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
@@ -37,14 +34,18 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
     for name, each in arguments.items():
         if not isinstance(each, Tensor):
             raise UsageError(f"{name} is of {type(each).__name__}; give a tensor.")
+        if each.layout != torch.strided or each.is_nested:
+            raise UsageError(
+                f"{name} is {'nested' if each.is_nested else 'sparse'}; give tensors of one length, or packed "
+                "sequences with cu_seqlens."
+            )
         if each.dim() < 3:
             raise UsageError(f"{name} has shape {tuple(each.shape)}; give (…, heads, tokens, head dimension).")
         if each.dtype != query.dtype:
             raise UsageError(f"{name} is of {each.dtype} and query of {query.dtype}; give all three in one type.")
         if each.device != query.device or each.device.type not in ("cuda", "cpu"):
-            raise UsageError(
-                f"{name} is on {each.device} and query on {query.device}; give all on one GPU, or the CPU."
-            )
+            others = "" if each.device == query.device else f" and query on {query.device}"
+            raise UsageError(f"{name} is on {each.device}{others}; give all on one GPU, or the CPU.")
         if not each.is_floating_point():
             raise UsageError(f"{name} is of {each.dtype}; give numbers with a fraction.")
         if not all(each.shape):
@@ -61,8 +62,7 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
         raise UsageError(
             f"query has {heads} heads and key {shared}; give as many, or with enable_gqa a number that divides {heads}."
         )
-    if query.shape[:-2].numel() > MOST_HEADS:
-        raise UsageError(f"there are {query.shape[:-2].numel():,} heads in all; give {MOST_HEADS:,} at most at once.")
+    check_heads(query.shape[:-2].numel())
 
 
 def check_numbers(scale: Any, softcap: Any, workspace: Any, dropout_p: Any, compute_dtype: Any, fallback: Any) -> None:
@@ -71,18 +71,37 @@ def check_numbers(scale: Any, softcap: Any, workspace: Any, dropout_p: Any, comp
     Raises:
         UsageError: one is none that attention takes.
     """
-    if softcap is not None and not softcap > 0:
-        raise UsageError(f"softcap is {softcap}; give a number above 0, or None.")
-    if scale is not None and not abs(scale) < float("inf"):
-        raise UsageError(f"scale is {scale}; give a finite number, or None for 1/√d.")
-    if workspace is not None and (not isinstance(workspace, int) or workspace < 0):
-        raise UsageError(f"workspace is {workspace!r}; give a number of bytes, or None for 1 GiB at most.")
-    if not 0 <= dropout_p < 1:
-        raise UsageError(f"dropout_p is {dropout_p}; give a probability below 1.")
-    if compute_dtype is not None and compute_dtype not in WORDS:
-        raise UsageError(f"compute_dtype is {compute_dtype}; give torch.bfloat16, torch.float16 or None.")
+    if softcap is not None and not (_is_number(softcap) and 0 < softcap < float("inf")):
+        raise UsageError(f"softcap is {softcap!r}; give a finite number above 0, or None.")
+    if scale is not None and not (_is_number(scale) and abs(scale) < float("inf")):
+        raise UsageError(f"scale is {scale!r}; give a finite number, or None for 1/√d.")
+    check_workspace(workspace)
+    if not (_is_number(dropout_p) and 0 <= dropout_p < 1):
+        raise UsageError(f"dropout_p is {dropout_p!r}; give a probability below 1.")
+    if compute_dtype is not None and compute_dtype not in TYPES:
+        raise UsageError(f"compute_dtype is {compute_dtype!r}; give torch.bfloat16, torch.float16 or None.")
     if fallback not in (None, "sdpa"):
         raise UsageError(f'fallback is {fallback!r}; give None or "sdpa".')
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float, Real))
+
+
+def check_masks(query: Tensor, **masks: Any) -> None:
+    """Check that the tensors of masks are where the queries are.
+
+    Args:
+        query: the queries.
+        masks: by name, None, a tensor or several.
+
+    Raises:
+        UsageError: one is on another device.
+    """
+    for name, mask in masks.items():
+        for each in mask if isinstance(mask, tuple | list) else (mask,):
+            if isinstance(each, Tensor) and each.device != query.device:
+                raise UsageError(f"{name} is on {each.device} and query on {query.device}; give both on one device.")
 
 
 def check_supported(query: Tensor, value: Tensor, attn_mask: Any, dropout_p: float, softcap: float | None) -> None:
@@ -100,11 +119,23 @@ def check_supported(query: Tensor, value: Tensor, attn_mask: Any, dropout_p: flo
         raise Unsupported('attention has no dropout; give dropout_p=0, or fallback="sdpa" to have PyTorch compute it.')
     if not query.is_cuda:
         return
-    if query.dtype not in WORDS:
+    if query.dtype not in TYPES:
         raise Unsupported(
             f"query is of {query.dtype}; give bfloat16 or float16, or compute_dtype=torch.bfloat16 to round to it."
         )
-    if (largest := max(query.shape[-1], value.shape[-1])) > LARGEST:
-        raise Unsupported(f"there is a head dimension of {largest:,}; it may be up to {LARGEST:,}.")
-    if softcap and max(query.shape[-1], value.shape[-1]) > MOST_CAPPED:
-        raise Unsupported(f"with softcap a head dimension may be up to {MOST_CAPPED}, and one is larger.")
+    if sentence := too_wide(query.shape[-1], value.shape[-1], softcap):
+        raise Unsupported(sentence)
+    if not torch.compiler.is_compiling() and (sentence := _too_old(query.device)):
+        raise Unsupported(sentence)
+
+
+@lru_cache(maxsize=64)
+def _too_old(device: torch.device) -> str | None:
+    """A sentence where kernels do not run on a card, else None."""
+    capability = torch.cuda.get_device_capability(device)
+    if capability >= LEAST_CAPABILITY:
+        return None
+    return (
+        f"{torch.cuda.get_device_name(device)} has compute capability {'.'.join(map(str, capability))}, and kernels "
+        'need 8.0 or more; PyTorch computes it with fallback="sdpa".'
+    )

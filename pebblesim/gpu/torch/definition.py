@@ -7,25 +7,19 @@ from math import e as euler, log, log2
 import torch
 from torch import Tensor
 
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.torch.masks import Shown
 
-def allowed(
-    n_q: int,
-    n_k: int,
-    left: int | None,
-    right: int | None,
-    at_end: bool,
-    first: Tensor | None,
-    end: Tensor | None,
-    device: torch.device,
-) -> Tensor | None:
+
+def allowed(query: Tensor, key: Tensor, shown: Shown) -> Tensor | None:
     """The pairs that are allowed: booleans of shape (n_q, n_k), or (batch, 1, n_q, n_k) with key ranges; None if all.
 
     Args:
-        n_q, n_k: numbers of queries and keys.
-        left, right, at_end: as of a `Pattern`.
-        first, end: the ranges of keys of each query, (batch, n_q).
-        device: of the result.
+        query, key: (…, n, d).
+        shown: limits and ranges of the keys of each query.
     """
+    n_q, n_k, device = query.shape[-2], key.shape[-2], query.device
+    first, end, left, right, at_end = shown
     found = None
     keys = torch.arange(n_k, device=device)
     if left is not None or right is not None:
@@ -40,8 +34,21 @@ def allowed(
 
 
 def scores(query: Tensor, key: Tensor, scale: float, softcap: float, mask: Tensor | None) -> Tensor:
-    """The scores of all pairs in float32, or in float64 for float64; -infinity for pairs that are not allowed."""
-    S = _wide(query) @ _wide(key).repeat_interleave(query.shape[1] // key.shape[1], 1).mT * scale
+    """The scores of all pairs in float32, or in float64 for float64; -infinity for pairs that are not allowed.
+
+    Raises:
+        UsageError: they do not fit into the memory.
+    """
+    try:
+        S = _wide(query) @ _wide(key).repeat_interleave(query.shape[1] // key.shape[1], 1).mT * scale
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
+        table = query.shape[:-1].numel() * key.shape[-2] * 4 / 2**30
+        raise UsageError(
+            f"on the CPU attention keeps all scores, {table:,.0f} GiB here, and there is less memory; give fewer "
+            "tokens, or tensors of a GPU."
+        ) from None
     if softcap:
         S = softcap * torch.tanh(S / softcap)
     return S if mask is None else S.masked_fill(~mask, -torch.inf)

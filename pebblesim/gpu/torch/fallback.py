@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,12 @@ def by_pytorch(
         reason: why it is taken.
         query, key, value, attn_mask, dropout_p, scale: as for `attention`.
         shown: the keys that each query may attend to, besides `attn_mask`.
+
+    Raises:
+        UsageError: `attn_mask` is no mask for these queries and keys.
     """
+    if attn_mask is not None:
+        _check_mask(attn_mask, query.dtype, (*query.shape[:-1], key.shape[-2]))
     if not torch.compiler.is_compiling() and str(reason) not in _SAID:
         _SAID.add(str(reason))
         warnings.warn(f"PyTorch's attention is used: {reason}", stacklevel=3)
@@ -38,14 +44,22 @@ def by_pytorch(
     causal = attn_mask is None and shown == Shown(None, None, None, 0, False)
     mask = attn_mask
     if not causal:
-        first, end, left, right, at_end = shown
-        found = allowed(query.shape[-2], key.shape[-2], left, right, at_end, first, end, query.device)
-        if found is not None and first is not None:
+        found = allowed(query, key, shown)
+        if found is not None and shown.first is not None:
             found = found.unflatten(0, query.shape[:-3])
         mask = found if mask is None else mask if found is None else _joined(mask, found)
     return torch.nn.functional.scaled_dot_product_attention(
         query, key, value, mask, dropout_p, causal, scale=scale, **gqa
     )
+
+
+def _check_mask(mask: Any, dtype: torch.dtype, pairs: tuple[int, ...]) -> None:
+    if not isinstance(mask, Tensor) or mask.dtype not in (torch.bool, torch.float32, dtype):
+        given = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise UsageError(f"attn_mask is of {given}; give a tensor of booleans, or of {dtype} that is added to scores.")
+    sides = zip(reversed(mask.shape), reversed(pairs), strict=False)
+    if mask.dim() > len(pairs) or any(mine not in (1, its) for mine, its in sides):
+        raise UsageError(f"attn_mask has shape {tuple(mask.shape)}; give one that broadcasts to {pairs}.")
 
 
 def _joined(mask: Tensor, found: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Hashable, Iterable
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,11 +37,11 @@ class Kernel:
         self._kernel = kernel
         self._made: dict[tuple[Any, ...], Any] = {}
 
-    def __getitem__(self, grid: tuple[int, int]) -> Any:
+    def __getitem__(self, grid: tuple[int, int, int]) -> Any:
         return partial(self._launch, grid)
 
-    def _launch(self, grid: tuple[int, int], *arguments: Any, **options: Any) -> None:
-        if not (grid[0] and grid[1]):
+    def _launch(self, grid: tuple[int, int, int], *arguments: Any, **options: Any) -> None:
+        if not all(grid):
             return
         from torch._C import _cuda_getCurrentRawStream as stream_of, _cuda_getDevice as current
 
@@ -56,9 +56,19 @@ class Kernel:
             written.append((made, grid, arguments))
 
 
-def launch(made: Any, grid: tuple[int, int], stream: int, arguments: Iterable[Any]) -> None:
+def launch(made: Any, grid: tuple[int, int, int], stream: int, arguments: Iterable[Any]) -> None:
     """Launch a compiled kernel; tensors may be given by their addresses."""
-    made.run(grid[0], grid[1], 1, stream, made.function, made.packed_metadata, None, None, None, *arguments)
+    run = made.run
+    if run.global_scratch_size:  # for descriptors of tensors
+        from triton import set_allocator
+
+        set_allocator(_room)
+    run(*grid, stream, made.function, made.packed_metadata, None, None, None, *arguments)
+
+
+def _room(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+    """Memory that a kernel needs while it runs; the allocator's addresses are multiples of 512 bytes."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 def _specialised(argument: Any) -> Any:
@@ -84,9 +94,7 @@ def loaded(
         dtype,
         pattern.mask,
         scale=scale,
-        warps=tiling.warps,
-        stages=tiling.stages,
-        apart=tiling.apart,
+        **tiling.options,
         far=far,
         softcap=pattern.softcap,
         shared=pattern.shared,
@@ -99,14 +107,21 @@ def loaded(
     return module, tuple(name for name in program.tensors if name in program.inputs)
 
 
-def compute(
-    way: str,
-    tensors: dict[str, Any],
-    results: dict[str, Any],
-    pattern: Pattern,
-    scale: float,
-    workspace: int | None,
-) -> Any:
+class Setting(NamedTuple):
+    """The computation of kernels, beside the sizes of their tensors.
+
+    Attributes:
+        pattern: the pairs that are allowed.
+        scale: factor of the scores.
+        workspace: bytes that tables may take; None for the limit that is usual.
+    """
+
+    pattern: Pattern
+    scale: float
+    workspace: int | None
+
+
+def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Setting) -> Any:
     """Compute a pass for all heads at once or, where tables would take too much memory, for groups of heads.
 
     Args:
@@ -115,9 +130,7 @@ def compute(
             any strides; L and, of the natural L, dL of shape (batch · kv_heads, n_q · shared), contiguous; ranges by
             the names of `ARGUMENTS`, (batch, …), in int32, contiguous.
         results: matrices that are written, by name: O, or dQ, dK and dV.
-        pattern: the pairs that are allowed.
-        scale: factor of the scores.
-        workspace: bytes that tables may take.
+        setting: what is computed.
 
     Returns:
         L, (batch · kv_heads, n_q · shared), of a forward pass; else None.
@@ -125,25 +138,34 @@ def compute(
     Q = tensors["Q"]
     if Q.is_cuda and Q.device.index != torch.cuda.current_device():
         with torch.cuda.device(Q.device):
-            return compute(way, tensors, results, pattern, scale, workspace)
+            return compute(way, tensors, results, setting)
     given = {name: fitted(each) if each.dim() == 4 else each for name, each in tensors.items()}
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
-    choice, module, names = _prepared(way, given, made, pattern, scale, workspace)
+    choice, module, names = _prepared(way, given, made, setting)
     batch, kv_heads = given["K"].shape[:2]
     lse = None
     for part in _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds):
-        some, room = (_of_part(each, part, pattern.shared, kv_heads) for each in (given, made))
-        others = {name: each for name, each in some.items() if name not in names}
-        found = module.run(*(some[name] for name in names), results=room, **others)
-        for name, each in room.items():
-            if found[name] is not each:  # sums in float32
-                each.copy_(found[name].view(each.shape))
+        some, room = (_of_part(each, part, setting.pattern.shared, kv_heads) for each in (given, made))
+        L = _launched(module, names, some, room)
         if way == "forward":
-            lse = _joined(lse, found["L"], part, batch, kv_heads)
+            lse = _joined(lse, L, part, batch, kv_heads)
     for name, each in results.items():
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
     return lse
+
+
+def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any]) -> Any:
+    """Write the results of some heads, and return L if the kernels make it.
+
+    Sums in float32 are given back to PyTorch before other heads need theirs.
+    """
+    others = {name: each for name, each in given.items() if name not in names}
+    found = module.run(*(given[name] for name in names), results=room, **others)
+    for name, each in room.items():
+        if found[name] is not each:  # sums in float32
+            each.copy_(found[name].view(each.shape))
+    return found.get("L")
 
 
 Part = tuple[slice, slice]
@@ -189,14 +211,10 @@ def _joined(whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any
 
 
 def _prepared(
-    way: str,
-    given: dict[str, Any],
-    results: dict[str, Any],
-    pattern: Pattern,
-    scale: float,
-    workspace: int | None,
+    way: str, given: dict[str, Any], results: dict[str, Any], setting: Setting
 ) -> tuple[Choice, Any, tuple[str, ...]]:
     """The kernels for these sizes, their module, and the names of the tensors that it takes."""
+    pattern, scale, workspace = setting
     Q, (batch, kv_heads, n_k, d_v) = given["Q"], given["V"].shape
     dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
     dtype = str(Q.dtype).removeprefix("torch.")
@@ -213,16 +231,14 @@ def _extent(x: Any, shared: int) -> int:
     return int(x.shape[2] * x.stride(2) + shared * x.stride(1))
 
 
-def loaded_for(
-    given: dict[str, Any], results: dict[str, Any], pattern: Pattern, scale: float, workspace: int | None
-) -> Any:
+def loaded_for(given: dict[str, Any], results: dict[str, Any], setting: Setting) -> Any:
     """The function that launches the kernels of a forward pass; None if they keep large tables or run in rounds.
 
     Args:
         given: Q, K and V that kernels can read where they are.
-        results, pattern, scale, workspace: as for `compute`.
+        results, setting: as for `compute`.
     """
-    choice, module, _ = _prepared("forward", given, results, pattern, scale, workspace)
+    choice, module, _ = _prepared("forward", given, results, setting)
     small = choice.forecast.rounds == 1 and choice.bytes <= LEAST_ROOM
     return module.run if small and module.only_launches else None
 

@@ -17,6 +17,9 @@ from pebblesim.gpu.torch.planning import Pattern
 
 Ranges = tuple[Tensor, Tensor]
 
+INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
+"""Types of positions."""
+
 
 class Shown(NamedTuple):
     """The keys that each query may attend to, as the operator takes it.
@@ -33,9 +36,35 @@ class Shown(NamedTuple):
     at_end: bool
 
 
-def pattern_of(shared: int, left: int | None, right: int | None, at_end: bool, n_q: int, n_k: int) -> Pattern:
-    """The pattern of an operator's arguments; where both ends meet, that of the start."""
-    return Pattern(left, right, at_end and n_q != n_k, shared)
+class Asked(NamedTuple):
+    """The arguments of the operators that are no matrices, in their order.
+
+    Attributes:
+        first, end, left, right, at_end: as of `Shown`.
+        scale: factor of the scores.
+        softcap: scores are capped so; 0 if they are not.
+        workspace: bytes that tables may take; None for the limit that is usual.
+    """
+
+    first: Tensor | None
+    end: Tensor | None
+    left: int | None
+    right: int | None
+    at_end: bool
+    scale: float
+    softcap: float
+    workspace: int | None
+
+    @property
+    def shown(self) -> Shown:
+        """The keys that each query may attend to."""
+        return Shown(*self[:5])
+
+    def pattern(self, query: Tensor, key: Tensor) -> Pattern:
+        """The pairs that kernels for (…, heads, n, d) are compiled for; where both ends meet, those from the start."""
+        at_end = self.at_end and query.shape[-2] != key.shape[-2]
+        shared = query.shape[-3] // key.shape[-3]
+        return Pattern(self.left, self.right, at_end, shared, self.first is not None, self.softcap)
 
 
 def seen_keys(n_q: int, n_k: int, pattern: Pattern) -> slice:
@@ -44,24 +73,6 @@ def seen_keys(n_q: int, n_k: int, pattern: Pattern) -> slice:
     low = 0 if pattern.left is None else max(0, shift - pattern.left)
     high = n_k if pattern.right is None else min(n_k, n_q + shift + pattern.right)
     return slice(low, high)
-
-
-def check_seeing(n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool) -> None:
-    """Check that every query sees a key.
-
-    Raises:
-        UsageError: some do not.
-    """
-    if at_end and right is not None and n_q - n_k > right:
-        raise UsageError(
-            f'with align="end" the first {n_q - n_k - right:,} of {n_q:,} queries see none of {n_k:,} keys; give as '
-            "many keys as queries, or more."
-        )
-    if not at_end and left is not None and n_q - n_k > left:
-        raise UsageError(
-            f"with {left:,} keys before each query, the last {n_q - n_k - left:,} of {n_q:,} queries see none of "
-            f"{n_k:,} keys; leave these queries out."
-        )
 
 
 def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool) -> Ranges:
@@ -76,17 +87,22 @@ def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right
     Raises:
         UsageError: it is no such tensor.
     """
-    of_q, of_k = starts if isinstance(starts, tuple | list) else (starts, starts)
-    for each in (of_q, of_k):
-        if not isinstance(each, Tensor) or each.dim() != 1 or each.is_floating_point() or each.shape[0] < 2:
-            raise UsageError(
-                "cu_seqlens takes a tensor of integers, (sequences + 1,), or a pair of them for n_q and n_k."
-            )
+    pair = starts if isinstance(starts, tuple | list) else (starts, starts)
+    if len(pair) != 2 or not all(
+        isinstance(each, Tensor) and each.dim() == 1 and each.dtype in INTEGERS and each.shape[0] > 1 for each in pair
+    ):
+        raise UsageError("cu_seqlens takes a tensor of integers, (sequences + 1,), or a pair of them for n_q and n_k.")
+    of_q, of_k = pair
     if of_q.shape != of_k.shape:
         raise UsageError(
             f"cu_seqlens are for {len(of_q) - 1} sequences of queries and {len(of_k) - 1} of keys; give as many."
         )
     of_q, of_k = of_q.long(), of_k.long()
+    for each, n in ((of_q, n_q), (of_k, n_k)) if of_k is not of_q else ((of_q, min(n_q, n_k)),):
+        promise(
+            (each[0] == 0) & (each.diff() >= 0).all() & (each[-1] <= n),
+            f"cu_seqlens must begin with 0, must not decrease, and may go up to the {n:,} tokens that are here.",
+        )
     at = torch.arange(n_q, device=of_q.device)
     number = (torch.searchsorted(of_q, at, right=True) - 1).clamp(0, len(of_q) - 2)
     first, end, outside = of_k[number], of_k[number + 1], at >= of_q[-1]
@@ -149,11 +165,11 @@ def both(one: Ranges | None, other: Ranges | None) -> Ranges | None:
     return torch.maximum(one[0], other[0]), torch.minimum(one[1], other[1])
 
 
-def check_ranges(ranges: Any, batch: int, n_q: int) -> Ranges:
+def check_ranges(ranges: Any, batch: int, n_q: int, n_k: int) -> Ranges:
     """Key ranges as they are given, checked.
 
     Raises:
-        UsageError: they are no pair of tensors (batch or 1, n_q) of int32, or decrease.
+        UsageError: they are no pair of tensors (batch or 1, n_q) of int32, decrease, or go beyond the keys.
     """
     if (
         not isinstance(ranges, tuple | list)
@@ -162,8 +178,11 @@ def check_ranges(ranges: Any, batch: int, n_q: int) -> Ranges:
         or any(x.shape[0] not in (1, batch) or x.shape[1] != n_q for x in ranges)
     ):
         raise UsageError(f"key_ranges takes (first, end), int32 tensors of shape ({batch}, {n_q}) or (1, {n_q}).")
-    for each in ranges:
-        promise((each.diff(dim=-1) >= 0).all(), "key_ranges decrease from one query to the next; they must not.")
+    both = torch.stack([each.expand(max(x.shape[0] for x in ranges), n_q) for each in ranges])
+    promise(
+        (both.diff(dim=-1) >= 0).all() & (both[..., 0] >= 0).all() & (both[..., -1] <= n_k).all(),
+        f"key_ranges must not decrease from one query to the next, and must be between 0 and the {n_k:,} keys.",
+    )
     return ranges[0], ranges[1]
 
 

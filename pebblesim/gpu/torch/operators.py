@@ -14,10 +14,9 @@ from torch import Tensor
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch import definition
-from pebblesim.gpu.torch.launching import check_triton, compute
+from pebblesim.gpu.torch.launching import Setting, check_triton, compute
 from pebblesim.gpu.torch.layout import empty_like, in_order, numbers_from, numbers_of
-from pebblesim.gpu.torch.masks import arguments_of, pattern_of, seen_keys
-from pebblesim.gpu.torch.planning import Pattern
+from pebblesim.gpu.torch.masks import Asked, arguments_of, seen_keys
 
 MASK = (
     "Tensor? first, Tensor? end, SymInt? left, SymInt? right, bool at_end, float scale, float softcap, int? workspace"
@@ -32,25 +31,13 @@ torch.library.define(
 )
 
 
-def forward_on_gpu(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    first: Tensor | None,
-    end: Tensor | None,
-    left: int | None,
-    right: int | None,
-    at_end: bool,
-    scale: float,
-    softcap: float,
-    workspace: int | None,
-) -> tuple[Tensor, Tensor]:
-    """O and L by kernels; the same arguments as the operator."""
+def forward_on_gpu(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """O and L by kernels; the same arguments as the operator, those of `Asked` behind the matrices."""
     check_triton()
-    pattern, seen, ranges = _pairs(query, key, first, end, left, right, at_end, softcap)
+    setting, seen, ranges = _pairs(query, key, Asked(*rest))
     tensors = {"Q": query, "K": key[:, :, seen], "V": value[:, :, seen], **ranges}
     out = empty_like(query, value.shape[-1])
-    lse = compute("forward", tensors, {"O": out}, pattern, scale, workspace)
+    lse = compute("forward", tensors, {"O": out}, setting)
     return out, numbers_from(lse, query, key.shape[1])
 
 
@@ -62,17 +49,10 @@ def backward_on_gpu(
     value: Tensor,
     out: Tensor,
     lse: Tensor,
-    first: Tensor | None,
-    end: Tensor | None,
-    left: int | None,
-    right: int | None,
-    at_end: bool,
-    scale: float,
-    softcap: float,
-    workspace: int | None,
+    *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value by kernels."""
-    pattern, seen, ranges = _pairs(query, key, first, end, left, right, at_end, softcap)
+    setting, seen, ranges = _pairs(query, key, Asked(*rest))
     tensors = {"Q": query, "K": key[:, :, seen], "V": value[:, :, seen], "dO": grad, "O": out, **ranges}
     tensors["L"] = numbers_of(lse, key.shape[1])
     if grad_lse is not None:
@@ -82,62 +62,34 @@ def backward_on_gpu(
         for each in made[1:]:
             each.zero_()
     results = {"dQ": made[0], "dK": made[1][:, :, seen], "dV": made[2][:, :, seen]}
-    compute("backward", tensors, results, pattern, scale, workspace)
+    compute("backward", tensors, results, setting)
     return made
 
 
-def _pairs(
-    query: Tensor,
-    key: Tensor,
-    first: Tensor | None,
-    end: Tensor | None,
-    left: int | None,
-    right: int | None,
-    at_end: bool,
-    softcap: float,
-) -> tuple[Pattern, slice, dict[str, Tensor]]:
-    """The pattern of the allowed pairs, the keys that some query sees, and the ranges that kernels read."""
-    n_q, n_k = query.shape[2], key.shape[2]
-    pattern = pattern_of(query.shape[1] // key.shape[1], left, right, at_end, n_q, n_k)
-    pattern = pattern._replace(ranged=first is not None, softcap=softcap)
-    return pattern, seen_keys(n_q, n_k, pattern), arguments_of(first, end, n_k)
+def _pairs(query: Tensor, key: Tensor, asked: Asked) -> tuple[Setting, slice, dict[str, Tensor]]:
+    """The setting of the kernels, the keys that some query sees, and the ranges that kernels read."""
+    n_k, pattern = key.shape[2], asked.pattern(query, key)
+    setting = Setting(pattern, asked.scale, asked.workspace)
+    return setting, seen_keys(query.shape[2], n_k, pattern), arguments_of(asked.first, asked.end, n_k)
 
 
-def _forward_by_definition(query: Tensor, key: Tensor, value: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
-    out, lse = definition.forward(query, key, value, *_factors_and_pairs(query, key, *mask))
+def _forward_by_definition(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    out, lse = definition.forward(query, key, value, *_factors_and_pairs(query, key, Asked(*rest)))
     return in_order(out, query), lse
 
 
 def _backward_by_definition(
-    grad: Tensor,
-    grad_lse: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    *mask: Any,
+    grad: Tensor, grad_lse: Tensor | None, query: Tensor, key: Tensor, value: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    pairs = _factors_and_pairs(query, key, *mask)
+    out, lse, *rest = others
+    pairs = _factors_and_pairs(query, key, Asked(*rest))
     made = definition.backward(grad, grad_lse, query, key, value, out, lse, *pairs)
     return in_order(made[0], query), in_order(made[1], key), in_order(made[2], value)
 
 
-def _factors_and_pairs(
-    query: Tensor,
-    key: Tensor,
-    first: Tensor | None,
-    end: Tensor | None,
-    left: int | None,
-    right: int | None,
-    at_end: bool,
-    scale: float,
-    softcap: float,
-    workspace: int | None,
-) -> tuple[float, float, Tensor | None]:
+def _factors_and_pairs(query: Tensor, key: Tensor, asked: Asked) -> tuple[float, float, Tensor | None]:
     """The scale, the cap, and the allowed pairs, as the definition takes them."""
-    n_q, n_k = query.shape[2], key.shape[2]
-    return scale, softcap, definition.allowed(n_q, n_k, left, right, at_end, first, end, query.device)
+    return asked.scale, asked.softcap, definition.allowed(query, key, asked.shown)
 
 
 torch.library.impl(FORWARD, "CUDA", forward_on_gpu)
@@ -154,14 +106,7 @@ def _fake(query: Tensor, key: Tensor, value: Tensor, *mask: Any) -> tuple[Tensor
 
 @torch.library.register_fake(BACKWARD)
 def _fake_backward(
-    grad: Tensor,
-    grad_lse: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    *mask: Any,
+    grad: Tensor, grad_lse: Tensor | None, query: Tensor, key: Tensor, value: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(empty_like(each, each.shape[-1]) for each in (query, key, value))
 

@@ -7,6 +7,9 @@ the processes move its words and no others. Start them with a launcher such as t
 
 from __future__ import annotations
 
+from pebblesim.gpu.torch import pytorch as _pytorch  # noqa: F401
+
+# isort: split
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache

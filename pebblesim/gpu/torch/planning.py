@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import listed
+from pebblesim.core.sizes import listed, whole
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
 from pebblesim.gpu.emit.key_ranges import KeyRanges
@@ -15,6 +15,7 @@ from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.tiles import PROBLEM, Tiling
+from pebblesim.gpu.torch.sizes import check_heads, check_seeing, check_workspace, too_wide, word_of
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
@@ -98,6 +99,7 @@ class KernelPlan:
         heads: number of heads, computed all at once or in several rounds.
         pattern: the pairs that are allowed.
         card: the card whose rates are used in the forecasts.
+        scaled: whether these are scaled ones of another card: they compare kernels, and say nothing about times.
         workspace: bytes that tables may take.
         forward, backward: forecasts of all kernels that fit; the first one is used.
         tables: bytes of the tables of each pass.
@@ -108,6 +110,7 @@ class KernelPlan:
     heads: int
     pattern: Pattern
     card: str
+    scaled: bool
     workspace: int
     forward: tuple[Forecast, ...]
     backward: tuple[Forecast, ...]
@@ -115,22 +118,29 @@ class KernelPlan:
     unlimited: tuple[Forecast, Forecast]
 
     def __str__(self) -> str:
-        band = self.pattern.band
-        lines = [f"{listed(self.dims)}, {self.heads:,} heads{f', {band.name}' if band else ''}, rates of {self.card}"]
+        band, rates = self.pattern.band, f"rates of {self.card}"
+        if self.scaled:
+            rates = f"{cards.SCALED} to {self.card}: so kernels are compared, and times are not known"
+        lines = [f"{listed(self.dims)}, {self.heads:,} heads{f', {band.name}' if band else ''}, {rates}"]
         passes = zip(PROBLEM, (self.forward, self.backward), self.tables, self.unlimited, strict=True)
         for way, ranked, taken, free in passes:
             best = ranked[0]
-            line = f"{way}: {best.tiling}: {best.seconds * 1e3:.3g} ms, limited by {best.binds}"
+            line = f"{way}: {best.tiling}{self._time(best, ': ')}, limited by {best.binds}"
             other = next((each for each in ranked if each.tiling.schedule != best.tiling.schedule), None)
             if other is not None:
-                line += f"; {other.tiling.schedule} would take {other.seconds * 1e3:.3g} ms, limited by {other.binds}"
+                time = self._time(other, " ") or f" {other.seconds / best.seconds:.2f} times as long"
+                line += f"; {other.tiling.schedule} would take{time}, limited by {other.binds}"
             lines.append(line)
             if taken or best.seconds > free.seconds:
                 lines.append(f"  tables: {taken / 2**20:,.0f} MiB, and they may take {self.workspace / 2**20:,.0f} MiB")
             if best.seconds > free.seconds:
                 cost = best.seconds / free.seconds - 1
-                lines[-1] += f"; without this limit {free.seconds * 1e3:.3g} ms, so it costs {cost:.0%}"
+                lines[-1] += f"; without this limit{self._time(free, ' ') or ' less time'}, so it costs {cost:.0%}"
         return "\n".join(lines)
+
+    def _time(self, kernel: Forecast, before: str) -> str:
+        """The time of a kernel as text; empty where it is not known."""
+        return "" if self.scaled else f"{before}{kernel.seconds * 1e3:.3g} ms"
 
 
 def plan(
@@ -155,10 +165,11 @@ def plan(
         n_k, d_v: tokens of keys, and words in a row of values; as many as n and d if None.
         dtype: "bfloat16" or "float16".
         causal, window, align, workspace: as `is_causal` and others of `attention`.
-        card: the card whose rates are used, by its name.
+        card: the card whose rates are used, by its name; where they were not measured, those of an H200 are scaled, by
+            which kernels can be compared, and no times are printed.
 
     Raises:
-        UsageError: no kernel fits.
+        UsageError: a size or an option is none that `attention` takes, or no kernel fits.
 
     >>> print(plan(16384, 512, 2))  # doctest: +ELLIPSIS
     n_q = 16,384, n_k = 16,384, d_k = 512, d_v = 512, 2 heads, rates of NVIDIA H200 SXM 141GB
@@ -167,10 +178,16 @@ def plan(
     backward: small-cache-backward-blocked a=128, b=256, c=64, 8 warps, 4 stages: ...
       tables: 1,024 MiB, and they may take 1,024 MiB
     """
-    widths = {"d_k": max(d, LEAST_SIDE), "d_v": max(d if d_v is None else d_v, LEAST_SIDE)}
-    dims = {"n_q": n, "n_k": n if n_k is None else n_k, **widths}
-    pattern = limits(window, causal, align, 1)
-    key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.card(card)
+    sizes = {"n": n, "d": d, "heads": heads, "n_k": n if n_k is None else n_k, "d_v": d if d_v is None else d_v}
+    n, d, heads, n_k, d_v = (whole(name, size) for name, size in sizes.items())
+    if sentence := too_wide(d, d_v):
+        raise UsageError(sentence)
+    check_heads(heads)
+    check_workspace(workspace)
+    dtype, pattern = word_of(dtype), limits(window, causal, align, 1)
+    check_seeing(n, n_k, pattern.left, pattern.right, pattern.at_end)
+    dims = {"n_q": n, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
+    key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(cards.card(card))
     ranked, tables, unlimited = [], [], []
     for way in PROBLEM:
         best = chosen(way, key, heads, dtype, pattern, room, rates)
@@ -185,6 +202,7 @@ def plan(
         heads,
         pattern,
         rates.name,
+        rates.scaled,
         room,
         ranked[0],
         ranked[1],
@@ -255,7 +273,11 @@ def _first(
         return Choice(made[0], divided(program, sizes), taken)
     if pattern.softcap:
         raise UsageError("no kernel caps scores with these head dimensions; give 256 or less, or no softcap.")
-    raise UsageError("no kernel is for these lengths and this card; give other head dimensions or a larger workspace.")
+    widths = f"{dict(dims)['d_k']:,} and {dict(dims)['d_v']:,}"
+    raise UsageError(
+        f"no kernel for head dimensions {widths} fits into the shared memory of {card.name}; PyTorch computes it: "
+        "torch.nn.functional.scaled_dot_product_attention."
+    )
 
 
 _FOUND: dict[tuple[Hashable, ...], tuple[Forecast, ...]] = {}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pebblesim.gpu.torch import pytorch as _pytorch  # noqa: F401
+
+# isort: split
 from math import log
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch import checks, masks, operators as _operators, quick  # noqa: F401
 from pebblesim.gpu.torch.fallback import by_pytorch
 from pebblesim.gpu.torch.planning import Pattern, limits
+from pebblesim.gpu.torch.sizes import check_seeing
 
 
 def attention(
@@ -82,23 +87,27 @@ def attention(
         if (launch := quick.known(sizes)) is not None and (quickly := launch(query, key, value)) is not None:
             return quickly
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
-    query, key, value = _cast((query, key, value), compute_dtype)
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
+    query, key, value = _cast((query, key, value), compute_dtype)
     checks.check_tensors(query, key, value, enable_gqa)
+    masks_of = {"cu_seqlens": cu_seqlens, "key_padding": key_padding, "key_ranges": key_ranges}
+    checks.check_masks(query, attn_mask=attn_mask, **masks_of)
     pattern = limits(window, is_causal, align, 1)
-    shown = _shown(query, key, pattern, cu_seqlens, key_padding, key_ranges)
+    shown = _shown(query, key, pattern, **masks_of)
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     try:
         checks.check_supported(query, value, attn_mask, dropout_p, softcap)
     except checks.Unsupported as reason:
-        if fallback is None or return_lse or softcap:
+        if fallback is None:
             raise
+        if return_lse or softcap:
+            raise UsageError(f"PyTorch's attention has no return_lse and no softcap, and {reason}") from None
         out = by_pytorch(reason, query, key, value, attn_mask, dropout_p, scale, shown)
         return out if kind is None else out.to(kind)
     four = (each.reshape(-1, *each.shape[-3:]) for each in (query, key, value))
-    factors = scale, float(softcap or 0.0)
-    out, lse = torch.ops.pebblesim.attention(*four, *shown, *factors, workspace)
-    quick.keep(sizes, query, key, value, shown, *factors, workspace)
+    asked = masks.Asked(*shown, scale, float(softcap or 0.0), workspace)
+    out, lse = torch.ops.pebblesim.attention(*four, *asked)
+    quick.keep(sizes, query, key, value, asked)
     out = out.reshape(*query.shape[:-1], value.shape[-1])
     out = out if kind is None else out.to(kind)
     return (out, lse.reshape(query.shape[:-1]) * log(2)) if return_lse else out
@@ -109,7 +118,7 @@ def _cast(tensors: tuple[Tensor, ...], compute_dtype: torch.dtype | None) -> tup
     if not all(isinstance(each, Tensor) for each in tensors):
         return tensors
     where = tensors[0].device.type
-    if compute_dtype is None and torch.is_autocast_enabled(where):
+    if compute_dtype is None and where in ("cuda", "cpu") and torch.is_autocast_enabled(where):
         compute_dtype = torch.get_autocast_dtype(where)
     if compute_dtype is None:
         return tensors
@@ -130,9 +139,9 @@ def _shown(
     if key_padding is not None:
         ranges = masks.both(ranges, masks.ranges_of_padding(key_padding, batch, n_q, n_k))
     if key_ranges is not None:
-        ranges = masks.both(ranges, masks.check_ranges(key_ranges, batch, n_q))
+        ranges = masks.both(ranges, masks.check_ranges(key_ranges, batch, n_q, n_k))
     if ranges is None:
-        masks.check_seeing(n_q, n_k, left, right, at_end)
+        check_seeing(n_q, n_k, left, right, at_end)
         return masks.Shown(None, None, left, right, at_end)
     first, end = (each.expand(batch, n_q) for each in ranges)
     return masks.Shown(first, end, None, None, False)

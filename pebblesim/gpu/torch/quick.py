@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pebblesim.gpu.torch.launching import RECORDER, launch, loaded_for
+from pebblesim.gpu.torch.launching import RECORDER, Setting, launch, loaded_for
 from pebblesim.gpu.torch.layout import BYTES, empty_like, fits
-from pebblesim.gpu.torch.masks import Shown, pattern_of, seen_keys
+from pebblesim.gpu.torch.masks import Asked, seen_keys
 
 MOST = 4096
 """Calls that are kept."""
@@ -50,39 +50,30 @@ def kept(query: Any, key: Any, value: Any, rest: tuple[Hashable, ...]) -> tuple[
 
 def known(sizes: tuple[Hashable, ...] | None) -> Replay | None:
     """The launch of a call that was made before; None if there was none, or if it is not kept."""
-    return None if sizes is None else _KEPT.get(sizes)
+    try:
+        return None if sizes is None else _KEPT.get(sizes)
+    except TypeError:  # an option that has no hash is none that attention takes
+        return None
 
 
-def keep(
-    sizes: tuple[Hashable, ...] | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    shown: Shown,
-    scale: float,
-    softcap: float,
-    workspace: int | None,
-) -> None:
+def keep(sizes: tuple[Hashable, ...] | None, query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None:
     """Keep a call that has just been made, if all its heads are computed at once from tensors where they are.
 
     Args:
         sizes: from `kept`.
-        query, key, value, shown, scale, softcap, workspace: as of the operator, with any dimensions of batches.
+        query, key, value, asked: as of the operator, with any dimensions of batches.
     """
     if sizes is None or sizes in _KEPT or len(_KEPT) >= MOST or torch.cuda.is_current_stream_capturing():
         return
     if len({each.data_ptr() for each in (query, key, value)}) < 3:
         return  # which of them a launch took could not be told
-    _KEPT[sizes] = _launch(query, key, value, shown, scale, softcap, workspace)
+    _KEPT[sizes] = _launch(query, key, value, asked)
 
 
-def _launch(
-    query: Tensor, key: Tensor, value: Tensor, shown: Shown, scale: float, softcap: float, workspace: int | None
-) -> Replay | None:
+def _launch(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> Replay | None:
     """A function that launches the kernels of these sizes, or None."""
-    n_q, n_k, shared = query.shape[-2], key.shape[-2], query.shape[-3] // key.shape[-3]
-    pattern = pattern_of(shared, shown.left, shown.right, shown.at_end, n_q, n_k)._replace(softcap=softcap)
-    if shown.first is not None or seen_keys(n_q, n_k, pattern) != slice(0, n_k):
+    n_k, pattern = key.shape[-2], asked.pattern(query, key)
+    if pattern.ranged or seen_keys(query.shape[-2], n_k, pattern) != slice(0, n_k):
         return None
     inputs = (query, key, value)
     Q, K, V = (each.reshape(-1, *each.shape[-3:]) for each in inputs)
@@ -91,7 +82,7 @@ def _launch(
     there = all(a.data_ptr() == b.data_ptr() for a, b in zip((Q, K, V, O), (*inputs, out), strict=True))
     if not there or not all(map(fits, (Q, K, V, O))):
         return None
-    run = loaded_for({"Q": Q, "K": K, "V": V}, {"O": O}, pattern, scale, workspace)
+    run = loaded_for({"Q": Q, "K": K, "V": V}, {"O": O}, Setting(pattern, asked.scale, asked.workspace))
     if run is None:
         return None
     recorded: list[Any] = []

@@ -1,0 +1,110 @@
+"""Attention as an operator of PyTorch: opcheck, torch.compile, CUDA graphs, streams, autocast, a second process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import Any
+
+
+def example(torch: Any, n: int = 256, d: int = 512, heads: int = 4, kv_heads: int = 2, batch: int = 1) -> list[Any]:
+    shape = (batch, heads, n, d), (batch, kv_heads, n, d), (batch, kv_heads, n, d)
+    return [torch.randn(each, device="cuda", dtype=torch.bfloat16, requires_grad=True) for each in shape]
+
+
+def opcheck(asked: Any) -> Iterator[dict[str, Any]]:
+    import torch
+
+    import pebblesim.gpu.torch.public  # noqa: F401
+
+    x = example(torch)
+    arguments = (*x, None, None, 100, 0, True, 0.05, 0.0, None)
+    yield {"forward": torch.library.opcheck(torch.ops.pebblesim.attention, arguments)}
+    out, lse = (each.detach() for each in torch.ops.pebblesim.attention(*arguments))
+    for grad_lse in (None, torch.randn_like(lse)):
+        backward = (torch.randn_like(out), grad_lse, *(each.detach() for each in x), out, lse, *arguments[3:])
+        yield {"backward": torch.library.opcheck(torch.ops.pebblesim.attention_backward, backward)}
+
+
+def compiled(asked: Any) -> Iterator[dict[str, Any]]:
+    import torch
+
+    from pebblesim.gpu.torch import attention
+
+    call = partial(attention, is_causal=True, enable_gqa=True)
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        made = torch.compile(lambda *x: call(*x).square(), fullgraph=True, dynamic=dynamic)
+        for n in (256, 300, 512) if dynamic else (256,):
+            x = example(torch, n)
+            a, b = (torch.autograd.grad(f.sum(), x) for f in (made(*x), call(*x).square()))
+            same = all(torch.allclose(p.float(), q.float(), atol=0.02, rtol=0.02) for p, q in zip(a, b, strict=True))
+            yield {"dynamic": dynamic, "n": n, "same": same}
+    x = example(torch)
+    with torch.no_grad():
+        call(*x)
+    graph, outputs = torch.cuda.CUDAGraph(), []
+    with torch.no_grad(), torch.cuda.graph(graph):
+        outputs.append(call(*x))
+    with torch.no_grad():
+        for each in x:
+            each.normal_()
+        graph.replay()
+        yield {"cuda_graph": bool((outputs[0] == call(*x)).all())}
+    stream, x = torch.cuda.Stream(), example(torch, 2048)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        there = call(*x)
+    stream.synchronize()
+    yield {"stream": bool((there == call(*x)).all())}
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        y = [each.detach().float().requires_grad_() for each in x]
+        out = call(*y)
+    yield {"autocast": [str(out.dtype), *(str(each.dtype) for each in torch.autograd.grad(out.float().sum(), y))]}
+    q, k, v = (each.detach() for each in x)
+    q[0, 1, 5, 3] = torch.nan
+    rows = call(q, k, v).isfinite().all(-1)
+    yield {"not_a_number": {"rows": int((~rows).sum()), "the_one": not bool(rows[0, 1, 5])}}
+
+
+def again(asked: Any) -> Iterator[dict[str, Any]]:
+    """Kernels that two processes compile one after the other, with an empty cache before the first of them."""
+    with TemporaryDirectory() as folder:
+        for process in (1, 2):
+            ran = subprocess.run(
+                [sys.executable, "-c", ONE_PROCESS],
+                env=os.environ | {"TRITON_CACHE_DIR": folder},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if ran.returncode:
+                raise RuntimeError(ran.stderr[-400:])
+            yield {"process": process, **json.loads(ran.stdout)}
+
+
+ONE_PROCESS = """
+import json, time
+import torch, triton
+from pebblesim.gpu.torch import attention
+found = []
+triton.knobs.compilation.listener = lambda cache_hit, **others: found.append(cache_hit)
+torch.zeros(1, device="cuda")
+start = time.perf_counter()
+for n, d, options in ((4096, 512, {}), (1000, 256, {"window": (1023, 0)}), (1, 128, {"align": "end"})):
+    q, k, v = (
+        torch.randn(1, heads, m, d, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        for heads, m in ((8, n), (4, max(n, 4096)), (4, max(n, 4096)))
+    )
+    k, v = (x if n == 1 else x[:, :, :n] for x in (k, v))
+    out = attention(q, k, v, is_causal=True, enable_gqa=True, **options)
+    torch.autograd.grad(out, (q, k, v), out.detach())
+torch.cuda.synchronize()
+seconds = time.perf_counter() - start
+print(json.dumps({"kernels": len(found), "compiled": found.count(False), "seconds": seconds}))
+"""

@@ -1,0 +1,54 @@
+"""Options and checks that the commands of `pebblesim gpu` share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import dtype_of
+
+if TYPE_CHECKING:
+    from pebblesim.gpu.cases import Case
+
+Workers = Annotated[
+    int,
+    typer.Option(
+        "--workers",
+        "-P",
+        min=1,
+        help="Thread blocks among which a loop with running sums is divided; 1 in the paper.",
+        metavar="P",
+    ),
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", help="Threads in a thread block; by default chosen by its words.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="File of results, .jsonl; a run adds to it, and skips what is in it."),
+]
+
+
+def check_float32(dtype: str | None) -> None:
+    """Refuse a data type that the kernels do not support."""
+    if dtype is not None and dtype_of(dtype) != "float32":
+        raise UsageError(
+            f"--dtype {dtype} was given; these kernels use float32 only; give float32 or leave --dtype out."
+        )
+
+
+def case_of(
+    schedule: str,
+    dims: Mapping[str, int],
+    words: int,
+    rule: str | Mapping[str, int],
+    workers: int,
+    threads: int | None,
+) -> Case:
+    from pebblesim.gpu.cases import case
+
+    return case(schedule, M=words, blocks=rule, workers=workers, threads=threads, **dims)

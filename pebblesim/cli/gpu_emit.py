@@ -1,0 +1,205 @@
+"""`pebblesim gpu emit`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pebblesim.cli.completion import BANDS, one_of
+from pebblesim.cli.gpu_cases import Threads, Workers, case_of, check_float32
+from pebblesim.cli.options import AsJson, BlockChoice, Cache, HeadChoice, ScheduleName, Sizes, command, family
+from pebblesim.cli.printing import print_json, say
+from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.files import whole_file
+from pebblesim.core.sizes import dtype_of
+
+if TYPE_CHECKING:
+    from pebblesim.counting.count import Counted
+    from pebblesim.gpu.emit.triton import Source
+    from pebblesim.language.masks import Mask
+    from pebblesim.language.program import Program
+
+app = family()
+
+
+@command(app, example="pebblesim gpu emit large-cache -n 4096 -d 64 -M 16384 -P 16 -o kernels.cu")
+def emit(
+    schedule: ScheduleName,
+    *,
+    sizes: Sizes,
+    cache: Cache,
+    blocks: BlockChoice,
+    heads: HeadChoice,
+    target: Annotated[
+        str, typer.Option("--target", help="cuda (float32), triton (matrix units) or gluon (matrix units of Hopper).")
+    ] = "cuda",
+    mask: Annotated[
+        str | None,
+        typer.Option(
+            "--mask",
+            help="For triton: causal, window:W or band:W; for gluon: causal.",
+            metavar="MASK",
+            autocompletion=one_of(lambda: BANDS),
+        ),
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            "--scale",
+            help="For triton, gluon: factor of the scores, a number or 1/sqrt(d_k); by default 1.",
+            metavar="X",
+        ),
+    ] = None,
+    warps: Annotated[int, typer.Option("--warps", min=1, help="For triton: warps in a thread block.", metavar="W")] = 8,
+    stages: Annotated[
+        int | None,
+        typer.Option(
+            "--stages",
+            min=1,
+            help="For triton: stages of the pipeline that reads ahead, by default 3; for gluon: slots of a ring.",
+            metavar="S",
+        ),
+    ] = None,
+    persistent: Annotated[
+        bool,
+        typer.Option("--persistent", help="For gluon: as many blocks as multiprocessors, each with several tiles."),
+    ] = False,
+    workers: Workers = 1,
+    threads: Threads = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the source to.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print or write the source of a schedule's kernels; --json adds the launches and the words they move."""
+    from pebblesim.launches.sectors import moved
+
+    if target in ("triton", "gluon"):
+        asked = _asked(schedule, sizes, cache, blocks, mask, heads, scale)
+        if target == "triton":
+            source, counted = _triton(asked, warps, stages or 3)
+        elif heads.kv_heads is not None:
+            raise UsageError("Gluon kernels are for heads of their own keys and values; leave --kv-heads out.")
+        else:
+            source, counted = _gluon(asked, stages, persistent)
+        _give(source, counted, asked.dtype, output, as_json)
+        return
+    if target != "cuda":
+        raise UnknownName("target", target, ("cuda", "triton", "gluon"))
+    if mask is not None:
+        raise UsageError("CUDA kernels do not support masks; use --target triton, or leave --mask out.")
+    if scale is not None:
+        raise UsageError(
+            "CUDA kernels compute scores as the paper does; use --target triton, or multiply the queries by the scale."
+        )
+    if heads.kv_heads is not None:
+        raise UsageError("CUDA kernels are for one head; use --target triton, or leave --kv-heads out.")
+    check_float32(cache.dtype)
+    made = case_of(schedule, sizes.dims, cache.words, blocks.rule, workers, threads)
+    if output is not None:
+        with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
+            unfinished.write_text(made.text, encoding="utf-8")
+    if as_json:
+        launches = []
+        for kernel in made.source.kernels:
+            exact = moved(kernel.launch, made.sizes, made.workers)
+            launches.append(
+                {
+                    "name": kernel.launch.name,
+                    "kernel": kernel.name,
+                    "blocks": kernel.blocks(made.sizes),
+                    "shared_words": kernel.shared_words(made.sizes),
+                    "arrays": list(kernel.tensors),
+                    **vars(exact),
+                }
+            )
+        print_json({**made.to_dict(), "shared_words": made.shared_words, "launches": launches})
+    elif output is None:
+        print(made.text)
+    else:
+        say(f"written   {output}: {len(made.source.kernels)} kernels, {made.shared_words:,} words of shared memory")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The kernels that were asked for; heads that share keys and values are one, with the rows of all (`Heads`)."""
+
+    schedule: str
+    dims: Mapping[str, int]
+    M: int
+    dtype: str
+    rule: str | Mapping[str, int]
+    mask: Mask | None
+    scale: str | None
+
+    def program(self, dims: Mapping[str, int]) -> tuple[Program, float | None]:
+        """The program for these sizes, and the factor of its scores."""
+        from pebblesim.language.registry import get
+
+        algorithm = get(self.schedule).in_dims(dims)
+        factor = None if self.scale is None else algorithm.problem.factor(self.scale, dims)
+        return algorithm.under(self.mask), factor
+
+
+def _asked(
+    schedule: str,
+    sizes: Sizes,
+    cache: Cache,
+    blocks: BlockChoice,
+    mask: str | None,
+    heads: HeadChoice,
+    scale: str | None,
+) -> _Asked:
+    from pebblesim.counting.heads import Heads
+    from pebblesim.language import masks
+    from pebblesim.language.registry import get
+
+    dims, band = sizes.dims, masks.of(mask)
+    if heads.kv_heads is not None:
+        dims, (band,), _ = Heads(**heads.arguments).cases(get(schedule).problem, dims, band)
+    return _Asked(schedule, dims, cache.words, dtype_of(cache.dtype or "bfloat16"), blocks.rule, band, scale)
+
+
+def _triton(asked: _Asked, warps: int, stages: int) -> tuple[Source, Counted]:
+    from pebblesim.gpu.emit.triton import triton
+    from pebblesim.gpu.tiles import in_powers_of_two
+
+    arguments: dict[str, Any] = {"M": asked.M, "mask": asked.mask, **asked.dims}
+    counted = in_powers_of_two(asked.schedule, blocks=asked.rule, **arguments)
+    program, factor = asked.program(counted.dims)
+    sizes = {**counted.dims, **counted.blocks}
+    return triton(program, sizes, asked.dtype, asked.mask, scale=factor, warps=warps, stages=stages), counted
+
+
+def _gluon(asked: _Asked, stages: int | None, persistent: bool) -> tuple[Source, Counted]:
+    from pebblesim.counting.count import count
+    from pebblesim.gpu.emit.gluon import gluon
+    from pebblesim.gpu.emit.gluon_tiles import tiles_of
+
+    rule = asked.rule
+    apart: Mapping[str, int] = {}
+    arguments: dict[str, Any] = {"M": asked.M, "mask": asked.mask, **asked.dims}
+    if isinstance(rule, str):
+        tiles = tiles_of(asked.schedule, asked.dims)
+        rule, stages, apart = tiles.blocks, stages or tiles.stages, {} if stages else tiles.apart
+    counted = count(asked.schedule, blocks=rule, **arguments)
+    program, factor = asked.program(counted.dims)
+    sizes = {**counted.dims, **counted.blocks}
+    ring: dict[str, Any] = {"stages": stages or 2, "apart": apart, "persistent": persistent}
+    return gluon(program, sizes, asked.dtype, asked.mask, scale=factor, **ring), counted
+
+
+def _give(source: Source, counted: Counted, dtype: str, output: Path | None, as_json: bool) -> None:
+    if output is not None:
+        with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
+            unfinished.write_text(source.text, encoding="utf-8")
+    if as_json:
+        kernels = [{"name": k.name, "programs": k.programs, "arrays": list(k.tensors)} for k in source.kernels]
+        head = {"schedule": counted.schedule, **counted.dims, "dtype": dtype, "blocks": dict(counted.blocks)}
+        print_json({**head, "reads": counted.reads, "writes": counted.writes, "kernels": kernels})
+    elif output is None:
+        print(source.text)
+    else:
+        say(f"written   {output}: {len(source.kernels)} kernels, {counted.io:,} words moved for each head")

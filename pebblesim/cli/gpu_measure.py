@@ -1,0 +1,180 @@
+"""`pebblesim gpu measure` and `pebblesim gpu crossover`.
+
+Exit codes: 0: as predicted. 1: measured, but not as predicted. 2: nothing was measured.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pebblesim.cli.completion import one_of, schedules
+from pebblesim.cli.gpu_cases import Output, Threads, Workers, case_of, check_float32
+from pebblesim.cli.options import AsJson, BlockChoice, D, Dtype, N, Sizes, command, family
+from pebblesim.cli.printing import print_json, print_table, say
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import listed, parse_size, parse_words, separated
+
+app = family()
+
+
+@command(app, example="pebblesim gpu measure small-cache -n 4096 -d 64 -M 16384 -o results.jsonl")
+def measure(
+    schedule: Annotated[
+        str | None, typer.Argument(help="Name of a schedule, e.g. small-cache.", autocompletion=one_of(schedules))
+    ] = None,
+    *,
+    sizes: Sizes,
+    m: Annotated[
+        str | None, typer.Option("-M", help="Cache: words, or bytes such as 192KiB with --dtype.", metavar="WORDS")
+    ] = None,
+    dtype: Dtype = None,
+    blocks: BlockChoice,
+    workers: Workers = 1,
+    threads: Threads = None,
+    output: Output = None,
+    command: Annotated[
+        str | None,
+        typer.Option("--command", help="Measure a program instead of a schedule, kernel by kernel: './a.out 512'."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a schedule's kernels on this GPU, and compare measured with predicted traffic."""
+    from pebblesim.gpu import measure as harness
+
+    if (command is None) == (schedule is None):
+        raise UsageError("measure needs a schedule with its sizes, or --command with a program of your own.")
+    if command is not None:
+        kernels = harness.kernels_of(shlex.split(command))
+        if as_json:
+            print_json({"command": command, "kernels": kernels})
+        else:
+            _print_kernels(kernels)
+        return
+    if m is None or schedule is None:
+        raise UsageError("measure needs -M, the words of shared memory that a block may use.")
+    check_float32(dtype)
+    made = case_of(schedule, sizes.dims, parse_words(m, dtype), blocks.rule, workers, threads)
+    (row,) = harness.measure([made], output)
+    if as_json:
+        print_json(row)
+    else:
+        _print_row(row)
+    raise typer.Exit(0 if _as_predicted(row) else 1)
+
+
+@command(app, example="pebblesim gpu crossover -n 512 -d 64 --at 1024,2048,4096,8192")
+def crossover(
+    schedules: Annotated[
+        list[str] | None,
+        typer.Argument(help="Two schedules; small-cache and flash by default.", autocompletion=one_of(schedules)),
+    ] = None,
+    n: N = None,
+    d: D = None,
+    at: Annotated[str, typer.Option("--at", help="Values of M in words, separated by commas.", metavar="M,M,…")] = ...,  # type: ignore[assignment]
+    workers: Workers = 1,
+    output: Output = None,
+    picture: Annotated[Path | None, typer.Option("--picture", help="Draw the curves: .png, .svg or .pdf.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure two schedules over M: the predicted and measured M at which their traffic crosses, and their times."""
+    from pebblesim.gpu import measure as harness
+    from pebblesim.gpu.crossings import points, summary
+    from pebblesim.views.plots.style import check, save
+
+    if picture is not None:
+        check(picture)
+
+    names = tuple(schedules or ("small-cache", "flash"))
+    if len(names) != 2:
+        raise UsageError(f"crossover needs two schedules, but got {len(names)}.")
+    dims, sizes = Sizes(n, d).dims, sorted({parse_size("M", text) for text in separated("M", at)})
+    cases = [case_of(name, dims, words, "fit", workers, None) for words in sizes for name in names]
+    rows = harness.measure(cases, output)
+    measured = points(rows, names)
+    if picture is not None:
+        from pebblesim.views.plots.measured import crossing as draw
+
+        title = f"{listed(dims)}, {rows[0]['gpu']['device']}"
+        save(lambda empty: draw(measured, names, empty, title), picture, size=(7, 8))
+    result = summary(measured, names)
+    if as_json:
+        print_json({"n": n, "d": d, "schedules": list(names), "points": measured, **result})
+        return
+    table = [
+        (
+            f"{p['M']:,}",
+            *(f"{p[name]['predicted']:,}" for name in names),
+            *(f"{p[name]['measured']:,}" for name in names),
+            *(f"{p[name]['seconds'] * 1e3:,.3f}" for name in names),
+        )
+        for p in measured
+    ]
+    columns = ["M", *(f"{name} predicted" for name in names), *(f"{name} measured" for name in names)]
+    print_table("words moved, and ms", (*columns, *(f"{name} ms" for name in names)), table)
+    for kind, between in result["crossings"].items():
+        crossed = ", ".join(f"between M = {a:,} and {b:,}" for a, b in between)
+        say(f"{kind}: {crossed or 'no crossing'}")
+
+
+def _as_predicted(row: Mapping[str, Any]) -> bool:
+    """Whether the measured traffic of the SMs equals the predicted traffic, to the byte."""
+    from pebblesim.gpu.measure import error_of
+
+    return error_of(row, "sm_read") == error_of(row, "sm_written") == 0
+
+
+LABELS = {
+    "words_read": "words read",
+    "words_written": "words written",
+    "sm_read": "SM reads, bytes",
+    "sm_written": "SM writes, bytes",
+    "hbm_read": "HBM reads, bytes",
+    "hbm_written": "HBM writes, bytes",
+}
+
+
+def _print_row(row: Mapping[str, Any]) -> None:
+    from pebblesim.gpu.measure import QUANTITIES, error_of
+
+    sizes = listed({**row["dims"], "M": row["M"], **row["blocks"]})
+    total = row["total"]
+    lines = [
+        (LABELS[q], _number(total["predicted"][q]), _number(total["measured"][q]), _error(error_of(row, q), total, q))
+        for q in QUANTITIES
+    ]
+    title = f"{row['schedule']}: {sizes}; {row['workers']} workers, {row['threads']} threads, on {row['gpu']['device']}"
+    print_table(title, ("", "predicted", "measured", "error"), lines)
+    for launch in row["launches"]:
+        wrong = [LABELS[q] for q in QUANTITIES[:4] if error_of(launch, q)]
+        note = f"  NOT AS PREDICTED: {', '.join(wrong)}" if wrong else ""
+        say(f"  {launch['name']:<24} {launch['seconds'] * 1e3:10.3f} ms{note}")
+    roof = row["roofline"]
+    print(f"time {row['seconds'] * 1e3:.3f} ms, {100 * roof['fraction']:.1f} % of the roofline; ", end="")
+    print(f"SMs {roof['sm_bandwidth'] / 1e9:,.1f} GB/s; ", end="")
+    print(f"HBM {roof['hbm_bandwidth'] / 1e9:,.1f} of {roof['hbm_roof'] / 1e9:,.0f} GB/s; ", end="")
+    say(f"{roof['flops'] / 1e9:,.0f} of {roof['flops_roof'] / 1e9:,.0f} GFLOP/s")
+    checks = ", ".join(f"{name} {check['error']:.1e}" for name, check in row["checks"].items())
+    say(f"error against the float64 reference: {checks}; {row['shared_words']:,} words of shared memory")
+
+
+def _print_kernels(kernels: Sequence[Mapping[str, Any]]) -> None:
+    for kernel in kernels:
+        say(f"{kernel['kernel'][:100]}: {kernel['launches']} launches, {kernel['seconds'] * 1e3:.3f} ms")
+        for quantity, label in LABELS.items():
+            say(f"  {label:<18} {_number(kernel[quantity])}")
+
+
+def _number(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
+def _error(error: int | None, total: Mapping[str, Any], quantity: str) -> str:
+    if error is None:
+        return ""
+    measured = total["measured"][quantity]
+    return "0" if error == 0 else f"{error:+,} ({100 * error / measured:+.2f} %)" if measured else f"{error:+,}"

@@ -1,0 +1,87 @@
+"""Sizes that attention takes, and sentences about others: without PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import dtype_of
+
+LARGEST = 1024
+"""Largest head dimension."""
+
+MOST_CAPPED = 256
+"""Largest head dimension with softcap: kernels for larger ones have no scores where they compute the gradients."""
+
+MOST_HEADS = 65535
+"""Largest number of heads of all sequences together: a launch can have this number of rows of thread blocks."""
+
+WORDS = ("bfloat16", "float16")
+"""Types of the words that kernels take."""
+
+
+def too_wide(d_k: int, d_v: int, softcap: float | None = None) -> str | None:
+    """A sentence where no kernel is for these head dimensions, else None."""
+    widest = max(d_k, d_v)
+    if widest > LARGEST:
+        return (
+            f"there is a head dimension of {widest:,}, and kernels are for {LARGEST:,} at most; PyTorch computes it "
+            'with fallback="sdpa".'
+        )
+    if softcap and widest > MOST_CAPPED:
+        return f"with softcap a head dimension may be up to {MOST_CAPPED}, and one is {widest:,}; leave out softcap."
+    return None
+
+
+def check_heads(heads: int) -> None:
+    """Check the number of heads of all sequences.
+
+    Raises:
+        UsageError: one launch cannot have as many.
+    """
+    if heads > MOST_HEADS:
+        raise UsageError(f"there are {heads:,} heads in all; give {MOST_HEADS:,} at most at once.")
+
+
+def check_workspace(workspace: Any) -> None:
+    """Check a limit of memory.
+
+    Raises:
+        UsageError: it is no number of bytes.
+    """
+    if workspace is not None and (isinstance(workspace, bool) or not isinstance(workspace, int) or workspace < 0):
+        raise UsageError(f"workspace is {workspace!r}; give a number of bytes, or None for 1 GiB at most.")
+
+
+def word_of(dtype: str) -> str:
+    """Return the full name of a type of words.
+
+    Raises:
+        UsageError: kernels take no such words.
+    """
+    if (known := dtype_of(dtype)) not in WORDS:
+        raise UsageError(f"dtype is {dtype!r}, and kernels are for bfloat16 and float16; give one of these.")
+    return known
+
+
+def check_seeing(n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool) -> None:
+    """Check that every query sees a key.
+
+    Args:
+        n_q, n_k: numbers of queries and keys.
+        left, right: limits of j - i.
+        at_end: the last query is at the last key.
+
+    Raises:
+        UsageError: some do not.
+    """
+    if at_end and right is not None and n_q - n_k > right:
+        raise UsageError(
+            f'with align="end" the first {n_q - n_k - right:,} of {n_q:,} queries see none of {n_k:,} keys; give as '
+            "many keys as queries, or more."
+        )
+    if not at_end and left is not None and n_q - n_k > left:
+        raise UsageError(
+            f"with {left:,} keys before each query, the last {n_q - n_k - left:,} of {n_q:,} queries see none of "
+            f"{n_k:,} keys; leave these queries out."
+        )

@@ -1,0 +1,219 @@
+"""The kernels behind the operator: on the CPU, by the interpreter and with stand-ins for what launches them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import interpreted_kernels  # noqa: E402
+from tensors import close  # noqa: E402
+
+from pebblesim.gpu import tiles  # noqa: E402
+from pebblesim.gpu.tiles import TILINGS, Tiling  # noqa: E402
+from pebblesim.gpu.torch import (  # noqa: E402
+    launching,
+    layout as layout_of_tensors,
+    operators,
+    planning,
+    public,
+    quick,
+)
+
+SMALL = {
+    "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),
+    "backward-qkv": (Tiling("small-cache-backward-blocked", {"a": 32, "b": 32, "c": 16}),),
+}
+"""Tiles of which some fit into few rows."""
+
+PASSES = {
+    "flash": (
+        Tiling("flash2-forward", {"B_r": 32, "B_c": 16}),
+        Tiling("backward-two-pass-blocked", {"B_r": 32, "b_c": 16, "B_c": 32, "b_r": 16}),
+    ),
+    "small cache": (*SMALL["forward"], *SMALL["backward-qkv"]),
+    "stored": (
+        Tiling("scores-stored-blocked", {"a": 32, "b": 32, "c": 16}),
+        Tiling("dS-stored-blocked", {"B_c": 32, "b_r": 32, "b": 32, "c": 16}),
+    ),
+}
+"""Small tiles of both passes."""
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Tensors on the CPU go through kernels, run by the interpreter; called, it sets the tiles of both passes."""
+
+    def forget() -> None:
+        for each in (planning._FOUND, launching._CHOSEN):
+            each.clear()
+        launching.loaded.cache_clear()
+
+    def only(forward: Any, backward: Any) -> None:
+        monkeypatch.setattr(tiles, "TILINGS", {"forward": forward, "backward-qkv": backward})
+        forget()
+
+    monkeypatch.setattr(launching, "module_of", interpreted_kernels.module_of)
+    monkeypatch.setattr(tiles, "FEWEST_ROWS", 32)
+    only(*(made + SMALL[problem] for problem, made in TILINGS.items()))
+    yield only
+    forget()
+
+
+@pytest.mark.parametrize("layout", ["heads first", "tokens first", "cut from wider"])
+def test_matrices_are_read_and_written_where_they_are(interpreted: Any, monkeypatch: Any, layout: str) -> None:
+    """No copy is made of what kernels can read, and none of what they write."""
+    shapes = (2, 5, 6, 24), (2, 5, 2, 24), (2, 5, 2, 16), (2, 5, 6, 16)
+    q, k, v, dO = (torch.randn(*shape[:3], shape[3] + 8).half()[..., : shape[3]].transpose(1, 2) for shape in shapes)
+    if layout == "tokens first":
+        q, k, v, dO = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, dO))
+    if layout == "heads first":
+        q, k, v, dO = (x.contiguous() for x in (q, k, v, dO))
+    monkeypatch.setattr(launching, "room_for", None)
+    monkeypatch.setattr(layout_of_tensors, "room_for", None)
+    rest = (None, None, None, 0, False, 0.3, 0.0, None)
+    out, lse = operators.forward_on_gpu(q, k, v, *rest)
+    operators.backward_on_gpu(dO, None, q, k, v, out, lse, *rest)
+    with pytest.raises(TypeError):  # rows of 20 words do not begin where they must
+        operators.forward_on_gpu(*(torch.randn(1, 1, 5, 20).half() for _ in range(3)), *rest)
+
+
+def test_a_kept_call_is_launched_with_other_tensors(monkeypatch: Any) -> None:
+    """Addresses of the inputs, of a new output and of new sums take the places of those recorded; numbers stay."""
+    launched: list[Any] = []
+    monkeypatch.setattr(quick, "launch", lambda *given: launched.append(given))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+
+    def inputs() -> list[Any]:
+        return [torch.randn(1, 8, 3, 16).half().transpose(1, 2) for _ in range(3)]
+
+    x, out, L = inputs(), torch.empty(1, 8, 3, 16).half().transpose(1, 2), torch.empty(3, 8)
+    recorded = [("one", (4, 3), (x[0], x[1], x[2], out, L, 8, 16)), ("two", (1, 3), (5, out, L))]
+    replay = quick._replayed(tuple(x), out, recorded)
+    new = inputs()
+    made = replay(*new)
+    assert (made.shape, made.stride(), made.dtype) == (out.shape, out.stride(), out.dtype)
+    (one, grid, stream, given), (two, _, _, others) = launched
+    assert (one, grid, stream, two) == ("one", (4, 3), 7, "two")
+    assert given[:4] == tuple(each.data_ptr() for each in (*new, made))
+    assert given[4] == others[2] not in (L.data_ptr(), made.data_ptr())
+    assert (given[5:], others[:2]) == ((8, 16), (5, made.data_ptr()))
+    assert replay(new[0].flatten()[1:], *new[1:]) is None  # of another alignment
+
+
+def test_sums_of_some_heads_are_freed_before_others_need_theirs(monkeypatch: Any) -> None:
+    """Two rounds of float32 sums at once would take more than the limit of memory."""
+    made: list[Any] = []
+
+    def run(*given: Any, results: Any) -> Any:
+        assert not any(each() is not None for each in made)
+        found = {name: torch.ones(each.shape) for name, each in results.items()}
+        made.extend(map(weakref.ref, found.values()))
+        return found
+
+    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=3))
+    monkeypatch.setattr(launching, "_prepared", lambda *given: (choice, SimpleNamespace(run=run), ("Q", "K")))
+    tensors = {name: torch.zeros(3, 1, 8, 16).half() for name in ("Q", "K")}
+    results = {name: torch.zeros(3, 1, 8, 16).half() for name in ("dQ", "dK")}
+    launching.compute("backward", tensors, results, launching.Setting(planning.Pattern(), 1.0, None))
+    assert len(made) == 6
+    assert all((each == 1).all() for each in results.values())
+
+
+@pytest.mark.parametrize("passes", PASSES)
+@pytest.mark.parametrize(
+    ("n", "n_k", "heads", "mask"),
+    [
+        (70, 70, (2, 2), {"cu_seqlens": [0, 13, 13, 50, 61], "is_causal": True}),
+        (61, 61, (4, 2), {"cu_seqlens": [0, 40, 61], "is_causal": True, "window": (7, None)}),
+        (64, 64, (2, 2), {"cu_seqlens": [0, 3, 64]}),
+        (33, 70, (4, 2), {"key_padding": [0, 45], "is_causal": True, "align": "end"}),
+        (33, 33, (2, 1), {"key_padding": [30, 0], "is_causal": True}),
+        (50, 50, (3, 3), {"window": (9, 4)}),
+        (50, 50, (4, 2), {"softcap": 1.0, "is_causal": True}),
+        (50, 50, (2, 2), {"softcap": 1.0, "cu_seqlens": [0, 20, 50]}),
+    ],
+)
+def test_masks_of_kernels_by_the_interpreter(
+    interpreted: Any, passes: str, n: int, n_k: int, heads: tuple[int, int], mask: dict[str, Any]
+) -> None:
+    """Key ranges, windows and capped scores, with gradients of O and of L, against the definition."""
+    if passes == "small cache" and "softcap" in mask:
+        pytest.skip("these kernels have no scores where they compute gradients")
+    forward, backward = PASSES["flash" if "softcap" in mask else passes][0], PASSES[passes][1]
+    interpreted((forward,), (backward,))
+    torch.manual_seed(n)
+    shapes = (2, heads[0], n, 20), (2, heads[1], n_k, 20), (2, heads[1], n_k, 20), (2, heads[0], n, 20)
+    q, k, v, dO = (torch.randn(shape).half() for shape in shapes)
+    asked = dict(mask)
+    if "cu_seqlens" in asked:
+        asked["cu_seqlens"] = torch.tensor(asked["cu_seqlens"])
+    if "key_padding" in asked:
+        asked["key_padding"] = torch.arange(n_k) >= torch.tensor(asked["key_padding"])[:, None]
+    pattern = planning.limits(asked.get("window"), asked.get("is_causal", False), asked.get("align", "start"), 1)
+    shown = public._shown(q, k, pattern, asked.get("cu_seqlens"), asked.get("key_padding"), None)
+    rest = (*shown, 0.3, asked.get("softcap", 0.0), None)
+    out, lse = operators.forward_on_gpu(q, k, v, *rest)
+    dL = torch.randn_like(lse).masked_fill(lse.isinf(), 0.0)
+    made = operators.backward_on_gpu(dO, dL, q, k, v, out, lse, *rest)
+    x = [each.double().requires_grad_() for each in (q, k, v)]
+    true, true_lse = torch.ops.pebblesim.attention(*x, *rest)
+    assert (lse.isinf() == true_lse.isinf()).all()
+    close(
+        [out.double(), lse.masked_fill(lse.isinf(), 0.0).double()], [true, true_lse.masked_fill(lse.isinf(), 0.0)], 4e-3
+    )
+    right = torch.autograd.grad((true, true_lse.masked_fill(lse.isinf(), 0.0)), x, (dO.double(), dL.double()))
+    for found, each in zip(made, right, strict=True):
+        assert float((found.double() - each).norm()) <= 2e-3 * float(each.norm())
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "heads", "mask", "scale", "workspace"),
+    [
+        ((70, 70), (24, 24), (2, 2), (None, None, False), None, None),
+        ((33, 33), (40, 8), (2, 1), (None, 0, False), 0.7, None),
+        ((1, 1), (3, 5), (1, 1), (None, 0, False), None, None),
+        ((1, 50), (24, 40), (4, 1), (None, None, False), None, None),
+        ((40, 21), (20, 20), (4, 2), (None, 0, False), None, None),
+        ((19, 50), (20, 20), (2, 2), (None, 0, False), None, None),
+        ((19, 50), (20, 20), (2, 2), (None, 0, True), None, None),
+        ((70, 61), (320, 300), (3, 3), (None, 0, False), 0.0, 32 * 64 * 2),
+        pytest.param((70, 70), (320, 320), (1, 1), (None, None, False), 0.5, 32 * 96 * 2, marks=pytest.mark.slow),
+        ((40, 40), (320, 320), (4, 4), (None, 0, False), None, 2 * 40 * 40 * 2),
+        ((35, 41), (24, 16), (6, 2), (None, 0, True), None, None),
+    ],
+)
+@pytest.mark.parametrize("layout", ["heads first", "tokens first", "cut from wider"])
+def test_kernels_by_the_interpreter(
+    interpreted: Any,
+    n: tuple[int, int],
+    d: tuple[int, int],
+    heads: tuple[int, int],
+    mask: tuple[int | None, int | None, bool],
+    scale: float | None,
+    workspace: int | None,
+    layout: str,
+) -> None:
+    torch.manual_seed(sum(n))
+    (n_q, n_k), (d_k, d_v), (h, kv) = n, d, heads
+    shapes = (2, h, n_q, d_k), (2, kv, n_k, d_k), (2, kv, n_k, d_v), (2, h, n_q, d_v)
+    q, k, v, dO = (torch.randn(shape).half() for shape in shapes)
+    if layout == "tokens first":
+        q, k, v, dO = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, dO))
+    if layout == "cut from wider":
+        q, k, v, dO = (torch.nn.functional.pad(x, (8, 8), value=torch.nan)[..., 8:-8] for x in (q, k, v, dO))
+    rest = (None, None, *mask, d_k**-0.5 if scale is None else scale, 0.0, workspace)
+    out, lse = operators.forward_on_gpu(q, k, v, *rest)
+    made = operators.backward_on_gpu(dO, None, q, k, v, out, lse, *rest)
+    x = [each.double().requires_grad_() for each in (q, k, v)]
+    true, true_lse = torch.ops.pebblesim.attention(*x, *rest)
+    close([out.double(), lse.double()], [true, true_lse], 4e-3)
+    assert out.stride() == torch.empty_like(true.to(out.dtype)).stride()
+    for found, right in zip(made, torch.autograd.grad(true, x, dO.double()), strict=True):
+        assert found.shape == right.shape
+        assert float((found.double() - right).norm()) <= 4e-3 * max(float(right.norm()), 0.1)
