@@ -65,9 +65,12 @@ def emit(
         ),
     ] = None,
     persistent: Annotated[
-        bool,
-        typer.Option("--persistent", help="For gluon: as many blocks as multiprocessors, each with several tiles."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--persistent/--no-persistent",
+            help="For gluon: as many blocks as multiprocessors, each with several tiles; by default if it is faster.",
+        ),
+    ] = None,
     workers: Workers = 1,
     threads: Threads = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the source to.")] = None,
@@ -173,7 +176,7 @@ def _triton(asked: _Asked, warps: int, stages: int) -> tuple[Source, Counted]:
     return triton(program, sizes, asked.dtype, asked.mask, scale=factor, warps=warps, stages=stages), counted
 
 
-def _gluon(asked: _Asked, stages: int | None, persistent: bool) -> tuple[Source, Counted]:
+def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[Source, Counted]:
     from pebblesim.counting.count import count
     from pebblesim.gpu.emit.gluon import gluon
     from pebblesim.gpu.emit.gluon_tiles import tiles_of
@@ -184,10 +187,11 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool) -> tuple[Source,
     if isinstance(rule, str):
         tiles = tiles_of(asked.schedule, asked.dims)
         rule, stages, apart = tiles.blocks, stages or tiles.stages, {} if stages else tiles.apart
+        persistent = tiles.persistent and asked.mask is None if persistent is None else persistent
     counted = count(asked.schedule, blocks=rule, **arguments)
     program, factor = asked.program(counted.dims)
     sizes = {**counted.dims, **counted.blocks}
-    ring: dict[str, Any] = {"stages": stages or 2, "apart": apart, "persistent": persistent}
+    ring: dict[str, Any] = {"stages": stages or 2, "apart": apart, "persistent": bool(persistent)}
     return gluon(program, sizes, asked.dtype, asked.mask, scale=factor, **ring), counted
 
 

@@ -84,6 +84,8 @@ def gluon(
         if not multiplies(launch) or _is_of_table(launch):
             return Writer(setting, launch, name)
         table = scores(launch, sizes, slots)
+        if table is not None and persistent:
+            raise refused(program, "persistent blocks do not write tables of pairs")
         if table is not None:
             return ScoresKernel(setting, launch, name, table)
         return GluonKernel(setting, launch, name, slots, persistent)
