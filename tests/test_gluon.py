@@ -17,6 +17,7 @@ from pebblesim.gpu.emit.tables import moved_words
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 
+SCORES, PAIRS = "scores-stored-resident", "small-cache-backward-resident"
 FORWARD, BACKWARD, ONE_PASS = "flash2-forward", "backward-two-pass-blocked", "flash2-backward-blocked"
 
 
@@ -82,30 +83,35 @@ def drawn(data: st.DataObject, name: str) -> tuple[dict[str, int], dict[str, int
     if name == BACKWARD:
         high = min(128, blocks["B_r"])  # the kernel of v has tiles of a power of two
         blocks = {"B_r": high, "b_c": blocks["B_c"], "B_c": data.draw(rows), "b_r": data.draw(tiles)}
+    if name in (SCORES, PAIRS):
+        table = {side: data.draw(st.sampled_from([64, 128])) for side in "ab"}
+        blocks = {**table, "c": data.draw(st.sampled_from([16, 32, 64])), "e": data.draw(st.sampled_from([32, 64]))}
     if name == ONE_PASS:
         blocks = {"B_c": data.draw(st.sampled_from([64, 128])), "b_r": data.draw(st.sampled_from([64, 128]))}
     return {"n_q": n_q, "n_k": n_k, "d_k": d, "d_v": d}, blocks, mask, data.draw(st.integers(2, 4))
 
 
 @pytest.mark.slow
-@given(name=st.sampled_from([FORWARD, BACKWARD, ONE_PASS]), seed=st.integers(0, 99), data=st.data())
+@given(name=st.sampled_from([FORWARD, BACKWARD, ONE_PASS, SCORES, PAIRS]), seed=st.integers(0, 99), data=st.data())
 def test_drawn_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race(
     name: str, seed: int, data: st.DataObject
 ) -> None:
     dims, blocks, mask, stages = drawn(data, name)
-    run(name, dims, blocks, mask, stages, seed, data.draw(st.booleans()))
+    run(name, dims, blocks, mask, stages, seed, name not in (SCORES, PAIRS) and data.draw(st.booleans()))
 
 
 @pytest.mark.parametrize("mask", [None, "causal"])
-@pytest.mark.parametrize("name", [FORWARD, BACKWARD, ONE_PASS])
+@pytest.mark.parametrize("name", [FORWARD, BACKWARD, ONE_PASS, SCORES, PAIRS])
 def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race(name: str, mask: str | None) -> None:
     blocks = {
         FORWARD: {"B_r": 128, "B_c": 32},
         BACKWARD: {"B_r": 64, "b_c": 16, "B_c": 128, "b_r": 32},
         ONE_PASS: {"B_c": 128, "b_r": 64},
+        **{each: {"a": 128, "b": 64, "c": 16, "e": 32} for each in (SCORES, PAIRS)},
     }
     run(name, {"n_q": 70, "n_k": 101, "d_k": 24, "d_v": 24}, blocks[name], mask, 2, 7, False)
-    run(name, {"n_q": 300, "n_k": 301, "d_k": 24, "d_v": 24}, blocks[name], mask, 2, 8, True)
+    persistent = name not in (SCORES, PAIRS)
+    run(name, {"n_q": 150, "n_k": 151, "d_k": 24, "d_v": 24}, blocks[name], mask, 2, 8, persistent)
 
 
 def test_a_query_without_a_key_is_refused_at_the_call() -> None:
@@ -175,6 +181,30 @@ def test_the_interpreter_finds_what_is_left_out_of_additions(change: tuple[str, 
 
 
 @pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("fence_async_shared()", "pass"), "without a fence"),
+        (("mbarrier.wait(V_j_full.index(slot), phase)", "pass"), "may not have arrived|never filled"),
+        (("mbarrier.arrive(V_j_free.index(last), count=1)", "pass"), "all roles wait|is filled"),
+        (("mbarrier.wait(V_j_free.index(slot), phase ^ 1)", "pass"), "is filled|nobody read|may not have|more arrivals"),
+        (("mbarrier.wait(dS_tile_full.index(w), j & 1)", "pass"), "may not have arrived|never filled"),
+        (("    tma.store_wait(0)\n        mbarrier.expect(dS", "    mbarrier.expect(dS"), "being sent|reads it"),
+        (("S_ij = warpgroup_mma_wait(0, deps=(S_ij,))", "pass"), "Flying|has ended"),
+    ],
+)
+def test_the_interpreter_finds_what_is_left_out_of_tables(change: tuple[str, str], said: str) -> None:
+    dims = {"n_q": 128, "n_k": 256, "d_k": 32, "d_v": 48}
+    text = source(PAIRS, dims, {"a": 128, "b": 64, "c": 16, "e": 32})
+    begin = text.index("def dS_loads(")
+    broken = text[:begin] + text[begin:].replace(*change)
+    assert broken != text
+    inputs = get(PAIRS).in_dims(dims).problem.random_inputs(dims, 3, ("O", "L"), None)
+    given_ = {each: np.asarray(inputs[each])[None] for each in ("Q", "K", "V", "dO", "O", "L")}
+    with pytest.raises((AssertionError, TypeError), match=said):
+        gluon_interpreter.run(broken, given_, "float16", (128, 256), 1)
+
+
+@pytest.mark.parametrize(
     ("name", "changed", "mask", "dtype", "said"),
     [
         (FORWARD, {"B_r": 96}, None, "bfloat16", "block B_r is 96"),
@@ -185,6 +215,7 @@ def test_the_interpreter_finds_what_is_left_out_of_additions(change: tuple[str, 
         (FORWARD, {}, None, "float32", "words of 16 bits"),
         (FORWARD, {"n_q": 512}, "causal", "bfloat16", "without a key"),
         (ONE_PASS, {"b_r": 32}, None, "bfloat16", "adds 32 x 64 words"),
+        (PAIRS, {"a": 256}, None, "bfloat16", "block a is 256"),
         ("small-cache-forward-blocked", {}, None, "bfloat16", "no single loop"),
         ("dS-stored-blocked", {}, None, "bfloat16", "whole rows|no single loop|matrix of pairs"),
     ],
