@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import pebblesim as ps
+from pebblesim.analysis.additions import read_to_be_added_to
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.tables import moved_words
@@ -89,6 +90,20 @@ def drawn(data: st.DataObject, name: str) -> tuple[dict[str, int], dict[str, int
     if name == ONE_PASS:
         blocks = {"B_c": data.draw(st.sampled_from([64, 128])), "b_r": data.draw(st.sampled_from([64, 128]))}
     return {"n_q": n_q, "n_k": n_k, "d_k": d, "d_v": d}, blocks, mask, data.draw(st.integers(2, 4))
+
+
+@given(
+    n_q=st.integers(1, 40),
+    n_k=st.integers(1, 40),
+    blocks=st.fixed_dictionaries({"B_c": st.integers(1, 9), "b_r": st.integers(1, 9)}),
+)
+def test_what_memory_spares_is_a_read_of_each_row_for_each_tile_of_keys(
+    n_q: int, n_k: int, blocks: dict[str, int]
+) -> None:
+    dims = {"n_q": n_q, "n_k": n_k, "d_k": 3, "d_v": 2}
+    program = get(ONE_PASS).in_dims(dims).program
+    assert read_to_be_added_to(program, {**dims, **blocks}) == {"dQ": 3 * n_q * -(-n_k // blocks["B_c"])}
+    assert read_to_be_added_to(get(BACKWARD).program, dict.fromkeys(["n", "d", "B_r", "b_c", "B_c", "b_r"], 4)) == {}
 
 
 @pytest.mark.slow

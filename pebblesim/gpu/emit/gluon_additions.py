@@ -41,19 +41,3 @@ class Addition:
     def shared(self, word: int, warpgroups: int, stages: int) -> int:
         """Bytes of shared memory, with a barrier of 8 bytes for each slot of the left operand."""
         return stages * (self.depth * self.rows * word + 8) + warpgroups * self.rows * self.columns * 4
-
-
-def added(body: list[ir.Node]) -> dict[ir.Compute, ir.Write]:
-    """The products that a body only adds to parts of tensors that it reads and writes again, and the writes."""
-    read = {node.tile: node.tensor for node in body if isinstance(node, ir.Read)}
-    computed = [node for node in body if isinstance(node, ir.Compute)]
-    found: dict[ir.Compute, ir.Write] = {}
-    for write in body:
-        if not isinstance(write, ir.Write) or read.get(write.tile) is not write.tensor:
-            continue
-        uses = [
-            node for node in computed if write.tile in {node.target.tile, *(ref.tile for ref in ir.refs(node.expr))}
-        ]
-        if len(uses) == 1 and uses[0].mode == "add" and isinstance(uses[0].expr, ir.MatMul):
-            found[uses[0]] = write
-    return found

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pebblesim.analysis.additions import added
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.emit.gluon_additions import Addition, added
+from pebblesim.gpu.emit.gluon_additions import Addition
 from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.storage import padded
