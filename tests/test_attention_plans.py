@@ -198,7 +198,7 @@ for module, name in (
 @pytest.mark.one_in(4)
 def test_planning_loads_no_library() -> None:
     """What a user of `attention` waits for beside PyTorch."""
-    heavy = ("sympy", "matplotlib", "numba", "networkx", "torch")
+    heavy = ("sympy", "matplotlib", "numba", "networkx", "torch", "pebblesim.lower_bounds", "pebblesim.counting")
     lines = "import sys; from pebblesim.gpu.torch import plan; plan(4096, 512, 2, causal=True)"
     said = subprocess.run(
         [sys.executable, "-c", f"{lines}; print([each for each in {heavy} if each in sys.modules])"],

@@ -390,7 +390,15 @@ def test_a_bad_input_gets_one_sentence(line: str, says: str, pebblesim: Pebblesi
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("count small-cache -n 8 -d 4", "Missing option '-M'"),
+        ("count small-cache -n 8 -d 4", "error: Missing option '-M'; for example: pebblesim count -n 4096"),
+        (
+            "pebble fft -n 8 -M 4 -o g.npy",
+            "error: No such option: -o; --save FILE saves a game; for example: pebblesim",
+        ),
+        ("gaps -n 65536", "it got n = 65536; d is missing."),
+        ("cache f.din -M 1k", "error: f.din cannot be replayed: a trace is a file *.oracleGeneral.bin, *.txt"),
+        ("glossary gap", "Terms such as gap, way or ops/byte are explained in docs/words.md."),
+        ("glossary bakward", "no problem is called 'bakward'; did you mean 'backward'?"),
         ("play -n 8 -d 4 -M 24", "Missing argument"),
         ("count -n 8 -d 4 -M 24 --colour", "No such option: --colour"),
         ("cuont", "no command is called 'cuont'; did you mean 'count'?"),

@@ -15,6 +15,7 @@ import pebblesim as ps
 from pebblesim.cli import main as cli
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.language.problems import problem
+from pebblesim.language.registry import get
 from pebblesim.views.explore import PROBLEMS, page, save, sources
 from pebblesim.views.explore.content import data, in_javascript
 
@@ -208,6 +209,23 @@ def test_the_page_answers_offline_on_a_desk_and_on_a_phone(look: dict[str, int],
     assert errors == []
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     context.close()
+
+
+@pytest.mark.slow
+def test_a_winner_that_needs_a_table_says_so(browser: Any, tmp_path: Path) -> None:
+    """It was named the winner as if the forward pass kept the probabilities for nothing."""
+    save(tmp_path / "page.html", ["backward-qkv"])
+    tab = browser.new_page()
+    tab.goto(f"{(tmp_path / 'page.html').as_uri()}#problem=backward-qkv&queries=8192&keys=8192&d=512&M=116224")
+    rows = ps.compare("backward-qkv", n=8192, d=512, M=116_224).rows
+    assert rows[0].schedule == "kept-dS-stored"
+    other = next(row for row in rows if "P" not in get(row.schedule).kept)
+    said = tab.inner_text("#answer")
+    assert "It reads P, the table of probabilities, which the forward pass must have kept" in said
+    assert f"that need no such table, {other.schedule} moves the fewest: {other.io:,}." in said
+    tab.fill("#d", "64")
+    assert "It reads P" not in tab.inner_text("#answer")
+    tab.close()
 
 
 def test_the_page_is_one_file(monkeypatch: pytest.MonkeyPatch) -> None:

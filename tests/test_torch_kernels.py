@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ import interpreted_kernels  # noqa: E402
 from tensors import close  # noqa: E402
 
 from pebblesim.gpu import tiles  # noqa: E402
+from pebblesim.gpu.advice import cards  # noqa: E402
 from pebblesim.gpu.tiles import TILINGS, Tiling  # noqa: E402
 from pebblesim.gpu.torch import (  # noqa: E402
     launching,
@@ -123,6 +125,44 @@ def test_sums_of_some_heads_are_freed_before_others_need_theirs(monkeypatch: Any
     launching.compute("backward", tensors, results, launching.Setting(planning.Pattern(), 1.0, None))
     assert len(made) == 6
     assert all((each == 1).all() for each in results.values())
+
+
+def test_tables_are_smaller_where_less_memory_is_free(monkeypatch: Any) -> None:
+    monkeypatch.setattr(launching, "card_of", lambda device: cards.card("H200"))
+    for name, found in (("memory_reserved", 2**25), ("memory_allocated", 0), ("is_current_stream_capturing", False)):
+        monkeypatch.setattr(torch.cuda, name, lambda *device, found=found: found)
+    dims = tuple({"n_q": 2**14, "n_k": 2**14, "d_k": 512, "d_v": 512}.items())
+
+    def taken(free: int, workspace: int | None = None) -> int:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2**40))
+        choice = launching.fitting("backward", dims, 8, "bfloat16", planning.Pattern(right=0), workspace, None)
+        return choice.bytes
+
+    assert 2**29 < taken(2**37) <= 2**30
+    assert 2**26 < taken(2**28) <= 2**28 + 2**25  # with what PyTorch holds and does not use
+    assert taken(2**28, 2**29) > 2**28  # as it was asked for
+
+
+def test_kernels_run_on_the_device_of_the_tensors(monkeypatch: Any) -> None:
+    current, used = [0], []
+
+    @contextmanager
+    def device(its: Any) -> Iterator[None]:
+        before, current[0] = current[0], its.index
+        yield
+        current[0] = before
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "device", device)
+    for name in ("fitted", "fits"):
+        monkeypatch.setattr(launching, name, lambda each: each)
+    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=1))
+    module = SimpleNamespace(run=lambda *given, **others: used.append(current[0]) or {})
+    monkeypatch.setattr(launching, "_prepared", lambda *given: (choice, module, ("Q", "K")))
+    x = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 1), shape=(1, 1, 8, 16), dim=lambda: 4)
+    monkeypatch.setattr(launching, "_of_part", lambda tensors, *given: tensors)
+    launching.compute("backward", {"Q": x, "K": x}, {}, launching.Setting(planning.Pattern(), 1.0, None))
+    assert (used, current) == ([1], [0])
 
 
 @pytest.mark.parametrize("passes", PASSES)

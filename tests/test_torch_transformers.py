@@ -90,6 +90,42 @@ def test_loss_logits_and_gradients(name: str) -> None:
             assert float((a - b).norm()) <= 1e-4 * max(float(a.norm()), 1e-2), options.keys()
 
 
+PUBLISHED = {
+    "E2B": (8, 1, None, 5, 5),
+    "E4B": (8, 2, None, 6, 6),
+    "26B-A4B": (16, 8, 2, 6, 0),
+    "31B": (32, 16, 4, 6, 0),
+}
+"""Heads of queries, of keys, of keys in global layers, every how many layers one is global, and layers at the end that
+take the keys and values of earlier ones (fewer than the model has)."""
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_heads_and_layers_of_the_published_sizes_of_gemma_4(size: str) -> None:
+    heads, kv, global_kv, every, reused = PUBLISHED[size]
+    layers = 2 * every
+    config = Gemma4TextConfig(
+        **SMALL | {"num_attention_heads": heads, "num_key_value_heads": kv},
+        num_hidden_layers=layers,
+        layer_types=["sliding_attention" if (each + 1) % every else "full_attention" for each in range(layers)],
+        head_dim=8,
+        global_head_dim=16,
+        sliding_window=6,
+        hidden_size_per_layer_input=0 if global_kv else 8,
+        vocab_size_per_layer_input=97,
+        attention_k_eq_v=global_kv is not None,
+        num_global_key_value_heads=global_kv,
+        num_kv_shared_layers=reused,
+    )
+    register()
+    torch.manual_seed(0)
+    model, ids = Gemma4ForCausalLM(config).eval(), torch.randint(1, 97, (2, N))
+    real = torch.ones_like(ids).bool()
+    eager, ours = (computed(model, each, ids, ids, real) for each in ("eager", "pebblesim"))
+    for a, b in zip(eager, ours, strict=True):
+        assert float((a - b).norm()) <= 1e-4 * max(float(a.norm()), 1e-2)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_generation_with_caches_and_checkpoints(name: str) -> None:
     model, ids = model_of(name), torch.randint(1, 97, (2, N))

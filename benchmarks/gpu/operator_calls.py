@@ -56,6 +56,7 @@ def compiled(asked: Any) -> Iterator[dict[str, Any]]:
             each.normal_()
         graph.replay()
         yield {"cuda_graph": bool((outputs[0] == call(*x)).all())}
+    yield {"cuda_graph_with_gradients": captured_gradients(torch, call)}
     stream, x = torch.cuda.Stream(), example(torch, 2048)
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
@@ -70,6 +71,58 @@ def compiled(asked: Any) -> Iterator[dict[str, Any]]:
     q[0, 1, 5, 3] = torch.nan
     rows = call(q, k, v).isfinite().all(-1)
     yield {"not_a_number": {"rows": int((~rows).sum()), "the_one": not bool(rows[0, 1, 5])}}
+
+
+def captured_gradients(torch: Any, call: Any) -> bool:
+    """Whether a graph of both passes, replayed with other numbers, gives the gradients of a call outside."""
+    x = example(torch)
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        torch.autograd.grad(call(*x).square().sum(), x)
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = torch.autograd.grad(call(*x).square().sum(), x)
+    with torch.no_grad():
+        for each in x:
+            each.normal_()
+    graph.replay()
+    true = torch.autograd.grad(call(*x).square().sum(), x)
+    return all(bool((a == b).all()) for a, b in zip(made, true, strict=True))
+
+
+def waits(asked: Any) -> Iterator[dict[str, Any]]:
+    """Whether a call whose mask is in tensors waits for the GPU, and whether two calls give the same bits."""
+    import torch
+
+    from pebblesim.gpu.torch import attention
+
+    masks = {
+        "packed": {"cu_seqlens": torch.tensor([0, 700, 701, 2000], dtype=torch.int32, device="cuda")},
+        "padded": {"key_padding": (torch.arange(2000, device="cuda") >= 300)[None]},
+        "window": {"window": (500, 0)},
+    }
+    for d in (64, 128, 256, 512, 1024):
+        x = example(torch, 2000, d)
+        for name, mask in masks.items():
+            call = partial(attention, *x, is_causal=True, enable_gqa=True, **mask)
+            g = torch.randn_like(x[0])
+            first = call(), *torch.autograd.grad(call(), x, g)
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                out = call()
+                second = out, *torch.autograd.grad(out, x, g)
+                waited = False
+            except RuntimeError as error:
+                waited = str(error)[:200]
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            row: dict[str, Any] = {"d": d, "mask": name, "waited": waited}
+            if not waited:
+                row["same_bits"] = all(bool((a == b).all()) for a, b in zip(first, second, strict=True))
+            yield row
 
 
 def again(asked: Any) -> Iterator[dict[str, Any]]:

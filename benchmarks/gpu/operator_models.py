@@ -107,20 +107,25 @@ def models(asked: Any) -> Iterator[dict[str, Any]]:
         "pad_token_id": 0,
     }
     window = {"head_dim": 256, "sliding_window": 100, "num_hidden_layers": 6, "query_pre_attn_scalar": 256}
+
+    def gemma(kv_heads: int, global_kv_heads: int | None, sizes: dict[str, Any]) -> tuple[Any, Any]:
+        """Gemma 4 with these heads of keys in sliding and in global layers."""
+        config = Gemma4TextConfig(
+            **sizes | {"num_key_value_heads": kv_heads},
+            num_hidden_layers=6,
+            head_dim=256,
+            global_head_dim=512,
+            sliding_window=100,
+            hidden_size_per_layer_input=0,
+            attention_k_eq_v=global_kv_heads is not None,
+            num_global_key_value_heads=global_kv_heads,
+        )
+        return Gemma4ForCausalLM, config
+
     made = {
-        "Gemma 4": (
-            Gemma4ForCausalLM,
-            Gemma4TextConfig(
-                **small,
-                num_hidden_layers=6,
-                head_dim=256,
-                global_head_dim=512,
-                sliding_window=100,
-                hidden_size_per_layer_input=0,
-                attention_k_eq_v=True,
-                num_global_key_value_heads=1,
-            ),
-        ),
+        "Gemma 4": gemma(2, 1, small),
+        "Gemma 4 E2B": gemma(1, None, small | {"num_attention_heads": 8}),
+        "Gemma 4 31B": gemma(16, 4, small | {"num_attention_heads": 32}),
         "Gemma 3": (hf.Gemma3ForCausalLM, hf.Gemma3TextConfig(**small, **window)),
         "Gemma 2": (hf.Gemma2ForCausalLM, hf.Gemma2Config(**small, **window, attn_logit_softcapping=5.0)),
         "Llama 3": (hf.LlamaForCausalLM, hf.LlamaConfig(**small, num_hidden_layers=2, head_dim=128)),
@@ -130,7 +135,7 @@ def models(asked: Any) -> Iterator[dict[str, Any]]:
         torch.manual_seed(0)
         model = kind(config).to("cuda").to(torch.bfloat16).float().eval()
         for weight_name, weight in model.named_parameters():
-            if weight_name.endswith("q_norm.weight") and name == "Gemma 4":
+            if weight_name.endswith("q_norm.weight") and name.startswith("Gemma 4"):
                 weight.data.fill_(0.125)  # random weights have scores of up to the head dimension otherwise
         for text in ("plain", "padded", "packed"):
             try:

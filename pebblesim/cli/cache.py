@@ -90,6 +90,9 @@ def cache(
     from pebblesim.cachesim import address_traces, traces
     from pebblesim.cachesim.result import CacheTable
 
+    for source in sources:
+        if not traces.is_trace(source) and (Path(source).suffix or Path(source).is_file()):  # no schedule has a dot
+            raise UsageError(f"{source} cannot be replayed: {traces.KNOWN}; it is no name of a schedule, either.")
     capacities = several("M", m, lambda text: parse_words(text, dtype))
     if output is not None:
         from pebblesim.views.plots.style import check

@@ -151,8 +151,21 @@ def count(
     else:
         say(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
     _print_lower_bounds(rows)
+    _print_kept(rows)
     _print_behind([each for each in behind if each is not None])
     raise typer.Exit(2 if nothing_fits else 0)
+
+
+def _print_kept(rows: Sequence[Counted]) -> None:
+    """Say that schedules read a table of pairs that the forward pass must have kept, and what the best other one is."""
+    from pebblesim.language.registry import get
+
+    need = {row.schedule for row in rows if "P" in get(row.schedule).kept}
+    if not need or rows[0].schedule not in need:
+        return
+    other = next((row for row in rows if row.schedule not in need and row.feasible), None)
+    least = f"; of the others {other.schedule} moves the fewest words, {other.io:,}" if other else ""
+    say(f"{rows[0].schedule} reads P, which the forward pass must have written, a word for each pair{least}")
 
 
 def _print_details(row: Counted) -> None:

@@ -24,7 +24,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line, say, show
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.sizes import parse_size, parse_words
+from pebblesim.core.sizes import parse_size, parse_words, quantity
 
 if TYPE_CHECKING:
     from pebblesim.graphs.cdag import Cdag
@@ -189,7 +189,7 @@ def pebble(
         return
     say(f"{name}: {graph}\n{pebbling}")
     for bound in pebbling.bounds:
-        say(f"  {bound.name:<14}{bound.value:,} words" if not bound.why_not else f"  {bound.name:<14}{bound.why_not}")
+        say(f"  {bound.name:<14}{bound.why_not or quantity(bound.value, 'word')}")
     if known := literature(source, made):
         say(f"known     {known}")
     if graph.vertices <= FEW and pebbling.gap > 1:
@@ -225,17 +225,17 @@ def optimum(
     from pebblesim.game.referee import referee
 
     name, graph = made.graph(source)
-    number = None if states is None else parse_size("--states", states)
+    most = None if states is None else parse_size("--states", states)
     room = parse_words(memory, "float8") if memory[-1:] == "B" else parse_size("--memory", memory)  # a byte each
     with progress_line("searching") as line:
 
         def on_progress(done: float, bound: int, io: int, kept: int) -> None:
             if line is not None:
-                line(done, f"{bound:,} to {io:,} words, {kept:,} states")
+                line(done, f"{bound:,} to {quantity(io, 'word')}, {quantity(kept, 'state')}")
 
         limit = _seconds(seconds)
         result = ps.optimum(
-            graph, M=cache.words, rules=rules, seconds=limit, memory=room, states=number, progress=on_progress
+            graph, M=cache.words, rules=rules, seconds=limit, memory=room, states=most, progress=on_progress
         )
     _save(save, graph, result.moves, rules)
     game = referee(graph, result.M, [result.moves], rules)

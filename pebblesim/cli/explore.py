@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -29,5 +30,6 @@ def explore(
     from pebblesim.gpu.advice.cards import caches
     from pebblesim.views.explore import PROBLEMS, save
 
+    print("deriving the closed forms and bounds of every schedule, some ten seconds …", file=sys.stderr, flush=True)
     save(output, problems or PROBLEMS, caches())
     say(f"written {output}")

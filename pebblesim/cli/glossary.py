@@ -9,6 +9,7 @@ import typer
 
 from pebblesim.cli.options import AsJson, command, complete_problem, family
 from pebblesim.cli.printing import print_json, print_rules, print_tensors, say
+from pebblesim.core.errors import UnknownName, UsageError
 
 app = family()
 
@@ -27,7 +28,15 @@ def glossary(
     from pebblesim.graphs.summation import PARTS
     from pebblesim.language.problems import problem as find
 
-    solves = find(problem)
+    try:
+        solves = find(problem)
+    except UnknownName as error:
+        more = (
+            ""
+            if "did you mean" in str(error)
+            else " Terms such as gap, way or ops/byte are explained in docs/words.md."
+        )
+        raise UsageError(f"{error}{more}") from None
     if as_json:
         parts = {kind: {"example": example, "meaning": meaning} for kind, (example, meaning) in PARTS.items()}
         tensors = [asdict(entry) for entry in entries(problem)]

@@ -167,7 +167,7 @@ def _asked(
 
 def _triton(asked: _Asked, warps: int, stages: int) -> tuple[Source, Counted]:
     from pebblesim.gpu.emit.triton import triton
-    from pebblesim.gpu.tiles import in_powers_of_two
+    from pebblesim.gpu.nearest import in_powers_of_two
 
     arguments: dict[str, Any] = {"M": asked.M, "mask": asked.mask, **asked.dims}
     counted = in_powers_of_two(asked.schedule, blocks=asked.rule, **arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -54,8 +55,26 @@ class _Commands(TyperGroup):
     def invoke(self, context: Any) -> Any:
         try:
             return super().invoke(context)
+        except _BadOption as error:  # Typer would frame it
+            raise UsageError(_explained(error)) from None
         except (KeyboardInterrupt, OSError) as error:  # Typer would handle these differently
             raise _Stopped from error
+
+
+_BadOption: Any = typer.BadParameter.__bases__[0]
+"""An option or argument is missing, not known, or of the wrong kind."""
+
+
+def _explained(error: Any) -> str:
+    """A sentence on a bad option, with an example of the command."""
+    said = error.format_message().rstrip(".")
+    if error.ctx is None:
+        return f"{said}."
+    params = [name for each in error.ctx.command.params for name in each.opts]
+    if getattr(error, "option_name", None) == "-o" and "--save" in params:
+        said += "; --save FILE saves a game"
+    example = re.sub(r"\[/?bold\]", "", error.ctx.command.epilog or "").removeprefix("Example: ")
+    return f"{said}; for example: {example}" if example else f"{said}."
 
 
 class _Stopped(Exception):

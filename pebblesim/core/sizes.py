@@ -24,6 +24,11 @@ LARGEST = 2**256
 """The largest size: far beyond any machine, while ratios of counts still fit into a float."""
 
 
+def quantity(amount: int, noun: str) -> str:
+    """A number of things: "1 word", "2,048 words"."""
+    return f"{amount:,} {noun}{'s' * (amount != 1)}"
+
+
 def listed(sizes: Mapping[str, int]) -> str:
     """Return sizes as a line of text: n = 4,096, d = 64."""
     return ", ".join(f"{name} = {size:,}" for name, size in sizes.items())

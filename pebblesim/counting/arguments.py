@@ -42,8 +42,14 @@ def dims_meant(solves: Problem, named: Mapping[str, object]) -> Mapping[str, str
         return meant
     raise UsageError(
         f"problem {solves.name!r} takes the sizes {_sizes_taken(solves)}; it got "
-        f"{', '.join(f'{name} = {size}' for name, size in named.items()) or 'none'}."
+        f"{', '.join(f'{name} = {size}' for name, size in named.items()) or 'none'}{_missing(named)}."
     )
+
+
+def _missing(named: Mapping[str, object]) -> str:
+    """Say which of n and d is missing, where one of them alone was given."""
+    lacks = {"n", "d"} - set(named)
+    return f"; {lacks.pop()} is missing" if len(named) == len(lacks) == 1 else ""
 
 
 def _of_parts(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:

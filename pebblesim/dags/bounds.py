@@ -13,12 +13,11 @@ from math import floor
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pebblesim.core import cp_sat
 from pebblesim.core.results import plain
 from pebblesim.dags.orders import Task, as_cdag
-from pebblesim.graphs.topology import successors
+from pebblesim.dags.task_data import TaskData
 from pebblesim.lower_bounds.own import OWN
 
 ANY: Final = ("hong-kung", "no-recompute", "replace", "partial")
@@ -57,37 +56,6 @@ class Bound:
         return plain(self, "name", "value", "source", "recomputation", "why_not")
 
 
-class TaskData:
-    """A graph, M and rules, with data that several bounds share."""
-
-    def __init__(self, task: Task, M: int) -> None:
-        self.task, self.M, self.rules = task, M, task.rules
-        graph = task.graph
-        self.preds, self.indptr = graph.preds.astype(np.int64), graph.indptr.astype(np.int64)
-        self.targets = np.repeat(np.arange(graph.vertices), np.diff(self.indptr))
-        self.is_input, self.is_output = task.board.input == 1, task.board.output == 1
-        alive = task.needed[self.targets] == 1
-        self.used = np.zeros(graph.vertices, dtype=bool)
-        self.used[self.preds[alive]] = True
-        written = self.is_output & ~self.is_input
-        read = self.is_input & self.used
-        self.words = int(task.words[written].sum() + task.words[read].sum())
-        # The graph without inputs, and without outputs that have successors; the words of these are counted already.
-        self.inner = (task.needed == 1) & ~(written & self.used)
-
-    def part(self, vertices: NDArray[Any]) -> tuple[NDArray[np.int64], ...]:
-        """Return (start of preds, preds, start of succs, succs) of the subgraph on some vertices, numbered in order."""
-        number = np.full(self.task.graph.vertices, -1, dtype=np.int64)
-        number[vertices] = np.arange(len(vertices))
-        u, v = number[self.preds], number[self.targets]
-        inside = (u >= 0) & (v >= 0)
-        u, v = u[inside], v[inside]
-        order = np.argsort(v, kind="stable")
-        start = np.append(0, np.cumsum(np.bincount(v, minlength=len(vertices))))
-        preds = u[order]
-        return start, preds, *(array.astype(np.int64) for array in successors(start, preds))
-
-
 def at_once(data: TaskData) -> list[Bound]:
     """Return the bounds that need no time: the compulsory one."""
     source = "compulsory: each input that is used is read once, each output written once"
@@ -96,7 +64,10 @@ def at_once(data: TaskData) -> list[Bound]:
 
 def slowly(data: TaskData, end: float) -> list[Bound]:
     """Return the bounds that need time, each computed up to time `end` (of `time.monotonic`), and those of users."""
-    bounds = [wavefronts(data, time.monotonic() + (end - time.monotonic()) / 2), spectral(data), partition(data, end)]
+    now = time.monotonic()
+    third = (end - now) / 3
+    bounds = [trees(data), wavefronts(data, now + third), spectral(data), places(data, now + 2 * third)]
+    bounds.append(partition(data, end))
     bounds += [
         Bound(own.name, own.words(f"this graph at M = {data.M}", data.task.graph, data.M), own.source, own.rules)
         for own in OWN.values()
@@ -124,6 +95,23 @@ def lower_bounds(graph: Any, M: int, rules: str = "hong-kung", seconds: float = 
     return at_once(data) + slowly(data, time.monotonic() + seconds)
 
 
+def trees(data: TaskData) -> Bound:
+    """Bound by trees of values that are used once: the least number of them that leave the cache, two words each."""
+    from pebblesim.dags.trees import cuts
+
+    name = "trees"
+    source = "trees of values with one use each, by labels (Sethi & Ullman 1970), without recomputation"
+    why_not = _unfit(data)
+    return Bound(name, 0 if why_not else data.words + 2 * cuts(data), source, ONE_SHOT, why_not)
+
+
+def _unfit(data: TaskData) -> str:
+    """Why bounds for values of one word without recomputation do not apply; empty if they do."""
+    if data.task.weights is not None:
+        return "values are of several words"
+    return "" if data.rules in ONE_SHOT else "it holds only without recomputation"
+
+
 def wavefronts(data: TaskData, end: float) -> Bound:
     """Bound by convex minimum cuts of disjoint parts of the graph.
 
@@ -135,10 +123,8 @@ def wavefronts(data: TaskData, end: float) -> Bound:
 
     name = "wavefront"
     source = "wavefronts: convex minimum cuts of disjoint parts (Elango et al. 2014), without recomputation"
-    if data.task.weights is not None:
-        return Bound(name, 0, source, ONE_SHOT, "values are of several words")
-    if data.rules not in ONE_SHOT:
-        return Bound(name, 0, source, ONE_SHOT, "it holds only without recomputation")
+    if why_not := _unfit(data):
+        return Bound(name, 0, source, ONE_SHOT, why_not)
     order = data.task.topological[data.inner[data.task.topological]].astype(np.int64)
     best, parts = 0, 1
     while parts * (data.M + 1) <= len(order) and time.monotonic() < end:
@@ -176,10 +162,8 @@ def spectral(data: TaskData) -> Bound:
     """
     name, source = "spectral", "spectral: Laplacian eigenvalues (Jain & Zaharia 2020), without recomputation"
     n = int(data.inner.sum())
-    if data.task.weights is not None:
-        return Bound(name, 0, source, ONE_SHOT, "values are of several words")
-    if data.rules not in ONE_SHOT:
-        return Bound(name, 0, source, ONE_SHOT, "it holds only without recomputation")
+    if why_not := _unfit(data):
+        return Bound(name, 0, source, ONE_SHOT, why_not)
     if not 2 <= n <= MOST_FOR_SPECTRUM:
         return Bound(name, 0, source, ONE_SHOT, f"{n:,} inner vertices; it needs 2 to {MOST_FOR_SPECTRUM:,}")
     start, preds, succ_start, _ = data.part(np.flatnonzero(data.inner))
@@ -197,6 +181,24 @@ def spectral(data: TaskData) -> Bound:
         sizes[: n % k] += 1
         best = max(best, float(sizes @ values[:k]) - 2 * k * data.M)
     return Bound(name, data.words + max(0, floor(best - 1e-6)), source, ONE_SHOT)
+
+
+def places(data: TaskData, end: float) -> Bound:
+    """Bound by a linear program over orders of computation, and the places of the cache that values keep meanwhile."""
+    from pebblesim.dags import places as program
+
+    name = "places"
+    source = "places: a linear program over orders and the values kept, checked in whole numbers, without recomputation"
+    if why_not := _unfit(data):
+        return Bound(name, 0, source, ONE_SHOT, why_not)
+    n = data.task.graph.vertices
+    if n > program.MOST_VERTICES:
+        return Bound(name, 0, source, ONE_SHOT, f"{n:,} vertices; it allows at most {program.MOST_VERTICES:,}")
+    try:
+        words = sum(certificate.words for certificate in program.certificates(data, end))
+    except ImportError:
+        return Bound(name, 0, source, ONE_SHOT, "it needs OR-tools: pip install 'pebblesim[exact]'")
+    return Bound(name, data.words + words, source, ONE_SHOT)
 
 
 def partition(data: TaskData, end: float) -> Bound:

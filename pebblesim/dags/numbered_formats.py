@@ -28,7 +28,9 @@ def hyperdag(data: bytes) -> Cdag:
     value is the memory weight of its hyperedge, or the communication weight if there is no memory weight.
     """
     rows = TokenRows.of(data, b"%")
-    ((hyperedges, vertices, pins),) = rows.take(0, 1, "the header 'hyperedges vertices pins'", 3, 3).tolist()
+    ((hyperedges, vertices, pins),) = rows.take(
+        0, 1, "the header 'hyperedges vertices pins' of a HyperDAG (edges, one a line: add --format edges)", 3, 3
+    ).tolist()
     if not vertices:
         raise UsageError("the header gives 0 vertices; a graph has at least one.")
     first = 1

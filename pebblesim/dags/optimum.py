@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.core.results import Result, plain
-from pebblesim.core.sizes import whole
-from pebblesim.dags.bounds import TaskData
+from pebblesim.core.sizes import quantity, whole
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.optimum_states import MOST_VERTICES, search_states
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.search import pebble
+from pebblesim.dags.task_data import TaskData
 from pebblesim.game.referee import referee
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.memory import available_memory
@@ -86,13 +86,13 @@ class Optimum(Result):
         return head | plain(self, "states", "proof", "ended") | {"seconds": round(self.seconds, 3)}
 
     def __str__(self) -> str:
-        least = f"{self.io:,} words" if self.proven else f"{self.bound:,} to {self.io:,} words"
+        least = quantity(self.io, "word") if self.proven else f"{self.bound:,} to {quantity(self.io, 'word')}"
         lines = {
             "rules": self.rules,
-            "M": f"{self.M:,} words",
+            "M": quantity(self.M, "word"),
             "least I/O": least + ("" if self.proven else f" ({ENDED[self.ended]})"),
             "proof": self.proof,
-            "game": f"{len(self.moves):,} moves; {self.states:,} states kept",
+            "game": f"{quantity(len(self.moves), 'move')}; {quantity(self.states, 'state')} kept",
         }
         return "\n".join(f"{label:<16}{value}" for label, value in lines.items())
 

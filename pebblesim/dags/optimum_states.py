@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.dags.bounds import TaskData
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.orders import Task
 from pebblesim.dags.symmetry import Digraph, Permutation, chain
+from pebblesim.dags.task_data import TaskData
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 
 SECONDS_FOR_SYMMETRIES: Final = 1.0

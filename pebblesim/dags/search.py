@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.core.results import Result, plain
-from pebblesim.core.sizes import whole
+from pebblesim.core.sizes import quantity, whole
 from pebblesim.dags import order_kernel as kernel
 from pebblesim.dags.anneal_kernel import anneal
-from pebblesim.dags.bounds import Bound, TaskData, at_once, largest, slowly
+from pebblesim.dags.bounds import Bound, at_once, largest, slowly, wavefronts
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.starts import starts
+from pebblesim.dags.task_data import TaskData
 from pebblesim.game.referee import RULES, Game, referee
 from pebblesim.graphs.cdag import Cdag
 
@@ -97,11 +98,11 @@ class Pebbling(Result):
         lines = {
             "rules": self.rules,
             "graph": f"{self.graph.vertices:,} vertices, {self.graph.edges:,} edges",
-            "I/O": f"{self.io:,} words: {self.game.reads:,} read, {self.game.writes:,} written",
+            "I/O": f"{quantity(self.io, 'word')}: {self.game.reads:,} read, {self.game.writes:,} written",
             "peak red": f"{self.game.peak_red:,} of M = {self.M:,} words",
             "game": f"{self.game.moves:,} moves, judged by the referee; begun {self.start}"
             + (f"; {self.again:,} computed again" if self.again else ""),
-            "bound": f"{self.bound.value:,} words ({self.bound.source})",
+            "bound": f"{quantity(self.bound.value, 'word')} ({self.bound.source})",
             "gap": f"{self.gap:.3f}; {blame}",
         }
         return "\n".join(f"{label:<10}{value}" for label, value in lines.items())
@@ -215,7 +216,7 @@ def _compile() -> None:
     """Load the kernels, or compile them once on a machine (about 20 seconds), outside the time limit of the search."""
     task = Task(Cdag.from_edges(3, [(0, 1), (0, 2)]), 2, "no-recompute")
     _BestOrder(task, np.random.default_rng(0)).begin(float("inf"))
-    slowly(TaskData(task, 2), end=float("inf"))
+    wavefronts(TaskData(task, 1), end=float("inf"))  # other bounds compile nothing, but load OR-tools
     order = np.arange(2, dtype=np.int32)
     anneal(task.board, task.desk(), order, 0, 2, 0, 1.0, NONE, 1.0, 0.1, 1, 0)
 

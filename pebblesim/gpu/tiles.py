@@ -1,4 +1,4 @@
-"""Tiles of kernels on matrix units: the tiles to try, and the tiles nearest to those of a block rule."""
+"""Tiles of kernels on matrix units."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from fractions import Fraction
 from typing import Any
 
 from pebblesim.core.errors import UsageError
-from pebblesim.counting.arguments import AnyMask, BlockRule
-from pebblesim.counting.count import Counted, count
 from pebblesim.gpu.emit.storage import Storage
 from pebblesim.gpu.emit.tables import workspace
 from pebblesim.gpu.emit.words import LEAST_SIDE, of_launch
@@ -264,21 +262,3 @@ def check(
                     f"{tiling}: a block of {name} holds {needed:,} bytes in {what}, and {room:,} fit; take smaller "
                     "blocks or fewer stages."
                 )
-
-
-def in_powers_of_two(
-    schedule: str, *, M: int, blocks: BlockRule = "fit", mask: AnyMask | None = None, **dims: int
-) -> Counted:
-    """Count with blocks that matrix units support: a rule's block sizes, rounded down to powers of two.
-
-    Block sizes that are given do not change.
-
-    Raises:
-        UsageError, Infeasible: as for `count`.
-    """
-    arguments: dict[str, Any] = {"M": M, "mask": mask, **dims}
-    counted = count(schedule, blocks=blocks, **arguments)
-    if not isinstance(blocks, str):
-        return counted
-    sides = {name: max(LEAST_SIDE, 1 << (size.bit_length() - 1)) for name, size in counted.blocks.items()}
-    return count(schedule, blocks=sides, **arguments)

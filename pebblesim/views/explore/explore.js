@@ -202,7 +202,15 @@ class Page {
     const others = this.rows.slice(1).filter(({ schedule }) => schedule.name in KNOWN)
       .map(({ schedule, words }) => `${KNOWN[schedule.name]} moves ${ratioText(words, best.words)} times as many`);
     byId("answer").replaceChildren(`With ${cache}, `, bold, ` moves the fewest words: ${many(best.words)}, which is ${bytes(best.words, each)}`
-      + ` and ${ratioText(best.words, this.bound.value)} times the lower bound.${others.length ? ` ${others.join("; ")}.` : ""}`);
+      + ` and ${ratioText(best.words, this.bound.value)} times the lower bound.${this.needs(best.schedule)}${others.length ? ` ${others.join("; ")}.` : ""}`);
+  }
+
+  /** What the forward pass must have kept for a schedule, if it is a table of pairs, and the first schedule that needs none. */
+  needs(schedule) {
+    if (!schedule.needs.includes("P")) return "";
+    const other = this.rows.find((each) => !each.schedule.needs.includes("P"));
+    return ` It reads P, the table of probabilities, which the forward pass must have kept: a word for each pair, written there.${
+      other ? ` Of the schedules that need no such table, ${other.schedule.name} moves the fewest: ${many(other.words)}.` : ""}`;
   }
 
   draw() {
