@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from pebblesim.language import program as ir
 
+ROWS = 64
+"""Rows of the tiles of a warpgroup, which `wgmma` has."""
+
 
 @dataclass(frozen=True, eq=False)
 class Addition:
@@ -41,3 +44,21 @@ class Addition:
     def shared(self, word: int, warpgroups: int, stages: int) -> int:
         """Bytes of shared memory, with a barrier of 8 bytes for each slot of the left operand."""
         return stages * (self.depth * self.rows * word + 8) + warpgroups * self.rows * self.columns * 4
+
+    def handing(self, text: str) -> list[str]:
+        """The lines that put the rows that a warpgroup has of the left operand where all warpgroups read it."""
+        return [
+            f"{self.handed}.index(slot).slice(w * {ROWS}, {ROWS}).store({text})",
+            "fence_async_shared()",
+            f"mbarrier.arrive({self.handed}_full.index(slot), count=1)",
+        ]
+
+    def adding(self, number: str, text: str) -> list[str]:
+        """The lines that add a warpgroup's columns to memory; what was added before has left their buffer."""
+        return [
+            "tma.store_wait(0)",
+            f"{self.part}.index(w).reshape([{self.rows}, {self.columns}]).store({text})",
+            "fence_async_shared()",
+            f"tma_add({self.write.tensor.name}_tiles, [head, {number} * {self.rows}, w * {self.columns}], "
+            f"{self.part}.index(w))",
+        ]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pebblesim.gpu.emit.gluon_additions import Addition
-from pebblesim.gpu.emit.gluon_plan import ROWS, Buffer, Plan
+from pebblesim.gpu.emit.gluon_additions import ROWS, Addition
+from pebblesim.gpu.emit.gluon_plan import Buffer, Plan
 from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
@@ -118,11 +118,7 @@ class Consumer(Rows):
         """
         if self._added:
             return [Piece(*self.limits())]
-        pieces = self._pieces(loop, any(map(self._differs, ir.walk(loop.body))))
-        if pieces[0].jump is not None:  # the ring goes through all tiles in order
-            (low, high), middle = self.limits(), pieces[0].jump[0]
-            pieces = [Piece(low, middle), Piece(middle, high, whole=True)]
-        first, *others = [replace(piece, stages=None) for piece in pieces]
+        first, *others = self._in_order(loop)
         if not late:
             return [first, *others]
         begin = f"{first.low} + 1" if first.low != "0" else "1"
@@ -185,22 +181,15 @@ class Consumer(Rows):
         assert isinstance(expr, ir.MatMul)
         self._settle(depth, addition.left)
         text = self._operand(expr.left, addition.product.line, expr.left.shape[1], 0, True)
-        rows = f"{addition.handed}.index(slot).slice(w * {ROWS}, {ROWS})"
-        self._say(depth, f"{rows}.store({text})")
-        self._say(depth, "fence_async_shared()")
-        self._say(depth, f"mbarrier.arrive({addition.handed}_full.index(slot), count=1)")
+        for line in addition.handing(text):
+            self._say(depth, line)
         self._handed.add(addition.left)
 
     def _add(self, depth: int, addition: Addition) -> None:
         """Add the columns that the warpgroup has of a product to memory; what was added before has left the buffer."""
-        rows, columns, node = addition.rows, addition.columns, addition.write
-        place = f"[head, {self._numbers[self._plan.loop.range]} * {rows}, w * {columns}]"
-        part = f"{addition.part}.index(w)"
-        self._settle(depth, node.tile)
-        self._say(depth, "tma.store_wait(0)")
-        self._say(depth, f"{part}.reshape([{rows}, {columns}]).store({self._written(node)})")
-        self._say(depth, "fence_async_shared()")
-        self._say(depth, f"tma_add({node.tensor.name}_tiles, {place}, {part})")
+        self._settle(depth, addition.write.tile)
+        for line in addition.adding(self._numbers[self._plan.loop.range], self._written(addition.write)):
+            self._say(depth, line)
 
     # Products
 
@@ -325,7 +314,7 @@ class Consumer(Rows):
     def _in_shared(self, buffer: Buffer, transposed: bool) -> str:
         """A buffer's slot as an operand, once it is there."""
         last = "last" if self._of_before else "slot"
-        if not (self._of_before and self._waited_in_time(buffer)):
+        if not (self._of_before and self._plan.waited_in_time(buffer)):
             self._await(self._depth, buffer)
         whole = not buffer.streamed and buffer.rows > ROWS
         at = last if buffer.streamed else "0" if whole else "w"
@@ -340,12 +329,3 @@ class Consumer(Rows):
             at = at if buffer.streamed else f"0), {self.turn}"
             self._say(depth, f"mbarrier.wait({buffer.barrier}_full.index({at})")
             self._there.add(buffer.barrier)
-
-    def _waited_in_time(self, buffer: Buffer) -> bool:
-        """Whether a product that is not put off uses the buffer, and so has waited for it."""
-        return any(
-            isinstance(node, ir.Compute)
-            and node not in self._plan.late
-            and any(ref.tile is buffer.read.tile for ref in ir.refs(node.expr))
-            for node in self._plan.loop.body
-        )

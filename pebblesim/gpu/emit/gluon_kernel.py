@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_consumer import Consumer
-from pebblesim.gpu.emit.gluon_plan import ROWS, Buffer, Plan, plan
+from pebblesim.gpu.emit.gluon_plan import Buffer, Plan, plan
 from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, started
 from pebblesim.gpu.emit.triton_kernel import Kernel
 from pebblesim.gpu.emit.triton_ranges import Setting

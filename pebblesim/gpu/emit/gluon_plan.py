@@ -16,16 +16,13 @@ from dataclasses import dataclass
 
 from pebblesim.analysis.additions import added
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.emit.gluon_additions import Addition
+from pebblesim.gpu.emit.gluon_additions import ROWS, Addition
 from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.storage import padded
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, lifetimes_of
-
-ROWS = 64
-"""Rows of the tiles of a warpgroup, which `wgmma` has."""
 
 THREADS = 128
 """Threads of a warpgroup."""
@@ -128,6 +125,15 @@ class Plan(Block):
     def together(self, ring: Buffer) -> list[Buffer]:
         """A ring of matrices, and those of vectors that have its barriers."""
         return [buffer for buffer in self.buffers.values() if buffer.barrier == ring.barrier]
+
+    def waited_in_time(self, buffer: Buffer) -> bool:
+        """Whether a product that is not put off uses the buffer, and so has waited for it."""
+        return any(
+            isinstance(node, ir.Compute)
+            and node not in self.late
+            and any(ref.tile is buffer.read.tile for ref in ir.refs(node.expr))
+            for node in self.loop.body
+        )
 
     def shared(self, dtype: str) -> int:
         """Bytes of shared memory: the slots, and a word of 8 bytes for each barrier."""

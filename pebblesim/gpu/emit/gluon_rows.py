@@ -7,11 +7,14 @@ of the whole block's tile: all its warpgroups share the stream.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.emit.gluon_plan import ROWS, Block, held_transposed, refused
+from pebblesim.gpu.emit.gluon_additions import ROWS
+from pebblesim.gpu.emit.gluon_plan import Block, held_transposed, refused
 from pebblesim.gpu.emit.triton_grid import longest_last
 from pebblesim.gpu.emit.triton_kernel import Writer
+from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting, along
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
@@ -90,6 +93,14 @@ class Rows(Writer):
 
     def _refused(self, why: str) -> UsageError:
         return refused(self._program, why)
+
+    def _in_order(self, loop: ir.Loop) -> list[Piece]:
+        """The pieces of a loop; a ring goes through all tiles in order."""
+        pieces = self._pieces(loop, any(map(self._differs, ir.walk(loop.body))))
+        if pieces[0].jump is not None:
+            (low, high), middle = self.limits(), pieces[0].jump[0]
+            pieces = [Piece(low, middle), Piece(middle, high, whole=True)]
+        return [replace(piece, stages=None) for piece in pieces]
 
     def _length(self, rng: ir.Range) -> int:
         return ROWS if rng is self._plan.own else super()._length(rng)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, ROWS, Block, refused
+from pebblesim.gpu.emit.gluon_additions import ROWS
+from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, Block, refused
 from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, started
 from pebblesim.gpu.emit.triton_kernel import Kernel
-from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
@@ -133,13 +133,9 @@ class ScoresRows(Rows):
         if node is self._plan.inner:
             self._sum(depth)
             return
-        pieces = self._pieces(node, any(map(self._differs, ir.walk(node.body))))
-        if pieces[0].jump is not None:  # the ring goes through all tiles in order
-            (low, high), middle = self.limits(), pieces[0].jump[0]
-            pieces = [Piece(low, middle), Piece(middle, high, whole=True)]
-        for piece in pieces:
+        for piece in self._in_order(node):
             number = self._numbers[node.range] = self._names.new(node.range.name)
-            self._say(depth, f"for {number} in {replace(piece, stages=None).range}:")
+            self._say(depth, f"for {number} in {piece.range}:")
             if self._plan.before is not None:
                 self._fetch(depth + 1, self._plan.before)
             self._enter(node, depth + 1, number)
