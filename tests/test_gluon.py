@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import gluon_interpreter
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from words_by_place import by_place
 
 import pebblesim as ps
 from pebblesim.analysis.additions import read_to_be_added_to
@@ -52,18 +52,12 @@ def run(
         inputs["L"] = inputs["L"] * np.log2(np.e)
     outputs, words = gluon_interpreter.run(text, inputs, "float16", schedule.problem.grid(dims), seed)
 
-    def by_place(by_tensor: dict[str, tuple[int, int]]) -> Counter[tuple[str, str]]:
-        found: Counter[tuple[str, str]] = Counter()
-        for tensor, (reads, writes) in by_tensor.items():
-            place = tensor if tensor in inputs or tensor in outputs else "between"
-            found["read", place] += heads * reads
-            found["written", place] += heads * writes
-        return +found
-
+    ends = {*inputs, *outputs}
     beside = {way: words.pop((way, "beside")) for way in ("read", "written")}
-    assert +words == by_place(moved_words(schedule.under(band), {**counted.dims, **blocks}, band))
+    moved = moved_words(schedule.under(band), {**counted.dims, **blocks}, band)
+    assert +words == by_place(moved, ends, heads)
     words.subtract({(way, "between"): number for way, number in beside.items()})
-    assert +words == by_place(dict(counted.by_tensor))
+    assert +words == by_place(counted.by_tensor, ends, heads)
     for head, one in enumerate(many):
         reference = dict(schedule.problem.reference(one, allowed))
         reference |= {each: reference[each] * scale for each in ("dQ",) if each in reference}

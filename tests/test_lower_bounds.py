@@ -457,7 +457,6 @@ def evaluated(expr: str, sizes: dict[str, int]) -> Decimal:
     return Decimal(eval(expr.replace("27/8", "Decimal(27)/8"), {"Decimal": Decimal}, names))
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", PROBLEMS)
 @given(data=st.data())
 @strategies.draws(3, 25)
@@ -480,7 +479,6 @@ def test_a_closed_form_never_exceeds_the_value(name: str, data: st.DataObject) -
                 assert evaluated(bound.form.expr, sizes) <= bound.value + Decimal("1e-9"), bound
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_bound_has_a_proof_of_its_weights(name: str) -> None:
     """A bound is refused when it is made, if nothing proves that its weighted products are the most that fit."""
