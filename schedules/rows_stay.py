@@ -56,8 +56,8 @@ def flash2_backward_blocked(m, Q, K, V, dO, O, L, *, B_c, b_r):
     source="ours: small-cache-backward-blocked, with resident rows for P and dS",
     io=(
         "2*n_q*d_v + n_q + n_q*(d_k + d_v) + 2*n_q + n_k*(d_k + d_v)*ceiling(n_q/a) + 3*n_q*n_k"
-        f" + {streamed('n_q', 'n_k', 'd_k', 'e', 'a')}"
-        f" + {streamed('n_k', 'n_q', 'd_k', 'e', 'b')} + {streamed('n_k', 'n_q', 'd_v', 'e', 'b')}"
+        f" + {streamed('n_q', 'n_k', 'd_k', 'a', 'e')}"
+        f" + {streamed('n_k', 'n_q', 'd_k', 'b', 'e')} + {streamed('n_k', 'n_q', 'd_v', 'b', 'e')}"
     ),
     fit=[("a", "b"), "e", "c"],
     graph={"kept": "L"},
@@ -105,7 +105,7 @@ def small_cache_backward_resident(m, Q, K, V, dO, O, L, *, a, b, c, e):
     source="ours: scores-stored-blocked, with resident rows for the scores",
     io=(
         "n_q*d_k + n_k*d_k*ceiling(n_q/a) + n_q*n_k + n_q*ceiling(n_k/b) + 2*n_q"
-        f" + {streamed('n_q', 'n_k', 'd_v', 'e', 'a')} + n_q*(ceiling(n_k/b) + 1)*ceiling(d_v/e)"
+        f" + {streamed('n_q', 'n_k', 'd_v', 'a', 'e')} + n_q*(ceiling(n_k/b) + 1)*ceiling(d_v/e)"
     ),
     fit=[("a", "b"), "e", "c"],
     graph={"softmax": "flash2", "column_block": "b", "row_block": "a"},

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
 import pebblesim as ps
@@ -55,6 +55,7 @@ def most_products(X: int, sides: tuple[int, int, int]) -> int:
     return max(min(isqrt(a * b * c), n * a, m * b, k * c, m * k * n) for a, b, c in splits)
 
 
+@settings(max_examples=100)
 @given(X=st.integers(0, 40), sides=st.tuples(SIDES, SIDES, SIDES))
 def test_the_box_holds_what_whole_families_can_make_and_hardly_more(X: int, sides: tuple[int, int, int]) -> None:
     assert most_products(X, sides) <= Box(sides)(X) <= most_products(X + 3, sides)  # rounding three numbers up
