@@ -238,10 +238,11 @@ class Board:
     def __init__(self, case: Cutting, claim: CuttingBound, graph: Cdag, game: Moves) -> None:
         names = {family.name for family in graph.families}
         if claim.name == "E1h" and "S" in names:  # P is made for all pairs
-            scores = case.size(("queries", "keys", "d_k"))[1]
+            assert claim.tree is not None
+            scores, weight = case.size(("queries", "keys", "d_k"))[1], claim.tree // case.dims["d"]
             claim = claim._replace(
-                table=(*claim.table, SCORES._replace(weight=17)),
-                products=claim.products + 17 * scores,
+                table=(*claim.table, SCORES._replace(weight=weight)),
+                products=claim.products + weight * scores,
                 free=claim.free + case.Z,
                 light=2 * case.Z,
             )
@@ -421,7 +422,7 @@ def check_games(seed: int, count: int) -> Counter[str]:
     rng = random.Random(seed)
     found: Counter[str] = Counter()
     for case, graph, M, game in games(seed, count):
-        for claim in claims_of(str(case.problem.bounds))(case):
+        for claim in (each for first in claims_of(str(case.problem.bounds))(case) for each in (first, *first.others)):
             if claim.why_not or not claim.table:
                 continue
             board = Board(case, claim, graph, game)

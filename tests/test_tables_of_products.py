@@ -34,9 +34,11 @@ def every_claim() -> dict[str, tuple[CuttingBound, tuple[str, ...], bool]]:
         dims = {dim: DIMS[dim] for dim in problem.dims}
         for which, formulation in bounding.ways.items():
             for pairs in (None, Pairs.of(10**6, DIMS["n"]))[: 2 if problem.maskable else 1]:
-                for claim in bounding.claims(Cutting(problem, dims, formulation, pairs, made)):
-                    name = f"{problem.name}, {claim.name}, {which}{', masked' * (pairs is not None)}"
-                    found[name] = claim, tuple(problem.outputs), pairs is not None
+                for first in bounding.claims(Cutting(problem, dims, formulation, pairs, made)):
+                    for number, claim in enumerate((first, *first.others)):
+                        weights = f", weights {number}" if number else ""
+                        name = f"{problem.name}, {claim.name}{weights}, {which}{', masked' * (pairs is not None)}"
+                        found[name] = claim, tuple(problem.outputs), pairs is not None
     return found
 
 
@@ -60,7 +62,6 @@ def most(table: tuple[tuple[tuple[str, ...], int], ...]) -> float:
     return float((weights * np.sqrt(shares[:, used].prod(axis=2))).sum(axis=1).max())
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", TABLES)
 def test_no_shares_make_more_than_the_capacity(name: str) -> None:
     claim = TABLES[name]
@@ -106,7 +107,7 @@ def test_a_form_is_said_to_hold_as_far_as_trees_take_their_share(name: str) -> N
     """Beyond it a tree that is made again takes less than its share of a segment, and the argument gives nothing."""
     claim = TABLES[name]
     ((_, _, high),), (_, unit) = claim.forms, claim.unit
-    assert high is not None
+    assert high is not None  # to whole hundredths for other weights than the first
     within, beyond = (
         least_words(10**6 * claim.products, claim.capacity, int(M), claim.free, claim.tree)
         for M in (0.95 * high * unit, 1.05 * high * unit)
@@ -114,7 +115,7 @@ def test_a_form_is_said_to_hold_as_far_as_trees_take_their_share(name: str) -> N
     assert within is not None and beyond is None
 
 
-@pytest.mark.parametrize("name", [name for name, claim in TABLES.items() if claim.light])
+@pytest.mark.parametrize("name", [name for name, claim in TABLES.items() if claim.light and len(claim.forms) > 1])
 def test_forms_of_light_trees_meet_where_these_begin_to_weigh_less(name: str) -> None:
     claim = TABLES[name]
     (small, _, high), (large, low, _) = claim.forms

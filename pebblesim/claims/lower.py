@@ -300,7 +300,8 @@ def _capacities(effort: Effort) -> Finding:
             continue
         made = {name: of for name, of in bounding.made.items() if name not in solves.inputs}
         for way in bounding.ways.values():
-            for stated in bounding.claims(Cutting(solves, _SIZES, way, None, made)):
+            first = bounding.claims(Cutting(solves, _SIZES, way, None, made))
+            for stated in (each for bound in first for each in (bound, *bound.others)):
                 if isinstance(stated.capacity, Cube) and stated.table:
                     table = tuple((product[:3], product.weight) for product in stated.table)
                     private = private_families(table, stated.capacity.w)

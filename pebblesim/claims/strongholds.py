@@ -76,9 +76,9 @@ STRONGHOLDS: Mapping[str, Stronghold] = {
     ),
     "C4": _square("forward", Span(0, 5), Span(2.5, 4.5, _D), Span(0.1, 0.9, _ND)),
     "C5": _square("forward", Span(0, 4), Span(6, 7.5, _D), Span(-0.3, 0.9, _ND)),
-    "E1h": _square("projected-backward-qkv", Span(2, 6), Span(4, 8, _D), Span(2, 4, _D2)),
-    "E1s": _square("backward-qkv", Span(2, 7), Span(1, 8, _D), Span(-4, 1.5, _D2)),
-    "E1w": _square("backward-qkv", Span(1, 6), Span(3, 8, _D), Span(2, 4, _D2)),
+    "E1": _square("backward-qkv", Span(2, 7), Span(3, 8, _D), Span(-4, 1, _D2)),
+    "E1p": _square("projected-backward-qkv", Span(3, 7), Span(-1, 2, _D), Span(-3, 1.5, _D2)),
+    "E1h": _square("backward-qkv", Span(2, 7), Span(3, 8, _D), Span(-4, 4, _D2)),
     "E2": Stronghold(
         "backward-qkv",
         {"n_q": Span(1, 4), "n_k": Span(8, 16), "d_k": Span(0, 4), "d_v": Span(0, 4)},

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from math import floor
 from typing import TYPE_CHECKING
 
 from pebblesim.core.errors import UnknownName, UsageError
@@ -330,23 +331,24 @@ def _bound(case: Cutting, claim: CuttingBound, M: int, way: str, proofs: str) ->
     besides += sum(words for _, words in claim.beside)
     text = " + ".join(filter(None, (text, *(part for part, _ in claim.beside))))
     unit, size = claim.unit
+    variants = (claim, *claim.others)
+    between = [each for variant in variants for each in variant.forms]
     forms = tuple(
-        Form(f"{expr} + {text}" if text else expr, _domain(a, b, unit), *_limits(a, b, unit))
-        for expr, a, b in claim.forms
+        Form(f"{expr} + {text}" if text else expr, _domain(a, b, unit), *_limits(a, b, unit)) for expr, a, b in between
     )
     source = f"{claim.name}: {claim.what} ({proofs})"
     words, why_not = None, claim.why_not
     if not why_not:
-        words = _least_words(claim, M)
+        words = max((least for each in variants if (least := _least_words(each, M)) is not None), default=None)
     if words is None:
         last = claim.forms[0][2]
         if not why_not and last is not None and last * size < M:
-            why_not = f"M is above {last * size:,}, and making values again may save more than a word each"
+            why_not = f"M is above {floor(last * size):,}, and making values again may save more than a word each"
         why_not = why_not or "M words are enough for all products"
         return LowerBound(claim.name, 0, source, None, forms, way, why_not, claim.proved_for)
     here = [
         form
-        for form, (_, low, high) in zip(forms, claim.forms, strict=True)
+        for form, (_, low, high) in zip(forms, between, strict=True)
         if low * size <= M and (high is None or high * size >= M)
     ]
     value, form = max(0, words + besides), here[0] if here else None
@@ -354,11 +356,6 @@ def _bound(case: Cutting, claim: CuttingBound, M: int, way: str, proofs: str) ->
 
 
 def _least_words(claim: CuttingBound, M: int) -> int | None:
-    if claim.either:
-        if claim.unit[1] * 4 < M:
-            return None
-        each = [[_least_words(bound, M) or 0 for bound in claim.either.at(y)] for y in claim.either.choices(M)]
-        return max(min(words) for words in each) or None
     if claim.at_once:
         return claim.products + min(words - times * M for words, times in claim.at_once)
     words = least_words(claim.products, claim.capacity, M, claim.free, claim.tree, claim.ragged)

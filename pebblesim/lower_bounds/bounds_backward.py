@@ -33,23 +33,22 @@ ONE_FAMILY = [
 """Products for D4, where Σ and Θ of a pair are one family. The weights satisfy 2·(12/17)² ≤ 1."""
 
 DIRECT, REGROUPED = "g = A1ᵀ p A2", "g regrouped by rows"
+ABSORBED = "any order of the products, g = A1ᵀ p A2"
 
 
 def _backward(case: Cutting) -> Iterator[CuttingBound]:
     """Under a mask D1 does not count the products of g, because a row or column with few pairs is cheap to compute."""
     which = _which(case.formulation)
-    in_order = "" if which != ANY_ORDER else "rows of A2 Xᵀ or of dO Yᵀ may be made, in the place of S or h"
-    why_not = in_order
-    if which == REGROUPED:
-        why_not = "the graph has g as a sum over blocks of rows, which is not A1ᵀ p A2 with n²d products"
+    regrouped = which in (REGROUPED, ANY_ORDER)
+    why_not = "g is a sum over blocks of rows, which is not A1ᵀ p A2 with n²d products" if regrouped else ""
     what = "all products but those of g" if case.masked else "all products"
-    if not in_order:
+    if which in (DIRECT, REGROUPED):  # else rows of A2 Xᵀ or of dO Yᵀ may be made, in the place of S or h
         yield case.of_products("D1", what, [*IN_FULL, DQ, G], why_not)
         yield case.of_products("D1r", "products of S, h, scores and q", IN_FULL)
         yield case.of_one_product("D2", "products of p with A2 or A1", LINES, DQ, why_not)
     yield case.of_products("D1m", "products with X and with Y", WITH_WEIGHTS, within=("A2", "dO"))
     yield case.of_pairs("D3", "pairs", LINES)
-    yield from _merged(case, why_not, bool(in_order))
+    yield from _merged(case, why_not, which == ANY_ORDER)
     sides = {"S": "d", "dO": "d"}, {"A2": "d", "h": "d"}
     yield words_at_once(case, "D5", sides, [(("d", "d"), ()), ((), ("d", "d"))], [("d", "d")])
 
@@ -69,9 +68,10 @@ def _merged(case: Cutting, why_not: str, any_order: bool) -> Iterator[CuttingBou
 
 
 def _which(formulation: Formulation) -> str:
-    if formulation.graph.get("absorbed"):
-        return ANY_ORDER
-    return REGROUPED if formulation.graph.get("row_block") is not None else DIRECT
+    absorbed, regrouped = formulation.graph.get("absorbed"), formulation.graph.get("row_block") is not None
+    if absorbed:
+        return ANY_ORDER if regrouped else ABSORBED
+    return REGROUPED if regrouped else DIRECT
 
 
 BACKWARD = Bounding(
@@ -80,7 +80,8 @@ BACKWARD = Bounding(
     ways={
         DIRECT: Formulation(),
         REGROUPED: Formulation(graph={"row_block": 1}),
-        ANY_ORDER: Formulation(graph={"absorbed": ("X", "Y")}),
+        ABSORBED: Formulation(graph={"absorbed": ("X", "Y")}),
+        ANY_ORDER: Formulation(graph={"absorbed": ("X", "Y"), "row_block": 1}),
     },
     which=_which,
     made={"S": "A1", "h": "A3"},

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from math import gcd
+from typing import NamedTuple
 
 from pebblesim.lower_bounds.bounds_forward import PROJECTED, PROJECTED_INPUTS, PROJECTIONS
-from pebblesim.lower_bounds.closed_forms import subtracted
-from pebblesim.lower_bounds.cutting import Between, Bounding, Cutting, CuttingBound, Either
+from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound, with_other_weights
 from pebblesim.lower_bounds.instances import ANY_ORDER, Formulation, Lines, Product
 from pebblesim.lower_bounds.words_at_once import words_at_once
 
@@ -23,12 +23,41 @@ LINES = Lines(("Q", "dO"), ("K", "V"), ("d_k", "d_v"))
 MADE, KEPT, SOME = "P made", "P kept", "P kept for some pairs"
 
 
-def _weighted(products: list[Product], *weights: int) -> list[Product]:
-    return [product._replace(weight=weight) for product, weight in zip(products, weights, strict=True)]
+ANGLES = ((1, 3), (3, 10), (4, 15), (1, 5), (2, 15), (1, 12), (1, 30))
+"""Rational values of tan ψ/2 for `Weights.at`, from the largest angle, 37°, to the least."""
 
 
-WEIGHTED = _weighted(GRADIENTS, 12, 12, 17)
-"""In E1, E1w and E1h dQ and dK weigh α = 12/17, where 2 α² ≤ 1, as both of their products join lines by Θ."""
+class Weights(NamedTuple):
+    """Weights of products for backward-qkv: a segment has at most `full`·(X/3)^(3/2) of them.
+
+    Attributes:
+        scores: s, of a product of scores.
+        gradients: a, of a product of dQ or of dK. Both join lines by Θ, and scores join Q and K by Σ.
+        full: w, of each other product.
+    """
+
+    scores: int
+    gradients: int
+    full: int
+
+    @classmethod
+    def at(cls, angle: tuple[int, int]) -> Weights:
+        """Return s = w sin 2ψ and a = w cos ψ with tan ψ/2 = p/q, in the least whole numbers: ws = 2a √(w² - a²)."""
+        p, q = angle
+        sine, cosine, one = 2 * p * q, q**2 - p**2, q**2 + p**2
+        each = 2 * sine * cosine, cosine * one, one**2
+        return cls(*(weight // gcd(*each) for weight in each))
+
+    def of_pairs(self) -> tuple[Product, list[Product]]:
+        """Return the products of scores, and those of dP and of the three gradients, by their weights."""
+        dQ, dK, dV = GRADIENTS
+        lighter = [product._replace(weight=self.gradients) for product in (dQ, dK)]
+        others = [DP._replace(weight=self.full), *lighter, dV._replace(weight=self.full)]
+        return SCORES._replace(weight=self.scores), others
+
+
+EVEN = Weights(17, 12, 17)
+"""Weights for which 2·12² ≤ 17² takes the place of a chain: where other matrices join in, or rows differ in width."""
 
 
 def _qkv(case: Cutting) -> Iterator[CuttingBound]:
@@ -44,10 +73,18 @@ def _qkv(case: Cutting) -> Iterator[CuttingBound]:
 
 def _with_scores(case: Cutting, made: list[Product]) -> Iterator[CuttingBound]:
     """Bounds for P recomputed from O and l, or m and l_m, or L."""
-    others = _weighted([*made, SCORES, DP], *[17] * (len(made) + 2))
-    yield case.of_products("E1", "all products", [*others, *WEIGHTED])
-    of_pairs = [*_weighted([SCORES, DP], 17, 17), *WEIGHTED]
-    yield case.of_light_pairs("E1w", "products of pairs, free trees of pairs lighter", LINES, of_pairs, 17)
+
+    def of_pairs(weights: Weights) -> CuttingBound:
+        scores, others = weights.of_pairs()
+        bound = case.of_light_pairs("E1", "all products of pairs", LINES, [scores, *others], weights.scores)
+        return bound._replace(tree=_least_tree(case, weights))
+
+    even, *angles = (of_pairs(each) for each in (EVEN, *map(Weights.at, ANGLES[:3])))  # smaller ones have less products
+    yield with_other_weights(*angles, without_form=[even])
+    if made:
+        scores, others = EVEN.of_pairs()
+        with_weights = [product._replace(weight=EVEN.full) for product in made]
+        yield case.of_products("E1p", "all products, those with weights among them", [*with_weights, scores, *others])
     yield case.of_one_product("E2", "products of dQ", LINES, GRADIENTS[0])
 
 
@@ -57,12 +94,16 @@ def _however_P(case: Cutting, any_order: bool) -> Iterator[CuttingBound]:
     A pair is carried where its P is read, and the scores of E1h are those of the pairs whose P is not.
     """
     between = [("most queries", "d_k"), ("most keys", "d_k")] if any_order else []
-    of_pairs, scores = [DP._replace(weight=17), *WEIGHTED], [SCORES._replace(weight=17)]
-    what = "products of pairs but for the scores"
-    without_scores = case.of_light_pairs("E1h", what, LINES, of_pairs, 17, between=between, of_some=scores)
-    yield without_scores
-    yield _of_some_pairs(case, without_scores, between)
-    gradients = _weighted(GRADIENTS, 18, 18, 12)
+
+    def without_scores(weights: Weights) -> CuttingBound:
+        scores, others = weights.of_pairs()
+        what, least = "products of pairs but for the scores", weights.scores
+        bound = case.of_light_pairs("E1h", what, LINES, others, least, between=between, of_some=[scores])
+        return bound._replace(tree=_least_tree(case, weights))
+
+    even, *angles = (without_scores(each) for each in (EVEN, *map(Weights.at, ANGLES)))
+    yield with_other_weights(*angles, without_form=[even])
+    gradients = [product._replace(weight=weight) for product, weight in zip(GRADIENTS, (18, 18, 12), strict=True)]
     yield case.of_gradients("E3", "products of dQ, dK and dV", LINES, gradients, between)
     yield case.of_pairs("E4", "pairs", LINES)
     why_not = "queries or keys are made from weights" if case.made else ""
@@ -71,35 +112,10 @@ def _however_P(case: Cutting, any_order: bool) -> Iterator[CuttingBound]:
     yield words_at_once(case, "E7", sides, [(one, ()), ((), one), (both, both)], [one], why_not)
 
 
-def _of_some_pairs(case: Cutting, made: CuttingBound, between: Sequence[Between]) -> CuttingBound:
-    """Bound for P kept for some pairs: many pairs whose P is made have many scores, many others a P that is read.
-
-    Args:
-        case: the problem at its sizes.
-        made: the bound without scores, E1h, to which each pair with P made adds its scores.
-        between: matrices that stand between pairs and an output.
-    """
-    (k_text, d_k), (v_text, d_v) = (case.size((width,)) for width in ("d_k", "d_v"))
-    what = "products of pairs, with the scores or with those of dV"
-    kept = case.of_products("E1s", what, [DP, *GRADIENTS])._replace(free=made.free, ragged=made.ragged)
-    width, size = case.width(LINES)
-    if k_text == v_text:
-        products, free = f"126*{case.Z_text}*{width}/(17*sqrt(M))", f"22*{case.Z_text}/17"
-    else:
-        both = f"({k_text} + {v_text})"
-        products = f"2*{case.Z_text}*(2*{both} - 10*{k_text}*{v_text}/(17*{both}))/sqrt(M)"
-        free = f"{case.Z_text}*(1 + 10*{k_text}/(17*{both}))"
-    less = subtracted(Counter(case.size(sides)[0] for sides in between))
-    form = f"{products} - {free} - 2*{v_text}/sqrt(M){less} - M"
-    return made._replace(
-        name="E1s",
-        what=what,
-        forms=[(form, 0, 4)],
-        unit=(f"{width}²", size**2),
-        light=None,
-        table=(),
-        either=Either(made._replace(light=None), kept, case.Z, 17 * d_k, d_v),
-    )
+def _least_tree(case: Cutting, weights: Weights) -> int:
+    """Return the products of a score or of an element of dP, by their weights, whichever are fewer."""
+    scores, others = weights.of_pairs()
+    return min(product.weight * case.terms(product)[1] for product in (scores, others[0]))
 
 
 def _with_W_V(case: Cutting) -> CuttingBound:

@@ -1,7 +1,7 @@
 """Certificates that X families give at most w (X/3)^(3/2) products, however they are split, in exact arithmetic.
 
-The inequality and its proof are in docs/lower-bounds.md, "Several products that share matrices". A certificate names
-the private families. It is found by a search over all choices, and checked with integers.
+The inequalities and their proofs are in docs/lower-bounds.md, "Several products that share matrices". A certificate
+names the private families. It is found by a search over all choices, and checked with integers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from itertools import combinations
 
 Weighted = tuple[tuple[str, str, str], int]
 """The three families of a product, and the weight with which each elementary product counts."""
+
+_Joining = tuple[frozenset[str], str, int]
+"""The two families that a product joins, its private family, and its weight."""
 
 
 @cache
@@ -41,7 +44,7 @@ def proves(products: Sequence[Weighted], w: int, private: frozenset[str]) -> boo
 
     Each product has exactly one private family. The other families have two sides; each product joins two of different
     sides, and no two products join the same two. In each component, Σ weight² over the products of a private family is
-    at most w².
+    at most w², or the component is a chain (`_is_chain`).
     """
     joined: list[tuple[str, str]] = []
     owners: list[str] = []
@@ -55,10 +58,34 @@ def proves(products: Sequence[Weighted], w: int, private: frozenset[str]) -> boo
     components = _components(joined)
     if components is None or len({*joined}) < len(joined):
         return False
-    squares = Counter[tuple[str, str]]()
-    for (left, _), owner, (_, weight) in zip(joined, owners, products, strict=True):
-        squares[components[left], owner] += weight**2
+    together: dict[str, list[_Joining]] = {}
+    for pair, owner, (_, weight) in zip(joined, owners, products, strict=True):
+        together.setdefault(components[pair[0]], []).append((frozenset(pair), owner, weight))
+    return all(_within(each, w) or _is_chain(each, w) for each in together.values())
+
+
+def _within(component: Iterable[_Joining], w: int) -> bool:
+    """Whether Σ weight² over the products of each private family is at most w²."""
+    squares = Counter[str]()
+    for _, owner, weight in component:
+        squares[owner] += weight**2
     return all(square <= w**2 for square in squares.values())
+
+
+def _is_chain(component: Sequence[_Joining], w: int) -> bool:
+    """Whether three products join four families one after another, and the middle one weighs little enough.
+
+    The outer two belong to one private family and weigh a at most, the middle one to another and weighs s, with
+    w²s² ≤ 4a²(w² - a²).
+    """
+    if len(component) != 3:
+        return False
+    for middle in component:
+        one, other = (each for each in component if each is not middle)
+        if one[0].isdisjoint(other[0]) and one[1] == other[1] != middle[1]:
+            a, s = max(one[2], other[2]), middle[2]
+            return w**2 * s**2 <= 4 * a**2 * (w**2 - a**2)
+    return False
 
 
 def _components(edges: Iterable[tuple[str, str]]) -> dict[str, str] | None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import ceil, floor, isqrt
+from math import floor
 from typing import NamedTuple
 
 from pebblesim.lower_bounds.capacities import Capacity, Cube, Fresh, Gradients, Latent, Rows
@@ -52,7 +52,7 @@ class CuttingBound(NamedTuple):
             number of times, or are moved again.
         beside: words of parts of matrices that belong to no family and are added, each as text and number.
         proved_for: the sizes for which it is proved, as a comparison; empty for all sizes.
-        either: two bounds, the lesser of which it is, for a number of pairs that is free to choose.
+        others: the bound with other weights of the products; the largest counts.
     """
 
     name: str
@@ -71,43 +71,29 @@ class CuttingBound(NamedTuple):
     at_once: Sequence[tuple[int, int]] = ()
     beside: Sequence[tuple[str, int]] = ()
     proved_for: str = ""
-    either: Either | None = None
+    others: Sequence[CuttingBound] = ()
 
 
-class Either(NamedTuple):
-    """Two bounds: one holds if y pairs or more have one more product tree, the other if y pairs or fewer have it.
+def with_other_weights(
+    first: CuttingBound, *others: CuttingBound, without_form: Sequence[CuttingBound] = ()
+) -> CuttingBound:
+    """Return a bound that is the largest of several, which differ in the weights of their products.
 
-    Attributes:
-        made: the first, for y = 0.
-        kept: the second, for y = 0.
-        pairs: the number of pairs, the largest y.
-        more: products that each of the y pairs adds to the first, with a tree that may be free.
-        fewer: products that each of the y pairs takes from the second.
+    Args:
+        first: the bound that holds up to the largest M; the closed forms of each other one take over below.
+        others: the others, in the order of decreasing M. Their forms hold up to a whole number of hundredths of a unit,
+            and are left out if that is not the unit of the first.
+        without_form: more of them, the closed forms of which are left out.
     """
-
-    made: CuttingBound
-    kept: CuttingBound
-    pairs: int
-    more: int
-    fewer: int
-
-    def at(self, y: int) -> tuple[CuttingBound, CuttingBound]:
-        """Return both bounds for a number of pairs."""
-        made, kept = self.made, self.kept
-        return (
-            made._replace(products=made.products + y * self.more, free=made.free + y),
-            kept._replace(products=kept.products - y * self.fewer),
-        )
-
-    def choices(self, M: int) -> set[int]:
-        """Return numbers of pairs y to try: where the closed forms of both bounds meet, for this M and for M → 0."""
-        assert isinstance(self.made.capacity, Cube)
-        weight = self.made.capacity.w
-        apart = Fraction(self.kept.products) - Fraction(self.made.products, weight)
-        slope = Fraction(self.more, weight) + self.fewer
-        half = Fraction(isqrt(M), 2)
-        meet = apart / (slope - half) if slope > half else Fraction(self.pairs)
-        return {min(self.pairs, ceil(apart / slope)), min(self.pairs, floor(meet))}
+    listed = [bound for bound in others if bound.unit == first.unit]
+    forms = [first.forms[0], *(bound.forms[0] for bound in listed)]
+    tops = [high and Fraction(floor(100 * high), 100) for _, _, high in forms[1:]]
+    lows = [top or 0 for top in (*tops, 0)]
+    cut = [(text, low, high) for (text, _, _), low, high in zip(forms, lows, (forms[0][2], *tops), strict=True)]
+    lower = [bound._replace(forms=[form]) for bound, form in zip(listed, cut[1:], strict=True)]
+    others = tuple(bound for bound in others if bound.unit != first.unit)
+    lower += [bound._replace(forms=[]) for bound in (*others, *without_form)]
+    return first._replace(forms=[cut[0], *first.forms[1:]], others=lower)
 
 
 class Cutting(Instance):
@@ -137,10 +123,9 @@ class Cutting(Instance):
             free[each] += 1
         even = [product for product in trees if not self.ragged(product)]
         inner = {product.sides[1]: self.terms(product) for product in even}
-        if any(product.weight < weight for product in even):
-            raise ValueError(f"{name}: a tree that may be made again has products that count less than others")
         _check(name, counted, weight)
         least = min((number for _, number in inner.values()), default=1)
+        lightest = min((product.weight for product in even), default=weight)
         form = f"{doubled(text, weight)}{subtracted(free)} - M"
         names = sorted({text for text, _ in inner.values()}, reverse=True)
         unit = (f"min({', '.join(names)})²" if len(names) > 1 else f"{names[0]}²") if names else ""
@@ -149,11 +134,11 @@ class Cutting(Instance):
             what,
             total,
             Cube(weight),
-            [(form, 0, 4 if trees else None)],
+            [(form, 0, 4 * Fraction(lightest, weight) ** 2 if trees else None)],
             (unit, least**2),
             self.besides((*within, *(family for product in counted for family in product[:3]))),
             sum(number for _, number in sizes),
-            weight * least if even else None,
+            min((product.weight * self.terms(product)[1] for product in even), default=None),
             len(even) < len(trees),
             why_not,
             counted,
