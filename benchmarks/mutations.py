@@ -206,6 +206,7 @@ def main() -> None:
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     sys.dont_write_bytecode = True
+    os.environ["CI"] = "1"  # the same draws in every run
     for name in ("matplotlib", "networkx", "numba", "numpy", "sympy", "typer"):  # once, for all children
         importlib.import_module(name)
 

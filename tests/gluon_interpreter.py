@@ -4,7 +4,9 @@ The roles of a block run one at a time, each until it waits; who goes on is draw
 arrives. What must have happened before is followed by vector clocks, so a race is found whatever was drawn:
 
 - an operand in shared memory is read only after a wait for the barrier at which its words arrived;
-- a slot is filled only when all products that read what was there before are known to have ended;
+- a slot is filled, or stored to, only when all products that read what was there before are known to have ended;
+- what a role stores in shared memory is read by others after a fence and a barrier at which it arrived then;
+- what is added to memory stays as it is until the role that adds it has waited for that;
 - a product's result, and its operand in registers, are not touched until it was waited for;
 - at the end nothing is on its way, every product was waited for, and every phase of each barrier is complete.
 
@@ -53,24 +55,47 @@ class Slots:
         self.barriers: list[Barrier | None] = [None] * shape[0]
         self.filled: list[tuple[int, int] | None] = [None] * shape[0]  # event of the fill that is there
         self.reads: list[Counter[int]] = [Counter() for _ in range(shape[0])]  # last event of each role's reads
-        self.reading = [0] * shape[0]  # products that are reading it
+        self.reading = [0] * shape[0]  # products, or additions to memory, that are reading it
+        self.stored: list[dict[int, tuple[int, int]]] = [{} for _ in range(shape[0])]  # who stored a row, and when
 
     def index(self, slot: Any) -> View:
         assert 0 <= slot < len(self.reading)
-        return View(self, int(slot), self.values[int(slot)])
+        values = self.values[int(slot)]
+        return View(self, int(slot), values, np.arange(values.size).reshape(values.shape))
 
 
 class View:
-    """A slot, perhaps reshaped or transposed."""
+    """A slot, perhaps a part of it, reshaped or transposed; `places`: of its words in the slot."""
 
-    def __init__(self, slots: Slots, slot: int, values: np.ndarray) -> None:
-        self.slots, self.slot, self.values = slots, slot, values
+    def __init__(self, slots: Slots, slot: int, values: np.ndarray, places: np.ndarray) -> None:
+        self.slots, self.slot, self.values, self.places = slots, slot, values, places
+
+    @property
+    def handle(self) -> View:
+        return self
 
     def reshape(self, shape: list[int]) -> View:
-        return View(self.slots, self.slot, self.values.reshape(shape))
+        return View(self.slots, self.slot, self.values.reshape(shape), self.places.reshape(shape))
 
     def permute(self, order: tuple[int, ...]) -> View:
-        return View(self.slots, self.slot, self.values.transpose(order))
+        return View(self.slots, self.slot, self.values.transpose(order), self.places.transpose(order))
+
+    def slice(self, start: int, length: int, dim: int = 0) -> View:
+        assert 0 <= start <= start + length <= self.values.shape[dim]
+        part = (slice(None),) * dim + (slice(start, start + length),)
+        return View(self.slots, self.slot, self.values[part], self.places[part])
+
+    def store(self, value: Any) -> None:
+        """Store words from registers; what has to wait is whoever read what was there."""
+        slots, slot, role = self.slots, self.slot, BLOCK.role
+        added = any(each.slots is slots and each.slot == slot for each in role.adding)
+        assert not slots.reading[slot] and not added, "a slot is stored to while something reads it"
+        late = [other for other, event in slots.reads[slot].items() if role.clock[other] < event]
+        assert not late, "a slot is stored to that may still be read"
+        assert value.shape == self.values.shape
+        self.values[:] = slots.dtype.round(_there(value))
+        event = role.tick()
+        slots.stored[slot] |= dict.fromkeys(self.places.reshape(-1).tolist(), (role.number, event))
 
     def load(self, layout: Any) -> Value:
         """Its words, in registers at once."""
@@ -80,7 +105,14 @@ class View:
         return self.values.copy().view(Value)
 
     def check_there(self) -> None:
-        filled = self.slots.filled[self.slot]
+        stored, filled = self.slots.stored[self.slot], self.slots.filled[self.slot]
+        if stored:
+            known = {stored.get(place, (-1, 0)) for place in self.places.reshape(-1).tolist()}
+            assert (-1, 0) not in known, "words that nobody stored"
+            for number, event in known:
+                assert BLOCK.fences[number] >= event, "words that are stored without a fence"
+                assert BLOCK.role.clock[number] >= event, "words that may not have been stored"
+            return
         assert filled is not None, "a slot that was never filled"
         copy, event = filled
         assert BLOCK.role.clock[copy] >= event, "a slot whose words may not have arrived"
@@ -117,6 +149,7 @@ class Role:
     def __init__(self, number: int, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         self.number, self.clock = number, Counter({number: 1})
         self.flying: list[Flying] = []
+        self.adding: list[View] = []  # what it adds to memory and has not waited for
         self.ready: Callable[[], bool] = lambda: True
         self.error: BaseException | None = None
         self.done = False
@@ -130,6 +163,7 @@ class Role:
                 with np.errstate(all="ignore"):
                     function(*arguments)
                 assert not self.flying, "products that nobody waited for"
+                assert not self.adding, "additions that nobody waited for"
         except BaseException as error:
             self.error = error
         self.done = True
@@ -153,6 +187,7 @@ class Block:
     def __init__(self, chance: Random) -> None:
         self.chance, self.over, self.number = chance, False, 1000
         self.copies: list[Callable[[], None]] = []
+        self.fences: Counter[int] = Counter()  # the last event of each role before a fence of its own
         self.slots: list[Slots] = []
         self.role = Role(0, lambda: None, ())
         self.role.number = -1
@@ -200,11 +235,32 @@ class Tiles:
     def from_tensor(array: Array, block: list[int], layout: Any) -> Tiles:
         return Tiles(array, list(array.shape), [], block, layout)
 
-    def read(self, at: list[int]) -> np.ndarray:
-        made = np.zeros(self.block, np.float32)
+    @property
+    def handle(self) -> Tiles:
+        return self
+
+    def places(self, at: list[int]) -> np.ndarray:
+        """Where the words of a block that exist are in memory."""
         ends = [min(first + side, length) for first, side, length in zip(at, self.block, self.shape, strict=True)]
         inside = tuple(slice(int(first), int(max(first, end))) for first, end in zip(at, ends, strict=True))
-        places = np.arange(self.array.values.size).reshape(self.array.shape)[inside]
+        alike = len(self.array.shape) == len(self.shape)
+        return np.arange(self.array.values.size).reshape(self.array.shape if alike else self.shape)[inside]
+
+    def write(self, at: list[int], words: np.ndarray) -> None:
+        """Write a block to memory."""
+        places = self.places(at)
+        self.array.values[places] = words[tuple(slice(0, side) for side in places.shape)]
+        self.array.touched(places.reshape(-1), True)
+
+    def add(self, at: list[int], words: np.ndarray) -> None:
+        """Add a block to memory: each word that exists is read and written there."""
+        places = self.places(at)
+        self.array.values[places] += words[tuple(slice(0, side) for side in places.shape)]
+        for written in (False, True):
+            self.array.touched(places.reshape(-1), written)
+
+    def read(self, at: list[int]) -> np.ndarray:
+        made, places = np.zeros(self.block, np.float32), self.places(at)
         assert not np.isnan(self.array.values[places]).any(), "a word that nobody wrote"
         made[tuple(slice(0, side) for side in places.shape)] = self.array.values[places]
         self.array.touched(places.reshape(-1), False)
@@ -220,8 +276,9 @@ def _copy(tiles: Tiles, at: list[int], barrier: View, view: View) -> None:
     previous = slots.filled[slot]
     assert previous is None or slots.reads[slot], "words that nobody read"
     BLOCK.number += 1
-    copy, words = BLOCK.number, tiles.read(at)
-    slots.filled[slot], slots.reads[slot] = (copy, 1), Counter()
+    assert all(each.slots is not slots or each.slot != slot for each in role.adding), "a slot that is being sent"
+    copy, words = BLOCK.number, tiles.read([int(each) for each in at])
+    slots.filled[slot], slots.reads[slot], slots.stored[slot] = (copy, 1), Counter(), {}
     view.values[:] = np.nan
     bits = words.size * slots.dtype.bits // 8
 
@@ -234,6 +291,54 @@ def _copy(tiles: Tiles, at: list[int], barrier: View, view: View) -> None:
 
     assert target.bytes >= bits, "bytes that nobody expects"
     BLOCK.copies.append(arrive)
+
+
+def _added(kind: str, tiles: Tiles, at: list[int], view: View) -> None:
+    """Issue an addition to memory, by the copy engine."""
+    assert kind == "ADD"
+    _sent(tiles.add, tiles, at, view)
+
+
+def _written(tiles: Tiles, at: list[int], view: View) -> None:
+    """Issue a copy to memory."""
+    _sent(tiles.write, tiles, [int(each) for each in at], view)
+
+
+def _sent(done: Callable[[list[int], np.ndarray], None], tiles: Tiles, at: list[int], view: View) -> None:
+    """Issue what the copy engine does with words that this role has stored before a fence."""
+    role = BLOCK.role
+    assert view.values.shape == tuple(tiles.block)
+    view.check_there()
+    role.adding.append(view)
+
+    def arrive() -> None:
+        done(at, view.values)
+        view.slots.reading[view.slot] -= 1
+
+    view.slots.reading[view.slot] += 1
+    BLOCK.copies.append(arrive)
+
+
+def _added_all_but(number: int) -> None:
+    """Wait until no more than `number` additions of this role are on their way."""
+    role = BLOCK.role
+    ended = role.adding[: len(role.adding) - number]
+    role.pause(lambda: not any(view.slots.reading[view.slot] for view in ended))
+    del role.adding[: len(ended)]
+
+
+def _fence() -> None:
+    BLOCK.fences[BLOCK.role.number] = BLOCK.role.clock[BLOCK.role.number]
+
+
+SEMANTIC = SimpleNamespace(
+    _convert_to_ir_values=lambda values, require_i64: [int(value) for value in values],
+    builder=SimpleNamespace(create_async_tma_reduce=_added),
+)
+
+
+def _builtin(function: Callable[..., None]) -> Callable[..., None]:
+    return lambda *arguments: function(*arguments, _semantic=SEMANTIC)
 
 
 def _expect(view: View, number: int) -> None:
@@ -259,7 +364,7 @@ def _product(left: Any, right: View, onto: Any, use_acc: bool = True, is_async: 
     assert is_async and isinstance(right, View)
     assert isinstance(left, View | Value), "an operand that is not there yet"
     rows, terms = left.values.shape if isinstance(left, View) else left.shape
-    assert rows == 64 and terms == right.values.shape[0] and terms % 16 == 0 and right.values.shape[1] % 8 == 0
+    assert rows % 64 == 0 and terms == right.values.shape[0] and terms % 16 == 0 and right.values.shape[1] % 8 == 0
     assert isinstance(onto, Flying | Value)
     made = Flying(left, right, onto if use_acc else np.float32(0))
     for view in made.operands:
@@ -276,11 +381,10 @@ def _waited(number: int, deps: tuple[Any, ...]) -> Any:
         product = role.flying.pop(0)
         product.end(role)
         registers = [] if isinstance(product.left, View) else [product.left]
-        for each in (product, *registers):
+        onward = [each for each in role.flying if each.onto is product and any(each is dep for dep in deps)]
+        for each in registers if onward else (product, *registers):
             assert any(each is dep for dep in deps), "what a product uses until it ends is not kept"
-    for dep in deps:
-        assert not isinstance(dep, Flying) or dep.value is not None, "a result before its product has ended"
-    results = tuple(dep.value if isinstance(dep, Flying) else dep for dep in deps)
+    results = tuple(dep.value if isinstance(dep, Flying) and dep.value is not None else dep for dep in deps)
     return results if len(results) > 1 else results[0]
 
 
@@ -351,7 +455,10 @@ GLUON: Any = SimpleNamespace(
 
 HOPPER = SimpleNamespace(
     mbarrier=SimpleNamespace(MBarrierLayout=_nothing, init=_init, wait=_wait, expect=_expect, arrive=_arrive),
-    tma=SimpleNamespace(async_copy_global_to_shared=_copy),
+    tma=SimpleNamespace(
+        async_copy_global_to_shared=_copy, async_copy_shared_to_global=_written, store_wait=_added_all_but
+    ),
+    fence_async_shared=_fence,
     warpgroup_mma=_product,
     warpgroup_mma_wait=_waited,
 )
@@ -360,6 +467,8 @@ MODULES = {
     "triton.experimental": SimpleNamespace(gluon=SimpleNamespace(jit=Jit)),
     "triton.experimental.gluon": SimpleNamespace(language=GLUON),
     "triton.experimental.gluon.language.nvidia.hopper": HOPPER,
+    "triton.experimental.gluon.language._core": SimpleNamespace(builtin=_builtin),
+    "triton._C.libtriton": SimpleNamespace(ir=SimpleNamespace(DESCRIPTOR_REDUCE_KIND=SimpleNamespace(ADD="ADD"))),
     "triton.experimental.gluon.nvidia.hopper": SimpleNamespace(TensorDescriptor=Tiles),
 }
 

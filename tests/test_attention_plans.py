@@ -47,6 +47,7 @@ def test_a_plan_says_which_and_why() -> None:
     found = plan(4096, 64, 16)
     assert found.backward[0].tiling.schedule == "backward-two-pass-blocked"
     assert "small-cache-backward-blocked would take" in str(found) or "dS-stored-blocked would take" in str(found)
+    assert found.tables == (0, 0)
     wide = plan(4096, 512, 16)
     assert wide.backward[0].tiling.schedule == "small-cache-backward-blocked"
     assert str(wide).count("limited by") >= 2

@@ -312,7 +312,6 @@ SIZES = "problem 'backward' takes the sizes n, d, or n_q, n_k, d, where n and d 
 PLAY = "play small-cache -n 8 -d 4 -M 24"
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -398,6 +397,10 @@ def test_a_bad_input_gets_one_sentence(line: str, says: str, pebblesim: Pebblesi
         ("gaps -n 65536", "it got n = 65536; d is missing."),
         ("cache f.din -M 1k", "error: f.din cannot be replayed: a trace is a file *.oracleGeneral.bin, *.txt"),
         ("glossary gap", "Terms such as gap, way or ops/byte are explained in docs/words.md."),
+        (
+            "advise --gpu H100 -n 64 -d 8 --block BLOCK_M=128",
+            "error: BLOCK_M is a kernel's name; a tile is given by the schedule's blocks, such as a=128 or B_r=128.",
+        ),
         ("glossary bakward", "no problem is called 'bakward'; did you mean 'backward'?"),
         ("play -n 8 -d 4 -M 24", "Missing argument"),
         ("count -n 8 -d 4 -M 24 --colour", "No such option: --colour"),
@@ -414,6 +417,27 @@ def test_a_bad_option_is_explained(line: str, says: str, pebblesim: Pebblesim) -
     assert (ran.code, ran.out) == (2, "")
     assert says in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_a_tile_that_does_not_fit_is_told_what_does(pebblesim: Pebblesim) -> None:
+    said = pebblesim("count flash2-forward -n 4096 -d 128 -M 100k --block B_r=128 --block B_c=4096").out
+    needs = 2 * 128 * 128 + 2 * 128 * 4096 + 2 * 128 + 2  # Q and O; K or V, and the scores; sums, maxima and two more
+    assert f"these blocks need {needs:,} words, 10.6 M; the gap is to the bound for M" in said
+    fits = re.search(r"; B_r=(\d+), B_c=(\d+) fit$", said, re.MULTILINE)
+    assert fits
+    again = pebblesim(f"count flash2-forward -n 4096 -d 128 -M 100k --block B_r={fits[1]} --block B_c={fits[2]}").out
+    assert "these blocks need" not in again and "> M" not in again
+
+
+def test_a_winner_that_needs_a_table_says_so(pebblesim: Pebblesim) -> None:
+    said = pebblesim("count -p backward-qkv -n 512 -d 64 -M 4096").out
+    assert "reads P, which the forward pass must have written, a word for each pair; of the others " in said
+    assert "reads P" not in pebblesim("count -p backward-qkv -n 512 -d 64 -M 65536").out
+
+
+def test_a_thousand_with_a_comma_is_two_sizes(pebblesim: Pebblesim) -> None:
+    ran = pebblesim("sweep -n 8,192 -d 16 -M 2048 -s flash2-forward")
+    assert ran.code == 0 and "n = 8,192 is a list of sizes: 8, 192" in ran.err
 
 
 @pytest.mark.parametrize("least", [6, 24, 25])

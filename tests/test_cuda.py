@@ -63,6 +63,7 @@ SPLIT = {
     "flash": {"dQ"},
     "flash1-backward": {"dQ"},
     "flash2-backward": {"dQ"},
+    "flash2-backward-blocked": {"dQ"},
     "large-cache": {"g"},
     "projected-flash1-backward": {"dQ"},
     "projected-flash2-backward": {"dQ"},

@@ -235,7 +235,6 @@ def test_a_device_that_uses_a_word_that_it_was_not_sent_gets_no_number(monkeypat
     assert np.isnan(play.numbers(moved, inputs_of(team)[0])["O"]).any()
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("backward", [False, True])
 def test_the_closed_form_is_the_count_where_P_divides_n(name: str, backward: bool) -> None:

@@ -202,7 +202,6 @@ def test_dQ_waits_in_memory_as_a_part_of_a_chain() -> None:
         ps.play("queries-partly-resident", summation="balanced", **sizes)
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "old"), list(zip(RESIDENT, ["row-stationary-forward", "regrouped-h", "flash2-backward"], strict=True))
 )

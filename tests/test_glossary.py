@@ -36,7 +36,6 @@ def graphs(name: str) -> Iterator[tuple[str, Cdag]]:
             yield schedule.name, graph_of(Run.of(schedule, sizes, M=10_000, mask=mask, blocks=blocks))
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", list(PROBLEMS))
 def test_every_tensor_of_every_problem_and_schedule_has_an_entry(name: str) -> None:
     solves = PROBLEMS[name]
@@ -125,7 +124,6 @@ def evaluated(formula: str, values: dict[str, Any]) -> Any:
         raise AssertionError(f"{formula!r}: {unknown.name} is no tensor, and none of {', '.join(known)}") from None
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", list(PROBLEMS))
 def test_the_formulas_are_true(name: str) -> None:
     """Each graph, evaluated on random inputs, agrees with the formulas of its tensors, where all tiles are whole."""

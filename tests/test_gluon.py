@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import gluon_interpreter
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from words_by_place import by_place
 
 import pebblesim as ps
+from pebblesim.analysis.additions import read_to_be_added_to
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.tables import moved_words
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 
-FORWARD, BACKWARD = "flash2-forward", "backward-two-pass-blocked"
+SCORES, PAIRS = "scores-stored-resident", "small-cache-backward-resident"
+FORWARD, BACKWARD, ONE_PASS = "flash2-forward", "backward-two-pass-blocked", "flash2-backward-blocked"
 
 
 def source(
@@ -50,18 +52,12 @@ def run(
         inputs["L"] = inputs["L"] * np.log2(np.e)
     outputs, words = gluon_interpreter.run(text, inputs, "float16", schedule.problem.grid(dims), seed)
 
-    def by_place(by_tensor: dict[str, tuple[int, int]]) -> Counter[tuple[str, str]]:
-        found: Counter[tuple[str, str]] = Counter()
-        for tensor, (reads, writes) in by_tensor.items():
-            place = tensor if tensor in inputs or tensor in outputs else "between"
-            found["read", place] += heads * reads
-            found["written", place] += heads * writes
-        return +found
-
-    program = schedule.under(band)
-    assert (
-        +words == by_place(dict(counted.by_tensor)) == by_place(moved_words(program, {**counted.dims, **blocks}, band))
-    )
+    ends = {*inputs, *outputs}
+    beside = {way: words.pop((way, "beside")) for way in ("read", "written")}
+    moved = moved_words(schedule.under(band), {**counted.dims, **blocks}, band)
+    assert +words == by_place(moved, ends, heads)
+    words.subtract({(way, "between"): number for way, number in beside.items()})
+    assert +words == by_place(counted.by_tensor, ends, heads)
     for head, one in enumerate(many):
         reference = dict(schedule.problem.reference(one, allowed))
         reference |= {each: reference[each] * scale for each in ("dQ",) if each in reference}
@@ -76,29 +72,55 @@ def drawn(data: st.DataObject, name: str) -> tuple[dict[str, int], dict[str, int
     mask = data.draw(st.sampled_from([None, "causal"]))
     n_q = data.draw(st.integers(1, 200))
     n_k = data.draw(st.integers(n_q, 300)) if mask else data.draw(st.integers(1, 300))
-    d = 8 * data.draw(st.integers(2, 6))
+    d = 8 * data.draw(st.integers(3 if name == ONE_PASS else 2, 6))
     rows, tiles = st.sampled_from([64, 128, 192]), st.sampled_from([16, 32, 64])
     blocks = {"B_r": data.draw(rows), "B_c": data.draw(tiles)}
     if name == BACKWARD:
         high = min(128, blocks["B_r"])  # the kernel of v has tiles of a power of two
         blocks = {"B_r": high, "b_c": blocks["B_c"], "B_c": data.draw(rows), "b_r": data.draw(tiles)}
+    if name in (SCORES, PAIRS):
+        table = {side: data.draw(st.sampled_from([64, 128])) for side in "ab"}
+        blocks = {**table, "c": data.draw(st.sampled_from([16, 32, 64])), "e": data.draw(st.sampled_from([32, 64]))}
+    if name == ONE_PASS:
+        blocks = {"B_c": data.draw(st.sampled_from([64, 128])), "b_r": data.draw(st.sampled_from([64, 128]))}
     return {"n_q": n_q, "n_k": n_k, "d_k": d, "d_v": d}, blocks, mask, data.draw(st.integers(2, 4))
 
 
+@given(
+    n_q=st.integers(1, 40),
+    n_k=st.integers(1, 40),
+    blocks=st.fixed_dictionaries({"B_c": st.integers(1, 9), "b_r": st.integers(1, 9)}),
+)
+def test_what_memory_spares_is_a_read_of_each_row_for_each_tile_of_keys(
+    n_q: int, n_k: int, blocks: dict[str, int]
+) -> None:
+    dims = {"n_q": n_q, "n_k": n_k, "d_k": 3, "d_v": 2}
+    program = get(ONE_PASS).in_dims(dims).program
+    assert read_to_be_added_to(program, {**dims, **blocks}) == {"dQ": 3 * n_q * -(-n_k // blocks["B_c"])}
+    assert read_to_be_added_to(get(BACKWARD).program, dict.fromkeys(["n", "d", "B_r", "b_c", "B_c", "b_r"], 4)) == {}
+
+
 @pytest.mark.slow
-@given(name=st.sampled_from([FORWARD, BACKWARD]), seed=st.integers(0, 99), data=st.data())
+@given(name=st.sampled_from([FORWARD, BACKWARD, ONE_PASS, SCORES, PAIRS]), seed=st.integers(0, 99), data=st.data())
 def test_drawn_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race(
     name: str, seed: int, data: st.DataObject
 ) -> None:
     dims, blocks, mask, stages = drawn(data, name)
-    run(name, dims, blocks, mask, stages, seed, mask is None and data.draw(st.booleans()))
+    run(name, dims, blocks, mask, stages, seed, name not in (SCORES, PAIRS) and data.draw(st.booleans()))
 
 
 @pytest.mark.parametrize("mask", [None, "causal"])
-@pytest.mark.parametrize("name", [FORWARD, BACKWARD])
+@pytest.mark.parametrize("name", [FORWARD, BACKWARD, ONE_PASS, SCORES, PAIRS])
 def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race(name: str, mask: str | None) -> None:
-    blocks = {"B_r": 128, "B_c": 32} if name == FORWARD else {"B_r": 64, "b_c": 16, "B_c": 128, "b_r": 32}
-    run(name, {"n_q": 70, "n_k": 101, "d_k": 24, "d_v": 24}, blocks, mask, 2, 7, mask is None)
+    blocks = {
+        FORWARD: {"B_r": 128, "B_c": 32},
+        BACKWARD: {"B_r": 64, "b_c": 16, "B_c": 128, "b_r": 32},
+        ONE_PASS: {"B_c": 128, "b_r": 64},
+        **{each: {"a": 128, "b": 64, "c": 16, "e": 32} for each in (SCORES, PAIRS)},
+    }
+    run(name, {"n_q": 70, "n_k": 101, "d_k": 24, "d_v": 24}, blocks[name], mask, 2, 7, False)
+    persistent = name not in (SCORES, PAIRS)
+    run(name, {"n_q": 150, "n_k": 151, "d_k": 24, "d_v": 24}, blocks[name], mask, 2, 8, persistent)
 
 
 def test_a_query_without_a_key_is_refused_at_the_call() -> None:
@@ -134,6 +156,67 @@ def test_the_interpreter_finds_what_is_left_out(change: tuple[str, str], said: s
 
 
 @pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("fence_async_shared()", "pass"), "without a fence"),
+        (("mbarrier.wait(dS_of_all_full.index(slot), phase)", "pass"), "not have been stored|may still be read|nobody"),
+        (("mbarrier.arrive(dS_of_all_full.index(slot), count=1)", "pass"), "all roles wait"),
+        (("tma.store_wait(0)", "pass"), "stored to while something reads it"),
+        (("    tma.store_wait(0)\n    down", "    down"), "additions that nobody waited for"),
+        (("[head, i * 64, w * 16]", "[head, i * 64, 0]"), "wrong"),
+        (
+            ("warpgroup_mma_wait(0, deps=(dV_j, P_16, dK_j, dS_16, dQ_added))", "(dV_j, P_16, dK_j, dS_16, dQ_added)"),
+            "Flying",
+        ),
+    ],
+)
+def test_the_interpreter_finds_what_is_left_out_of_additions(change: tuple[str, str], said: str) -> None:
+    dims, heads = {"n_q": 256, "n_k": 128, "d_k": 32, "d_v": 32}, 2
+    text = source(ONE_PASS, dims, {"B_c": 128, "b_r": 64}, scale=1.0)
+    broken = text.replace(*change)
+    assert broken != text
+    inputs = get(ONE_PASS).in_dims(dims).problem.random_inputs(dims, 3, ("O", "L"), None)
+    given_ = {each: np.stack([np.asarray(inputs[each])] * heads) for each in ("Q", "K", "V", "dO", "O", "L")}
+    given_["L"] = given_["L"] * np.log2(np.e)
+
+    def compared() -> None:
+        outputs, _ = gluon_interpreter.run(broken, given_, "float16", (256, 128), 1)
+        right = get(ONE_PASS).in_dims(dims).problem.reference(inputs, None)
+        error = float(np.linalg.norm(outputs["dQ"][0] - right["dQ"]))
+        assert error < 5e-3 * float(np.linalg.norm(right["dQ"])), "wrong"
+
+    with pytest.raises((AssertionError, TypeError), match=said):
+        compared()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("fence_async_shared()", "pass"), "without a fence"),
+        (("mbarrier.wait(V_j_full.index(slot), phase)", "pass"), "may not have arrived|never filled"),
+        (("mbarrier.arrive(V_j_free.index(last), count=1)", "pass"), "all roles wait|is filled"),
+        (
+            ("mbarrier.wait(V_j_free.index(slot), phase ^ 1)", "pass"),
+            "is filled|nobody read|may not have|more arrivals",
+        ),
+        (("mbarrier.wait(dS_tile_full.index(w), j & 1)", "pass"), "may not have arrived|never filled"),
+        (("    tma.store_wait(0)\n        mbarrier.expect(dS", "    mbarrier.expect(dS"), "being sent|reads it"),
+        (("S_ij = warpgroup_mma_wait(0, deps=(S_ij,))", "pass"), "Flying|has ended"),
+    ],
+)
+def test_the_interpreter_finds_what_is_left_out_of_tables(change: tuple[str, str], said: str) -> None:
+    dims = {"n_q": 128, "n_k": 256, "d_k": 32, "d_v": 48}
+    text = source(PAIRS, dims, {"a": 128, "b": 64, "c": 16, "e": 32})
+    begin = text.index("def dS_loads(")
+    broken = text[:begin] + text[begin:].replace(*change)
+    assert broken != text
+    inputs = get(PAIRS).in_dims(dims).problem.random_inputs(dims, 3, ("O", "L"), None)
+    given_ = {each: np.asarray(inputs[each])[None] for each in ("Q", "K", "V", "dO", "O", "L")}
+    with pytest.raises((AssertionError, TypeError), match=said):
+        gluon_interpreter.run(broken, given_, "float16", (128, 256), 1)
+
+
+@pytest.mark.parametrize(
     ("name", "changed", "mask", "dtype", "said"),
     [
         (FORWARD, {"B_r": 96}, None, "bfloat16", "block B_r is 96"),
@@ -143,6 +226,8 @@ def test_the_interpreter_finds_what_is_left_out(change: tuple[str, str], said: s
         (FORWARD, {}, "window:32", "bfloat16", "not causal"),
         (FORWARD, {}, None, "float32", "words of 16 bits"),
         (FORWARD, {"n_q": 512}, "causal", "bfloat16", "without a key"),
+        (ONE_PASS, {"b_r": 32}, None, "bfloat16", "adds 32 x 64 words"),
+        (PAIRS, {"a": 256}, None, "bfloat16", "block a is 256"),
         ("small-cache-forward-blocked", {}, None, "bfloat16", "no single loop"),
         ("dS-stored-blocked", {}, None, "bfloat16", "whole rows|no single loop|matrix of pairs"),
     ],

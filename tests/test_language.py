@@ -1106,3 +1106,33 @@ def test_words_that_left_or_changed_are_read_again() -> None:
         m.write(C, m.compute(m.read(A) @ m.read(B)))
 
     assert len(registered(again).program.phases) == 1
+
+
+def test_adding_to_memory_is_reading_adding_and_writing() -> None:
+    def added(m: Machine, A: Tensor, B: Tensor, *, a: Block, c: Block) -> None:
+        (rows, terms), columns = A.shape, B.shape[1]
+        C = m.tensor("C", rows, columns)
+        m.write(C, 0)
+        for k in m.tiles(terms, c):
+            for i in m.tiles(rows, a):
+                A_ik, B_k = m.read(A[i, k]), m.read(B[k, :])
+                m.add(C[i, :], A_ik @ B_k)
+
+    def written_out(m: Machine, A: Tensor, B: Tensor, *, a: Block, c: Block) -> None:
+        (rows, terms), columns = A.shape, B.shape[1]
+        C = m.tensor("C", rows, columns)
+        m.write(C, 0)
+        for k in m.tiles(terms, c):
+            for i in m.tiles(rows, a):
+                A_ik, B_k = m.read(A[i, k]), m.read(B[k, :])
+                product = A_ik @ B_k
+                C_added = m.read(C[i, :])
+                C_added += product
+                m.write(C[i, :], C_added)
+                m.delete(C_added)
+
+    one, other = registered(added, name="added"), registered(written_out, name="written-out")
+    assert show(one).split("\n")[1:] == show(other).split("\n")[1:]
+    counted = count(one.program, {"m": 7, "k": 9, "n": 5, "a": 3, "c": 4})
+    passes = 3  # over the terms, each reads and writes all of C
+    assert (counted.by_tensor["C"].reads, counted.by_tensor["C"].writes) == (passes * 35, passes * 35 + 35)

@@ -37,7 +37,8 @@ LONG_DOCUMENTS = (  # with examples that take a while
     "docs/which-tile.md",
     "docs/why-is-d-256-slow.md",
 )
-DOCUMENTS = tuple(name for name in ALL_DOCUMENTS if name not in LONG_DOCUMENTS)
+DOCUMENTS_IN_TURN = ("docs/is-flashattention-optimal.md", "docs/parallel.md")  # a few seconds each
+MARKS = dict.fromkeys(LONG_DOCUMENTS, pytest.mark.slow) | dict.fromkeys(DOCUMENTS_IN_TURN, pytest.mark.one_in(4))
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$(?:(\n\n?)^```text\n.*?^```$)?", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(r" (?:\| head -(\d+)|(> /dev/null))$")
@@ -112,8 +113,7 @@ def tidy(printed: str) -> str:
     return "\n".join(lines).strip("\n") + "\n" if any(lines) else ""
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("name", [*DOCUMENTS, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG_DOCUMENTS)])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in ALL_DOCUMENTS])
 def test_the_examples_print_what_the_document_says(name: str, tmp_path: Path) -> None:
     document = (ROOT / name).read_text(encoding="utf-8")
     assert with_real_output(document, tmp_path) == document

@@ -120,7 +120,6 @@ def by_terms(graph: Cdag, stream: list[int]) -> tuple[Any, list[int]]:
     return contracted, played
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [*ONCE, *AGAIN])
 @given(data=st.data())
 @strategies.draws(4, 40)

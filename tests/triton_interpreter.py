@@ -86,6 +86,9 @@ class Array:
     def __getitem__(self, key: tuple[slice, slice]) -> Rows:
         return Rows(self, key[1].stop)
 
+    def numel(self) -> int:
+        return self.values.size
+
     def numpy(self) -> np.ndarray:
         return self.values.reshape(self.shape) if self.places is None else self.values[self.places]
 

@@ -1,4 +1,4 @@
-"""Gluon kernels of our schedules beside PyTorch's cuDNN attention, in one process; run it on a Hopper GPU.
+"""Gluon kernels of our schedules beside PyTorch's attentions, in one process; run it on a Hopper GPU.
 
     python benchmarks/gpu/hopper.py -o benchmarks/gpu/hopper.jsonl
 
@@ -14,8 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,18 +27,37 @@ from pebblesim.gpu.module import module_of
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 
-SCHEDULES = {"forward": "flash2-forward", "backward": "backward-two-pass-blocked"}
-WIDTHS = {"forward": (64, 128, 256), "backward": (64, 128)}
+SCHEDULES = {
+    "forward": {64: "flash2-forward", 128: "flash2-forward", 256: "flash2-forward", 512: "scores-stored-resident"},
+    "backward": {
+        64: "flash2-backward-blocked",
+        128: "flash2-backward-blocked",
+        256: "small-cache-backward-resident",
+        512: "small-cache-backward-resident",
+    },
+}
+"""The fastest schedule of each pass, by the width of a head."""
+
+TWO_PASSES = "backward-two-pass-blocked"
+"""Gradients whose bits are the same each time, to d = 128."""
+
 SHAPES = ((16384, 4), (4096, 16))
+LARGEST_OF_PYTORCH = 256
+"""The widest heads of cuDNN's and FlashAttention's kernels."""
+
 CHECKED = 1024
 """Queries and keys of the shapes whose errors are measured."""
 
 
-def kernels(tiles: HopperTiles, d: int, mask: str | None, persistent: bool) -> Any:
+def kernels(tiles: HopperTiles, d: int, mask: str | None) -> Any:
     """The module of a schedule's kernels."""
     dims, band = {"n_q": CHECKED, "n_k": CHECKED, "d_k": d, "d_v": d}, masks.of(mask)
     program = get(tiles.schedule).in_dims(dims).under(band)
-    ring: dict[str, Any] = {"stages": tiles.stages, "apart": tiles.apart, "persistent": persistent}
+    ring: dict[str, Any] = {
+        "stages": tiles.stages,
+        "apart": tiles.apart,
+        "persistent": tiles.persistent and mask is None,
+    }
     source = gluon(program, {**dims, **tiles.blocks}, "bfloat16", band, scale=d**-0.5, **ring)
     return module_of(source.text)
 
@@ -87,27 +107,36 @@ def timed(torch: Any, call: Callable[[], Any], operations: float) -> dict[str, i
     return {name: round(operations / time * 1e-9) for name, time in rates.items()}
 
 
-def ours(torch: Any, way: str, d: int, mask: str | None, persistent: bool) -> Iterator[dict[str, Any]]:
+def gradients(torch: Any, module: Any, given: list[Any]) -> dict[str, Any]:
+    """What a module computes; sums that were added in memory are rounded to the words of the inputs."""
+    kind = given[0].dtype
+    return {
+        name: x.to(kind) if name == "dQ" and x.dtype == torch.float32 else x for name, x in module.run(*given).items()
+    }
+
+
+def ours(torch: Any, way: str, schedule: str, d: int, mask: str | None) -> Iterator[dict[str, Any]]:
     """Rows of our kernels."""
-    tiles = tiles_of(SCHEDULES[way], {"d": d})
-    module = kernels(tiles, d, mask, persistent)
+    tiles = tiles_of(schedule, {"d": d})
+    module = kernels(tiles, d, mask)
     q, k, v, dO = tensors(torch, 2, CHECKED, d)
     right = exact(torch, [q, k, v, dO], mask)
     backward = (dO, right["O"].bfloat16(), right["L"].float()) if way == "backward" else ()
-    made, again = (module.run(q, k, v, *backward) for _ in range(2))
-    errors = {name: ((x.double() - right[name]).norm() / right[name].norm()).item() for name, x in made.items()}
+    made, again = (gradients(torch, module, [q, k, v, *backward]) for _ in range(2))
+    compared = {name: x for name, x in made.items() if name in right}
+    errors = {name: ((x.double() - right[name]).norm() / right[name].norm()).item() for name, x in compared.items()}
     found = {
         "kernel": tiles.schedule,
         "way": way,
         "d": d,
         "mask": mask,
-        "persistent": persistent,
+        "persistent": tiles.persistent and mask is None,
         "blocks": dict(tiles.blocks),
         "stages": tiles.stages,
         "errors": {name: float(f"{error:.2e}") for name, error in errors.items()},
         "same_again": all(torch.equal(x, again[name]) for name, x in made.items()),
     }
-    forward = kernels(tiles_of(SCHEDULES["forward"], {"d": d}), d, mask, False)
+    forward = kernels(tiles_of(SCHEDULES["forward"][d], {"d": d}), d, mask)
     for n, heads in SHAPES:
         q, k, v, dO = tensors(torch, heads, n, d)
         given = [q, k, v]
@@ -115,17 +144,20 @@ def ours(torch: Any, way: str, d: int, mask: str | None, persistent: bool) -> It
             before = forward.run(q, k, v)
             given += [dO, before["O"], before["L"]]
         operations = (4 if way == "forward" else 10) * n * n * d * heads / (1 if mask is None else 2)
-        yield {**found, "n": n, "heads": heads, **timed(torch, partial(module.run, *given), operations)}
+        yield {**found, "n": n, "heads": heads, **timed(torch, partial(gradients, torch, module, given), operations)}
 
 
 def theirs(torch: Any, d: int, mask: str | None) -> Iterator[dict[str, Any]]:
-    """Rows of PyTorch's cuDNN attention."""
+    """Rows of the attentions that PyTorch has at this width."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     attention = torch.nn.functional.scaled_dot_product_attention
-    for n, heads in SHAPES:
+    backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+    if d > LARGEST_OF_PYTORCH:
+        backends = {"efficient": SDPBackend.EFFICIENT_ATTENTION}
+    for (n, heads), (name, backend) in product(SHAPES, backends.items()):
         q, k, v, dO = (each[None].requires_grad_() for each in tensors(torch, heads, n, d))
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        with sdpa_kernel(backend):
             o = attention(q, k, v, is_causal=mask is not None)
             calls = {
                 "forward": partial(attention, q, k, v, is_causal=mask is not None),
@@ -133,8 +165,23 @@ def theirs(torch: Any, d: int, mask: str | None) -> Iterator[dict[str, Any]]:
             }
             for way, call in calls.items():
                 operations = (4 if way == "forward" else 10) * n * n * d * heads / (1 if mask is None else 2)
-                row = {"kernel": "cudnn", "way": way, "d": d, "mask": mask, "n": n, "heads": heads}
+                row = {"kernel": name, "way": way, "d": d, "mask": mask, "n": n, "heads": heads}
                 yield {**row, **timed(torch, call, operations)}
+
+
+def rows(torch: Any, cases: Iterable[tuple[int, str | None]]) -> Iterator[dict[str, Any]]:
+    """All rows; a case that fails is a row that says why."""
+    for d, mask in cases:
+        made: list[tuple[str, Callable[[], Iterator[dict[str, Any]]]]] = [
+            (f"{way}, {schedule}", partial(ours, torch, way, schedule, d, mask))
+            for way in SCHEDULES
+            for schedule in dict.fromkeys((SCHEDULES[way][d], *[TWO_PASSES] * (way == "backward" and d <= 128)))
+        ]
+        for name, each in [("PyTorch", partial(theirs, torch, d, mask)), *made]:
+            try:
+                yield from each()
+            except Exception as error:  # the other cases are measured
+                yield {"kernel": name, "d": d, "mask": mask, "error": str(error).partition("\n")[0]}
 
 
 def main() -> None:
@@ -142,21 +189,12 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("-o", "--output", type=Path, required=True, help="file to add rows to")
-    output = parser.parse_args().output
-    cases = [(d, mask) for mask in (None, "causal") for d in WIDTHS["forward"]]
-    rows = (
-        row
-        for d, mask in cases
-        for each in (
-            theirs(torch, d, mask),
-            *(ours(torch, way, d, mask, False) for way in SCHEDULES if d in WIDTHS[way]),
-            *(ours(torch, way, d, mask, True) for way in SCHEDULES if d in WIDTHS[way] and mask is None),
-        )
-        for row in each
-    )
-    for row in rows:
+    parser.add_argument("-d", type=int, nargs="+", default=list(SCHEDULES["forward"]), help="widths of heads")
+    given = parser.parse_args()
+    for row in rows(torch, product(given.d, (None, "causal"))):
+        row["device"] = torch.cuda.get_device_name()
         print(json.dumps(row), flush=True)
-        with output.open("a", encoding="utf-8") as file:
+        with given.output.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
 

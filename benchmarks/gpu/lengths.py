@@ -2,7 +2,8 @@
 
 Odd lengths drawn by a seed beside the next multiple of 128; few queries with many keys; many heads on one; windows; how
 many kernels Triton compiles for lengths that were not seen before. Calls are captured in CUDA graphs, so that times are
-those of the GPU. Kernels are compiled by several processes first.
+those of the GPU. Kernels are compiled by several processes first. Powers of two are timed after a rest, and again with
+the clock that the card has after half a second of nothing else.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -121,7 +123,11 @@ DECODING = [Task(1, n, 128, 128, 8, Pattern(shared=4), False) for n in (32768, 8
 
 
 def decoding() -> Iterator[dict[str, Any]]:
-    """One query, 32 heads on 8."""
+    """One query, 32 heads on 8; and 4 GiB that are only read."""
+    import torch
+
+    plain = torch.ones(2**30, device="cuda")
+    yield {"bytes": plain.nbytes, "bytes_per_second": plain.nbytes / timed([plain.sum])}
     for task in DECODING:
         seconds = task.seconds(sets=4)["forward"]
         rate = task.heads * task.n_k * (task.d_k + task.d_v) * 2 / seconds
@@ -150,15 +156,30 @@ def windows() -> Iterator[dict[str, Any]]:
         yield {"n": task.n_q, "seconds": task.seconds()}
 
 
-EVEN = [Task(n, n, d, d, TOKENS // n, backward=True) for d in (64, 128, 256, 512) for n in (4096, 16384)]
+EVEN = [Task(n, n, d, d, TOKENS // n) for d in (64, 128, 256) for n in (4096, 16384)]
+EVEN += [Task(n, n, 512, 512, TOKENS // n) for n in (1024, 4096, 16384)]
+REST, BUSY = 0.2, 0.5
 
 
 def even() -> Iterator[dict[str, Any]]:
-    """Powers of two; the median of three."""
+    """Powers of two; the median of three times after a rest, and one of a card that has been busy."""
+    import torch
+
     for task in EVEN:
-        several = [task.rates() for _ in range(3)]
-        rates = {way: median(each[way] for each in several) for way in several[0]}
-        yield {"n": task.n_q, "d": task.d_k, "heads": task.heads, "tflops": rates}
+        sizes, calls = {"n": task.n_q, "d": task.d_k, "heads": task.heads}, task.calls()
+        row: dict[str, Any] = {"tflops": {}, "busy": {}, "megahertz": {}}
+        for way, call in calls.items():
+            operations = (4 if way == "forward" else 10) * task.d_k * task.pairs * task.heads / 1e12
+            several = []
+            for _ in range(3):
+                time.sleep(REST)
+                several.append(timed([call]))
+            row["tflops"][way] = operations / median(several)
+            for _ in range(int(BUSY / median(several))):
+                call()
+            row["megahertz"][way] = torch.cuda.clock_rate()
+            row["busy"][way] = operations / timed([call])
+        yield {**sizes, **row}
 
 
 def compiled() -> int:
@@ -220,10 +241,12 @@ def main() -> None:
         alike = [task for part in asked.only for task in tasks.get(part, [])]
         for error in filter(None, pool.imap_unordered(warm, alike, chunksize=1)):
             print(error, flush=True)
-    rows = []
+    import torch
+
+    rows, device = [], torch.cuda.get_device_name()
     for part in asked.only:
         for row in PARTS[part]():
-            rows.append({"what": part, **row})
+            rows.append({"what": part, "device": device, **row})
             print(json.dumps(rows[-1]), flush=True)
             asked.output.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
 

@@ -73,6 +73,37 @@ def compiled(asked: Any) -> Iterator[dict[str, Any]]:
     yield {"not_a_number": {"rows": int((~rows).sum()), "the_one": not bool(rows[0, 1, 5])}}
 
 
+def strided(asked: Any) -> Iterator[dict[str, Any]]:
+    """Whether tensors that repeat, overlap or lie apart in memory give what copies of them give."""
+    import torch
+
+    from pebblesim.gpu.torch import attention
+
+    for d in (64, 128, 256, 512):
+        base = torch.randn(2, 4, 600, d, device="cuda", dtype=torch.bfloat16)
+        layouts = {
+            "one row": base[:, :, :1].expand(2, 4, 600, d),
+            "one head": base[:, :1].expand(2, 4, 600, d),
+            "one batch": base[:1].expand(2, 4, 600, d),
+            "every second": base.repeat_interleave(2, 2)[:, :, ::2],
+            "overlapping": base.flatten().as_strided((2, 4, 600, d), (4 * 600 * 8, 600 * 8, 8, 1)),
+            "one token": base[:, :, ::600],
+        }
+        for name, x in layouts.items():
+            row: dict[str, Any] = {"d": d, "layout": name}
+            found = []
+            for each in (x, x.contiguous()):
+                q, k, v = (each.detach().requires_grad_() for _ in range(3))
+                out = attention(q, k, v, is_causal=True)
+                found.append((out, *torch.autograd.grad(out, (q, k, v), base[:, :, : x.shape[2]].contiguous())))
+            row["same"] = all(bool((a == b).all()) for a, b in zip(*found, strict=True))
+            with torch.no_grad():
+                row["same_quickly"] = all(
+                    bool((attention(x, x, x, is_causal=True) == found[1][0]).all()) for _ in "abc"
+                )
+            yield row
+
+
 def captured_gradients(torch: Any, call: Any) -> bool:
     """Whether a graph of both passes, replayed with other numbers, gives the gradients of a call outside."""
     x = example(torch)

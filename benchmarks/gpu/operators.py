@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from operator_calls import again, compiled, opcheck, waits
+from operator_calls import again, compiled, opcheck, strided, waits
 from operator_errors import shapes
 from operator_models import gemma4, models
 from operator_times import decode, host, memory, vae
@@ -23,6 +23,7 @@ PARTS: dict[str, Callable[[Any], Iterator[dict[str, Any]]]] = {
     "opcheck": opcheck,
     "compile": compiled,
     "waits": waits,
+    "strided": strided,
     "again": again,
     "host": host,
     "gemma4": gemma4,

@@ -272,6 +272,34 @@ def ceilings() -> str:
     return table(("what", "rate"), lines)
 
 
+def powers() -> str:
+    """Powers of two, timed by themselves; `busy`: after half a second of nothing else, with the clock of then."""
+    lines = []
+    for row in load_plain("lengths"):
+        if row["what"] == "even":
+            found = [
+                f"{row['tflops'][way]:.0f}; {row['busy'][way]:.0f} ({row['megahertz'][way]:,})"
+                for way in ("forward", "backward")
+            ]
+            lines.append((f"{row['n']:,}", str(row["d"]), str(row["heads"]), *found))
+    return table(("n", "d", "heads", "forward, TFLOP/s; busy (MHz)", "backward, TFLOP/s; busy (MHz)"), lines)
+
+
+def drawn() -> str:
+    """Bytes of drawn kernels."""
+    lines = []
+    for row in load_plain("drawn_bytes"):
+        sizes = f"{row['n_q']:,}, {row['d_k']}, {row['heads']}"
+        kernels = re.sub(r", \d warps.*", "", row["tiling"]) + ", by descriptors" * bool(row["described"])
+        ratios = (f"{row['measured'][way] / row['counted'][way]:.5f}" for way in ("read", "written"))
+        counted = (f"{row['counted'][way]:,}" for way in ("read", "written"))
+        mask = "causal" if row["causal"] else "none"
+        pairs = (each for pair in zip(counted, ratios, strict=True) for each in pair)
+        lines.append((kernels, sizes, mask, *pairs))
+    moved = ("read, counted", "measured ÷ counted", "written, counted", "measured ÷ counted")
+    return table(("kernels", "n, d, heads", "mask", *moved), lines)
+
+
 def main() -> None:
     grid, races = load(HERE / "grid.jsonl"), load(HERE / "race.jsonl")
     tables = [race(grid, "backward"), race(grid, "forward"), race(races, "backward"), race(races, "forward")]
@@ -287,6 +315,8 @@ def main() -> None:
                 memory(),
                 attention(),
                 workspace(),
+                powers(),
+                drawn(),
             ]
         )
     )

@@ -26,7 +26,7 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import one_way, print_json, print_table, print_tensors, say
-from pebblesim.core.errors import UsageError
+from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import bytes_of, listed, parse_bytes
 
 if TYPE_CHECKING:
@@ -152,8 +152,23 @@ def count(
         say(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
     _print_lower_bounds(rows)
     _print_kept(rows)
+    if len(rows) == 1 and not first.feasible and not isinstance(rule, str):
+        say(f"{first.schedule}: {_larger(first)}")
     _print_behind([each for each in behind if each is not None])
     raise typer.Exit(2 if nothing_fits else 0)
+
+
+def _larger(row: Counted) -> str:
+    """Say that the given blocks need a larger cache than M, for which the bounds are, and which blocks fit."""
+    import pebblesim as ps
+
+    needed = row.least_M or row.peak_red
+    said = f"these blocks need {needed:,} words, {needed / row.M:.1f} M; the gap is to the bound for M"
+    try:
+        shape: dict[str, Any] = {"mask": row.mask, **row.dims}
+        return f"{said}; {ps.count(row.schedule, M=row.M, **shape).blocks_in_words} fit"
+    except Infeasible:
+        return f"{said}; no blocks of this schedule fit"
 
 
 def _print_kept(rows: Sequence[Counted]) -> None:

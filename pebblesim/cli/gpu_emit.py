@@ -65,9 +65,12 @@ def emit(
         ),
     ] = None,
     persistent: Annotated[
-        bool,
-        typer.Option("--persistent", help="For gluon: as many blocks as multiprocessors, each with several tiles."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--persistent/--no-persistent",
+            help="For gluon: as many blocks as multiprocessors, each with several tiles; by default if it is faster.",
+        ),
+    ] = None,
     workers: Workers = 1,
     threads: Threads = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the source to.")] = None,
@@ -84,7 +87,7 @@ def emit(
             raise UsageError("Gluon kernels are for heads of their own keys and values; leave --kv-heads out.")
         else:
             source, counted = _gluon(asked, stages, persistent)
-        _give(source, counted, asked.dtype, output, as_json)
+        _give(source, counted, asked.dtype, output, as_json, _spared(asked, counted) if target == "gluon" else {})
         return
     if target != "cuda":
         raise UnknownName("target", target, ("cuda", "triton", "gluon"))
@@ -173,7 +176,7 @@ def _triton(asked: _Asked, warps: int, stages: int) -> tuple[Source, Counted]:
     return triton(program, sizes, asked.dtype, asked.mask, scale=factor, warps=warps, stages=stages), counted
 
 
-def _gluon(asked: _Asked, stages: int | None, persistent: bool) -> tuple[Source, Counted]:
+def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[Source, Counted]:
     from pebblesim.counting.count import count
     from pebblesim.gpu.emit.gluon import gluon
     from pebblesim.gpu.emit.gluon_tiles import tiles_of
@@ -184,22 +187,35 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool) -> tuple[Source,
     if isinstance(rule, str):
         tiles = tiles_of(asked.schedule, asked.dims)
         rule, stages, apart = tiles.blocks, stages or tiles.stages, {} if stages else tiles.apart
+        persistent = tiles.persistent and asked.mask is None if persistent is None else persistent
     counted = count(asked.schedule, blocks=rule, **arguments)
     program, factor = asked.program(counted.dims)
     sizes = {**counted.dims, **counted.blocks}
-    ring: dict[str, Any] = {"stages": stages or 2, "apart": apart, "persistent": persistent}
+    ring: dict[str, Any] = {"stages": stages or 2, "apart": apart, "persistent": bool(persistent)}
     return gluon(program, sizes, asked.dtype, asked.mask, scale=factor, **ring), counted
 
 
-def _give(source: Source, counted: Counted, dtype: str, output: Path | None, as_json: bool) -> None:
+def _spared(asked: _Asked, counted: Counted) -> dict[str, int]:
+    """Words that a head's count reads only to add to them, which memory does by itself."""
+    from pebblesim.analysis.additions import read_to_be_added_to
+
+    program, _ = asked.program(counted.dims)
+    return read_to_be_added_to(program, {**counted.dims, **counted.blocks}, asked.mask)
+
+
+def _give(
+    source: Source, counted: Counted, dtype: str, output: Path | None, as_json: bool, spared: Mapping[str, int]
+) -> None:
     if output is not None:
         with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
             unfinished.write_text(source.text, encoding="utf-8")
     if as_json:
         kernels = [{"name": k.name, "programs": k.programs, "arrays": list(k.tensors)} for k in source.kernels]
         head = {"schedule": counted.schedule, **counted.dims, "dtype": dtype, "blocks": dict(counted.blocks)}
-        print_json({**head, "reads": counted.reads, "writes": counted.writes, "kernels": kernels})
+        added = {"added": dict(spared)} if spared else {}
+        print_json({**head, "reads": counted.reads, "writes": counted.writes, **added, "kernels": kernels})
     elif output is None:
         print(source.text)
     else:
-        say(f"written   {output}: {len(source.kernels)} kernels, {counted.io:,} words moved for each head")
+        of_these = f"; {sum(spared.values()):,} of these are read to be added to, which memory does" if spared else ""
+        say(f"written   {output}: {len(source.kernels)} kernels, {counted.io:,} words moved for each head{of_these}")

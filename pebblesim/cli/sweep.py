@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,6 +83,9 @@ def sweep(
     """
     from pebblesim.sweeps.sweep import sweep as run
 
+    for name, text in (*sizes.dims.items(), ("M", m or "")):
+        if re.fullmatch(r"\d{1,3}(,\d{3})+", text):
+            typer.echo(f"{name} = {text} is a list of sizes: {text.replace(',', ', ')}", err=True)
     named = [name.strip() for text in schedule or () for name in text.split(",")]
     axes: dict[str, Any] = {**heads.arguments, **sizes.dims}
     own = dict(pairs(block, "--block"))

@@ -31,6 +31,7 @@ class Tiling:
             registers of a thread, so that two blocks fit into a multiprocessor.
         widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
         described: launches that read tiles by tensor descriptors.
+        masked: whether they are tried under a mask alone.
     """
 
     schedule: str
@@ -40,6 +41,7 @@ class Tiling:
     apart: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     widths: tuple[int, int] = (1, 1024)
     described: tuple[str, ...] = ()
+    masked: bool = False
 
     def __hash__(self) -> int:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
@@ -80,7 +82,7 @@ def _two_pass(
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     "forward": (
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, {"flash2-forward": (4, 3, 128)}, (1, 64)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 3, widths=(1, 64)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 3, widths=(1, 64), masked=True),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128), described=("flash2-forward",)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256), described=("flash2-forward",)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 512)),

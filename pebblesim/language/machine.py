@@ -261,6 +261,17 @@ class Machine(Tracing):
             self._emit(ir.Write(ref.tile, tensor, line(), at))
         self._written.add(tensor.name)
 
+    def add(self, part: Tensor | Part, value: Value) -> None:
+        """Add to a part of a tensor: it is read, added to and written, two words for each element.
+
+        Where a loop's iterations share only such sums, they can run in parallel if memory adds by itself.
+        """
+        total = self.read(part)
+        total._expr.tile.name = f"{_part(part)[0].name}_added"
+        total += value
+        self.write(part, total)
+        self.delete(total)
+
     def zeros(self, *shape: Index) -> Tile:
         """Create a tile for a sum that starts at 0, of shape (rows, columns), or (rows,) for a vector."""
         tile = self._enter(_open(shape), "empty")

@@ -58,7 +58,9 @@ class Layout:
     words: int
 
 
-def launches(program: ir.Program, workers: int = 1, masked: bool = False, repeated: bool = False) -> list[Launch]:
+def launches(
+    program: ir.Program, workers: int = 1, masked: bool = False, repeated: bool = False, adding: bool = False
+) -> list[Launch]:
     """The launches of a program, in order.
 
     Args:
@@ -66,6 +68,7 @@ def launches(program: ir.Program, workers: int = 1, masked: bool = False, repeat
         workers: largest number of blocks for a loop that carries sums; the paper has 1.
         masked: whether the kernels can skip tiles under a mask.
         repeated: whether a loop can run outside of its launches.
+        adding: whether blocks can add to the same sums in memory; then a loop that shares only such sums is a grid.
 
     Raises:
         UsageError: the program skips tiles under a mask, but the kernels cannot.
@@ -75,7 +78,7 @@ def launches(program: ir.Program, workers: int = 1, masked: bool = False, repeat
     return [
         launch
         for phase in program.phases
-        for launch in _of_pieces(phase.name, list(_pieces(phase.body)), workers, repeated)
+        for launch in _of_pieces(phase.name, list(_pieces(phase.body)), workers, repeated, adding)
     ]
 
 
@@ -239,7 +242,7 @@ def _pieces(body: list[ir.Node]) -> Iterator[list[ir.Node]]:
         yield piece
 
 
-def _of_pieces(name: str, pieces: list[list[ir.Node]], workers: int, repeated: bool) -> list[Launch]:
+def _of_pieces(name: str, pieces: list[list[ir.Node]], workers: int, repeated: bool, adding: bool) -> list[Launch]:
     made: list[Launch] = []
     for number, piece in enumerate(pieces):
         called = name if len(pieces) == 1 else f"{name} {number + 1}"
@@ -250,8 +253,11 @@ def _of_pieces(name: str, pieces: list[list[ir.Node]], workers: int, repeated: b
             made += several
             continue
         zeroed = {tensor for other in made for node in other.body if (tensor := _zeroed(node))}
-        loop, copies = _split(piece, zeroed) if workers > 1 else (None, ())
-        if loop is None:
+        loop, copies = _split(piece, zeroed) if workers > 1 or adding else (None, ())
+        if adding and loop is not None and piece == [loop]:
+            made.append(Launch(called, "tiles", piece, (loop,)))
+            continue
+        if loop is None or workers == 1:
             made.append(Launch(called, "tiles", piece, _grid(piece)))
             continue
         for at, other in enumerate(made):  # each worker's copy of a sum in memory starts at zero

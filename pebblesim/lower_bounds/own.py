@@ -48,7 +48,10 @@ class OwnBound:
         except Exception as error:
             raise UsageError(f"{self.name} fails on {where}: {type(error).__name__}: {error}.") from error
         if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise UsageError(f"{self.name} gives {value!r} for {where}; a bound is a whole number of words.")
+            raise UsageError(
+                f"{self.name} gives {value!r} for {where}; a bound is a whole number of words; return "
+                "math.ceil(…) of it."
+            )
         return int(value)
 
     @property

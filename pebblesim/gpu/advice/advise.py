@@ -21,7 +21,7 @@ from pebblesim.counting.heads import Heads
 from pebblesim.counting.useful import useful_operations
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.cards import Card
-from pebblesim.gpu.advice.kernels import kernels
+from pebblesim.gpu.advice.kernels import NAMED, kernels
 from pebblesim.gpu.advice.result import Advice, Boundary
 from pebblesim.gpu.tiles import TILINGS
 from pebblesim.language import masks
@@ -91,6 +91,10 @@ def advise(
     if (gpu is None) == (card is None):
         raise UsageError("give either a known card with --gpu, such as --gpu H200, or a file with --card.")
     chosen = cards.from_file(Path(card)) if card is not None else gpu if isinstance(gpu, Card) else cards.card(str(gpu))
+    for block in blocks or ():
+        if meant := [name for name, called in NAMED.items() if called == block]:
+            named = " or ".join(f"{name}={(blocks or {})[block]}" for name in meant)
+            raise UsageError(f"{block} is a kernel's name; a tile is given by the schedule's blocks, such as {named}.")
     solves, pattern = problem(problem_name), masks.of(mask)
     dtype = dtype_of(dtype or ("bfloat16" if solves.name in TILINGS else "float32"))
     counted = Heads(heads, kv_heads, batch, separate)

@@ -279,6 +279,8 @@ def forecasts(
     """
     fitting = []
     for tiling in tilings(problem_name, card.size("shared_per_block")):
+        if tiling.masked and mask is None:
+            continue
         for cut, at_once in within(tiling, dims, heads, dtype, workspace, mask):
             try:
                 made = forecast(cut, dims, card, dtype, at_once, mask)

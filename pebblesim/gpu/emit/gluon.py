@@ -13,16 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from pebblesim.core.errors import UnknownName
-from pebblesim.gpu.emit.gluon_kernel import IMPORTS, GluonKernel, shared_parts, writer
-from pebblesim.gpu.emit.gluon_plan import Plan, multiplies, plan, refused
+from pebblesim.gpu.emit.gluon_kernel import GluonKernel
+from pebblesim.gpu.emit.gluon_plan import Block, multiplies, plan, refused
+from pebblesim.gpu.emit.gluon_scores import ScoresKernel, scores
+from pebblesim.gpu.emit.gluon_text import IMPORTS, common
 from pebblesim.gpu.emit.triton import Source, Writes, far_away, for_no_pair, module, setting_of
+from pebblesim.gpu.emit.triton_kernel import Writer
+from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.gpu.emit.words import WORDS, of_launch
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.launches.launches import Launch, check_alike, launches
+
+OF_TABLES, OTHERS = (8, 4), (8, 3)
+"""Warps and stages of Triton kernels in the same file: of products with a table of pairs, and without products."""
 
 KINDS = ("bfloat16", "float16")
 """Types of words that the products take."""
@@ -50,7 +56,7 @@ def gluon(
         scale: factor of the scores, which the schedules omit: each product with Q or K is multiplied by it.
         stages: slots of a ring.
         apart: those of launches that have others, by the name of the launch.
-        persistent: as many blocks as multiprocessors, each with several tiles of the grid; not under a mask.
+        persistent: as many blocks as multiprocessors, each with several tiles of the grid.
 
     Raises:
         UsageError: the program, or these sizes, are none that this reading writes.
@@ -66,19 +72,28 @@ def gluon(
         raise refused(program, f"mask {mask} is not causal")
     if mask is not None and mask.empty(program.grid(sizes), 1, 0).any():
         raise refused(program, f"mask {mask} leaves some queries without a key")
-    if mask is not None and persistent:
-        raise refused(program, "persistent blocks take tiles that are alike, and those under a mask are not")
     if far_away(program, sizes):
         raise refused(program, "a head has 2³¹ words or more")
     check_alike(program)
-    made = [launch for launch in launches(program, masked=True, repeated=True) if not for_no_pair(launch)]
+    made = [launch for launch in launches(program, masked=True, repeated=True, adding=True) if not for_no_pair(launch)]
     setting = setting_of(program, made, sizes, dtype, mask if isinstance(mask, Band) else None, scale, False)
     own = apart or {}
 
-    def written(setting: Any, launch: Launch, name: str) -> Writes:
-        return writer(setting, launch, name, slots_of(launch, own, stages), persistent)
+    def written(setting: Setting, launch: Launch, name: str) -> Writes:
+        slots = slots_of(launch, own, stages)
+        if not multiplies(launch) or _is_of_table(launch):
+            return Writer(setting, launch, name)
+        table = scores(launch, sizes, slots)
+        if table is not None and persistent:
+            raise refused(program, "persistent blocks do not write tables of pairs")
+        if table is not None:
+            return ScoresKernel(setting, launch, name, table)
+        return GluonKernel(setting, launch, name, slots, persistent)
 
-    return module(setting, made, written, {}, (8, 3), IMPORTS, partial(_shared, dtype))
+    if not any(multiplies(launch) and not _is_of_table(launch) for launch in made if launch.kind != "fill"):
+        raise refused(program, "it has no single loop within a grid of one dimension")
+    products = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
+    return module(setting, made, written, products, OTHERS, IMPORTS, partial(_common, dtype))
 
 
 def plans(
@@ -88,14 +103,16 @@ def plans(
     stages: int = 2,
     apart: Mapping[str, int] | None = None,
     persistent: bool = False,
-) -> dict[str, Plan]:
-    """Return the plans of the launches with products, by the name of the launch."""
-    made = [launch for launch in launches(program, masked=True, repeated=True) if not for_no_pair(launch)]
-    return {
-        launch.name: plan(program, launch, sizes, dtype, slots_of(launch, apart or {}, stages), persistent)
-        for launch in made
-        if launch.kind != "fill" and multiplies(launch)
-    }
+) -> dict[str, Block]:
+    """Return the plans of the Gluon kernels, by the name of the launch."""
+    found: dict[str, Block] = {}
+    for launch in launches(program, masked=True, repeated=True, adding=True):
+        if launch.kind == "fill" or for_no_pair(launch) or not multiplies(launch) or _is_of_table(launch):
+            continue
+        slots = slots_of(launch, apart or {}, stages)
+        table = scores(launch, sizes, slots)
+        found[launch.name] = table or plan(program, launch, sizes, dtype, slots, persistent)
+    return found
 
 
 def slots_of(launch: Launch, apart: Mapping[str, int], otherwise: int) -> int:
@@ -103,8 +120,18 @@ def slots_of(launch: Launch, apart: Mapping[str, int], otherwise: int) -> int:
     return of_launch({name: (slots,) for name, slots in apart.items()}, launch.name, (otherwise,))[0]
 
 
-def _shared(dtype: str, writers: list[Writes]) -> str:
-    return shared_parts([each for each in writers if isinstance(each, GluonKernel)], dtype)
+def _is_of_table(launch: Launch) -> bool:
+    """Whether a launch multiplies a table of pairs that it reads, in a grid of two dimensions: a Triton kernel does."""
+    nodes = list(ir.walk(launch.block))
+    read = {node.tile for node in nodes if isinstance(node, ir.Read) and ir.over_pairs(node.tile.ranges)}
+    products = [node.expr for node in nodes if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)]
+    return len(launch.grid) == 2 and any(ref.tile in read for each in products for ref in ir.refs(each))
+
+
+def _common(dtype: str, writers: list[Writes]) -> str:
+    kernels = [each for each in writers if isinstance(each, GluonKernel | ScoresKernel)]
+    widths = {width for each in kernels for width in each.widths}
+    return common(dtype, widths, {name for each in kernels for name in each.helpers})
 
 
 def _causal(mask: Mask) -> bool:

@@ -7,12 +7,11 @@ the wait for the last product that does.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
-from pebblesim.gpu.emit.gluon_plan import ROWS, Buffer, Plan
+from pebblesim.gpu.emit.gluon_additions import ROWS, Addition
+from pebblesim.gpu.emit.gluon_plan import Buffer, Plan
 from pebblesim.gpu.emit.gluon_rows import Rows
-from pebblesim.gpu.emit.triton_grid import longest_last
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
@@ -37,6 +36,8 @@ class Issued:
 class Consumer(Rows):
     """Writes the statements of a warpgroup."""
 
+    _plan: Plan
+
     def __init__(self, setting: Setting, launch: Launch, name: str, plan: Plan) -> None:
         super().__init__(setting, launch, name, plan)
         self._issued: list[Issued] = []
@@ -46,6 +47,12 @@ class Consumer(Rows):
         self._of_before = False  # whether a product of the iteration before is being issued
         self._depth = 1
         self._unread: dict[ir.Tile, ir.Read] = {}  # vectors of this iteration that are still in their ring
+        self._added = {each.product: each for each in plan.additions}
+        self._handed: set[ir.Tile] = set()  # what all warpgroups have of this iteration
+        self._to_add: list[Addition] = []  # products of this iteration, for memory
+        exchanged = [name for each in plan.additions for name in (each.handed, f"{each.handed}_full", each.part)]
+        for name in exchanged:
+            self._names.new(name)
         for buffer in plan.buffers.values():
             for name in (buffer.name, f"{buffer.name}_full", f"{buffer.name}_free"):
                 self._names.new(name)
@@ -59,31 +66,7 @@ class Consumer(Rows):
         self._say(depth, f"part = {number} * {plan.warpgroups} + w  # these {ROWS} rows of tile {number}")
         self._named(own, depth, "part", "")
         self._body(self._launch.block, depth)
-        text = "\n".join(self._lines)
-        kept = [line for line in self._lines if not _unused(line, text)]
-        return "\n".join(kept)
-
-    def opening(self) -> list[str]:
-        """The lines that every role begins with: the head, the number of the block, the limits of a mask."""
-        self._lines = []
-        number = self.number
-        if self._plan.persistent:
-            self._say(1, f"tiles = {self._count(self._plan.own)}")
-            self._say(1, "for tile in range(tl.program_id(0), tiles * heads, tl.num_programs(0)):")
-            self._say(2, f"head, {number}, turn = tile // tiles, tile % tiles, tile // tl.num_programs(0)")
-            self._say(2, f"filled = turn * ({self.limits()[1]})  # slots of each ring before this tile")
-            return self._lines
-        self._say(1, f"head, {number} = tl.program_id(1), tl.program_id(0)")
-        self._opening()
-        loop = self._launch.grid[0]
-        if longest_last(self._launch, loop, self._mask):
-            self._say(1, f"{number} = {self._count(loop.range)} - 1 - {number}  # the longest first")
-        return self._lines
-
-    @property
-    def depth(self) -> int:
-        """The depth of a tile's statements."""
-        return 2 if self._plan.persistent else 1
+        return self._used()
 
     @property
     def turn(self) -> str:
@@ -93,20 +76,9 @@ class Consumer(Rows):
     def slot(self, number: str) -> str:
         """The slot of a ring, and the phase of its barriers, for a tile that is streamed."""
         (low, _), stages = self.limits(), self._plan.stages
-        turn = f"(filled + {number})" if self._plan.persistent else number if low == "0" else f"({number} - {low})"
+        turn = number if low == "0" else f"({number} - {low})"
+        turn = f"(filled + {turn})" if self._plan.persistent else turn
         return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
-
-    @property
-    def number(self) -> str:
-        """The name of the number of the block's tile."""
-        own = self._plan.own
-        if own not in self._numbers:
-            self._numbers[own] = self._names.new(own.name)
-        return self._numbers[own]
-
-    def limits(self) -> tuple[str, str]:
-        """The number of the first tile that is streamed, and that after the last."""
-        return self._bounds(self._plan.loop)
 
     def _loop(self, node: ir.Loop, depth: int) -> None:
         """The tiles that are streamed; if products are put off, the first tile apart, and what is left at the end."""
@@ -131,6 +103,8 @@ class Consumer(Rows):
         for buffer in self._plan.buffers.values():
             if self._plan.persistent and not buffer.streamed:
                 self._say(depth, f"mbarrier.arrive({buffer.barrier}_free.index(0), count=1)")
+        if self._added:
+            self._say(depth, "tma.store_wait(0)")
         if late:
             self._say(depth, "last, last_phase = slot, phase")
             self._late = list(self._plan.late)
@@ -138,12 +112,13 @@ class Consumer(Rows):
             self._issue_late(depth)
 
     def _stream_pieces(self, loop: ir.Loop, late: bool) -> list[Piece]:
-        """The pieces of a loop, from its second tile on if products are put off."""
-        pieces = self._pieces(loop, any(map(self._differs, ir.walk(loop.body))))
-        if pieces[0].jump is not None:  # the ring goes through all tiles in order
-            (low, high), middle = self.limits(), pieces[0].jump[0]
-            pieces = [Piece(low, middle), Piece(middle, high, whole=True)]
-        first, *others = [replace(piece, stages=None) for piece in pieces]
+        """The pieces of a loop, from its second tile on if products are put off.
+
+        A loop that adds to memory is one piece: with two, what they have in common is not all in registers.
+        """
+        if self._added:
+            return [Piece(*self.limits())]
+        first, *others = self._in_order(loop)
         if not late:
             return [first, *others]
         begin = f"{first.low} + 1" if first.low != "0" else "1"
@@ -156,8 +131,12 @@ class Consumer(Rows):
         self._numbers[node.range] = number
         self._there -= {ring.barrier for ring in self._plan.rings}
         self._late = list(self._plan.late) if late else []
+        self._handed.clear()
+        self._to_add.clear()
         self._enter(node, depth, number)
         self._in_piece(node, piece, depth - 1)
+        for addition in self._to_add:
+            self._add(depth, addition)
         if self._issued:
             self._wait(depth, self._issued[-1].node.target.tile)
 
@@ -165,7 +144,10 @@ class Consumer(Rows):
 
     def _read(self, depth: int, node: ir.Read) -> None:
         buffer = self._plan.buffers.get(node.tile)
-        if buffer is None:
+        if any(node.tile is each.write.tile for each in self._plan.additions):
+            self._tile(node.tile)
+            self._empty.add(node.tile)  # memory has the sum
+        elif buffer is None:
             super()._read(depth, node)
         elif buffer.vector:
             self._unread[node.tile] = node
@@ -184,10 +166,30 @@ class Consumer(Rows):
                 self._base_2.add(tile)
 
     def _write(self, depth: int, node: ir.Write) -> None:
+        addition = next((each for each in self._plan.additions if each.write is node), None)
+        if addition is not None:
+            self._to_add.append(addition)  # when all products of the iteration are on their way
+            return
         self._settle(depth, node.tile)
         if node.tile in self._turned or ir.over_pairs(node.tile.ranges):
             raise self._refused(f"line {node.line} writes a matrix of pairs")
         super()._write(depth, node)
+
+    def _hand_over(self, depth: int, addition: Addition) -> None:
+        """Put the rows that the warpgroup has of an operand into shared memory, where all warpgroups read it."""
+        expr = addition.product.expr
+        assert isinstance(expr, ir.MatMul)
+        self._settle(depth, addition.left)
+        text = self._operand(expr.left, addition.product.line, expr.left.shape[1], 0, True)
+        for line in addition.handing(text):
+            self._say(depth, line)
+        self._handed.add(addition.left)
+
+    def _add(self, depth: int, addition: Addition) -> None:
+        """Add the columns that the warpgroup has of a product to memory; what was added before has left the buffer."""
+        self._settle(depth, addition.write.tile)
+        for line in addition.adding(self._numbers[self._plan.loop.range], self._written(addition.write)):
+            self._say(depth, line)
 
     # Products
 
@@ -197,6 +199,9 @@ class Consumer(Rows):
         if node in self._plan.late and not self._of_before:
             self._put_off(depth, node)
             return
+        for each in self._plan.additions:
+            if product and each.left not in self._handed and each.left in {ref.tile for ref in ir.refs(node.expr)}:
+                self._hand_over(depth, each)
         for ref in () if self._of_before else ir.refs(node.expr):
             self._fetch(depth, ref.tile)
             self._settle(depth, ref.tile)
@@ -258,6 +263,9 @@ class Consumer(Rows):
 
     def _dot(self, expr: ir.MatMul, line: int, onto: str | None, frame: bool = False) -> str:
         """A product, issued; its left operand has the rows of the warpgroup."""
+        addition = next((each for each in self._plan.additions if each.product.expr is expr), None)
+        if addition is not None:
+            return self._dot_of_all(addition)
         left, right = (expr.right, expr.left) if frame else (expr.left, expr.right)
         node = next(node for node in ir.walk(self._launch.block) if isinstance(node, ir.Compute) and node.expr is expr)
         held, ring = self._plan.buffers.get(left.tile), self._plan.buffers.get(right.tile)
@@ -268,7 +276,7 @@ class Consumer(Rows):
         elif node in self._operands and self._of_before:
             first = self._operands[node]
         else:
-            first = self._operands[node] = self._in_registers(expr, line, f"{self._tiles[left.tile]}_{self._bits}")
+            first = self._operands[node] = self._in_registers(expr, line, f"{self._tiles[left.tile]}_16")
         second = self._in_shared(ring, right.transposed ^ frame)
         width = ring.rows if right.transposed ^ frame else ring.width
         if onto is not None:
@@ -276,9 +284,17 @@ class Consumer(Rows):
         zeros = f"tl.zeros([{ROWS}, {width}], tl.float32, {self._layout(width)})"
         return f"warpgroup_mma({first}, {second}, {zeros}, use_acc=False, is_async=True)"
 
-    @property
-    def _bits(self) -> int:
-        return 16
+    def _dot_of_all(self, addition: Addition) -> str:
+        """Some columns of a product of what all warpgroups computed with what stays."""
+        expr, columns = addition.product.expr, addition.columns
+        assert isinstance(expr, ir.MatMul)
+        held = self._plan.buffers[expr.right.tile]
+        self._await(self._depth, held)
+        self._say(self._depth, f"mbarrier.wait({addition.handed}_full.index(slot), phase)")
+        first = f"{addition.handed}.index(slot).permute((1, 0))"
+        second = f"{held.name}.index(0).reshape([{held.rows}, {held.width}]).slice(w * {columns}, {columns}, dim=1)"
+        zeros = f"tl.zeros([{addition.rows}, {columns}], tl.float32, {self._layout(columns)})"
+        return f"warpgroup_mma({first}, {second}, {zeros}, use_acc=False, is_async=True)"
 
     def _in_registers(self, expr: ir.MatMul, line: int, name: str) -> str:
         """Make a computed matrix the left operand of a product, in the words of memory; the name of it."""
@@ -298,10 +314,12 @@ class Consumer(Rows):
     def _in_shared(self, buffer: Buffer, transposed: bool) -> str:
         """A buffer's slot as an operand, once it is there."""
         last = "last" if self._of_before else "slot"
-        if not (self._of_before and self._waited_in_time(buffer)):
+        if not (self._of_before and self._plan.waited_in_time(buffer)):
             self._await(self._depth, buffer)
-        at = last if buffer.streamed else "w"
+        whole = not buffer.streamed and buffer.rows > ROWS
+        at = last if buffer.streamed else "0" if whole else "w"
         view = f"{buffer.name}.index({at}).reshape([{buffer.rows}, {buffer.width}])"
+        view += f".slice(w * {ROWS}, {ROWS})" * whole
         return f"{view}.permute((1, 0))" if transposed else view
 
     def _await(self, depth: int, buffer: Buffer) -> None:
@@ -311,18 +329,3 @@ class Consumer(Rows):
             at = at if buffer.streamed else f"0), {self.turn}"
             self._say(depth, f"mbarrier.wait({buffer.barrier}_full.index({at})")
             self._there.add(buffer.barrier)
-
-    def _waited_in_time(self, buffer: Buffer) -> bool:
-        """Whether a product that is not put off uses the buffer, and so has waited for it."""
-        return any(
-            isinstance(node, ir.Compute)
-            and node not in self._plan.late
-            and any(ref.tile is buffer.read.tile for ref in ir.refs(node.expr))
-            for node in self._plan.loop.body
-        )
-
-
-def _unused(line: str, text: str) -> bool:
-    """Whether a line names indices that nothing in a text uses."""
-    name = line.strip().partition(" = ")[0]
-    return name.startswith("at_") and len(re.findall(rf"\b{name}\b", text)) == 1

@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_consumer import Consumer
-from pebblesim.gpu.emit.gluon_plan import REGISTERS, ROWS, Buffer, Plan, multiplies, plan
-from pebblesim.gpu.emit.triton_kernel import Kernel, Writer
+from pebblesim.gpu.emit.gluon_plan import Buffer, Plan, plan
+from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, started
+from pebblesim.gpu.emit.triton_kernel import Kernel
 from pebblesim.gpu.emit.triton_ranges import Setting
+from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, blocks
-
-LOADING_REGISTERS = 24
-"""Registers of a thread of the warp that loads."""
 
 
 class GluonKernel:
@@ -29,19 +29,26 @@ class GluonKernel:
         self._plan: Plan = plan(setting.program, launch, setting.sizes, setting.dtype, stages, persistent)
         here = {tensor: f"{tensor.name}_at" for tensor in setting.of}
         self._consumer = Consumer(replace(setting, of=here), launch, name, self._plan)
-        self._numbers = (*setting.free, *["heads"] * self._plan.persistent)
+        masked = setting.mask is not None
+        self._numbers = (*setting.free, *["heads"] * (masked or persistent), *["together"] * masked)
         nodes = [node for node in ir.walk(launch.block) if isinstance(node, ir.Read | ir.Write | ir.Init)]
         self._described = {buffer.read.tensor: buffer for buffer in self._plan.buffers.values()}
         self._addresses = [
             setting.of[tensor]
             for tensor in dict.fromkeys(node.tensor for node in nodes)
-            if tensor not in self._described
+            if tensor not in self._described and tensor not in {each.write.tensor for each in self._plan.additions}
         ]
 
     @property
     def plan(self) -> Plan:
         """The plan of a block."""
         return self._plan
+
+    @property
+    def helpers(self) -> set[str]:
+        """Names of shared functions that the text uses."""
+        vectors = any(buffer.vector for buffer in self._plan.buffers.values())
+        return {*["vectors_of"] * vectors, *["sums_of"] * bool(self._plan.additions)}
 
     @property
     def widths(self) -> set[int]:
@@ -59,23 +66,32 @@ class GluonKernel:
     @property
     def _tiles(self) -> list[str]:
         """Names of what the copy engine is told of the tensors."""
-        return [_tiles_of(buffer) for buffer in self._described.values()]
+        return [*map(_tiles_of, self._described), *self._sums]
+
+    @property
+    def _sums(self) -> list[str]:
+        """Names of what the copy engine is told of the tensors that it adds to."""
+        return [_tiles_of(each.write.tensor) for each in self._plan.additions]
 
     def call(self, options: str) -> list[str]:
         """The lines that launch it. The warps of a block follow from its tiles."""
-        lines, mask, pairs = list[str](), self._setting.mask, self._setting.program.pairs
-        if mask is not None and pairs is not None and pairs[0] != pairs[1]:
-            queries, keys = map(self._setting.size, pairs)  # else a block would wait for words that nobody loads
-            lines.append(f"    if {queries} > {keys}{f' * {mask.rows}' if mask.rows > 1 else ''}:")
-            lines.append('        raise ValueError("these kernels need a key for each query")')
+        lines, mask = for_each_query(self._setting), self._setting.mask
         for tensor, buffer in self._described.items():
             asked = f"vectors_of({self._setting.of[tensor]}, {self._setting.size(tensor.shape[0])}, {buffer.rows})"
             if not buffer.vector:
                 asked = f"tiles_of({self._setting.of[tensor]}, {buffer.rows}, {buffer.width})"
-            lines.append(f"    {_tiles_of(buffer)} = {asked}")
+            lines.append(f"    {_tiles_of(tensor)} = {asked}")
+        for each in self._plan.additions:
+            asked = f"sums_of({self._setting.of[each.write.tensor]}, {each.rows}, {each.columns})"
+            lines.append(f"    {_tiles_of(each.write.tensor)} = {asked}")
         own = self._plan.own
         block, total = ROWS * self._plan.warpgroups, self._setting.size(own.dim)
         grid = f"triton.cdiv({total}, {block}), heads"
+        if mask is not None:
+            row = sum(ring.width for ring in self._plan.rings) * WORDS[self._setting.dtype]
+            streamed = f"({self._setting.size(self._plan.loop.range.dim)} * {row})"
+            lines.append(f"    together = max({STREAMED_TOGETHER} // {streamed}, 1)  # heads")
+            grid = f"triton.cdiv({total}, {block}) * heads, 1"
         if self._plan.persistent:
             lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
             grid = f"min(triton.cdiv({total}, {block}) * heads, most), 1"
@@ -100,27 +116,34 @@ class GluonKernel:
                 names += [f"{buffer.name}_full", *[f"{buffer.name}_free"] * self._is_freed(buffer)]
         return names
 
+    @property
+    def _exchanged(self) -> list[str]:
+        """Names of what warpgroups share of what is added to memory, and of barriers."""
+        return [name for each in self._plan.additions for name in (each.handed, f"{each.handed}_full", each.part)]
+
     def _is_freed(self, buffer: Buffer) -> bool:
         return buffer.streamed or self._plan.persistent
 
     def _rows(self) -> str:
-        parameters = ", ".join(["w: gl.constexpr", *self._shared, *self._addresses, *self._numbers])
+        own = [*self._shared, *self._exchanged, *self._sums]
+        parameters = ", ".join(["w: gl.constexpr", *own, *self._addresses, *self._numbers])
         written = self._consumer.text()
         lines = ["@gluon.jit", f"def {self._name}_rows({parameters}):", *self._consumer.opening()]
         for tensor, name in self._setting.of.items():
             if name in self._addresses:
                 first = f"tl.cast(head, tl.int64) * {' * '.join(self._setting.lengths(tensor, True))}"
                 lines.append(f"{'    ' * self._consumer.depth}{tensor.name}_at = {name} + {first}")
-        return "\n".join([*lines, written])
+        return "\n".join([*lines, written, *self._consumer.closing()])
 
     def _loads(self) -> str:
-        parameters = ", ".join([*self._tiles, *self._shared, *self._numbers])
+        tiles = [*map(_tiles_of, self._described)]
+        parameters = ", ".join([*tiles, *self._shared, *self._numbers])
         (low, high), at = self._consumer.limits(), self._plan.loop.range.name
         opening = ["@gluon.jit", f"def {self._name}_loads({parameters}):", *self._consumer.opening()]
         number, turn, lines = self._consumer.number, self._consumer.turn, list[str]()
         for buffer in self._plan.buffers.values():
             if not buffer.streamed:
-                rows = f"({number} * {buffer.slots} + w) * {ROWS}"
+                rows = f"({number} * {buffer.slots} + w) * {buffer.rows}"
                 each = buffer.slot_bytes(self._setting.dtype)
                 if self._plan.persistent:
                     lines.append(f"    mbarrier.wait({buffer.barrier}_free.index(0), {turn} ^ 1)")
@@ -137,7 +160,8 @@ class GluonKernel:
             lines.append(f"        mbarrier.wait({ring.barrier}_free.index(slot), phase ^ 1)")
             lines.append(f"        mbarrier.expect({ring.barrier}_full.index(slot), {expected})")
             lines += [f"        {_copied(each, f'{at} * {each.rows}', 'slot', 'slot')}" for each in together]
-        return "\n".join([*opening, *("    " * (self._consumer.depth - 1) + line for line in lines)])
+        indented = ("    " * (self._consumer.depth - 1) + line for line in lines)
+        return "\n".join([*opening, *indented, *self._consumer.closing()])
 
     def _start(self) -> str:
         plan, free = self._plan, self._numbers
@@ -145,8 +169,9 @@ class GluonKernel:
         for buffer in plan.buffers.values():
             shape = f"[{buffer.slots}, 1, {buffer.rows}{'' if buffer.vector else f', {buffer.width}'}]"
             kind, kept = "float32" if buffer.vector else self._setting.dtype, "a ring" if buffer.streamed else "stays"
+            layout = f"{_tiles_of(buffer.read.tensor)}.layout"
             lines.append(
-                f"    {buffer.name} = gl.allocate_shared_memory(gl.{kind}, {shape}, {_tiles_of(buffer)}.layout)"
+                f"    {buffer.name} = gl.allocate_shared_memory(gl.{kind}, {shape}, {layout})"
                 f"  # line {buffer.read.line}: {kept}"
             )
             if buffer.vector:
@@ -155,76 +180,28 @@ class GluonKernel:
             if self._is_freed(buffer):
                 slots = buffer.slots if buffer.streamed else 1
                 lines.append(f"    {buffer.name}_free = barriers({slots}, {plan.warpgroups})")
-        shared = ", ".join(self._shared)
-        rows = ", ".join([shared, *self._addresses, *free])
-        loads = ", ".join([*self._tiles, shared, *free])
-        lines.append("    gl.warp_specialize([")
-        lines += [f"        ({self._name}_rows, ({w}, {rows}))," for w in range(plan.warpgroups)]
-        lines.append(f"        ({self._name}_loads, ({loads})),")
-        groups = plan.warpgroups - 1
-        registers = [REGISTERS[plan.warpgroups]] * groups + [LOADING_REGISTERS]
-        lines.append(f"    ], {[4] * groups + [1]}, {registers})")
-        return "\n".join(lines)
+        for each in plan.additions:
+            shape, word = f"[{plan.stages}, {each.depth}, {each.rows}]", f"gl.{self._setting.dtype}"
+            layout = f"gl.NVMMASharedLayout.get_default_for([{each.depth}, {each.rows}], {word})"
+            lines += [
+                f"    {each.handed} = gl.allocate_shared_memory({word}, {shape}, {layout})"
+                f"  # line {each.product.line}: all warpgroups read it",
+                f"    {each.handed}_full = barriers({plan.stages}, {plan.warpgroups})",
+                f"    {each.part} = gl.allocate_shared_memory(gl.float32, [{plan.warpgroups}, 1, {each.rows}, "
+                f"{each.columns}], {_tiles_of(each.write.tensor)}.layout)  # line {each.write.line}: added to memory",
+            ]
+        own = [*self._shared, *self._exchanged, *self._sums, *self._addresses, *free]
+        loads = [*map(_tiles_of, self._described), *self._shared, *free]
+        return "\n".join([*lines, *started(self._name, plan.warpgroups, own, loads)])
 
 
-def _tiles_of(buffer: Buffer) -> str:
+def _tiles_of(tensor: ir.Tensor) -> str:
     """The name of what the copy engine is told of a tensor."""
-    return f"{buffer.read.tensor.name}_tiles"
+    return f"{tensor.name}_tiles"
 
 
 def _copied(buffer: Buffer, row: str, barrier: str, slot: str) -> str:
     """A copy of a tile that begins at a row into a slot."""
     place = f"{buffer.barrier}_full.index({barrier}), {buffer.name}.index({slot})"
     at = f"[head, {row}]" if buffer.vector else f"[head, {row}, 0]"
-    return f"tma.async_copy_global_to_shared({_tiles_of(buffer)}, {at}, {place})"
-
-
-IMPORTS = """from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-"""
-
-
-VECTORS_OF = """
-
-
-def vectors_of(tensor, length, rows):
-    layout = gl.NVMMASharedLayout.get_default_for([1, rows], gl.float32)
-    return TensorDescriptor(tensor, [tensor.shape[0], length], [tensor.shape[1], 1], [1, rows], layout)"""
-
-
-def shared_parts(kernels: list[GluonKernel], dtype: str) -> str:
-    """The text of what all kernels of a module share: layouts of tiles, barriers, and tiles for the copy engine."""
-    widths = {width for kernel in kernels for width in kernel.widths}
-    vectors = any(buffer.vector for kernel in kernels for buffer in kernel.plan.buffers.values())
-    layouts = [
-        f"tile_{width} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16]))"
-        for width in sorted(widths)
-    ]
-    return (
-        "\n".join(layouts)
-        + f'''
-
-
-@gluon.jit
-def barriers(slots: gl.constexpr, count: gl.constexpr):
-    made = gl.allocate_shared_memory(gl.int64, [slots, 1], mbarrier.MBarrierLayout())
-    for slot in gl.static_range(slots):
-        mbarrier.init(made.index(slot), count=count)
-    return made
-
-
-def tiles_of(tensor, rows, width):
-    """For the copy engine: tiles of the heads of a tensor; beyond its rows and columns they are 0."""
-    layout = gl.NVMMASharedLayout.get_default_for([1, rows, width], gl.{dtype})
-    return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)'''
-        + VECTORS_OF * vectors
-    )
-
-
-def writer(setting: Setting, launch: Launch, name: str, stages: int, persistent: bool) -> GluonKernel | Writer:
-    """Return the writer of a launch; a kernel without products is written as in the Triton reading."""
-    if multiplies(launch):
-        return GluonKernel(setting, launch, name, stages, persistent)
-    return Writer(setting, launch, name)
+    return f"tma.async_copy_global_to_shared({_tiles_of(buffer.read.tensor)}, {at}, {place})"

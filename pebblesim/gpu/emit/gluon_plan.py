@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pebblesim.analysis.additions import added
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.gluon_additions import ROWS, Addition
 from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.storage import padded
@@ -22,14 +24,17 @@ from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, lifetimes_of
 
-ROWS = 64
-"""Rows of the tiles of a warpgroup, which `wgmma` has."""
+THREADS = 128
+"""Threads of a warpgroup."""
 
 MOST_WARPGROUPS = 3
 """Warpgroups with sums beside the warp that loads: a fourth would have too few registers."""
 
 REGISTERS = {1: 240, 2: 240, 3: 160}
 """Registers of a thread, by the number of warpgroups with sums; a multiple of 8."""
+
+LOADING_REGISTERS = 24
+"""Registers of a thread of the warp that loads."""
 
 MOST_HELD = 0.8
 """Largest part of a thread's registers for tiles, if operands of products that are put off are among them."""
@@ -51,7 +56,7 @@ class Buffer:
     Attributes:
         name: of the buffer in the text.
         read: the primitive that reads it.
-        slots: parts that are filled one by one: a ring's, or one for each warpgroup.
+        slots: parts that are filled one by one: a ring's, or one for each warpgroup, or one for all of them.
         rows, width: of a slot; a vector has width 1.
         streamed: whether it is a ring.
         barrier: `{barrier}_full` and `{barrier}_free` are its barriers; those of a ring of vectors are those of the
@@ -76,16 +81,14 @@ class Buffer:
         return self.rows * self.width * WORDS["float32" if self.vector else dtype]
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """A block of threads: its tiles in shared memory, its products, its warpgroups.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Block:
+    """A block of threads.
 
     Attributes:
         own: the range of the grid, whose tiles the warpgroups divide among them.
         loop: the loop that streams.
-        buffers: the matrices in shared memory, by tile, in the order in which they are read.
-        late: the products that are put off to the next iteration.
-        last: for each ring, the product that uses a slot last.
+        additions: the products that are added to memory.
         warpgroups: how many have sums.
         stages: slots of a ring.
         persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
@@ -94,12 +97,25 @@ class Plan:
 
     own: ir.Range
     loop: ir.Loop
+    additions: tuple[Addition, ...] = ()
+    warpgroups: int
+    stages: int
+    persistent: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan(Block):
+    """A block whose tiles are in shared memory, and the order of its products.
+
+    Attributes:
+        buffers: the matrices in shared memory, by tile, in the order in which they are read.
+        late: the products that are put off to the next iteration.
+        last: for each ring, the product that uses a slot last.
+    """
+
     buffers: Mapping[ir.Tile, Buffer]
     late: tuple[ir.Compute, ...]
     last: Mapping[Buffer, ir.Compute]
-    warpgroups: int
-    stages: int
-    persistent: bool
 
     @property
     def rings(self) -> list[Buffer]:
@@ -110,11 +126,21 @@ class Plan:
         """A ring of matrices, and those of vectors that have its barriers."""
         return [buffer for buffer in self.buffers.values() if buffer.barrier == ring.barrier]
 
+    def waited_in_time(self, buffer: Buffer) -> bool:
+        """Whether a product that is not put off uses the buffer, and so has waited for it."""
+        return any(
+            isinstance(node, ir.Compute)
+            and node not in self.late
+            and any(ref.tile is buffer.read.tile for ref in ir.refs(node.expr))
+            for node in self.loop.body
+        )
+
     def shared(self, dtype: str) -> int:
         """Bytes of shared memory: the slots, and a word of 8 bytes for each barrier."""
         owners = [buffer for buffer in self.buffers.values() if not buffer.vector]
         barriers = sum(2 * buffer.slots if buffer.streamed else 1 + self.persistent for buffer in owners)
-        return sum(buffer.slots * buffer.slot_bytes(dtype) for buffer in self.buffers.values()) + 8 * barriers
+        adding = sum(each.shared(WORDS[dtype], self.warpgroups, self.stages) for each in self.additions)
+        return sum(buffer.slots * buffer.slot_bytes(dtype) for buffer in self.buffers.values()) + 8 * barriers + adding
 
 
 def refused(program: ir.Program, why: str) -> UsageError:
@@ -148,21 +174,63 @@ def plan(
         raise refused(program, f"block {own.block} is {block}")
     if stages < 2:
         raise refused(program, "a ring of one slot would be waited for by itself")
-    _check_tiles(program, launch, own, sizes)
-    buffers = _buffers(program, launch, own, loop, sizes, dtype, stages)
-    late = _late(loop)
-    if _held(launch, sizes, late) > MOST_HELD * REGISTERS[block // ROWS]:
+    additions = _additions(program, own, loop, sizes, block // ROWS)
+    _check_tiles(program, launch, own, sizes, additions)
+    buffers = _buffers(program, launch, own, loop, sizes, dtype, stages, additions)
+    late = () if additions else _late(loop)
+    if _held(launch, sizes, late, additions) > MOST_HELD * REGISTERS[block // ROWS]:
         late = ()
-    return Plan(own, loop, buffers, late, _last_uses(loop, buffers, late), block // ROWS, stages, persistent)
+    return Plan(
+        own=own,
+        loop=loop,
+        additions=additions,
+        warpgroups=block // ROWS,
+        stages=stages,
+        persistent=persistent,
+        buffers=buffers,
+        late=late,
+        last=_last_uses(loop, buffers),
+    )
+
+
+def _additions(
+    program: ir.Program, own: ir.Range, loop: ir.Loop, sizes: ir.Sizes, warpgroups: int
+) -> tuple[Addition, ...]:
+    """The products that are added to memory: with the rows of the loop's tile, and a sum over those of the grid's."""
+    made = []
+    for node, write in added(loop.body).items():
+        assert isinstance(node.expr, ir.MatMul)
+        (rows, terms), columns = node.expr.left.shape, node.expr.right.shape[1]
+        height, width = ir.length(loop.range.block, sizes), padded(columns, sizes)
+        if (rows, terms) != (loop.range, own) or height % ROWS or width % (16 * warpgroups) or columns.parent:
+            raise refused(
+                program,
+                f"line {node.line} adds {height} x {width} words to memory, and {warpgroups} warpgroups add multiples "
+                f"of {ROWS} x {16 * warpgroups}, sums over the rows of the grid's tile",
+            )
+        tensor, depth = write.tensor.name, ir.length(own.block, sizes)
+        handed = f"{node.expr.left.tile.name}_of_all"
+        made.append(Addition(node, write, height, width // warpgroups, depth, handed, f"{tensor}_part"))
+    return tuple(made)
 
 
 def _buffers(
-    program: ir.Program, launch: Launch, own: ir.Range, loop: ir.Loop, sizes: ir.Sizes, dtype: str, stages: int
+    program: ir.Program,
+    launch: Launch,
+    own: ir.Range,
+    loop: ir.Loop,
+    sizes: ir.Sizes,
+    dtype: str,
+    stages: int,
+    additions: tuple[Addition, ...],
 ) -> dict[ir.Tile, Buffer]:
     names, made = Identifiers(TAKEN.split()), dict[ir.Tile, Buffer]()
+    whole = {ref.tile for each in additions for ref in ir.refs(each.product.expr)}  # all warpgroups need all rows
     for node in ir.walk(launch.block):
         streamed = node in loop.body
         if not isinstance(node, ir.Read) or (len(node.tile.ranges) == 1 and not streamed):
+            continue
+        if any(node.tile is each.write.tile for each in additions):
             continue
         rows, *columns = node.tile.ranges
         if rows is not (loop.range if streamed else own) or node.at is not None or any(each.parent for each in columns):
@@ -174,8 +242,9 @@ def _buffers(
                     f"line {node.line} reads {sizes[rng.name]} columns of {node.tensor.name}, and the copy engine "
                     f"takes inputs with multiples of {GROUP_OF_BYTES // WORDS[dtype]}",
                 )
-        height = ir.length(loop.range.block, sizes) if streamed else ROWS
-        slots = stages if streamed else ir.length(own.block, sizes) // ROWS
+        block = ir.length((loop.range if streamed else own).block, sizes)
+        height = block if streamed or node.tile in whole else ROWS
+        slots = stages if streamed else block // height
         name = names.new(f"{node.tensor.name}_{rows.name}" + ("" if columns else "_ring"))
         rings = [each for each in made.values() if each.streamed and not each.vector]
         if not columns and not rings:
@@ -186,29 +255,40 @@ def _buffers(
     return made
 
 
-def _check_tiles(program: ir.Program, launch: Launch, own: ir.Range, sizes: ir.Sizes) -> None:
+def held_transposed(launch: Launch, additions: tuple[Addition, ...]) -> frozenset[ir.Tile]:
+    """The tiles that are held transposed. Shared memory hands an operand of what is added to memory either way."""
+    products = {each.product for each in additions}
+    return turned(node for node in ir.walk(launch.block) if node not in products)
+
+
+def _check_tiles(
+    program: ir.Program, launch: Launch, own: ir.Range, sizes: ir.Sizes, additions: tuple[Addition, ...]
+) -> None:
     """Check that all that is computed has the rows of the grid's tile as its rows, and fits into registers."""
-    nodes = list(ir.walk(launch.block))
-    transposed = turned(nodes)
-    computed = {node.target.tile: node.line for node in nodes if isinstance(node, ir.Compute)}
+    nodes, products = list(ir.walk(launch.block)), {each.product for each in additions}
+    transposed = held_transposed(launch, additions)
+    computed = {node.target.tile: node.line for node in nodes if isinstance(node, ir.Compute) and node not in products}
     for tile, line in computed.items():
         if len(tile.ranges) == 2:
             rows, columns = tile.ranges[:: -1 if tile in transposed else 1]
             width = padded(columns, sizes)
             if rows is not own or not 16 <= width <= WIDEST or width & (width - 1):
                 raise refused(program, f"line {line} has a tile of other rows, or of {width} columns")
-    peak, most = _held(launch, sizes, ()), REGISTERS[ir.length(own.block, sizes) // ROWS]
+    peak, most = _held(launch, sizes, (), additions), REGISTERS[ir.length(own.block, sizes) // ROWS]
     if peak >= most:
         raise refused(program, f"a thread of {launch.name} holds {peak} words in {most} registers")
 
 
-def _held(launch: Launch, sizes: ir.Sizes, late: tuple[ir.Compute, ...]) -> int:
+def _held(launch: Launch, sizes: ir.Sizes, late: tuple[ir.Compute, ...], additions: tuple[Addition, ...]) -> int:
     """Most registers of a thread for tiles at once, with the operands of products that are put off."""
     nodes = list(ir.walk(launch.block))
-    transposed = turned(nodes)
+    transposed = held_transposed(launch, additions)
     computed = {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
+    parts = {each.write.tile: each.rows * each.columns // THREADS for each in additions}
 
     def words(tile: ir.Tile) -> int:
+        if tile in parts:
+            return parts[tile]
         return padded(tile.ranges[0 if tile in transposed else -1], sizes) // 2 if len(tile.ranges) == 2 else 1
 
     lives = {tile: life for tile, life in lifetimes_of(launch.block).items() if tile in computed}
@@ -231,9 +311,7 @@ def _late(loop: ir.Loop) -> tuple[ir.Compute, ...]:
     return tuple(found)
 
 
-def _last_uses(
-    loop: ir.Loop, buffers: Mapping[ir.Tile, Buffer], late: tuple[ir.Compute, ...]
-) -> dict[Buffer, ir.Compute]:
+def _last_uses(loop: ir.Loop, buffers: Mapping[ir.Tile, Buffer]) -> dict[Buffer, ir.Compute]:
     body = [node for node in loop.body if isinstance(node, ir.Compute)]
     return {
         buffer: node

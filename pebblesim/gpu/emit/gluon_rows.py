@@ -6,24 +6,101 @@ of the whole block's tile: all its warpgroups share the stream.
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.emit.gluon_plan import ROWS, Plan, refused
+from pebblesim.gpu.emit.gluon_additions import ROWS
+from pebblesim.gpu.emit.gluon_plan import Block, held_transposed, refused
+from pebblesim.gpu.emit.triton_grid import longest_last
 from pebblesim.gpu.emit.triton_kernel import Writer
-from pebblesim.gpu.emit.triton_ranges import Setting
+from pebblesim.gpu.emit.triton_loops import Piece
+from pebblesim.gpu.emit.triton_ranges import Setting, along
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
+
+ORDER = "tiles tile turn filled together side"
+"""Names of what says which tile a block has."""
 
 
 class Rows(Writer):
     """Ranges, layouts and stores of a warpgroup."""
 
-    def __init__(self, setting: Setting, launch: Launch, name: str, plan: Plan) -> None:
+    def __init__(self, setting: Setting, launch: Launch, name: str, plan: Block) -> None:
         super().__init__(setting, launch, name)
-        self._plan = plan
+        self._plan, self._turned = plan, held_transposed(launch, plan.additions)
         self.widths: set[int] = set()
+        for taken in ORDER.split():
+            self._names.new(taken)
+
+    # The block's tile
+
+    def opening(self) -> list[str]:
+        """The lines that every role begins with: the head, the number of the block, the limits of a mask."""
+        self._lines = []
+        number = self.number
+        if not self._plan.persistent and self._mask is None:
+            self._say(1, f"head, {number} = tl.program_id(1), tl.program_id(0)")
+            return self._lines
+        self._opening()
+        self._say(1, f"tiles = {self._count(self._plan.own)}")
+        if self._plan.persistent:
+            self._say(1, "filled = 0  # slots of each ring before a tile")
+            self._say(1, "for tile in range(tl.program_id(0), tiles * heads, tl.num_programs(0)):")
+            self._say(2, "turn = tile // tl.num_programs(0)")
+        else:
+            self._say(1, "tile = tl.program_id(0)")
+        depth, loop = self.depth, self._launch.grid[0]
+        if self._mask is None:
+            self._say(depth, f"head, {number} = tile // tiles, tile % tiles")
+            return self._lines
+        self._say(depth, "group, rank = tile // (tiles * together), tile % (tiles * together)")
+        self._say(depth, "side = tl.minimum(heads - group * together, together)  # heads whose long tiles come first")
+        self._say(depth, f"head, {number} = group * together + rank % side, rank // side")
+        if longest_last(self._launch, loop, self._mask):
+            self._say(depth, f"{number} = tiles - 1 - {number}")
+        return self._lines
+
+    def closing(self) -> list[str]:
+        """The lines that each role's tile ends with."""
+        low, high = self.limits()
+        count = high if low == "0" else f"{high} - {low}"
+        return [f"        filled += {count}"] * self._plan.persistent
+
+    @property
+    def depth(self) -> int:
+        """The depth of a tile's statements."""
+        return 2 if self._plan.persistent else 1
+
+    @property
+    def number(self) -> str:
+        """The name of the number of the block's tile."""
+        own = self._plan.own
+        if own not in self._numbers:
+            self._numbers[own] = self._names.new(own.name)
+        return self._numbers[own]
+
+    def limits(self) -> tuple[str, str]:
+        """The number of the first tile that is streamed, and that after the last."""
+        return self._bounds(self._plan.loop)
+
+    def _used(self) -> str:
+        """The lines, but for indices that nothing uses."""
+        text = "\n".join(self._lines)
+        return "\n".join(line for line in self._lines if not _unused(line, text))
+
+    # Ranges
 
     def _refused(self, why: str) -> UsageError:
         return refused(self._program, why)
+
+    def _in_order(self, loop: ir.Loop) -> list[Piece]:
+        """The pieces of a loop; a ring goes through all tiles in order."""
+        pieces = self._pieces(loop, any(map(self._differs, ir.walk(loop.body))))
+        if pieces[0].jump is not None:
+            (low, high), middle = self.limits(), pieces[0].jump[0]
+            pieces = [Piece(low, middle), Piece(middle, high, whole=True)]
+        return [replace(piece, stages=None) for piece in pieces]
 
     def _length(self, rng: ir.Range) -> int:
         return ROWS if rng is self._plan.own else super()._length(rng)
@@ -60,6 +137,22 @@ class Rows(Writer):
         self._indices[rng], self._counted[rng] = self._names.new(f"at_{rng.name}"), number
         self._say(depth, f"{self._indices[rng]} = {number} * {size} + tl.arange(0, {size}, {self._of_vector(rng)})")
 
+    def _pairs(self, ranges: ir.Ranges, frame: bool = False, existing: bool = False) -> str:
+        """The predicate of allowed pairs, with what is streamed counted within its tile: these are constants."""
+        stream, mask = self._plan.loop.range, self._mask
+        causal = mask is not None and not self._whole and ir.over_pairs(ranges) and mask.rows == 1
+        if not causal or stream not in ranges:
+            return super()._pairs(ranges, frame, existing)
+        size = self._length(stream)
+        columns, first = f"tl.arange(0, {size}, {self._of_vector(stream)})", f"{self._numbers[stream]} * {size}"
+        if ranges[0] is stream:
+            first = f"({self._index(ranges[1])} - {self._after} - {first})"
+            return f"({first}{along(1, frame)} <= {columns}{along(0, frame)})"
+        last = f"{self._index(ranges[0])} + {self._after}"
+        if existing and self._exist(stream, 1, frame):
+            last = f"tl.minimum({last}, {self._setting.size(stream.dim)} - 1)"
+        return f"({columns}{along(1, frame)} <= ({last} - {first}){along(0, frame)})"
+
     def _fill(self, depth: int, tile: ir.Tile, value: str) -> None:
         shape = [self._length(rng) for rng in tile.ranges[:: -1 if tile in self._turned else 1]]
         layout = self._of_vector(tile.ranges[0]) if len(shape) == 1 else self._layout(shape[1])
@@ -95,3 +188,9 @@ class Rows(Writer):
         mask = f", mask={' & '.join(inside)}" if inside else ""
         place = f"{self._setting.of[node.tensor]} + {rows}[:, None] * {length} + {columns}[None, :]"
         self._say(depth, f"tl.store({place}, {value}.to({kind}){mask})")
+
+
+def _unused(line: str, text: str) -> bool:
+    """Whether a line names indices that nothing in a text uses."""
+    name = line.strip().partition(" = ")[0]
+    return name.startswith("at_") and len(re.findall(rf"\b{name}\b", text)) == 1

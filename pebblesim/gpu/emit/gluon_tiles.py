@@ -18,6 +18,7 @@ class HopperTiles:
         widest: largest head dimension that they are for.
         stages: slots of a ring.
         apart: those of launches that have others, by the name of the phase.
+        persistent: whether as many blocks as multiprocessors, with several tiles each, are faster without a mask.
     """
 
     schedule: str
@@ -25,11 +26,21 @@ class HopperTiles:
     widest: int
     stages: int = 2
     apart: Mapping[str, int] = field(default_factory=dict)
+    persistent: bool = False
 
+
+RESIDENT = {"a": 128, "b": 128, "c": 64, "e": 256}
 
 TILES = (
-    HopperTiles("flash2-forward", {"B_r": 128, "B_c": 128}, 128),
-    HopperTiles("flash2-forward", {"B_r": 128, "B_c": 64}, 256),
+    HopperTiles("flash2-forward", {"B_r": 128, "B_c": 128}, 64, 3, persistent=True),
+    HopperTiles("flash2-forward", {"B_r": 128, "B_c": 128}, 128, persistent=True),
+    HopperTiles("flash2-forward", {"B_r": 128, "B_c": 64}, 256, persistent=True),
+    HopperTiles("scores-stored-resident", RESIDENT, 256, 8),
+    HopperTiles("scores-stored-resident", RESIDENT, 512, 4),
+    HopperTiles("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, 64, 3, persistent=True),
+    HopperTiles("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, 128, persistent=True),
+    HopperTiles("small-cache-backward-resident", RESIDENT, 256, 8),
+    HopperTiles("small-cache-backward-resident", RESIDENT, 512, 4),
     HopperTiles("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 128}, 64, 3),
     HopperTiles("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 64}, 128),
 )

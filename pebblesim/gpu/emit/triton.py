@@ -140,7 +140,8 @@ def triton(
 
 def for_no_pair(launch: Launch) -> bool:
     """Whether a launch is for tiles without an allowed pair."""
-    return any(loop.when is not None and loop.when.none for loop in launch.grid)
+    loops = [*launch.grid, *(node for node in launch.body if isinstance(node, ir.Loop))]
+    return any(loop.when is not None and loop.when.none for loop in loops)
 
 
 def module(

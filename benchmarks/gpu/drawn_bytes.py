@@ -1,0 +1,126 @@
+"""Bytes into and out of the multiprocessors, counted and measured, of kernels and sizes that a seed draws; on a GPU.
+
+    python benchmarks/gpu/drawn_bytes.py -o benchmarks/gpu/drawn_bytes.jsonl
+
+Kernels are those that `attention` launches, for lengths that no tile divides and head dimensions whose rows are whole
+sectors of 32 bytes. Nsight Compute reads the counters of one process that runs all cases, one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.emit.tables import moved_words
+from pebblesim.gpu.emit.words import moved_bytes
+from pebblesim.gpu.tiles import PROBLEM, Tiling, tilings
+from pebblesim.gpu.torch.launching import loaded
+from pebblesim.gpu.torch.planning import Pattern, limits, program_of
+
+SEED, CASES, CARD = 25, 20, "H200"
+METRICS = {"l1tex__m_xbar2l1tex_read_bytes.sum": "read", "l1tex__m_l1tex2xbar_write_bytes.sum": "written"}
+SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+MARK = "spin_kernel"
+"""The kernel of PyTorch that stands between two cases."""
+
+
+class Case(NamedTuple):
+    way: str
+    tiling: Tiling
+    n: int
+    d: int
+    heads: int
+    pattern: Pattern
+
+    def counted(self) -> dict[str, int]:
+        """Bytes read and written by all heads."""
+        program, sizes = program_of(self.tiling, self.pattern.masked), {**self.dims, **self.tiling.blocks}
+        words = moved_words(program, sizes, self.pattern.band)
+        moved = moved_bytes(program, words, "bfloat16")
+        return {"read": self.heads * moved.reads, "written": self.heads * moved.writes}
+
+    @property
+    def dims(self) -> dict[str, int]:
+        return {"n_q": self.n, "n_k": self.n, "d_k": self.d, "d_v": self.d}
+
+    def call(self) -> Any:
+        """A function that launches the kernels once."""
+        import torch
+
+        def normal() -> Any:
+            return torch.randn(1, self.heads, self.n, self.d, device="cuda", dtype=torch.bfloat16)
+
+        widths = (("d_k", self.d), ("d_v", self.d))
+        module, names = loaded(self.tiling, widths, False, False, True, "bfloat16", self.pattern, self.d**-0.5)
+        given = {name: normal() for name in names if name != "L"}
+        given |= {"L": torch.full((self.heads, self.n), 8.0, device="cuda")} if "L" in names else {}
+        results = {name: normal() for name in (["O"] if self.way == "forward" else ["dQ", "dK", "dV"])}
+        return lambda: module.run(*(given[name] for name in names), results=results)
+
+
+def cases() -> list[Case]:
+    """Tilings that are offered, with sizes and masks."""
+    chance, shared, found = random.Random(SEED), cards.card(CARD).size("shared_per_block"), []
+    while len(found) < CASES:
+        way, d = chance.choice(list(PROBLEM)), 16 * chance.randrange(2, chance.choice((9, 33)))
+        n, heads = chance.randrange(300, 3000), chance.randrange(2, 9)
+        offered = [each for each in tilings(PROBLEM[way], shared) if each.widths[0] <= d <= each.widths[1]]
+        schedule = chance.choice(sorted({each.schedule for each in offered}))
+        tiling, causal = chance.choice([each for each in offered if each.schedule == schedule]), chance.random() < 0.4
+        if n % 16 and "rows" not in tiling.schedule:
+            found.append(Case(way, tiling, n, d, heads, limits(None, causal, "start", 1)))
+    return found
+
+
+def profiled() -> None:
+    """Run all cases under the profiler, each behind a mark."""
+    import torch
+
+    for case in cases():
+        call = case.call()
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.cudart().cudaProfilerStart()
+        torch.cuda._sleep(1000)
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.cudart().cudaProfilerStop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    output = parser.parse_args().output
+    flags = "--clock-control none --cache-control none --profile-from-start off --csv --metrics"
+    ncu = ["ncu", *flags.split(), ",".join(METRICS)]
+    done = subprocess.run([*ncu, sys.executable, __file__, "all"], capture_output=True, text=True, check=True)
+    measured: list[dict[str, float]] = []
+    marks = set()
+    for line in csv.DictReader(text for text in done.stdout.splitlines() if text.startswith('"')):
+        if MARK in line["Kernel Name"]:
+            if line["ID"] not in marks:
+                marks.add(line["ID"])
+                measured.append(dict.fromkeys(METRICS.values(), 0.0))
+        elif "::" not in line["Kernel Name"]:  # PyTorch's align vectors
+            value = float(line["Metric Value"].replace(",", "")) * SCALE[line["Metric Unit"]]
+            measured[-1][METRICS[line["Metric Name"]]] += value
+    rows = []
+    for case, found in zip(cases(), measured, strict=True):
+        counted = case.counted()
+        row = {"way": case.way, "tiling": str(case.tiling), "described": case.tiling.described, **case.dims}
+        row |= {"heads": case.heads, "causal": case.pattern.masked, "counted": counted, "measured": found}
+        rows.append(row)
+        ratios = {name: f"{found[name] / counted[name]:.5f}" for name in counted}
+        print(case.tiling, case.n, case.d, case.heads, case.pattern.masked, ratios, flush=True)
+    output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    profiled() if sys.argv[1:] == ["all"] else main()

@@ -1,0 +1,340 @@
+"""Gluon kernels of tables of pairs: rows stay in shared memory, keys are streamed, each tile of scores goes to memory.
+
+A tile of scores is a sum over parts of the rows, `c` columns each: the rows that stay are in as many buffers, and parts
+of keys are a ring. A warpgroup has 64 rows of each tile, works its entries out in registers, and hands them to the copy
+engine, which writes them while the next tile's products run. An entry of another table that takes part in that is
+fetched to the same place before. The tables are as other kernels of the file read them, tile by tile.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from pebblesim.gpu.emit.gluon_additions import ROWS
+from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, Block, refused
+from pebblesim.gpu.emit.gluon_rows import Rows
+from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, started
+from pebblesim.gpu.emit.triton_kernel import Kernel
+from pebblesim.gpu.emit.triton_ranges import Setting
+from pebblesim.gpu.emit.words import WORDS
+from pebblesim.language import program as ir
+from pebblesim.launches.launches import Launch, blocks
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Scores(Block):
+    """A block that writes rows of a table of pairs.
+
+    Attributes:
+        inner: the loop over parts of a sum.
+        product: the primitive that adds a part.
+        rows: the primitive that reads the rows that stay.
+        part: the one that reads a part of the keys.
+        table: the one that writes a tile of the table.
+        before: the one that reads a tile of another table, if any.
+        width: columns of a tile of the table.
+        deep: terms of a sum that a part has.
+        parts: parts of a sum.
+    """
+
+    inner: ir.Loop
+    product: ir.Compute
+    rows: ir.Read
+    part: ir.Read
+    table: ir.Write
+    before: ir.Read | None
+    width: int
+    deep: int
+    parts: int
+
+    def shared(self, dtype: str) -> int:
+        """Bytes of shared memory: rows that stay, the ring, a tile on its way to memory, and barriers."""
+        tall = ROWS * self.warpgroups
+        words = (self.parts * tall + self.stages * self.width) * self.deep + tall * self.width
+        barriers = 1 + 2 * self.stages + self.warpgroups * (self.before is not None)
+        return words * WORDS[dtype] + 8 * barriers
+
+
+def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Scores | None:
+    """The plan of a launch that writes rows of a table; None if it is no such launch."""
+    loops = [node for node in launch.block if isinstance(node, ir.Loop)]
+    if len(launch.grid) != 1 or len(loops) != 1 or launch.around is not None:
+        return None
+    own, (loop,) = launch.grid[0].range, loops
+    inner = [node for node in loop.body if isinstance(node, ir.Loop)]
+    tables = [node for node in loop.body if isinstance(node, ir.Write) and ir.over_pairs(node.tile.ranges)]
+    before = [node for node in loop.body if isinstance(node, ir.Read) and ir.over_pairs(node.tile.ranges)]
+    if len(inner) != 1 or len(tables) != 1 or len(before) > 1:
+        return None
+    body = [node for node in inner[0].body if not isinstance(node, ir.Delete)]
+    match body:
+        case [ir.Read() as part, ir.Compute(mode="add", expr=ir.MatMul(left=left, right=right)) as product]:
+            rows = [node for node in launch.block if isinstance(node, ir.Read) and node.tile is left.tile]
+            turned = left.transposed or not right.transposed or right.tile is not part.tile
+            if turned or not rows or left.ranges != (own, inner[0].range) or product.target.tile.ranges[0] is not own:
+                return None
+            return Scores(
+                own=own,
+                loop=loop,
+                warpgroups=ir.length(own.block, sizes) // ROWS,
+                stages=stages,
+                inner=inner[0],
+                product=product,
+                rows=rows[0],
+                part=part,
+                table=tables[0],
+                before=before[0] if before else None,
+                width=ir.length(loop.range.block, sizes),
+                deep=(deep := ir.length(inner[0].range.block, sizes)),
+                parts=-(-sizes[inner[0].range.dim] // deep),
+            )
+    return None
+
+
+class ScoresRows(Rows):
+    """Writes the statements of a warpgroup."""
+
+    _plan: Scores
+
+    def __init__(self, setting: Setting, launch: Launch, name: str, plan: Scores) -> None:
+        super().__init__(setting, launch, name, plan)
+        self.held = self._names.new(f"{plan.rows.tensor.name}_{plan.own.name}")
+        self.ring = self._names.new(f"{plan.part.tensor.name}_{plan.loop.range.name}")
+        self.tile = self._names.new(f"{plan.table.tensor.name}_tile")
+        for each in ("_full", "_free"):
+            self._names.new(self.ring + each)
+        for name in (f"{self.held}_full", f"{self.tile}_full", "last", "slot", "phase", "sum"):
+            self._names.new(name)
+
+    def slot(self, number: str) -> str:
+        """The slot of the ring, and the phase of its barriers, for part k of a tile of keys."""
+        (low, _), stages = self.limits(), self._plan.stages
+        first = number if low == "0" else f"({number} - {low})"
+        turn = f"({first} * {self._plan.parts} + k)"
+        return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
+
+    def place(self, tensor: ir.Tensor) -> str:
+        """The first row of the warpgroup's part of a tile among the rows of all tiles of a table."""
+        down, across, tall, _ = self._setting.lengths(tensor, True)
+        number = self._numbers[self._plan.loop.range]
+        return f"[((head * {down} + {self.number}) * {across} + {number}) * {tall} + w * {ROWS}, 0]"
+
+    def text(self) -> str:
+        """The source of what a warpgroup does."""
+        self._lines = []
+        self._say(1, f"part = {self.number} * {self._plan.warpgroups} + w  # these {ROWS} rows of tile {self.number}")
+        self._named(self._plan.own, 1, "part", "")
+        self._say(1, f"mbarrier.wait({self.held}_full.index(0), 0)")
+        self._body(self._launch.block, 1)
+        return self._used()
+
+    def _loop(self, node: ir.Loop, depth: int) -> None:
+        if node is self._plan.inner:
+            self._sum(depth)
+            return
+        for piece in self._in_order(node):
+            number = self._numbers[node.range] = self._names.new(node.range.name)
+            self._say(depth, f"for {number} in {piece.range}:")
+            if self._plan.before is not None:
+                self._fetch(depth + 1, self._plan.before)
+            self._enter(node, depth + 1, number)
+            self._in_piece(node, piece, depth)
+        self._say(depth, "tma.store_wait(0)")
+
+    def _fetch(self, depth: int, node: ir.Read) -> None:
+        """Ask for a tile of another table, once the copy engine has taken the tile that was there."""
+        words = ROWS * self._plan.width * WORDS[self._setting.dtype]
+        self._say(depth, "tma.store_wait(0)")
+        self._say(depth, f"mbarrier.expect({self.tile}_full.index(w), {words})")
+        target = f"{self.tile}_full.index(w), {self.tile}.index(w)"
+        self._say(
+            depth, f"tma.async_copy_global_to_shared({node.tensor.name}_tiles, {self.place(node.tensor)}, {target})"
+        )
+
+    def _sum(self, depth: int) -> None:
+        """The products of all parts, one issued while the one before runs."""
+        plan, name = self._plan, self._tile(self._plan.product.target.tile)
+        rows = f"{self.held}.index(k).reshape([{ROWS * plan.warpgroups}, {self._plan.deep}])"
+        keys = f"{self.ring}.index(slot).reshape([{self._plan.width}, {self._plan.deep}])"
+        rows, keys = f"{rows}.slice(w * {ROWS}, {ROWS})", f"{keys}.permute((1, 0))"
+        number = self._numbers[plan.loop.range]
+        self._say(depth, f"for k in tl.static_range({self._plan.parts}):")
+        self._say(depth + 1, self.slot(number))
+        self._say(depth + 1, f"mbarrier.wait({self.ring}_full.index(slot), phase)")
+        self._say(depth + 1, f"{name} = warpgroup_mma({rows}, {keys}, {name}, use_acc=k > 0, is_async=True)")
+        self._say(depth + 1, "if k > 0:")
+        self._say(depth + 2, f"{name} = warpgroup_mma_wait(1, deps=({name},))")
+        self._say(depth + 2, f"mbarrier.arrive({self.ring}_free.index(last), count=1)")
+        self._say(depth + 1, "last = slot")
+        self._say(depth, f"{name} = warpgroup_mma_wait(0, deps=({name},))")
+        self._say(depth, f"mbarrier.arrive({self.ring}_free.index(last), count=1)")
+        self._empty.discard(plan.product.target.tile)
+        if self._scale is not None and self._makes_scores(plan.product.expr):
+            self._unscaled.add(plan.product.target.tile)
+
+    def _read(self, depth: int, node: ir.Read) -> None:
+        if node is self._plan.rows:
+            return
+        if node is not self._plan.before:
+            super()._read(depth, node)
+            return
+        low, _ = self.limits()
+        number = self._numbers[self._plan.loop.range]
+        turn = number if low == "0" else f"({number} - {low})"
+        self._say(depth, f"mbarrier.wait({self.tile}_full.index(w), {turn} & 1)")
+        self._say(depth, f"{self._tile(node.tile)} = {self.tile}.index(w).load({self._layout(self._plan.width)})")
+        self._loaded.add(node.tile)
+
+    def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
+        if node is not self._plan.table:
+            super()._store(depth, node, at, value)
+            return
+        if self._plan.before is None:
+            self._say(depth, "tma.store_wait(0)")
+        self._say(depth, f"{self.tile}.index(w).store({value}.to(tl.{self._setting.dtype}))")
+        self._say(depth, "fence_async_shared()")
+        target = f"{node.tensor.name}_tiles, {self.place(node.tensor)}, {self.tile}.index(w)"
+        self._say(depth, f"tma.async_copy_shared_to_global({target})")
+
+
+class ScoresKernel:
+    """Writes the kernel of a launch that writes rows of a table."""
+
+    def __init__(self, setting: Setting, launch: Launch, name: str, plan: Scores) -> None:
+        self._setting, self._launch, self._name, self.plan = setting, launch, name, plan
+        block = ir.length(plan.own.block, setting.sizes)
+        if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS or block & (block - 1):
+            raise refused(setting.program, f"block {plan.own.block} is {block}")
+        if plan.table.tensor not in setting.tables.tiled:
+            raise refused(setting.program, f"line {plan.table.line} writes a table that is not kept tile by tile")
+        here = {tensor: f"{tensor.name}_at" for tensor in setting.of}
+        self._consumer = ScoresRows(replace(setting, of=here), launch, name, plan)
+        masked = setting.mask is not None
+        self._numbers = (*setting.free, *["heads", "together"] * masked)
+        nodes = [node for node in ir.walk(launch.block) if isinstance(node, ir.Read | ir.Write | ir.Init)]
+        self._tables = list(dict.fromkeys(each.tensor for each in (plan.table, plan.before) if each is not None))
+        self._loaded = [plan.rows.tensor, plan.part.tensor]
+        self._addresses = [
+            setting.of[tensor]
+            for tensor in dict.fromkeys(node.tensor for node in nodes)
+            if tensor not in (*self._tables, *self._loaded)
+        ]
+
+    @property
+    def widths(self) -> set[int]:
+        """Columns of the tiles whose layouts the text uses."""
+        return self._consumer.widths
+
+    @property
+    def helpers(self) -> set[str]:
+        """Names of shared functions that the text uses."""
+        return {"pairs_of"}
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel, of which `text` is the source."""
+        moved = (node for node in ir.walk(self._launch.block) if isinstance(node, ir.Read | ir.Write))
+        tensors = tuple(dict.fromkeys(node.tensor.name for node in moved))
+        return Kernel(
+            self._name, self._launch, tensors, blocks(self._launch, self._setting.sizes, 1), ((), self._numbers)
+        )
+
+    def _tiles(self, tensors: list[ir.Tensor]) -> list[str]:
+        return [f"{tensor.name}_tiles" for tensor in tensors]
+
+    def call(self, options: str) -> list[str]:
+        """The lines that launch it."""
+        setting, of = self._setting, self._setting.of
+        block, total = ROWS * self.plan.warpgroups, setting.size(self.plan.own.dim)
+        lines, grid = for_each_query(setting), f"triton.cdiv({total}, {block}), heads"
+        for tensor, height in zip(self._loaded, (block, self.plan.width), strict=True):
+            lines.append(f"    {tensor.name}_tiles = tiles_of({of[tensor]}, {height}, {self.plan.deep})")
+        lines += [f"    {each.name}_tiles = pairs_of({of[each]}, {ROWS}, {self.plan.width})" for each in self._tables]
+        if setting.mask is not None:
+            words = self.plan.parts * self.plan.deep * WORDS[setting.dtype]
+            streamed = f"({setting.size(self.plan.loop.range.dim)} * {words})"
+            lines.append(f"    together = max({STREAMED_TOGETHER} // {streamed}, 1)  # heads")
+            grid = f"triton.cdiv({total}, {block}) * heads, 1"
+        arguments = [*self._tiles(self._loaded), *self._tiles(self._tables), *self._addresses, *self._numbers]
+        return [*lines, f"    {self._name}[({grid})]({', '.join(arguments)}, num_warps=4)"]
+
+    @property
+    def _shared(self) -> list[str]:
+        """Names of buffers and barriers that all roles have."""
+        rows = self._consumer
+        return [rows.held, f"{rows.held}_full", rows.ring, f"{rows.ring}_full", f"{rows.ring}_free"]
+
+    @property
+    def _own(self) -> list[str]:
+        """Names of what only warpgroups have."""
+        tile = self._consumer.tile
+        return [tile, *[f"{tile}_full"] * (self.plan.before is not None)]
+
+    def text(self) -> str:
+        """The source: what the warp that loads does, what a warpgroup does, and the kernel that starts them."""
+        rows = self._rows()  # first: it names what the others use
+        text = "\n\n".join([self._loads(), rows, self._start()])
+        return re.sub(r"\btl\.(math\.)?", "gl.", text)
+
+    def _rows(self) -> str:
+        parameters = ["w: gl.constexpr", *self._shared, *self._own, *self._tiles(self._tables), *self._addresses]
+        written = self._consumer.text()
+        head = ["@gluon.jit", f"def {self._name}_rows({', '.join([*parameters, *self._numbers])}):"]
+        words = {tensor: " * ".join(self._setting.lengths(tensor, True)) for tensor in self._setting.of}
+        first = [
+            f"    {tensor.name}_at = {name} + tl.cast(head, tl.int64) * {words[tensor]}"
+            for tensor, name in self._setting.of.items()
+            if name in self._addresses
+        ]
+        return "\n".join([*head, *self._consumer.opening(), *first, written])
+
+    def _loads(self) -> str:
+        rows, word = self._consumer, WORDS[self._setting.dtype]
+        parameters = ", ".join([*self._tiles(self._loaded), *self._shared, *self._numbers])
+        held, streamed = self._tiles(self._loaded)
+        (low, high), at = rows.limits(), self.plan.loop.range.name
+        block, deep, copy = ROWS * self.plan.warpgroups, self.plan.deep, "tma.async_copy_global_to_shared"
+        target = f"{rows.ring}_full.index(slot), {rows.ring}.index(slot)"
+        return "\n".join(
+            [
+                "@gluon.jit",
+                f"def {self._name}_loads({parameters}):",
+                *rows.opening(),
+                f"    mbarrier.expect({rows.held}_full.index(0), {self.plan.parts * block * deep * word})",
+                f"    for k in range({self.plan.parts}):",
+                f"        {copy}({held}, [head, {rows.number} * {block}, k * {deep}], {rows.held}_full.index(0), "
+                f"{rows.held}.index(k))",
+                f"    for {at} in range({f'{low}, {high}'.removeprefix('0, ')}):",
+                f"        for k in range({self.plan.parts}):",
+                f"            {rows.slot(at)}",
+                f"            mbarrier.wait({rows.ring}_free.index(slot), phase ^ 1)",
+                f"            mbarrier.expect({rows.ring}_full.index(slot), {self.plan.width * deep * word})",
+                f"            {copy}({streamed}, [head, {at} * {self.plan.width}, k * {deep}], {target})",
+            ]
+        )
+
+    def _start(self) -> str:
+        rows, plan = self._consumer, self.plan
+        block, deep, word = ROWS * plan.warpgroups, plan.deep, f"gl.{self._setting.dtype}"
+        held, streamed = self._tiles(self._loaded)
+        tiles = [*self._tiles(self._loaded), *self._tiles(self._tables)]
+        rooms = f"[{plan.parts}, 1, {block}, {deep}]"
+        table = f"{plan.table.tensor.name}_tiles.layout)  # line {plan.table.line}: on its way to memory"
+        lines = [
+            "@gluon.jit",
+            f"def {self._name}({', '.join([*tiles, *self._addresses, *self._numbers])}):",
+            f"    {rows.held} = gl.allocate_shared_memory({word}, {rooms}, {held}.layout)"
+            f"  # line {plan.rows.line}: stays",
+            f"    {rows.held}_full = barriers(1, 1)",
+            f"    {rows.ring} = gl.allocate_shared_memory({word}, [{plan.stages}, 1, {plan.width}, {deep}], "
+            f"{streamed}.layout)  # line {plan.part.line}: a ring",
+            f"    {rows.ring}_full = barriers({plan.stages}, 1)",
+            f"    {rows.ring}_free = barriers({plan.stages}, {plan.warpgroups})",
+            f"    {rows.tile} = gl.allocate_shared_memory({word}, [{plan.warpgroups}, {ROWS}, {plan.width}], {table}",
+        ]
+        if plan.before is not None:
+            lines.append(f"    {rows.tile}_full = barriers({plan.warpgroups}, 1)")
+        own = [*self._shared, *self._own, *self._tiles(self._tables), *self._addresses, *self._numbers]
+        loads = [*self._tiles(self._loaded), *self._shared, *self._numbers]
+        return "\n".join([*lines, *started(self._name, plan.warpgroups, own, loads)])

@@ -1,0 +1,98 @@
+"""Parts of the text of Gluon kernels that all of them have: imports, layouts, barriers, descriptors, roles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pebblesim.gpu.emit.gluon_plan import LOADING_REGISTERS, REGISTERS
+from pebblesim.gpu.emit.triton_ranges import Setting
+
+STREAMED_TOGETHER = 2**25
+"""Bytes of what heads stream that stay in L2: so many heads' tiles run beside one another under a mask."""
+
+IMPORTS = """from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+"""
+
+FENCE = """from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
+"""
+
+ADDING = """from triton._C.libtriton import ir
+from triton.experimental.gluon.language._core import builtin
+"""
+
+COMMON = """
+@gluon.jit
+def barriers(slots: gl.constexpr, count: gl.constexpr):
+    made = gl.allocate_shared_memory(gl.int64, [slots, 1], mbarrier.MBarrierLayout())
+    for slot in gl.static_range(slots):
+        mbarrier.init(made.index(slot), count=count)
+    return made
+
+
+def tiles_of(tensor, rows, width):
+    \"\"\"For the copy engine: tiles of the heads of a tensor; beyond its rows and columns they are 0.\"\"\"
+    layout = gl.NVMMASharedLayout.get_default_for([1, rows, width], gl.{dtype})
+    return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)"""
+
+HELPERS = {
+    "vectors_of": """
+def vectors_of(tensor, length, rows):
+    layout = gl.NVMMASharedLayout.get_default_for([1, rows], gl.float32)
+    return TensorDescriptor(tensor, [tensor.shape[0], length], [tensor.shape[1], 1], [1, rows], layout)""",
+    "sums_of": """
+@builtin
+def tma_add(tiles, at, part, _semantic=None):
+    \"\"\"Add a tile in shared memory to memory by the copy engine, for which Gluon has no name yet.\"\"\"
+    at = _semantic._convert_to_ir_values(at, require_i64=False)
+    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, tiles.handle, at, part.handle)
+
+
+def sums_of(tensor, rows, width):
+    layout = gl.NVMMASharedLayout.get_default_for([1, rows, width], gl.float32)
+    return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)""",
+    "pairs_of": """
+def pairs_of(tensor, rows, width):
+    \"\"\"For the copy engine: a table of pairs, tile after tile.\"\"\"
+    layout = gl.NVMMASharedLayout.get_default_for([rows, width], gl.{dtype})
+    return TensorDescriptor(tensor, [tensor.numel() // width, width], [width, 1], [rows, width], layout)""",
+}
+"""Functions that some kernels use, by name."""
+
+
+def common(dtype: str, widths: set[int], helpers: set[str]) -> str:
+    """The text of what the kernels of a module share."""
+    fence = FENCE * bool(helpers & {"sums_of", "pairs_of"})
+    layouts = [
+        f"tile_{width} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16]))"
+        for width in sorted(widths)
+    ]
+    functions = [COMMON, *(text for name, text in HELPERS.items() if name in helpers)]
+    written = "\n\n".join(each.replace("{dtype}", dtype) for each in functions)
+    return ADDING * ("sums_of" in helpers) + fence + "\n".join(["", *layouts, "", written])
+
+
+def for_each_query(setting: Setting) -> list[str]:
+    """The lines that refuse a query without a key: a block would wait for words that nobody loads."""
+    mask, pairs = setting.mask, setting.program.pairs
+    if mask is None or pairs is None or pairs[0] == pairs[1]:
+        return []
+    queries, keys = map(setting.size, pairs)
+    return [
+        f"    if {queries} > {keys}{f' * {mask.rows}' if mask.rows > 1 else ''}:",
+        '        raise ValueError("these kernels need a key for each query")',
+    ]
+
+
+def started(name: str, warpgroups: int, rows: Iterable[str], loads: Iterable[str]) -> list[str]:
+    """The lines that start the roles of a block: warpgroups, and a warp that loads."""
+    groups = warpgroups - 1
+    registers = [REGISTERS[warpgroups]] * groups + [LOADING_REGISTERS]
+    return [
+        "    gl.warp_specialize([",
+        *(f"        ({name}_rows, ({w}, {', '.join(rows)}))," for w in range(warpgroups)),
+        f"        ({name}_loads, ({', '.join(loads)})),",
+        f"    ], {[4] * groups + [1]}, {registers})",
+    ]
