@@ -251,10 +251,10 @@ def test_a_tile_that_no_kernel_can_have() -> None:
 
 @pytest.mark.parametrize("name", ["H100", "H200"])
 def test_the_tile_that_is_advised_is_the_fastest_of_those_that_readers_expect(name: str) -> None:
-    """As measured: 64 x 64, 64 x 128, 128 x 64 and 128 x 128, each with the warps that hold it."""
+    """As measured from 2,048 tokens on: 64 x 64, 64 x 128, 128 x 64 and 128 x 128, with the warps that hold them."""
     rows = [row for row in load(HERE / name.lower() / "tiles.jsonl") if row.seconds and row.cell.tiling.stages == 3]
     losses, seen = [], set()
-    for shape in {row.cell.shape for row in rows}:
+    for shape in {row.cell.shape for row in rows if row.cell.shape.n_q >= 2048}:
         ranked, _ = kernels("forward", shape.dims, cards.card(name), "bfloat16", shape.heads, shape.band, None, None)
         of = [each for each in ranked if each.tiling.schedule == "flash2-forward"]
         assert [each.seconds for each in of] == sorted(each.seconds for each in of)
@@ -264,7 +264,7 @@ def test_the_tile_that_is_advised_is_the_fastest_of_those_that_readers_expect(na
         seen |= {tuple(each.tiling.blocks.values()) for each in of}
         losses.append(mine[0] / min(mine) - 1)
     assert seen == {(64, 64), (64, 128), (128, 64), (128, 128)}
-    assert len(losses) == 12 and sum(loss < 0.05 for loss in losses) >= 9 and max(losses) < 0.12, losses
+    assert len(losses) == 10 and max(losses) < 0.05, losses
 
 
 @pytest.mark.parametrize("sizes", [{"n": 512}, pytest.param({"n_q": 128, "n_k": 4096}, marks=pytest.mark.slow)])
