@@ -18,6 +18,7 @@ from pebblesim.synthesis.equations import system, systems
 from pebblesim.synthesis.rows import rows
 
 CLI = CliRunner()
+SIDES = st.integers(1, 30)
 
 
 def declare_chain(n, d, summation="chain", *, mask=None):
@@ -191,7 +192,35 @@ def test_every_plan_is_priced_as_counted_and_computes_what_it_should(data, n, d,
 
 
 def candidates(name):
-    return [(system, plans.candidates(system)) for system in systems(ps.problem(name))]
+    return [(system, plans.Candidates(system).within({}, None)) for system in systems(ps.problem(name))]
+
+
+@pytest.mark.one_in(3)
+@settings(max_examples=8)
+@given(data=st.data(), n=st.integers(1, 40), d=st.integers(1, 6), M=st.integers(12, 400), share=st.floats(0.3, 1.3))
+def test_passes_that_are_left_out_cannot_be_part_of_a_cheaper_plan(data, n, d, M, share):
+    """Plans below a limit are the same with all passes and with those that the limit lets in."""
+    way = data.draw(st.sampled_from(systems(ps.problem("forward")) + systems(ps.problem("forward-sigmoid"))))
+    sizes, every = {"n": n, "d": d}, plans.Candidates(way)
+    cheapest = plans.plans(way, every.within(sizes, None), sizes, M, 1)
+    if cheapest:
+        most = int(cheapest[0].words * share) + 1
+        within = every.within(sizes, most)
+        assert share >= 1 or len(within) <= len(every.within(sizes, None))
+        found = plans.plans(way, within, sizes, M, 1)
+        assert (bool(found) and found[0].words < most) == (cheapest[0].words < most)
+
+
+@given(data=st.data(), M=st.integers(3, 3_000))
+def test_the_largest_block_is_the_last_that_fits(data, M):
+    available = [each.at for each in candidates("forward")[0][1] if len(each.at.blocks) == 1]
+    made, sizes = (
+        data.draw(st.sampled_from(available)),
+        data.draw(st.fixed_dictionaries(dict.fromkeys(range(4), SIDES))),
+    )
+    ((name, axis),) = made.blocks.items()
+    fits = [size for size in range(1, sizes[axis] + 1) if made.room(sizes, {name: size}) <= M]
+    assert made.largest_block(sizes, M) == max(fits, default=0)
 
 
 def test_what_is_read_for_a_product_of_resident_rows_stays_until_its_last_use():
@@ -304,7 +333,7 @@ def test_rectangles_on_the_command_line(tmp_path: Path):
 def test_a_pass_stores_two_tensors_at_most_or_as_many_as_there_are_outputs() -> None:
     """Else the passes of a backward problem are too many."""
     (way,) = systems(ps.problem("forward"))
-    assert {len(each.at.stores) for each in plans.candidates(way)} == {1, 2}
+    assert {len(each.at.stores) for each in plans.Candidates(way).within({}, None)} == {1, 2}
 
 
 def test_what_it_cannot_do_is_said():

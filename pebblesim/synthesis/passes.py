@@ -83,6 +83,26 @@ class Pass:
             sum(prod(side.length(sizes, blocks) for side in shape) for shape in shapes) for shapes in self.held
         )
 
+    def largest_block(self, sizes: Mapping[int, int], M: int) -> int:
+        """Return the largest size of the only block within M words; 0 if not even one row fits.
+
+        No tile has the block twice, so the words of tiles that are held together grow linearly with it.
+        """
+        (size,) = (sizes[axis] for axis in self.blocks.values())
+        for shapes in self.held:
+            fixed = slope = 0
+            for shape in shapes:
+                words = prod(side.length(sizes, {}) for side in shape)
+                if any(isinstance(side.block, str) for side in shape):
+                    slope += words
+                else:
+                    fixed += words
+            if slope:
+                size = min(size, (M - 2 - fixed) // slope)
+            elif fixed > M - 2:
+                return 0
+        return max(0, size)
+
 
 class Impossible(Exception):
     """A pass of this form is not possible for these equations."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import chain, combinations, count, permutations, product
+from math import prod
 
 from pebblesim.core.bisection import last_that
 from pebblesim.synthesis.equations import System
@@ -49,17 +51,50 @@ class Plan:
     blocks: Mapping[str, int]
 
 
-def candidates(system: System) -> list[Candidate]:
-    """Return all passes over a system's equations that store something."""
-    distinct: dict[Hashable, Candidate] = {}
-    for computed, stores in _choices(system):
-        for make in _forms(system, computed, stores):
-            try:
-                made = make(1)
-            except Impossible:
-                continue
-            distinct.setdefault((made.reads, made.stores, made.moved, made.held), Candidate(make, made))
-    return [*distinct.values()]
+class Candidates:
+    """The passes over a system's equations that store something, made when a search first needs them."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.choices = [*_choices(system)]
+        self._made: dict[tuple[frozenset[str], frozenset[str]], tuple[Candidate, ...]] = {}
+
+    def within(self, dims: Mapping[str, int], most: int | None) -> list[Candidate]:
+        """Return the passes that may be part of a plan of fewer words than `most`; all of them without a limit.
+
+        Inputs are read and outputs written, at least once; every other tensor that a pass reads or stores is written
+        and read.
+        """
+        if most is None:
+            return self._distinct(self.choices)
+        words = {name: prod(dims[self.system.dims[axis]] for axis in axes) for name, axes in self.system.axes.items()}
+        ends = {*self.system.inputs, *self.system.outputs}
+        compulsory = sum(words[name] for name in self.system.outputs)
+        chosen = []
+        for computed, stores in self.choices:
+            reads = {name for one in computed for name in self.system.equations[one].uses} - computed
+            read = sum(words[name] for name in reads.intersection(self.system.inputs))
+            if compulsory + read + 2 * sum(words[name] for name in (reads | stores) - ends) < most:
+                chosen.append((computed, stores))
+        return self._distinct(chosen)
+
+    def _distinct(self, choices: Iterable[tuple[frozenset[str], frozenset[str]]]) -> list[Candidate]:
+        """Return the passes of some choices, one of those that move and hold alike."""
+        distinct: dict[Hashable, Candidate] = {}
+        for choice in choices:
+            for each in self._of(*choice):
+                distinct.setdefault((each.at.reads, each.at.stores, each.at.moved, each.at.held), each)
+        return [*distinct.values()]
+
+    def _of(self, computed: frozenset[str], stores: frozenset[str]) -> tuple[Candidate, ...]:
+        """Return the passes of a choice."""
+        if (computed, stores) not in self._made:
+            made = []
+            for make in _forms(self.system, computed, stores):
+                with suppress(Impossible):
+                    made.append(Candidate(make, make(1)))
+            self._made[computed, stores] = tuple(made)
+        return self._made[computed, stores]
 
 
 def _choices(system: System) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
@@ -140,12 +175,13 @@ def _forms(system: System, computed: frozenset[str], stores: frozenset[str]) -> 
 def _best_blocks(made: Pass, sizes: Mapping[int, int], M: int) -> dict[str, int] | None:
     """Return nearly the best blocks of a pass within M words, by its closed form; None if blocks of one do not fit."""
     names = [*made.blocks]
+    if len(names) == 1:
+        largest = made.largest_block(sizes, M)
+        return {names[0]: largest} if largest else None
     if made.room(sizes, dict.fromkeys(names, 1)) > M:
         return None
     if not names:
         return {}
-    if len(names) == 1:
-        return {names[0]: _largest(made, sizes, M, names[0], {})}
     first, second = names
     best: tuple[int, dict[str, int]] | None = None
     top = _largest(made, sizes, M, first, {second: 1})

@@ -22,7 +22,7 @@ from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
 if TYPE_CHECKING:
     from pebblesim.api.play import Played
     from pebblesim.synthesis.equations import System
-    from pebblesim.synthesis.plans import Candidate
+    from pebblesim.synthesis.plans import Candidates
 
 PLANS = 4
 """Number of cheapest plans of each way of computing that are written as schedules and counted exactly."""
@@ -113,17 +113,17 @@ class Found(Result):
         )
 
 
-_KNOWN: dict[tuple[object, ...], tuple[Candidate, ...]] = {}
+_SEARCHED: dict[tuple[object, ...], Candidates] = {}
 """The passes of the ways of computing that were searched before."""
 
 
-def _passes(system: System) -> tuple[Candidate, ...]:
-    from pebblesim.synthesis.plans import candidates
+def _passes(system: System) -> Candidates:
+    from pebblesim.synthesis.plans import Candidates
 
     key = system.problem.name, system.problem.dims, system.problem.graph, *sorted(system.options.items())
-    if key not in _KNOWN:
-        _KNOWN[key] = tuple(candidates(system))
-    return _KNOWN[key]
+    if key not in _SEARCHED:
+        _SEARCHED[key] = Candidates(system)
+    return _SEARCHED[key]
 
 
 def search(
@@ -198,7 +198,7 @@ def search(
         SCHEDULES.pop(called, None)
         known = _known(solves.name, M, sizes, summation, kept)
         for number, system in enumerate(ways, 1):
-            available = _passes(system)
+            available = _passes(system).within(sizes, None if known is None else known.io)
             looked_at += len(available)
             for plan in plans(system, available, sizes, M + less, PLANS):
                 text = writing.source(plan, called, where)
@@ -208,7 +208,8 @@ def search(
             if progress:
                 progress(number / len(ways))
     if best is None and known is None:
-        least_M = first_that(lambda M: any(plans(way, _passes(way), sizes, M + less, 1) for way in ways), M)
+        pairs = [(way, _passes(way).within(sizes, None)) for way in ways]
+        least_M = first_that(lambda M: any(plans(way, passes, sizes, M + less, 1) for way, passes in pairs), M)
         raise Infeasible(f"no sequence of passes fits into M = {M} words; it needs M ≥ {least_M}.", least_M)
     if best is not None and (known is None or best[0].io < known.io):
         schedule = writing.register(best[1], called)
