@@ -39,9 +39,9 @@ ABSORBED = "any order of the products, g = A1ᵀ p A2"
 def _backward(case: Cutting) -> Iterator[CuttingBound]:
     """Under a mask D1 does not count the products of g, because a row or column with few pairs is cheap to compute."""
     which = _which(case.formulation)
-    why_not = ""
-    if which in (REGROUPED, ANY_ORDER):
-        why_not = "the graph has g as a sum over blocks of rows, which is not A1ᵀ p A2 with n²d products"
+    regrouped = which in (REGROUPED, ANY_ORDER)
+    in_blocks = "the graph has g as a sum over blocks of rows, which is not A1ᵀ p A2 with n²d products"
+    why_not = in_blocks if regrouped else ""
     what = "all products but those of g" if case.masked else "all products"
     if which in (DIRECT, REGROUPED):  # else rows of A2 Xᵀ or of dO Yᵀ may be made, in the place of S or h
         yield case.of_products("D1", what, [*IN_FULL, DQ, G], why_not)
