@@ -642,6 +642,7 @@ def test_bounds_as_json(pebblesim: Pebblesim) -> None:
     assert {each["for"]: each["name"] for each in result["ways"]} == {
         "g = A1ᵀ p A2": "D2",
         "g regrouped by rows": "D3",
+        "any order of the products, g = A1ᵀ p A2": "D4",
         "any order of the products": "D3",
         "any order of the products, g = A1ᵀ p A2": "D4",
     }
