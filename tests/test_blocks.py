@@ -39,6 +39,8 @@ COMPETING = (
     "queries-partly-resident",
     "values-in-columns",
     "scores-partly-stored",
+    "scores-stored-resident",
+    "small-cache-backward-resident",
     *(
         f"{name}-{activation}"
         for name in ("keys-partly-resident-forward", "values-in-columns", "scores-partly-stored")
