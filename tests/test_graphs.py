@@ -411,7 +411,7 @@ def test_hyperdags_of_others_are_read(tmp_path: Any) -> None:
     ("text", "message"),
     [
         ("", "line 0: the file ends where the header"),
-        ("2 x 1\n", "line 1: expected the header 'hyperedges vertices pins' of a HyperDAG (edges, one a line: add"),
+        ("2 x 1\n", "line 1: expected the header 'hyperedges vertices pins' of a HyperDAG"),
         ("1 2 2\n0\n0\n2\n", "line 4: vertex 2 does not exist; they are numbered 0 to 1"),
         ("1 2 2\n0\n0\n0\n", "line 4: vertex 0 is given twice"),
         ("1 2 2\n0\n0\n1\n0 0\n1 1\n", "line 6: hyperedge 1 does not exist"),
