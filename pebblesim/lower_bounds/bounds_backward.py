@@ -40,7 +40,8 @@ def _backward(case: Cutting) -> Iterator[CuttingBound]:
     """Under a mask D1 does not count the products of g, because a row or column with few pairs is cheap to compute."""
     which = _which(case.formulation)
     regrouped = which in (REGROUPED, ANY_ORDER)
-    why_not = "g is a sum over blocks of rows, which is not A1ᵀ p A2 with n²d products" if regrouped else ""
+    in_blocks = "the graph has g as a sum over blocks of rows, which is not A1ᵀ p A2 with n²d products"
+    why_not = in_blocks if regrouped else ""
     what = "all products but those of g" if case.masked else "all products"
     if which in (DIRECT, REGROUPED):  # else rows of A2 Xᵀ or of dO Yᵀ may be made, in the place of S or h
         yield case.of_products("D1", what, [*IN_FULL, DQ, G], why_not)
