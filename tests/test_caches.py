@@ -577,6 +577,7 @@ def test_what_does_not_fit_is_said() -> None:
         ("small-cache -n 64k -d 4 -M 1k --words", "too many to tell apart"),
         ("flash2-forward flash1-forward -n 24 -d 4 -M 60 --save a.txt", "one schedule for one M"),
         ("flash2-forward -n 24 -d 4 -M 60 --save a.bin", "a trace is a file"),
+        ("flash2-forward -n 1M -d 64 -M 60 --words --save a.foo", "*.din, *.ramulator, *.gem5.txt, *.champsim"),
         ("flash2-forward -n 24 -d 4 -M 60 -o a.txt", "cannot tell a format"),
         ("nothing.txt -M 60", "there is no such file"),
         ("nothing.txt -M 60 -n 64", "a trace has its own requests"),

@@ -98,6 +98,7 @@ def cache(
         from pebblesim.views.plots.style import check
 
         check(output)
+    _check_name(save)
     if save is not None and (len(sources) > 1 or len(capacities) > 1):
         raise UsageError("--save keeps the stream of one schedule for one M.")
     if save is not None and heads.arguments != HeadChoice().arguments:
@@ -156,3 +157,12 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.3f}" if value < 1000 else f"{value:,.0f}"
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _check_name(save: Path | None) -> None:
+    """Refuse a name that no trace has, before a stream is made for it."""
+    from pebblesim.cachesim import address_traces, traces
+
+    if save is not None and not traces.is_trace(save.name) and not address_traces.is_for_simulators(save.name):
+        others = ", ".join(f"*{ending}" for ending in address_traces.WRITERS)
+        raise UsageError(f"{save}: {traces.KNOWN}; with --words it may be {others} for other simulators.")
