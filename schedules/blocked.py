@@ -44,6 +44,20 @@ def gemm_blocked(m, C, A, B, a, b, c, *, A_T=False, B_T=False, within=None):
             m.write(C[i, j], C_ij)
 
 
+def write_rescaled_product(m, O, A, V, factors, l, a, b, e, c):
+    """Compute O = A V / l by a x e tiles of O; before each b columns of A their factors rescale the sums so far."""
+    (n_q, n_k), d_v = A.shape, V.shape[1]
+    for i in m.tiles(n_q, a, independent=True, queries_of=n_k, otherwise={O: 0}):
+        for k in m.tiles(d_v, e, independent=True):
+            O_ik = m.constant(0, i, k)
+            for j in m.tiles(n_k, b, keys_of=i):
+                O_ik[:] = m.read(factors[j, i]) * O_ik
+                for part in m.tiles(j, c):
+                    O_ik += m.read(A[i, part]) @ m.read(V[part, k])
+            O_ik[:] = O_ik / m.read(l[i])
+            m.write(O[i, k], O_ik)
+
+
 def write_L(m, L, Q, K, a, b, c):
     """Compute L = log Σ exp(Q Kᵀ) by running sums and maxima over a x b tiles of scores."""
     for i in m.tiles(L.shape[0], a, independent=True, queries_of=K.shape[0], otherwise={L: -INFINITY}):
@@ -140,15 +154,7 @@ def scores_stored_blocked(m, Q, K, V, *, a, b, c):
             m.write(L[i], m_i)
 
     with m.phase("O"):
-        for i in m.tiles(n_q, a, independent=True, queries_of=n_k, otherwise={O: 0}):
-            for k in m.tiles(d_v, b, independent=True):
-                O_ik = m.constant(0, i, k)
-                for j in m.tiles(n_k, b, keys_of=i):
-                    O_ik[:] = m.read(factors[j, i]) * O_ik
-                    for part in m.tiles(j, c):
-                        O_ik += m.read(A[i, part]) @ m.read(V[part, k])
-                O_ik[:] = O_ik / m.read(l[i])
-                m.write(O[i, k], O_ik)
+        write_rescaled_product(m, O, A, V, factors, l, a, b, b, c)
 
 
 @schedule(

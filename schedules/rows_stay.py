@@ -6,7 +6,7 @@ stay for them, and products with a table are in tiles.
 
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.blocked import gemm_blocked
+from pebblesim.schedules.blocked import gemm_blocked, write_rescaled_product
 from pebblesim.schedules.flash_forward import INFINITY
 from pebblesim.schedules.matmul import streamed
 from pebblesim.schedules.row_sums import write_row_sums_of_tiles
@@ -136,12 +136,4 @@ def scores_stored_resident(m, Q, K, V, *, a, b, c, e):
             m.write(L[i], m_i)
 
     with m.phase("O"):
-        for i in m.tiles(n_q, a, independent=True, queries_of=n_k, otherwise={O: 0}):
-            for k in m.tiles(d_v, e, independent=True):
-                O_ik = m.constant(0, i, k)
-                for j in m.tiles(n_k, b, keys_of=i):
-                    O_ik[:] = m.read(factors[j, i]) * O_ik
-                    for part in m.tiles(j, c):
-                        O_ik += m.read(A[i, part]) @ m.read(V[part, k])
-                O_ik[:] = O_ik / m.read(l[i])
-                m.write(O[i, k], O_ik)
+        write_rescaled_product(m, O, A, V, factors, l, a, b, e, c)
