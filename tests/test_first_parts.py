@@ -169,7 +169,7 @@ def test_the_first_size_is_a_block_or_a_number() -> None:
 
 
 RESIDENT = ["keys-partly-resident-forward", "keys-partly-resident", "queries-partly-resident"]
-BY_COLUMNS = ["first-rows-by-columns", "first-keys-by-columns"]
+BY_COLUMNS = ["first-rows-by-columns", "first-rows-keys-stay", "first-keys-by-columns"]
 NEW = [
     *RESIDENT,
     *BY_COLUMNS,
