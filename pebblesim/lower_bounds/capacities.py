@@ -162,7 +162,8 @@ class Gradients:
 
     def __call__(self, X: int) -> int:
         square = self.d**2
-        return floor(X * max(X, min(X + self.carried * square, self.whole * square)) / self.d)
+        worth = max(Fraction(X), min(X + self.carried * square, self.whole * square))
+        return floor(X * worth / self.d)
 
     def turns(self, M: int) -> Iterator[int]:
         yield from (2 * M - 1, M - 1 + isqrt(M**2 + self.half**2 * self.d**2 * M // 8), ceil(self.whole * self.d**2))
