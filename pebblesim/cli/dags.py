@@ -22,7 +22,7 @@ from pebblesim.cli.options import (
     option_value,
     pairs,
 )
-from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line, say, show
+from pebblesim.cli.printing import print_json, print_rules, progress_bar, say, show
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import parse_size, parse_words, quantity
 
@@ -172,7 +172,7 @@ def pebble(
     import pebblesim as ps
 
     name, graph = made.graph(source)
-    with progress_line("pebbling") as line:
+    with progress_bar("pebbling") as line:
 
         def on_progress(done: float, io: int, bound: int) -> None:
             if line is not None:
@@ -227,7 +227,7 @@ def optimum(
     name, graph = made.graph(source)
     most = None if states is None else parse_size("--states", states)
     room = parse_words(memory, "float8") if memory[-1:] == "B" else parse_size("--memory", memory)  # a byte each
-    with progress_line("searching") as line:
+    with progress_bar("searching") as line:
 
         def on_progress(done: float, bound: int, io: int, kept: int) -> None:
             if line is not None:

@@ -31,11 +31,7 @@ def glossary(
     try:
         solves = find(problem)
     except UnknownName as error:
-        more = (
-            ""
-            if "did you mean" in str(error)
-            else " Terms such as gap, way or ops/byte are explained in docs/words.md."
-        )
+        more = "" if error.near else " Terms such as gap, way or ops/byte are explained in docs/words.md."
         raise UsageError(f"{error}{more}") from None
     if as_json:
         parts = {kind: {"example": example, "meaning": meaning} for kind, (example, meaning) in PARTS.items()}

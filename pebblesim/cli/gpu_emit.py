@@ -77,8 +77,6 @@ def emit(
     as_json: AsJson = False,
 ) -> None:
     """Print or write the source of a schedule's kernels; --json adds the launches and the words they move."""
-    from pebblesim.launches.sectors import moved
-
     if target in ("triton", "gluon"):
         asked = _asked(schedule, sizes, cache, blocks, mask, heads, scale)
         if target == "triton":
@@ -87,7 +85,13 @@ def emit(
             raise UsageError("Gluon kernels are for heads of their own keys and values; leave --kv-heads out.")
         else:
             source, counted = _gluon(asked, stages, persistent)
-        _give(source, counted, asked.dtype, output, as_json, _spared(asked, counted) if target == "gluon" else {})
+        added = _added(asked, counted) if target == "gluon" else {}
+        kernels = [{"name": k.name, "programs": k.programs, "arrays": list(k.tensors)} for k in source.kernels]
+        of_these = f"; {sum(added.values()):,} of these are read to be added to, which memory does" if added else ""
+        summary = f"{len(kernels)} kernels, {counted.io:,} words moved for each head{of_these}"
+        data = {"schedule": counted.schedule, **counted.dims, "dtype": asked.dtype, "blocks": dict(counted.blocks)}
+        data |= {"reads": counted.reads, "writes": counted.writes, **({"added": added} if added else {})}
+        _give(source.text, summary, output, data | {"kernels": kernels} if as_json else None)
         return
     if target != "cuda":
         raise UnknownName("target", target, ("cuda", "triton", "gluon"))
@@ -101,28 +105,9 @@ def emit(
         raise UsageError("CUDA kernels are for one head; use --target triton, or leave --kv-heads out.")
     check_float32(cache.dtype)
     made = case_of(schedule, sizes.dims, cache.words, blocks.rule, workers, threads)
-    if output is not None:
-        with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
-            unfinished.write_text(made.text, encoding="utf-8")
-    if as_json:
-        launches = []
-        for kernel in made.source.kernels:
-            exact = moved(kernel.launch, made.sizes, made.workers)
-            launches.append(
-                {
-                    "name": kernel.launch.name,
-                    "kernel": kernel.name,
-                    "blocks": kernel.blocks(made.sizes),
-                    "shared_words": kernel.shared_words(made.sizes),
-                    "arrays": list(kernel.tensors),
-                    **vars(exact),
-                }
-            )
-        print_json({**made.to_dict(), "shared_words": made.shared_words, "launches": launches})
-    elif output is None:
-        print(made.text)
-    else:
-        say(f"written   {output}: {len(made.source.kernels)} kernels, {made.shared_words:,} words of shared memory")
+    summary = f"{len(made.source.kernels)} kernels, {made.shared_words:,} words of shared memory"
+    launches = {"shared_words": made.shared_words, "launches": made.launches} if as_json else {}
+    _give(made.text, summary, output, {**made.to_dict(), **launches} if as_json else None)
 
 
 @dataclass(frozen=True)
@@ -195,7 +180,7 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
     return gluon(program, sizes, asked.dtype, asked.mask, scale=factor, **ring), counted
 
 
-def _spared(asked: _Asked, counted: Counted) -> dict[str, int]:
+def _added(asked: _Asked, counted: Counted) -> dict[str, int]:
     """Words that a head's count reads only to add to them, which memory does by itself."""
     from pebblesim.analysis.additions import read_to_be_added_to
 
@@ -203,19 +188,14 @@ def _spared(asked: _Asked, counted: Counted) -> dict[str, int]:
     return read_to_be_added_to(program, {**counted.dims, **counted.blocks}, asked.mask)
 
 
-def _give(
-    source: Source, counted: Counted, dtype: str, output: Path | None, as_json: bool, spared: Mapping[str, int]
-) -> None:
+def _give(text: str, summary: str, output: Path | None, data: Mapping[str, Any] | None) -> None:
+    """Write a source to a file, if one is named; then print `data` if there is any, else the source or its summary."""
     if output is not None:
         with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
-            unfinished.write_text(source.text, encoding="utf-8")
-    if as_json:
-        kernels = [{"name": k.name, "programs": k.programs, "arrays": list(k.tensors)} for k in source.kernels]
-        head = {"schedule": counted.schedule, **counted.dims, "dtype": dtype, "blocks": dict(counted.blocks)}
-        added = {"added": dict(spared)} if spared else {}
-        print_json({**head, "reads": counted.reads, "writes": counted.writes, **added, "kernels": kernels})
+            unfinished.write_text(text, encoding="utf-8")
+    if data is not None:
+        print_json(data)
     elif output is None:
-        print(source.text)
+        print(text)
     else:
-        of_these = f"; {sum(spared.values()):,} of these are read to be added to, which memory does" if spared else ""
-        say(f"written   {output}: {len(source.kernels)} kernels, {counted.io:,} words moved for each head{of_these}")
+        say(f"written   {output}: {summary}")

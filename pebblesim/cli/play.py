@@ -17,7 +17,7 @@ from pebblesim.cli.options import (
     command,
     family,
 )
-from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line, say
+from pebblesim.cli.printing import print_json, print_rules, progress_bar, say
 from pebblesim.core.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _recorded(
     if moves is None:
         import pebblesim as ps
 
-        with progress_line("pebbling") as line:
+        with progress_bar("pebbling") as line:
             on_progress = None if line is None else lambda done, io, bound: line(done, f"I/O {io:,}, bound {bound:,}")
             played = ps.pebble(graph, M=game.words, rules=game.rules, seconds=SEARCH, progress=on_progress).moves
     else:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pebblesim.cli.options import AsJson, command, family
 from pebblesim.cli.printing import print_json, progress_bar, say
 from pebblesim.core.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 app = family()
 
