@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -77,9 +76,6 @@ Schedules = Annotated[
     list[str] | None,
     typer.Argument(help="Names of schedules; by default all of the problem.", autocompletion=complete_schedule),
 ]
-Picture = Annotated[Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.", metavar="FILE")]
-
-
 ProblemName = Annotated[
     str | None, typer.Argument(help="A problem; backward by default.", autocompletion=complete_problem)
 ]
