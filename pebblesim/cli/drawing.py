@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from pebblesim.cli.options import Group
+from pebblesim.cli.options import Group, option
 from pebblesim.views.plots.style import check, save
 
 
@@ -17,7 +15,7 @@ from pebblesim.views.plots.style import check, save
 class Drawing(Group):
     """The file of a picture; its name is checked before anything is computed for it."""
 
-    output: Annotated[Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.", metavar="FILE")]
+    output: Annotated[Path, option("--output -o", "The picture: .png, .svg or .pdf.", "FILE")]
 
     def __post_init__(self) -> None:
         check(self.output)

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from pebblesim.cli.completion import BANDS, one_of
+from pebblesim.cli.completion import BANDS
 from pebblesim.cli.gpu_cases import Threads, Workers, case_of, check_float32
-from pebblesim.cli.options import AsJson, BlockChoice, Cache, HeadChoice, ScheduleName, Sizes, command, family
+from pebblesim.cli.options import AsJson, BlockChoice, Cache, HeadChoice, ScheduleName, Sizes, command, family, option
 from pebblesim.cli.printing import print_json, say
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.files import whole_file
@@ -35,45 +33,36 @@ def emit(
     blocks: BlockChoice,
     heads: HeadChoice,
     target: Annotated[
-        str, typer.Option("--target", help="cuda (float32), triton (matrix units) or gluon (matrix units of Hopper).")
+        str, option("--target", "cuda (float32), triton (matrix units) or gluon (matrix units of Hopper).")
     ] = "cuda",
     mask: Annotated[
         str | None,
-        typer.Option(
-            "--mask",
-            help="For triton: causal, window:W or band:W; for gluon: causal.",
-            metavar="MASK",
-            autocompletion=one_of(lambda: BANDS),
-        ),
+        option("--mask", "For triton: causal, window:W or band:W; for gluon: causal.", "MASK", values=lambda: BANDS),
     ] = None,
     scale: Annotated[
         str | None,
-        typer.Option(
-            "--scale",
-            help="For triton, gluon: factor of the scores, a number or 1/sqrt(d_k); by default 1.",
-            metavar="X",
-        ),
+        option("--scale", "For triton, gluon: factor of the scores, a number or 1/sqrt(d_k); by default 1.", "X"),
     ] = None,
-    warps: Annotated[int, typer.Option("--warps", min=1, help="For triton: warps in a thread block.", metavar="W")] = 8,
+    warps: Annotated[int, option("--warps", "For triton: warps in a thread block.", "W", min=1)] = 8,
     stages: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--stages",
+            "For triton: stages of the pipeline that reads ahead, by default 3; for gluon: slots of a ring.",
+            "S",
             min=1,
-            help="For triton: stages of the pipeline that reads ahead, by default 3; for gluon: slots of a ring.",
-            metavar="S",
         ),
     ] = None,
     persistent: Annotated[
         bool | None,
-        typer.Option(
+        option(
             "--persistent/--no-persistent",
-            help="For gluon: as many blocks as multiprocessors, each with several tiles; by default if it is faster.",
+            "For gluon: as many blocks as multiprocessors, each with several tiles; by default if it is faster.",
         ),
     ] = None,
     workers: Workers = 1,
     threads: Threads = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the source to.")] = None,
+    output: Annotated[Path | None, option("--output -o", "File to write the source to.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print or write the source of a schedule's kernels; --json adds the launches and the words they move."""

@@ -6,10 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
-
 from pebblesim.cli import plot_measured
-from pebblesim.cli.completion import one_of, problems, schedules
+from pebblesim.cli.completion import problems, schedules
 from pebblesim.cli.drawing import Drawing
 from pebblesim.cli.options import (
     BlockChoice,
@@ -24,8 +22,10 @@ from pebblesim.cli.options import (
     Schedules,
     Sizes,
     Summation,
+    argument,
     command,
     family,
+    option,
 )
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import dtype_of, parse_words, several
@@ -35,12 +35,8 @@ if TYPE_CHECKING:
     from pebblesim.views.recording import Recording
 
 
-CacheSizes = Annotated[
-    str, typer.Option("-M", help="Cache sizes: LOW:HIGH, or a list or range as for `sweep`.", metavar="SIZES")
-]
-Points = Annotated[
-    int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.", metavar="K")
-]
+CacheSizes = Annotated[str, option("-M", "Cache sizes: LOW:HIGH, or a list or range as for `sweep`.", "SIZES")]
+Points = Annotated[int, option("--points", "Number of sizes from LOW to HIGH.", "K", min=2, max=1000)]
 
 app = family("Draw pictures of counts, games and graphs: .png, .svg or .pdf.")
 
@@ -72,17 +68,14 @@ def skislope(
 
 @command(app, example="pebblesim plot gaps forward backward -n 65536 -d 128 -M 16:32M -o gaps.png")
 def gaps(
-    problems: Annotated[
-        list[str], typer.Argument(help="Problems; each gets its own panel.", autocompletion=one_of(problems))
-    ],
+    problems: Annotated[list[str], argument("Problems; each gets its own panel.", values=problems)],
     *,
     sizes: Sizes,
     m: CacheSizes,
     dtype: Dtype = None,
     blocks: Blocks = "fit",
     without: Annotated[
-        str,
-        typer.Option("--without", help="Bounds, such as D4,C4, or schedules: also draw the gap without them."),
+        str, option("--without", "Bounds, such as D4,C4, or schedules: also draw the gap without them.")
     ] = "",
     points: Points = 43,
     drawing: Drawing,
@@ -121,7 +114,7 @@ def words(
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
-    by: Annotated[str | None, typer.Option("--by", help="tensor or phase; both by default.")] = None,
+    by: Annotated[str | None, option("--by", "tensor or phase; both by default.")] = None,
     drawing: Drawing,
 ) -> None:
     """Draw reads and writes of schedules, stacked by tensor and by phase."""
@@ -140,28 +133,19 @@ def roofline(
     schedules: Schedules = None,
     *,
     sizes: Sizes,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", help="A card, such as A100; a wrong name prints the list.")
-    ] = None,
+    gpu: Annotated[str | None, option("--gpu", "A card, such as A100; a wrong name prints the list.")] = None,
     level: Annotated[
         str,
-        typer.Option(
-            "--level",
-            help="Level of the card: shared (the shared memory of a thread block) or l2.",
-            autocompletion=one_of(lambda: LEVELS),
+        option(
+            "--level", "Level of the card: shared (the shared memory of a thread block) or l2.", values=lambda: LEVELS
         ),
     ] = "shared",
-    m: Annotated[
-        str | None, typer.Option("-M", help="Cache size in words, if no card is given.", metavar="WORDS")
-    ] = None,
-    peak: Annotated[
-        str | None, typer.Option("--peak", help="Peak rate in operations per second: 312T.", metavar="RATE")
-    ] = None,
+    m: Annotated[str | None, option("-M", "Cache size in words, if no card is given.", "WORDS")] = None,
+    peak: Annotated[str | None, option("--peak", "Peak rate in operations per second: 312T.", "RATE")] = None,
     bandwidth: Annotated[
-        str | None,
-        typer.Option("--bandwidth", help="Bandwidth into the cache in bytes per second: 1.5T.", metavar="RATE"),
+        str | None, option("--bandwidth", "Bandwidth into the cache in bytes per second: 1.5T.", "RATE")
     ] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="Data type of a word, such as float16 or bf16.")] = "float16",
+    dtype: Annotated[str, option("--dtype", "Data type of a word, such as float16 or bf16.")] = "float16",
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
@@ -214,16 +198,12 @@ def tiles(
 @command(app, example="pebblesim plot graph small-cache -n 2 -d 2 -M 24 --at 60 -o graph.png")
 def graph(
     name: Annotated[
-        str,
-        typer.Argument(
-            help="A problem, or a schedule whose game is played.",
-            autocompletion=one_of(lambda: (*problems(), *schedules())),
-        ),
+        str, argument("A problem, or a schedule whose game is played.", values=lambda: (*problems(), *schedules()))
     ],
     *,
     sizes: Sizes,
-    m: Annotated[str | None, typer.Option("-M", help="Cache size in words, for a schedule.", metavar="WORDS")] = None,
-    at: Annotated[int, typer.Option("--at", help="Draw the pebbles after this move; 0 is before the first.")] = 0,
+    m: Annotated[str | None, option("-M", "Cache size in words, for a schedule.", "WORDS")] = None,
+    at: Annotated[int, option("--at", "Draw the pebbles after this move; 0 is before the first.")] = 0,
     rules: Rules = "hong-kung",
     summation: Summation = "chain",
     blocks: BlockChoice,

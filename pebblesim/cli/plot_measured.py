@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from pebblesim.cli.completion import one_of, schedules
+from pebblesim.cli.completion import schedules
 from pebblesim.cli.drawing import Drawing
-from pebblesim.cli.options import N, Sizes, command, family
+from pebblesim.cli.options import N, Sizes, argument, command, family, option
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed, parse_size
 
@@ -18,16 +16,10 @@ app = family()
 
 @command(app, example="pebblesim plot measured benchmarks/gpu/exact.jsonl -o measured.png")
 def measured(
-    results: Annotated[list[Path], typer.Argument(help="Results of `pebblesim gpu measure`, .jsonl.")],
+    results: Annotated[list[Path], argument("Results of `pebblesim gpu measure`, .jsonl.")],
     *,
     crossing: Annotated[
-        str,
-        typer.Option(
-            "--crossing",
-            help="Draw words and times of two schedules over M: A,B.",
-            metavar="A,B",
-            autocompletion=one_of(schedules),
-        ),
+        str, option("--crossing", "Draw words and times of two schedules over M: A,B.", "A,B", values=schedules)
     ] = "",
     sizes: Sizes,
     drawing: Drawing,
@@ -63,14 +55,12 @@ def _draw_measured_crossing(rows: list[dict[str, Any]], crossing: str, dims: dic
 
 @command(app, example="pebblesim plot race benchmarks/gpu/race.jsonl -n 4096 -o race.png")
 def race(
-    results: Annotated[list[Path], typer.Argument(help="Results of `pebblesim gpu race`, .jsonl.")],
+    results: Annotated[list[Path], argument("Results of `pebblesim gpu race`, .jsonl.")],
     n: N = "4096",
     crossing: Annotated[
-        bool, typer.Option("--crossing", help="Draw the crossings of our schedules, in bytes and in time.")
+        bool, option("--crossing", "Draw the crossings of our schedules, in bytes and in time.")
     ] = False,
-    card: Annotated[
-        str, typer.Option("--card", help="Name of the card on which they were measured, for the title.")
-    ] = "",
+    card: Annotated[str, option("--card", "Name of the card on which they were measured, for the title.")] = "",
     *,
     drawing: Drawing,
 ) -> None:
