@@ -101,8 +101,8 @@ def run(
     true = right(x, allowed(n_q, n_k, band), shared)
     x |= {"O": true["O"], "L": true["L"]}
     order = [each for each in program.tensors if each in program.inputs]
-    made = {each: strides(of_q if each in ("O", "dQ") else of_k, layout) for each in program.outputs if each != "L"}
-    results = {each: (of_q if each in ("O", "dQ") else of_k, apart) for each, apart in made.items()}
+    outputs = [each for each in program.outputs if each in true and each != "L"]
+    of = {each: of_q if each in ("O", "dQ") else of_k for each in outputs}
     found, _ = gluon_interpreter.run(
         text,
         {each: x[each] for each in order},
@@ -110,10 +110,10 @@ def run(
         None,
         n_q,
         strides={each: strides(x[each].shape, layout) for each in order if x[each].ndim == 4},
-        results=results,
+        results={each: (shape, strides(shape, layout)) for each, shape in of.items()},
     )
-    assert found.keys() == set(program.outputs)
-    for each, array in found.items():
+    assert found.keys() >= {*outputs}
+    for each, array in ((each, array) for each, array in found.items() if each in true):
         expected = grouped(true[each], shared) if each == "dQ" and array.ndim == 3 else true[each]
         assert array.shape == expected.shape
         error = np.linalg.norm(array - expected)
