@@ -67,7 +67,7 @@ def grouped(x: np.ndarray, shared: int) -> np.ndarray:
 
 def strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
     """Strides of (batch, heads, n, d): heads or tokens first, or of tokens among other words."""
-    batch, heads, n, d = shape
+    _, heads, n, d = shape
     if layout == "heads":
         return heads * n * d, n * d, d, 1
     width = heads * d + (24 if layout == "wider" else 0)

@@ -1,8 +1,8 @@
-"""Boxes of matrices that the copy engine moves, as text: how they are described around a kernel, and where they begin.
+"""Boxes of matrices that the copy engine moves, as text: how they are described, and where they begin.
 
-Contiguous matrices are (heads, rows, columns). Those with strides of their own are (batch, heads, n, columns), and where
-heads of queries share keys, a position has a row of each of these: the copy engine takes these heads for one more axis,
-and brings their rows next to each other, as a block has them.
+Contiguous matrices are (heads, rows, columns). Those with strides of their own are (batch, heads, n, columns), and
+where heads of queries share keys, a position has a row of each of these: the copy engine takes these heads for one more
+axis, and brings their rows next to each other, as a block has them.
 """
 
 from __future__ import annotations
