@@ -207,7 +207,7 @@ def _for_hopper(problem_name: str) -> tuple[Tiling, ...]:
         if get(each.schedule).problem.name == problem_name:
             widths = narrower.get(each.schedule, 0) + 1, each.widest
             apart = {name: (WARPGROUP, slots) for name, slots in each.apart.items()}
-            ring = {"stages": each.stages, "apart": apart, "persistent": each.persistent}
+            ring: dict[str, Any] = {"stages": each.stages, "apart": apart, "persistent": each.persistent}
             made.append(Tiling(each.schedule, each.blocks, WARPGROUP, widths=widths, gluon=True, **ring))
             narrower[each.schedule] = each.widest
     return tuple(made)

@@ -147,8 +147,8 @@ class Rows(Writer):
     def _pairs(self, ranges: ir.Ranges, frame: bool = False, existing: bool = False) -> str:
         """The predicate of allowed pairs, with what is streamed counted within its tile: these are constants."""
         stream, mask = self._plan.loop.range, self._mask
-        limited = mask is not None and not self._whole and ir.over_pairs(ranges)
-        causal = limited and mask.rows == 1 and mask.after is not None and mask.before is None
+        causal = mask is not None and mask.rows == 1 and mask.after is not None and mask.before is None
+        causal = causal and not self._whole and ir.over_pairs(ranges)
         if not causal or stream not in ranges:
             return super()._pairs(ranges, frame, existing)
         size = self._length(stream)
