@@ -31,7 +31,6 @@ from pebblesim.core.sizes import listed, parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.api.bounding import Bounds
-    from pebblesim.lower_bounds.bounds import LowerBound
 
 app = family()
 
@@ -167,17 +166,12 @@ def _print_over(bounds: Sequence[Bounds], title: str) -> None:
     lines = [
         (
             f"{each.M:,}",
-            *(_named(each.ways[way]) for way in ways),
-            _named(each.best),
+            *(f"{bound.value:,} ({bound.name})" for bound in (*(each.ways[way] for way in ways), each.best)),
             *([] if each.theta is None else [f"{each.theta_value:,.0f}"]),
         )
         for each in bounds
     ]
     print_table("the largest, in words", ("M", *ways, one.best.of_way, *(["Θ"] if one.theta else [])), lines)
-
-
-def _named(bound: LowerBound) -> str:
-    return f"{bound.value:,} ({bound.name})"
 
 
 @command(app, example="pebblesim gaps -n 65536 -d 128")

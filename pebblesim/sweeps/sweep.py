@@ -268,8 +268,6 @@ def _formula(each: _Swept, workers: Workers) -> dict[str, Any]:
     """The columns of one schedule, as arrays."""
     import numpy as np
 
-    from pebblesim.analysis.compiled import compile_exact
-
     grids = np.meshgrid(*map(_array, each.all_axes.values()), indexing="ij")
     points = {name: grid.ravel() for name, grid in zip(each.all_axes, grids, strict=True)}
     columns = {dim: points[name] for dim, name in each.meant.items()}
@@ -286,8 +284,8 @@ def _formula(each: _Swept, workers: Workers) -> dict[str, Any]:
     sizes = {name: (columns | counted | blocks)[name] for name in closed.variables}
     if not feasible.all():
         sizes = {name: _array(values[feasible].tolist()) for name, values in sizes.items()}
-    for name, form in (("reads", closed.reads), ("writes", closed.writes), ("peak_words", closed.peak_words)):
-        values = np.broadcast_to(compile_exact(form, closed.variables)(**sizes), feasible.sum())
+    for name in ("reads", "writes", "peak_words"):
+        values = np.broadcast_to(closed.function_of(name)(**sizes), feasible.sum())
         if not feasible.all():
             values, some = np.full(each.total, None), values
             values[feasible] = some
