@@ -121,16 +121,16 @@ def _print_all(problem: str | None, latex: bool, as_json: bool) -> None:
     if latex:
         print(table.latex(rows))
     elif as_json:
-        print_json({"theorems": [each.to_dict() for each in rows]})
+        print_json({"theorems": [row.to_dict() for row in rows]})
     else:
         columns = ("theorem", "problem", "closed form", "M", "holds for", "evidence", "way of computing")
         lines = [
-            (each.name, each.problem, written(parse(form.expr)), form.domain, each.domain, each.evidence, ways)
+            (row.name, row.problem, written(parse(form.expr)), form.domain, row.domain, row.evidence, ways)
             if not number
             else ("", "", written(parse(form.expr)), form.domain, "", "", "")
-            for each in rows
-            for ways in ["; ".join(each.ways)]
-            for number, form in enumerate(each.forms)
+            for row in rows
+            for ways in ["; ".join(row.ways)]
+            for number, form in enumerate(row.forms)
         ]
         print_table("lower bounds", columns, lines, left=len(columns), first=("theorem", "problem", "closed form"))
         say(
