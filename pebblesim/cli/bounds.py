@@ -101,8 +101,8 @@ def bounds(
         _print_at(one, f"{title}, M = {one.M:,} words")
     else:
         _print_over(several, title)
-    for each in one.lower:
-        say(f"{each.source}" + (f"; not here: {each.why_not}" if m is not None and each.why_not else ""))
+    for lower in one.lower:
+        say(f"{lower.source}" + (f"; not here: {lower.why_not}" if m is not None and lower.why_not else ""))
     say("Θ: not stated" if one.theta is None else f"Θ: {one.theta.source}")
     say("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
     if m is not None:
@@ -143,11 +143,11 @@ def _print_at(one: Bounds, title: str) -> None:
     """All bounds for one M, each with the way of computing it is for, if there are several."""
     several = len(one.ways) > 1
     rows = [("Θ", one.theta.expr, "", *[""] * several, f"{one.theta_value:,.0f}")] if one.theta else []
-    for each in one.lower:
-        form = each.form or (each.forms[0] if each.forms else None)
-        value = "" if each.why_not else f"{each.value:,}"
-        way = (each.way,) if several else ()
-        rows.append((each.name, form.expr if form else "", form.domain if form else "", *way, value))
+    for bound in one.lower:
+        form = bound.form or (bound.forms[0] if bound.forms else None)
+        value = "" if bound.why_not else f"{bound.value:,}"
+        way = (bound.way,) if several else ()
+        rows.append((bound.name, form.expr if form else "", form.domain if form else "", *way, value))
     columns = ("bound", "closed form", "M", *["way of computing"] * several, "words")
     print_table(
         title, columns, rows, left=len(columns) - 1, first=("bound", "words", "closed form", "way of computing")
@@ -159,17 +159,17 @@ def _print_over(bounds: Sequence[Bounds], title: str) -> None:
     one = bounds[0]
     ways = list(one.ways) if len(one.ways) > 1 else []
     rows = [("Θ", one.theta.expr, "", *[""] * bool(ways))] if one.theta else []
-    for each in one.lower:
-        rows += [(each.name, form.expr, form.domain, *[each.way] * bool(ways)) for form in each.forms]
+    for bound in one.lower:
+        rows += [(bound.name, form.expr, form.domain, *[bound.way] * bool(ways)) for form in bound.forms]
     columns = ("bound", "closed form", "M", *["way of computing"] * bool(ways))
     print_table(title, columns, rows, left=len(columns), first=("bound", "closed form"))
     lines = [
         (
-            f"{each.M:,}",
-            *(f"{bound.value:,} ({bound.name})" for bound in (*(each.ways[way] for way in ways), each.best)),
-            *([] if each.theta is None else [f"{each.theta_value:,.0f}"]),
+            f"{at_M.M:,}",
+            *(f"{bound.value:,} ({bound.name})" for bound in (*(at_M.ways[way] for way in ways), at_M.best)),
+            *([] if at_M.theta is None else [f"{at_M.theta_value:,.0f}"]),
         )
-        for each in bounds
+        for at_M in bounds
     ]
     print_table("the largest, in words", ("M", *ways, one.best.of_way, *(["Θ"] if one.theta else [])), lines)
 
