@@ -78,7 +78,7 @@ def test_matrices_are_read_and_written_where_they_are(interpreted: Any, monkeypa
         q, k, v, dO = (x.contiguous() for x in (q, k, v, dO))
     monkeypatch.setattr(launching, "room_for", None)
     monkeypatch.setattr(layout_of_tensors, "room_for", None)
-    rest = (None, None, None, 0, False, 0.3, 0.0, None)
+    rest = (None, None, None, 0, False, 0.3, 0.0, None, False)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)
     operators.backward_on_gpu(dO, None, q, k, v, out, lse, *rest)
     with pytest.raises(TypeError):  # rows of 20 words do not begin where they must
@@ -197,7 +197,7 @@ def test_masks_of_kernels_by_the_interpreter(
         asked["key_padding"] = torch.arange(n_k) >= torch.tensor(asked["key_padding"])[:, None]
     pattern = planning.limits(asked.get("window"), asked.get("is_causal", False), asked.get("align", "start"), 1)
     shown = public._shown(q, k, pattern, asked.get("cu_seqlens"), asked.get("key_padding"), None)
-    rest = (*shown, 0.3, asked.get("softcap", 0.0), None)
+    rest = (*shown, 0.3, asked.get("softcap", 0.0), None, False)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)
     dL = torch.randn_like(lse).masked_fill(lse.isinf(), 0.0)
     made = operators.backward_on_gpu(dO, dL, q, k, v, out, lse, *rest)
