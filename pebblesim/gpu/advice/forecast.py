@@ -216,7 +216,7 @@ def forecast(
         raise UsageError(f"the rates of kernels on {card.name} were not measured, so there is no forecast.")
     costs = launch_costs(tiling, dims, dtype, heads, mask)
     held = ((cost.name, cost.storage) for cost in costs)
-    check(tiling, dims, held, card.size("shared_per_block"), card.size("registers"))
+    check(tiling, dims, () if tiling.gluon else held, card.size("shared_per_block"), card.size("registers"))
     return Forecast(tiling, tuple(launch_forecast(cost, card) for cost in costs))
 
 
@@ -278,7 +278,7 @@ def forecasts(
         UsageError: the workspace is too little for any kernel that fits.
     """
     fitting = []
-    for tiling in tilings(problem_name, card.size("shared_per_block")):
+    for tiling in tilings(problem_name, card.size("shared_per_block"), card.hopper):
         if tiling.masked and mask is None:
             continue
         for cut, at_once in within(tiling, dims, heads, dtype, workspace, mask):
