@@ -18,7 +18,7 @@ from pebblesim.gpu.emit.key_ranges import ARGUMENTS
 from pebblesim.gpu.emit.triton import FAR, triton
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.tiles import Tiling
-from pebblesim.gpu.torch.boxes import MAKERS, Described, gluon_here, remembered, start_of
+from pebblesim.gpu.torch.boxes import MAKERS, Described, adds_here, gluon_here, remembered, start_of
 from pebblesim.gpu.torch.layout import fits, fitted, room_for, round_sums
 from pebblesim.gpu.torch.planning import CARD, ROOM, Choice, Dims, Pattern, chosen, program_of
 
@@ -265,7 +265,7 @@ def _prepared(
     choice = fitting(way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device)
     matrices = [(name, each) for name, each in (*given.items(), *results.items()) if each.dim() == 4]
     far = any(_extent(each, pattern.shared) >= FAR for _, each in matrices)
-    if choice.forecast.tiling.gluon and (far or any(_repeats(each) for _, each in matrices)):
+    if choice.forecast.tiling.gluon and (far or scale <= 0 or any(_repeats(each) for _, each in matrices)):
         choice = fitting(way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device, gluon=False)
     alone = [each for name, each in matrices if pattern.shared == 1 or name not in OF_QUERIES]
     dense = all(each.stride(2) == each.shape[3] for each in alone)
@@ -310,6 +310,8 @@ def fitting(
     `gluon`: those for Hopper, too, where the device is such a card.
     """
     card = card_of(device, gluon)
+    if card.hopper and not adds_here():
+        pattern = pattern._replace(same_bits=True)  # the kernels that do not add to memory
     choice = _chosen(way, dims, heads, dtype, pattern, ROOM if workspace is None else workspace, card)
     if workspace is not None or choice.bytes <= LEAST_ROOM or torch.cuda.is_current_stream_capturing():
         return choice

@@ -298,7 +298,7 @@ def _forecasts(
     _KEPT.setdefault(id(card), card)
     key = (way, dims, heads, dtype, pattern, room, id(card))
     if key not in _FOUND:
-        made = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room)
+        made = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room, gluon=True)
         _FOUND[key] = tuple(each for each in made if _computes(each.tiling, dict(dims), pattern))
     return _FOUND[key]
 
