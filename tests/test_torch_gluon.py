@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,10 +22,11 @@ from pebblesim.gpu.torch.layout import BYTES  # noqa: E402
 from pebblesim.gpu.torch.planning import Pattern, chosen  # noqa: E402
 
 H200 = cards.card("H200")
+EVERY_PAIR = Pattern()
 SIZES = {"n_q": 4096, "n_k": 4096, "d_k": 128, "d_v": 128}
 
 
-def schedule(way: str, pattern: Pattern = Pattern(), card: cards.Card = H200, **sizes: int) -> tuple[str, bool]:
+def schedule(way: str, pattern: Pattern = EVERY_PAIR, card: cards.Card = H200, **sizes: int) -> tuple[str, bool]:
     """The schedule that is chosen, and whether its kernels are those of Gluon."""
     found = chosen(way, tuple((SIZES | sizes).items()), 16, "bfloat16", pattern, 2**30, card).forecast.tiling
     return found.schedule, found.gluon
@@ -128,3 +129,92 @@ def test_the_operator_by_gluon_kernels(
     check(sizes, 32, mask, layout, same)
     forward, back = interpreted
     assert forward == "flash2-forward" and (back == backward if backward else back != "flash2-backward-blocked")
+
+
+@dataclass(frozen=True)
+class Told:
+    """A descriptor as the generated modules make it."""
+
+    base: Any
+    box: tuple[int, ...]
+
+
+def test_a_descriptor_is_made_once_for_each_place_and_keeps_no_memory(monkeypatch: Any) -> None:
+    made: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(boxes, "_arguments", lambda told, made_as: made.append((told.base.address, made_as)) or [told])
+    shapes: list[Any] = []
+    describe = boxes.remembered(lambda place, *box: shapes.append(place) or Told(place, box))
+    x, y = (torch.empty(2, 1, 24, 16).half() for _ in range(2))
+    described = [describe(each, 64, 16) for each in (x, y, x)]
+    places = [each.data_ptr() for each in (x, y, x)]
+    assert [each.address for each in described] == places
+    assert [each.boxes.at(each.address, "as")[0].base.address for each in described] == places
+    assert len(shapes) == 1 and made == [(place, "as") for place in places[:2]]
+    assert not any(isinstance(each, torch.Tensor) for each in vars(shapes[0]).values())
+    describe(x[:, :, :7], 64, 16)
+    describe(x, 32, 16)
+    assert len(shapes) == 3
+
+
+def test_words_from_one_head_to_the_next_do_not_matter_where_there_is_one() -> None:
+    place = boxes.Place.of(torch.empty(3, 5, 20, 16)[:, :1, ::2])
+    assert place.stride() == (5 * 20 * 16, BYTES, 32, 1) and place.numel() == 3 * 10 * 16
+
+
+def test_a_launch_takes_descriptors_that_are_made_already(monkeypatch: Any) -> None:
+    monkeypatch.setattr(boxes, "_arguments", lambda told, made_as: [told, made_as])
+    monkeypatch.setattr(boxes.Boxes, "described", lambda self, address: f"at {address}")
+    started: list[Any] = []
+
+    def launched_anew(*given: Any) -> None:
+        started.append(("anew", *given))
+
+    launcher = lambda *given: started.append(given)  # noqa: E731
+    run = SimpleNamespace(
+        launch=lambda *given: launcher(*given), launch_cooperative_grid=0, launch_pdl=1, global_scratch_size=0
+    )
+    kernel = SimpleNamespace(
+        run=run, function="f", packed_metadata="m", metadata=SimpleNamespace(tensordesc_meta=["first", "second"])
+    )
+    compiled = launching.Compiled(kernel)
+    one, other = (boxes.Described(boxes.Boxes(None), address) for address in (16, 32))
+    launching.launch(compiled, (1, 2, 1), 7, (one, other, 5, 48))
+    assert started == [
+        (1, 2, 1, 7, "f", 0, 1, None, None, "m", None, None, None, "at 16", "first", "at 32", "second", 5, 48)
+    ]
+    kernel.run = launched_anew  # of a Triton that has it elsewhere
+    kernel.run.launch, kernel.run.global_scratch_size = print, 0  # type: ignore[attr-defined]
+    started.clear()
+    launching.launch(launching.Compiled(kernel), (1, 2, 1), 7, (one, 5))
+    assert started == [("anew", 1, 2, 1, 7, "f", "m", None, None, None, "at 16", 5)]
+
+
+def test_a_kept_call_describes_other_tensors(monkeypatch: Any) -> None:
+    launched: list[Any] = []
+    monkeypatch.setattr(quick, "launch", lambda *given: launched.append(given))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+
+    def inputs() -> list[Any]:
+        return [torch.randn(1, 8, 3, 16).half().transpose(1, 2) for _ in range(3)]
+
+    x, out = inputs(), torch.empty(1, 8, 3, 16).half().transpose(1, 2)
+    told = boxes.Boxes(None)
+    arguments = (boxes.Described(told, x[0].data_ptr()), boxes.Described(told, x[2].data_ptr()), out, 8)
+    replay = quick._replayed(tuple(x), out, [("one", (4, 3), arguments)])
+    new = inputs()
+    made = replay(*new)
+    ((_, _, _, given),) = launched
+    assert given == ((told, new[0].data_ptr()), (told, new[2].data_ptr()), made.data_ptr(), 8)
+    assert all(type(each) is boxes.Described for each in given[:2])
+
+
+def test_triton_here_has_what_the_kernels_are_made_of() -> None:
+    """Gluon, its function that adds to memory, and the launcher that takes descriptors: private parts of Triton."""
+    triton = pytest.importorskip("triton")
+    assert triton.__version__.startswith(boxes.RELEASE), "look at these parts again, then name this release"
+    assert boxes.gluon_here() and boxes.adds_here()
+    from triton.backends.nvidia import driver
+
+    wrapped = driver.wrap_handle_tensordesc(print, {0: "tensordesc<bf16[1, 16]>"}, None)
+    assert boxes.start_of(SimpleNamespace(launch=wrapped)) is print
+    assert "make_tensordesc_arg" in vars(driver)
