@@ -1,8 +1,10 @@
 """Gluon kernels of tables of pairs: rows stay in shared memory, keys are streamed, each tile of scores goes to memory.
 
 A tile of scores is a sum over parts of the rows, `c` columns each: the rows that stay are in as many buffers, and parts
-of keys are a ring. A warpgroup has 64 rows of each tile, works its entries out in registers, and hands them to the copy
-engine, which writes them while the next tile's products run. An entry of another table that takes part in that is
+of keys are a ring. Rows that fit into registers come through the ring and stay there, so that the ring has the whole of
+shared memory: with two tiles of keys in it, a warpgroup's products run while the other one takes exponentials. A
+warpgroup has 64 rows of each tile, works its entries out in registers, and hands them to the copy engine, which writes
+them while the next tile's products run. An entry of another table that takes part in that is
 fetched to the same place before. The tables are as other kernels of the file read them, tile by tile.
 """
 
@@ -12,7 +14,7 @@ import re
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit.gluon_additions import ROWS
-from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, Block, refused
+from pebblesim.gpu.emit.gluon_plan import MOST_HELD, MOST_WARPGROUPS, REGISTERS, THREADS, Block, refused
 from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, started
 from pebblesim.gpu.emit.triton_kernel import Kernel
@@ -36,6 +38,7 @@ class Scores(Block):
         width: columns of a tile of the table.
         deep: terms of a sum that a part has.
         parts: parts of a sum.
+        kept: whether the rows that stay are in registers.
     """
 
     inner: ir.Loop
@@ -47,12 +50,14 @@ class Scores(Block):
     width: int
     deep: int
     parts: int
+    kept: bool
 
     def shared(self, dtype: str) -> int:
         """Bytes of shared memory: rows that stay, the ring, a tile on its way to memory, and barriers."""
         tall = ROWS * self.warpgroups
-        words = (self.parts * tall + self.stages * self.width) * self.deep + tall * self.width
-        barriers = 1 + 2 * self.stages + self.warpgroups * (self.before is not None)
+        held = 0 if self.kept else self.parts * tall
+        words = (held + self.stages * self.width) * self.deep + tall * self.width
+        barriers = (not self.kept) + 2 * self.stages + self.warpgroups * (self.before is not None)
         return words * WORDS[dtype] + 8 * barriers
 
 
@@ -74,10 +79,13 @@ def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Scores | None:
             turned = left.transposed or not right.transposed or right.tile is not part.tile
             if turned or not rows or left.ranges != (own, inner[0].range) or product.target.tile.ranges[0] is not own:
                 return None
+            tall, width = (ir.length(rng.block, sizes) for rng in (own, loop.range))
+            deep = ir.length(inner[0].range.block, sizes)
+            parts = -(-sizes[inner[0].range.dim] // deep)
             return Scores(
                 own=own,
                 loop=loop,
-                warpgroups=ir.length(own.block, sizes) // ROWS,
+                warpgroups=tall // ROWS,
                 stages=stages,
                 inner=inner[0],
                 product=product,
@@ -85,11 +93,18 @@ def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Scores | None:
                 part=part,
                 table=tables[0],
                 before=before[0] if before else None,
-                width=ir.length(loop.range.block, sizes),
-                deep=(deep := ir.length(inner[0].range.block, sizes)),
-                parts=-(-sizes[inner[0].range.dim] // deep),
+                width=width,
+                deep=deep,
+                parts=parts,
+                kept=_fits(tall, width, parts * deep),
             )
     return None
+
+
+def _fits(tall: int, width: int, terms: int) -> bool:
+    """Whether rows of so many terms fit into registers beside scores, and have the shape of a tile of keys."""
+    held = ROWS * (terms // 2 + width) // THREADS  # two terms in a register
+    return tall == width and held <= MOST_HELD * REGISTERS.get(tall // ROWS, 0)
 
 
 class ScoresRows(Rows):
@@ -109,9 +124,17 @@ class ScoresRows(Rows):
 
     def slot(self, number: str) -> str:
         """The slot of the ring, and the phase of its barriers, for part k of a tile of keys."""
-        (low, _), stages = self.limits(), self._plan.stages
+        low, _ = self.limits()
         first = number if low == "0" else f"({number} - {low})"
-        turn = f"({first} * {self._plan.parts} + k)"
+        first = f"({first} + 1)" if self._plan.kept else first
+        return self._at(f"({first} * {self._plan.parts} + k)")
+
+    def slot_of_rows(self) -> str:
+        """The slot of the ring, and the phase of its barriers, for part k of the rows that registers keep."""
+        return self._at("k")
+
+    def _at(self, turn: str) -> str:
+        stages = self._plan.stages
         return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
 
     def place(self, tensor: ir.Tensor) -> str:
@@ -125,9 +148,23 @@ class ScoresRows(Rows):
         self._lines = []
         self._say(1, f"part = {self.number} * {self._plan.warpgroups} + w  # these {ROWS} rows of tile {self.number}")
         self._named(self._plan.own, 1, "part", "")
-        self._say(1, f"mbarrier.wait({self.held}_full.index(0), 0)")
+        if self._plan.kept:
+            self._keep()
+        else:
+            self._say(1, f"mbarrier.wait({self.held}_full.index(0), 0)")
         self._body(self._launch.block, 1)
         return self._used()
+
+    def _keep(self) -> None:
+        """Bring the rows that stay from the ring into registers, as the left operands of products."""
+        plan = self._plan
+        part = f"{self.ring}.index(slot).reshape([{plan.width}, {plan.deep}]).slice(w * {ROWS}, {ROWS})"
+        self._say(1, f"{self.held} = ()  # line {plan.rows.line}: stays in registers")
+        self._say(1, f"for k in tl.static_range({plan.parts}):")
+        self._say(2, self.slot_of_rows())
+        self._say(2, f"mbarrier.wait({self.ring}_full.index(slot), phase)")
+        self._say(2, f"{self.held} += ({part}.load(gl.DotOperandLayout(0, {self._layout(plan.width)}, 2)),)")
+        self._say(2, f"mbarrier.arrive({self.ring}_free.index(slot), count=1)")
 
     def _loop(self, node: ir.Loop, depth: int) -> None:
         if node is self._plan.inner:
@@ -155,9 +192,10 @@ class ScoresRows(Rows):
     def _sum(self, depth: int) -> None:
         """The products of all parts, one issued while the one before runs."""
         plan, name = self._plan, self._tile(self._plan.product.target.tile)
-        rows = f"{self.held}.index(k).reshape([{ROWS * plan.warpgroups}, {self._plan.deep}])"
+        rows = f"{self.held}.index(k).reshape([{ROWS * plan.warpgroups}, {self._plan.deep}]).slice(w * {ROWS}, {ROWS})"
+        rows = f"{self.held}[k]" if plan.kept else rows
         keys = f"{self.ring}.index(slot).reshape([{self._plan.width}, {self._plan.deep}])"
-        rows, keys = f"{rows}.slice(w * {ROWS}, {ROWS})", f"{keys}.permute((1, 0))"
+        keys = f"{keys}.permute((1, 0))"
         number = self._numbers[plan.loop.range]
         self._say(depth, f"for k in tl.static_range({self._plan.parts}):")
         self._say(depth + 1, self.slot(number))
@@ -263,7 +301,8 @@ class ScoresKernel:
     def _shared(self) -> list[str]:
         """Names of buffers and barriers that all roles have."""
         rows = self._consumer
-        return [rows.held, f"{rows.held}_full", rows.ring, f"{rows.ring}_full", f"{rows.ring}_free"]
+        held = [] if self.plan.kept else [rows.held, f"{rows.held}_full"]
+        return [*held, rows.ring, f"{rows.ring}_full", f"{rows.ring}_free"]
 
     @property
     def _own(self) -> list[str]:
@@ -296,15 +335,28 @@ class ScoresKernel:
         (low, high), at = rows.limits(), self.plan.loop.range.name
         block, deep, copy = ROWS * self.plan.warpgroups, self.plan.deep, "tma.async_copy_global_to_shared"
         target = f"{rows.ring}_full.index(slot), {rows.ring}.index(slot)"
+        begin, full = rows.opening(), f"{rows.held}_full.index(0), {rows.held}.index(k)"
+        stay = [
+            f"    mbarrier.expect({rows.held}_full.index(0), {self.plan.parts * block * deep * word})",
+            f"    for k in range({self.plan.parts}):",
+        ]
+        if self.plan.kept:
+            full, stay = (
+                target,
+                [
+                    f"    for k in range({self.plan.parts}):",
+                    f"        {rows.slot_of_rows()}",
+                    f"        mbarrier.wait({rows.ring}_free.index(slot), phase ^ 1)",
+                    f"        mbarrier.expect({rows.ring}_full.index(slot), {block * deep * word})",
+                ],
+            )
         return "\n".join(
             [
                 "@gluon.jit",
                 f"def {self._name}_loads({parameters}):",
-                *rows.opening(),
-                f"    mbarrier.expect({rows.held}_full.index(0), {self.plan.parts * block * deep * word})",
-                f"    for k in range({self.plan.parts}):",
-                f"        {copy}({held}, [head, {rows.number} * {block}, k * {deep}], {rows.held}_full.index(0), "
-                f"{rows.held}.index(k))",
+                *begin,
+                *stay,
+                f"        {copy}({held}, [head, {rows.number} * {block}, k * {deep}], {full})",
                 f"    for {at} in range({f'{low}, {high}'.removeprefix('0, ')}):",
                 f"        for k in range({self.plan.parts}):",
                 f"            {rows.slot(at)}",
@@ -321,12 +373,15 @@ class ScoresKernel:
         tiles = [*self._tiles(self._loaded), *self._tiles(self._tables)]
         rooms = f"[{plan.parts}, 1, {block}, {deep}]"
         table = f"{plan.table.tensor.name}_tiles.layout)  # line {plan.table.line}: on its way to memory"
-        lines = [
-            "@gluon.jit",
-            f"def {self._name}({', '.join([*tiles, *self._addresses, *self._numbers])}):",
+        stay = [
             f"    {rows.held} = gl.allocate_shared_memory({word}, {rooms}, {held}.layout)"
             f"  # line {plan.rows.line}: stays",
             f"    {rows.held}_full = barriers(1, 1)",
+        ]
+        lines = [
+            "@gluon.jit",
+            f"def {self._name}({', '.join([*tiles, *self._addresses, *self._numbers])}):",
+            *([] if plan.kept else stay),
             f"    {rows.ring} = gl.allocate_shared_memory({word}, [{plan.stages}, 1, {plan.width}, {deep}], "
             f"{streamed}.layout)  # line {plan.part.line}: a ring",
             f"    {rows.ring}_full = barriers({plan.stages}, 1)",
