@@ -36,6 +36,9 @@ REGISTERS = {1: 240, 2: 240, 3: 160}
 LOADING_REGISTERS = 24
 """Registers of a thread of the warp that loads."""
 
+SHARED = 227 * 1024
+"""Bytes of shared memory that a block can have."""
+
 MOST_HELD = 0.8
 """Largest part of a thread's registers for tiles, if operands of products that are put off are among them."""
 
