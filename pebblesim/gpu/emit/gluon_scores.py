@@ -1,8 +1,8 @@
 """Gluon kernels of tables of pairs: rows stay in shared memory, keys are streamed, each tile of scores goes to memory.
 
 A tile of scores is a sum over parts of the rows, `c` columns each: the rows that stay are in as many buffers, and parts
-of keys are a ring. Where a ring leaves no room for all rows, the first parts of these stay in registers. A warpgroup has
-64 rows of each tile, works its entries out in registers, and hands them to the copy engine, which writes them while the
+of keys are a ring. Where a ring leaves no room for all rows, the first parts stay in registers. A warpgroup has 64 rows
+of each tile, works its entries out in registers, and hands them to the copy engine, which writes them while the
 next tile's products run. Entries of another table that take part in that are fetched before, one tile ahead. Each
 warpgroup begins when the one before has issued most of its first products: then one takes exponentials while the
 products of another run, which a ring of a whole tile allows. The tables are as other kernels of the file read them,
@@ -24,7 +24,6 @@ from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, blocks
-
 
 KIND = "bfloat16"
 """The type of words by whose bytes room is counted; those of the other type have as many."""
