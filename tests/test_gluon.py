@@ -125,7 +125,7 @@ def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race
         run(
             name,
             {"n_q": 150, "n_k": 301, "d_k": 128, "d_v": 128},
-            {"a": 128, "b": 128, "c": 64, "e": 32},
+            {"a": 128, "b": 128, "c": 64, "e": 64},
             mask,
             11,
             9,

@@ -158,6 +158,8 @@ class ScoresRows(Rows):
     def place(self, tensor: ir.Tensor, number: str) -> str:
         """The first row of the warpgroup's part of a tile among the rows of all tiles of a table."""
         down, across, tall, _ = self._setting.lengths(tensor, True)
+        if self._setting.tables.band is not None:
+            number = f"({number} - {self._first_in(self.number, int(tall), int(self._plan.width))})"
         return f"[((head * {down} + {self.number}) * {across} + {number}) * {tall} + w * {ROWS}, 0]"
 
     def text(self) -> str:

@@ -73,8 +73,8 @@ def sums_of(tensor, rows, width):
     "pairs_of": """
 def pairs_of(tensor, rows, width):
     \"\"\"For the copy engine: a table of pairs, tile after tile.\"\"\"
-    layout = gl.NVMMASharedLayout.get_default_for([rows, width], gl.{dtype})
-    return TensorDescriptor(tensor, [tensor.numel() // width, width], [width, 1], [rows, width], layout)""",
+    layout, whole = gl.NVMMASharedLayout.get_default_for([rows, width], gl.{dtype}), tensor.shape[-1]
+    return TensorDescriptor(tensor, [tensor.numel() // whole, whole], [whole, 1], [rows, width], layout)""",
 }
 """Functions that some kernels use, by name."""
 
