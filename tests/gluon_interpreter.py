@@ -461,6 +461,7 @@ GLUON: Any = SimpleNamespace(
     allocate_shared_memory=_allocate,
     warp_specialize=_specialize,
     NVMMADistributedLayout=_nothing,
+    DistributedLinearLayout=_nothing,
     SliceLayout=_nothing,
     DotOperandLayout=lambda number, of, words: OPERAND,
     NVMMASharedLayout=SimpleNamespace(get_default_for=_nothing),

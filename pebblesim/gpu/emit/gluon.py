@@ -154,8 +154,9 @@ def _is_of_table(launch: Launch) -> bool:
 
 def _common(setting: Setting, writers: list[Writes]) -> str:
     kernels = [each for each in writers if isinstance(each, GluonKernel | ScoresKernel | ProductKernel)]
-    widths = {width for each in kernels for width in each.widths}
-    return common(setting.dtype, bool(setting.strides.of), widths, {name for each in kernels for name in each.helpers})
+    widths, stored = ({width for each in kernels for width in getattr(each, name)} for name in ("widths", "stored"))
+    helpers = {name for each in kernels for name in each.helpers}
+    return common(setting.dtype, bool(setting.strides.of), widths, stored, helpers)
 
 
 def _causal(mask: Mask) -> bool:

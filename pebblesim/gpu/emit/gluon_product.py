@@ -305,6 +305,11 @@ class ProductKernel:
         return self._consumer.widths
 
     @property
+    def stored(self) -> set[int]:
+        """Columns of the tiles that threads store to memory."""
+        return self._consumer.stored
+
+    @property
     def helpers(self) -> set[str]:
         """Names of shared functions that the text uses."""
         return {"pairs_of"}
