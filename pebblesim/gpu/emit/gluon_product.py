@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit.gluon_additions import ROWS
-from pebblesim.gpu.emit.gluon_boxes import HEADS, SPLIT, address, corner, described, sides
+from pebblesim.gpu.emit.gluon_boxes import HEADS, SPLIT, address, corner, described, several, sides
 from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, SHARED, WIDEST, Block
 from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.gluon_text import general, started
@@ -276,13 +276,16 @@ class ProductRows(Rows):
             super()._store(depth, node, at, value)
             return
         slots, tensor = self._plan.stages, node.tensor
-        room = f"{self.right}.index(w).reshape([{ROWS}, {self._plan.width}])"
+        sent = f"{self.right}.index(w)"
+        room = f"{sent}.reshape([{ROWS}, {self._plan.width}])"
+        if several(self._setting, tensor) != several(self._setting, self._plan.matrix.tensor):
+            sent += f".reshape([1, {sides(self._setting, tensor, ROWS, self._plan.width)}])"
         self._say(depth, f"filled = tl.maximum(end - first - w + {slots - 1}, 0) // {slots}  # times that slot w was")
         self._say(depth, "mbarrier.wait(free.index(w), (filled & 1) ^ 1)")
         self._say(depth, f"{room}.store({value}.to(tl.{self._setting.dtype}))")
         self._say(depth, "fence_async_shared()")
         corner_ = corner(self._setting, tensor, f"part * {ROWS}", f"{self.column} * {self._plan.width}")
-        self._say(depth, f"tma.async_copy_shared_to_global({tensor.name}_tiles, {corner_}, {self.right}.index(w))")
+        self._say(depth, f"tma.async_copy_shared_to_global({tensor.name}_tiles, {corner_}, {sent})")
         self._say(depth, "tma.store_wait(0)")
 
 
