@@ -215,7 +215,7 @@ class ProductRows(Rows):
     def _loop(self, node: ir.Loop, depth: int) -> None:
         """Tiles of terms; the last, if it is ragged, apart: it has fewer parts."""
         if node is self._plan.inner:
-            self._parts(depth)
+            self._of_tile(depth)
             return
         (low, high), size = self.limits(), self._setting.size(node.range.dim)
         pieces = [Piece(low, high)]
@@ -228,7 +228,7 @@ class ProductRows(Rows):
             self._enter(node, depth + 1, number)
             self._in_piece(node, piece, depth)
 
-    def _parts(self, depth: int) -> None:
+    def _of_tile(self, depth: int) -> None:
         """The parts of a tile of terms."""
         plan, name, number = (
             self._plan,

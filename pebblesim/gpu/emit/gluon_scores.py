@@ -274,10 +274,10 @@ class ScoresRows(Rows):
         if self._plan.before is None:
             self._say(depth, "tma.store_wait(0)")
         number = self._numbers[self._plan.loop.range]
-        at, place = self._room(number), self.place(node.tensor, number)
-        self._say(depth, f"{self.tile}.index({at}).store({value}.to(tl.{self._setting.dtype}))")
+        room, place = self._room(number), self.place(node.tensor, number)
+        self._say(depth, f"{self.tile}.index({room}).store({value}.to(tl.{self._setting.dtype}))")
         self._say(depth, "fence_async_shared()")
-        target = f"{node.tensor.name}_tiles, {place}, {self.tile}.index({at})"
+        target = f"{node.tensor.name}_tiles, {place}, {self.tile}.index({room})"
         self._say(depth, f"tma.async_copy_shared_to_global({target})")
 
 
