@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.analysis.peak import CHAINS, IN_PLACE, spared
@@ -22,7 +23,7 @@ from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
 if TYPE_CHECKING:
     from pebblesim.api.play import Played
     from pebblesim.synthesis.equations import System
-    from pebblesim.synthesis.plans import Candidates
+    from pebblesim.synthesis.candidates import Candidates
 
 PLANS = 4
 """Number of cheapest plans of each way of computing that are written as schedules and counted exactly."""
@@ -118,9 +119,9 @@ _SEARCHED: dict[tuple[object, ...], Candidates] = {}
 
 
 def _passes(system: System) -> Candidates:
-    from pebblesim.synthesis.plans import Candidates
+    from pebblesim.synthesis.candidates import Candidates
 
-    key = system.problem.name, system.problem.dims, system.problem.graph, *sorted(system.options.items())
+    key = system.problem.name, system.problem.dims, system.problem.graph, system.masked, *sorted(system.options.items())
     if key not in _SEARCHED:
         _SEARCHED[key] = Candidates(system)
     return _SEARCHED[key]
@@ -183,6 +184,7 @@ def search(
         raise UsageError(f"there is a schedule {called!r} already; choose another name.")
     from pebblesim.synthesis import writing
     from pebblesim.synthesis.equations import systems
+    from pebblesim.synthesis.candidates import Steps
     from pebblesim.synthesis.plans import plans
 
     ways = systems(solves, _named(solves, kept))
@@ -198,9 +200,10 @@ def search(
         SCHEDULES.pop(called, None)
         known = _known(solves.name, M, sizes, summation, kept)
         for number, system in enumerate(ways, 1):
-            available = _passes(system).within(sizes, None if known is None else known.io)
-            looked_at += len(available)
-            for plan in plans(system, available, sizes, M + less, PLANS):
+            most = min((each.io for each in (known, best and best[0]) if each), default=inf)
+            steps = Steps(_passes(system), sizes, M + less, None, most)
+            looked_at += steps.number
+            for plan in plans(steps, PLANS, most):
                 text = writing.source(plan, called, where)
                 counted = _least(writing.register(text, called), sizes, M, plan.blocks, summation)
                 if counted is not None and (best is None or counted.io < best[0].io):
@@ -208,8 +211,7 @@ def search(
             if progress:
                 progress(number / len(ways))
     if best is None and known is None:
-        pairs = [(way, _passes(way).within(sizes, None)) for way in ways]
-        least_M = first_that(lambda M: any(plans(way, passes, sizes, M + less, 1) for way, passes in pairs), M)
+        least_M = first_that(lambda M: any(plans(Steps(_passes(way), sizes, M + less), 1) for way in ways), M)
         raise Infeasible(f"no sequence of passes fits into M = {M} words; it needs M ≥ {least_M}.", least_M)
     if best is not None and (known is None or best[0].io < known.io):
         schedule = writing.register(best[1], called)
