@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pebblesim.cli.options import AsJson, Cache, HeadChoice, Sizes, command, complete_problem, family
+from pebblesim.cli.options import AsJson, Cache, HeadChoice, MaskText, Sizes, command, complete_problem, family
 from pebblesim.cli.printing import print_json, progress_bar, say
 
 app = family()
@@ -29,6 +29,7 @@ def search(
         Path | None,
         typer.Option("--save", help="Save its source to a file; `--load FILE` loads it again.", metavar="FILE.py"),
     ] = None,
+    mask: MaskText = None,
     heads: HeadChoice,
     as_json: AsJson = False,
 ) -> None:
@@ -37,7 +38,7 @@ def search(
     from pebblesim.synthesis.search import search as run
 
     with progress_bar("searching") as progress:
-        asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
+        asked: dict[str, Any] = {"mask": mask, **heads.arguments, **sizes.dims}
         if kept is not None:
             asked["kept"] = tuple(filter(None, (each.strip() for each in kept.split(","))))
         result = run(problem, M=cache.words, summation=summation, name=name, progress=progress, **asked)

@@ -139,11 +139,8 @@ class Steps:
             timing = Timing(choices, form)
             timing.possible &= fits
             if timing.possible.any():
-                met = None
-                if self.sums is not None and {form.x, form.y} == {*(system.pairs or ())} and form.y is not None:
-                    met = self.sums.pairs, self.sums.seen((system.pairs or ()).index(form.y))
                 self._kinds.append(form)
-                bounds.append(Cost(timing).least(self.sizes, self.words, self.M, met))
+                bounds.append(Cost(timing).least(self.sizes, self.words, self.M, self.sums))
         products = np.array([len(self._products(each)) == 1 for each in self.choices], bool)
         for x, y in permutations(range(len(system.dims)), 2):
             own = [
@@ -211,7 +208,7 @@ def best_blocks(made: Pass, sizes: Mapping[int, int], M: int, sums: PairSums | N
     first, *rest = names
     top = made.largest_block(sizes, M, first, dict.fromkeys(rest, 1))
     options = []
-    for size in [top] if sums is None and not rest else _parts(sizes[made.blocks[first]], top):
+    for size in [top] if sums is None and not rest else parts(sizes[made.blocks[first]], top):
         blocks = {first: size}
         for name in rest:
             blocks[name] = made.largest_block(sizes, M, name, blocks)
@@ -219,7 +216,7 @@ def best_blocks(made: Pass, sizes: Mapping[int, int], M: int, sums: PairSums | N
     return min(options, key=lambda blocks: made.words(sizes, blocks, sums))
 
 
-def _parts(size: int, top: int) -> list[int]:
+def parts(size: int, top: int) -> list[int]:
     """Return sizes to try, which cut an axis into equal parts: all small numbers of parts and some larger ones."""
     parts = {*range(1, 33), *(round(32 * 1.07**step) for step in range(200))}
     return sorted({min(top, -(-size // part)) for part in parts if part <= size} | {1, top})

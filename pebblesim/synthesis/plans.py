@@ -11,7 +11,7 @@ from math import inf
 
 import numpy as np
 
-from pebblesim.synthesis.candidates import Steps, write
+from pebblesim.synthesis.candidates import Choice, Kind, Steps, write
 from pebblesim.synthesis.equations import System
 from pebblesim.synthesis.passes import Draft, Pass
 from pebblesim.synthesis.timing import Array
@@ -29,12 +29,14 @@ class Plan:
         words: the I/O by the closed forms of the passes.
         passes: the passes.
         blocks: the block sizes for this I/O.
+        steps: for each pass, what it computes and stores, and its kind.
     """
 
     system: System
     words: int
     passes: tuple[Pass, ...]
     blocks: Mapping[str, int]
+    steps: tuple[tuple[Choice, Kind], ...] = ()
 
 
 def plans(steps: Steps, limit: int, most: float = inf) -> list[Plan]:
@@ -111,7 +113,8 @@ def _plan(steps: Steps, taken: tuple[int, ...]) -> Plan:
     made = tuple(
         write(steps.system, choice, best.kind, Draft(number)) for number, (choice, best) in enumerate(chosen, 1)
     )
-    blocks = {}
+    blocks: dict[str, int] = {}
     for each, (_, best) in zip(made, chosen, strict=True):
         blocks |= dict(zip(each.blocks, best.blocks.values(), strict=True))
-    return Plan(steps.system, sum(best.words for _, best in chosen), made, blocks)
+    taken_steps = tuple((choice, best.kind) for choice, best in chosen)
+    return Plan(steps.system, sum(best.words for _, best in chosen), made, blocks, taken_steps)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.synthesis.equations import Equation, System
+from pebblesim.synthesis.pairs import PairSums
 
 Array = NDArray[Any]
 
@@ -179,11 +180,13 @@ class Cost:
         system = choices.system
         absorbed = {name for name, each in system.equations.items() if _may_be_absorbed(each, system, form)}
         passing = {name: done == When.PASSING for name, done in timing.done.items() if name not in absorbed}
+        later = {name: done > When.BEFORE for name, done in timing.done.items() if name not in absorbed}
         none = np.zeros(choices.number, bool)
         self.form, self.system, self.possible = form, system, timing.possible
         self.once: dict[str, Array] = {}
         self.in_blocks: dict[str, Array] = {}  # what is read for each block of rows
         self.held: dict[str, Array] = {}  # what is in cache while rows are streamed
+        self.stays: dict[str, Array] = {}  # what is in cache all the time
         self.made: dict[str, Array] = {}  # blocks of rows that are computed as one tile
         for name, read in choices.reads.items():
             over, when = form.over(system.axes[name]), timing.when[name]
@@ -198,46 +201,52 @@ class Cost:
             else:
                 begun = none
             if over != (True, True) and not (over == (False, True) and not form.resident):
-                used = choices.used(name, passing)
-                self.held[name] = ((read | computed) & used & (when <= When.BLOCK)) | begun
+                stays = (read | computed) & choices.used(name, later) & (when == When.BEFORE)
+                if form.x not in system.axes[name]:
+                    self.stays[name] = stays | begun
+                self.held[name] = ((read | computed) & choices.used(name, passing) & (when <= When.BLOCK)) | stays | begun
             if over == (True, False) and name not in absorbed:
                 self.made[name] = computed
         pairs = [choices.computed[name] for name in system.equations if form.over(system.axes[name]) == (True, True)]
         self.pair = np.logical_or.reduce(pairs) if pairs else none
 
-    def least(self, sizes: Mapping[int, int], words: Mapping[str, int], M: int, met: tuple[int, int] | None) -> Array:
+    def least(self, sizes: Mapping[int, int], words: Mapping[str, int], M: int, sums: PairSums | None) -> Array:
         """Return the fewest words that passes of this form can move, for each choice; infinite if there are none.
 
         Args:
             sizes: of the axes.
-            words: of each tensor that are read or written if it is moved once.
+            words: of each tensor, that are read or written if it is moved once.
             M: the largest number of words in cache.
-            met: under a mask for x and y, the number of pairs, and of rows of y that are in one.
+            sums: those of the mask.
         """
         form, axes, n = self.form, self.system.axes, sizes[self.form.x]
         whole = {name: float(np.prod([float(sizes[axis]) for axis in axes[name]])) for name in axes}
-        fixed, slope = np.zeros(len(self.possible)), self.pair.astype(float)
+        fixed, stays, made = np.zeros((3, len(self.possible)))
+        slope = self.pair.astype(float)
         for name, held in self.held.items():
             if form.x in axes[name]:
                 slope += held * (whole[name] / n)
             else:
                 fixed += held * whole[name]
-        for name, made in self.made.items():
-            slope = np.maximum(slope, made * (whole[name] / n))
-        with np.errstate(divide="ignore"):
-            rows = np.minimum(n, np.floor((M - 2 - fixed) / slope))
-        fits = self.possible & (rows >= 1) & (fixed <= M - 2)
-        rows = np.maximum(rows, 1)
+                stays += self.stays[name] * whole[name]
+        for name, computed in self.made.items():
+            made = np.maximum(made, computed * (whole[name] / n))
+        room = M - 2 - fixed, M - 2 - stays
+        fits = self.possible & (slope <= room[0]) & (made <= room[1])
+        most = np.minimum(np.maximum(room[0], 0) / np.maximum(slope, 1), np.maximum(room[1], 0) / np.maximum(made, 1))
+        rows = np.clip(np.floor(most), 1, n)
         blocks = np.ceil(n / rows * SURELY)
         total = np.zeros(len(rows))
         for name, times in self.once.items():
             total += times * float(words[name])
+        pairs = self.system.pairs or ()
         for name, read in self.in_blocks.items():
-            if met is None or form.y not in axes[name]:
-                total += read * blocks * whole[name]
-            else:
-                assert form.y is not None
-                total += read * np.maximum(met[0] / rows, met[1]) * (whole[name] / sizes[form.y])
+            partner = [axis for axis in axes[name] if axis in pairs and form.x in pairs]
+            if sums is None or not partner:
+                total += read * blocks * float(words[name])
+            else:  # a block of rows reads only those of the other axis that are in a pair with one of it
+                met = np.maximum(sums.pairs / rows, sums.seen(pairs.index(partner[0])))
+                total += read * met * (whole[name] / sizes[partner[0]])
         return np.where(fits, total * SURELY, inf)
 
 
