@@ -1,7 +1,7 @@
 """The passes over a system's equations: which choices of equations there are, and the cheapest pass of each within M.
 
-A choice has dozens of passes. Each has a lower bound on its words (`pebblesim.synthesis.timing`); a pass is written, and
-its words are counted, only when a plan may need it.
+A choice has dozens of passes. Each has a lower bound on its words (`pebblesim.synthesis.timing`); a pass is written and
+priced only when a plan may need it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Steps:
         self.choices = only(candidates.within(self.words, most))
         self._best: list[Priced | None] = [None] * len(self.choices)
         self._kinds: list[Kind] = []
-        bounds = self._bounds()
+        bounds = self._all_bounds()
         self.number = int(np.isfinite(bounds).sum())
         self._order = np.argsort(bounds, axis=0, kind="stable")
         self._bounds_in_order = np.take_along_axis(bounds, self._order, axis=0)
@@ -123,14 +123,21 @@ class Steps:
 
     def _words(self, axes: tuple[int, ...]) -> int:
         """Return the words of a tensor that are moved, at least, if it is read or written."""
-        if self.sums is not None and axes == self.system.pairs:
+        pairs = self.system.pairs or ()
+        if self.sums is None:
+            return prod(self.sizes[axis] for axis in axes)
+        if axes == pairs:
             return self.sums.pairs
-        if self.sums is not None and len(axes) > 0:
-            seen = [self.sums.seen((self.system.pairs or ()).index(a)) if a in (self.system.pairs or ()) else 0 for a in axes]
-            return prod(min(self.sizes[a], s) if s else self.sizes[a] for a, s in zip(axes, seen, strict=True))
-        return prod(self.sizes[axis] for axis in axes)
+        return prod(self.sums.seen(pairs.index(axis)) if axis in pairs else self.sizes[axis] for axis in axes)
 
-    def _bounds(self) -> Array:
+    def bounds(self) -> Iterator[tuple[int, Kind, float]]:
+        """Yield (choice, kind, bound) for the kinds of passes that there are, with a lower bound on their words."""
+        for step in range(len(self.choices)):
+            for number, bound in zip(self._order[:, step], self._bounds_in_order[:, step], strict=True):
+                if np.isfinite(bound):
+                    yield step, self._kinds[number], float(bound)
+
+    def _all_bounds(self) -> Array:
         """Return lower bounds of shape (kinds, choices) on the words of passes, infinite where there are none."""
         system, choices = self.system, Choices(self.system, self.choices)
         bounds = [np.full(len(self.choices), inf)]
@@ -177,7 +184,7 @@ class Steps:
         if at < len(column) and np.isfinite(column[at]) and (best is None or column[at] < best.words):
             self._next[step] = at + 1
             kind = self._kinds[self._order[at, step]]
-            priced = self._priced(self.choices[step], kind)
+            priced = self.priced(self.choices[step], kind)
             if priced is not None and (best is None or priced.words < best.words):
                 self._best[step] = best = priced
         following = column[self._next[step]] if self._next[step] < len(column) else inf
@@ -190,7 +197,8 @@ class Steps:
         assert best is not None
         return best
 
-    def _priced(self, choice: Choice, kind: Kind) -> Priced | None:
+    def priced(self, choice: Choice, kind: Kind) -> Priced | None:
+        """Return a pass of a choice with its best blocks; None if it is not possible, or does not fit."""
         made = self.candidates.made(choice, kind)
         if made is None:
             return None

@@ -17,7 +17,7 @@ from pebblesim.synthesis.plans import Plan
 
 
 def variants(plan: Plan, steps: Steps) -> Iterator[Plan]:
-    """Yield the plan itself; or, under a mask, the plan with blocks shared where possible, and with all tiles filled."""
+    """Yield the plan; if it stores pairs under a mask, with blocks that are shared, and with all tiles filled."""
     stored = {name: each for each in plan.passes for name in each.stores if name in each.regions}
     if steps.sums is None or not stored:
         yield plan
@@ -81,8 +81,8 @@ def _improved(passes: tuple[Pass, ...], steps: Steps, blocks: dict[str, int]) ->
         top = min(each.largest_block(steps.sizes, steps.M, name, others) for each in own)
         sizes = parts(steps.sizes[own[0].blocks[name]], top)
 
-        def words(size: int, name: str = name, own: list[Pass] = own) -> int:
-            return sum(each.words(steps.sizes, {**blocks, name: size}, steps.sums) for each in own)
+        def words(size: int, name: str = name, own: list[Pass] = own, others: Mapping[str, int] = others) -> int:
+            return sum(each.words(steps.sizes, {**others, name: size}, steps.sums) for each in own)
 
-        blocks = {**blocks, name: min([*sizes, blocks[name]], key=words)}
+        blocks[name] = min([*sizes, blocks[name]], key=words)
     return blocks

@@ -9,9 +9,7 @@ from pebblesim.synthesis.passes import ONE, Draft, Impossible, Pass, Writer, exp
 from pebblesim.synthesis.timing import Choices, Form, Timing, When
 
 
-def rows(
-    system: System, form: Form, computed: frozenset[str], stores: frozenset[str], draft: Draft = ONE
-) -> Pass:
+def rows(system: System, form: Form, computed: frozenset[str], stores: frozenset[str], draft: Draft = ONE) -> Pass:
     """Keep blocks of rows of axis x in cache and stream rows of axis y, one at a time, as the form says.
 
     Raises:
@@ -29,7 +27,9 @@ class _Rows:
         self.order = [each for name, each in system.equations.items() if name in computed]
         self.stores = stores
         self.reads = list(dict.fromkeys(name for each in self.order for name in each.uses if name not in computed))
-        self.absorbed = {name for name in computed - stores if _in_one_row_sum(name, system, self.order, (form.x, form.y))}
+        self.absorbed = {
+            name for name in computed - stores if _in_one_row_sum(name, system, self.order, (form.x, form.y))
+        }
         self._all_operands = {
             each.name: (
                 *each.uses,

@@ -25,8 +25,8 @@ from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
 
 if TYPE_CHECKING:
     from pebblesim.api.play import Played
-    from pebblesim.synthesis.equations import System
     from pebblesim.synthesis.candidates import Candidates, Steps
+    from pebblesim.synthesis.equations import System
 
 PLANS = 4
 """Number of cheapest plans of each way of computing that are written as schedules and counted exactly."""
@@ -89,7 +89,9 @@ class Found(Result):
         counted, known = self.counted, self.known
         sizes = listed({**counted.dims, "M": counted.M})
         sums = ", sums in place" if counted.summation == IN_PLACE else ""
-        under = "" if counted.mask is None else f", mask {counted.mask} ({counted.pairs:,} of {counted.all_pairs:,} pairs)"
+        under = (
+            "" if counted.mask is None else f", mask {counted.mask} ({counted.pairs:,} of {counted.all_pairs:,} pairs)"
+        )
         chosen = ", ".join(f"{name}={size}" for name, size in counted.blocks.items()) or "none"
         if known is None:
             beside = "no schedule of the catalogue fits"
@@ -291,7 +293,9 @@ class _Asked:
 def _mask(solves: Problem, mask: AnyMask | None) -> Mask | None:
     pattern = masks.of_heads(mask)
     if isinstance(pattern, HeadMasks):
-        raise UsageError(f"search takes one mask for all heads; {pattern.name} has one for each: search for each apart.")
+        raise UsageError(
+            f"search takes one mask for all heads; {pattern.name} has one for each: search for each apart."
+        )
     if pattern is not None and not solves.maskable:
         raise UsageError(f"problem {solves.name!r} has no pairs of queries and keys; leave the mask out.")
     return pattern

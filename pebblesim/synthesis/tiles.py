@@ -6,9 +6,7 @@ from pebblesim.synthesis.equations import Equation, System
 from pebblesim.synthesis.passes import ONE, Draft, Impossible, Pass, Writer, expression
 
 
-def tiles(
-    system: System, x: int, y: int, computed: frozenset[str], stores: frozenset[str], draft: Draft = ONE
-) -> Pass:
+def tiles(system: System, x: int, y: int, computed: frozenset[str], stores: frozenset[str], draft: Draft = ONE) -> Pass:
     """Compute a product over the axes x and y in tiles of a x b, one row of tiles after the other.
 
     Elementwise operations are applied to each tile. Row sums over y stay in cache during a row of tiles.

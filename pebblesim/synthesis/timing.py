@@ -126,9 +126,7 @@ class Timing:
         system, number = choices.system, choices.number
         self.form, self.choices = form, choices
         self.possible = np.ones(number, bool)
-        self.when: dict[str, Array] = {
-            name: np.full(number, form.first(system.axes[name])) for name in choices.reads
-        }
+        self.when: dict[str, Array] = {name: np.full(number, form.first(system.axes[name])) for name in choices.reads}
         self.done: dict[str, Array] = {}
         for name, each in system.equations.items():
             computed = choices.computed[name]
@@ -204,7 +202,9 @@ class Cost:
                 stays = (read | computed) & choices.used(name, later) & (when == When.BEFORE)
                 if form.x not in system.axes[name]:
                     self.stays[name] = stays | begun
-                self.held[name] = ((read | computed) & choices.used(name, passing) & (when <= When.BLOCK)) | stays | begun
+                self.held[name] = (
+                    ((read | computed) & choices.used(name, passing) & (when <= When.BLOCK)) | stays | begun
+                )
             if over == (True, False) and name not in absorbed:
                 self.made[name] = computed
         pairs = [choices.computed[name] for name in system.equations if form.over(system.axes[name]) == (True, True)]
