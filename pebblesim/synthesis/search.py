@@ -239,7 +239,7 @@ def search(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is searched for: a schedule of a problem at these sizes, for a cache, under a mask if there is one."""
+    """A question: the problem, its sizes, the cache, the shape of sums and the mask for which a schedule is searched."""
 
     solves: Problem
     sizes: dict[str, Any]

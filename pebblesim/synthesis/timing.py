@@ -171,7 +171,7 @@ class Timing:
 
 
 class Cost:
-    """What passes of a form read and hold, for each choice: from it follows how few words they can move within M."""
+    """All that passes of a form read and hold, for each choice: so few words can they move within M."""
 
     def __init__(self, timing: Timing) -> None:
         choices, form = timing.choices, timing.form
