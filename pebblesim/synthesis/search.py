@@ -239,7 +239,7 @@ def search(
 
 @dataclass(frozen=True)
 class _Asked:
-    """A question: the problem, its sizes, the cache, the shape of sums and the mask for which a schedule is searched."""
+    """A question: problem, sizes, cache, shape of sums and mask for which a schedule is searched, and its name."""
 
     solves: Problem
     sizes: dict[str, Any]
