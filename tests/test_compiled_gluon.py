@@ -21,8 +21,9 @@ from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 
-BESIDE = 1024
-"""Most bytes of shared memory beside buffers and barriers: arguments of the roles, and gaps."""
+BESIDE = 5 * 1024
+"""Most bytes of shared memory beside buffers and barriers: arguments of the roles, gaps, and what sums go through on
+their way to memory."""
 
 SLOW = [(tiles, tiles.widest, mask, n) for tiles in TILES for mask in (None, "causal") for n in (4096, 4001)]
 
