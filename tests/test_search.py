@@ -16,7 +16,7 @@ from pebblesim.graphs.builder import Builder
 from pebblesim.language import masks
 from pebblesim.language.masks import Mask, from_array
 from pebblesim.language.problems import PROBLEMS
-from pebblesim.language.registry import SCHEDULES
+from pebblesim.language.registry import SCHEDULES, of_problem
 from pebblesim.synthesis import plans, writing
 from pebblesim.synthesis.candidates import Candidates, Steps
 from pebblesim.synthesis.equations import system, systems
@@ -451,6 +451,66 @@ def test_a_pass_stores_two_tensors_at_most_or_as_many_as_there_are_outputs() -> 
     """Else the passes of a backward problem are too many."""
     (way,) = systems(ps.problem("forward"))
     assert {len(stores) for _, stores in Candidates(way).choices} == {1, 2}
+
+
+def check_under_a_mask(name: str, mask: Mask, M: int, heads: dict[str, int], dims: dict[str, int]) -> None:
+    """The schedule found, counted and played again at these sizes under this mask, with all queries of shared keys."""
+    try:
+        found = ps.search(name, M=M, mask=mask, **heads, **dims)
+    except ps.Infeasible as error:
+        assert error.least_M is not None
+        M = error.least_M
+        found = ps.search(name, M=M, mask=mask, **heads, **dims)
+    again = {"M": M, "mask": found.counted.only_mask, "blocks": found.counted.blocks, **found.counted.dims}
+    played = ps.play(found.schedule, **again)
+    assert found.played.passed and played.passed
+    assert found.io == ps.count(found.schedule, **again).io == played.io
+    best = ps.compare(name, M=M, mask=mask, blocks="best", schedules=catalogued(name), **heads, **dims).best
+    assert best is None or found.io <= best.io
+    assert found.io >= ps.bounds(name, M=M, mask=found.counted.only_mask, **found.counted.dims).best.value
+
+
+def catalogued(name: str) -> list[str]:
+    return [each.name for each in of_problem(name, masked=True) if not each.name.startswith("found-")]
+
+
+def drawn_search(data: st.DataObject, names: list[str]) -> None:
+    name = data.draw(st.sampled_from(names))
+    dims = rectangle(data.draw, name, 10)
+    heads = data.draw(st.sampled_from([{}, {"heads": 4, "kv_heads": 2}])) if name != "backward" else {}
+    own = ps.problem(name).rectangle
+    assert own is not None
+    check_under_a_mask(name, drawn_mask(data, own.grid(dims)), data.draw(st.integers(16, 250)), heads, dims)
+
+
+@pytest.mark.one_in(3)
+@settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_searches_under_masks(data):
+    drawn_search(data, ["forward-relu", "forward-latent"])
+
+
+@pytest.mark.slow
+@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_searches_under_masks_of_all_problems(data):
+    drawn_search(data, ["forward", "forward-latent", "backward-qkv", "backward"])
+
+
+@pytest.mark.one_in(3)
+def test_under_a_mask_the_search_goes_below_the_catalogue() -> None:
+    """Scores and values are passes of their own, each with as many rows in cache as fit."""
+    found = ps.search("forward-relu", n=256, d=32, M=600, mask="causal")
+    assert found.new and found.played.passed and found.played.mask is not None
+    assert found.known is not None and found.io < found.known.io
+    assert "keys_of=" in found.source and "mask causal" in str(found)
+
+
+def test_masks_that_it_cannot_take() -> None:
+    with pytest.raises(ps.UsageError, match="one for each: search for each apart"):
+        ps.search("forward", n=8, d=2, M=60, heads=2, mask=np.ones((2, 8, 8), bool))
+    with pytest.raises(ps.UsageError, match="no pairs of queries and keys; leave the mask out"):
+        ps.search("matmul", m=8, k=2, n=8, M=60, mask="causal")
 
 
 def test_what_it_cannot_do_is_said():
