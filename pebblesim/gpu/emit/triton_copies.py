@@ -17,6 +17,9 @@ from pebblesim.launches.launches import Launch
 ENTRIES, FEWEST, MOST = 2**13, 4, 64
 """Entries of a tile of several copies, and the fewest and the most copies that one has."""
 
+PARTS = 4
+"""Programs of a tile of rows that are merged: one query has fewer rows than matrix units take."""
+
 
 class Copies(Descriptors):
     """The loops over copies of a kernel."""
@@ -25,6 +28,21 @@ class Copies(Descriptors):
         super().__init__(setting, launch)
         self._copy: tuple[str, str] | None = None  # the numbers of the copies, and the one after the last
         self._several: set[ir.Tile] = set()  # tiles of several copies
+        self._finer = self._parts_of_rows()
+
+    def _parts_of_rows(self) -> dict[ir.Range, int]:
+        """Rows of a program where copies are merged: a part of a tile, since no matrix unit asks for a whole one.
+
+        Under a mask it is the whole tile, which meets the copies that are counted.
+        """
+        loops = [node for node in self._launch.block if isinstance(node, ir.Loop) and self._at_once(node) > 1]
+        if not loops or self._mask is not None or self._around is not None:
+            return {}
+        return {
+            loop.range: max(1, self._length(loop.range) // PARTS)
+            for loop in self._launch.grid
+            if all(node.tile.ranges[0] is loop.range for each in loops for node in each.body if isinstance(node, ir.Read))
+        }
 
     def _at_once(self, loop: ir.Loop) -> int:
         """How many copies the tiles of a loop have; 1 if it goes over them one after the other."""
