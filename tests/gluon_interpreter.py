@@ -229,7 +229,9 @@ class Tiles:
     layout = None
 
     def __init__(self, array: Array, shape: list[int], strides: list[int], block: list[int], layout: Any) -> None:
+        assert len(shape) == len(block) <= 5, "the copy engine knows five axes"
         self.array, self.shape, self.block = array, shape, block
+        self.strides = strides if array.strides is not None else None
 
     @staticmethod
     def from_tensor(array: Array, block: list[int], layout: Any) -> Tiles:
@@ -243,6 +245,9 @@ class Tiles:
         """Where the words of a block that exist are in memory."""
         ends = [min(first + side, length) for first, side, length in zip(at, self.block, self.shape, strict=True)]
         inside = tuple(slice(int(first), int(max(first, end))) for first, end in zip(at, ends, strict=True))
+        if self.strides is not None:
+            axes = (np.arange(each.start, each.stop) * step for each, step in zip(inside, self.strides, strict=True))
+            return sum(np.ix_(*axes), np.int64(0))
         alike = len(self.array.shape) == len(self.shape)
         return np.arange(self.array.values.size).reshape(self.array.shape if alike else self.shape)[inside]
 
@@ -393,6 +398,10 @@ def _specialize(roles: list[tuple[Any, tuple[Any, ...]]], warps: list[int], regi
     BLOCK.run([Role(number, function, arguments) for number, (function, arguments) in enumerate(roles)])
 
 
+def _jit(function: Any = None, do_not_specialize: Any = ()) -> Any:
+    return Jit if function is None else Jit(function)
+
+
 class Jit:
     """A function; `kernel[grid](…)` runs it for each block of the grid."""
 
@@ -464,7 +473,7 @@ HOPPER = SimpleNamespace(
 )
 
 MODULES = {
-    "triton.experimental": SimpleNamespace(gluon=SimpleNamespace(jit=Jit)),
+    "triton.experimental": SimpleNamespace(gluon=SimpleNamespace(jit=_jit)),
     "triton.experimental.gluon": SimpleNamespace(language=GLUON),
     "triton.experimental.gluon.language.nvidia.hopper": HOPPER,
     "triton.experimental.gluon.language._core": SimpleNamespace(builtin=_builtin),
@@ -474,8 +483,8 @@ MODULES = {
 
 
 def run(
-    text: str, inputs: dict[str, np.ndarray], dtype: str, pairs: tuple[int, int], seed: int
+    text: str, inputs: dict[str, np.ndarray], dtype: str, pairs: tuple[int, int] | None, seed: int, **options: Any
 ) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
     """The outputs of a module's `run`, and the words moved, as `triton_interpreter.run`; `seed`: of the order."""
     CHANCE.seed(seed)
-    return triton_interpreter.run(text, inputs, dtype, pairs, others=MODULES)
+    return triton_interpreter.run(text, inputs, dtype, pairs, others=MODULES, **options)

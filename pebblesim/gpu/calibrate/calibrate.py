@@ -187,7 +187,9 @@ def _measured_figures(torch: Any, properties: Any) -> Card:
         dict(known.peak) if known else {name: Figure(_product(torch, name), said) for name in ("bfloat16", "float16")}
     )
     rates = {"memory": Figure(reached["memory"], said), "l2": figures["l2_bandwidth"]}
-    return Card(known.name if known else properties.name, figures, peak, rates, device=properties.name)
+    capability = cards.capability_of(properties)
+    name = known.name if known else properties.name
+    return Card(name, figures, peak, rates, device=properties.name, capability=capability)
 
 
 def _product(torch: Any, dtype: str, side: int = 8192) -> float:
@@ -224,6 +226,7 @@ def load(path: Path) -> list[Measured]:
 def _lines(card: Card) -> Iterator[str]:
     yield f"name = {json.dumps(card.name)}"
     yield f"device = {json.dumps(card.device)}"
+    yield f"capability = {json.dumps(card.capability)}"
     groups = (("", card.figures), ("peak.", card.peak), ("rates.", card.rates))
     for group, figures in groups:
         for name, figure in figures.items():

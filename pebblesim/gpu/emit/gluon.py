@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from pebblesim.core.errors import UnknownName
+from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_kernel import GluonKernel
 from pebblesim.gpu.emit.gluon_plan import Block, multiplies, plan, refused
 from pebblesim.gpu.emit.gluon_scores import ScoresKernel, scores
@@ -44,6 +45,8 @@ def gluon(
     stages: int = 2,
     apart: Mapping[str, int] | None = None,
     persistent: bool = False,
+    shared: int = 0,
+    dense: bool = False,
 ) -> Source:
     """Write the Gluon source of a program, for cards with compute capability 9.0.
 
@@ -52,11 +55,12 @@ def gluon(
         sizes: dimensions and blocks by name. If the tiles divide the numbers of queries and keys, the source is for all
             numbers that they divide, else for all numbers.
         dtype: type of a word of a matrix, "bfloat16" or "float16".
-        mask: None, or causal, for a program traced under a mask.
+        mask: None, or causal, for a program traced under a mask; for matrices with strides any band.
         scale: factor of the scores, which the schedules omit: each product with Q or K is multiplied by it.
         stages: slots of a ring.
         apart: those of launches that have others, by the name of the launch.
         persistent: as many blocks as multiprocessors, each with several tiles of the grid.
+        shared, dense: as for `triton`; so many heads of queries are a power of two of at most 64.
 
     Raises:
         UsageError: the program, or these sizes, are none that this reading writes.
@@ -68,15 +72,18 @@ def gluon(
         raise refused(program, f"matrix units of a Gluon kernel take words of 16 bits, not {dtype}")
     if scale is not None and scale <= 0:
         raise refused(program, f"the scale {scale:g} is not positive")
-    if mask is not None and not _causal(mask):
-        raise refused(program, f"mask {mask} is not causal")
+    if mask is not None and not (type(mask) is Band if shared else _causal(mask)):
+        raise refused(program, f"mask {mask} is not {'a band' if shared else 'causal'}")
     if mask is not None and mask.empty(program.grid(sizes), 1, 0).any():
         raise refused(program, f"mask {mask} leaves some queries without a key")
-    if far_away(program, sizes):
+    if not shared and far_away(program, sizes):
         raise refused(program, "a head has 2³¹ words or more")
+    if shared & (shared - 1) or shared > ROWS:
+        raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each")
     check_alike(program)
     made = [launch for launch in launches(program, masked=True, repeated=True, adding=True) if not for_no_pair(launch)]
-    setting = setting_of(program, made, sizes, dtype, mask if isinstance(mask, Band) else None, scale, False)
+    band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
+    setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory)
     own = apart or {}
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
@@ -93,7 +100,7 @@ def gluon(
     if not any(multiplies(launch) and not _is_of_table(launch) for launch in made if launch.kind != "fill"):
         raise refused(program, "it has no single loop within a grid of one dimension")
     products = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
-    return module(setting, made, written, products, OTHERS, IMPORTS, partial(_common, dtype))
+    return module(setting, made, written, products, OTHERS, IMPORTS, partial(_common, setting))
 
 
 def plans(
@@ -128,10 +135,10 @@ def _is_of_table(launch: Launch) -> bool:
     return len(launch.grid) == 2 and any(ref.tile in read for each in products for ref in ir.refs(each))
 
 
-def _common(dtype: str, writers: list[Writes]) -> str:
+def _common(setting: Setting, writers: list[Writes]) -> str:
     kernels = [each for each in writers if isinstance(each, GluonKernel | ScoresKernel)]
     widths = {width for each in kernels for width in each.widths}
-    return common(dtype, widths, {name for each in kernels for name in each.helpers})
+    return common(setting.dtype, bool(setting.strides.of), widths, {name for each in kernels for name in each.helpers})
 
 
 def _causal(mask: Mask) -> bool:

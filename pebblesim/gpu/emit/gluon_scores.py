@@ -12,9 +12,10 @@ import re
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit.gluon_additions import ROWS
+from pebblesim.gpu.emit.gluon_boxes import HEADS, address, corner, described, sides, stored, strides_in_words
 from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, Block, refused
 from pebblesim.gpu.emit.gluon_rows import Rows
-from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, started
+from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, general, started
 from pebblesim.gpu.emit.triton_kernel import Kernel
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.gpu.emit.words import WORDS
@@ -211,7 +212,6 @@ class ScoresKernel:
         here = {tensor: f"{tensor.name}_at" for tensor in setting.of}
         self._consumer = ScoresRows(replace(setting, of=here), launch, name, plan)
         masked = setting.mask is not None
-        self._numbers = (*setting.free, *["heads", "together"] * masked)
         nodes = [node for node in ir.walk(launch.block) if isinstance(node, ir.Read | ir.Write | ir.Init)]
         self._tables = list(dict.fromkeys(each.tensor for each in (plan.table, plan.before) if each is not None))
         self._loaded = [plan.rows.tensor, plan.part.tensor]
@@ -220,6 +220,9 @@ class ScoresKernel:
             for tensor in dict.fromkeys(node.tensor for node in nodes)
             if tensor not in (*self._tables, *self._loaded)
         ]
+        needed = (*setting.free, *["heads", "together"] * masked)
+        self._numbers = (*needed, *[HEADS] * bool(setting.strides.of))
+        self._strides = tuple(setting.strides.names(stored(setting, self._addresses)))
 
     @property
     def widths(self) -> set[int]:
@@ -237,7 +240,11 @@ class ScoresKernel:
         moved = (node for node in ir.walk(self._launch.block) if isinstance(node, ir.Read | ir.Write))
         tensors = tuple(dict.fromkeys(node.tensor.name for node in moved))
         return Kernel(
-            self._name, self._launch, tensors, blocks(self._launch, self._setting.sizes, 1), ((), self._numbers)
+            self._name,
+            self._launch,
+            tensors,
+            blocks(self._launch, self._setting.sizes, 1),
+            ((), (*self._numbers, *self._strides)),
         )
 
     def _tiles(self, tensors: list[ir.Tensor]) -> list[str]:
@@ -249,14 +256,15 @@ class ScoresKernel:
         block, total = ROWS * self.plan.warpgroups, setting.size(self.plan.own.dim)
         lines, grid = for_each_query(setting), f"triton.cdiv({total}, {block}), heads"
         for tensor, height in zip(self._loaded, (block, self.plan.width), strict=True):
-            lines.append(f"    {tensor.name}_tiles = tiles_of({of[tensor]}, {height}, {self.plan.deep})")
+            lines.append(f"    {tensor.name}_tiles = {described(setting, tensor, height, self.plan.deep)}")
         lines += [f"    {each.name}_tiles = pairs_of({of[each]}, {ROWS}, {self.plan.width})" for each in self._tables]
         if setting.mask is not None:
             words = self.plan.parts * self.plan.deep * WORDS[setting.dtype]
             streamed = f"({setting.size(self.plan.loop.range.dim)} * {words})"
             lines.append(f"    together = max({STREAMED_TOGETHER} // {streamed}, 1)  # heads")
             grid = f"triton.cdiv({total}, {block}) * heads, 1"
-        arguments = [*self._tiles(self._loaded), *self._tiles(self._tables), *self._addresses, *self._numbers]
+        arguments = [*self._tiles(self._loaded), *self._tiles(self._tables), *self._addresses]
+        arguments += [*self._numbers, *self._strides]
         return [*lines, f"    {self._name}[({grid})]({', '.join(arguments)}, num_warps=4)"]
 
     @property
@@ -280,10 +288,10 @@ class ScoresKernel:
     def _rows(self) -> str:
         parameters = ["w: gl.constexpr", *self._shared, *self._own, *self._tiles(self._tables), *self._addresses]
         written = self._consumer.text()
-        head = ["@gluon.jit", f"def {self._name}_rows({', '.join([*parameters, *self._numbers])}):"]
-        words = {tensor: " * ".join(self._setting.lengths(tensor, True)) for tensor in self._setting.of}
+        head = ["@gluon.jit", f"def {self._name}_rows({', '.join([*parameters, *self._numbers, *self._strides])}):"]
+        head += strides_in_words(self._setting, self._addresses)
         first = [
-            f"    {tensor.name}_at = {name} + tl.cast(head, tl.int64) * {words[tensor]}"
+            f"    {tensor.name}_at = {address(self._setting, tensor)}"
             for tensor, name in self._setting.of.items()
             if name in self._addresses
         ]
@@ -296,6 +304,10 @@ class ScoresKernel:
         (low, high), at = rows.limits(), self.plan.loop.range.name
         block, deep, copy = ROWS * self.plan.warpgroups, self.plan.deep, "tma.async_copy_global_to_shared"
         target = f"{rows.ring}_full.index(slot), {rows.ring}.index(slot)"
+        first, keys = (
+            corner(self._setting, tensor, row, f"k * {deep}")
+            for tensor, row in zip(self._loaded, (f"{rows.number} * {block}", f"{at} * {self.plan.width}"), strict=True)
+        )
         return "\n".join(
             [
                 "@gluon.jit",
@@ -303,14 +315,13 @@ class ScoresKernel:
                 *rows.opening(),
                 f"    mbarrier.expect({rows.held}_full.index(0), {self.plan.parts * block * deep * word})",
                 f"    for k in range({self.plan.parts}):",
-                f"        {copy}({held}, [head, {rows.number} * {block}, k * {deep}], {rows.held}_full.index(0), "
-                f"{rows.held}.index(k))",
+                f"        {copy}({held}, {first}, {rows.held}_full.index(0), {rows.held}.index(k))",
                 f"    for {at} in range({f'{low}, {high}'.removeprefix('0, ')}):",
                 f"        for k in range({self.plan.parts}):",
                 f"            {rows.slot(at)}",
                 f"            mbarrier.wait({rows.ring}_free.index(slot), phase ^ 1)",
                 f"            mbarrier.expect({rows.ring}_full.index(slot), {self.plan.width * deep * word})",
-                f"            {copy}({streamed}, [head, {at} * {self.plan.width}, k * {deep}], {target})",
+                f"            {copy}({streamed}, {keys}, {target})",
             ]
         )
 
@@ -318,16 +329,19 @@ class ScoresKernel:
         rows, plan = self._consumer, self.plan
         block, deep, word = ROWS * plan.warpgroups, plan.deep, f"gl.{self._setting.dtype}"
         held, streamed = self._tiles(self._loaded)
-        tiles = [*self._tiles(self._loaded), *self._tiles(self._tables)]
-        rooms = f"[{plan.parts}, 1, {block}, {deep}]"
+        tiles, numbers = [*self._tiles(self._loaded), *self._tiles(self._tables)], [*self._numbers, *self._strides]
+        rooms, slots = (
+            sides(self._setting, tensor, height, deep)
+            for tensor, height in zip(self._loaded, (block, plan.width), strict=True)
+        )
         table = f"{plan.table.tensor.name}_tiles.layout)  # line {plan.table.line}: on its way to memory"
         lines = [
-            "@gluon.jit",
-            f"def {self._name}({', '.join([*tiles, *self._addresses, *self._numbers])}):",
-            f"    {rows.held} = gl.allocate_shared_memory({word}, {rooms}, {held}.layout)"
+            general(numbers),
+            f"def {self._name}({', '.join([*tiles, *self._addresses, *numbers])}):",
+            f"    {rows.held} = gl.allocate_shared_memory({word}, [{plan.parts}, 1, {rooms}], {held}.layout)"
             f"  # line {plan.rows.line}: stays",
             f"    {rows.held}_full = barriers(1, 1)",
-            f"    {rows.ring} = gl.allocate_shared_memory({word}, [{plan.stages}, 1, {plan.width}, {deep}], "
+            f"    {rows.ring} = gl.allocate_shared_memory({word}, [{plan.stages}, 1, {slots}], "
             f"{streamed}.layout)  # line {plan.part.line}: a ring",
             f"    {rows.ring}_full = barriers({plan.stages}, 1)",
             f"    {rows.ring}_free = barriers({plan.stages}, {plan.warpgroups})",
@@ -335,6 +349,6 @@ class ScoresKernel:
         ]
         if plan.before is not None:
             lines.append(f"    {rows.tile}_full = barriers({plan.warpgroups}, 1)")
-        own = [*self._shared, *self._own, *self._tiles(self._tables), *self._addresses, *self._numbers]
+        own = [*self._shared, *self._own, *self._tiles(self._tables), *self._addresses, *numbers]
         loads = [*self._tiles(self._loaded), *self._shared, *self._numbers]
         return "\n".join([*lines, *started(self._name, plan.warpgroups, own, loads)])
