@@ -113,6 +113,12 @@ def test_kernels_touch_the_words_of_the_count_and_give_the_reference(
     run(name, {"n": n, "d": d}, fitting(blocks), heads=data.draw(st.integers(1, 2)))
 
 
+def test_a_last_group_of_rows_that_is_shorter_than_a_tile() -> None:
+    """With lengths at which vectors need no copy: 16 of the 32 rows in its tiles do not exist."""
+    blocks = {"C": 32, "a": 32, "b": 16, "c": 16, "e": 16}
+    run("small-cache-backward-in-rows", {"n": 48, "d": 1}, blocks, heads=1)
+
+
 @given(
     name=st.sampled_from([name for name in BLOCKED if not name.startswith("matmul")]),
     n=st.integers(1, 70),

@@ -40,7 +40,7 @@ from pebblesim.claims.games import drawn, in_sizes
 from pebblesim.core.errors import Infeasible
 from pebblesim.core.notation import parse
 from pebblesim.counting.count import count
-from pebblesim.language.problems import PROBLEMS, problem
+from pebblesim.language.problems import PROBLEMS, Problem, problem
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.lower_bounds.bounds import BOUNDS, Formulation, largest, lower_bounds
 from pebblesim.lower_bounds.capacities import Cube
@@ -50,8 +50,13 @@ from pebblesim.lower_bounds.cutting import Cutting
 if TYPE_CHECKING:
     from pebblesim.dags.optimum import Optimum
 
-_SIZES = {"n": 2**12, "d": 2**6, "m": 2**12, "k": 2**6}
+_N, _D = 2**12, 2**6
 """Any sizes are possible here: only the text of the bounds is used, and the domain in which it holds."""
+
+
+def _sizes(solves: Problem) -> dict[str, int]:
+    """Return a size for each dimension of a problem."""
+    return {dim: _N if given == "n" else _D for dim, given in solves.from_nd.items()}
 
 
 class _Form(NamedTuple):
@@ -64,15 +69,15 @@ class _Form(NamedTuple):
 def _words(of: str) -> _Form:
     """Return the compulsory words, which are the same for every way of computing."""
     solves = problem(of)
-    first = lower_bounds(solves, {dim: _SIZES[dim] for dim in solves.dims}, 1)[0].form
+    first = lower_bounds(solves, _sizes(solves), 1)[0].form
     assert first is not None
     return _Form(first.expr)
 
 
 def _form(of: str, *names: str, times: int = 1) -> _Form:
     """Return the largest of the compulsory words and these bounds at times·M, in the forms that hold for M = d²."""
-    solves, d = problem(of), _SIZES["d"]
-    bounds = lower_bounds(solves, {dim: _SIZES[dim] for dim in solves.dims}, times * d**2)
+    solves = problem(of)
+    bounds = lower_bounds(solves, _sizes(solves), times * _D**2)
     forms = [next(bound.form for bound in bounds if bound.name == name and not bound.way) for name in names]
     M = parse("M")
     texts = [str(parse(form.expr).xreplace({M: times * M})) for form in forms if form]
@@ -300,7 +305,7 @@ def _capacities(effort: Effort) -> Finding:
             continue
         made = {name: of for name, of in bounding.made.items() if name not in solves.inputs}
         for way in bounding.ways.values():
-            first = bounding.claims(Cutting(solves, _SIZES, way, None, made))
+            first = bounding.claims(Cutting(solves, _sizes(solves), way, None, made))
             for stated in (each for bound in first for each in (bound, *bound.others)):
                 if isinstance(stated.capacity, Cube) and stated.table:
                     table = tuple((product[:3], product.weight) for product in stated.table)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from pebblesim.cli.completion import schedules
 from pebblesim.cli.options import (
     AsJson,
     AsLatex,
@@ -20,10 +19,11 @@ from pebblesim.cli.options import (
     Ranges,
     Sizes,
     Summation,
+    argument,
     command,
-    complete_schedule,
     family,
     one_problem,
+    option,
 )
 from pebblesim.cli.printing import one_way, print_json, print_table, progress_bar, say, show
 from pebblesim.core.errors import UsageError
@@ -43,33 +43,21 @@ def bounds(
     sizes: Sizes,
     m: Annotated[
         str | None,
-        typer.Option(
-            "-M",
-            help="Cache: words, or bytes with --dtype; without it, the bounds at several M about d².",
-            metavar="WORDS",
-        ),
+        option("-M", "Cache: words, or bytes with --dtype; without it, the bounds at several M about d².", "WORDS"),
     ] = None,
     dtype: Dtype = None,
     problem: Problem = None,
     schedule: Annotated[
         str | None,
-        typer.Option(
-            "--schedule",
-            help="Bounds for the way in which this schedule computes: what it keeps and regroups.",
-            metavar="NAME",
-        ),
+        option("--schedule", "Bounds for the way in which this schedule computes: what it keeps and regroups.", "NAME"),
     ] = None,
     mask: MaskText = None,
     pairs: Annotated[
-        str | None,
-        typer.Option("--pairs", help="Bounds for every mask with Z allowed pairs of query and key.", metavar="Z"),
+        str | None, option("--pairs", "Bounds for every mask with Z allowed pairs of query and key.", "Z")
     ] = None,
     heads: HeadChoice,
     everything: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="A table of all theorems instead, for all sizes: where they hold, and their evidence."
-        ),
+        bool, option("--all", "A table of all theorems instead, for all sizes: where they hold, and their evidence.")
     ] = False,
     latex: AsLatex = False,
     as_json: AsJson = False,
@@ -199,19 +187,14 @@ def gaps(
     sizes: Sizes,
     m: Annotated[
         list[str] | None,
-        typer.Option(
-            "-M", help="One M; may be repeated. By default powers of two over the whole range.", metavar="WORDS"
-        ),
+        option("-M", "One M; may be repeated. By default powers of two over the whole range.", "WORDS"),
     ] = None,
     dtype: Dtype = None,
     problem: Problem = None,
     blocks: Blocks = "fit",
     summation: Summation = "chain",
     steps: Annotated[
-        int,
-        typer.Option(
-            "--steps", min=1, max=64, help="Without -M: how many values of M from one power of two to the next."
-        ),
+        int, option("--steps", "Without -M: how many values of M from one power of two to the next.", min=1, max=64)
     ] = 1,
     latex: AsLatex = False,
     as_json: AsJson = False,
@@ -233,26 +216,17 @@ def gaps(
 def crossover(
     schedules: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Two schedules, or several pairs; by default the paper's two algorithms, and ours.",
-            autocompletion=complete_schedule,
-        ),
+        argument("Two schedules, or several pairs; by default the paper's two algorithms, and ours.", values=schedules),
     ] = None,
     *,
     sizes: Ranges,
     m: Annotated[
         str | None,
-        typer.Option(
-            "-M",
-            help="Fix the cache, and cross along a size such as -n 1k:1M:x2; without it, along M.",
-            metavar="WORDS",
-        ),
+        option("-M", "Fix the cache, and cross along a size such as -n 1k:1M:x2; without it, along M.", "WORDS"),
     ] = None,
     dtype: Dtype = None,
     heads: HeadChoice,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Draw I/O over M: .png, .svg or .pdf.", metavar="FILE")
-    ] = None,
+    output: Annotated[Path | None, option("--output -o", "Draw I/O over M: .png, .svg or .pdf.", "FILE")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find where another of two schedules begins to move fewer words: the exact M, or the exact size; and why."""
@@ -281,7 +255,7 @@ def crossover(
 
 @command(app, example="pebblesim theorems --table-1")
 def theorems(
-    table_1: Annotated[bool, typer.Option("--table-1", help="Table 1 of Li et al. instead.")] = False,
+    table_1: Annotated[bool, option("--table-1", "Table 1 of Li et al. instead.")] = False,
     latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:

@@ -30,7 +30,7 @@ class TraceError(PebblesimError):
 
 
 class UnknownName(UsageError):
-    """A name is not in a registry; the message suggests similar names."""
+    """A name is not in a registry; the message suggests `near`, a similar name, or lists all if there is none."""
 
     SHOWN = 24  # a longer list would hide the sentence
 
@@ -38,9 +38,9 @@ class UnknownName(UsageError):
         import difflib
 
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        self.near = next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.5)), None)
         shown = ", ".join(repr(each) if "," in each else each for each in names[: self.SHOWN])
         more = f", and {len(names) - self.SHOWN} more" if len(names) > self.SHOWN else ""
         known_names = f"known: {shown}{more}." if names else "there are none."
-        hint = f"did you mean {near[0]!r}?" if near else known_names
+        hint = f"did you mean {self.near!r}?" if self.near else known_names
         super().__init__(f"no {kind} is called {name!r}; {hint}")
