@@ -56,6 +56,7 @@ class Builder:
         self._tree = sums.tree_block(summation)
         self._families: dict[str, Family] = {}
         self._loop: tuple[int, int, int] | None = None  # blocks, columns of a block, columns of the last
+        self._restart = 0  # blocks of the loop after which running values start anew
         self._of_loop: list[Family] = []
         self._masking = None if mask is None else Masking(mask)
         self._unplaced: list[Unplaced] = []  # under a mask, the same families
@@ -145,7 +146,9 @@ class Builder:
         self._sum(name, op, (operand,), shape[:1], terms, tree, start, onto, None)
 
     @contextmanager
-    def loop(self, columns: int, block: int, row_blocks: tuple[int, ...] = ()) -> Iterator[None]:
+    def loop(
+        self, columns: int, block: int, row_blocks: tuple[int, ...] = (), split: int | None = None
+    ) -> Iterator[None]:
         """Declare tensors that are computed again for each block of columns, from those of the previous block.
 
         A sum over the columns has only the terms of the block. "m.prev" is m of the previous block.
@@ -153,11 +156,20 @@ class Builder:
         Args:
             row_blocks: rows of a tile, or of a tile and of the tiles that it is cut into. Under a mask, such a tile of
                 rows has only the blocks in which it has an allowed pair.
+            split: columns after which running values start anew; under a mask, a tile of rows then has all blocks of
+                the splits in which it has an allowed pair. In a loop over splits "m.ends" is m at the end of the split.
         """
-        block = min(columns, whole("a loop's block", block))
+        all_of_split = columns if split is None else min(columns, whole("a loop's split", split))
+        block = min(all_of_split, whole("a loop's block", block))
+        if all_of_split < columns and all_of_split % block:
+            raise UsageError(
+                f"splits of {split} columns have blocks of different sizes if they are cut into blocks of {block}; "
+                f"take splits of a multiple of {block}."
+            )
         blocks = -(-columns // block)
+        self._restart = 0 if split is None else -(-all_of_split // block)
         if self._masking is not None:
-            self._masking.enter(block, row_blocks)
+            self._masking.enter(block, row_blocks, block if split is None else all_of_split)
         self._loop, self._of_loop, self._unplaced = (blocks, block, columns - (blocks - 1) * block), [], []
         yield
         self._loop = None
@@ -299,7 +311,7 @@ class Builder:
             self._check_name(name)
         initial = None if announced is None else announced.initial
         if self._loop is not None:
-            of_loop = {"blocks": self._loop[0], "running": self._loop[1], "initial": initial}
+            of_loop = {"blocks": self._loop[0], "running": self._loop[1], "initial": initial, "restart": self._restart}
             family = Family(name, op, operands, 0, shape, **(of_sum | of_loop))
             self._families[name] = family
             self._of_loop.append(family)

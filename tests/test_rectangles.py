@@ -366,8 +366,8 @@ def test_one_query_against_keys_in_splits(name: str, P: int) -> None:
 @pytest.mark.parametrize("mask", [None, "window:4", "causal:start"])
 def test_three_splits_are_merged(name: str, mask: str | None) -> None:
     """The last one ragged; under a mask some rows see nothing of some splits."""
-    blocks = {"B_r": 2, "S": 3} | {block: 2 for block in SCHEDULES[name].blocks if block not in ("B_r", "S")}
-    played = ps.play(name, n_q=5, n_k=8, d_k=2, d_v=3, M=200, blocks=blocks, mask=mask)
+    blocks = {"B_r": 2, "S": 4} | {block: 2 for block in SCHEDULES[name].blocks if block not in ("B_r", "S")}
+    played = ps.play(name, n_q=5, n_k=11, d_k=2, d_v=3, M=200, blocks=blocks, mask=mask)
     assert played.passed and played.values_match
 
 

@@ -106,6 +106,7 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
             (1, 1024),
             ("splits",),
         ),
+        Tiling("flash-decoding", {"B_r": 16, "S": 2048, "B_c": 128}, 4, 3, {"merge": (8, 2)}, (1, 128)),
         Tiling("flash-decoding-blocked", {"B_r": 64, "S": 256, "c": 64, "e": 64}, 4, 3, widths=(1, 512)),
         Tiling("flash-decoding-blocked", {"B_r": 128, "S": 256, "c": 64, "e": 64}, 8, 3, widths=(1, 512)),
         *_small_cache("small-cache-forward-blocked"),
