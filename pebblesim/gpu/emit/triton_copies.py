@@ -13,14 +13,12 @@ from math import prod
 from pebblesim.gpu.emit.triton_descriptors import Descriptors
 from pebblesim.gpu.emit.triton_ranges import Setting, along
 from pebblesim.gpu.emit.triton_values import MINUS_INFINITY
+from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
-ENTRIES, FEWEST, MOST = 2**13, 4, 64
+ENTRIES, FEWEST, MOST = 2**12, 4, 64
 """Entries of a tile of several copies, and the fewest and the most copies that one has."""
-
-PARTS = 16
-"""Programs of a tile of rows that are merged: one query has fewer rows than matrix units take."""
 
 
 class Copies(Descriptors):
@@ -33,7 +31,7 @@ class Copies(Descriptors):
         self._finer = self._parts_of_rows()
 
     def _parts_of_rows(self) -> dict[ir.Range, int]:
-        """Rows of a program where copies are merged: a part of a tile, since no matrix unit asks for a whole one.
+        """Rows of a program where copies are merged: one of the fewest that matrix units take, since one query has fewer.
 
         Under a mask it is the whole tile, which meets the copies that are counted.
         """
@@ -41,9 +39,10 @@ class Copies(Descriptors):
         if not loops or self._mask is not None or self._around is not None:
             return {}
         return {
-            loop.range: max(1, self._length(loop.range) // PARTS)
+            loop.range: 1
             for loop in self._launch.grid
-            if all(node.tile.ranges[0] is loop.range for each in loops for node in each.body if isinstance(node, ir.Read))
+            if self._length(loop.range) == LEAST_SIDE
+            and all(node.tile.ranges[0] is loop.range for each in loops for node in each.body if isinstance(node, ir.Read))
         }
 
     def _at_once(self, loop: ir.Loop) -> int:
