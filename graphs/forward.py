@@ -55,11 +55,11 @@ def declare(
         softmax: "early" for P = A / l before the product with V, "late" for O = (A V) / l, both with A = exp(S) and l
             its row sums; "safe" with the row maximum m subtracted first, as in frameworks; "flash1" and "flash2" for
             the online softmax of FlashAttention-1 and -2; "logsumexp" for f = exp(S - L), where L comes from running
-            sums as in FlashAttention-2; "split" for that of "flash2" in each split of columns by itself, whose results are
-            then merged by their weights, as in FlashDecoding; "split-weighted" for a softmax of each block of columns
-            by itself, and weights relative to the largest of all, which is found first; "split-sums" for "late" with sums of each block of
-            columns by itself, which are then added up; "split-scores" for the probabilities of each block of columns by
-            itself, weighted before the product with V.
+            sums as in FlashAttention-2; "split" for that of "flash2" in each split of columns by itself, whose results
+            are then merged by their weights, as in FlashDecoding; "split-weighted" for a softmax of each block of
+            columns by itself, and weights relative to the largest of all, which is found first; "split-sums" for "late"
+            with sums of each block of columns by itself, which are then added up; "split-scores" for the probabilities
+            of each block of columns by itself, weighted before the product with V.
         column_block: columns in each step of the online softmax, or in each split.
         row_block: rows of a tile of the online softmax. Under a mask, a tile takes only the steps in which it has an
             allowed pair; without a mask row_block has no effect.

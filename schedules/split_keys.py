@@ -20,8 +20,10 @@ SPLIT = "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v 
     graph={"softmax": "split", "column_block": "B_c", "row_block": "B_r", "split": "S"},
 )
 def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
-    """FlashDecoding: one worker for each split of S keys, with an online softmax over B_c of them at a time; O_s and L_s
-    of each split go through memory.
+    """FlashDecoding: one worker for each split of S keys, by an online softmax over B_c at a time; O_s and L_s of each
+    split go through memory.
+
+    S costs no words of cache, so the rule of blocks takes all keys for one split: S is given where several are to run.
     """
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     splits = m.quotient(n_k, S)

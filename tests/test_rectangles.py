@@ -454,12 +454,14 @@ def test_an_online_softmax_that_goes_on_in_the_next_split_is_told_by_the_game() 
         m.write(O, m.compute(all_O / W))
 
     wrong = strategies.unregistered(goes_on, "forward", softmax="split", column_block="B_c", split="S")
-    with pytest.raises(UsageError, match=r"uses top, which holds m\[0\] of block 2 of 4, where the constant that m\[0\] starts"):
+    with pytest.raises(
+        UsageError, match=r"uses top, which holds m\[0\] of block 2 of 4, where the constant that m\[0\] starts"
+    ):
         ps.play(wrong, n=8, d=2, M=200, blocks={"S": 4, "B_c": 2})
 
 
 def test_splits_of_blocks_of_different_sizes_are_refused() -> None:
-    with pytest.raises(UsageError, match="splits of 3 columns .* take splits of a multiple of 2"):
+    with pytest.raises(UsageError, match=r"splits of 3 columns .* take splits of a multiple of 2"):
         ps.play("flash-decoding", n=8, d=2, M=200, blocks={"B_r": 2, "S": 3, "B_c": 2})
     assert ps.play("flash-decoding", n=8, d=2, M=200, blocks={"B_r": 2, "S": 8, "B_c": 3}).passed  # one split
 

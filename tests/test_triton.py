@@ -222,7 +222,9 @@ def test_predicates_are_only_where_some_pair_is_not_allowed() -> None:
     assert "tl.where((at_part" not in product
 
 
-@pytest.mark.parametrize("name", ["flash2-forward", "flash-decoding", "flash-decoding-blocked", "backward-two-pass-blocked"])
+@pytest.mark.parametrize(
+    "name", ["flash2-forward", "flash-decoding", "flash-decoding-blocked", "backward-two-pass-blocked"]
+)
 def test_scores_are_masked_once(name: str) -> None:
     """Each exponential of odd lengths under a causal mask has one predicate at most, and its sums and products none."""
     schedule = get(name).in_dims({"n_q": 37, "n_k": 37, "d_k": 32, "d_v": 32})
@@ -458,7 +460,9 @@ def test_a_running_maximum_of_many_copies_rescales_sums_once() -> None:
     sizes = {"n_q": 16, "n_k": 80, "d_k": 16, "d_v": 16, "B_r": 16, "S": 16, "B_c": 16}
     merge = triton(schedule.program, sizes).text.split("def merge")[1]
     assert "range(0, n_k // 16, 64)" in merge and merge.count("axis=0") == 3
-    loop = next(node for node in ir.walk(schedule.program.phases[1].body) if isinstance(node, ir.Loop) and not node.independent)
+    loop = next(
+        node for node in ir.walk(schedule.program.phases[1].body) if isinstance(node, ir.Loop) and not node.independent
+    )
     logs = {node.tile for node in loop.body if isinstance(node, ir.Read) and node.tensor.name == "L_s"}
     left = without_rescaling(loop.body, logs)
     assert len(loop.body) - len(left) == 3

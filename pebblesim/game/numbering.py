@@ -38,9 +38,9 @@ maximum of the online softmax. Each element starts from a constant; these consta
 columns uses, for column c, the block of a running vector that contains c. The blocks of all families of a loop are
 interleaved: the first blocks of all families, then the second blocks, and so on. So vertices are in topological order.
 
-*Splits* (`restart` = r > 0): a running value starts anew, from the same constants, before each r blocks, as in the splits
-of keys of FlashDecoding. Then "m.prev" of the first block of a split is the constant. In a loop with a block for each
-split, "m.ends" is the last block of m in the split.
+*Splits* (`restart` = r > 0): a running value starts anew, from the same constants, before each r blocks, as in the
+splits of keys of FlashDecoding. Then "m.prev" of the first block of a split is the constant. In a loop with a block for
+each split, "m.ends" is the last block of m in the split.
 
 *Under a mask* a score of row i and column j exists only if the mask allows the pair (i, j). Elements then differ in
 their number of vertices, so a family has a `VertexTable` instead of strides. Elements are still in row-major order,

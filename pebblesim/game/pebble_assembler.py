@@ -16,7 +16,6 @@ from pebblesim.game.pebble_tables import Tables, period_of
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 
-
 SUFFIXES = {"prev": vm.BEFORE_IT, "last": vm.LATEST, "ends": vm.END_OF_SPLIT}
 """Suffixes of an operand's name in a graph, and the block that they stand for."""
 
@@ -87,8 +86,8 @@ class Assembler(Tables):
         at = alike.setdefault(node.tile, len(alike)) if len(families) > 1 else 0
         if at >= len(families):
             raise UsageError(
-                f"{self.program.name} starts {len(alike) or 1} values of shape {shape} from the constant {node.value:g}; "
-                f"its graph must have as many tensors that do so, and has {len(families)}."
+                f"{self.program.name} starts {len(alike) or 1} values of shape {shape} from the constant "
+                f"{node.value:g}; its graph must have as many tensors that do so, and has {len(families)}."
             )
         return families[at]
 

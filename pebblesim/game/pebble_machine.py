@@ -59,7 +59,9 @@ STEP_KIND, STEP_FAMILY, VECTOR, AT = range(4)
 
 # columns of the table of families; PERIOD: number of consecutive indices of a range that make one block, 0 if there is
 # only one block; RESTART: number of blocks after which a running value starts anew, or of all
-BASE, STEP, LAST_BASE, INITIAL, ROW_LENGTH, ELEMENTS, K, K_LAST, BLOCKS, TREE, ZERO, STARTED, PERIOD, RESTART = range(14)
+BASE, STEP, LAST_BASE, INITIAL, ROW_LENGTH, ELEMENTS, K, K_LAST, BLOCKS, TREE, ZERO, STARTED, PERIOD, RESTART = range(
+    14
+)
 # more columns, for a mask. TABLE: the family's first row in `elements`. BEFORE: its first entry in `before`. WIDE:
 # number of entries of a line there. LINE: which index of an element is its line, 0 or 1. All are -1 without a mask.
 TABLE, BEFORE, WIDE, LINE = range(14, 18)

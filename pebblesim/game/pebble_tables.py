@@ -64,7 +64,16 @@ class Tables:
                     before.append(f.table.before.ravel().astype(np.int64))
             length = f.shape[1] if len(f.shape) == 2 else 1
             where = (f.base, f.step, f.last_base, f.initial_base, length, f.elements)
-            kind = (f.terms, f.last_terms, f.blocks, f.tree, int(f.start), int(f.start or f.onto), period_of(f), f.restart or f.blocks)
+            kind = (
+                f.terms,
+                f.last_terms,
+                f.blocks,
+                f.tree,
+                int(f.start),
+                int(f.start or f.onto),
+                period_of(f),
+                f.restart or f.blocks,
+            )
             rows.append((*where, *kind, *masked))
         return (
             np.array(self.code, np.int64),

@@ -31,7 +31,8 @@ class Copies(Descriptors):
         self._finer = self._parts_of_rows()
 
     def _parts_of_rows(self) -> dict[ir.Range, int]:
-        """Rows of a program where copies are merged: one of the fewest that matrix units take, since one query has fewer.
+        """Rows of a program where copies are merged: one of a tile of the fewest that matrix units take; queries may be
+        fewer still.
 
         Under a mask it is the whole tile, which meets the copies that are counted.
         """
@@ -42,7 +43,9 @@ class Copies(Descriptors):
             loop.range: 1
             for loop in self._launch.grid
             if self._length(loop.range) == LEAST_SIDE
-            and all(node.tile.ranges[0] is loop.range for each in loops for node in each.body if isinstance(node, ir.Read))
+            and all(
+                node.tile.ranges[0] is loop.range for each in loops for node in each.body if isinstance(node, ir.Read)
+            )
         }
 
     def _at_once(self, loop: ir.Loop) -> int:
@@ -153,7 +156,9 @@ def gathered(node: ir.Compute, several: Container[ir.Tile]) -> ir.Expr | None:
     match expr:
         case ir.Elementwise(op="add" | "max", operands=(before, added)):
             apart = not any(ref.tile in several for ref in ir.refs(before))
-            return added if apart and any(ref.tile in several for ref in ir.refs(added)) and not _reduces(expr) else None
+            return (
+                added if apart and any(ref.tile in several for ref in ir.refs(added)) and not _reduces(expr) else None
+            )
     return None
 
 
@@ -174,11 +179,14 @@ def _reduces(expr: ir.Expr) -> bool:
 def without_rescaling(body: list[ir.Node], logs: Container[ir.Tile]) -> list[ir.Node]:
     """The statements of a loop, without those by which a running maximum rescales sums, if they are as they should be.
 
-    top = max(old, w); old = exp(old - top); w = exp(w - top); S = old S + w x, ...; old = top. For many w at once, top is
-    the maximum of all of them, and each S is rescaled once.
+    top = max(old, w); old = exp(old - top); w = exp(w - top); S = old S + w x, ...; old = top. For many w at once, top
+    is the maximum of all of them, and each S is rescaled once.
     """
     news = [node for node in body if isinstance(node, ir.Compute) and node.mode == "new" and _is_maximum(node)]
-    moved, stated = [node for node in body if isinstance(node, ir.Move)], [n for n in body if not isinstance(n, ir.Delete)]
+    moved, stated = (
+        [node for node in body if isinstance(node, ir.Move)],
+        [n for n in body if not isinstance(n, ir.Delete)],
+    )
     if len(news) != 1 or len(moved) != 1 or moved[0] is not stated[-1] or moved[0].source is not news[0].target.tile:
         return body
     top, old = moved[0].source, moved[0].tile
@@ -217,6 +225,8 @@ def _is_difference(expr: ir.Expr) -> bool:
 def _rescaled(node: ir.Compute, factor: ir.Tile) -> bool:
     """Whether a sum becomes the factor times itself and a term."""
     match node.expr:
-        case ir.Elementwise(op="add", operands=(ir.Elementwise(op="mul", operands=(ir.Ref(tile=a), ir.Ref(tile=s))), _)):
+        case ir.Elementwise(
+            op="add", operands=(ir.Elementwise(op="mul", operands=(ir.Ref(tile=a), ir.Ref(tile=s))), _)
+        ):
             return node.mode == "assign" and a is factor and s is node.target.tile
     return False
