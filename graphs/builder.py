@@ -146,9 +146,7 @@ class Builder:
         self._sum(name, op, (operand,), shape[:1], terms, tree, start, onto, None)
 
     @contextmanager
-    def loop(
-        self, columns: int, block: int, row_blocks: tuple[int, ...] = (), split: int | None = None
-    ) -> Iterator[None]:
+    def loop(self, columns: int, block: int, row_blocks: tuple[int, ...] = (), split: int = 0) -> Iterator[None]:
         """Declare tensors that are computed again for each block of columns, from those of the previous block.
 
         A sum over the columns has only the terms of the block. "m.prev" is m of the previous block.
@@ -156,20 +154,13 @@ class Builder:
         Args:
             row_blocks: rows of a tile, or of a tile and of the tiles that it is cut into. Under a mask, such a tile of
                 rows has only the blocks in which it has an allowed pair.
-            split: columns after which running values start anew; under a mask, a tile of rows then has all blocks of
-                the splits in which it has an allowed pair. In a loop over splits "m.ends" is m at the end of the split.
+            split: columns after which running values start anew, if any; under a mask, a tile of rows then has all
+                blocks of a split with an allowed pair. In a loop over splits "m.ends" is m at the end of the split.
         """
-        all_of_split = columns if split is None else min(columns, whole("a loop's split", split))
-        block = min(all_of_split, whole("a loop's block", block))
-        if all_of_split < columns and all_of_split % block:
-            raise UsageError(
-                f"splits of {split} columns have blocks of different sizes if they are cut into blocks of {block}; "
-                f"take splits of a multiple of {block}."
-            )
+        block, self._restart = _cut(columns, block, split)
         blocks = -(-columns // block)
-        self._restart = 0 if split is None else -(-all_of_split // block)
         if self._masking is not None:
-            self._masking.enter(block, row_blocks, block if split is None else all_of_split)
+            self._masking.enter(block, row_blocks, max(self._restart, 1) * block)
         self._loop, self._of_loop, self._unplaced = (blocks, block, columns - (blocks - 1) * block), [], []
         yield
         self._loop = None
@@ -338,6 +329,18 @@ class Builder:
             raise UsageError(
                 f"tensor name {name!r} is already used, or has characters other than letters, digits and '_'."
             )
+
+
+def _cut(columns: int, block: int, split: int) -> tuple[int, int]:
+    """Columns of a block, and blocks of a split of the columns; 0 if there are no splits."""
+    of_split = min(columns, split or columns)
+    block = min(of_split, whole("a loop's block", block))
+    if of_split < columns and of_split % block:
+        raise UsageError(
+            f"splits of {split} columns have blocks of different sizes if they are cut into blocks of {block}; take "
+            f"splits of a multiple of {block}."
+        )
+    return block, -(-of_split // block) if split else 0
 
 
 def in_memory(name: str, block: int | None, summation: str) -> dict[str, Any]:

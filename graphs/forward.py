@@ -192,9 +192,7 @@ def _flash1(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], v
         b.elementwise(values.result, "div", "lO", "l_m")
 
 
-def _running_maximum(
-    b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], split: int | None = None
-) -> None:
+def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], split: int = 0) -> None:
     """Declare m after each block of columns, the factor a that rescales earlier sums, and A relative to m."""
     with b.loop(n_k, block, rows, split):
         b.running("m", (n_q,), float("-inf"))
@@ -215,7 +213,7 @@ def _flash2(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], v
 
 
 def _running_output(
-    b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values, split: int | None = None
+    b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values, split: int = 0
 ) -> None:
     """Declare m, l and O, which is to be divided by l, after each block of columns."""
     _running_maximum(b, n_q, n_k, block, rows, split)

@@ -44,7 +44,6 @@ class Assembler(Tables):
         self.in_memory = {name: self._named(name) for name in program.inputs}
         self.written: set[ir.Tile] = set()
         self.of_several: set[ir.Tile] = set()  # tiles read from a tensor that has one copy for each tile of a dimension
-        self.started: dict[tuple[float, tuple[int, ...]], dict[ir.Tile, int]] = {}  # values from alike constants
         self.part: dict[ir.Tile, ir.Range] = {}  # the range whose current tile gives the block of the family in a tile
         for phase in program.phases:
             self._body(phase.body)
@@ -77,19 +76,6 @@ class Assembler(Tables):
                 "@schedule(graph=...) selects."
             )
         return self.made_by[key]
-
-    def _constant(self, node: ir.Constant) -> int:
-        """Return the family of running values that start from this constant and have the tile's dimensions."""
-        shape = tuple(self.sizes[rng.dim] for rng in node.tile.ranges)
-        families = [n for n, f in enumerate(self.table) if f.initial == node.value and f.shape == shape]
-        alike = self.started.setdefault((node.value, shape), {})
-        at = alike.setdefault(node.tile, len(alike)) if len(families) > 1 else 0
-        if at >= len(families):
-            raise UsageError(
-                f"{self.program.name} starts {len(alike) or 1} values of shape {shape} from the constant "
-                f"{node.value:g}; its graph must have as many tensors that do so, and has {len(families)}."
-            )
-        return families[at]
 
     # -- instructions ----------------------------------------------------------------------------------------
 

@@ -163,7 +163,7 @@ def gathered(node: ir.Compute, several: Container[ir.Tile]) -> ir.Expr | None:
 
 
 def _before(node: ir.Compute, added: ir.Expr) -> ir.Expr:
-    """What a sum is added to: the target, or the other operand."""
+    """The value that a sum is added to: the target, or the other operand."""
     if node.mode == "add":
         return node.target
     assert isinstance(node.expr, ir.Elementwise)
