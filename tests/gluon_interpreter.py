@@ -102,7 +102,7 @@ class View:
         self.check_there()
         role = BLOCK.role
         self.slots.reads[self.slot][role.number] = role.tick()
-        return self.values.copy().view(Value)
+        return self.values.copy().view(Kept if layout == OPERAND else Value)
 
     def check_there(self) -> None:
         stored, filled = self.slots.stored[self.slot], self.slots.filled[self.slot]
@@ -122,6 +122,14 @@ class View:
         made = self.slots.barriers[self.slot]
         assert made is not None, "a barrier before it is made"
         return made
+
+
+OPERAND = "operand"
+"""The layout of left operands."""
+
+
+class Kept(Value):
+    """An operand that is loaded once, before the loop whose products take it: its registers are no others' in there."""
 
 
 class Flying:
@@ -385,7 +393,7 @@ def _waited(number: int, deps: tuple[Any, ...]) -> Any:
     while len(role.flying) > number:
         product = role.flying.pop(0)
         product.end(role)
-        registers = [] if isinstance(product.left, View) else [product.left]
+        registers = [] if isinstance(product.left, View | Kept) else [product.left]
         onward = [each for each in role.flying if each.onto is product and any(each is dep for dep in deps)]
         for each in registers if onward else (product, *registers):
             assert any(each is dep for dep in deps), "what a product uses until it ends is not kept"
@@ -453,8 +461,9 @@ GLUON: Any = SimpleNamespace(
     allocate_shared_memory=_allocate,
     warp_specialize=_specialize,
     NVMMADistributedLayout=_nothing,
+    DistributedLinearLayout=_nothing,
     SliceLayout=_nothing,
-    DotOperandLayout=_nothing,
+    DotOperandLayout=lambda number, of, words: OPERAND,
     NVMMASharedLayout=SimpleNamespace(get_default_for=_nothing),
     **{name: getattr(LANGUAGE, name) for name in ("load", "store", "log2", "maximum", "minimum", "where", "cdiv")},
     max=lambda x, axis: LANGUAGE.max(_there(x), axis),

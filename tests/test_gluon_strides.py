@@ -16,10 +16,10 @@ from pebblesim.language.registry import get
 
 BLOCKS = {
     "flash2-forward": {"B_r": 128, "B_c": 32},
-    "scores-stored-resident": {"a": 128, "b": 64, "c": 16, "e": 32},
+    "scores-stored-resident": {"a": 128, "b": 64, "c": 64, "e": 64},
     "flash2-backward-blocked": {"B_c": 128, "b_r": 64},
     "backward-two-pass-blocked": {"B_r": 64, "b_c": 32, "B_c": 128, "b_r": 64},
-    "small-cache-backward-resident": {"a": 128, "b": 64, "c": 16, "e": 32},
+    "small-cache-backward-resident": {"a": 128, "b": 64, "c": 64, "e": 64},
 }
 SCALE = 0.25
 

@@ -78,7 +78,7 @@ def test_matrices_are_read_and_written_where_they_are(interpreted: Any, monkeypa
         q, k, v, dO = (x.contiguous() for x in (q, k, v, dO))
     monkeypatch.setattr(launching, "room_for", None)
     monkeypatch.setattr(layout_of_tensors, "room_for", None)
-    rest = (None, None, None, 0, False, 0.3, 0.0, None)
+    rest = (None, None, None, 0, False, 0.3, 0.0, None, False)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)
     operators.backward_on_gpu(dO, None, q, k, v, out, lse, *rest)
     with pytest.raises(TypeError):  # rows of 20 words do not begin where they must
@@ -128,7 +128,7 @@ def test_sums_of_some_heads_are_freed_before_others_need_theirs(monkeypatch: Any
 
 
 def test_tables_are_smaller_where_less_memory_is_free(monkeypatch: Any) -> None:
-    monkeypatch.setattr(launching, "card_of", lambda device: cards.card("H200"))
+    monkeypatch.setattr(launching, "card_of", lambda *given: cards.card("H200"))
     for name, found in (("memory_reserved", 2**25), ("memory_allocated", 0), ("is_current_stream_capturing", False)):
         monkeypatch.setattr(torch.cuda, name, lambda *device, found=found: found)
     dims = tuple({"n_q": 2**14, "n_k": 2**14, "d_k": 512, "d_v": 512}.items())
@@ -197,7 +197,7 @@ def test_masks_of_kernels_by_the_interpreter(
         asked["key_padding"] = torch.arange(n_k) >= torch.tensor(asked["key_padding"])[:, None]
     pattern = planning.limits(asked.get("window"), asked.get("is_causal", False), asked.get("align", "start"), 1)
     shown = public._shown(q, k, pattern, asked.get("cu_seqlens"), asked.get("key_padding"), None)
-    rest = (*shown, 0.3, asked.get("softcap", 0.0), None)
+    rest = (*shown, 0.3, asked.get("softcap", 0.0), None, False)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)
     dL = torch.randn_like(lse).masked_fill(lse.isinf(), 0.0)
     made = operators.backward_on_gpu(dO, dL, q, k, v, out, lse, *rest)
@@ -247,7 +247,7 @@ def test_kernels_by_the_interpreter(
         q, k, v, dO = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, dO))
     if layout == "cut from wider":
         q, k, v, dO = (torch.nn.functional.pad(x, (8, 8), value=torch.nan)[..., 8:-8] for x in (q, k, v, dO))
-    rest = (None, None, *mask, d_k**-0.5 if scale is None else scale, 0.0, workspace)
+    rest = (None, None, *mask, d_k**-0.5 if scale is None else scale, 0.0, workspace, False)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)
     made = operators.backward_on_gpu(dO, None, q, k, v, out, lse, *rest)
     x = [each.double().requires_grad_() for each in (q, k, v)]

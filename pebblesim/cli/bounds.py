@@ -31,7 +31,6 @@ from pebblesim.core.sizes import listed, parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.api.bounding import Bounds
-    from pebblesim.lower_bounds.bounds import LowerBound
 
 app = family()
 
@@ -102,8 +101,8 @@ def bounds(
         _print_at(one, f"{title}, M = {one.M:,} words")
     else:
         _print_over(several, title)
-    for each in one.lower:
-        say(f"{each.source}" + (f"; not here: {each.why_not}" if m is not None and each.why_not else ""))
+    for lower in one.lower:
+        say(f"{lower.source}" + (f"; not here: {lower.why_not}" if m is not None and lower.why_not else ""))
     say("Θ: not stated" if one.theta is None else f"Θ: {one.theta.source}")
     say("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
     if m is not None:
@@ -122,16 +121,16 @@ def _print_all(problem: str | None, latex: bool, as_json: bool) -> None:
     if latex:
         print(table.latex(rows))
     elif as_json:
-        print_json({"theorems": [each.to_dict() for each in rows]})
+        print_json({"theorems": [row.to_dict() for row in rows]})
     else:
         columns = ("theorem", "problem", "closed form", "M", "holds for", "evidence", "way of computing")
         lines = [
-            (each.name, each.problem, written(parse(form.expr)), form.domain, each.domain, each.evidence, ways)
+            (row.name, row.problem, written(parse(form.expr)), form.domain, row.domain, row.evidence, ways)
             if not number
             else ("", "", written(parse(form.expr)), form.domain, "", "", "")
-            for each in rows
-            for ways in ["; ".join(each.ways)]
-            for number, form in enumerate(each.forms)
+            for row in rows
+            for ways in ["; ".join(row.ways)]
+            for number, form in enumerate(row.forms)
         ]
         print_table("lower bounds", columns, lines, left=len(columns), first=("theorem", "problem", "closed form"))
         say(
@@ -144,11 +143,11 @@ def _print_at(one: Bounds, title: str) -> None:
     """All bounds for one M, each with the way of computing it is for, if there are several."""
     several = len(one.ways) > 1
     rows = [("Θ", one.theta.expr, "", *[""] * several, f"{one.theta_value:,.0f}")] if one.theta else []
-    for each in one.lower:
-        form = each.form or (each.forms[0] if each.forms else None)
-        value = "" if each.why_not else f"{each.value:,}"
-        way = (each.way,) if several else ()
-        rows.append((each.name, form.expr if form else "", form.domain if form else "", *way, value))
+    for bound in one.lower:
+        form = bound.form or (bound.forms[0] if bound.forms else None)
+        value = "" if bound.why_not else f"{bound.value:,}"
+        way = (bound.way,) if several else ()
+        rows.append((bound.name, form.expr if form else "", form.domain if form else "", *way, value))
     columns = ("bound", "closed form", "M", *["way of computing"] * several, "words")
     print_table(
         title, columns, rows, left=len(columns) - 1, first=("bound", "words", "closed form", "way of computing")
@@ -160,24 +159,19 @@ def _print_over(bounds: Sequence[Bounds], title: str) -> None:
     one = bounds[0]
     ways = list(one.ways) if len(one.ways) > 1 else []
     rows = [("Θ", one.theta.expr, "", *[""] * bool(ways))] if one.theta else []
-    for each in one.lower:
-        rows += [(each.name, form.expr, form.domain, *[each.way] * bool(ways)) for form in each.forms]
+    for bound in one.lower:
+        rows += [(bound.name, form.expr, form.domain, *[bound.way] * bool(ways)) for form in bound.forms]
     columns = ("bound", "closed form", "M", *["way of computing"] * bool(ways))
     print_table(title, columns, rows, left=len(columns), first=("bound", "closed form"))
     lines = [
         (
-            f"{each.M:,}",
-            *(_named(each.ways[way]) for way in ways),
-            _named(each.best),
-            *([] if each.theta is None else [f"{each.theta_value:,.0f}"]),
+            f"{at_M.M:,}",
+            *(f"{bound.value:,} ({bound.name})" for bound in (*(at_M.ways[way] for way in ways), at_M.best)),
+            *([] if at_M.theta is None else [f"{at_M.theta_value:,.0f}"]),
         )
-        for each in bounds
+        for at_M in bounds
     ]
     print_table("the largest, in words", ("M", *ways, one.best.of_way, *(["Θ"] if one.theta else [])), lines)
-
-
-def _named(bound: LowerBound) -> str:
-    return f"{bound.value:,} ({bound.name})"
 
 
 @command(app, example="pebblesim gaps -n 65536 -d 128")

@@ -18,7 +18,7 @@ from pebblesim.cli.options import (
     family,
     option,
 )
-from pebblesim.cli.printing import print_json, print_table, say
+from pebblesim.cli.printing import print_json, print_table, progress_bar, say
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import bytes_of, parse_bytes, parse_words, several
 
@@ -92,10 +92,13 @@ def cache(
     of_cache |= {"machine": "moves" if moves else "uses", "grain": "words" if words else "tiles"}
     of_cache |= {} if line is None else {"line": parse_bytes("a line", line)}
     policies = [name.strip() for name in policy.split(",")]
-    results = []
-    for source in dict.fromkeys(sources):
-        options: dict[str, Any] = heads.arguments | of_cache | ({} if traces.is_trace(source) else sizes.dims)
-        results.append(ps.cache(source, M=capacities, policy=policies, **options))
+    results, distinct = [], dict.fromkeys(sources)
+    with progress_bar("replaying") as progress:
+        for number, source in enumerate(distinct, 1):
+            options: dict[str, Any] = heads.arguments | of_cache | ({} if traces.is_trace(source) else sizes.dims)
+            results.append(ps.cache(source, M=capacities, policy=policies, **options))
+            if progress:
+                progress(number / len(distinct))
     small = {place: least for result in results for place, least in result.notes()}
     result = CacheTable(tuple(row for result in results for row in result), small)
     notes = []

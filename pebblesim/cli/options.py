@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 
 from pebblesim.cli.completion import BY_NAME, Values, one_of, problems, schedules
 from pebblesim.cli.printing import WIDE
-from pebblesim.core.errors import UsageError
+from pebblesim.core.errors import NoSizes, UsageError
 from pebblesim.core.sizes import parse_size, parse_words
 
 
@@ -266,7 +266,10 @@ def command(app: typer.Typer, name: str | None = None, *, example: str) -> Calla
         def run(*, wide: bool, **values: Any) -> None:
             WIDE.set(wide)
             grouped = {name: kind(**{m: values.pop(m) for m in members}) for name, (kind, members) in groups.items()}
-            function(**values, **grouped)
+            try:
+                function(**values, **grouped)
+            except NoSizes as error:
+                raise UsageError(f"{str(error).rstrip('.')}; for example: {example}") from None
 
         run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
         run.__annotations__ = {option.name: option.annotation for option in options}

@@ -13,6 +13,10 @@ class UsageError(PebblesimError):
     """An argument or option has a value that is not allowed."""
 
 
+class NoSizes(UsageError):
+    """A problem needs sizes, and none were given."""
+
+
 class Infeasible(PebblesimError):
     """M red pebbles are too few. `least_M` is the smallest number of words that is enough."""
 
@@ -30,7 +34,10 @@ class TraceError(PebblesimError):
 
 
 class UnknownName(UsageError):
-    """A name is not in a registry; the message suggests `near`, a similar name, or lists all if there is none."""
+    """A name is not in a registry; the message suggests `near`, a similar name, or lists all if there is none.
+
+    `kind` is what the name should be: a schedule, a problem, a data type.
+    """
 
     SHOWN = 24  # a longer list would hide the sentence
 
@@ -38,7 +45,9 @@ class UnknownName(UsageError):
         import difflib
 
         names = sorted(known)
-        self.near = next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.5)), None)
+        similar = difflib.get_close_matches(name, names, n=1, cutoff=0.65)
+        beginning = (known for known in names if name and known.startswith(name))
+        self.kind, self.near = kind, next(iter(similar), None) or next(beginning, None)
         shown = ", ".join(repr(each) if "," in each else each for each in names[: self.SHOWN])
         more = f", and {len(names) - self.SHOWN} more" if len(names) > self.SHOWN else ""
         known_names = f"known: {shown}{more}." if names else "there are none."

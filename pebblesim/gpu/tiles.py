@@ -206,15 +206,15 @@ def _for_hopper(problem_name: str) -> tuple[Tiling, ...]:
     for each in HOPPER:
         if get(each.schedule).problem.name == problem_name:
             widths = narrower.get(each.schedule, 0) + 1, each.widest
-            apart = {name: (WARPGROUP, slots) for name, slots in each.apart.items()}
+            apart = {name: (WARPS, slots) for name, slots in each.apart.items()}
             ring: dict[str, Any] = {"stages": each.stages, "apart": apart, "persistent": each.persistent}
-            made.append(Tiling(each.schedule, each.blocks, WARPGROUP, widths=widths, gluon=True, **ring))
+            made.append(Tiling(each.schedule, each.blocks, WARPS, widths=widths, gluon=True, **ring))
             narrower[each.schedule] = each.widest
     return tuple(made)
 
 
-WARPGROUP = 4
-"""Warps that hold 64 rows of the sums of a Gluon kernel."""
+WARPS = 8
+"""Warps that hold the sums of a Gluon kernel, 64 rows for each four."""
 
 
 IN_ROWS = {

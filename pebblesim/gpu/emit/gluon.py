@@ -18,8 +18,10 @@ from pebblesim.core.errors import UnknownName
 from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_kernel import GluonKernel
 from pebblesim.gpu.emit.gluon_plan import Block, multiplies, plan, refused
+from pebblesim.gpu.emit.gluon_product import Product, ProductKernel, product_of
 from pebblesim.gpu.emit.gluon_scores import ScoresKernel, scores
 from pebblesim.gpu.emit.gluon_text import IMPORTS, common
+from pebblesim.gpu.emit.tables import Tables, tables
 from pebblesim.gpu.emit.triton import Source, Writes, far_away, for_no_pair, module, setting_of
 from pebblesim.gpu.emit.triton_kernel import Writer
 from pebblesim.gpu.emit.triton_ranges import Setting
@@ -88,6 +90,8 @@ def gluon(
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
         slots = slots_of(launch, own, stages)
+        if (product := _product(launch, sizes, setting.tables)) is not None:
+            return ProductKernel(setting, launch, name, product)
         if not multiplies(launch) or _is_of_table(launch):
             return Writer(setting, launch, name)
         table = scores(launch, sizes, slots)
@@ -113,12 +117,16 @@ def plans(
 ) -> dict[str, Block]:
     """Return the plans of the Gluon kernels, by the name of the launch."""
     found: dict[str, Block] = {}
-    for launch in launches(program, masked=True, repeated=True, adding=True):
-        if launch.kind == "fill" or for_no_pair(launch) or not multiplies(launch) or _is_of_table(launch):
-            continue
-        slots = slots_of(launch, apart or {}, stages)
-        table = scores(launch, sizes, slots)
-        found[launch.name] = table or plan(program, launch, sizes, dtype, slots, persistent)
+    made = [launch for launch in launches(program, masked=True, repeated=True, adding=True) if not for_no_pair(launch)]
+    kept = tables(program, made, sizes)
+    for launch in made:
+        product = _product(launch, sizes, kept)
+        if product is not None:
+            found[launch.name] = product
+        elif multiplies(launch) and not _is_of_table(launch):
+            slots = slots_of(launch, apart or {}, stages)
+            table = scores(launch, sizes, slots)
+            found[launch.name] = table or plan(program, launch, sizes, dtype, slots, persistent)
     return found
 
 
@@ -127,8 +135,17 @@ def slots_of(launch: Launch, apart: Mapping[str, int], otherwise: int) -> int:
     return of_launch({name: (slots,) for name, slots in apart.items()}, launch.name, (otherwise,))[0]
 
 
+def _product(launch: Launch, sizes: ir.Sizes, kept: Tables) -> Product | None:
+    """The plan of a launch that multiplies a table, if it is one that a Gluon kernel is written for."""
+    if not _is_of_table(launch):
+        return None
+    read = (node.tensor for node in ir.walk(launch.block) if isinstance(node, ir.Read) and node.tensor in kept.tiled)
+    table = next(read, None)
+    return None if table is None else product_of(launch, sizes, kept.tiled[table])
+
+
 def _is_of_table(launch: Launch) -> bool:
-    """Whether a launch multiplies a table of pairs that it reads, in a grid of two dimensions: a Triton kernel does."""
+    """Whether a launch multiplies a table of pairs that it reads, in a grid of two dimensions."""
     nodes = list(ir.walk(launch.block))
     read = {node.tile for node in nodes if isinstance(node, ir.Read) and ir.over_pairs(node.tile.ranges)}
     products = [node.expr for node in nodes if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)]
@@ -136,9 +153,10 @@ def _is_of_table(launch: Launch) -> bool:
 
 
 def _common(setting: Setting, writers: list[Writes]) -> str:
-    kernels = [each for each in writers if isinstance(each, GluonKernel | ScoresKernel)]
-    widths = {width for each in kernels for width in each.widths}
-    return common(setting.dtype, bool(setting.strides.of), widths, {name for each in kernels for name in each.helpers})
+    kernels = [each for each in writers if isinstance(each, GluonKernel | ScoresKernel | ProductKernel)]
+    widths, stored = ({width for each in kernels for width in getattr(each, name)} for name in ("widths", "stored"))
+    helpers = {name for each in kernels for name in each.helpers}
+    return common(setting.dtype, bool(setting.strides.of), widths, stored, helpers)
 
 
 def _causal(mask: Mask) -> bool:

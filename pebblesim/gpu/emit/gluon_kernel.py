@@ -59,6 +59,11 @@ class GluonKernel:
         return self._consumer.widths
 
     @property
+    def stored(self) -> set[int]:
+        """Columns of the tiles that threads store to memory."""
+        return self._consumer.stored
+
+    @property
     def kernel(self) -> Kernel:
         """The kernel, of which `text` is the source."""
         moved = (node for node in ir.walk(self._launch.block) if isinstance(node, ir.Read | ir.Write))

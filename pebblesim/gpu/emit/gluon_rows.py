@@ -31,6 +31,7 @@ class Rows(Writer):
         super().__init__(setting, launch, name)
         self._plan, self._turned = plan, held_transposed(launch, plan.additions)
         self.widths: set[int] = set()
+        self.stored: set[int] = set()
         for taken in ORDER.split():
             self._names.new(taken)
 
@@ -187,10 +188,14 @@ class Rows(Writer):
             super()._store(depth, node, at, value)
             return
         width, length = self._length(ranges[1]), self._setting.size(ranges[1].dim)
-        rows, columns = self._names.new("down"), self._names.new("across")
-        layout = self._of_vector(self._plan.own, width)
-        self._say(depth, f"{rows} = part * {ROWS} + tl.arange(0, {ROWS}, {layout})")
-        self._say(depth, f"{columns} = tl.arange(0, {width}, gl.SliceLayout(0, {self._layout(width)}))")
+        rows, columns, layout = self._names.new("down"), self._names.new("across"), self._layout(width)
+        value = f"{value}.to({kind})"
+        if self._plan.roomy:
+            layout = f"rows_{width}"
+            value = f"gl.convert_layout({value}, {layout})"
+            self.stored.add(width)
+        self._say(depth, f"{rows} = part * {ROWS} + tl.arange(0, {ROWS}, gl.SliceLayout(1, {layout}))")
+        self._say(depth, f"{columns} = tl.arange(0, {width}, gl.SliceLayout(0, {layout}))")
         inside = [f"({rows}[:, None] < {self._setting.size(ranges[0].dim)})"] if self._ragged(ranges[0]) else []
         inside += [f"({columns}[None, :] < {length})"] if length != str(width) else []
         mask = f", mask={' & '.join(inside)}" if inside else ""
@@ -198,7 +203,7 @@ class Rows(Writer):
         if node.tensor in self._setting.strides.of:
             down = self._setting.strides.places_of(node.tensor, rows)
         place = f"{self._setting.of[node.tensor]} + {down} + {columns}[None, :]"
-        self._say(depth, f"tl.store({place}, {value}.to({kind}){mask})")
+        self._say(depth, f"tl.store({place}, {value}{mask})")
 
 
 def _unused(line: str, text: str) -> bool:

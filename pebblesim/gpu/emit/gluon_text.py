@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_plan import LOADING_REGISTERS, REGISTERS
 from pebblesim.gpu.emit.triton_ranges import Setting
 
@@ -73,22 +74,42 @@ def sums_of(tensor, rows, width):
     "pairs_of": """
 def pairs_of(tensor, rows, width):
     \"\"\"For the copy engine: a table of pairs, tile after tile.\"\"\"
-    layout = gl.NVMMASharedLayout.get_default_for([rows, width], gl.{dtype})
-    return TensorDescriptor(tensor, [tensor.numel() // width, width], [width, 1], [rows, width], layout)""",
+    layout, whole = gl.NVMMASharedLayout.get_default_for([rows, width], gl.{dtype}), tensor.shape[-1]
+    return TensorDescriptor(tensor, [tensor.numel() // whole, whole], [whole, 1], [rows, width], layout)""",
 }
 """Functions that some kernels use, by name."""
 
 
-def common(dtype: str, apart: bool, widths: set[int], helpers: set[str]) -> str:
-    """The text of what the kernels of a module share; `apart`: for matrices with strides of their own."""
+def common(dtype: str, apart: bool, widths: set[int], stored: set[int], helpers: set[str]) -> str:
+    """The text of what the kernels of a module share.
+
+    Args:
+        dtype: type of a word.
+        apart: whether matrices have strides of their own.
+        widths, stored: columns of the tiles of products, and of those that threads store to memory.
+        helpers: names of `HELPERS`.
+    """
     fence = FENCE * bool(helpers & {"sums_of", "pairs_of"})
     layouts = [
         f"tile_{width} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16]))"
         for width in sorted(widths)
     ]
+    layouts += [f"rows_{width} = gl.constexpr({_whole_sectors(width)})" for width in sorted(stored)]
     functions = [COMMON, APART if apart else CONTIGUOUS, *(text for name, text in HELPERS.items() if name in helpers)]
     written = "\n\n".join(each.replace("{dtype}", dtype) for each in functions)
     return ADDING * ("sums_of" in helpers) + fence + "\n".join(["", *layouts, "", written])
+
+
+def _whole_sectors(width: int) -> str:
+    """The layout of a tile of 64 rows whose threads have 8 columns each: 16 bytes, two of which are a sector.
+
+    A warp has the rows that it has of a product. There its threads have 2 columns, and stores of these would send each
+    sector twice.
+    """
+    columns = [[0, 1 << bit] for bit in range((width - 1).bit_length())]
+    registers, lanes, warps = [*columns[:3], *columns[5:]], [*columns[3:5], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]]
+    (lanes if len(lanes) < 5 else registers).append([8, 0])
+    return f"gl.DistributedLinearLayout({registers}, {lanes}, {warps}, [], [{ROWS}, {width}])"
 
 
 def for_each_query(setting: Setting) -> list[str]:

@@ -53,6 +53,13 @@ def numbers_from(x: Tensor, like: Tensor, kv_heads: int) -> Tensor:
     return x.reshape(batch, kv_heads, n, heads // kv_heads).transpose(2, 3).reshape(batch, heads, n)
 
 
+def round_sums(sums: Tensor, x: Tensor, kv_heads: int) -> None:
+    """Copy sums, (batch · kv_heads, rows, d) with the rows of heads that share keys together, to their matrix."""
+    batch, heads, n, d = x.shape
+    shared = heads // kv_heads
+    x.unflatten(1, (kv_heads, shared)).copy_(sums.view(batch, kv_heads, n, shared, d).transpose(2, 3))
+
+
 def in_order(x: Tensor, like: Tensor) -> Tensor:
     """A tensor in the order of memory that `empty_like` has; copied only if it is in another one."""
     return x.transpose(1, 2).contiguous().transpose(1, 2) if tokens_first(like) else x.contiguous()

@@ -19,7 +19,8 @@ from pebblesim.gpu.torch.layout import empty_like, in_order, numbers_from, numbe
 from pebblesim.gpu.torch.masks import Asked, arguments_of, seen_keys
 
 MASK = (
-    "Tensor? first, Tensor? end, SymInt? left, SymInt? right, bool at_end, float scale, float softcap, int? workspace"
+    "Tensor? first, Tensor? end, SymInt? left, SymInt? right, bool at_end, float scale, float softcap, int? workspace, "
+    "bool deterministic"
 )
 FORWARD, BACKWARD = "pebblesim::attention", "pebblesim::attention_backward"
 
@@ -121,11 +122,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _gradients(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     query, key, value, out, lse, first, end = ctx.saved_tensors
     if grad is None and grad_lse is None:
-        return (None,) * 11
+        return (None,) * 12
     grad = torch.zeros_like(out) if grad is None else grad
     made = torch.ops.pebblesim.attention_backward(grad, grad_lse, query, key, value, out, lse, first, end, *ctx.rest)
     wanted = (each if needed else None for each, needed in zip(made, ctx.needs_input_grad, strict=False))
-    return (*wanted, *(None,) * 8)
+    return (*wanted, *(None,) * 9)
 
 
 def _no_second(ctx: Any, *grads: Any) -> Any:

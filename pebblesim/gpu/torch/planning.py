@@ -6,11 +6,14 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from pebblesim.analysis.additions import adds
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed, whole
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
+from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.key_ranges import KeyRanges
+from pebblesim.gpu.emit.strides import WORDS as GROUP
 from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
@@ -45,6 +48,7 @@ class Pattern(NamedTuple):
         shared: query heads that share keys: rows at each position.
         ranged: kernels read the range of keys of each query.
         softcap: scores are capped so; 0 if they are not.
+        same_bits: results are to be the same to the last bit at each call: no sums whose order is not fixed.
     """
 
     left: int | None = None
@@ -53,6 +57,7 @@ class Pattern(NamedTuple):
     shared: int = 1
     ranged: bool = False
     softcap: float = 0.0
+    same_bits: bool = False
 
     @property
     def masked(self) -> bool:
@@ -293,9 +298,19 @@ def _forecasts(
     _KEPT.setdefault(id(card), card)
     key = (way, dims, heads, dtype, pattern, room, id(card))
     if key not in _FOUND:
-        made = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room)
-        _FOUND[key] = tuple(each for each in made if not pattern.softcap or each.tiling.schedule in CAPPED)
+        made = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room, gluon=True)
+        _FOUND[key] = tuple(each for each in made if _computes(each.tiling, dict(dims), pattern))
     return _FOUND[key]
+
+
+def _computes(tiling: Tiling, dims: Mapping[str, int], pattern: Pattern) -> bool:
+    """Whether kernels are for this pattern."""
+    if not tiling.gluon:
+        return not pattern.softcap or tiling.schedule in CAPPED
+    if pattern.softcap or pattern.ranged or pattern.shared & (pattern.shared - 1) or pattern.shared > ROWS:
+        return False
+    whole = all(dims[name] % GROUP == 0 for name in ("d_k", "d_v"))
+    return whole and not (pattern.same_bits and adds(program_of(tiling, pattern.masked)))
 
 
 def _rounded(dims: Dims, pattern: Pattern, steps: int) -> Dims:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pebblesim.gpu.torch.boxes import Described
 from pebblesim.gpu.torch.launching import RECORDER, Setting, launch, loaded_for
 from pebblesim.gpu.torch.layout import BYTES, empty_like, fits
 from pebblesim.gpu.torch.masks import Asked, seen_keys
@@ -112,10 +113,12 @@ def _replayed(inputs: tuple[Tensor, ...], out: Tensor, recorded: list[Any]) -> R
     made = [each.new_empty(()).expand(each.shape) for each in between.values()]  # of which PyTorch makes others fastest
     calls = []
     for kernel, grid, arguments in recorded:
-        numbers = [each for each in arguments if not isinstance(each, Tensor)]
+        kept = [_address(each) for each in arguments]
+        numbers = [each for each, address in zip(arguments, kept, strict=True) if address is None]
         behind = iter(range(len(addresses), len(addresses) + len(numbers)))
-        places = [addresses.index(x.data_ptr()) if isinstance(x, Tensor) else next(behind) for x in arguments]
-        calls.append((kernel, grid, itemgetter(*places), numbers))
+        places = [next(behind) if address is None else addresses.index(address) for address in kept]
+        described = [(at, each.boxes) for at, each in enumerate(arguments) if isinstance(each, Described)]
+        calls.append((kernel, grid, itemgetter(*places), numbers, described))
     like_query = torch.empty_like(inputs[0])
     as_query = (like_query.shape, like_query.stride()) == (out.shape, out.stride())
     shape, strides, options = out.shape, out.stride(), {"dtype": out.dtype, "device": out.device}
@@ -131,8 +134,21 @@ def _replayed(inputs: tuple[Tensor, ...], out: Tensor, recorded: list[Any]) -> R
         held = [torch.empty_like(each) for each in made]
         given += [each.data_ptr() for each in held]
         stream = stream_of(index)
-        for kernel, grid, places, numbers in calls:
-            launch(kernel, grid, stream, places(given + numbers))
+        for kernel, grid, places, numbers, described in calls:
+            arguments = places(given + numbers)
+            if described:
+                taken = list(arguments)
+                for at, boxes in described:
+                    taken[at] = Described(boxes, taken[at])
+                arguments = tuple(taken)
+            launch(kernel, grid, stream, arguments)
         return result
 
     return replay
+
+
+def _address(argument: Any) -> int | None:
+    """The address of a tensor, or of what a descriptor is of; None for a number."""
+    if isinstance(argument, Described):
+        return argument.address
+    return argument.data_ptr() if isinstance(argument, Tensor) else None
