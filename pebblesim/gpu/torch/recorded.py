@@ -26,7 +26,7 @@ class Again:
     """The launches of a call, made again with other tensors of its sizes."""
 
     def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], written: Notes) -> None:
-        """Args: the tensors of the noted call, each at an address of its own, and its notes."""
+        """Take the tensors of the noted call, each at an address of its own, and its notes."""
         addresses = [each.data_ptr() for each in (*inputs, *outputs, *written.made)]
         self._calls = []
         for kernel, grid, arguments in written.launches:
