@@ -18,7 +18,7 @@ HERE = threading.local()
 
 
 class Notes:
-    """What a call does on the GPU.
+    """Notes of a call: all that it does on the GPU.
 
     Attributes:
         launches: kernels, grids and arguments.
