@@ -63,7 +63,7 @@ def known(sizes: tuple[Hashable, ...] | None) -> Replay | None:
 
 
 def _found(kept: dict[Hashable, Any], sizes: tuple[Hashable, ...]) -> Any:
-    """What is kept of some sizes, or None."""
+    """The entry that is kept for some sizes, or None."""
     try:
         return kept.get(sizes)
     except TypeError:  # an option that has no hash is none that attention takes
