@@ -4,8 +4,9 @@
 
 So many searches are made for each problem that `search` knows. Queries and keys differ in number, rows in width, and M
 starts where a schedule is just possible; half of the problems with pairs are under a mask. A line of the results is one
-search: the problem, its sizes and mask, the words of the schedule found, the bound for every way and its name. With the file there, a run that was interrupted goes on. The exit
-status is 1 if a bound exceeds what was found, or the game of a schedule found is not as predicted.
+search: the problem, its sizes and mask, the words of the schedule found, the bound for every way and its name. With the
+file there, a run that was interrupted goes on. The exit status is 1 if a bound exceeds what was found, or the game of a
+schedule found is not as predicted.
 """
 
 from __future__ import annotations
