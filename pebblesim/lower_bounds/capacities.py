@@ -148,12 +148,12 @@ class Gradients:
 
     @property
     def carried(self) -> Fraction:
-        """What carried pairs add at most, in units of d·X."""
+        """Products that carried pairs add at most, in units of d·X."""
         return Fraction(self.half**2, 8)
 
     @property
     def whole(self) -> Fraction:
-        """The X, in units of d², from which on carried pairs add nothing.
+        """Least X, in units of d², from which on carried pairs add nothing.
 
         Besides whole lines, e carried pairs have at most (2·half)²·e·d products. So they cost X more than they bring,
         2Xe/d, for all e < (half/2)²·d², and there are no more of them.
