@@ -145,7 +145,7 @@ def _claimed_for(theorem: str, problem: str) -> list[Schedule | None]:
     solves = PROBLEMS.get(problem)
     if solves is None:
         return []
-    sizes = {dim: {"n": 64, "d": 8}[kind] for dim, kind in solves.from_nd.items()}
+    sizes = {dim: {"n": 256, "d": 8}[kind] for dim, kind in solves.from_nd.items()}
     schedules: list[Schedule | None] = [None]
     for schedule in of_problem(problem):
         bounds = lower_bounds(solves, sizes, 16, Formulation.of(schedule))

@@ -113,7 +113,7 @@ def _theorems() -> list[str]:
     """The names of all theorems, in the order of the problems."""
     names: dict[str, None] = {}
     for solves in PROBLEMS.values():
-        sizes = {dim: {"n": 64, "d": 8}[kind] for dim, kind in solves.from_nd.items()}
+        sizes = {dim: {"n": 256, "d": 8}[kind] for dim, kind in solves.from_nd.items()}
         names |= dict.fromkeys(
             bound.name for bound in lower_bounds(solves, sizes, 16)[1:] if bound.name != "compulsory"
         )
