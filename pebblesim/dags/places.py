@@ -32,8 +32,8 @@ MOST_EVENTS: Final = 10
 MOST_CELLS: Final = 4_000_000
 """Most pairs of a moment and a vertex."""
 
-BLOCK: Final = 1_000
-"""Vertices of a block, about."""
+BLOCK: Final = 2_500
+"""Vertices of a block, about: fewer cut more values off their uses, more leave most moments without a row."""
 
 MOST_ROWS: Final = 50_000
 """Most rows of a program for values that may be lost at a moment, about."""
@@ -209,9 +209,10 @@ def program(data: TaskData, layout: Layout, block: Block, most_rows: int) -> Pro
     if not len(moments):
         return None
     fit = max(1, int(np.searchsorted(np.cumsum(brings), most_rows, side="right")))
-    names = kernel.names(moments[:fit], len(layout.degree), len(pairs) + 2 * len(block.values))
+    lost = int(brings[:fit].sum())
+    names = kernel.names(moments[:fit], len(layout.degree), len(pairs) + 2 * len(block.values), 3 * lost)
     rows = _Rows()
-    between = kernel.reads_between(layout.above, used[:fit], names, block.values, pairs, int(brings[:fit].sum()))
+    between = kernel.reads_between(layout.above, used[:fit], names, block.values, pairs, lost)
     terms, signs, right, pair, moment = between
     number = np.arange(len(right))[:, None]
     rows.add(LOST, (number, terms, signs), right, block.values[pairs[pair, 0]], *pairs[pair, 1:3].T, moment)
