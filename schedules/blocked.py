@@ -44,6 +44,29 @@ def gemm_blocked(m, C, A, B, a, b, c, *, A_T=False, B_T=False, within=None):
             m.write(C[i, j], C_ij)
 
 
+def write_exponentials(m, A, l, L, factors, i, b, add_scores):
+    """Write rows i of A as the online softmax makes them, relative to the maximum so far, with the factors and sums.
+
+    `add_scores` adds the scores to a tile of zeros.
+    """
+    l_i, m_i = m.constant(0, i), m.constant(-INFINITY, i)
+    for j in m.tiles(A.shape[1], b, keys_of=i):
+        A_ij = m.zeros(i, j)
+        add_scores(A_ij)
+        m_new = m.compute(rowmax(A_ij))
+        m_new[:] = maximum(m_i, m_new)
+        m_i[:] = exp(m_i - m_new)  # the factor that rescales the sums so far
+        m.write(factors[j, i], m_i)
+        A_ij[:] = exp(A_ij - m_new)
+        l_i[:] = m_i * l_i
+        l_i += rowsum(A_ij)
+        m.write(A[i, j], A_ij)
+        m.move(m_new, m_i)
+    m.write(l[i], l_i)
+    m_i[:] = m_i + log(l_i)
+    m.write(L[i], m_i)
+
+
 def write_rescaled_product(m, O, A, V, factors, l, a, b, e, c):
     """Compute O = A V / l by a x e tiles of O; before each b columns of A their factors rescale the sums so far."""
     (n_q, n_k), d_v = A.shape, V.shape[1]
@@ -136,22 +159,7 @@ def scores_stored_blocked(m, Q, K, V, *, a, b, c):
 
     with m.phase("A"):
         for i in m.tiles(n_q, a, independent=True, queries_of=n_k, otherwise={L: -INFINITY, l: 0}):
-            l_i, m_i = m.constant(0, i), m.constant(-INFINITY, i)
-            for j in m.tiles(n_k, b, keys_of=i):
-                A_ij = m.zeros(i, j)
-                add_product(m, A_ij, Q, K, c, B_T=True)
-                m_new = m.compute(rowmax(A_ij))
-                m_new[:] = maximum(m_i, m_new)
-                m_i[:] = exp(m_i - m_new)  # the factor that rescales the sums so far
-                m.write(factors[j, i], m_i)
-                A_ij[:] = exp(A_ij - m_new)
-                l_i[:] = m_i * l_i
-                l_i += rowsum(A_ij)
-                m.write(A[i, j], A_ij)
-                m.move(m_new, m_i)
-            m.write(l[i], l_i)
-            m_i[:] = m_i + log(l_i)
-            m.write(L[i], m_i)
+            write_exponentials(m, A, l, L, factors, i, b, lambda A_ij: add_product(m, A_ij, Q, K, c, B_T=True))
 
     with m.phase("O"):
         write_rescaled_product(m, O, A, V, factors, l, a, b, b, c)

@@ -4,9 +4,9 @@ In one pass the terms of dQ are added to memory. In wide heads tables of pairs g
 stay for them, and products with a table are in tiles.
 """
 
-from pebblesim.language import exp, log, maximum, rowmax, rowsum
+from pebblesim.language import exp
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.blocked import gemm_blocked, write_rescaled_product
+from pebblesim.schedules.blocked import gemm_blocked, write_exponentials, write_rescaled_product
 from pebblesim.schedules.flash_forward import INFINITY
 from pebblesim.schedules.matmul import streamed
 from pebblesim.schedules.row_sums import write_row_sums_of_tiles
@@ -118,22 +118,8 @@ def scores_stored_resident(m, Q, K, V, *, a, b, c, e):
 
     with m.phase("A"):
         for i in m.tiles(n_q, a, independent=True, queries_of=n_k, otherwise={L: -INFINITY, l: 0}):
-            Q_i, l_i, m_i = m.read(Q[i, :]), m.constant(0, i), m.constant(-INFINITY, i)
-            for j in m.tiles(n_k, b, keys_of=i):
-                A_ij = m.zeros(i, j)
-                add_scores(m, A_ij, Q_i, K, c)
-                m_new = m.compute(rowmax(A_ij))
-                m_new[:] = maximum(m_i, m_new)
-                m_i[:] = exp(m_i - m_new)  # the factor that rescales the sums so far
-                m.write(factors[j, i], m_i)
-                A_ij[:] = exp(A_ij - m_new)
-                l_i[:] = m_i * l_i
-                l_i += rowsum(A_ij)
-                m.write(A[i, j], A_ij)
-                m.move(m_new, m_i)
-            m.write(l[i], l_i)
-            m_i[:] = m_i + log(l_i)
-            m.write(L[i], m_i)
+            Q_i = m.read(Q[i, :])
+            write_exponentials(m, A, l, L, factors, i, b, lambda A_ij, Q_i=Q_i: add_scores(m, A_ij, Q_i, K, c))
 
     with m.phase("O"):
         write_rescaled_product(m, O, A, V, factors, l, a, b, e, c)

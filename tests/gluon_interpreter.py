@@ -102,7 +102,7 @@ class View:
         self.check_there()
         role = BLOCK.role
         self.slots.reads[self.slot][role.number] = role.tick()
-        return self.values.copy().view(Value)
+        return self.values.copy().view(Kept if layout == OPERAND else Value)
 
     def check_there(self) -> None:
         stored, filled = self.slots.stored[self.slot], self.slots.filled[self.slot]
@@ -122,6 +122,14 @@ class View:
         made = self.slots.barriers[self.slot]
         assert made is not None, "a barrier before it is made"
         return made
+
+
+OPERAND = "operand"
+"""The layout of left operands."""
+
+
+class Kept(Value):
+    """An operand that is loaded once, before the loop whose products take it: its registers are no others' in there."""
 
 
 class Flying:
@@ -229,7 +237,9 @@ class Tiles:
     layout = None
 
     def __init__(self, array: Array, shape: list[int], strides: list[int], block: list[int], layout: Any) -> None:
+        assert len(shape) == len(block) <= 5, "the copy engine knows five axes"
         self.array, self.shape, self.block = array, shape, block
+        self.strides = strides if array.strides is not None else None
 
     @staticmethod
     def from_tensor(array: Array, block: list[int], layout: Any) -> Tiles:
@@ -243,6 +253,9 @@ class Tiles:
         """Where the words of a block that exist are in memory."""
         ends = [min(first + side, length) for first, side, length in zip(at, self.block, self.shape, strict=True)]
         inside = tuple(slice(int(first), int(max(first, end))) for first, end in zip(at, ends, strict=True))
+        if self.strides is not None:
+            axes = (np.arange(each.start, each.stop) * step for each, step in zip(inside, self.strides, strict=True))
+            return sum(np.ix_(*axes), np.int64(0))
         alike = len(self.array.shape) == len(self.shape)
         return np.arange(self.array.values.size).reshape(self.array.shape if alike else self.shape)[inside]
 
@@ -380,7 +393,7 @@ def _waited(number: int, deps: tuple[Any, ...]) -> Any:
     while len(role.flying) > number:
         product = role.flying.pop(0)
         product.end(role)
-        registers = [] if isinstance(product.left, View) else [product.left]
+        registers = [] if isinstance(product.left, View | Kept) else [product.left]
         onward = [each for each in role.flying if each.onto is product and any(each is dep for dep in deps)]
         for each in registers if onward else (product, *registers):
             assert any(each is dep for dep in deps), "what a product uses until it ends is not kept"
@@ -391,6 +404,10 @@ def _waited(number: int, deps: tuple[Any, ...]) -> Any:
 def _specialize(roles: list[tuple[Any, tuple[Any, ...]]], warps: list[int], registers: list[int]) -> None:
     assert len(roles) == len(warps) + 1 == len(registers) + 1
     BLOCK.run([Role(number, function, arguments) for number, (function, arguments) in enumerate(roles)])
+
+
+def _jit(function: Any = None, do_not_specialize: Any = ()) -> Any:
+    return Jit if function is None else Jit(function)
 
 
 class Jit:
@@ -444,8 +461,9 @@ GLUON: Any = SimpleNamespace(
     allocate_shared_memory=_allocate,
     warp_specialize=_specialize,
     NVMMADistributedLayout=_nothing,
+    DistributedLinearLayout=_nothing,
     SliceLayout=_nothing,
-    DotOperandLayout=_nothing,
+    DotOperandLayout=lambda number, of, words: OPERAND,
     NVMMASharedLayout=SimpleNamespace(get_default_for=_nothing),
     **{name: getattr(LANGUAGE, name) for name in ("load", "store", "log2", "maximum", "minimum", "where", "cdiv")},
     max=lambda x, axis: LANGUAGE.max(_there(x), axis),
@@ -464,7 +482,7 @@ HOPPER = SimpleNamespace(
 )
 
 MODULES = {
-    "triton.experimental": SimpleNamespace(gluon=SimpleNamespace(jit=Jit)),
+    "triton.experimental": SimpleNamespace(gluon=SimpleNamespace(jit=_jit)),
     "triton.experimental.gluon": SimpleNamespace(language=GLUON),
     "triton.experimental.gluon.language.nvidia.hopper": HOPPER,
     "triton.experimental.gluon.language._core": SimpleNamespace(builtin=_builtin),
@@ -474,8 +492,8 @@ MODULES = {
 
 
 def run(
-    text: str, inputs: dict[str, np.ndarray], dtype: str, pairs: tuple[int, int], seed: int
+    text: str, inputs: dict[str, np.ndarray], dtype: str, pairs: tuple[int, int] | None, seed: int, **options: Any
 ) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
     """The outputs of a module's `run`, and the words moved, as `triton_interpreter.run`; `seed`: of the order."""
     CHANCE.seed(seed)
-    return triton_interpreter.run(text, inputs, dtype, pairs, others=MODULES)
+    return triton_interpreter.run(text, inputs, dtype, pairs, others=MODULES, **options)

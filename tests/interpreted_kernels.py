@@ -1,28 +1,32 @@
-"""Kernels run by the interpreter of Triton over numpy, on tensors of the CPU: for tests without a GPU."""
+"""Kernels run by the interpreters of Triton and of Gluon over numpy, on tensors of the CPU: for tests without a GPU."""
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import gluon_interpreter
 import torch
 import triton_interpreter
 
 
 def module_of(text: str) -> Any:
     """A module with this source, the `run` of which is interpreted."""
+    gluon = "import gluon" in text
 
     def run(*given: torch.Tensor, results: dict[str, torch.Tensor], **others: torch.Tensor) -> dict[str, torch.Tensor]:
         kind = str(given[0].dtype).removeprefix("torch.")
         shift = others.pop("dL", None)
         tensors = {str(number): each for number, each in enumerate((*given, *others.values()))}
-        outputs, _ = triton_interpreter.run(
+        interpreted = partial(gluon_interpreter.run, pairs=None, seed=len(tensors)) if gluon else triton_interpreter.run
+        outputs, _ = interpreted(
             text,
             {
                 name: (each if each.dtype == torch.int32 else each.detach().double()).numpy()
                 for name, each in tensors.items()
             },
-            kind,
+            dtype=kind,
             shift=None if shift is None else shift.numpy(),
             strides={name: each.stride() for name, each in tensors.items() if each.dim() == 4},
             results={name: (tuple(each.shape), each.stride()) for name, each in results.items()},

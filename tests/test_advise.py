@@ -24,7 +24,7 @@ from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import BYTES
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.advise import NEAR
-from pebblesim.gpu.advice.cards import FIGURES, Card, Figure
+from pebblesim.gpu.advice.cards import FIGURES, TEXTS, Card, Figure
 from pebblesim.language import masks
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 
@@ -51,7 +51,7 @@ def test_every_figure_of_a_card_has_a_source_and_no_source_is_idle() -> None:
     sources, used = tables.pop("sources"), set()
     assert set(tables) == set(cards.cards()) and len(tables) > 6
     for table in tables.values():
-        figures = [value for key, value in table.items() if key not in ("name", "device", "peak", "rates", "besides")]
+        figures = [value for key, value in table.items() if key not in (*TEXTS, "peak", "rates", "besides")]
         for figure in (*figures, *table["peak"].values(), *table.get("rates", {}).values()):
             assert set(figure) == {"value", "source"}
             used.add(figure["source"])

@@ -12,7 +12,8 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim.analysis import cache_needed
-from pebblesim.analysis.blocks import _BlockSearch, choose, parts
+from pebblesim.analysis.block_search import BlockSearch
+from pebblesim.analysis.blocks import choose, parts
 from pebblesim.analysis.cache_needed import CacheNeed
 from pebblesim.analysis.count import count, io
 from pebblesim.analysis.mask_answers import _Side
@@ -50,7 +51,7 @@ COMPETING = (
 """Schedules with several blocks that share a cache and change what is moved."""
 IN_ROWS = ("small-cache-forward-in-rows", "scores-stored-in-rows", "small-cache-backward-in-rows")
 """Schedules whose blocks cut rows twice, and that `fit` looks for, too."""
-BY_COLUMNS = ("first-rows-by-columns", "first-keys-by-columns")
+BY_COLUMNS = ("first-rows-by-columns", "first-rows-keys-stay", "first-keys-by-columns")
 """Schedules with several blocks that share a cache, where the words may increase with a block: `best` may be less."""
 APART = (*COMPETING, *IN_ROWS, *BY_COLUMNS)
 
@@ -402,7 +403,9 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
     assert words(low | free) == words(low)
 
 
-@pytest.mark.parametrize("name", ["first-keys-by-columns", "first-rows-by-columns", "queries-partly-resident"])
+@pytest.mark.parametrize(
+    "name", ["first-keys-by-columns", "first-rows-by-columns", "first-rows-keys-stay", "queries-partly-resident"]
+)
 def test_the_cache_needed_beside_a_first_part_that_may_be_all(name: str) -> None:
     schedule = SCHEDULES[name]
     for n, d in ((3, 2), (5, 1)):
@@ -575,7 +578,7 @@ def test_the_proof_finds_the_best_without_climbing(schedule: Schedule, data: st.
     (part,) = parts(schedule, dims, "chain", mask)
     ones = dict.fromkeys(schedule.blocks, 1)
     M = part.room(ones) + data.draw(st.integers(0, 60), label="M")
-    search = _BlockSearch(part, part.words, M, list(schedule.blocks), ones, ones)
+    search = BlockSearch(part, part.words, M, list(schedule.blocks), ones, ones)
     proved = search.prove()
     sizes = [range(1, max(part.cuts[name]) + 1) for name in schedule.blocks]
     every = (dict(zip(schedule.blocks, values, strict=True)) for values in product(*sizes))

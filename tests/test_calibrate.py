@@ -25,6 +25,8 @@ H200 = cards.card("H200")
 def properties(name: str, shared: int) -> SimpleNamespace:
     """What a driver says of a card with 100 multiprocessors."""
     return SimpleNamespace(
+        major=8,
+        minor=9,
         name=name,
         multi_processor_count=100,
         max_threads_per_multi_processor=1536,

@@ -322,7 +322,10 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         (f"{SMALL} -M -3", f"M = '-3' was given; M {WHOLE}"),
         (f"{SMALL} -M 24 --block B=0", f"B = '0' was given; B {WHOLE}"),
         ("count small-cache -d 4 -M 24", f"{SIZES} it got d = 4; n is missing."),
-        ("count small-cache -M 24", f"{SIZES} it got none."),
+        ("count small-cache -M 24", f"{SIZES} it got none; for example: pebblesim count -n 4096 -d 64 -M 16384"),
+        ("gaps", "it got none; for example: pebblesim gaps -n 65536 -d 128"),
+        ("count mine -n 8 -d 4 -M 24", "Those of a file of yours: pebblesim --load FILE.py …"),
+        ("count mine --load mine.py", "--load FILE.py stands before the command, as in pebblesim --load FILE.py list"),
         (
             f"{SMALL} -M 24 --size q=3",
             f"{SIZES} it got n = 8, d = 4, q = 3.",
@@ -625,7 +628,7 @@ def test_bounds_as_json(pebblesim: Pebblesim) -> None:
     result = pebblesim("bounds -n 4096 -d 64 -M 64k --json").json
     holds(result, {"problem": str, "n": int, "d": int, "M": int, "bound": dict, "lower_bound": dict})
     named = {each["name"]: each for each in result["lower_bounds"]}
-    assert set(named) == {"compulsory", "D1", "D1m", "D1r", "D2", "D3", "D4", "D4r", "D5"}
+    assert set(named) == {"compulsory", "D1", "D1m", "D1r", "D2", "D3", "D4", "D4r", "D5", "D6"}
     assert named["compulsory"]["value"] == 4 * 4096 * 64 + 3 * 64 * 64
     assert named["D1"]["value"] is None
     assert "M is above 16,384" in named["D1"]["why_not"]
@@ -633,7 +636,7 @@ def test_bounds_as_json(pebblesim: Pebblesim) -> None:
     assert result["lower_bound"].items() >= {"name": "D3", "value": named["D3"]["value"]}.items()
     every = "every way of computing"
     assert {name: each["for"] for name, each in named.items()} == {
-        **dict.fromkeys(("compulsory", "D1m", "D3", "D4r", "D5"), every),
+        **dict.fromkeys(("compulsory", "D1m", "D3", "D4r", "D5", "D6"), every),
         **dict.fromkeys(("D1", "D2"), "g = A1ᵀ p A2"),
         "D4": "any order of the products, g = A1ᵀ p A2",
         "D1r": "g regrouped by rows",

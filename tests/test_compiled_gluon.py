@@ -18,10 +18,12 @@ from pebblesim.gpu.emit.gluon import gluon, plans
 from pebblesim.gpu.emit.gluon_tiles import TILES, HopperTiles, tiles_of
 from pebblesim.gpu.emit.words import is_float32
 from pebblesim.language import masks
+from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 
-BESIDE = 1024
-"""Most bytes of shared memory beside buffers and barriers: arguments of the roles, and gaps."""
+BESIDE = 5 * 1024
+"""Most bytes of shared memory beside buffers and barriers: arguments of the roles, gaps, and what sums go through on
+their way to memory."""
 
 SLOW = [(tiles, tiles.widest, mask, n) for tiles in TILES for mask in (None, "causal") for n in (4096, 4001)]
 
@@ -29,12 +31,14 @@ SLOW = [(tiles, tiles.widest, mask, n) for tiles in TILES for mask in (None, "ca
 def described(text: str, launch: str, kind: Any, layouts: Any) -> dict[str, str]:
     """The types of what the copy engine is told, as the lines before a launch say."""
     before = text[: text.index(f"    {launch}[(")].rpartition("[(")[2]
+    apart = "tiles_of(tensor, rows, width, several" in text
     types = {}
-    asked = r"(\w+) = (tiles|vectors|sums|pairs)_of\(.*?(\d+)(?:, (\d+))?\)\n"
-    for name, made, rows, width in re.findall(asked, before):
-        shape = {"vectors": [1, int(width or rows)], "pairs": [int(rows), int(width or 0)]}.get(
-            made, [1, int(rows), int(width or 0)]
-        )
+    asked = r"(\w+) = (tiles|vectors|sums|pairs)_of\(\w+, (.*)\)\n"
+    for name, made, sides in re.findall(asked, before):
+        rows, width, *several = (int(side) if side.isdecimal() else 0 for side in sides.split(", "))
+        shape = {"vectors": [1, width], "pairs": [rows, width]}.get(made, [1, rows, width])
+        if made == "tiles" and apart:
+            shape = [1, 1, *([rows // several[0], several[0]] if several else [rows]), width]
         word = "fp32" if made in ("vectors", "sums") else "bf16"
         layout = layouts.get_default_for(shape, kind.bfloat16 if word == "bf16" else kind.float32)
         types[name] = f"tensordesc<{word}{shape},{layout!r}>"
@@ -83,18 +87,29 @@ def spilled(code: str) -> list[str]:
     return [line for a, b in inner for line in lines[a:b] if re.search(r"\bSTL\b", line)]
 
 
-def check(tiles: HopperTiles, d: int, mask: str | None, n: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def check(
+    tiles: HopperTiles,
+    d: int,
+    mask: str | None,
+    n: int,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shared: int = 0,
+) -> None:
+    """Compile the kernels of tiles; `shared`: 0 for contiguous matrices, else heads that share keys, with strides."""
     pytest.importorskip("triton")
     pytest.importorskip("torch")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
-    dims, band = {"n_q": n, "n_k": n, "d_k": d, "d_v": d}, masks.of(mask)
+    several = max(shared, 1)
+    dims = {"n_q": n * several, "n_k": n, "d_k": d, "d_v": d}
+    band = Band("causal", None, 0, True, several) if mask and shared else masks.of(mask)
     program, sizes = get(tiles.schedule).in_dims(dims).under(band), {**dims, **tiles.blocks}
     ring: dict[str, Any] = {
         "stages": tiles.stages,
         "apart": tiles.apart,
         "persistent": tiles.persistent and mask is None,
     }
-    made = gluon(program, sizes, "bfloat16", band, scale=0.1, **ring)
+    made = gluon(program, sizes, "bfloat16", band, scale=0.1, shared=shared, dense=True, **ring)
     vectors = {f"{name}_ptr" for name, tensor in program.tensors.items() if is_float32(program, tensor)}
     kept = plans(program, sizes, "bfloat16", **ring)
     assert kept
@@ -116,6 +131,21 @@ def test_all_kernels_for_hopper_keep_their_tiles_in_registers(
     tiles: HopperTiles, d: int, mask: str | None, n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(tiles, d, mask, n, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [1, 2, 8])
+@pytest.mark.parametrize(("tiles", "d", "mask", "n"), SLOW)
+def test_all_kernels_of_the_operator_keep_their_tiles_in_registers(
+    tiles: HopperTiles,
+    d: int,
+    mask: str | None,
+    n: int,
+    shared: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check(tiles, d, mask, n, tmp_path, monkeypatch, shared)
 
 
 def test_kernels_for_hopper_keep_their_tiles_in_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,17 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import simulated_gpu
 import strategies
 from hypothesis import given, strategies as st
+from simulated_gpu import Simulated
 
 from pebblesim.analysis.count import count
 from pebblesim.core.errors import Infeasible
-from pebblesim.gpu import host
 from pebblesim.gpu.cases import case
 from pebblesim.gpu.device import with_registers
+from pebblesim.gpu.doctor import compiler
 from pebblesim.gpu.emit.cuda import Source, cuda, prelude
 from pebblesim.gpu.emit.cuda_places import WORKERS
-from pebblesim.gpu.host import Simulated, compiler
 from pebblesim.gpu.rounding import rounding
 from pebblesim.language import Block, Machine, Tensor, program as ir, relu
 from pebblesim.language.numbers import numbers
@@ -363,7 +364,7 @@ def test_a_word_outside_of_memory_is_not_written(tmp_path: Path, monkeypatch: py
         rooms.append(np.full(words + 256, np.nan, np.float32))
         return rooms[-1][128 : 128 + words]
 
-    monkeypatch.setattr(host, "_aligned", between_guards)
+    monkeypatch.setattr(simulated_gpu, "_aligned", between_guards)
     schedule = SCHEDULES["matmul-tiled"]
     source = cuda(schedule.program)
     for number, wrong in enumerate(("i + 1", "i - 1")):

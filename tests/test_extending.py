@@ -16,7 +16,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.counting.held import _hold
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import SCHEDULES
-from pebblesim.lower_bounds.bounds import lower_bounds
+from pebblesim.lower_bounds.bounds import BOUNDS, lower_bounds
 from pebblesim.lower_bounds.cutting import Bounding
 from pebblesim.lower_bounds.instances import Product
 
@@ -260,3 +260,24 @@ def test_every_theta_that_ships_would_pass(name: str) -> None:
     for solves in (PROBLEMS[name], PROBLEMS[name].rectangle):
         if solves is not None and solves.theta is not None:
             _hold(solves, solves.theta)
+
+
+def test_a_bound_on_a_problem_with_dimensions_of_its_own_is_among_those_that_are_verified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two products that share a hidden layer of h columns, the last problem that is known."""
+    table = [Product("A", "X", "V", ("n", "d", "h")), Product("Y", "A", "W", ("n", "h", "d"))]
+    bounding = Bounding(("X", "V", "W", "Y"), lambda case: iter([case.of_products("M1", "both products", table)]))
+    monkeypatch.setitem(BOUNDS, "layer", bounding)
+    problem(
+        "layer",
+        dims=("n", "d", "h"),
+        from_nd={"n": "n", "d": "d", "h": "d"},
+        inputs={"X": ("n", "d"), "V": ("d", "h"), "W": ("h", "d")},
+        outputs={"Y": ("n", "d")},
+        values=lambda x: {"Y": x["X"] @ x["V"] @ x["W"]},
+        source="mine",
+        bounds="layer",
+    )
+    (row,) = ps.verify("capacities").rows
+    assert row.agrees and row.evidence.endswith("M1 of layer: A private")

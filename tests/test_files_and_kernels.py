@@ -11,6 +11,7 @@ import sys
 from functools import cache
 from importlib import import_module, invalidate_caches
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -157,12 +158,18 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_is_told_before_something_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for all functions, not at all if they come from disk, and never in a pipe."""
+def test_people_are_told_before_something_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for all functions, not at all if they come from disk, and in a pipe by the command line alone."""
     (tmp_path / "told_kernels.py").write_text(CONSTANTS)
     monkeypatch.syspath_prepend(tmp_path)
     said = []
-    for stream, again in ((io.StringIO(), True), (Terminal(), True), (Terminal(), False)):
+    for stream, again, program in (
+        (io.StringIO(), True, "script"),
+        (Terminal(), True, "script"),
+        (Terminal(), False, "script"),
+        (io.StringIO(), True, "pebblesim.__main__"),
+    ):
+        monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=program))
         if again:
             shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
         monkeypatch.delitem(sys.modules, "told_kernels", raising=False)
@@ -170,7 +177,8 @@ def test_a_terminal_is_told_before_something_is_compiled(tmp_path: Path, monkeyp
         monkeypatch.setattr(sys, "stderr", stream)
         assert import_module("told_kernels").total(3) == 4 + 2 + 3
         said.append(stream.getvalue())
-    assert said == ["", "compiling machine code: up to a minute, once after each installation or update …\n", ""]
+    told = "compiling machine code: up to a minute, once after each installation or update …\n"
+    assert said == ["", told, "", told]
 
 
 def test_a_function_is_compiled_once_for_all_constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

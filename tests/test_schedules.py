@@ -133,7 +133,7 @@ def test_the_closed_form_is_the_count(schedule: Schedule, data: st.DataObject) -
     sizes = data.draw(strategies.sizes(schedule, largest=40))
     (closed, tensors, phases), counted = closed_form(schedule.name), count(schedule.program, sizes)
     assert closed.evaluate(**sizes) == counted.total.io
-    assert closed.evaluate_peak_words(**sizes) == counted.peak_words
+    assert closed.function_of("peak_words")(**sizes) == counted.peak_words
     parts = {name: (reads(**sizes), writes(**sizes)) for name, (reads, writes) in tensors.items()}
     moved = {name: words for name, words in parts.items() if any(words)}  # a tensor may be used in some sizes only
     assert moved == {name: (t.reads, t.writes) for name, t in counted.by_tensor.items()}

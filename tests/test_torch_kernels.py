@@ -24,7 +24,6 @@ from pebblesim.gpu.torch import (  # noqa: E402
     operators,
     planning,
     public,
-    quick,
 )
 
 SMALL = {
@@ -78,34 +77,11 @@ def test_matrices_are_read_and_written_where_they_are(interpreted: Any, monkeypa
         q, k, v, dO = (x.contiguous() for x in (q, k, v, dO))
     monkeypatch.setattr(launching, "room_for", None)
     monkeypatch.setattr(layout_of_tensors, "room_for", None)
-    rest = (None, None, None, 0, False, 0.3, 0.0, None)
+    rest = (None, None, None, 0, False, 0.3, 0.0, None, False)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)
     operators.backward_on_gpu(dO, None, q, k, v, out, lse, *rest)
     with pytest.raises(TypeError):  # rows of 20 words do not begin where they must
         operators.forward_on_gpu(*(torch.randn(1, 1, 5, 20).half() for _ in range(3)), *rest)
-
-
-def test_a_kept_call_is_launched_with_other_tensors(monkeypatch: Any) -> None:
-    """Addresses of the inputs, of a new output and of new sums take the places of those recorded; numbers stay."""
-    launched: list[Any] = []
-    monkeypatch.setattr(quick, "launch", lambda *given: launched.append(given))
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
-
-    def inputs() -> list[Any]:
-        return [torch.randn(1, 8, 3, 16).half().transpose(1, 2) for _ in range(3)]
-
-    x, out, L = inputs(), torch.empty(1, 8, 3, 16).half().transpose(1, 2), torch.empty(3, 8)
-    recorded = [("one", (4, 3), (x[0], x[1], x[2], out, L, 8, 16)), ("two", (1, 3), (5, out, L))]
-    replay = quick._replayed(tuple(x), out, recorded)
-    new = inputs()
-    made = replay(*new)
-    assert (made.shape, made.stride(), made.dtype) == (out.shape, out.stride(), out.dtype)
-    (one, grid, stream, given), (two, _, _, others) = launched
-    assert (one, grid, stream, two) == ("one", (4, 3), 7, "two")
-    assert given[:4] == tuple(each.data_ptr() for each in (*new, made))
-    assert given[4] == others[2] not in (L.data_ptr(), made.data_ptr())
-    assert (given[5:], others[:2]) == ((8, 16), (5, made.data_ptr()))
-    assert replay(new[0].flatten()[1:], *new[1:]) is None  # of another alignment
 
 
 def test_sums_of_some_heads_are_freed_before_others_need_theirs(monkeypatch: Any) -> None:
@@ -128,7 +104,7 @@ def test_sums_of_some_heads_are_freed_before_others_need_theirs(monkeypatch: Any
 
 
 def test_tables_are_smaller_where_less_memory_is_free(monkeypatch: Any) -> None:
-    monkeypatch.setattr(launching, "card_of", lambda device: cards.card("H200"))
+    monkeypatch.setattr(launching, "card_of", lambda *given: cards.card("H200"))
     for name, found in (("memory_reserved", 2**25), ("memory_allocated", 0), ("is_current_stream_capturing", False)):
         monkeypatch.setattr(torch.cuda, name, lambda *device, found=found: found)
     dims = tuple({"n_q": 2**14, "n_k": 2**14, "d_k": 512, "d_v": 512}.items())
@@ -197,7 +173,7 @@ def test_masks_of_kernels_by_the_interpreter(
         asked["key_padding"] = torch.arange(n_k) >= torch.tensor(asked["key_padding"])[:, None]
     pattern = planning.limits(asked.get("window"), asked.get("is_causal", False), asked.get("align", "start"), 1)
     shown = public._shown(q, k, pattern, asked.get("cu_seqlens"), asked.get("key_padding"), None)
-    rest = (*shown, 0.3, asked.get("softcap", 0.0), None)
+    rest = (*shown, 0.3, asked.get("softcap", 0.0), None, False)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)
     dL = torch.randn_like(lse).masked_fill(lse.isinf(), 0.0)
     made = operators.backward_on_gpu(dO, dL, q, k, v, out, lse, *rest)
@@ -247,7 +223,7 @@ def test_kernels_by_the_interpreter(
         q, k, v, dO = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, dO))
     if layout == "cut from wider":
         q, k, v, dO = (torch.nn.functional.pad(x, (8, 8), value=torch.nan)[..., 8:-8] for x in (q, k, v, dO))
-    rest = (None, None, *mask, d_k**-0.5 if scale is None else scale, 0.0, workspace)
+    rest = (None, None, *mask, d_k**-0.5 if scale is None else scale, 0.0, workspace, False)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)
     made = operators.backward_on_gpu(dO, None, q, k, v, out, lse, *rest)
     x = [each.double().requires_grad_() for each in (q, k, v)]

@@ -165,7 +165,7 @@ def test_opcheck(first: bool) -> None:
     ranges = (None, None)
     if first:
         ranges = (torch.zeros(2, 6, dtype=torch.int32), torch.arange(1, 7).int().expand(2, 6))
-    arguments = (q, k, v, *ranges, None if first else 3, None if first else 0, True, 0.3, 0.0, None)
+    arguments = (q, k, v, *ranges, None if first else 3, None if first else 0, True, 0.3, 0.0, None, False)
     torch.library.opcheck(torch.ops.pebblesim.attention, arguments)
     tokens_first = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in (q, k, v)]
     torch.library.opcheck(torch.ops.pebblesim.attention, (*tokens_first, *arguments[3:]))

@@ -7,7 +7,6 @@ products take words as they are in memory and add in float32.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from contextlib import contextmanager
@@ -55,7 +54,7 @@ class Array:
         self.read, self.written = 0, 0
         self.pairs: tuple[int, int] | None = None  # of a table that is kept tile by tile
         self.allowed: np.ndarray | None = None  # of a table that has only the tiles of a band
-        self.part = False  # whether of some rows at once
+        self.part = False  # whether it has fewer rows than there are: those from the start of a group on
         self.copied: Array | None = None  # what it stands for, with longer rows
         self.beside = [0, 0]  # words read and written where there is no pair
 
@@ -273,15 +272,12 @@ def run(
     `strides`: of inputs that have some; `results`: shapes and strides of the matrices that are to be written.
     """
     arrays: list[tuple[str, Array]] = []
-    shapes = iter(re.findall(r"torch\.empty\((\(.*), dtype", text))
 
     def empty(shape: tuple[int, ...], dtype: Type, device: Any) -> Array:
         arrays.append(("", Array(np.full(shape, np.nan), dtype)))
         if len(shape) == 5:
-            arrays[-1][1].pairs, arrays[-1][1].part = pairs, "at_once" in next(shapes)
-            arrays[-1][1].allowed = band
-        else:
-            next(shapes)
+            arrays[-1][1].pairs, arrays[-1][1].allowed = pairs, band
+            arrays[-1][1].part = pairs is not None and shape[1] * shape[3] < pairs[0]
         return arrays[-1][1]
 
     module = ModuleType("kernels")

@@ -25,6 +25,12 @@ def added(body: list[ir.Node]) -> dict[ir.Compute, ir.Write]:
     return found
 
 
+def adds(program: ir.Program) -> bool:
+    """Whether some part of a program adds products to memory."""
+    loops = [node for phase in program.phases for node in ir.walk(phase.body) if isinstance(node, ir.Loop)]
+    return any(added(loop.body) for loop in loops)
+
+
 def read_to_be_added_to(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> dict[str, int]:
     """Words of each tensor that are read only to be added to and written: none are sent where memory adds by itself.
 

@@ -78,16 +78,15 @@ class Formula(Result):
     @cached_property
     def evaluate(self) -> Callable[..., Any]:
         """The I/O as a function: `evaluate(n=…, d=…, B=…)` is an exact integer, or an array for arrays of sizes."""
-        return compile_exact(self.io, self.variables)
+        return self.function_of("io")
+
+    def function_of(self, name: str) -> Callable[..., Any]:
+        """Return "reads", "writes", "io" or "peak_words" as a function, like `evaluate`."""
+        return compile_exact(getattr(self, name), self.variables)
 
     def latex(self) -> str:
         """Reads, writes, I/O and peak words, as an `align*` environment of LaTeX."""
         return align((rf"\text{{{name}}}", f"= {in_latex(expr)}") for name, expr in self.lines.items())
-
-    @cached_property
-    def evaluate_peak_words(self) -> Callable[..., Any]:
-        """Like `evaluate`, for the peak."""
-        return compile_exact(self.peak_words, self.variables)
 
 
 @lru_cache(maxsize=256)

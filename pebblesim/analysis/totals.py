@@ -166,7 +166,7 @@ class LoopContext:
         ends = (rows, columns)
         partners = [self._partners(rows, columns), self._partners(columns, rows)]
         around = {end.parent for end in ends if end in self.copies_by_tile}
-        visits = prod(self.times.get(each, 1) for each in {*ends, *around, *partners[0], *partners[1]} if each)
+        visits = prod(self.times.get(rng, 1) for rng in {*ends, *around, *partners[0], *partners[1]} if rng)
         if not any(partners):
             cuts = (
                 cuts._replace(tiles=cuts.tiles._replace(block=1)) if one else cuts
@@ -208,14 +208,14 @@ class LoopContext:
             return cuts.tiles.number * cuts.number
 
         visits = np.ones(tiles(top), np.int64)
-        for each in self._conditions_of(top):
-            other = each.columns if each.rows is top else each.rows
+        for condition in self._conditions_of(top):
+            other = condition.columns if condition.rows is top else condition.rows
             if other in besides or self._parts_of(other, *besides):
                 continue
             if self._partners(other, top):
                 raise UsageError(TANGLED)
-            met = self._tiles_met((each.rows, each.columns), int(each.columns is top))
-            visits *= tiles(other) - met if each.none else met
+            met = self._tiles_met((condition.rows, condition.columns), int(condition.columns is top))
+            visits *= tiles(other) - met if condition.none else met
         return visits
 
     def _conditions_of(self, top: ir.Range) -> list[ir.MaskCondition]:
@@ -223,7 +223,7 @@ class LoopContext:
 
     def _partners(self, top: ir.Range, *besides: ir.Range) -> list[ir.Range]:
         """The other ranges of loops around that run for some tiles only of this range, or it of theirs."""
-        ends = [end for each in self._conditions_of(top) for end in (each.rows, each.columns)]
+        ends = [end for condition in self._conditions_of(top) for end in (condition.rows, condition.columns)]
         return [
             end
             for end in ends
@@ -232,14 +232,14 @@ class LoopContext:
 
     def _parts_of(self, outer: ir.Range, *inner: ir.Range) -> bool:
         """Whether one of these is over tiles of the tile `outer`, so that a condition on it says more."""
-        return any(each in self.copies_by_tile and each.parent is outer for each in inner)
+        return any(rng in self.copies_by_tile and rng.parent is outer for rng in inner)
 
 
 @lru_cache(maxsize=4096)
 def _under_a_mask(loop: ir.Loop) -> bool:
     """Whether the mask is asked about the tiles of a loop, by itself or by a loop in it."""
-    asked = (each.when for each in (loop, *ir.walk(loop.body)) if isinstance(each, ir.Loop) and each.when)
-    return any(loop.range in (each.rows, each.columns) for each in asked)
+    asked = (node.when for node in (loop, *ir.walk(loop.body)) if isinstance(node, ir.Loop) and node.when)
+    return any(loop.range in (condition.rows, condition.columns) for condition in asked)
 
 
 TANGLED = (

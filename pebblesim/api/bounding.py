@@ -88,15 +88,15 @@ class Bounds(Result):
             ],
             "lower_bounds": [
                 {
-                    "name": each.name,
-                    "value": None if each.why_not else each.value,
-                    "for": each.of_way,
-                    "why_not": each.why_not or None,
-                    "expr": each.form.expr if each.form else None,
-                    "forms": [plain(form, "expr", "domain") for form in each.forms],
-                    **plain(each, "source", "recomputation", "every_tree"),
+                    "name": bound.name,
+                    "value": None if bound.why_not else bound.value,
+                    "for": bound.of_way,
+                    "why_not": bound.why_not or None,
+                    "expr": bound.form.expr if bound.form else None,
+                    "forms": [plain(form, "expr", "domain") for form in bound.forms],
+                    **plain(bound, "source", "recomputation", "every_tree"),
                 }
-                for each in self.lower
+                for bound in self.lower
             ],
             **({**self.heads.to_dict(), "times": self.times, "total": self.total} if self.heads.is_given else {}),
         }
@@ -106,16 +106,16 @@ class Bounds(Result):
         from pebblesim.core.notation import align, domain_in_latex, in_latex, text_in_latex
 
         rows = [] if self.theta is None else [("Q", rf"= \Theta\left({in_latex(self.theta.expr)}\right)", "")]
-        for each in self.lower:
-            way = rf",\ {text_in_latex(each.way)}" if each.way else ""
-            named = rf"Q_{{{text_in_latex(each.name)}}}"
+        for bound in self.lower:
+            way = rf",\ {text_in_latex(bound.way)}" if bound.way else ""
+            named = rf"Q_{{{text_in_latex(bound.name)}}}"
             rows += [
                 (named, rf"\ge {in_latex(form.expr)}", rf"\text{{for }} {domain_in_latex(form.domain)}{way}")
-                for form in each.forms
+                for form in bound.forms
             ]
-            if each.own:  # words at these sizes are all that is known of it
+            if bound.own:  # words at these sizes are all that is known of it
                 says = text_in_latex(f"at {listed(self.sizes)}, a user's own, without proof")
-                rows.append((named, rf"\ge {each.value}", rf"\quad {says}"))
+                rows.append((named, rf"\ge {bound.value}", rf"\quad {says}"))
         return align(rows)
 
     def summary(self) -> list[str]:

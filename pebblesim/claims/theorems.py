@@ -128,11 +128,11 @@ def latex(rows: Iterable[Theorem]) -> str:
     from pebblesim.core.notation import domain_in_latex, in_latex, text_in_latex
 
     lines = []
-    for each in rows:
+    for row in rows:
         forms = r"\newline ".join(
-            rf"${in_latex(form.expr)}$ for ${domain_in_latex(form.domain)}$" for form in each.forms
+            rf"${in_latex(form.expr)}$ for ${domain_in_latex(form.domain)}$" for form in row.forms
         )
-        cells = (each.name, each.problem, "; ".join(each.ways) or "every", each.counts, each.domain, each.evidence)
+        cells = (row.name, row.problem, "; ".join(row.ways) or "every", row.counts, row.domain, row.evidence)
         name, problem, ways, counts, domain, evidence = map(text_in_latex, cells)
         lines.append(" & ".join((name, problem, ways, counts, forms, domain, evidence)))
     head = "theorem & problem & way of computing & counts & closed form & holds for & evidence"

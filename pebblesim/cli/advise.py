@@ -5,19 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from pebblesim.cli.options import (
-    AsJson,
-    Block,
-    BlockChoice,
-    HeadChoice,
-    MaskText,
-    Sizes,
-    command,
-    complete_problem,
-    family,
-)
+from pebblesim.cli.completion import problems
+from pebblesim.cli.options import AsJson, Block, BlockChoice, HeadChoice, MaskText, Sizes, command, family, option
 from pebblesim.cli.printing import print_json, say, show
 from pebblesim.core.errors import UsageError
 
@@ -26,49 +15,28 @@ app = family()
 
 @command(app, "advise", example="pebblesim advise --gpu H200 -n 8192 -d 128 --dtype bf16 --explain")
 def advise(
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", help="A known card, such as H200, or one calibrated here.", metavar="NAME"),
-    ] = None,
-    card: Annotated[
-        Path | None, typer.Option("--card", help="A TOML file that describes another card.", metavar="FILE")
-    ] = None,
+    gpu: Annotated[str | None, option("--gpu", "A known card, such as H200, or one calibrated here.", "NAME")] = None,
+    card: Annotated[Path | None, option("--card", "A TOML file that describes another card.", "FILE")] = None,
     *,
     sizes: Sizes,
     dtype: Annotated[
         str | None,
-        typer.Option(
-            "--dtype", help="Data type of a word: bf16, fp16, fp32, …; by default bf16 if there are kernels, else fp32."
-        ),
+        option("--dtype", "Data type of a word: bf16, fp16, fp32, …; by default bf16 if there are kernels, else fp32."),
     ] = None,
-    problem: Annotated[
-        str | None,
-        typer.Option("--problem", "-p", help="The problem; forward by default.", autocompletion=complete_problem),
-    ] = None,
-    backward: Annotated[
-        bool, typer.Option("--backward", help="Short for --problem backward-qkv (dQ, dK and dV).")
-    ] = False,
+    problem: Annotated[str | None, option("--problem -p", "The problem; forward by default.", values=problems)] = None,
+    backward: Annotated[bool, option("--backward", "Short for --problem backward-qkv (dQ, dK and dV).")] = False,
     block: Block = None,
     heads: HeadChoice,
     mask: MaskText = None,
     workspace: Annotated[
         str | None,
-        typer.Option(
-            "--workspace",
-            help="Memory of the card that stored tables of scores may take, such as 256MiB.",
-            metavar="BYTES",
-        ),
+        option("--workspace", "Memory of the card that stored tables of scores may take, such as 256MiB.", "BYTES"),
     ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Explain the I/O, term by term of the closed form.")
-    ] = False,
+    explain: Annotated[bool, option("--explain", "Explain the I/O, term by term of the closed form.")] = False,
     orders: Annotated[
-        bool,
-        typer.Option(
-            "--orders", help="Replay the fastest schedule through the L2 cache, and name the best launch order."
-        ),
+        bool, option("--orders", "Replay the fastest schedule through the L2 cache, and name the best launch order.")
     ] = False,
-    sources: Annotated[bool, typer.Option("--sources", help="Name the sources of the card's figures.")] = False,
+    sources: Annotated[bool, option("--sources", "Name the sources of the card's figures.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the kernel and the tile to use on a card, its time, and the schedules that move the fewest words there."""

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from pebblesim.cli.options import command, family, pairs
+from pebblesim.cli.options import command, family, option, pairs
 from pebblesim.cli.printing import print_json, print_table, progress_bar, say
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
@@ -22,60 +20,42 @@ app = family()
 def backlite(
     inputs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--inputs",
-            help="Q, K, V and optionally dO: a .npz or .safetensors file, or Q=q.npy and so on.",
-            metavar="FILE",
-        ),
+        option("--inputs", "Q, K, V and optionally dO: a .npz or .safetensors file, or Q=q.npy and so on.", "FILE"),
     ] = None,
     head: Annotated[
         str | None,
-        typer.Option(
-            "--head", help="The head to use: H for arrays (heads, n, d); B,H for arrays (batch, heads, n, d)."
-        ),
+        option("--head", "The head to use: H for arrays (heads, n, d); B,H for arrays (batch, heads, n, d)."),
     ] = None,
-    n: Annotated[
-        str | None, typer.Option("-n", help="Number of rows of a synthetic head: 4096, 4k.", metavar="N")
-    ] = None,
-    d: Annotated[str | None, typer.Option("-d", help="Head dimension of a synthetic head.", metavar="D")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Random seed of synthetic inputs, or of a missing dO.")] = 0,
-    scale: Annotated[float | None, typer.Option("--scale", help="Scale of the scores; 1/√d by default.")] = None,
+    n: Annotated[str | None, option("-n", "Number of rows of a synthetic head: 4096, 4k.", "N")] = None,
+    d: Annotated[str | None, option("-d", "Head dimension of a synthetic head.", "D")] = None,
+    seed: Annotated[int, option("--seed", "Random seed of synthetic inputs, or of a missing dO.")] = 0,
+    scale: Annotated[float | None, option("--scale", "Scale of the scores; 1/√d by default.")] = None,
     block: Annotated[
         list[str] | None,
-        typer.Option(
-            "--block", help="Tile sizes; B_r=64 and B_c=128 by default, or what fits in -M.", metavar="NAME=SIZE"
-        ),
+        option("--block", "Tile sizes; B_r=64 and B_c=128 by default, or what fits in -M.", "NAME=SIZE"),
     ] = None,
-    m: Annotated[str | None, typer.Option("-M", help="Cache: words, or bytes with --dtype.", metavar="WORDS")] = None,
-    dtype: Annotated[
-        str | None, typer.Option("--dtype", help="Data type of a word, if -M is in bytes: float32, …")
-    ] = None,
+    m: Annotated[str | None, option("-M", "Cache: words, or bytes with --dtype.", "WORDS")] = None,
+    dtype: Annotated[str | None, option("--dtype", "Data type of a word, if -M is in bytes: float32, …")] = None,
     epsilon: Annotated[
-        str | None, typer.Option("--epsilon", help="Largest fractions of the weight to leave out: 0.001,0.01,0.1.")
+        str | None, option("--epsilon", "Largest fractions of the weight to leave out: 0.001,0.01,0.1.")
     ] = None,
     by_row: Annotated[
         bool,
-        typer.Option(
-            "--by-row", help="Apply ε to each row of tiles, as BackLite's kernels do, instead of to the whole head."
-        ),
+        option("--by-row", "Apply ε to each row of tiles, as BackLite's kernels do, instead of to the whole head."),
     ] = False,
     threshold: Annotated[
         str | None,
-        typer.Option(
-            "--threshold", help="Use instead of ε: leave out tiles with exp(LSE_tile - LSE_row) below this value."
-        ),
+        option("--threshold", "Use instead of ε: leave out tiles with exp(LSE_tile - LSE_row) below this value."),
     ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Find the largest ε (or threshold) that satisfies --cosine and --l2.")
+        bool, option("--calibrate", "Find the largest ε (or threshold) that satisfies --cosine and --l2.")
     ] = False,
-    cosine: Annotated[
-        float | None, typer.Option("--cosine", help="Least cosine similarity allowed; 0.999 by default.")
-    ] = None,
+    cosine: Annotated[float | None, option("--cosine", "Least cosine similarity allowed; 0.999 by default.")] = None,
     l2: Annotated[
-        float | None, typer.Option("--l2", help="Largest relative difference (L2 norm) allowed; 0.05 by default.")
+        float | None, option("--l2", "Largest relative difference (L2 norm) allowed; 0.05 by default.")
     ] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", help="Also write the table to a CSV file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    csv_file: Annotated[Path | None, option("--csv", "Also write the table to a CSV file.")] = None,
+    as_json: Annotated[bool, option("--json", "Print the result as JSON.")] = False,
 ) -> None:
     """Leave tiles with little probability out of the backward pass; show the words saved and the gradient error.
 

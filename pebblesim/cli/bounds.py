@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from pebblesim.cli.completion import schedules
 from pebblesim.cli.options import (
     AsJson,
     AsLatex,
@@ -20,10 +19,11 @@ from pebblesim.cli.options import (
     Ranges,
     Sizes,
     Summation,
+    argument,
     command,
-    complete_schedule,
     family,
     one_problem,
+    option,
 )
 from pebblesim.cli.printing import one_way, print_json, print_table, progress_bar, say, show
 from pebblesim.core.errors import UsageError
@@ -31,7 +31,6 @@ from pebblesim.core.sizes import listed, parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.api.bounding import Bounds
-    from pebblesim.lower_bounds.bounds import LowerBound
 
 app = family()
 
@@ -43,33 +42,21 @@ def bounds(
     sizes: Sizes,
     m: Annotated[
         str | None,
-        typer.Option(
-            "-M",
-            help="Cache: words, or bytes with --dtype; without it, the bounds at several M about d².",
-            metavar="WORDS",
-        ),
+        option("-M", "Cache: words, or bytes with --dtype; without it, the bounds at several M about d².", "WORDS"),
     ] = None,
     dtype: Dtype = None,
     problem: Problem = None,
     schedule: Annotated[
         str | None,
-        typer.Option(
-            "--schedule",
-            help="Bounds for the way in which this schedule computes: what it keeps and regroups.",
-            metavar="NAME",
-        ),
+        option("--schedule", "Bounds for the way in which this schedule computes: what it keeps and regroups.", "NAME"),
     ] = None,
     mask: MaskText = None,
     pairs: Annotated[
-        str | None,
-        typer.Option("--pairs", help="Bounds for every mask with Z allowed pairs of query and key.", metavar="Z"),
+        str | None, option("--pairs", "Bounds for every mask with Z allowed pairs of query and key.", "Z")
     ] = None,
     heads: HeadChoice,
     everything: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="A table of all theorems instead, for all sizes: where they hold, and their evidence."
-        ),
+        bool, option("--all", "A table of all theorems instead, for all sizes: where they hold, and their evidence.")
     ] = False,
     latex: AsLatex = False,
     as_json: AsJson = False,
@@ -114,8 +101,8 @@ def bounds(
         _print_at(one, f"{title}, M = {one.M:,} words")
     else:
         _print_over(several, title)
-    for each in one.lower:
-        say(f"{each.source}" + (f"; not here: {each.why_not}" if m is not None and each.why_not else ""))
+    for lower in one.lower:
+        say(f"{lower.source}" + (f"; not here: {lower.why_not}" if m is not None and lower.why_not else ""))
     say("Θ: not stated" if one.theta is None else f"Θ: {one.theta.source}")
     say("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
     if m is not None:
@@ -134,16 +121,16 @@ def _print_all(problem: str | None, latex: bool, as_json: bool) -> None:
     if latex:
         print(table.latex(rows))
     elif as_json:
-        print_json({"theorems": [each.to_dict() for each in rows]})
+        print_json({"theorems": [row.to_dict() for row in rows]})
     else:
         columns = ("theorem", "problem", "closed form", "M", "holds for", "evidence", "way of computing")
         lines = [
-            (each.name, each.problem, written(parse(form.expr)), form.domain, each.domain, each.evidence, ways)
+            (row.name, row.problem, written(parse(form.expr)), form.domain, row.domain, row.evidence, ways)
             if not number
             else ("", "", written(parse(form.expr)), form.domain, "", "", "")
-            for each in rows
-            for ways in ["; ".join(each.ways)]
-            for number, form in enumerate(each.forms)
+            for row in rows
+            for ways in ["; ".join(row.ways)]
+            for number, form in enumerate(row.forms)
         ]
         print_table("lower bounds", columns, lines, left=len(columns), first=("theorem", "problem", "closed form"))
         say(
@@ -156,11 +143,11 @@ def _print_at(one: Bounds, title: str) -> None:
     """All bounds for one M, each with the way of computing it is for, if there are several."""
     several = len(one.ways) > 1
     rows = [("Θ", one.theta.expr, "", *[""] * several, f"{one.theta_value:,.0f}")] if one.theta else []
-    for each in one.lower:
-        form = each.form or (each.forms[0] if each.forms else None)
-        value = "" if each.why_not else f"{each.value:,}"
-        way = (each.way,) if several else ()
-        rows.append((each.name, form.expr if form else "", form.domain if form else "", *way, value))
+    for bound in one.lower:
+        form = bound.form or (bound.forms[0] if bound.forms else None)
+        value = "" if bound.why_not else f"{bound.value:,}"
+        way = (bound.way,) if several else ()
+        rows.append((bound.name, form.expr if form else "", form.domain if form else "", *way, value))
     columns = ("bound", "closed form", "M", *["way of computing"] * several, "words")
     print_table(
         title, columns, rows, left=len(columns) - 1, first=("bound", "words", "closed form", "way of computing")
@@ -172,24 +159,19 @@ def _print_over(bounds: Sequence[Bounds], title: str) -> None:
     one = bounds[0]
     ways = list(one.ways) if len(one.ways) > 1 else []
     rows = [("Θ", one.theta.expr, "", *[""] * bool(ways))] if one.theta else []
-    for each in one.lower:
-        rows += [(each.name, form.expr, form.domain, *[each.way] * bool(ways)) for form in each.forms]
+    for bound in one.lower:
+        rows += [(bound.name, form.expr, form.domain, *[bound.way] * bool(ways)) for form in bound.forms]
     columns = ("bound", "closed form", "M", *["way of computing"] * bool(ways))
     print_table(title, columns, rows, left=len(columns), first=("bound", "closed form"))
     lines = [
         (
-            f"{each.M:,}",
-            *(_named(each.ways[way]) for way in ways),
-            _named(each.best),
-            *([] if each.theta is None else [f"{each.theta_value:,.0f}"]),
+            f"{at_M.M:,}",
+            *(f"{bound.value:,} ({bound.name})" for bound in (*(at_M.ways[way] for way in ways), at_M.best)),
+            *([] if at_M.theta is None else [f"{at_M.theta_value:,.0f}"]),
         )
-        for each in bounds
+        for at_M in bounds
     ]
     print_table("the largest, in words", ("M", *ways, one.best.of_way, *(["Θ"] if one.theta else [])), lines)
-
-
-def _named(bound: LowerBound) -> str:
-    return f"{bound.value:,} ({bound.name})"
 
 
 @command(app, example="pebblesim gaps -n 65536 -d 128")
@@ -199,19 +181,14 @@ def gaps(
     sizes: Sizes,
     m: Annotated[
         list[str] | None,
-        typer.Option(
-            "-M", help="One M; may be repeated. By default powers of two over the whole range.", metavar="WORDS"
-        ),
+        option("-M", "One M; may be repeated. By default powers of two over the whole range.", "WORDS"),
     ] = None,
     dtype: Dtype = None,
     problem: Problem = None,
     blocks: Blocks = "fit",
     summation: Summation = "chain",
     steps: Annotated[
-        int,
-        typer.Option(
-            "--steps", min=1, max=64, help="Without -M: how many values of M from one power of two to the next."
-        ),
+        int, option("--steps", "Without -M: how many values of M from one power of two to the next.", min=1, max=64)
     ] = 1,
     latex: AsLatex = False,
     as_json: AsJson = False,
@@ -233,26 +210,17 @@ def gaps(
 def crossover(
     schedules: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Two schedules, or several pairs; by default the paper's two algorithms, and ours.",
-            autocompletion=complete_schedule,
-        ),
+        argument("Two schedules, or several pairs; by default the paper's two algorithms, and ours.", values=schedules),
     ] = None,
     *,
     sizes: Ranges,
     m: Annotated[
         str | None,
-        typer.Option(
-            "-M",
-            help="Fix the cache, and cross along a size such as -n 1k:1M:x2; without it, along M.",
-            metavar="WORDS",
-        ),
+        option("-M", "Fix the cache, and cross along a size such as -n 1k:1M:x2; without it, along M.", "WORDS"),
     ] = None,
     dtype: Dtype = None,
     heads: HeadChoice,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Draw I/O over M: .png, .svg or .pdf.", metavar="FILE")
-    ] = None,
+    output: Annotated[Path | None, option("--output -o", "Draw I/O over M: .png, .svg or .pdf.", "FILE")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find where another of two schedules begins to move fewer words: the exact M, or the exact size; and why."""
@@ -281,7 +249,7 @@ def crossover(
 
 @command(app, example="pebblesim theorems --table-1")
 def theorems(
-    table_1: Annotated[bool, typer.Option("--table-1", help="Table 1 of Li et al. instead.")] = False,
+    table_1: Annotated[bool, option("--table-1", "Table 1 of Li et al. instead.")] = False,
     latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from pebblesim.cli.completion import schedules
 from pebblesim.cli.options import (
     AsJson,
     BlockChoice,
@@ -14,11 +13,12 @@ from pebblesim.cli.options import (
     HeadChoice,
     MaskText,
     Sizes,
+    argument,
     command,
-    complete_schedule,
     family,
+    option,
 )
-from pebblesim.cli.printing import print_json, print_table, say
+from pebblesim.cli.printing import print_json, print_table, progress_bar, say
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import bytes_of, parse_bytes, parse_words, several
 
@@ -31,58 +31,41 @@ app = family()
 @command(app, example="pebblesim cache flash2-forward -n 4096 -d 64 -M 4k:64k:x2")
 def cache(
     sources: Annotated[
-        list[str],
-        typer.Argument(
-            help="Schedules, or files of traces: .oracleGeneral.bin, .txt or .csv.",
-            autocompletion=complete_schedule,
-        ),
+        list[str], argument("Schedules, or files of traces: .oracleGeneral.bin, .txt or .csv.", values=schedules)
     ],
     *,
     sizes: Sizes,
     m: Annotated[
-        str,
-        typer.Option(
-            "-M", help="Cache sizes: words, or bytes with --dtype, such as 4096 or 256:2M:x2.", metavar="SIZES"
-        ),
+        str, option("-M", "Cache sizes: words, or bytes with --dtype, such as 4096 or 256:2M:x2.", "SIZES")
     ] = ...,  # type: ignore[assignment]
     dtype: Dtype = None,
-    policy: Annotated[
-        str, typer.Option("--policy", help="Policies, with commas: lru, opt (Belady's), fifo.")
-    ] = "lru,opt",
+    policy: Annotated[str, option("--policy", "Policies, with commas: lru, opt (Belady's), fifo.")] = "lru,opt",
     moves: Annotated[
         bool,
-        typer.Option(
+        option(
             "--moves",
-            help="Replay only the schedule's reads and writes: a cache behind a scratchpad. By default all operands.",
+            "Replay only the schedule's reads and writes: a cache behind a scratchpad. By default all operands.",
         ),
     ] = False,
     words: Annotated[
         bool,
-        typer.Option(
-            "--words", help="Replay single words, in the order of the loops inside each operation; by default tiles."
-        ),
+        option("--words", "Replay single words, in the order of the loops inside each operation; by default tiles."),
     ] = False,
-    line: Annotated[
-        str | None, typer.Option("--line", help="Size of a cache line, such as 32B.", metavar="BYTES")
-    ] = None,
-    ways: Annotated[
-        int | None, typer.Option("--ways", help="Lines in a set; by default one set holds all.", metavar="W", min=1)
-    ] = None,
+    line: Annotated[str | None, option("--line", "Size of a cache line, such as 32B.", "BYTES")] = None,
+    ways: Annotated[int | None, option("--ways", "Lines in a set; by default one set holds all.", "W", min=1)] = None,
     blocks: BlockChoice,
     mask: MaskText = None,
     heads: HeadChoice,
     save: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--save",
-            help="Save the accesses of one schedule at one M as a trace: .oracleGeneral.bin, .csv, .txt; with --words "
+            "Save the accesses of one schedule at one M as a trace: .oracleGeneral.bin, .csv, .txt; with --words "
             "also addresses, for Dinero (.din), Ramulator (.ramulator), gem5 (.gem5.txt) and ChampSim (.champsim).",
-            metavar="FILE",
+            "FILE",
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A picture over M: .png, .svg or .pdf.", metavar="FILE")
-    ] = None,
+    output: Annotated[Path | None, option("--output -o", "A picture over M: .png, .svg or .pdf.", "FILE")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay the accesses of a schedule, or a trace, through automatic caches: LRU, OPT, FIFO."""
@@ -109,10 +92,13 @@ def cache(
     of_cache |= {"machine": "moves" if moves else "uses", "grain": "words" if words else "tiles"}
     of_cache |= {} if line is None else {"line": parse_bytes("a line", line)}
     policies = [name.strip() for name in policy.split(",")]
-    results = []
-    for source in dict.fromkeys(sources):
-        options: dict[str, Any] = heads.arguments | of_cache | ({} if traces.is_trace(source) else sizes.dims)
-        results.append(ps.cache(source, M=capacities, policy=policies, **options))
+    results, distinct = [], dict.fromkeys(sources)
+    with progress_bar("replaying") as progress:
+        for number, source in enumerate(distinct, 1):
+            options: dict[str, Any] = heads.arguments | of_cache | ({} if traces.is_trace(source) else sizes.dims)
+            results.append(ps.cache(source, M=capacities, policy=policies, **options))
+            if progress:
+                progress(number / len(distinct))
     small = {place: least for result in results for place, least in result.notes()}
     result = CacheTable(tuple(row for result in results for row in result), small)
     notes = []

@@ -6,6 +6,7 @@ A value that ends with a colon, such as "window:", must be followed by a number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Final
 
 Values = Callable[[], Iterable[str]]
@@ -21,23 +22,30 @@ def one_of(values: Values) -> Callable[[str], list[str]]:
     return complete
 
 
-def schedules() -> Iterable[str]:
-    from pebblesim.language.registry import SCHEDULES
+def names_in(module: str, name: str) -> Values:
+    """The names in a registry of the package, or those that a function of it returns; imported when they are asked."""
 
-    return SCHEDULES
+    def known() -> Iterable[str]:
+        found: Iterable[str] | Values = getattr(import_module(f"pebblesim.{module}"), name)
+        return found() if callable(found) else found
+
+    return known
 
 
-def problems() -> Iterable[str]:
-    from pebblesim.language.problems import PROBLEMS
-
-    return PROBLEMS
+schedules = names_in("language.registry", "SCHEDULES")
+problems = names_in("language.problems", "PROBLEMS")
+generators = names_in("dags.generators", "GENERATORS")
+all_rules = names_in("game.referee", "RULES")
+by_term = names_in("game.referee", "BY_TERM")
+rules_of_optima = names_in("dags.optimum", "RULES")
+parallel_schedules = names_in("parallel.schedules", "SCHEDULES")
+links = names_in("parallel.links", "links")
+launch_orders = names_in("cachesim.l2", "ORDERS")
 
 
 def sources() -> Iterable[str]:
     """Return problems and generators: the names that have a graph."""
-    from pebblesim.dags.generators import GENERATORS
-
-    return [*problems(), *GENERATORS]
+    return [*problems(), *generators()]
 
 
 def boards() -> Iterable[str]:
@@ -45,85 +53,15 @@ def boards() -> Iterable[str]:
     return [*schedules(), *sources()]
 
 
-def block_rules() -> Iterable[str]:
-    from pebblesim.analysis.blocks import RULES
-
-    return RULES
-
-
 def rules() -> Iterable[str]:
     """Rules under which schedules are played."""
-    from pebblesim.game.referee import BY_TERM
-
-    return [name for name in all_rules() if name not in BY_TERM]
-
-
-def all_rules() -> Iterable[str]:
-    from pebblesim.game.referee import RULES
-
-    return RULES
-
-
-def rules_of_optima() -> Iterable[str]:
-    from pebblesim.dags.optimum import RULES
-
-    return RULES
-
-
-def types() -> Iterable[str]:
-    from pebblesim.core.sizes import BYTES
-
-    return BYTES
-
-
-def policies() -> Iterable[str]:
-    from pebblesim.cachesim.policies import POLICIES
-
-    return POLICIES
-
-
-def formats() -> Iterable[str]:
-    from pebblesim.dags.formats import FORMATS
-
-    return FORMATS
-
-
-def cards() -> Iterable[str]:
-    from pebblesim.gpu.advice.cards import cards as known
-
-    return known()
-
-
-def results() -> Iterable[str]:
-    from pebblesim.sweeps.rows import RESULTS
-
-    return RESULTS
+    return [name for name in all_rules() if name not in by_term()]
 
 
 def orders() -> Iterable[str]:
-    from pebblesim.cachesim.l2 import ORDERS
-
-    return [f"{name.partition(':')[0]}:" if ":" in name else name for name in ORDERS.replace(" or ", ", ").split(", ")]
-
-
-def parallel_schedules() -> Iterable[str]:
-    """Schedules on many devices."""
-    from pebblesim.parallel.schedules import SCHEDULES
-
-    return SCHEDULES
-
-
-def ownerships() -> Iterable[str]:
-    from pebblesim.parallel.tokens import OWNERSHIPS
-
-    return OWNERSHIPS
-
-
-def links() -> Iterable[str]:
-    """Links between devices."""
-    from pebblesim.parallel.links import links as known
-
-    return known()
+    """Orders in which thread blocks start, as the errors of `--order` list them."""
+    listed = "".join(launch_orders()).replace(" or ", ", ").split(", ")
+    return [f"{name.partition(':')[0]}:" if ":" in name else name for name in listed]
 
 
 MASKS: Final = ("causal", "window:", "band:", "lengths:", "bigbird:")
@@ -132,18 +70,18 @@ BANDS: Final = MASKS[:3]
 BY_NAME: Final[dict[str, Values]] = {
     "--problem": problems,
     "--schedule": schedules,
-    "--blocks": block_rules,
+    "--blocks": names_in("analysis.blocks", "RULES"),
     "--rules": rules,
     "--summation": lambda: ("chain", "balanced", "blocked:", "in-place"),
     "--mask": lambda: MASKS,
-    "--dtype": types,
+    "--dtype": names_in("core.sizes", "BYTES"),
     "--order": orders,
-    "--ownership": ownerships,
-    "--policy": policies,
-    "--format": formats,
-    "--gpu": cards,
+    "--ownership": names_in("parallel.tokens", "OWNERSHIPS"),
+    "--policy": names_in("cachesim.policies", "POLICIES"),
+    "--format": names_in("dags.formats", "FORMATS"),
+    "--gpu": names_in("gpu.advice.cards", "cards"),
     "--target": lambda: ("cuda", "triton", "gluon"),
-    "--what": results,
+    "--what": names_in("sweeps.rows", "RESULTS"),
     "--by": lambda: ("tensor", "phase"),
     "--inside": links,
     "--between": links,

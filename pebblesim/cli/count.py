@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pebblesim.cli.completion import BANDS, one_of
+from pebblesim.cli.completion import BANDS
 from pebblesim.cli.options import (
     AsJson,
     AsLatex,
@@ -19,11 +19,12 @@ from pebblesim.cli.options import (
     MaskText,
     Problem,
     ScheduleName,
+    Schedules,
     Sizes,
     Summation,
     command,
-    complete_schedule,
     family,
+    option,
 )
 from pebblesim.cli.printing import one_way, print_json, print_table, print_tensors, say
 from pebblesim.core.errors import Infeasible, UsageError
@@ -42,26 +43,21 @@ class Shared(Group):
 
     l2: Annotated[
         str | None,
-        typer.Option(
-            "--l2",
-            help="L2 cache that all thread blocks share: 4MiB, or 2x30MiB if it has two halves.",
-            metavar="BYTES",
-        ),
+        option("--l2", "L2 cache that all thread blocks share: 4MiB, or 2x30MiB if it has two halves.", "BYTES"),
     ] = None
     order: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--order",
-            help="Order in which thread blocks start: head-first, row-major, grouped:G, sawtooth or swizzled:X.",
-            metavar="ORDER",
+            "Order in which thread blocks start: head-first, row-major, grouped:G, sawtooth or swizzled:X.",
+            "ORDER",
         ),
     ] = None
     at_once: Annotated[
-        int | None,
-        typer.Option("--at-once", help="Thread blocks that run at once; by default 132.", metavar="N", min=1),
+        int | None, option("--at-once", "Thread blocks that run at once; by default 132.", "N", min=1)
     ] = None
     chiplets: Annotated[
-        str | None, typer.Option("--chiplets", help="Chiplets, each with an L2 cache: 8, or 8:contiguous.", metavar="X")
+        str | None, option("--chiplets", "Chiplets, each with an L2 cache: 8, or 8:contiguous.", "X")
     ] = None
 
     @property
@@ -84,10 +80,7 @@ class Shared(Group):
 
 @command(app, example="pebblesim count -n 4096 -d 64 -M 16384")
 def count(
-    schedules: Annotated[
-        list[str] | None,
-        typer.Argument(help="Names of schedules; by default all of the problem.", autocompletion=complete_schedule),
-    ] = None,
+    schedules: Schedules = None,
     *,
     sizes: Sizes,
     cache: Cache,
@@ -300,9 +293,7 @@ def list_schedules(as_json: AsJson = False) -> None:
         say(listed)
 
 
-Rectangular = Annotated[
-    bool, typer.Option("--rectangular", help="Use all dimensions of the problem, such as n_q, n_k, d_k, d_v.")
-]
+Rectangular = Annotated[bool, option("--rectangular", "Use all dimensions of the problem, such as n_q, n_k, d_k, d_v.")]
 
 
 @command(app, example="pebblesim formula small-cache")
@@ -311,11 +302,11 @@ def formula(
     latex: AsLatex = False,
     mask: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--mask",
-            help="causal, window:W or band:W; or any, for a form in the number of allowed tiles.",
-            metavar="MASK",
-            autocompletion=one_of(lambda: (*BANDS, "any")),
+            "causal, window:W or band:W; or any, for a form in the number of allowed tiles.",
+            "MASK",
+            values=lambda: (*BANDS, "any"),
         ),
     ] = None,
     rectangular: Rectangular = False,

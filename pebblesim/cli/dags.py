@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from pebblesim.cli.completion import all_rules, one_of, rules_of_optima, sources
+from pebblesim.cli.completion import all_rules, rules_of_optima, sources
 from pebblesim.cli.options import (
     AsJson,
     Cache,
@@ -17,12 +17,14 @@ from pebblesim.cli.options import (
     Option,
     Sizes,
     Summation,
+    argument,
     command,
     family,
+    option,
     option_value,
     pairs,
 )
-from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line, say, show
+from pebblesim.cli.printing import print_json, print_rules, progress_bar, say, show
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import parse_size, parse_words, quantity
 
@@ -37,20 +39,17 @@ FEW = 40
 
 SourceName = Annotated[
     str,
-    typer.Argument(
-        metavar="FILE|GENERATOR|PROBLEM",
-        help="A graph: a file, a generator such as fft or pyramid, or a problem (see `pebblesim list`).",
-        autocompletion=one_of(sources),
+    argument(
+        "A graph: a file, a generator such as fft or pyramid, or a problem (see `pebblesim list`).",
+        "FILE|GENERATOR|PROBLEM",
+        values=sources,
     ),
 ]
-Rules = Annotated[
-    str, typer.Option("--rules", help="hong-kung, no-recompute, replace or partial.", autocompletion=one_of(all_rules))
-]
-Save = Annotated[Path | None, typer.Option("--save", help="Save the moves to a file: .npy (packed) or .txt (text).")]
-Seconds = Annotated[str | None, typer.Option("--seconds", help="Stop after this many seconds.", metavar="S")]
+Rules = Annotated[str, option("--rules", "hong-kung, no-recompute, replace or partial.", values=all_rules)]
+Save = Annotated[Path | None, option("--save", "Save the moves to a file: .npy (packed) or .txt (text).")]
+Seconds = Annotated[str | None, option("--seconds", "Stop after this many seconds.", "S")]
 Format = Annotated[
-    str | None,
-    typer.Option("--format", help="File format, if the file name does not show it: hyperdag, dot, converter, …"),
+    str | None, option("--format", "File format, if the file name does not show it: hyperdag, dot, converter, …")
 ]
 
 
@@ -157,14 +156,11 @@ def pebble(
     made: GraphChoice,
     cache: Cache,
     rules: Rules = "hong-kung",
-    seconds: Annotated[str, typer.Option("--seconds", help="Seconds to search for a better game.", metavar="S")] = "10",
+    seconds: Annotated[str, option("--seconds", "Seconds to search for a better game.", "S")] = "10",
     steps: Annotated[
-        int | None,
-        typer.Option(
-            "--steps", help="Search for so many steps instead: the same seed then gives the same game.", metavar="K"
-        ),
+        int | None, option("--steps", "Search for so many steps instead: the same seed then gives the same game.", "K")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the random choices.")] = 0,
+    seed: Annotated[int, option("--seed", "Seed of the random choices.")] = 0,
     save: Save = None,
     as_json: AsJson = False,
 ) -> None:
@@ -172,7 +168,7 @@ def pebble(
     import pebblesim as ps
 
     name, graph = made.graph(source)
-    with progress_line("pebbling") as line:
+    with progress_bar("pebbling") as line:
 
         def on_progress(done: float, io: int, bound: int) -> None:
             if line is not None:
@@ -206,16 +202,14 @@ def optimum(
     made: GraphChoice,
     cache: Cache,
     rules: Annotated[
-        str,
-        typer.Option("--rules", help="hong-kung, no-recompute or partial.", autocompletion=one_of(rules_of_optima)),
+        str, option("--rules", "hong-kung, no-recompute or partial.", values=rules_of_optima)
     ] = "hong-kung",
     seconds: Seconds = None,
     memory: Annotated[
-        str,
-        typer.Option("--memory", help="Stop when the states of the search take this much memory.", metavar="BYTES"),
+        str, option("--memory", "Stop when the states of the search take this much memory.", "BYTES")
     ] = "4GiB",
     states: Annotated[
-        str | None, typer.Option("--states", help="Stop at this number of states, whatever the memory.", metavar="N")
+        str | None, option("--states", "Stop at this number of states, whatever the memory.", "N")
     ] = None,
     save: Save = None,
     as_json: AsJson = False,
@@ -227,7 +221,7 @@ def optimum(
     name, graph = made.graph(source)
     most = None if states is None else parse_size("--states", states)
     room = parse_words(memory, "float8") if memory[-1:] == "B" else parse_size("--memory", memory)  # a byte each
-    with progress_line("searching") as line:
+    with progress_bar("searching") as line:
 
         def on_progress(done: float, bound: int, io: int, kept: int) -> None:
             if line is not None:
@@ -251,7 +245,7 @@ def optimum(
 @command(app, example="pebblesim judge graph.hdag game.npy -M 8")
 def judge(
     source: SourceName,
-    game: Annotated[Path, typer.Argument(help="A saved game: .npy, .txt, or OneStopParallel's text.")],
+    game: Annotated[Path, argument("A saved game: .npy, .txt, or OneStopParallel's text.")],
     *,
     made: GraphChoice,
     cache: Cache,
@@ -272,15 +266,11 @@ def judge(
 
 @command(app, example="pebblesim dags my-graphs --seconds 2 -o table.csv")
 def dags(
-    folder: Annotated[
-        Path, typer.Argument(help="A folder of graphs; of one with a costs.csv, the graphs and M of its rows.")
-    ],
+    folder: Annotated[Path, argument("A folder of graphs; of one with a costs.csv, the graphs and M of its rows.")],
     *,
     rules: Rules = "no-recompute",
-    seconds: Annotated[str, typer.Option("--seconds", help="Seconds for each row of the table.", metavar="S")] = "5",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Save the table to a file: .csv, .json or .parquet.")
-    ] = None,
+    seconds: Annotated[str, option("--seconds", "Seconds for each row of the table.", "S")] = "5",
+    output: Annotated[Path | None, option("--output -o", "Save the table to a file: .csv, .json or .parquet.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Pebble each graph of a folder at several M.

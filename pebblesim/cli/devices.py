@@ -8,10 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from pebblesim.cli.completion import one_of, parallel_schedules
-from pebblesim.cli.options import AsJson, Sizes, command, family
+from pebblesim.cli.completion import parallel_schedules
+from pebblesim.cli.options import AsJson, Sizes, argument, command, family, option
 from pebblesim.cli.printing import print_json, show
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import parse_size, parse_words
@@ -26,65 +24,47 @@ app = family()
 @command(app, "devices", example="pebblesim devices -n 1M -d 128 --heads 64 --kv-heads 8 -P 256")
 def devices(
     schedules: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Schedules, such as ring or tiles; by default all.", autocompletion=one_of(parallel_schedules)
-        ),
+        list[str] | None, argument("Schedules, such as ring or tiles; by default all.", values=parallel_schedules)
     ] = None,
     *,
     sizes: Sizes,
-    p: Annotated[str, typer.Option("-P", help="Number of devices.", metavar="P")],
-    heads: Annotated[int, typer.Option("--heads", help="Heads of queries.", metavar="H", min=1)] = 1,
+    p: Annotated[str, option("-P", "Number of devices.", "P")],
+    heads: Annotated[int, option("--heads", "Heads of queries.", "H", min=1)] = 1,
     kv_heads: Annotated[
-        int | None,
-        typer.Option(
-            "--kv-heads", help="Heads of keys and values; by default as many as of queries.", metavar="G", min=1
-        ),
+        int | None, option("--kv-heads", "Heads of keys and values; by default as many as of queries.", "G", min=1)
     ] = None,
     m: Annotated[
-        str | None,
-        typer.Option("-M", help="Memory of a device: words, or bytes such as 64GiB with --dtype.", metavar="WORDS"),
+        str | None, option("-M", "Memory of a device: words, or bytes such as 64GiB with --dtype.", "WORDS")
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", help="Data type of a word: float32, bfloat16, …; adds a column of bytes.")
+        str | None, option("--dtype", "Data type of a word: float32, bfloat16, …; adds a column of bytes.")
     ] = None,
-    backward: Annotated[bool, typer.Option("--backward", help="The backward pass: dQ, dK and dV.")] = False,
+    backward: Annotated[bool, option("--backward", "The backward pass: dQ, dK and dV.")] = False,
     mask: Annotated[
-        str | None,
-        typer.Option(
-            "--mask", help="causal; without it all pairs.", metavar="MASK", autocompletion=one_of(lambda: ("causal",))
-        ),
+        str | None, option("--mask", "causal; without it all pairs.", "MASK", values=lambda: ("causal",))
     ] = None,
     ownership: Annotated[
-        str | None,
-        typer.Option("--ownership", help="Who owns which tokens: contiguous, zig-zag or striped.", metavar="NAME"),
+        str | None, option("--ownership", "Who owns which tokens: contiguous, zig-zag or striped.", "NAME")
     ] = None,
     latent: Annotated[
-        bool, typer.Option("--latent", help="Values are the first d_v columns of the keys; give --size d_k and d_v.")
+        bool, option("--latent", "Values are the first d_v columns of the keys; give --size d_k and d_v.")
     ] = False,
     gpu: Annotated[
-        str | None,
-        typer.Option(
-            "--gpu", help="Also forecast times, with the peak rate of this card: A100, H100, …", metavar="NAME"
-        ),
+        str | None, option("--gpu", "Also forecast times, with the peak rate of this card: A100, H100, …", "NAME")
     ] = None,
-    in_machine: Annotated[
-        int, typer.Option("--machine", help="For times: devices in one machine.", metavar="N", min=1)
-    ] = 8,
+    in_machine: Annotated[int, option("--machine", "For times: devices in one machine.", "N", min=1)] = 8,
     inside: Annotated[
-        str | None,
-        typer.Option("--inside", help="For times: links inside a machine; by default the card's.", metavar="LINK"),
+        str | None, option("--inside", "For times: links inside a machine; by default the card's.", "LINK")
     ] = None,
     between: Annotated[
-        str, typer.Option("--between", help="For times: link of each device to other machines.", metavar="LINK")
+        str, option("--between", "For times: link of each device to other machines.", "LINK")
     ] = "InfiniBand NDR",
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="A picture over P, powers of two up to P, of words, or of times with --gpu: .png, .svg or .pdf.",
-            metavar="FILE",
+        option(
+            "--output -o",
+            "A picture over P, powers of two up to P, of words, or of times with --gpu: .png, .svg or .pdf.",
+            "FILE",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from pebblesim.cli.options import command, complete_problem, family
+from pebblesim.cli.completion import problems
+from pebblesim.cli.options import argument, command, family, option
 from pebblesim.cli.printing import say
 
 app = family()
@@ -17,14 +16,10 @@ app = family()
 @command(app, example="pebblesim explore -o page.html")
 def explore(
     problems: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Problems; by default forward, backward-qkv and backward.",
-            autocompletion=complete_problem,
-        ),
+        list[str] | None, argument("Problems; by default forward, backward-qkv and backward.", values=problems)
     ] = None,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page, an HTML file.", metavar="FILE")],
+    output: Annotated[Path, option("--output -o", "The page, an HTML file.", "FILE")],
 ) -> None:
     """Write a page for any browser, offline: the words of every schedule, with sizes and M moved by hand."""
     from pebblesim.gpu.advice.cards import caches

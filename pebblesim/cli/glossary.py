@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
-from pebblesim.cli.options import AsJson, command, complete_problem, family
+from pebblesim.cli.completion import problems
+from pebblesim.cli.options import AsJson, argument, command, family
 from pebblesim.cli.printing import print_json, print_rules, print_tensors, say
 from pebblesim.core.errors import UnknownName, UsageError
 
@@ -16,9 +15,7 @@ app = family()
 
 @command(app, example="pebblesim glossary backward")
 def glossary(
-    problem: Annotated[
-        str, typer.Argument(help="A problem (see `pebblesim list`).", autocompletion=complete_problem)
-    ] = "backward",
+    problem: Annotated[str, argument("A problem (see `pebblesim list`).", values=problems)] = "backward",
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -31,11 +28,7 @@ def glossary(
     try:
         solves = find(problem)
     except UnknownName as error:
-        more = (
-            ""
-            if "did you mean" in str(error)
-            else " Terms such as gap, way or ops/byte are explained in docs/words.md."
-        )
+        more = "" if error.near else " Terms such as gap, way or ops/byte are explained in docs/words.md."
         raise UsageError(f"{error}{more}") from None
     if as_json:
         parts = {kind: {"example": example, "meaning": meaning} for kind, (example, meaning) in PARTS.items()}

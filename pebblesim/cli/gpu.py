@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from pebblesim.cli import gpu_emit, gpu_measure
-from pebblesim.cli.completion import BANDS, one_of
+from pebblesim.cli.completion import BANDS
 from pebblesim.cli.gpu_cases import Output
-from pebblesim.cli.options import AsJson, D, N, command, family
+from pebblesim.cli.options import AsJson, D, N, command, family, option
 from pebblesim.cli.printing import print_json, print_table, say, show
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import dtype_of, parse_size
@@ -45,12 +45,9 @@ def doctor(as_json: AsJson = False) -> None:
 @command(app, example="pebblesim gpu calibrate")
 def calibrate(
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="File of the card; by default in your configuration, where it is found."),
+        Path | None, option("--output -o", "File of the card; by default in your configuration, where it is found.")
     ] = None,
-    rows: Annotated[
-        Path | None, typer.Option("--rows", help="File of JSON lines for all measured kernels.", metavar="FILE")
-    ] = None,
+    rows: Annotated[Path | None, option("--rows", "File of JSON lines for all measured kernels.", "FILE")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure this GPU in a few minutes, for forecasts of our kernels: bandwidths, matrix units, launches, waiting."""
@@ -90,21 +87,13 @@ def race(
     *,
     n: N = None,
     d: D = None,
-    heads: Annotated[int, typer.Option("--heads", min=1, help="Heads, all computed in one launch.", metavar="H")] = 1,
-    backward: Annotated[bool, typer.Option("--backward", help="Race the backward pass.")] = False,
+    heads: Annotated[int, option("--heads", "Heads, all computed in one launch.", "H", min=1)] = 1,
+    backward: Annotated[bool, option("--backward", "Race the backward pass.")] = False,
     mask: Annotated[
-        str | None,
-        typer.Option(
-            "--mask", help="causal; without it all pairs.", metavar="MASK", autocompletion=one_of(lambda: BANDS[:1])
-        ),
+        str | None, option("--mask", "causal; without it all pairs.", "MASK", values=lambda: BANDS[:1])
     ] = None,
     dtype: Annotated[
-        str,
-        typer.Option(
-            "--dtype",
-            help="Data type of a word: bfloat16 or float16.",
-            autocompletion=one_of(lambda: ("bfloat16", "float16")),
-        ),
+        str, option("--dtype", "Data type of a word: bfloat16 or float16.", values=lambda: ("bfloat16", "float16"))
     ] = "bfloat16",
     output: Output = None,
     as_json: AsJson = False,

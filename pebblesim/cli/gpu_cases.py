@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from pebblesim.cli.options import option
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import dtype_of
 
@@ -16,20 +15,13 @@ if TYPE_CHECKING:
 
 Workers = Annotated[
     int,
-    typer.Option(
-        "--workers",
-        "-P",
-        min=1,
-        help="Thread blocks among which a loop with running sums is divided; 1 in the paper.",
-        metavar="P",
+    option(
+        "--workers -P", "Thread blocks among which a loop with running sums is divided; 1 in the paper.", "P", min=1
     ),
 ]
-Threads = Annotated[
-    int | None, typer.Option("--threads", help="Threads in a thread block; by default chosen by its words.")
-]
+Threads = Annotated[int | None, option("--threads", "Threads in a thread block; by default chosen by its words.")]
 Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="File of results, .jsonl; a run adds to it, and skips what is in it."),
+    Path | None, option("--output -o", "File of results, .jsonl; a run adds to it, and skips what is in it.")
 ]
 
 

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from pebblesim.cli.completion import BANDS, one_of
+from pebblesim.cli.completion import BANDS
 from pebblesim.cli.gpu_cases import Threads, Workers, case_of, check_float32
-from pebblesim.cli.options import AsJson, BlockChoice, Cache, HeadChoice, ScheduleName, Sizes, command, family
+from pebblesim.cli.options import AsJson, BlockChoice, Cache, HeadChoice, ScheduleName, Sizes, command, family, option
 from pebblesim.cli.printing import print_json, say
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.files import whole_file
@@ -35,50 +33,39 @@ def emit(
     blocks: BlockChoice,
     heads: HeadChoice,
     target: Annotated[
-        str, typer.Option("--target", help="cuda (float32), triton (matrix units) or gluon (matrix units of Hopper).")
+        str, option("--target", "cuda (float32), triton (matrix units) or gluon (matrix units of Hopper).")
     ] = "cuda",
     mask: Annotated[
         str | None,
-        typer.Option(
-            "--mask",
-            help="For triton: causal, window:W or band:W; for gluon: causal.",
-            metavar="MASK",
-            autocompletion=one_of(lambda: BANDS),
-        ),
+        option("--mask", "For triton: causal, window:W or band:W; for gluon: causal.", "MASK", values=lambda: BANDS),
     ] = None,
     scale: Annotated[
         str | None,
-        typer.Option(
-            "--scale",
-            help="For triton, gluon: factor of the scores, a number or 1/sqrt(d_k); by default 1.",
-            metavar="X",
-        ),
+        option("--scale", "For triton, gluon: factor of the scores, a number or 1/sqrt(d_k); by default 1.", "X"),
     ] = None,
-    warps: Annotated[int, typer.Option("--warps", min=1, help="For triton: warps in a thread block.", metavar="W")] = 8,
+    warps: Annotated[int, option("--warps", "For triton: warps in a thread block.", "W", min=1)] = 8,
     stages: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--stages",
+            "For triton: stages of the pipeline that reads ahead, by default 3; for gluon: slots of a ring.",
+            "S",
             min=1,
-            help="For triton: stages of the pipeline that reads ahead, by default 3; for gluon: slots of a ring.",
-            metavar="S",
         ),
     ] = None,
     persistent: Annotated[
         bool | None,
-        typer.Option(
+        option(
             "--persistent/--no-persistent",
-            help="For gluon: as many blocks as multiprocessors, each with several tiles; by default if it is faster.",
+            "For gluon: as many blocks as multiprocessors, each with several tiles; by default if it is faster.",
         ),
     ] = None,
     workers: Workers = 1,
     threads: Threads = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the source to.")] = None,
+    output: Annotated[Path | None, option("--output -o", "File to write the source to.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print or write the source of a schedule's kernels; --json adds the launches and the words they move."""
-    from pebblesim.launches.sectors import moved
-
     if target in ("triton", "gluon"):
         asked = _asked(schedule, sizes, cache, blocks, mask, heads, scale)
         if target == "triton":
@@ -87,7 +74,13 @@ def emit(
             raise UsageError("Gluon kernels are for heads of their own keys and values; leave --kv-heads out.")
         else:
             source, counted = _gluon(asked, stages, persistent)
-        _give(source, counted, asked.dtype, output, as_json, _spared(asked, counted) if target == "gluon" else {})
+        added = _added(asked, counted) if target == "gluon" else {}
+        kernels = [{"name": k.name, "programs": k.programs, "arrays": list(k.tensors)} for k in source.kernels]
+        of_these = f"; {sum(added.values()):,} of these are read to be added to, which memory does" if added else ""
+        summary = f"{len(kernels)} kernels, {counted.io:,} words moved for each head{of_these}"
+        data = {"schedule": counted.schedule, **counted.dims, "dtype": asked.dtype, "blocks": dict(counted.blocks)}
+        data |= {"reads": counted.reads, "writes": counted.writes, **({"added": added} if added else {})}
+        _give(source.text, summary, output, data | {"kernels": kernels} if as_json else None)
         return
     if target != "cuda":
         raise UnknownName("target", target, ("cuda", "triton", "gluon"))
@@ -101,28 +94,9 @@ def emit(
         raise UsageError("CUDA kernels are for one head; use --target triton, or leave --kv-heads out.")
     check_float32(cache.dtype)
     made = case_of(schedule, sizes.dims, cache.words, blocks.rule, workers, threads)
-    if output is not None:
-        with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
-            unfinished.write_text(made.text, encoding="utf-8")
-    if as_json:
-        launches = []
-        for kernel in made.source.kernels:
-            exact = moved(kernel.launch, made.sizes, made.workers)
-            launches.append(
-                {
-                    "name": kernel.launch.name,
-                    "kernel": kernel.name,
-                    "blocks": kernel.blocks(made.sizes),
-                    "shared_words": kernel.shared_words(made.sizes),
-                    "arrays": list(kernel.tensors),
-                    **vars(exact),
-                }
-            )
-        print_json({**made.to_dict(), "shared_words": made.shared_words, "launches": launches})
-    elif output is None:
-        print(made.text)
-    else:
-        say(f"written   {output}: {len(made.source.kernels)} kernels, {made.shared_words:,} words of shared memory")
+    summary = f"{len(made.source.kernels)} kernels, {made.shared_words:,} words of shared memory"
+    launches = {"shared_words": made.shared_words, "launches": made.launches} if as_json else {}
+    _give(made.text, summary, output, {**made.to_dict(), **launches} if as_json else None)
 
 
 @dataclass(frozen=True)
@@ -195,7 +169,7 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
     return gluon(program, sizes, asked.dtype, asked.mask, scale=factor, **ring), counted
 
 
-def _spared(asked: _Asked, counted: Counted) -> dict[str, int]:
+def _added(asked: _Asked, counted: Counted) -> dict[str, int]:
     """Words that a head's count reads only to add to them, which memory does by itself."""
     from pebblesim.analysis.additions import read_to_be_added_to
 
@@ -203,19 +177,14 @@ def _spared(asked: _Asked, counted: Counted) -> dict[str, int]:
     return read_to_be_added_to(program, {**counted.dims, **counted.blocks}, asked.mask)
 
 
-def _give(
-    source: Source, counted: Counted, dtype: str, output: Path | None, as_json: bool, spared: Mapping[str, int]
-) -> None:
+def _give(text: str, summary: str, output: Path | None, data: Mapping[str, Any] | None) -> None:
+    """Write a source to a file, if one is named; then print `data` if there is any, else the source or its summary."""
     if output is not None:
         with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
-            unfinished.write_text(source.text, encoding="utf-8")
-    if as_json:
-        kernels = [{"name": k.name, "programs": k.programs, "arrays": list(k.tensors)} for k in source.kernels]
-        head = {"schedule": counted.schedule, **counted.dims, "dtype": dtype, "blocks": dict(counted.blocks)}
-        added = {"added": dict(spared)} if spared else {}
-        print_json({**head, "reads": counted.reads, "writes": counted.writes, **added, "kernels": kernels})
+            unfinished.write_text(text, encoding="utf-8")
+    if data is not None:
+        print_json(data)
     elif output is None:
-        print(source.text)
+        print(text)
     else:
-        of_these = f"; {sum(spared.values()):,} of these are read to be added to, which memory does" if spared else ""
-        say(f"written   {output}: {len(source.kernels)} kernels, {counted.io:,} words moved for each head{of_these}")
+        say(f"written   {output}: {summary}")

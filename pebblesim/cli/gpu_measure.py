@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from pebblesim.cli.completion import one_of, schedules
+from pebblesim.cli.completion import schedules
 from pebblesim.cli.gpu_cases import Output, Threads, Workers, case_of, check_float32
-from pebblesim.cli.options import AsJson, BlockChoice, D, Dtype, N, Sizes, command, family
+from pebblesim.cli.options import AsJson, BlockChoice, D, Dtype, N, Sizes, argument, command, family, option
 from pebblesim.cli.printing import print_json, print_table, say
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed, parse_size, parse_words, separated
@@ -24,22 +24,17 @@ app = family()
 
 @command(app, example="pebblesim gpu measure small-cache -n 4096 -d 64 -M 16384 -o results.jsonl")
 def measure(
-    schedule: Annotated[
-        str | None, typer.Argument(help="Name of a schedule, e.g. small-cache.", autocompletion=one_of(schedules))
-    ] = None,
+    schedule: Annotated[str | None, argument("Name of a schedule, e.g. small-cache.", values=schedules)] = None,
     *,
     sizes: Sizes,
-    m: Annotated[
-        str | None, typer.Option("-M", help="Cache: words, or bytes such as 192KiB with --dtype.", metavar="WORDS")
-    ] = None,
+    m: Annotated[str | None, option("-M", "Cache: words, or bytes such as 192KiB with --dtype.", "WORDS")] = None,
     dtype: Dtype = None,
     blocks: BlockChoice,
     workers: Workers = 1,
     threads: Threads = None,
     output: Output = None,
     command: Annotated[
-        str | None,
-        typer.Option("--command", help="Measure a program instead of a schedule, kernel by kernel: './a.out 512'."),
+        str | None, option("--command", "Measure a program instead of a schedule, kernel by kernel: './a.out 512'.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,15 +65,14 @@ def measure(
 @command(app, example="pebblesim gpu crossover -n 512 -d 64 --at 1024,2048,4096,8192")
 def crossover(
     schedules: Annotated[
-        list[str] | None,
-        typer.Argument(help="Two schedules; small-cache and flash by default.", autocompletion=one_of(schedules)),
+        list[str] | None, argument("Two schedules; small-cache and flash by default.", values=schedules)
     ] = None,
     n: N = None,
     d: D = None,
-    at: Annotated[str, typer.Option("--at", help="Values of M in words, separated by commas.", metavar="M,M,…")] = ...,  # type: ignore[assignment]
+    at: Annotated[str, option("--at", "Values of M in words, separated by commas.", "M,M,…")] = ...,  # type: ignore[assignment]
     workers: Workers = 1,
     output: Output = None,
-    picture: Annotated[Path | None, typer.Option("--picture", help="Draw the curves: .png, .svg or .pdf.")] = None,
+    picture: Annotated[Path | None, option("--picture", "Draw the curves: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure two schedules over M: the predicted and measured M at which their traffic crosses, and their times."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from pebblesim.cli.dags import GraphChoice, SourceName, literature
-from pebblesim.cli.options import AsJson, command, family, option_value, pairs
+from pebblesim.cli.options import AsJson, command, family, option, option_value, pairs
 from pebblesim.cli.printing import print_json, say
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed
@@ -23,11 +21,7 @@ def graph(
     made: GraphChoice,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File to export to: .dot, .graphml, .json (networkx), .hdag (HyperDAG), .edges or .mtx.",
-        ),
+        option("--output -o", "File to export to: .dot, .graphml, .json (networkx), .hdag (HyperDAG), .edges or .mtx."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

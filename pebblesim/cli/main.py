@@ -73,6 +73,8 @@ def _explained(error: Any) -> str:
     params = [name for each in error.ctx.command.params for name in each.opts]
     if getattr(error, "option_name", None) == "-o" and "--save" in params:
         said += "; --save FILE saves a game"
+    if getattr(error, "option_name", None) == "--load":
+        said += "; --load FILE.py stands before the command, as in pebblesim --load FILE.py list"
     example = re.sub(r"\[/?bold\]", "", error.ctx.command.epilog or "").removeprefix("Example: ")
     return f"{said}; for example: {example}" if example else f"{said}."
 
@@ -152,7 +154,8 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except PebblesimError as error:
-        _end(2, f"error: {error}")
+        own = isinstance(error, UnknownName) and error.kind in ("schedule", "problem") and error.near is None
+        _end(2, f"error: {error}" + (" Those of a file of yours: pebblesim --load FILE.py …" if own else ""))
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # Rich ends so when nobody reads the help on
             _end(0)

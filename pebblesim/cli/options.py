@@ -6,83 +6,85 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from pebblesim.cli.completion import BY_NAME, one_of, problems, schedules
+from pebblesim.cli.completion import BY_NAME, Values, one_of, problems, schedules
 from pebblesim.cli.printing import WIDE
-from pebblesim.core.errors import UsageError
+from pebblesim.core.errors import NoSizes, UsageError
 from pebblesim.core.sizes import parse_size, parse_words
 
-complete_schedule, complete_problem = one_of(schedules), one_of(problems)
 
-ScheduleName = Annotated[
-    str, typer.Argument(help="Name of a schedule, e.g. small-cache.", autocompletion=complete_schedule)
-]
+def option(names: str, help: str, metavar: str | None = None, values: Values | None = None, **rules: Any) -> Any:
+    """An option of a command, for the annotation of a parameter.
+
+    Args:
+        names: the names, with spaces between them, such as "--output -o".
+        help: what it is for.
+        metavar: what the help calls its value; by default its type.
+        values: what a shell completes; by default the values that its name stands for.
+        rules: what else Typer takes, such as `min`.
+    """
+    declared = names.split()
+    known = values or next((BY_NAME[name] for name in declared if name in BY_NAME), None)
+    return typer.Option(*declared, help=help, metavar=metavar, autocompletion=known and one_of(known), **rules)
+
+
+def argument(help: str, metavar: str | None = None, values: Values | None = None) -> Any:
+    """An argument of a command, as `option`."""
+    return typer.Argument(help=help, metavar=metavar, autocompletion=values and one_of(values))
+
+
+ScheduleName = Annotated[str, argument("Name of a schedule, e.g. small-cache.", values=schedules)]
 Problem = Annotated[
     str | None,
-    typer.Option(
-        "--problem",
-        "-p",
-        help="Problem to solve, see `pebblesim list`; backward unless a schedule says otherwise.",
-        autocompletion=complete_problem,
+    option(
+        "--problem -p",
+        "Problem to solve, see `pebblesim list`; backward unless a schedule says otherwise.",
+        values=problems,
     ),
 ]
-N = Annotated[str | None, typer.Option("-n", help="Sequence length: 4096, 64k, 2^20.", metavar="N")]
-D = Annotated[str | None, typer.Option("-d", help="Head dimension.", metavar="D")]
+N = Annotated[str | None, option("-n", "Sequence length: 4096, 64k, 2^20.", "N")]
+D = Annotated[str | None, option("-d", "Head dimension.", "D")]
 BySize = Annotated[
-    list[str] | None,
-    typer.Option("--size", help="A dimension by its own name, e.g. n_q=1; may be repeated.", metavar="DIM=N"),
+    list[str] | None, option("--size", "A dimension by its own name, e.g. n_q=1; may be repeated.", "DIM=N")
 ]
-M = Annotated[str, typer.Option("-M", help="Cache: words, or bytes such as 192KiB with --dtype.", metavar="WORDS")]
+M = Annotated[str, option("-M", "Cache: words, or bytes such as 192KiB with --dtype.", "WORDS")]
 Dtype = Annotated[
-    str | None,
-    typer.Option("--dtype", help="Data type of a word: float32, bfloat16, …; with it M may be given in bytes."),
+    str | None, option("--dtype", "Data type of a word: float32, bfloat16, …; with it M may be given in bytes.")
 ]
 MaskText = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--mask",
-        help="Allowed pairs of query and key: causal, window:W, band:W, lengths:3,5,8, "
+        "Allowed pairs of query and key: causal, window:W, band:W, lengths:3,5,8, "
         "bigbird:BLOCK:WINDOW:GLOBAL:RANDOM, or FILE.npy.",
-        metavar="MASK",
+        "MASK",
     ),
 ]
 Blocks = Annotated[
     str,
-    typer.Option(
-        "--blocks",
-        help="How block sizes are chosen: fit (the largest that fit), paper (as printed) or best (searched).",
+    option(
+        "--blocks", "How block sizes are chosen: fit (the largest that fit), paper (as printed) or best (searched)."
     ),
 ]
 Block = Annotated[
-    list[str] | None,
-    typer.Option("--block", help="The size of one block, e.g. B_r=128; may be repeated.", metavar="NAME=SIZE"),
+    list[str] | None, option("--block", "The size of one block, e.g. B_r=128; may be repeated.", "NAME=SIZE")
 ]
-Summation = Annotated[
-    str, typer.Option("--summation", help="Shape of the sums: chain, balanced, blocked:b, or in-place.")
-]
-Rules = Annotated[str, typer.Option("--rules", help="Rules of the game: hong-kung, replace or no-recompute.")]
+Summation = Annotated[str, option("--summation", "Shape of the sums: chain, balanced, blocked:b, or in-place.")]
+Rules = Annotated[str, option("--rules", "Rules of the game: hong-kung, replace or no-recompute.")]
 Option = Annotated[
-    list[str] | None,
-    typer.Option("--option", help="An option of the graph: order=U, kept=true, row_block=8, …", metavar="NAME=VALUE"),
+    list[str] | None, option("--option", "An option of the graph: order=U, kept=true, row_block=8, …", "NAME=VALUE")
 ]
-AsLatex = Annotated[bool, typer.Option("--latex", help="Print LaTeX, for a document with amsmath.")]
-Wide = Annotated[bool, typer.Option("--wide", help="All columns, and lines longer than the terminal is wide.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+AsLatex = Annotated[bool, option("--latex", "Print LaTeX, for a document with amsmath.")]
+Wide = Annotated[bool, option("--wide", "All columns, and lines longer than the terminal is wide.")]
+AsJson = Annotated[bool, option("--json", "Print the result as JSON.")]
 Schedules = Annotated[
-    list[str] | None,
-    typer.Argument(help="Names of schedules; by default all of the problem.", autocompletion=complete_schedule),
+    list[str] | None, argument("Names of schedules; by default all of the problem.", values=schedules)
 ]
-Picture = Annotated[Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.", metavar="FILE")]
-
-
-ProblemName = Annotated[
-    str | None, typer.Argument(help="A problem; backward by default.", autocompletion=complete_problem)
-]
+ProblemName = Annotated[str | None, argument("A problem; backward by default.", values=problems)]
 
 
 def one_problem(named: str | None, option: str | None) -> str | None:
@@ -140,11 +142,10 @@ class Sizes(Group):
 class Ranges(Group):
     """The dimensions of a problem, each with one size or several."""
 
-    n: Annotated[str | None, typer.Option("-n", help="Sequence lengths.", metavar="SIZES")] = None
-    d: Annotated[str | None, typer.Option("-d", help="Head dimensions.", metavar="SIZES")] = None
+    n: Annotated[str | None, option("-n", "Sequence lengths.", "SIZES")] = None
+    d: Annotated[str | None, option("-d", "Head dimensions.", "SIZES")] = None
     size: Annotated[
-        list[str] | None,
-        typer.Option("--size", help="A dimension by its own name; may be repeated.", metavar="DIM=SIZES"),
+        list[str] | None, option("--size", "A dimension by its own name; may be repeated.", "DIM=SIZES")
     ] = None
 
     @cached_property
@@ -212,16 +213,13 @@ class GameChoice(_UnderMask, BlockChoice, _OfReferee, Cache, Sizes):
 class HeadChoice(Group):
     """The number of problems of one size, and which of them share keys and values."""
 
-    heads: Annotated[int, typer.Option("--heads", help="Heads of queries.", metavar="H", min=1)] = 1
+    heads: Annotated[int, option("--heads", "Heads of queries.", "H", min=1)] = 1
     kv_heads: Annotated[
-        int | None,
-        typer.Option(
-            "--kv-heads", help="Heads of keys and values; by default as many as of queries.", metavar="G", min=1
-        ),
+        int | None, option("--kv-heads", "Heads of keys and values; by default as many as of queries.", "G", min=1)
     ] = None
-    batch: Annotated[int, typer.Option("--batch", help="Sequences of this length.", metavar="B", min=1)] = 1
+    batch: Annotated[int, option("--batch", "Sequences of this length.", "B", min=1)] = 1
     separate: Annotated[
-        bool, typer.Option("--separate", help="Count each head separately, even if heads share keys and values.")
+        bool, option("--separate", "Count each head separately, even if heads share keys and values.")
     ] = False
 
     @cached_property
@@ -264,14 +262,14 @@ def command(app: typer.Typer, name: str | None = None, *, example: str) -> Calla
             options += [m.replace(kind=m.KEYWORD_ONLY, annotation=types[m.name]) for m in members]
         options.append(inspect.Parameter("wide", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Wide))
 
-        for option in options:
-            _complete(option.annotation.__metadata__[0])
-
         @wraps(function)
         def run(*, wide: bool, **values: Any) -> None:
             WIDE.set(wide)
             grouped = {name: kind(**{m: values.pop(m) for m in members}) for name, (kind, members) in groups.items()}
-            function(**values, **grouped)
+            try:
+                function(**values, **grouped)
+            except NoSizes as error:
+                raise UsageError(f"{str(error).rstrip('.')}; for example: {example}") from None
 
         run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
         run.__annotations__ = {option.name: option.annotation for option in options}
@@ -279,14 +277,6 @@ def command(app: typer.Typer, name: str | None = None, *, example: str) -> Calla
         return function
 
     return register
-
-
-def _complete(info: Any) -> None:
-    """Add shell completion to an option whose name determines its values."""
-    names = (info.default, *(info.param_decls or ()))  # Typer takes the first name for a default, until it is asked
-    known = [BY_NAME[name] for name in names if isinstance(name, str) and name in BY_NAME]
-    if known and info.autocompletion is None:
-        info.autocompletion = one_of(known[0])
 
 
 def family(help: str | None = None) -> typer.Typer:

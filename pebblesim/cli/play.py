@@ -7,17 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pebblesim.cli.completion import boards, one_of
+from pebblesim.cli.completion import boards
 from pebblesim.cli.dags import Format, GraphChoice
-from pebblesim.cli.options import (
-    AsJson,
-    GameChoice,
-    Option,
-    ScheduleName,
-    command,
-    family,
-)
-from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line, say
+from pebblesim.cli.options import AsJson, GameChoice, Option, ScheduleName, argument, command, family, option
+from pebblesim.cli.printing import print_json, print_rules, progress_bar, say
 from pebblesim.core.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
@@ -34,9 +27,7 @@ def play(
     schedule: ScheduleName,
     *,
     game: GameChoice,
-    save: Annotated[
-        Path | None, typer.Option("--save", help="Save the moves to a file: .npy (packed) or .txt (text).")
-    ] = None,
+    save: Annotated[Path | None, option("--save", "Save the moves to a file: .npy (packed) or .txt (text).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Play a schedule move by move as a red-blue pebble game; a referee checks each move."""
@@ -62,10 +53,10 @@ def play(
 def watch(
     names: Annotated[
         list[str],
-        typer.Argument(
-            metavar="NAME [NAME]",
-            help="What is played: a schedule, or any graph, from a file, a generator or a problem. Two are compared.",
-            autocompletion=one_of(boards),
+        argument(
+            "What is played: a schedule, or any graph, from a file, a generator or a problem. Two are compared.",
+            "NAME [NAME]",
+            values=boards,
         ),
     ],
     *,
@@ -73,11 +64,9 @@ def watch(
     option: Option = None,
     format: Format = None,
     moves: Annotated[
-        Path | None, typer.Option("--game", help="A saved game on the graph, .npy or .txt; by default one is searched.")
+        Path | None, option("--game", "A saved game on the graph, .npy or .txt; by default one is searched.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Output file; NAME.html by default.", metavar="FILE")
-    ] = None,
+    output: Annotated[Path | None, option("--output -o", "Output file; NAME.html by default.", "FILE")] = None,
 ) -> None:
     """Write an HTML page that explains, replays and compares games, and lets you play, in any browser, offline."""
     from pebblesim.views.replay import save
@@ -120,7 +109,7 @@ def _recorded(
     if moves is None:
         import pebblesim as ps
 
-        with progress_line("pebbling") as line:
+        with progress_bar("pebbling") as line:
             on_progress = None if line is None else lambda done, io, bound: line(done, f"I/O {io:,}, bound {bound:,}")
             played = ps.pebble(graph, M=game.words, rules=game.rules, seconds=SEARCH, progress=on_progress).moves
     else:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
-
-from pebblesim.cli.completion import one_of, problems, schedules
+from pebblesim.cli import plot_measured
+from pebblesim.cli.completion import problems, schedules
+from pebblesim.cli.drawing import Drawing
 from pebblesim.cli.options import (
     BlockChoice,
     Blocks,
@@ -17,24 +16,27 @@ from pebblesim.cli.options import (
     Dtype,
     GameChoice,
     MaskText,
-    N,
-    Picture,
     Problem,
     Rules,
     ScheduleName,
     Schedules,
     Sizes,
     Summation,
+    argument,
     command,
     family,
+    option,
 )
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.sizes import dtype_of, listed, parse_size, parse_words, several
-from pebblesim.views.plots.style import check, save
+from pebblesim.core.sizes import dtype_of, parse_words, several
 
 if TYPE_CHECKING:
     from pebblesim.counting.count import Counted
     from pebblesim.views.recording import Recording
+
+
+CacheSizes = Annotated[str, option("-M", "Cache sizes: LOW:HIGH, or a list or range as for `sweep`.", "SIZES")]
+Points = Annotated[int, option("--points", "Number of sizes from LOW to HIGH.", "K", min=2, max=1000)]
 
 app = family("Draw pictures of counts, games and graphs: .png, .svg or .pdf.")
 
@@ -44,20 +46,15 @@ def skislope(
     schedules: Schedules = None,
     *,
     sizes: Sizes,
-    m: Annotated[
-        str, typer.Option("-M", help="Cache sizes: LOW:HIGH, or a list or range as for `sweep`.", metavar="SIZES")
-    ] = ...,  # type: ignore[assignment]
+    m: CacheSizes,
     dtype: Dtype = None,
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
-    points: Annotated[
-        int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.", metavar="K")
-    ] = 53,
-    output: Picture = ...,  # type: ignore[assignment]
+    points: Points = 53,
+    drawing: Drawing,
 ) -> None:
     """Draw the I/O of all schedules of a problem over M, their minimum, and below it the gap to the lower bound."""
-    check(output)
     from pebblesim.views.plots.skislope import figure
 
     caches = _caches(m, dtype, points)
@@ -66,33 +63,24 @@ def skislope(
         raise UsageError(
             f"none of these schedules fits into a cache of {caches[-1]:,} words; use larger sizes with -M."
         )
-    save(lambda empty: figure(rows, empty), output, size=(8.5, 6))
-    print(f"written {output}")
+    drawing.save(lambda empty: figure(rows, empty), size=(8.5, 6))
 
 
 @command(app, example="pebblesim plot gaps forward backward -n 65536 -d 128 -M 16:32M -o gaps.png")
 def gaps(
-    problems: Annotated[
-        list[str], typer.Argument(help="Problems; each gets its own panel.", autocompletion=one_of(problems))
-    ],
+    problems: Annotated[list[str], argument("Problems; each gets its own panel.", values=problems)],
     *,
     sizes: Sizes,
-    m: Annotated[
-        str, typer.Option("-M", help="Cache sizes: LOW:HIGH, or a list or range as for `sweep`.", metavar="SIZES")
-    ] = ...,  # type: ignore[assignment]
+    m: CacheSizes,
     dtype: Dtype = None,
     blocks: Blocks = "fit",
     without: Annotated[
-        str,
-        typer.Option("--without", help="Bounds, such as D4,C4, or schedules: also draw the gap without them."),
+        str, option("--without", "Bounds, such as D4,C4, or schedules: also draw the gap without them.")
     ] = "",
-    points: Annotated[
-        int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.", metavar="K")
-    ] = 43,
-    output: Picture = ...,  # type: ignore[assignment]
+    points: Points = 43,
+    drawing: Drawing,
 ) -> None:
     """Draw the gap between the best schedule and the best lower bound over M, and without some of them, if asked."""
-    check(output)
     from pebblesim.api.gaps import gaps as gaps_of
     from pebblesim.language.registry import of_problem
     from pebblesim.views.plots.gaps import figure, names_of_bounds
@@ -114,8 +102,7 @@ def gaps(
             raise UsageError(f"--without leaves no schedule of {each.problem!r}; leave out fewer of them.")
         if left != every:
             before[each.problem] = gaps_of(each.problem, schedules=left, **shape)
-    save(lambda empty: figure(all_gaps, empty, names, before), output, size=(8.5, 1 + 2.3 * len(all_gaps)))
-    print(f"written {output}")
+    drawing.save(lambda empty: figure(all_gaps, empty, names, before), size=(8.5, 1 + 2.3 * len(all_gaps)))
 
 
 @command(app, example="pebblesim plot words small-cache flash -n 4096 -d 64 -M 16k -o words.png")
@@ -127,11 +114,10 @@ def words(
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
-    by: Annotated[str | None, typer.Option("--by", help="tensor or phase; both by default.")] = None,
-    output: Picture = ...,  # type: ignore[assignment]
+    by: Annotated[str | None, option("--by", "tensor or phase; both by default.")] = None,
+    drawing: Drawing,
 ) -> None:
     """Draw reads and writes of schedules, stacked by tensor and by phase."""
-    check(output)
     from pebblesim.views.plots.words import WAYS, figure
 
     if by not in (None, *WAYS):
@@ -139,8 +125,7 @@ def words(
     rows = _fitting(_compared(schedules, problem, cache.words, blocks, mask, sizes.dims))
     ways = WAYS if by is None else (by,)
     height = 0.9 + (0.35 + 0.675 * len(rows)) * len(ways)
-    save(lambda empty: figure(rows, empty, ways), output, size=(8, height))
-    print(f"written {output}")
+    drawing.save(lambda empty: figure(rows, empty, ways), size=(8, height))
 
 
 @command(app, example="pebblesim plot roofline --gpu A100 -n 8k -d 128 --dtype float16 -o roofline.png")
@@ -148,35 +133,25 @@ def roofline(
     schedules: Schedules = None,
     *,
     sizes: Sizes,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", help="A card, such as A100; a wrong name prints the list.")
-    ] = None,
+    gpu: Annotated[str | None, option("--gpu", "A card, such as A100; a wrong name prints the list.")] = None,
     level: Annotated[
         str,
-        typer.Option(
-            "--level",
-            help="Level of the card: shared (the shared memory of a thread block) or l2.",
-            autocompletion=one_of(lambda: LEVELS),
+        option(
+            "--level", "Level of the card: shared (the shared memory of a thread block) or l2.", values=lambda: LEVELS
         ),
     ] = "shared",
-    m: Annotated[
-        str | None, typer.Option("-M", help="Cache size in words, if no card is given.", metavar="WORDS")
-    ] = None,
-    peak: Annotated[
-        str | None, typer.Option("--peak", help="Peak rate in operations per second: 312T.", metavar="RATE")
-    ] = None,
+    m: Annotated[str | None, option("-M", "Cache size in words, if no card is given.", "WORDS")] = None,
+    peak: Annotated[str | None, option("--peak", "Peak rate in operations per second: 312T.", "RATE")] = None,
     bandwidth: Annotated[
-        str | None,
-        typer.Option("--bandwidth", help="Bandwidth into the cache in bytes per second: 1.5T.", metavar="RATE"),
+        str | None, option("--bandwidth", "Bandwidth into the cache in bytes per second: 1.5T.", "RATE")
     ] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="Data type of a word, such as float16 or bf16.")] = "float16",
+    dtype: Annotated[str, option("--dtype", "Data type of a word, such as float16 or bf16.")] = "float16",
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
-    output: Picture = ...,  # type: ignore[assignment]
+    drawing: Drawing,
 ) -> None:
     """Draw the roofline of a machine, with the schedules of a problem."""
-    check(output)
     from pebblesim.views.plots.roofline import roofline as draw
 
     dtype = dtype_of(dtype)
@@ -188,78 +163,10 @@ def roofline(
         sizes = ", ".join(f"{name} = {value:,}" for name, value in {**rows[0].dims, "M": machine.M}.items())
         ax.set_title(f"{rows[0].problem}, {sizes} words{machine.name}", fontsize=11)
 
-    save(picture, output, size=(7.5, 5))
-    print(f"written {output}")
+    drawing.save(picture, size=(7.5, 5))
 
 
-@command(app, example="pebblesim plot measured benchmarks/gpu/exact.jsonl -o measured.png")
-def measured(
-    results: Annotated[list[Path], typer.Argument(help="Results of `pebblesim gpu measure`, .jsonl.")],
-    *,
-    crossing: Annotated[
-        str,
-        typer.Option(
-            "--crossing",
-            help="Draw words and times of two schedules over M: A,B.",
-            metavar="A,B",
-            autocompletion=one_of(schedules),
-        ),
-    ] = "",
-    sizes: Sizes,
-    output: Picture = ...,  # type: ignore[assignment]
-) -> None:
-    """Draw the measured traffic of runs on a GPU over the predicted, or that of two schedules over M."""
-    check(output)
-    from pebblesim.views.plots.measured import measured as draw
-
-    rows = _results(results)
-    if crossing:
-        _draw_measured_crossing(rows, crossing, sizes.dims, output)
-    elif sizes.dims:
-        raise UsageError("sizes choose runs for --crossing; leave them out to draw all runs.")
-    else:
-        save(lambda empty: draw(rows, empty.subplots()), output, size=(7, 6.5))
-    print(f"written {output}")
-
-
-def _draw_measured_crossing(rows: list[dict[str, Any]], crossing: str, dims: dict[str, int], output: Path) -> None:
-    """Draw the runs of two schedules at some sizes; of one card, which the title names."""
-    from pebblesim.gpu.crossings import points
-    from pebblesim.views.plots.measured import crossing as draw
-
-    names = [name.strip() for name in crossing.split(",")]
-    if len(names) != 2:
-        raise UsageError(f"--crossing {crossing!r} was given; it takes two schedules, such as small-cache,flash.")
-    chosen = [row for row in rows if row.get("schedule") in names and row["dims"].items() >= dims.items()]
-    shapes = {(listed(row["dims"]), row["gpu"]["device"]) for row in chosen}
-    if len(shapes) != 1:
-        found = "; ".join(sorted(f"{sizes} on {card}" for sizes, card in shapes)) or "none"
-        raise UsageError(f"runs of {crossing} at one size on one card are needed; give -n and -d. There are: {found}.")
-    measured, title = points(chosen, names), ", ".join(*shapes)
-    save(lambda empty: draw(measured, names, empty, title), output, size=(7, 8))
-
-
-@command(app, example="pebblesim plot race benchmarks/gpu/race.jsonl -n 4096 -o race.png")
-def race(
-    results: Annotated[list[Path], typer.Argument(help="Results of `pebblesim gpu race`, .jsonl.")],
-    n: N = "4096",
-    crossing: Annotated[
-        bool, typer.Option("--crossing", help="Draw the crossings of our schedules, in bytes and in time.")
-    ] = False,
-    card: Annotated[
-        str, typer.Option("--card", help="Name of the card on which they were measured, for the title.")
-    ] = "",
-    output: Picture = ...,  # type: ignore[assignment]
-) -> None:
-    """Draw the speed of our kernels and of PyTorch's over the head dimension."""
-    check(output)
-    from pebblesim.views.plots import race as drawing
-
-    draw = drawing.crossing if crossing else drawing.race
-
-    rows = _results(results)
-    save(lambda empty: draw(rows, empty, parse_size("n", str(n)), card), output, size=(10, 4.8))
-    print(f"written {output}")
+app.registered_commands += plot_measured.app.registered_commands
 
 
 @command(app, example="pebblesim plot occupancy small-cache -n 8 -d 4 -M 24 -o occupancy.png")
@@ -267,12 +174,12 @@ def occupancy(
     schedule: ScheduleName,
     *,
     game: GameChoice,
-    output: Picture = ...,  # type: ignore[assignment]
+    drawing: Drawing,
 ) -> None:
     """Draw the number of red pebbles over the moves of a game, with its peak."""
     from pebblesim.views.plots.game import occupancy as draw
 
-    _draw_game(schedule, game, draw, output, height=3.8)
+    _draw_game(schedule, game, draw, drawing, height=3.8)
 
 
 @command(app, example="pebblesim plot tiles small-cache -n 40 -d 16 -M 300 -o tiles.png")
@@ -280,35 +187,30 @@ def tiles(
     schedule: ScheduleName,
     *,
     game: GameChoice,
-    output: Picture = ...,  # type: ignore[assignment]
+    drawing: Drawing,
 ) -> None:
     """Draw which entries of each tensor are in the cache, over the moves of a game."""
     from pebblesim.views.plots.game import tiles as draw
 
-    _draw_game(schedule, game, draw, output, height=6.2)
+    _draw_game(schedule, game, draw, drawing, height=6.2)
 
 
 @command(app, example="pebblesim plot graph small-cache -n 2 -d 2 -M 24 --at 60 -o graph.png")
 def graph(
     name: Annotated[
-        str,
-        typer.Argument(
-            help="A problem, or a schedule whose game is played.",
-            autocompletion=one_of(lambda: (*problems(), *schedules())),
-        ),
+        str, argument("A problem, or a schedule whose game is played.", values=lambda: (*problems(), *schedules()))
     ],
     *,
     sizes: Sizes,
-    m: Annotated[str | None, typer.Option("-M", help="Cache size in words, for a schedule.", metavar="WORDS")] = None,
-    at: Annotated[int, typer.Option("--at", help="Draw the pebbles after this move; 0 is before the first.")] = 0,
+    m: Annotated[str | None, option("-M", "Cache size in words, for a schedule.", "WORDS")] = None,
+    at: Annotated[int, option("--at", "Draw the pebbles after this move; 0 is before the first.")] = 0,
     rules: Rules = "hong-kung",
     summation: Summation = "chain",
     blocks: BlockChoice,
     mask: MaskText = None,
-    output: Picture = ...,  # type: ignore[assignment]
+    drawing: Drawing,
 ) -> None:
     """Draw a small graph in layers, with its summation trees and the pebbles of a game after a move."""
-    check(output)
     import pebblesim as ps
     from pebblesim.language.problems import PROBLEMS
     from pebblesim.views.plots.game import move
@@ -320,7 +222,7 @@ def graph(
         if m is not None or at:
             raise UsageError(f"{name} is a problem: -M and --at need a schedule (see `pebblesim list`).")
         board = _small(ps.graph(name, summation=summation, mask=mask, **dims))
-        save(lambda empty: draw(board, empty.subplots()), output, size=(9, 5.8), dpi=115)
+        drawing.save(lambda empty: draw(board, empty.subplots()), size=(9, 5.8), dpi=115)
     else:
         if m is None:
             raise UsageError(f"a game of {name} needs a cache size; give it in words with -M.")
@@ -335,17 +237,7 @@ def graph(
             ax.set_title(f"{game.title}\n{move(game, at)}", fontsize=11)
             draw(game.graph, ax, red=red, blue=blue, vertex=vertex)
 
-        save(picture, output, size=(9, 5.8), dpi=115)
-    print(f"written {output}")
-
-
-def _results(paths: list[Path]) -> list[dict[str, Any]]:
-    from pebblesim.gpu.results import load
-
-    for path in paths:
-        if not path.is_file():
-            raise UsageError(f"{str(path)!r}: this file of results does not exist.")
-    return [row for path in paths for row in load(path)]
+        drawing.save(picture, size=(9, 5.8), dpi=115)
 
 
 MOST_VERTICES = 20_000
@@ -360,9 +252,10 @@ def _small(board: Any) -> Any:
     return board
 
 
-def _draw_game(schedule: str, choice: Any, draw: Callable[[Recording, Any], Any], output: Path, height: float) -> None:
+def _draw_game(
+    schedule: str, choice: Any, draw: Callable[[Recording, Any], Any], drawing: Drawing, height: float
+) -> None:
     """Draw a game with a title; the title says so if the game ended with an illegal move."""
-    check(output)
     from pebblesim.views.recording import record
 
     game = record(schedule, **choice.arguments)
@@ -373,8 +266,7 @@ def _draw_game(schedule: str, choice: Any, draw: Callable[[Recording, Any], Any]
         ax.set_title(game.title + story, fontsize=11, wrap=True)
         draw(game, ax)
 
-    save(picture, output, size=(8, height))
-    print(f"written {output}")
+    drawing.save(picture, size=(8, height))
 
 
 def _compared(

@@ -165,8 +165,8 @@ def print_rules(rules: str) -> None:
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[float], None] | None]:
-    """Show a progress bar on a terminal, and nothing in a pipe."""
+def progress_bar(what: str) -> Iterator[Callable[..., None] | None]:
+    """Show a progress bar on a terminal, and nothing in a pipe; it takes the part done, and perhaps a text."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -175,18 +175,4 @@ def progress_bar(what: str) -> Iterator[Callable[[float], None] | None]:
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=1.0)
-        yield lambda done: bar.update(task, completed=done)
-
-
-@contextmanager
-def progress_line(what: str) -> Iterator[Callable[[float, str], None] | None]:
-    """Show a progress bar with a changing text on a terminal, and nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=1.0)
-        yield lambda done, text: bar.update(task, completed=done, description=f"{what}: {text}")
+        yield lambda done, text="": bar.update(task, completed=done, description=f"{what}: {text}" if text else what)

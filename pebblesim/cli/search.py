@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from pebblesim.cli.options import AsJson, Cache, HeadChoice, Sizes, command, complete_problem, family
+from pebblesim.cli.completion import problems
+from pebblesim.cli.options import AsJson, Cache, HeadChoice, MaskText, Sizes, argument, command, family, option
 from pebblesim.cli.printing import print_json, progress_bar, say
 
 app = family()
@@ -15,20 +14,19 @@ app = family()
 
 @command(app, "search", example="pebblesim search backward-qkv -n 1024 -d 64 -M 4162 --save found.py")
 def search(
-    problem: Annotated[str, typer.Argument(help="A problem (see `pebblesim list`).", autocompletion=complete_problem)],
+    problem: Annotated[str, argument("A problem (see `pebblesim list`).", values=problems)],
     *,
     sizes: Sizes,
     cache: Cache,
-    summation: Annotated[str, typer.Option("--summation", help="Shape of the sums: chain or in-place.")] = "chain",
-    name: Annotated[str | None, typer.Option("--name", help="Name of the schedule; found-PROBLEM by default.")] = None,
+    summation: Annotated[str, option("--summation", "Shape of the sums: chain or in-place.")] = "chain",
+    name: Annotated[str | None, option("--name", "Name of the schedule; found-PROBLEM by default.")] = None,
     kept: Annotated[
-        str | None,
-        typer.Option("--kept", help="Inputs that the forward pass kept, as O,l; any by default.", metavar="NAMES"),
+        str | None, option("--kept", "Inputs that the forward pass kept, as O,l; any by default.", "NAMES")
     ] = None,
     save: Annotated[
-        Path | None,
-        typer.Option("--save", help="Save its source to a file; `--load FILE` loads it again.", metavar="FILE.py"),
+        Path | None, option("--save", "Save its source to a file; `--load FILE` loads it again.", "FILE.py")
     ] = None,
+    mask: MaskText = None,
     heads: HeadChoice,
     as_json: AsJson = False,
 ) -> None:
@@ -37,7 +35,7 @@ def search(
     from pebblesim.synthesis.search import search as run
 
     with progress_bar("searching") as progress:
-        asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
+        asked: dict[str, Any] = {"mask": mask, **heads.arguments, **sizes.dims}
         if kept is not None:
             asked["kept"] = tuple(filter(None, (each.strip() for each in kept.split(","))))
         result = run(problem, M=cache.words, summation=summation, name=name, progress=progress, **asked)

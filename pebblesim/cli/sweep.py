@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pebblesim.cli.completion import schedules
 from pebblesim.cli.options import (
     AsJson,
     Blocks,
@@ -18,8 +19,8 @@ from pebblesim.cli.options import (
     Ranges,
     Summation,
     command,
-    complete_schedule,
     family,
+    option,
     pairs,
 )
 from pebblesim.cli.printing import print_json, progress_bar, say, show
@@ -34,47 +35,28 @@ def sweep(
     *,
     schedule: Annotated[
         list[str] | None,
-        typer.Option(
-            "--schedule",
-            "-s",
-            help="A schedule, or several with commas; by default all of the problem.",
-            autocompletion=complete_schedule,
-        ),
+        option("--schedule -s", "A schedule, or several with commas; by default all of the problem.", values=schedules),
     ] = None,
     sizes: Ranges,
-    m: Annotated[
-        str | None, typer.Option("-M", help="Cache sizes: words, or bytes with --dtype.", metavar="SIZES")
-    ] = None,
+    m: Annotated[str | None, option("-M", "Cache sizes: words, or bytes with --dtype.", "SIZES")] = None,
     dtype: Dtype = None,
     problem: Problem = None,
     what: Annotated[
-        str, typer.Option("--what", help="What each row is: count, formula (closed forms) or play (a game).")
+        str, option("--what", "What each row is: count, formula (closed forms) or play (a game).")
     ] = "count",
     blocks: Blocks = "fit",
-    block: Annotated[
-        list[str] | None, typer.Option("--block", help="Sizes of a block, e.g. B=16:256:+16.", metavar="NAME=SIZES")
-    ] = None,
+    block: Annotated[list[str] | None, option("--block", "Sizes of a block, e.g. B=16:256:+16.", "NAME=SIZES")] = None,
     mask: MaskText = None,
     heads: HeadChoice,
     summation: Summation = "chain",
-    rules: Annotated[
-        str, typer.Option("--rules", help="Rules of the games: hong-kung, replace or no-recompute.")
-    ] = "hong-kung",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The table: .csv, .json or .parquet.", metavar="FILE")
-    ] = None,
+    rules: Annotated[str, option("--rules", "Rules of the games: hong-kung, replace or no-recompute.")] = "hong-kung",
+    output: Annotated[Path | None, option("--output -o", "The table: .csv, .json or .parquet.", "FILE")] = None,
     store: Annotated[
         Path | None,
-        typer.Option(
-            "--store", help="Where each row is kept once it is computed; by default beside the output.", metavar="FILE"
-        ),
+        option("--store", "Where each row is kept once it is computed; by default beside the output.", "FILE"),
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", help="Processes; by default one for each core.", metavar="J", min=1)
-    ] = None,
-    dask: Annotated[
-        str | None, typer.Option("--dask", help="Run on the workers of a Dask scheduler.", metavar="ADDRESS")
-    ] = None,
+    jobs: Annotated[int | None, option("--jobs", "Processes; by default one for each core.", "J", min=1)] = None,
+    dask: Annotated[str | None, option("--dask", "Run on the workers of a Dask scheduler.", "ADDRESS")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Count, evaluate or play over ranges of sizes, into one table; a sweep that was stopped goes on.

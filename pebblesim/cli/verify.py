@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from pebblesim.cli.options import AsJson, command, family
+from pebblesim.cli.options import AsJson, argument, command, family, option
 from pebblesim.cli.printing import print_json, progress_bar, say
 from pebblesim.core.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 app = family()
 
 
 @command(app, example="pebblesim verify")
 def verify(
-    claims: Annotated[
-        list[str] | None, typer.Argument(help="Parts of claim names, e.g. C.9; all claims by default.")
-    ] = None,
+    claims: Annotated[list[str] | None, argument("Parts of claim names, e.g. C.9; all claims by default.")] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Try more and larger samples; this takes minutes instead of seconds.")
+        bool, option("--full", "Try more and larger samples; this takes minutes instead of seconds.")
     ] = False,
     errata: Annotated[
-        Path | None,
-        typer.Option(
-            "--errata", help="Write the list of errata to a file instead of printing the claims.", metavar="FILE"
-        ),
+        Path | None, option("--errata", "Write the list of errata to a file instead of printing the claims.", "FILE")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

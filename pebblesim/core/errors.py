@@ -13,6 +13,10 @@ class UsageError(PebblesimError):
     """An argument or option has a value that is not allowed."""
 
 
+class NoSizes(UsageError):
+    """A problem needs sizes, and none were given."""
+
+
 class Infeasible(PebblesimError):
     """M red pebbles are too few. `least_M` is the smallest number of words that is enough."""
 
@@ -30,7 +34,10 @@ class TraceError(PebblesimError):
 
 
 class UnknownName(UsageError):
-    """A name is not in a registry; the message suggests similar names."""
+    """A name is not in a registry; the message suggests `near`, a similar name, or lists all if there is none.
+
+    `kind` is what the name should be: a schedule, a problem, a data type.
+    """
 
     SHOWN = 24  # a longer list would hide the sentence
 
@@ -38,9 +45,11 @@ class UnknownName(UsageError):
         import difflib
 
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        similar = difflib.get_close_matches(name, names, n=1, cutoff=0.65)
+        beginning = (known for known in names if name and known.startswith(name))
+        self.kind, self.near = kind, next(iter(similar), None) or next(beginning, None)
         shown = ", ".join(repr(each) if "," in each else each for each in names[: self.SHOWN])
         more = f", and {len(names) - self.SHOWN} more" if len(names) > self.SHOWN else ""
         known_names = f"known: {shown}{more}." if names else "there are none."
-        hint = f"did you mean {near[0]!r}?" if near else known_names
+        hint = f"did you mean {self.near!r}?" if self.near else known_names
         super().__init__(f"no {kind} is called {name!r}; {hint}")

@@ -84,8 +84,11 @@ _TOLD: list[str] = []
 
 
 def _tell() -> None:
-    """Say on a terminal why nothing happens for a while; worker processes leave that to the first process."""
-    if _TOLD or parent_process() is not None or not sys.stderr.isatty():
+    """Say why nothing happens for a while, on a terminal or in the command line; worker processes say nothing."""
+    program = getattr(sys.modules["__main__"].__spec__, "name", os.path.basename(sys.argv[0]))
+    if _TOLD or parent_process() is not None:
+        return
+    if program not in ("pebblesim", "pebblesim.__main__") and not sys.stderr.isatty():
         return
     _TOLD.append("compiling machine code: up to a minute, once after each installation or update …")
     print(_TOLD[0], file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pebblesim.core.errors import UsageError
+from pebblesim.core.errors import NoSizes, UsageError
 from pebblesim.core.sizes import whole
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
@@ -40,10 +40,11 @@ def dims_meant(solves: Problem, named: Mapping[str, object]) -> Mapping[str, str
     meant = {dim: dim if dim in named else from_nd[dim] for dim in whole_problem.dims}
     if own & set(named) and set(meant.values()) == set(named):
         return meant
-    raise UsageError(
-        f"problem {solves.name!r} takes the sizes {_sizes_taken(solves)}; it got "
-        f"{', '.join(f'{name} = {size}' for name, size in named.items()) or 'none'}{_missing(named)}."
-    )
+    taken = f"problem {solves.name!r} takes the sizes {_sizes_taken(solves)}; it got"
+    if not named:
+        raise NoSizes(f"{taken} none.")
+    given = ", ".join(f"{name} = {size}" for name, size in named.items())
+    raise UsageError(f"{taken} {given}{_missing(named)}.")
 
 
 def _missing(named: Mapping[str, object]) -> str:

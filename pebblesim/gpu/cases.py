@@ -11,6 +11,7 @@ from typing import Any
 
 from pebblesim.analysis.blocks import choose
 from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.results import plain
 from pebblesim.core.sizes import whole
 from pebblesim.counting.arguments import problem_dims
 from pebblesim.gpu.emit.cuda import Source, cuda, prelude
@@ -18,6 +19,7 @@ from pebblesim.gpu.emit.cuda_places import WORKERS
 from pebblesim.language import program as ir
 from pebblesim.language.registry import Schedule, get
 from pebblesim.launches.launches import layout
+from pebblesim.launches.sectors import moved
 
 PREFIX = "pebblesim_"
 """Prefix of our kernels' names, by which they are distinguished in a profile."""
@@ -74,16 +76,24 @@ class Case:
         """Largest number of words of shared memory that a block uses."""
         return max(layout(kernel.launch, self.sizes).words for kernel in self.source.kernels)
 
+    @property
+    def launches(self) -> list[dict[str, Any]]:
+        """Each launch as plain data, with its kernel and the words and bytes that it moves."""
+        return [
+            {
+                "name": kernel.launch.name,
+                "kernel": kernel.name,
+                "blocks": kernel.blocks(self.sizes),
+                "shared_words": kernel.shared_words(self.sizes),
+                "arrays": list(kernel.tensors),
+                **vars(moved(kernel.launch, self.sizes, self.workers)),
+            }
+            for kernel in self.source.kernels
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; `Case(**data)` restores the case."""
-        return {
-            "schedule": self.schedule,
-            "dims": dict(self.dims),
-            "M": self.M,
-            "blocks": dict(self.blocks),
-            "workers": self.workers,
-            "threads": self.threads,
-        }
+        return plain(self, "schedule", "dims", "M", "blocks", "workers", "threads")
 
     def identity(self, **where: Any) -> str:
         """A hash of everything that defines a measurement: the case, its kernels' source, and the GPU and tools."""

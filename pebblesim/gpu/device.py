@@ -8,11 +8,13 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UsageError
 from pebblesim.gpu.cases import BYTES, Case
 from pebblesim.gpu.emit.cuda import Kernel, memory
-from pebblesim.gpu.host import rows
+from pebblesim.language import program as ir
+from pebblesim.launches.sectors import pitch
 
 OPTIONS = ("--std=c++17",)
 BOUND = "__launch_bounds__(512)"
@@ -185,3 +187,11 @@ def _fastest(cp: Any, job: Callable[[], Any]) -> float:
         end.synchronize()
         times.append(cp.cuda.get_elapsed_time(start, end) / 1e3)
     return min(times)
+
+
+def rows(array: NDArray[Any], tensor: ir.Tensor, sizes: ir.Sizes) -> NDArray[Any]:
+    """The entries of a tensor in an array with padded rows, as a view."""
+    columns = sizes[tensor.shape[-1]]
+    if len(tensor.shape) == 1:
+        return array[:columns]
+    return array[: sizes[tensor.shape[0]] * pitch(tensor, sizes)].reshape(sizes[tensor.shape[0]], -1)[:, :columns]

@@ -41,10 +41,13 @@ class Requirement:
         return asdict(self)
 
 
+def compiler() -> str | None:
+    """The C++ compiler of this machine."""
+    return next((path for name in ("g++", "clang++", "c++") if (path := shutil.which(name))), None)
+
+
 def examine() -> list[Requirement]:
     """Look for all requirements; each of them may be missing."""
-    from pebblesim.gpu.host import compiler
-
     gpu = _quiet(_gpu)
     profiler = ncu.find()
     counters = _quiet(_counters) if gpu and profiler else None

@@ -19,6 +19,7 @@ from pebblesim.gpu.emit.bands import launched_across, tiles_across
 from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.storage import Storage, entries, padded, storage
 from pebblesim.gpu.emit.tables import tables
+from pebblesim.gpu.emit.triton import for_no_pair
 from pebblesim.gpu.emit.words import word_bytes
 from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import program as ir
@@ -131,9 +132,9 @@ def launch_costs(
     program = schedule.under(mask)
     sizes = {**dims, **tiling.blocks}
     return [
-        _cost(program, launch, sizes, dtype, heads, mask, *tiling.of(launch.name))
-        for launch in launches(program, masked=True, repeated=True)
-        if launch.kind == "tiles"
+        _cost(program, launch, sizes, dtype, heads, mask, *tiling.of(launch.name), tiling.gluon)
+        for launch in launches(program, masked=True, repeated=True, adding=tiling.gluon)
+        if launch.kind == "tiles" and not (tiling.gluon and for_no_pair(launch))
     ]
 
 
@@ -146,6 +147,7 @@ def _cost(
     mask: Mask | None,
     warps: int,
     stages: int,
+    gluon: bool,
 ) -> LaunchCost:
     read, held = {node.tile for node in ir.walk(launch.body) if isinstance(node, ir.Read)}, turned(ir.walk(launch.body))
     memory = Memory(program, sizes, dtype, mask)
@@ -171,7 +173,7 @@ def _cost(
             touched[way, node.tensor] = min(summed[way, node.tensor], whole)
     return LaunchCost(
         name=launch.name,
-        kinds=tuple(_kinds(program, launch, sizes, mask)),
+        kinds=tuple(_kinds(program, launch, sizes, mask, gluon)),
         times=launched,
         heads=heads,
         programs=_programs(launch, sizes, mask) * heads,
@@ -293,9 +295,9 @@ def _pieces(loop: ir.Loop, sizes: ir.Sizes, mask: Mask | None) -> int:
     return 1 + (ragged or (loop.when is not None and _one_sided(mask)))
 
 
-def _kinds(program: ir.Program, launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> Iterator[str]:
+def _kinds(program: ir.Program, launch: Launch, sizes: ir.Sizes, mask: Mask | None, gluon: bool) -> Iterator[str]:
     """Names of the kinds of launches that a launch is one of, the widest first."""
-    each = f"{program.name}: {re.sub(r' [0-9]+$', '', launch.name)}"
+    each = f"{program.name}: {re.sub(r' [0-9]+$', '', launch.name)}" + ", Gluon" * gluon
     yield each
     ranges = {loop.range for loop in (*launch.grid, *ir.walk(launch.block)) if isinstance(loop, ir.Loop)}
     cut = [rng for rng in ranges if rng.parent is not None and rng.dim.startswith("n")]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.gluon_tiles import TILES as HOPPER
 from pebblesim.gpu.emit.storage import Storage
 from pebblesim.gpu.emit.tables import workspace
 from pebblesim.gpu.emit.words import LEAST_SIDE, of_launch
@@ -32,6 +34,8 @@ class Tiling:
         widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
         described: launches that read tiles by tensor descriptors.
         masked: whether they are tried under a mask alone.
+        gluon: whether its kernels are those of the Gluon reading, whose stages are slots of rings.
+        persistent: whether these have as many blocks as multiprocessors where there is no mask.
     """
 
     schedule: str
@@ -42,18 +46,25 @@ class Tiling:
     widths: tuple[int, int] = (1, 1024)
     described: tuple[str, ...] = ()
     masked: bool = False
+    gluon: bool = False
+    persistent: bool = False
 
     def __hash__(self) -> int:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.blocks.items())
+        if self.gluon:
+            return f"{self.schedule} {sizes}, {self.stages} slots, Gluon"
         apart = "".join("; {}: {} warps, {} stages".format(name, *own[:2]) for name, own in self.apart.items())
         return f"{self.schedule} {sizes}, {self.warps} warps, {self.stages} stages{apart}"
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of `triton` for its kernels."""
+        """Options of `triton`, or of `gluon`, for its kernels."""
+        if self.gluon:
+            slots = {name: own[1] for name, own in self.apart.items()}
+            return {"stages": self.stages, "apart": slots, "persistent": self.persistent}
         return {"warps": self.warps, "stages": self.stages, "apart": self.apart, "described": self.described}
 
     def of(self, launch: str) -> tuple[int, int]:
@@ -95,6 +106,7 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
             (1, 1024),
             ("splits",),
         ),
+        Tiling("flash-decoding", {"B_r": 16, "S": 2048, "B_c": 128}, 4, 3, {"merge": (4, 2)}, (1, 128)),
         Tiling("flash-decoding-blocked", {"B_r": 64, "S": 256, "c": 64, "e": 64}, 4, 3, widths=(1, 512)),
         Tiling("flash-decoding-blocked", {"B_r": 128, "S": 256, "c": 64, "e": 64}, 8, 3, widths=(1, 512)),
         *_small_cache("small-cache-forward-blocked"),
@@ -104,7 +116,6 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
             {"C": 2**14, "a": 128, "b": 256, "c": 64, "e": 256},
             8,
             4,
-            {"O": (8, 3)},
             widths=(257, 1024),
         ),
     ),
@@ -175,14 +186,35 @@ THREE_STAGES = 96 * 1024
 """Bytes of shared memory of a block for three stages of two operands of 128 x 64 words."""
 
 
-def tilings(problem_name: str, shared: int) -> tuple[Tiling, ...]:
-    """The kernels to try for a problem where a block of threads can have so many bytes of shared memory."""
+def tilings(problem_name: str, shared: int, gluon: bool = False) -> tuple[Tiling, ...]:
+    """The kernels to try for a problem where a block of threads can have so many bytes of shared memory.
+
+    `gluon`: those for Hopper cards, too.
+    """
     known = (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
     if shared < ENGINE:
         known = tuple(replace(each, described=()) if each.described else each for each in known)
     if shared < THREE_STAGES:  # a launch that has three where the others have two does not fit
         known += tuple(replace(each, apart={}) for each in known if each.stages == 2 and (8, 3) in each.apart.values())
-    return known
+    return known + _for_hopper(problem_name) if gluon else known
+
+
+@cache
+def _for_hopper(problem_name: str) -> tuple[Tiling, ...]:
+    """The tiles of Gluon kernels; each is for the widths above those of the one before."""
+    made, narrower = list[Tiling](), dict[str, int]()
+    for each in HOPPER:
+        if get(each.schedule).problem.name == problem_name:
+            widths = narrower.get(each.schedule, 0) + 1, each.widest
+            apart = {name: (WARPS, slots) for name, slots in each.apart.items()}
+            ring: dict[str, Any] = {"stages": each.stages, "apart": apart, "persistent": each.persistent}
+            made.append(Tiling(each.schedule, each.blocks, WARPS, widths=widths, gluon=True, **ring))
+            narrower[each.schedule] = each.widest
+    return tuple(made)
+
+
+WARPS = 8
+"""Warps that hold the sums of a Gluon kernel, 64 rows for each four."""
 
 
 IN_ROWS = {

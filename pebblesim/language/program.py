@@ -370,7 +370,7 @@ def in_whole_tiles(program: Program) -> bool:
     computed = [node for phase in program.phases for node in walk(phase.body) if isinstance(node, Compute)]
     used = [ref for node in computed for ref in (node.target, *refs(node.expr))]
     products = [node.expr for node in computed if isinstance(node.expr, MatMul)]
-    single = any(rng.parent and rng.block == 1 for each in products for ref in refs(each) for rng in ref.ranges)
+    single = any(rng.parent and rng.block == 1 for product in products for ref in refs(product) for rng in ref.ranges)
     return not in_parts(program) and not single and all(ref.ranges == ref.tile.ranges for ref in used)
 
 

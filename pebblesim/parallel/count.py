@@ -186,9 +186,9 @@ class Moved:
         team, share, moved = self.layout.team, self.layout.shares[p], self.layout.team.traffic
         rows, keys = share.other_rows, share.other_keys
         if self.schedule.order == KEYS_GO_ROUND:
-            keys = max((each.number for each in self.blocks(p)), default=0)
+            keys = max((block.number for block in self.blocks(p)), default=0)
         if self.schedule.order == QUERIES_GO_ROUND:
-            rows = max((each.number for each in self.blocks(p)), default=0)
+            rows = max((block.number for block in self.blocks(p)), default=0)
         row_words, key_words = len(share.heads) * rows, len(share.kv_heads) * keys
         if self.schedule.order == IN_PASSES:
             row_words, key_words = self.rows_at_once(p), min(keys, 1)

@@ -76,7 +76,7 @@ class Devices(Result):
             "rows": [self._row(row) for row in self.rows],
             "left_out": dict(self.left_out),
             "lower_bound": {"value": self.lower_bound.value, "source": str(self.lower_bound)},
-            "lower_bounds": {each.name: each.value for each in self.lower_bounds},
+            "lower_bounds": {bound.name: bound.value for bound in self.lower_bounds},
         }
 
     def _row(self, row: Moved) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class Devices(Result):
             "words: received inputs and sent partial sums of the busiest device",
             "u x a x b: groups of heads, parts of the queries, parts of the keys",
             *([] if self.network is None else [f"times: {self.network}; exposed: not hidden behind products"]),
-            *(f"lower bound {each}: {each.value:,}" for each in self.lower_bounds),
+            *(f"lower bound {bound}: {bound.value:,}" for bound in self.lower_bounds),
         ]
 
     def __str__(self) -> str:

@@ -18,11 +18,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pebblesim.analysis import blocks as block_rules
-from pebblesim.analysis.peak import peak_red
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.sizes import whole
 from pebblesim.counting.count import count
+from pebblesim.counting.run import Run
 from pebblesim.language import masks
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import get
@@ -129,7 +127,8 @@ class _Head:
         if not isfinite(self.scale):
             raise UsageError(f"scale = {scale} was given; it must be a finite number.")
         self.schedule = get("flash2-backward")
-        self.blocks = _blocks(self.dims, blocks, M)
+        given = blocks or "fit" if M is not None else {**BLOCKS, **(blocks or {})}
+        self.blocks = Run.of(self.schedule, self.dims, M=1 if M is None else M, blocks=given).block_sizes
         if n < max(self.blocks.values()):
             raise UsageError(
                 f"n = {n} rows are not enough for a tile of {self.blocks['B_r']} x {self.blocks['B_c']} pairs; give "
@@ -139,7 +138,7 @@ class _Head:
             raise UsageError(f"n = {n} is too large to run on arrays; n may be at most {masks.LARGEST_TABLE}.")
         self.inputs = {**inputs, "Q": inputs["Q"] * self.scale}
         self.sizes = {**self.dims, **self.blocks}
-        self.M = whole("M", M) if M is not None else peak_red(self.schedule.program, self.sizes)
+        self.M = count(self.schedule, M=1, blocks=self.blocks, **self.dims).peak_red if M is None else M
         self.dense = count(self.schedule, M=self.M, blocks=self.blocks, **self.dims)
         self.recording = selection_cost(n, self.blocks["B_r"], self.blocks["B_c"])
 
@@ -204,13 +203,6 @@ class _Head:
     def _gradients(self, computed: Mapping[str, Array]) -> dict[str, Array]:
         """Return dQ, dK, dV for the Q before scaling."""
         return {**computed, "dQ": computed["dQ"] * self.scale}
-
-
-def _blocks(dims: Mapping[str, int], blocks: Mapping[str, int] | None, M: int | None) -> dict[str, int]:
-    if M is None:
-        blocks = BLOCKS | dict(blocks or {})
-        M = 1  # not used, because all block sizes are given
-    return block_rules.choose(get("flash2-backward"), dims, whole("M", M), blocks or "fit")
 
 
 def _saved(words: int, of: int) -> float:

@@ -38,11 +38,11 @@ def package() -> str:
     """Return a hash of the source text of this package."""
 
     def texts(folder: Any, where: str) -> Iterator[tuple[str, bytes]]:
-        for each in folder.iterdir():
-            if each.name.endswith(".py"):
-                yield where + each.name, each.read_bytes()
-            elif each.is_dir():
-                yield from texts(each, f"{where}{each.name}/")
+        for path in folder.iterdir():
+            if path.name.endswith(".py"):
+                yield where + path.name, path.read_bytes()
+            elif path.is_dir():
+                yield from texts(path, f"{where}{path.name}/")
 
     return hashlib.sha256(repr(sorted(texts(files("pebblesim"), ""))).encode()).hexdigest()
 

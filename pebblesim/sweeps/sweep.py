@@ -202,7 +202,7 @@ class _Swept:
 
 
 def _one_by_one(swept: Sequence[_Swept], workers: Workers) -> Table:
-    points = [point for each in swept for point in each.points()]
+    points = [point for one in swept for point in one.points()]
     rows = workers.rows(points)
     columns = _head(swept)
     for name in swept[0].meant:
@@ -236,7 +236,7 @@ def _with_totals(table: Table, run: Run, dtype: str | None) -> Table:
 
 def _blocks(swept: Sequence[_Swept]) -> list[str]:
     """Return the blocks of all schedules, without repetition."""
-    return list(dict.fromkeys(name for each in swept for name in each.run.schedule.blocks))
+    return list(dict.fromkeys(name for one in swept for name in one.run.schedule.blocks))
 
 
 def _head(swept: Sequence[_Swept]) -> dict[str, Sequence[Any]]:
@@ -247,7 +247,7 @@ def _head(swept: Sequence[_Swept]) -> dict[str, Sequence[Any]]:
     constants |= {"blocks": "given" if swept[0].blocks else run.blocks}
     constants |= {"summation": run.summation} if common.what != "formula" else {}
     constants |= {"rules": common.rules} if common.what == "play" else {}
-    names = [each.run.schedule.name for each in swept for _ in range(each.total)]
+    names = [one.run.schedule.name for one in swept for _ in range(one.total)]
     return {"schedule": names, **{name: [value] * len(names) for name, value in constants.items()}}
 
 
@@ -255,41 +255,39 @@ def _formulas(swept: Sequence[_Swept], workers: Workers) -> Table:
     """Evaluate closed forms for all points at once."""
     import numpy as np
 
-    parts = [_formula(each, workers) for each in swept]
+    parts = [_formula(one, workers) for one in swept]
     columns: dict[str, Any] = dict(_head(swept))
     blocks = (f"block_{name}" for name in _blocks(swept))
     for name in (*swept[0].meant, "M", *blocks, *RESULTS["formula"], "least_M"):
-        values = (part.get(name, np.full(each.total, None)) for part, each in zip(parts, swept, strict=True))
+        values = (part.get(name, np.full(one.total, None)) for part, one in zip(parts, swept, strict=True))
         columns[name] = np.concatenate(list(values))
     return Table(columns)
 
 
-def _formula(each: _Swept, workers: Workers) -> dict[str, Any]:
+def _formula(one: _Swept, workers: Workers) -> dict[str, Any]:
     """The columns of one schedule, as arrays."""
     import numpy as np
 
-    from pebblesim.analysis.compiled import compile_exact
-
-    grids = np.meshgrid(*map(_array, each.all_axes.values()), indexing="ij")
-    points = {name: grid.ravel() for name, grid in zip(each.all_axes, grids, strict=True)}
-    columns = {dim: points[name] for dim, name in each.meant.items()}
+    grids = np.meshgrid(*map(_array, one.all_axes.values()), indexing="ij")
+    points = {name: grid.ravel() for name, grid in zip(one.all_axes, grids, strict=True)}
+    columns = {dim: points[name] for dim, name in one.meant.items()}
     counted = dict(columns)
-    if (together := each.run.heads.heads_per_problem) > 1:
-        pairs = shared(each.run.schedule.problem).pairs
+    if (together := one.run.heads.heads_per_problem) > 1:
+        pairs = shared(one.run.schedule.problem).pairs
         assert pairs is not None
         counted[pairs[0]] = _array([size * together for size in columns[pairs[0]].tolist()])
     columns |= {"M": points["M"]} if "M" in points else {}
-    blocks, least_M = _chosen(each, workers, points)
+    blocks, least_M = _chosen(one, workers, points)
     columns |= {f"block_{name}": sizes for name, sizes in blocks.items()} | {"least_M": least_M}
     feasible = least_M == np.array(None)
-    closed = formula(each.run.schedule, each.run.mask)
+    closed = formula(one.run.schedule, one.run.mask)
     sizes = {name: (columns | counted | blocks)[name] for name in closed.variables}
     if not feasible.all():
         sizes = {name: _array(values[feasible].tolist()) for name, values in sizes.items()}
-    for name, form in (("reads", closed.reads), ("writes", closed.writes), ("peak_words", closed.peak_words)):
-        values = np.broadcast_to(compile_exact(form, closed.variables)(**sizes), feasible.sum())
+    for name in ("reads", "writes", "peak_words"):
+        values = np.broadcast_to(closed.function_of(name)(**sizes), feasible.sum())
         if not feasible.all():
-            values, some = np.full(each.total, None), values
+            values, some = np.full(one.total, None), values
             values[feasible] = some
         columns[name] = values
     return columns | {"io": _sum(columns["reads"], columns["writes"])}
@@ -313,22 +311,22 @@ def _sum(a: Any, b: Any) -> Any:
     return total
 
 
-def _chosen(each: _Swept, workers: Workers, points: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+def _chosen(one: _Swept, workers: Workers, points: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     """Return the blocks at all points, by name, and the least feasible M where M is too small, None elsewhere."""
     import numpy as np
 
-    names = each.run.schedule.blocks
-    if "M" not in points or (names and set(each.blocks) == set(names)):
-        return {name: points[f"block {name}"] for name in names}, np.full(each.total, None)
-    if each.run.blocks != "paper":
-        chosen = workers.rows(list(each.points()))
+    names = one.run.schedule.blocks
+    if "M" not in points or (names and set(one.blocks) == set(names)):
+        return {name: points[f"block {name}"] for name in names}, np.full(one.total, None)
+    if one.run.blocks != "paper":
+        chosen = workers.rows(list(one.points()))
     else:  # a printed rule depends on a few axes, and is asked once for each of their values
-        used = set(re.findall(r"[A-Za-z_]\w*", " ".join(each.run.schedule.paper.values())))
-        used = {each.meant.get(name, name) for name in used}
-        axes = {name: sizes if name in used else sizes[:1] for name, sizes in each.axes.items()}
-        few = (each.point(dict(zip(axes, values, strict=True))) for values in product(*axes.values()))
+        used = set(re.findall(r"[A-Za-z_]\w*", " ".join(one.run.schedule.paper.values())))
+        used = {one.meant.get(name, name) for name in used}
+        axes = {name: sizes if name in used else sizes[:1] for name, sizes in one.axes.items()}
+        few = (one.point(dict(zip(axes, values, strict=True))) for values in product(*axes.values()))
         rows = np.empty(list(map(len, axes.values())), dtype=object)
         rows.ravel()[:] = [row_of(point) for point in few]
-        chosen = np.broadcast_to(rows, list(map(len, each.axes.values()))).ravel().tolist()
+        chosen = np.broadcast_to(rows, list(map(len, one.axes.values()))).ravel().tolist()
     blocks = {name: np.array([row["blocks"].get(name) for row in chosen]) for name in names}
     return blocks, np.array([row.get("least_M") for row in chosen], dtype=object)

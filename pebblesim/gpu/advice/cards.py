@@ -46,8 +46,14 @@ RATES = {
 }
 """The rates that the kernels of our schedules reach on a card, fitted to measurements (`pebblesim gpu calibrate`)."""
 
+TEXTS = ("name", "device", "capability")
+"""The entries of a card's file that are text."""
+
 NEEDED = ("shared_per_block", "l2", "memory_bandwidth")
 """Figures that advice requires."""
+
+HOPPER = "9.0"
+"""The compute capability that the Gluon kernels are for."""
 
 MODEL = "H200"
 """The card whose rates, scaled, stand for those of a card that was not calibrated."""
@@ -74,6 +80,7 @@ class Card:
         rates: the rates of our kernels, by the names of `RATES`; empty if they were not measured.
         besides: work of launches of each kind (`LaunchCost.kinds`) as a multiple of the model's, where it differs.
         device: the name by which its driver knows it; "" if that is not known.
+        capability: its compute capability, such as "9.0"; "" if that is not known.
         scaled: whether its rates are scaled ones of another card; see `with_rates`.
     """
 
@@ -83,6 +90,7 @@ class Card:
     rates: Mapping[str, Figure] = field(default_factory=dict)
     besides: Mapping[str, float] = field(default_factory=dict)
     device: str = ""
+    capability: str = ""
     scaled: bool = False
 
     def size(self, figure: str) -> int:
@@ -102,6 +110,11 @@ class Card:
     def calibrated(self) -> bool:
         """Whether its rates were measured."""
         return bool(self.rates) and not self.scaled
+
+    @property
+    def hopper(self) -> bool:
+        """Whether the Gluon kernels are for it."""
+        return self.capability == HOPPER
 
     @property
     def l2_partitions(self) -> int:
@@ -193,18 +206,23 @@ def of_device(properties: Any) -> Card:
     Raises:
         UsageError: the file of a calibration is damaged.
     """
-    return _of_device(str(properties.name), read_figures(properties))
+    return _of_device(str(properties.name), capability_of(properties), read_figures(properties))
+
+
+def capability_of(properties: Any) -> str:
+    """The compute capability of a card, of whose properties `torch.cuda.get_device_properties` has told."""
+    return f"{properties.major}.{properties.minor}"
 
 
 @lru_cache(maxsize=16)
-def _of_device(device: str, read: tuple[tuple[str, Figure], ...]) -> Card:
+def _of_device(device: str, capability: str, read: tuple[tuple[str, Figure], ...]) -> Card:
     own = own_file(device)
     if own.is_file():
-        return from_file(own)
+        return replace(from_file(own), capability=capability)
     known = next((each for each in cards().values() if each.device == device), None)
     if known is None:
         known = Card(device, {}, {}, device=device)
-    return with_rates(replace(known, figures=dict(known.figures) | dict(read)))
+    return with_rates(replace(known, figures=dict(known.figures) | dict(read), capability=capability))
 
 
 def read_figures(properties: Any) -> tuple[tuple[str, Figure], ...]:
@@ -275,14 +293,18 @@ def from_file(path: Path) -> Card:
 
 
 def _card(table: Mapping[str, Any], where: str, sources: Mapping[str, str]) -> Card:
-    peak, device = table.get("peak", {}), table.get("device", "")
-    if not isinstance(table.get("name"), str) or not isinstance(peak, Mapping) or not isinstance(device, str):
+    peak, (name, device, capability) = table.get("peak", {}), (table.get(key, "") for key in TEXTS)
+    if (
+        not name
+        or not all(isinstance(each, str) for each in (name, device, capability))
+        or not isinstance(peak, Mapping)
+    ):
         raise UsageError(
             f'{where}: it needs name = "…", the figures {", ".join(NEEDED)}, and a table [peak] by data type.'
         )
     figures = {}
     for key, entry in table.items():
-        if key in ("name", "device", "peak", "rates", "besides"):
+        if key in (*TEXTS, "peak", "rates", "besides"):
             continue
         if key not in FIGURES:
             raise UnknownName(f"figure of a card ({where})", key, FIGURES)
@@ -294,7 +316,8 @@ def _card(table: Mapping[str, Any], where: str, sources: Mapping[str, str]) -> C
     besides = {
         key: _figure(f"{where}: besides.{key}", entry, {}).value for key, entry in table.get("besides", {}).items()
     }
-    return Card(table["name"], figures, peaks, _rates(table.get("rates", {}), where, sources), besides, device)
+    rates = _rates(table.get("rates", {}), where, sources)
+    return Card(name, figures, peaks, rates, besides, device, capability)
 
 
 def _rates(table: Any, where: str, sources: Mapping[str, str]) -> Mapping[str, Figure]:

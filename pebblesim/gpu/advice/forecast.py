@@ -216,7 +216,7 @@ def forecast(
         raise UsageError(f"the rates of kernels on {card.name} were not measured, so there is no forecast.")
     costs = launch_costs(tiling, dims, dtype, heads, mask)
     held = ((cost.name, cost.storage) for cost in costs)
-    check(tiling, dims, held, card.size("shared_per_block"), card.size("registers"))
+    check(tiling, dims, () if tiling.gluon else held, card.size("shared_per_block"), card.size("registers"))
     return Forecast(tiling, tuple(launch_forecast(cost, card) for cost in costs))
 
 
@@ -263,6 +263,7 @@ def forecasts(
     heads: int = 1,
     mask: Mask | None = None,
     workspace: int | None = None,
+    gluon: bool = False,
 ) -> tuple[Forecast, ...]:
     """Forecast all kernels of ours that fit on a card, fastest first; empty if there are no kernels.
 
@@ -273,12 +274,13 @@ def forecasts(
         problem_name, dims, card, dtype, heads, mask: as for `forecast`.
         workspace: bytes that the tables of the kernels may take; if that is too little, fewer heads run at once, or the
             tables have fewer rows.
+        gluon: Gluon kernels, too, where the card is a Hopper.
 
     Raises:
         UsageError: the workspace is too little for any kernel that fits.
     """
     fitting = []
-    for tiling in tilings(problem_name, card.size("shared_per_block")):
+    for tiling in tilings(problem_name, card.size("shared_per_block"), gluon and card.hopper):
         if tiling.masked and mask is None:
             continue
         for cut, at_once in within(tiling, dims, heads, dtype, workspace, mask):
@@ -288,7 +290,7 @@ def forecasts(
                 continue
             fitting.append(replace(made, rounds=heads // at_once))
     if not fitting and workspace is not None:
-        fit = forecasts(problem_name, dims, card, dtype, heads, mask)
+        fit = forecasts(problem_name, dims, card, dtype, heads, mask, gluon=gluon)
         if fit:
             least = min(least_room(each.tiling, dims, dtype, mask) for each in fit)
             raise UsageError(f"workspace = {workspace:,} bytes is too little for any kernel; give {least:,} or more.")

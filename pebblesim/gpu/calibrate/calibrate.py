@@ -74,7 +74,7 @@ class Calibration(Result):
         """As printed by `pebblesim gpu calibrate --json`."""
         values = {name: figure.value for name, figure in self.card.figures.items()}
         rates = {name: figure.value for name, figure in self.card.rates.items()}
-        rows = [each.row.to_row() | {"forecast": each.forecast} for each in self.held_out]
+        rows = [compared.row.to_row() | {"forecast": compared.forecast} for compared in self.held_out]
         head = {"name": self.card.name, "figures": values, "rates": rates, "fitted_to": self.fitted_to}
         return head | {"held_out": rows, "failed": [each.to_row() for each in self.failed], "seconds": self.seconds}
 
@@ -88,7 +88,7 @@ class Calibration(Result):
         if self.failed:
             lines.append(f"{len(self.failed)} kernels could not be run here, such as {self.failed[0].cell.tiling}:")
             lines.append(f"  {self.failed[0].error}")
-        errors = [abs(each.error) for each in self.held_out]
+        errors = [abs(compared.error) for compared in self.held_out]
         near = sum(error <= NEAR for error in errors)
         lines.append(
             f"{len(errors)} other kernels, to which nothing was fitted: the forecast of {near} is within {NEAR:.0%} of "
@@ -96,15 +96,15 @@ class Calibration(Result):
         )
         rows = [
             (
-                f"{each.row.cell.shape.way}, d = {each.row.cell.shape.d}",
-                f"n = {each.row.cell.shape.n_q:,} x {each.row.cell.shape.n_k:,}",
-                each.row.cell.shape.mask or "",
-                str(each.row.cell.tiling),
-                f"{1e6 * (each.row.seconds or 0):,.0f}",
-                f"{1e6 * each.forecast:,.0f}",
-                f"{1 + each.error:.2f}",
+                f"{compared.row.cell.shape.way}, d = {compared.row.cell.shape.d}",
+                f"n = {compared.row.cell.shape.n_q:,} x {compared.row.cell.shape.n_k:,}",
+                compared.row.cell.shape.mask or "",
+                str(compared.row.cell.tiling),
+                f"{1e6 * (compared.row.seconds or 0):,.0f}",
+                f"{1e6 * compared.forecast:,.0f}",
+                f"{1 + compared.error:.2f}",
             )
-            for each in sorted(self.held_out, key=lambda each: -abs(each.error))
+            for compared in sorted(self.held_out, key=lambda compared: -abs(compared.error))
         ]
         return [*lines, Sheet(("", "sizes", "mask", "kernel", "µs", "forecast, µs", "ratio"), rows, left=4)]
 
@@ -175,7 +175,7 @@ def forecast_of(row: Measured, card: Card) -> float:
 
 def _measured_figures(torch: Any, properties: Any) -> Card:
     """The card that is here: what its driver says, bandwidths and a launch as measured; the rest of a built-in card."""
-    known = next((each for each in cards.cards().values() if each.device == properties.name), None)
+    known = next((model for model in cards.cards().values() if model.device == properties.name), None)
     reached = ceilings(torch)
     said = f"measured on the card, {date.today().isoformat()}"
     figures = (dict(known.figures) if known else {}) | dict(cards.read_figures(properties))
@@ -187,7 +187,9 @@ def _measured_figures(torch: Any, properties: Any) -> Card:
         dict(known.peak) if known else {name: Figure(_product(torch, name), said) for name in ("bfloat16", "float16")}
     )
     rates = {"memory": Figure(reached["memory"], said), "l2": figures["l2_bandwidth"]}
-    return Card(known.name if known else properties.name, figures, peak, rates, device=properties.name)
+    capability = cards.capability_of(properties)
+    name = known.name if known else properties.name
+    return Card(name, figures, peak, rates, device=properties.name, capability=capability)
 
 
 def _product(torch: Any, dtype: str, side: int = 8192) -> float:
@@ -224,9 +226,10 @@ def load(path: Path) -> list[Measured]:
 def _lines(card: Card) -> Iterator[str]:
     yield f"name = {json.dumps(card.name)}"
     yield f"device = {json.dumps(card.device)}"
+    yield f"capability = {json.dumps(card.capability)}"
     groups = (("", card.figures), ("peak.", card.peak), ("rates.", card.rates))
     for group, figures in groups:
         for name, figure in figures.items():
             yield f"{group}{name} = {{ value = {figure.value!r}, source = {json.dumps(figure.source)} }}"
-    for kind, each in card.besides.items():
-        yield f"besides.{json.dumps(kind)} = {each!r}"
+    for kind, factor in card.besides.items():
+        yield f"besides.{json.dumps(kind)} = {factor!r}"

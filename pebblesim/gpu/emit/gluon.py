@@ -6,7 +6,7 @@ of 64 rows (`gluon_plan`). Other launches are as in the Triton reading, and so a
 and the sizes that a text is for. Beyond the rows of a head the copy engine gives zeros, so no word of another head is
 read, and none that is not in the count; rows of d words are for d a multiple of 8.
 
-It is for no mask and for causal ones.
+It is for no mask and for causal ones, and for bands where matrices have strides of their own.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from collections.abc import Mapping
 from functools import partial
 
 from pebblesim.core.errors import UnknownName
+from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_kernel import GluonKernel
 from pebblesim.gpu.emit.gluon_plan import Block, multiplies, plan, refused
+from pebblesim.gpu.emit.gluon_product import Product, ProductKernel, product_of
 from pebblesim.gpu.emit.gluon_scores import ScoresKernel, scores
 from pebblesim.gpu.emit.gluon_text import IMPORTS, common
+from pebblesim.gpu.emit.tables import Tables, tables
 from pebblesim.gpu.emit.triton import Source, Writes, far_away, for_no_pair, module, setting_of
 from pebblesim.gpu.emit.triton_kernel import Writer
 from pebblesim.gpu.emit.triton_ranges import Setting
@@ -44,6 +47,8 @@ def gluon(
     stages: int = 2,
     apart: Mapping[str, int] | None = None,
     persistent: bool = False,
+    shared: int = 0,
+    dense: bool = False,
 ) -> Source:
     """Write the Gluon source of a program, for cards with compute capability 9.0.
 
@@ -52,11 +57,12 @@ def gluon(
         sizes: dimensions and blocks by name. If the tiles divide the numbers of queries and keys, the source is for all
             numbers that they divide, else for all numbers.
         dtype: type of a word of a matrix, "bfloat16" or "float16".
-        mask: None, or causal, for a program traced under a mask.
+        mask: None, or causal, for a program traced under a mask; for matrices with strides any band.
         scale: factor of the scores, which the schedules omit: each product with Q or K is multiplied by it.
         stages: slots of a ring.
         apart: those of launches that have others, by the name of the launch.
         persistent: as many blocks as multiprocessors, each with several tiles of the grid.
+        shared, dense: as for `triton`; so many heads of queries are a power of two of at most 64.
 
     Raises:
         UsageError: the program, or these sizes, are none that this reading writes.
@@ -68,19 +74,24 @@ def gluon(
         raise refused(program, f"matrix units of a Gluon kernel take words of 16 bits, not {dtype}")
     if scale is not None and scale <= 0:
         raise refused(program, f"the scale {scale:g} is not positive")
-    if mask is not None and not _causal(mask):
-        raise refused(program, f"mask {mask} is not causal")
+    if mask is not None and not (type(mask) is Band if shared else _causal(mask)):
+        raise refused(program, f"mask {mask} is not {'a band' if shared else 'causal'}")
     if mask is not None and mask.empty(program.grid(sizes), 1, 0).any():
         raise refused(program, f"mask {mask} leaves some queries without a key")
-    if far_away(program, sizes):
+    if not shared and far_away(program, sizes):
         raise refused(program, "a head has 2³¹ words or more")
+    if shared & (shared - 1) or shared > ROWS:
+        raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each")
     check_alike(program)
     made = [launch for launch in launches(program, masked=True, repeated=True, adding=True) if not for_no_pair(launch)]
-    setting = setting_of(program, made, sizes, dtype, mask if isinstance(mask, Band) else None, scale, False)
+    band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
+    setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory)
     own = apart or {}
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
         slots = slots_of(launch, own, stages)
+        if (product := _product(launch, sizes, setting.tables)) is not None:
+            return ProductKernel(setting, launch, name, product)
         if not multiplies(launch) or _is_of_table(launch):
             return Writer(setting, launch, name)
         table = scores(launch, sizes, slots)
@@ -93,7 +104,7 @@ def gluon(
     if not any(multiplies(launch) and not _is_of_table(launch) for launch in made if launch.kind != "fill"):
         raise refused(program, "it has no single loop within a grid of one dimension")
     products = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
-    return module(setting, made, written, products, OTHERS, IMPORTS, partial(_common, dtype))
+    return module(setting, made, written, products, OTHERS, IMPORTS, partial(_common, setting))
 
 
 def plans(
@@ -106,12 +117,16 @@ def plans(
 ) -> dict[str, Block]:
     """Return the plans of the Gluon kernels, by the name of the launch."""
     found: dict[str, Block] = {}
-    for launch in launches(program, masked=True, repeated=True, adding=True):
-        if launch.kind == "fill" or for_no_pair(launch) or not multiplies(launch) or _is_of_table(launch):
-            continue
-        slots = slots_of(launch, apart or {}, stages)
-        table = scores(launch, sizes, slots)
-        found[launch.name] = table or plan(program, launch, sizes, dtype, slots, persistent)
+    made = [launch for launch in launches(program, masked=True, repeated=True, adding=True) if not for_no_pair(launch)]
+    kept = tables(program, made, sizes)
+    for launch in made:
+        product = _product(launch, sizes, kept)
+        if product is not None:
+            found[launch.name] = product
+        elif multiplies(launch) and not _is_of_table(launch):
+            slots = slots_of(launch, apart or {}, stages)
+            table = scores(launch, sizes, slots)
+            found[launch.name] = table or plan(program, launch, sizes, dtype, slots, persistent)
     return found
 
 
@@ -120,18 +135,28 @@ def slots_of(launch: Launch, apart: Mapping[str, int], otherwise: int) -> int:
     return of_launch({name: (slots,) for name, slots in apart.items()}, launch.name, (otherwise,))[0]
 
 
+def _product(launch: Launch, sizes: ir.Sizes, kept: Tables) -> Product | None:
+    """The plan of a launch that multiplies a table, if it is one that a Gluon kernel is written for."""
+    if not _is_of_table(launch):
+        return None
+    read = (node.tensor for node in ir.walk(launch.block) if isinstance(node, ir.Read) and node.tensor in kept.tiled)
+    table = next(read, None)
+    return None if table is None else product_of(launch, sizes, kept.tiled[table])
+
+
 def _is_of_table(launch: Launch) -> bool:
-    """Whether a launch multiplies a table of pairs that it reads, in a grid of two dimensions: a Triton kernel does."""
+    """Whether a launch multiplies a table of pairs that it reads, in a grid of two dimensions."""
     nodes = list(ir.walk(launch.block))
     read = {node.tile for node in nodes if isinstance(node, ir.Read) and ir.over_pairs(node.tile.ranges)}
     products = [node.expr for node in nodes if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)]
     return len(launch.grid) == 2 and any(ref.tile in read for each in products for ref in ir.refs(each))
 
 
-def _common(dtype: str, writers: list[Writes]) -> str:
-    kernels = [each for each in writers if isinstance(each, GluonKernel | ScoresKernel)]
-    widths = {width for each in kernels for width in each.widths}
-    return common(dtype, widths, {name for each in kernels for name in each.helpers})
+def _common(setting: Setting, writers: list[Writes]) -> str:
+    kernels = [each for each in writers if isinstance(each, GluonKernel | ScoresKernel | ProductKernel)]
+    widths, stored = ({width for each in kernels for width in getattr(each, name)} for name in ("widths", "stored"))
+    helpers = {name for each in kernels for name in each.helpers}
+    return common(setting.dtype, bool(setting.strides.of), widths, stored, helpers)
 
 
 def _causal(mask: Mask) -> bool:

@@ -11,26 +11,26 @@ import re
 from dataclasses import replace
 
 from pebblesim.gpu.emit.gluon_additions import ROWS
+from pebblesim.gpu.emit.gluon_boxes import HEADS, address, corner, described, sides, stored, strides_in_words
 from pebblesim.gpu.emit.gluon_consumer import Consumer
 from pebblesim.gpu.emit.gluon_plan import Buffer, Plan, plan
-from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, started
-from pebblesim.gpu.emit.triton_kernel import Kernel
+from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, general, started
+from pebblesim.gpu.emit.gluon_writer import GluonWriter
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch, blocks
+from pebblesim.launches.launches import Launch
 
 
-class GluonKernel:
+class GluonKernel(GluonWriter[Consumer]):
     """Writes the kernel of a launch with products."""
 
     def __init__(self, setting: Setting, launch: Launch, name: str, stages: int, persistent: bool) -> None:
-        self._setting, self._launch, self._name = setting, launch, name
+        super().__init__(setting, launch, name)
         self._plan: Plan = plan(setting.program, launch, setting.sizes, setting.dtype, stages, persistent)
         here = {tensor: f"{tensor.name}_at" for tensor in setting.of}
         self._consumer = Consumer(replace(setting, of=here), launch, name, self._plan)
         masked = setting.mask is not None
-        self._numbers = (*setting.free, *["heads"] * (masked or persistent), *["together"] * masked)
         nodes = [node for node in ir.walk(launch.block) if isinstance(node, ir.Read | ir.Write | ir.Init)]
         self._described = {buffer.read.tensor: buffer for buffer in self._plan.buffers.values()}
         self._addresses = [
@@ -38,6 +38,9 @@ class GluonKernel:
             for tensor in dict.fromkeys(node.tensor for node in nodes)
             if tensor not in self._described and tensor not in {each.write.tensor for each in self._plan.additions}
         ]
+        needed = (*setting.free, *["heads"] * (masked or persistent), *["together"] * masked)
+        self._numbers = (*needed, *[HEADS] * bool(setting.strides.of))
+        self._strides = tuple(setting.strides.names(stored(setting, self._addresses)))
 
     @property
     def plan(self) -> Plan:
@@ -49,19 +52,6 @@ class GluonKernel:
         """Names of shared functions that the text uses."""
         vectors = any(buffer.vector for buffer in self._plan.buffers.values())
         return {*["vectors_of"] * vectors, *["sums_of"] * bool(self._plan.additions)}
-
-    @property
-    def widths(self) -> set[int]:
-        """Columns of the tiles whose layouts the text uses."""
-        return self._consumer.widths
-
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel, of which `text` is the source."""
-        moved = (node for node in ir.walk(self._launch.block) if isinstance(node, ir.Read | ir.Write))
-        tensors = tuple(node.tensor.name for node in moved)
-        programs = blocks(self._launch, self._setting.sizes, 1)
-        return Kernel(self._name, self._launch, tuple(dict.fromkeys(tensors)), programs, ((), self._numbers))
 
     @property
     def _tiles(self) -> list[str]:
@@ -79,7 +69,7 @@ class GluonKernel:
         for tensor, buffer in self._described.items():
             asked = f"vectors_of({self._setting.of[tensor]}, {self._setting.size(tensor.shape[0])}, {buffer.rows})"
             if not buffer.vector:
-                asked = f"tiles_of({self._setting.of[tensor]}, {buffer.rows}, {buffer.width})"
+                asked = described(self._setting, tensor, buffer.rows, buffer.width)
             lines.append(f"    {_tiles_of(tensor)} = {asked}")
         for each in self._plan.additions:
             asked = f"sums_of({self._setting.of[each.write.tensor]}, {each.rows}, {each.columns})"
@@ -95,7 +85,7 @@ class GluonKernel:
         if self._plan.persistent:
             lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
             grid = f"min(triton.cdiv({total}, {block}) * heads, most), 1"
-        arguments = ", ".join([*self._tiles, *self._addresses, *self._numbers])
+        arguments = ", ".join([*self._tiles, *self._addresses, *self._numbers, *self._strides])
         return [*lines, f"    {self._name}[({grid})]({arguments}, num_warps=4)"]
 
     def text(self) -> str:
@@ -126,13 +116,13 @@ class GluonKernel:
 
     def _rows(self) -> str:
         own = [*self._shared, *self._exchanged, *self._sums]
-        parameters = ", ".join(["w: gl.constexpr", *own, *self._addresses, *self._numbers])
+        parameters = ", ".join(["w: gl.constexpr", *own, *self._addresses, *self._numbers, *self._strides])
         written = self._consumer.text()
-        lines = ["@gluon.jit", f"def {self._name}_rows({parameters}):", *self._consumer.opening()]
+        opening = [*strides_in_words(self._setting, self._addresses), *self._consumer.opening()]
+        lines = ["@gluon.jit", f"def {self._name}_rows({parameters}):", *opening]
         for tensor, name in self._setting.of.items():
             if name in self._addresses:
-                first = f"tl.cast(head, tl.int64) * {' * '.join(self._setting.lengths(tensor, True))}"
-                lines.append(f"{'    ' * self._consumer.depth}{tensor.name}_at = {name} + {first}")
+                lines.append(f"{'    ' * self._consumer.depth}{tensor.name}_at = {address(self._setting, tensor)}")
         return "\n".join([*lines, written, *self._consumer.closing()])
 
     def _loads(self) -> str:
@@ -150,7 +140,7 @@ class GluonKernel:
                 lines += [
                     f"    mbarrier.expect({buffer.barrier}_full.index(0), {each * buffer.slots})",
                     f"    for w in gl.static_range({buffer.slots}):",
-                    f"        {_copied(buffer, rows, '0', 'w')}",
+                    f"        {self._copied(buffer, rows, '0', 'w')}",
                 ]
         lines.append(f"    for {at} in range({f'{low}, {high}'.removeprefix('0, ')}):")
         lines.append(f"        {self._consumer.slot(at)}")
@@ -159,15 +149,22 @@ class GluonKernel:
             expected = sum(buffer.slot_bytes(self._setting.dtype) for buffer in together)
             lines.append(f"        mbarrier.wait({ring.barrier}_free.index(slot), phase ^ 1)")
             lines.append(f"        mbarrier.expect({ring.barrier}_full.index(slot), {expected})")
-            lines += [f"        {_copied(each, f'{at} * {each.rows}', 'slot', 'slot')}" for each in together]
+            lines += [f"        {self._copied(each, f'{at} * {each.rows}', 'slot', 'slot')}" for each in together]
         indented = ("    " * (self._consumer.depth - 1) + line for line in lines)
         return "\n".join([*opening, *indented, *self._consumer.closing()])
 
+    def _copied(self, buffer: Buffer, row: str, barrier: str, slot: str) -> str:
+        """A copy of a tile that begins at a row into a slot."""
+        place = f"{buffer.barrier}_full.index({barrier}), {buffer.name}.index({slot})"
+        at = f"[head, {row}]" if buffer.vector else corner(self._setting, buffer.read.tensor, row, "0")
+        return f"tma.async_copy_global_to_shared({_tiles_of(buffer.read.tensor)}, {at}, {place})"
+
     def _start(self) -> str:
-        plan, free = self._plan, self._numbers
-        lines = ["@gluon.jit", f"def {self._name}({', '.join([*self._tiles, *self._addresses, *free])}):"]
+        plan, numbers = self._plan, [*self._numbers, *self._strides]
+        lines = [general(numbers), f"def {self._name}({', '.join([*self._tiles, *self._addresses, *numbers])}):"]
         for buffer in plan.buffers.values():
-            shape = f"[{buffer.slots}, 1, {buffer.rows}{'' if buffer.vector else f', {buffer.width}'}]"
+            box = sides(self._setting, buffer.read.tensor, buffer.rows, buffer.width)
+            shape = f"[{buffer.slots}, 1, {buffer.rows if buffer.vector else box}]"
             kind, kept = "float32" if buffer.vector else self._setting.dtype, "a ring" if buffer.streamed else "stays"
             layout = f"{_tiles_of(buffer.read.tensor)}.layout"
             lines.append(
@@ -190,18 +187,11 @@ class GluonKernel:
                 f"    {each.part} = gl.allocate_shared_memory(gl.float32, [{plan.warpgroups}, 1, {each.rows}, "
                 f"{each.columns}], {_tiles_of(each.write.tensor)}.layout)  # line {each.write.line}: added to memory",
             ]
-        own = [*self._shared, *self._exchanged, *self._sums, *self._addresses, *free]
-        loads = [*map(_tiles_of, self._described), *self._shared, *free]
+        own = [*self._shared, *self._exchanged, *self._sums, *self._addresses, *numbers]
+        loads = [*map(_tiles_of, self._described), *self._shared, *self._numbers]
         return "\n".join([*lines, *started(self._name, plan.warpgroups, own, loads)])
 
 
 def _tiles_of(tensor: ir.Tensor) -> str:
     """The name of what the copy engine is told of a tensor."""
     return f"{tensor.name}_tiles"
-
-
-def _copied(buffer: Buffer, row: str, barrier: str, slot: str) -> str:
-    """A copy of a tile that begins at a row into a slot."""
-    place = f"{buffer.barrier}_full.index({barrier}), {buffer.name}.index({slot})"
-    at = f"[head, {row}]" if buffer.vector else f"[head, {row}, 0]"
-    return f"tma.async_copy_global_to_shared({_tiles_of(buffer.read.tensor)}, {at}, {place})"

@@ -36,6 +36,9 @@ REGISTERS = {1: 240, 2: 240, 3: 160}
 LOADING_REGISTERS = 24
 """Registers of a thread of the warp that loads."""
 
+SHARED = 227 * 1024
+"""Bytes of shared memory that a block can have."""
+
 MOST_HELD = 0.8
 """Largest part of a thread's registers for tiles, if operands of products that are put off are among them."""
 
@@ -93,6 +96,7 @@ class Block:
         stages: slots of a ring.
         persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
             the other: what the next one needs arrives while one ends.
+        roomy: whether threads have registers left, in which they exchange columns before they store sums.
     """
 
     own: ir.Range
@@ -101,6 +105,7 @@ class Block:
     warpgroups: int
     stages: int
     persistent: bool = False
+    roomy: bool = True
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -177,8 +182,8 @@ def plan(
     additions = _additions(program, own, loop, sizes, block // ROWS)
     _check_tiles(program, launch, own, sizes, additions)
     buffers = _buffers(program, launch, own, loop, sizes, dtype, stages, additions)
-    late = () if additions else _late(loop)
-    if _held(launch, sizes, late, additions) > MOST_HELD * REGISTERS[block // ROWS]:
+    late, most = () if additions else _late(loop), MOST_HELD * REGISTERS[block // ROWS]
+    if _held(launch, sizes, late, additions) > most:
         late = ()
     return Plan(
         own=own,
@@ -187,6 +192,7 @@ def plan(
         warpgroups=block // ROWS,
         stages=stages,
         persistent=persistent,
+        roomy=_held(launch, sizes, late, additions) < most,
         buffers=buffers,
         late=late,
         last=_last_uses(loop, buffers),

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.gluon_additions import ROWS
+from pebblesim.gpu.emit.gluon_boxes import SPLIT
 from pebblesim.gpu.emit.gluon_plan import Block, held_transposed, refused
 from pebblesim.gpu.emit.triton_grid import longest_last
 from pebblesim.gpu.emit.triton_kernel import Writer
@@ -19,7 +20,7 @@ from pebblesim.gpu.emit.triton_ranges import Setting, along
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
-ORDER = "tiles tile turn filled together side"
+ORDER = "tiles tile turn filled together side key_head"
 """Names of what says which tile a block has."""
 
 
@@ -30,6 +31,7 @@ class Rows(Writer):
         super().__init__(setting, launch, name)
         self._plan, self._turned = plan, held_transposed(launch, plan.additions)
         self.widths: set[int] = set()
+        self.stored: set[int] = set()
         for taken in ORDER.split():
             self._names.new(taken)
 
@@ -38,9 +40,11 @@ class Rows(Writer):
     def opening(self) -> list[str]:
         """The lines that every role begins with: the head, the number of the block, the limits of a mask."""
         self._lines = []
-        number = self.number
+        number, split = self.number, [SPLIT] * bool(self._setting.strides.of)
         if not self._plan.persistent and self._mask is None:
             self._say(1, f"head, {number} = tl.program_id(1), tl.program_id(0)")
+            for line in split:
+                self._say(1, line)
             return self._lines
         self._opening()
         self._say(1, f"tiles = {self._count(self._plan.own)}")
@@ -53,12 +57,16 @@ class Rows(Writer):
         depth, loop = self.depth, self._launch.grid[0]
         if self._mask is None:
             self._say(depth, f"head, {number} = tile // tiles, tile % tiles")
+            for line in split:
+                self._say(depth, line)
             return self._lines
         self._say(depth, "group, rank = tile // (tiles * together), tile % (tiles * together)")
         self._say(depth, "side = tl.minimum(heads - group * together, together)  # heads whose long tiles come first")
         self._say(depth, f"head, {number} = group * together + rank % side, rank // side")
         if longest_last(self._launch, loop, self._mask):
             self._say(depth, f"{number} = tiles - 1 - {number}")
+        for line in split:
+            self._say(depth, line)
         return self._lines
 
     def closing(self) -> list[str]:
@@ -140,7 +148,8 @@ class Rows(Writer):
     def _pairs(self, ranges: ir.Ranges, frame: bool = False, existing: bool = False) -> str:
         """The predicate of allowed pairs, with what is streamed counted within its tile: these are constants."""
         stream, mask = self._plan.loop.range, self._mask
-        causal = mask is not None and not self._whole and ir.over_pairs(ranges) and mask.rows == 1
+        causal = mask is not None and mask.rows == 1 and mask.after is not None and mask.before is None
+        causal = causal and not self._whole and ir.over_pairs(ranges)
         if not causal or stream not in ranges:
             return super()._pairs(ranges, frame, existing)
         size = self._length(stream)
@@ -179,15 +188,22 @@ class Rows(Writer):
             super()._store(depth, node, at, value)
             return
         width, length = self._length(ranges[1]), self._setting.size(ranges[1].dim)
-        rows, columns = self._names.new("down"), self._names.new("across")
-        layout = self._of_vector(self._plan.own, width)
-        self._say(depth, f"{rows} = part * {ROWS} + tl.arange(0, {ROWS}, {layout})")
-        self._say(depth, f"{columns} = tl.arange(0, {width}, gl.SliceLayout(0, {self._layout(width)}))")
+        rows, columns, layout = self._names.new("down"), self._names.new("across"), self._layout(width)
+        value = f"{value}.to({kind})"
+        if self._plan.roomy:
+            layout = f"rows_{width}"
+            value = f"gl.convert_layout({value}, {layout})"
+            self.stored.add(width)
+        self._say(depth, f"{rows} = part * {ROWS} + tl.arange(0, {ROWS}, gl.SliceLayout(1, {layout}))")
+        self._say(depth, f"{columns} = tl.arange(0, {width}, gl.SliceLayout(0, {layout}))")
         inside = [f"({rows}[:, None] < {self._setting.size(ranges[0].dim)})"] if self._ragged(ranges[0]) else []
         inside += [f"({columns}[None, :] < {length})"] if length != str(width) else []
         mask = f", mask={' & '.join(inside)}" if inside else ""
-        place = f"{self._setting.of[node.tensor]} + {rows}[:, None] * {length} + {columns}[None, :]"
-        self._say(depth, f"tl.store({place}, {value}.to({kind}){mask})")
+        down = f"{rows}[:, None] * {length}"
+        if node.tensor in self._setting.strides.of:
+            down = self._setting.strides.places_of(node.tensor, rows)
+        place = f"{self._setting.of[node.tensor]} + {down} + {columns}[None, :]"
+        self._say(depth, f"tl.store({place}, {value}{mask})")
 
 
 def _unused(line: str, text: str) -> bool:

@@ -1,9 +1,12 @@
 """Gluon kernels of tables of pairs: rows stay in shared memory, keys are streamed, each tile of scores goes to memory.
 
 A tile of scores is a sum over parts of the rows, `c` columns each: the rows that stay are in as many buffers, and parts
-of keys are a ring. A warpgroup has 64 rows of each tile, works its entries out in registers, and hands them to the copy
-engine, which writes them while the next tile's products run. An entry of another table that takes part in that is
-fetched to the same place before. The tables are as other kernels of the file read them, tile by tile.
+of keys are a ring. Where a ring leaves no room for all rows, the first parts stay in registers. A warpgroup has 64 rows
+of each tile, works its entries out in registers, and hands them to the copy engine, which writes them while the
+next tile's products run. Entries of another table that take part in that are fetched before, one tile ahead. Each
+warpgroup begins when the one before has issued most of its first products: then one takes exponentials while the
+products of another run, which a ring of a whole tile allows. The tables are as other kernels of the file read them,
+tile by tile.
 """
 
 from __future__ import annotations
@@ -12,14 +15,18 @@ import re
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit.gluon_additions import ROWS
-from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, Block, refused
+from pebblesim.gpu.emit.gluon_boxes import HEADS, address, corner, described, sides, stored, strides_in_words
+from pebblesim.gpu.emit.gluon_plan import MOST_HELD, MOST_WARPGROUPS, REGISTERS, SHARED, THREADS, Block, refused
 from pebblesim.gpu.emit.gluon_rows import Rows
-from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, started
-from pebblesim.gpu.emit.triton_kernel import Kernel
+from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, general, started
+from pebblesim.gpu.emit.gluon_writer import GluonWriter
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch, blocks
+from pebblesim.launches.launches import Launch
+
+KIND = "bfloat16"
+"""The type of words by whose bytes room is counted; those of the other type have as many."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,6 +43,7 @@ class Scores(Block):
         width: columns of a tile of the table.
         deep: terms of a sum that a part has.
         parts: parts of a sum.
+        held: how many of the rows' parts are in shared memory; those before them are in registers.
     """
 
     inner: ir.Loop
@@ -47,13 +55,29 @@ class Scores(Block):
     width: int
     deep: int
     parts: int
+    held: int
+
+    @property
+    def kept(self) -> int:
+        """How many of the rows' parts stay in registers."""
+        return self.parts - self.held
+
+    @property
+    def turns(self) -> int:
+        """The part of a first tile whose product a warpgroup issues before the next one begins."""
+        return max(3 * self.parts // 4, 1) - 1
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of the table in shared memory, each of the rows of a warpgroup."""
+        return self.warpgroups * (1 if self.before is None else 2)
 
     def shared(self, dtype: str) -> int:
-        """Bytes of shared memory: rows that stay, the ring, a tile on its way to memory, and barriers."""
-        tall = ROWS * self.warpgroups
-        words = (self.parts * tall + self.stages * self.width) * self.deep + tall * self.width
-        barriers = 1 + 2 * self.stages + self.warpgroups * (self.before is not None)
-        return words * WORDS[dtype] + 8 * barriers
+        """Bytes of shared memory: rows that stay, the ring, tiles on their way to memory, and barriers."""
+        words = (self.held * ROWS * self.warpgroups + self.stages * self.width) * self.deep
+        words += self.tiles * ROWS * self.width
+        barriers = self.held * (2 if self.kept else 1) + 2 * self.stages + self.warpgroups - 1
+        return words * WORDS[dtype] + 8 * (barriers + self.tiles * (self.before is not None))
 
 
 def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Scores | None:
@@ -74,7 +98,9 @@ def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Scores | None:
             turned = left.transposed or not right.transposed or right.tile is not part.tile
             if turned or not rows or left.ranges != (own, inner[0].range) or product.target.tile.ranges[0] is not own:
                 return None
-            return Scores(
+            deep = ir.length(inner[0].range.block, sizes)
+            parts = -(-sizes[inner[0].range.dim] // deep)
+            made = Scores(
                 own=own,
                 loop=loop,
                 warpgroups=ir.length(own.block, sizes) // ROWS,
@@ -86,10 +112,21 @@ def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Scores | None:
                 table=tables[0],
                 before=before[0] if before else None,
                 width=ir.length(loop.range.block, sizes),
-                deep=(deep := ir.length(inner[0].range.block, sizes)),
-                parts=-(-sizes[inner[0].range.dim] // deep),
+                deep=deep,
+                parts=parts,
+                held=parts,
             )
+            return replace(made, held=_held(made))
     return None
+
+
+def _held(plan: Scores) -> int:
+    """Parts of the rows for which shared memory has room; all of them if registers have none for the others."""
+    beyond = plan.shared(KIND) - SHARED
+    kept = min(max(0, -(-beyond // (ROWS * plan.warpgroups * plan.deep * WORDS[KIND]))), plan.parts - 1)
+    registers = ROWS * (kept * plan.deep // 2 + plan.width) // THREADS  # two words of rows in each
+    fits = 1 <= plan.warpgroups <= MOST_WARPGROUPS and registers <= MOST_HELD * REGISTERS[plan.warpgroups]
+    return plan.parts - kept if fits else plan.parts
 
 
 class ScoresRows(Rows):
@@ -102,22 +139,27 @@ class ScoresRows(Rows):
         self.held = self._names.new(f"{plan.rows.tensor.name}_{plan.own.name}")
         self.ring = self._names.new(f"{plan.part.tensor.name}_{plan.loop.range.name}")
         self.tile = self._names.new(f"{plan.table.tensor.name}_tile")
-        for each in ("_full", "_free"):
+        for each in ("_full", "_free", "_kept"):
             self._names.new(self.ring + each)
-        for name in (f"{self.held}_full", f"{self.tile}_full", "last", "slot", "phase", "sum"):
+            self._names.new(self.held + each)
+        for name in (f"{self.tile}_full", "last", "slot", "phase", "sum", "turns"):
             self._names.new(name)
 
     def slot(self, number: str) -> str:
         """The slot of the ring, and the phase of its barriers, for part k of a tile of keys."""
-        (low, _), stages = self.limits(), self._plan.stages
-        first = number if low == "0" else f"({number} - {low})"
-        turn = f"({first} * {self._plan.parts} + k)"
+        stages, turn = self._plan.stages, f"({self._turn(number)} * {self._plan.parts} + k)"
         return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
 
-    def place(self, tensor: ir.Tensor) -> str:
+    def _turn(self, number: str) -> str:
+        """How many tiles are streamed before a tile."""
+        low, _ = self.limits()
+        return number if low == "0" else f"({number} - {low})"
+
+    def place(self, tensor: ir.Tensor, number: str) -> str:
         """The first row of the warpgroup's part of a tile among the rows of all tiles of a table."""
         down, across, tall, _ = self._setting.lengths(tensor, True)
-        number = self._numbers[self._plan.loop.range]
+        if self._setting.tables.band is not None:
+            number = f"({number} - {self._first_in(self.number, int(tall), int(self._plan.width))})"
         return f"[((head * {down} + {self.number}) * {across} + {number}) * {tall} + w * {ROWS}, 0]"
 
     def text(self) -> str:
@@ -125,44 +167,84 @@ class ScoresRows(Rows):
         self._lines = []
         self._say(1, f"part = {self.number} * {self._plan.warpgroups} + w  # these {ROWS} rows of tile {self.number}")
         self._named(self._plan.own, 1, "part", "")
-        self._say(1, f"mbarrier.wait({self.held}_full.index(0), 0)")
+        self._hold()
         self._body(self._launch.block, 1)
         return self._used()
+
+    def _hold(self) -> None:
+        """Wait for the rows that stay; the first parts go on into registers, as the left operands of products."""
+        plan = self._plan
+        slot, layout = (
+            f"k % {plan.held}" if plan.kept else "k",
+            f"gl.DotOperandLayout(0, {self._layout(plan.width)}, 2)",
+        )
+        wait = f"mbarrier.wait({self.held}_full.index({slot}), {f'k // {plan.held} & 1' if plan.kept else '0'})"
+        if plan.kept:
+            self._say(1, f"{self.held}_kept = ()  # in registers")
+            self._say(1, f"for k in tl.static_range({plan.kept}):")
+            self._say(2, wait)
+            self._say(2, f"{self.held}_kept += ({self._rows_of(slot)}.load({layout}),)")
+            self._say(2, f"mbarrier.arrive({self.held}_free.index({slot}), count=1)")
+        self._say(1, f"for k in tl.static_range({f'{plan.kept}, {plan.parts}'.removeprefix('0, ')}):")
+        self._say(2, wait)
+
+    def _rows_of(self, slot: str) -> str:
+        """The warpgroup's rows of a part in shared memory."""
+        plan = self._plan
+        return f"{self.held}.index({slot}).reshape([{ROWS * plan.warpgroups}, {plan.deep}]).slice(w * {ROWS}, {ROWS})"
 
     def _loop(self, node: ir.Loop, depth: int) -> None:
         if node is self._plan.inner:
             self._sum(depth)
             return
+        low, high = self.limits()
+        if self._plan.before is not None:
+            self._say(depth, f"if {low} < {high}:")
+            self._fetch(depth + 1, self._plan.before, low)
         for piece in self._in_order(node):
             number = self._numbers[node.range] = self._names.new(node.range.name)
             self._say(depth, f"for {number} in {piece.range}:")
-            if self._plan.before is not None:
-                self._fetch(depth + 1, self._plan.before)
             self._enter(node, depth + 1, number)
             self._in_piece(node, piece, depth)
         self._say(depth, "tma.store_wait(0)")
 
-    def _fetch(self, depth: int, node: ir.Read) -> None:
+    def _fetch(self, depth: int, node: ir.Read, number: str) -> None:
         """Ask for a tile of another table, once the copy engine has taken the tile that was there."""
-        words = ROWS * self._plan.width * WORDS[self._setting.dtype]
+        words, at = ROWS * self._plan.width * WORDS[self._setting.dtype], self._room(number)
         self._say(depth, "tma.store_wait(0)")
-        self._say(depth, f"mbarrier.expect({self.tile}_full.index(w), {words})")
-        target = f"{self.tile}_full.index(w), {self.tile}.index(w)"
-        self._say(
-            depth, f"tma.async_copy_global_to_shared({node.tensor.name}_tiles, {self.place(node.tensor)}, {target})"
-        )
+        self._say(depth, f"mbarrier.expect({self.tile}_full.index({at}), {words})")
+        target = f"{self.tile}_full.index({at}), {self.tile}.index({at})"
+        place = self.place(node.tensor, number)
+        self._say(depth, f"tma.async_copy_global_to_shared({node.tensor.name}_tiles, {place}, {target})")
+
+    def _room(self, number: str) -> str:
+        """Where the warpgroup has its rows of a tile of the table."""
+        return "w" if self._plan.before is None else f"2 * w + ({self._turn(number)} & 1)"
 
     def _sum(self, depth: int) -> None:
         """The products of all parts, one issued while the one before runs."""
-        plan, name = self._plan, self._tile(self._plan.product.target.tile)
-        rows = f"{self.held}.index(k).reshape([{ROWS * plan.warpgroups}, {self._plan.deep}])"
-        keys = f"{self.ring}.index(slot).reshape([{self._plan.width}, {self._plan.deep}])"
-        rows, keys = f"{rows}.slice(w * {ROWS}, {ROWS})", f"{keys}.permute((1, 0))"
-        number = self._numbers[plan.loop.range]
-        self._say(depth, f"for k in tl.static_range({self._plan.parts}):")
+        plan, name, number = (
+            self._plan,
+            self._tile(self._plan.product.target.tile),
+            self._numbers[self._plan.loop.range],
+        )
+        (low, high), last = self.limits(), plan.warpgroups - 1
+        keys = f"{self.ring}.index(slot).reshape([{plan.width}, {plan.deep}]).permute((1, 0))"
+        rows = self._rows_of(f"k % {plan.held}" if plan.kept else "k")
+        rows = f"{self.held}_kept[k] if k < {plan.kept} else {rows}" if plan.kept else rows
+        if last:
+            self._say(depth, f"if w > 0 and {number} == {low}:")
+            self._say(depth + 1, "mbarrier.wait(turns.index(w - 1), 0)")
+        self._say(depth, f"for k in tl.static_range({plan.parts}):")
         self._say(depth + 1, self.slot(number))
         self._say(depth + 1, f"mbarrier.wait({self.ring}_full.index(slot), phase)")
         self._say(depth + 1, f"{name} = warpgroup_mma({rows}, {keys}, {name}, use_acc=k > 0, is_async=True)")
+        if last:
+            self._say(depth + 1, f"if k == {plan.turns} and w < {last} and {number} == {low}:")
+            self._say(depth + 2, "mbarrier.arrive(turns.index(w), count=1)")
+        if plan.before is not None:
+            self._say(depth + 1, f"if k == {plan.parts // 2} and {number} + 1 < {high}:")
+            self._fetch(depth + 2, plan.before, f"({number} + 1)")
         self._say(depth + 1, "if k > 0:")
         self._say(depth + 2, f"{name} = warpgroup_mma_wait(1, deps=({name},))")
         self._say(depth + 2, f"mbarrier.arrive({self.ring}_free.index(last), count=1)")
@@ -179,11 +261,10 @@ class ScoresRows(Rows):
         if node is not self._plan.before:
             super()._read(depth, node)
             return
-        low, _ = self.limits()
         number = self._numbers[self._plan.loop.range]
-        turn = number if low == "0" else f"({number} - {low})"
-        self._say(depth, f"mbarrier.wait({self.tile}_full.index(w), {turn} & 1)")
-        self._say(depth, f"{self._tile(node.tile)} = {self.tile}.index(w).load({self._layout(self._plan.width)})")
+        at, turn = self._room(number), self._turn(number)
+        self._say(depth, f"mbarrier.wait({self.tile}_full.index({at}), {turn} // 2 & 1)")
+        self._say(depth, f"{self._tile(node.tile)} = {self.tile}.index({at}).load({self._layout(self._plan.width)})")
         self._loaded.add(node.tile)
 
     def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
@@ -192,17 +273,20 @@ class ScoresRows(Rows):
             return
         if self._plan.before is None:
             self._say(depth, "tma.store_wait(0)")
-        self._say(depth, f"{self.tile}.index(w).store({value}.to(tl.{self._setting.dtype}))")
+        number = self._numbers[self._plan.loop.range]
+        room, place = self._room(number), self.place(node.tensor, number)
+        self._say(depth, f"{self.tile}.index({room}).store({value}.to(tl.{self._setting.dtype}))")
         self._say(depth, "fence_async_shared()")
-        target = f"{node.tensor.name}_tiles, {self.place(node.tensor)}, {self.tile}.index(w)"
+        target = f"{node.tensor.name}_tiles, {place}, {self.tile}.index({room})"
         self._say(depth, f"tma.async_copy_shared_to_global({target})")
 
 
-class ScoresKernel:
+class ScoresKernel(GluonWriter[ScoresRows]):
     """Writes the kernel of a launch that writes rows of a table."""
 
     def __init__(self, setting: Setting, launch: Launch, name: str, plan: Scores) -> None:
-        self._setting, self._launch, self._name, self.plan = setting, launch, name, plan
+        super().__init__(setting, launch, name)
+        self.plan = plan
         block = ir.length(plan.own.block, setting.sizes)
         if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS or block & (block - 1):
             raise refused(setting.program, f"block {plan.own.block} is {block}")
@@ -211,7 +295,6 @@ class ScoresKernel:
         here = {tensor: f"{tensor.name}_at" for tensor in setting.of}
         self._consumer = ScoresRows(replace(setting, of=here), launch, name, plan)
         masked = setting.mask is not None
-        self._numbers = (*setting.free, *["heads", "together"] * masked)
         nodes = [node for node in ir.walk(launch.block) if isinstance(node, ir.Read | ir.Write | ir.Init)]
         self._tables = list(dict.fromkeys(each.tensor for each in (plan.table, plan.before) if each is not None))
         self._loaded = [plan.rows.tensor, plan.part.tensor]
@@ -220,25 +303,14 @@ class ScoresKernel:
             for tensor in dict.fromkeys(node.tensor for node in nodes)
             if tensor not in (*self._tables, *self._loaded)
         ]
-
-    @property
-    def widths(self) -> set[int]:
-        """Columns of the tiles whose layouts the text uses."""
-        return self._consumer.widths
+        needed = (*setting.free, *["heads", "together"] * masked)
+        self._numbers = (*needed, *[HEADS] * bool(setting.strides.of))
+        self._strides = tuple(setting.strides.names(stored(setting, self._addresses)))
 
     @property
     def helpers(self) -> set[str]:
         """Names of shared functions that the text uses."""
         return {"pairs_of"}
-
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel, of which `text` is the source."""
-        moved = (node for node in ir.walk(self._launch.block) if isinstance(node, ir.Read | ir.Write))
-        tensors = tuple(dict.fromkeys(node.tensor.name for node in moved))
-        return Kernel(
-            self._name, self._launch, tensors, blocks(self._launch, self._setting.sizes, 1), ((), self._numbers)
-        )
 
     def _tiles(self, tensors: list[ir.Tensor]) -> list[str]:
         return [f"{tensor.name}_tiles" for tensor in tensors]
@@ -249,27 +321,29 @@ class ScoresKernel:
         block, total = ROWS * self.plan.warpgroups, setting.size(self.plan.own.dim)
         lines, grid = for_each_query(setting), f"triton.cdiv({total}, {block}), heads"
         for tensor, height in zip(self._loaded, (block, self.plan.width), strict=True):
-            lines.append(f"    {tensor.name}_tiles = tiles_of({of[tensor]}, {height}, {self.plan.deep})")
+            lines.append(f"    {tensor.name}_tiles = {described(setting, tensor, height, self.plan.deep)}")
         lines += [f"    {each.name}_tiles = pairs_of({of[each]}, {ROWS}, {self.plan.width})" for each in self._tables]
         if setting.mask is not None:
             words = self.plan.parts * self.plan.deep * WORDS[setting.dtype]
             streamed = f"({setting.size(self.plan.loop.range.dim)} * {words})"
             lines.append(f"    together = max({STREAMED_TOGETHER} // {streamed}, 1)  # heads")
             grid = f"triton.cdiv({total}, {block}) * heads, 1"
-        arguments = [*self._tiles(self._loaded), *self._tiles(self._tables), *self._addresses, *self._numbers]
+        arguments = [*self._tiles(self._loaded), *self._tiles(self._tables), *self._addresses]
+        arguments += [*self._numbers, *self._strides]
         return [*lines, f"    {self._name}[({grid})]({', '.join(arguments)}, num_warps=4)"]
 
     @property
     def _shared(self) -> list[str]:
         """Names of buffers and barriers that all roles have."""
         rows = self._consumer
-        return [rows.held, f"{rows.held}_full", rows.ring, f"{rows.ring}_full", f"{rows.ring}_free"]
+        held = [rows.held, f"{rows.held}_full", *[f"{rows.held}_free"] * bool(self.plan.kept)]
+        return [*held, rows.ring, f"{rows.ring}_full", f"{rows.ring}_free"]
 
     @property
     def _own(self) -> list[str]:
         """Names of what only warpgroups have."""
         tile = self._consumer.tile
-        return [tile, *[f"{tile}_full"] * (self.plan.before is not None)]
+        return [tile, *[f"{tile}_full"] * (self.plan.before is not None), *["turns"] * (self.plan.warpgroups > 1)]
 
     def text(self) -> str:
         """The source: what the warp that loads does, what a warpgroup does, and the kernel that starts them."""
@@ -280,10 +354,10 @@ class ScoresKernel:
     def _rows(self) -> str:
         parameters = ["w: gl.constexpr", *self._shared, *self._own, *self._tiles(self._tables), *self._addresses]
         written = self._consumer.text()
-        head = ["@gluon.jit", f"def {self._name}_rows({', '.join([*parameters, *self._numbers])}):"]
-        words = {tensor: " * ".join(self._setting.lengths(tensor, True)) for tensor in self._setting.of}
+        head = ["@gluon.jit", f"def {self._name}_rows({', '.join([*parameters, *self._numbers, *self._strides])}):"]
+        head += strides_in_words(self._setting, self._addresses)
         first = [
-            f"    {tensor.name}_at = {name} + tl.cast(head, tl.int64) * {words[tensor]}"
+            f"    {tensor.name}_at = {address(self._setting, tensor)}"
             for tensor, name in self._setting.of.items()
             if name in self._addresses
         ]
@@ -296,21 +370,29 @@ class ScoresKernel:
         (low, high), at = rows.limits(), self.plan.loop.range.name
         block, deep, copy = ROWS * self.plan.warpgroups, self.plan.deep, "tma.async_copy_global_to_shared"
         target = f"{rows.ring}_full.index(slot), {rows.ring}.index(slot)"
+        first, keys = (
+            corner(self._setting, tensor, row, f"k * {deep}")
+            for tensor, row in zip(self._loaded, (f"{rows.number} * {block}", f"{at} * {self.plan.width}"), strict=True)
+        )
+        room, stay = "k", list[str]()
+        if self.plan.kept:
+            turn, room = f"k // {self.plan.held}", f"k % {self.plan.held}"
+            stay.append(f"        mbarrier.wait({rows.held}_free.index({room}), {turn} & 1 ^ 1)")
         return "\n".join(
             [
                 "@gluon.jit",
                 f"def {self._name}_loads({parameters}):",
                 *rows.opening(),
-                f"    mbarrier.expect({rows.held}_full.index(0), {self.plan.parts * block * deep * word})",
                 f"    for k in range({self.plan.parts}):",
-                f"        {copy}({held}, [head, {rows.number} * {block}, k * {deep}], {rows.held}_full.index(0), "
-                f"{rows.held}.index(k))",
+                *stay,
+                f"        mbarrier.expect({rows.held}_full.index({room}), {block * deep * word})",
+                f"        {copy}({held}, {first}, {rows.held}_full.index({room}), {rows.held}.index({room}))",
                 f"    for {at} in range({f'{low}, {high}'.removeprefix('0, ')}):",
                 f"        for k in range({self.plan.parts}):",
                 f"            {rows.slot(at)}",
                 f"            mbarrier.wait({rows.ring}_free.index(slot), phase ^ 1)",
                 f"            mbarrier.expect({rows.ring}_full.index(slot), {self.plan.width * deep * word})",
-                f"            {copy}({streamed}, [head, {at} * {self.plan.width}, k * {deep}], {target})",
+                f"            {copy}({streamed}, {keys}, {target})",
             ]
         )
 
@@ -318,23 +400,29 @@ class ScoresKernel:
         rows, plan = self._consumer, self.plan
         block, deep, word = ROWS * plan.warpgroups, plan.deep, f"gl.{self._setting.dtype}"
         held, streamed = self._tiles(self._loaded)
-        tiles = [*self._tiles(self._loaded), *self._tiles(self._tables)]
-        rooms = f"[{plan.parts}, 1, {block}, {deep}]"
+        tiles, numbers = [*self._tiles(self._loaded), *self._tiles(self._tables)], [*self._numbers, *self._strides]
+        rooms, slots = (
+            sides(self._setting, tensor, height, deep)
+            for tensor, height in zip(self._loaded, (block, plan.width), strict=True)
+        )
         table = f"{plan.table.tensor.name}_tiles.layout)  # line {plan.table.line}: on its way to memory"
         lines = [
-            "@gluon.jit",
-            f"def {self._name}({', '.join([*tiles, *self._addresses, *self._numbers])}):",
-            f"    {rows.held} = gl.allocate_shared_memory({word}, {rooms}, {held}.layout)"
+            general(numbers),
+            f"def {self._name}({', '.join([*tiles, *self._addresses, *numbers])}):",
+            f"    {rows.held} = gl.allocate_shared_memory({word}, [{plan.held}, 1, {rooms}], {held}.layout)"
             f"  # line {plan.rows.line}: stays",
-            f"    {rows.held}_full = barriers(1, 1)",
-            f"    {rows.ring} = gl.allocate_shared_memory({word}, [{plan.stages}, 1, {plan.width}, {deep}], "
+            f"    {rows.held}_full = barriers({plan.held}, 1)",
+            *[f"    {rows.held}_free = barriers({plan.held}, {plan.warpgroups})"] * bool(plan.kept),
+            f"    {rows.ring} = gl.allocate_shared_memory({word}, [{plan.stages}, 1, {slots}], "
             f"{streamed}.layout)  # line {plan.part.line}: a ring",
             f"    {rows.ring}_full = barriers({plan.stages}, 1)",
             f"    {rows.ring}_free = barriers({plan.stages}, {plan.warpgroups})",
-            f"    {rows.tile} = gl.allocate_shared_memory({word}, [{plan.warpgroups}, {ROWS}, {plan.width}], {table}",
+            f"    {rows.tile} = gl.allocate_shared_memory({word}, [{plan.tiles}, {ROWS}, {plan.width}], {table}",
         ]
         if plan.before is not None:
-            lines.append(f"    {rows.tile}_full = barriers({plan.warpgroups}, 1)")
-        own = [*self._shared, *self._own, *self._tiles(self._tables), *self._addresses, *self._numbers]
+            lines.append(f"    {rows.tile}_full = barriers({plan.tiles}, 1)")
+        if plan.warpgroups > 1:
+            lines.append(f"    turns = barriers({plan.warpgroups - 1}, 1)")
+        own = [*self._shared, *self._own, *self._tiles(self._tables), *self._addresses, *numbers]
         loads = [*self._tiles(self._loaded), *self._shared, *self._numbers]
         return "\n".join([*lines, *started(self._name, plan.warpgroups, own, loads)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_plan import LOADING_REGISTERS, REGISTERS
 from pebblesim.gpu.emit.triton_ranges import Setting
 
@@ -32,10 +33,27 @@ def barriers(slots: gl.constexpr, count: gl.constexpr):
     return made
 
 
+"""
+
+CONTIGUOUS = """
 def tiles_of(tensor, rows, width):
     \"\"\"For the copy engine: tiles of the heads of a tensor; beyond its rows and columns they are 0.\"\"\"
     layout = gl.NVMMASharedLayout.get_default_for([1, rows, width], gl.{dtype})
     return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)"""
+
+APART = """
+def tiles_of(tensor, rows, width, several=1):
+    \"\"\"For the copy engine: tiles of (batch, heads, n, columns); beyond n and the columns they are 0.
+
+    A position has a row of each of `several` heads that share keys.
+    \"\"\"
+    (batch, heads, n, d), (far, wide, row, one) = tensor.shape, tensor.stride()
+    shape, strides, block = [batch, heads, n, d], [far, wide, row, one], [1, 1, rows, width]
+    if several > 1:
+        shape, strides = [batch, heads // several, n, several, d], [far, wide * several, row, wide, one]
+        block = [1, 1, rows // several, several, width]
+    layout = gl.NVMMASharedLayout.get_default_for(block, gl.{dtype})
+    return TensorDescriptor(tensor, shape, strides, block, layout)"""
 
 HELPERS = {
     "vectors_of": """
@@ -56,34 +74,63 @@ def sums_of(tensor, rows, width):
     "pairs_of": """
 def pairs_of(tensor, rows, width):
     \"\"\"For the copy engine: a table of pairs, tile after tile.\"\"\"
-    layout = gl.NVMMASharedLayout.get_default_for([rows, width], gl.{dtype})
-    return TensorDescriptor(tensor, [tensor.numel() // width, width], [width, 1], [rows, width], layout)""",
+    layout, whole = gl.NVMMASharedLayout.get_default_for([rows, width], gl.{dtype}), tensor.shape[-1]
+    return TensorDescriptor(tensor, [tensor.numel() // whole, whole], [whole, 1], [rows, width], layout)""",
 }
 """Functions that some kernels use, by name."""
 
 
-def common(dtype: str, widths: set[int], helpers: set[str]) -> str:
-    """The text of what the kernels of a module share."""
+def common(dtype: str, apart: bool, widths: set[int], stored: set[int], helpers: set[str]) -> str:
+    """The text of what the kernels of a module share.
+
+    Args:
+        dtype: type of a word.
+        apart: whether matrices have strides of their own.
+        widths, stored: columns of the tiles of products, and of those that threads store to memory.
+        helpers: names of `HELPERS`.
+    """
     fence = FENCE * bool(helpers & {"sums_of", "pairs_of"})
     layouts = [
         f"tile_{width} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16]))"
         for width in sorted(widths)
     ]
-    functions = [COMMON, *(text for name, text in HELPERS.items() if name in helpers)]
+    layouts += [f"rows_{width} = gl.constexpr({_whole_sectors(width)})" for width in sorted(stored)]
+    functions = [COMMON, APART if apart else CONTIGUOUS, *(text for name, text in HELPERS.items() if name in helpers)]
     written = "\n\n".join(each.replace("{dtype}", dtype) for each in functions)
     return ADDING * ("sums_of" in helpers) + fence + "\n".join(["", *layouts, "", written])
 
 
+def _whole_sectors(width: int) -> str:
+    """The layout of a tile of 64 rows whose threads have 8 columns each: 16 bytes, two of which are a sector.
+
+    A warp has the rows that it has of a product. There its threads have 2 columns, and stores of these would send each
+    sector twice.
+    """
+    columns = [[0, 1 << bit] for bit in range((width - 1).bit_length())]
+    registers, lanes, warps = [*columns[:3], *columns[5:]], [*columns[3:5], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]]
+    (lanes if len(lanes) < 5 else registers).append([8, 0])
+    return f"gl.DistributedLinearLayout({registers}, {lanes}, {warps}, [], [{ROWS}, {width}])"
+
+
 def for_each_query(setting: Setting) -> list[str]:
-    """The lines that refuse a query without a key: a block would wait for words that nobody loads."""
+    """The lines that refuse a query without a key: a block would wait for words that nobody loads.
+
+    Who gives matrices with strides sees to it.
+    """
     mask, pairs = setting.mask, setting.program.pairs
-    if mask is None or pairs is None or pairs[0] == pairs[1]:
+    if mask is None or pairs is None or pairs[0] == pairs[1] or setting.strides.of:
         return []
     queries, keys = map(setting.size, pairs)
     return [
         f"    if {queries} > {keys}{f' * {mask.rows}' if mask.rows > 1 else ''}:",
         '        raise ValueError("these kernels need a key for each query")',
     ]
+
+
+def general(numbers: Iterable[str]) -> str:
+    """The line before a kernel that is compiled once for all these numbers."""
+    named = ", ".join(f'"{name}"' for name in numbers)
+    return f"@gluon.jit(do_not_specialize=[{named}])"
 
 
 def started(name: str, warpgroups: int, rows: Iterable[str], loads: Iterable[str]) -> list[str]:

@@ -36,11 +36,11 @@ TILES = (
     HopperTiles("flash2-forward", {"B_r": 128, "B_c": 128}, 128, persistent=True),
     HopperTiles("flash2-forward", {"B_r": 128, "B_c": 64}, 256, persistent=True),
     HopperTiles("scores-stored-resident", RESIDENT, 256, 8),
-    HopperTiles("scores-stored-resident", RESIDENT, 512, 4),
+    HopperTiles("scores-stored-resident", RESIDENT, 512, 8),
     HopperTiles("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, 64, 3, persistent=True),
     HopperTiles("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, 128, persistent=True),
     HopperTiles("small-cache-backward-resident", RESIDENT, 256, 8),
-    HopperTiles("small-cache-backward-resident", RESIDENT, 512, 4),
+    HopperTiles("small-cache-backward-resident", RESIDENT, 512, 8),
     HopperTiles("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 128}, 64, 3),
     HopperTiles("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 64}, 128),
 )

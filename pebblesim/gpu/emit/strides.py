@@ -46,13 +46,15 @@ class Strides:
 
     def opening(self, tensor: ir.Tensor, pointer: str) -> list[str]:
         """Lines of a kernel that move an address to the rows of its head, and count strides in words."""
-        batch, head, row = self.of[tensor]
+        batch, head, _ = self.of[tensor]
         several = self.several(tensor)
         heads = "own" if several == 1 else f"own * {several}"
-        return [
-            f"{head}, {row} = {head} * {WORDS}, {self.dense.get(tensor, f'{row} * {WORDS}')}",
-            f"{pointer} += batch * {batch} * {WORDS} + {heads} * {head}",
-        ]
+        return [self.in_words(tensor), f"{pointer} += batch * {batch} * {WORDS} + {heads} * {head}"]
+
+    def in_words(self, tensor: ir.Tensor) -> str:
+        """The line of a kernel that counts strides from head to head, and row to row, in words."""
+        _, head, row = self.of[tensor]
+        return f"{head}, {row} = {head} * {WORDS}, {self.dense.get(tensor, f'{row} * {WORDS}')}"
 
     def places(self, tensor: ir.Tensor, first: str, size: int) -> str:
         """Where rows begin, from the first on, as a column."""

@@ -189,9 +189,10 @@ def _places(program: ir.Program, between: list[ir.Tensor], made: list[Launch]) -
 
 
 def _tile_by_tile(launch: Launch, old: ir.Tensor, new: ir.Tensor) -> bool:
-    """Whether each block reads one tile of the old tensor, later writes that of the new, and nothing else of them."""
-    moved = [node for node in launch.block if isinstance(node, ir.Read | ir.Write) and node.tensor in (old, new)]
-    if len(moved) != 2 or moved != [node for node in moves(launch) if node.tensor in (old, new)]:
+    """Whether each block reads a tile of the old tensor, later writes that of the new, and nothing else of it."""
+    moved = [node for node in moves(launch) if node.tensor in (old, new)]
+    bodies = (launch.block, *(node.body for node in ir.walk(launch.block) if isinstance(node, ir.Loop)))
+    if len(moved) != 2 or not any(all(node in body for node in moved) for body in bodies):
         return False
     read, written = moved
     return (

@@ -82,8 +82,7 @@ class Places(Values):
         row, column = numbers
         from_first = f"(start // {tile[0]} + {row})" if self._within_rows(ranges[0]) else row
         if kept.band is not None:
-            first = f"({from_first}) * {tile[0]}" + (f" // {kept.band.rows}" if kept.band.rows > 1 else "")
-            column = f"({column} - tl.maximum({first} - {self._before}, 0) // {tile[1]})"
+            column = f"({column} - {self._first_in(from_first, *tile)})"
         row, across = row if tensor in kept.parts else from_first, self._lengths(tensor)[1]
         place = f"tl.cast({row} * {across} + {column}, tl.int64) * {prod(tile)}"
         if within[0]:
@@ -92,6 +91,12 @@ class Places(Values):
             place += f" + {within[1]}"
         rows, columns = (f"tl.arange(0, {self._length(rng)})" for rng in ranges)
         return f"{place} + {rows}[:, None] * {tile[1]} + {columns}[None, :]"
+
+    def _first_in(self, row: str, tall: int, wide: int) -> str:
+        """The number of the first tile that a row of tiles of a table has, under a mask with two limits."""
+        assert self._mask is not None
+        first = f"({row}) * {tall}" + (f" // {self._mask.rows}" if self._mask.rows > 1 else "")
+        return f"tl.maximum({first} - {self._before}, 0) // {wide}"
 
     def _inside(self, tensor: ir.Tensor, ranges: ir.Ranges) -> str:
         """The predicate of the entries in memory; empty where all are."""

@@ -3,79 +3,28 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Hashable, Iterable
-from functools import lru_cache, partial
+from collections.abc import Hashable
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice import cards
+from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS
+from pebblesim.gpu.emit.tables import GROUP_OF_WORDS
 from pebblesim.gpu.emit.triton import FAR, triton
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.tiles import Tiling
-from pebblesim.gpu.torch.layout import fits, fitted, room_for
+from pebblesim.gpu.torch.boxes import MAKERS, adds_here, gluon_here, remembered
+from pebblesim.gpu.torch.launch import Kernel, Torch, notes
+from pebblesim.gpu.torch.layout import fits, fitted, room_for, round_sums
 from pebblesim.gpu.torch.planning import CARD, ROOM, Choice, Dims, Pattern, chosen, program_of
 
 LEAST_ROOM = 2**26
 """Bytes of tables that are taken without asking how much memory is free."""
-
-
-RECORDER = threading.local()
-"""Its `launches`, if it has some, is a list to which each launch of a thread is added: kernel, grid and arguments."""
-
-
-class Kernel:
-    """A Triton kernel that is looked up by what it was specialised for, and then launched without Triton's own checks.
-
-    Triton takes some 50 µs to find a kernel that it has compiled; here it is found by the alignment of its arguments.
-    """
-
-    def __init__(self, kernel: Any) -> None:
-        self._kernel = kernel
-        self._made: dict[tuple[Any, ...], Any] = {}
-
-    def __getitem__(self, grid: tuple[int, int, int]) -> Any:
-        return partial(self._launch, grid)
-
-    def _launch(self, grid: tuple[int, int, int], *arguments: Any, **options: Any) -> None:
-        if not all(grid):
-            return
-        from torch._C import _cuda_getCurrentRawStream as stream_of, _cuda_getDevice as current
-
-        device = current()
-        key = (device, *map(_specialised, arguments))
-        made = self._made.get(key)
-        if made is None:
-            made = self._made[key] = self._kernel[grid](*arguments, **options)
-        else:
-            launch(made, grid, stream_of(device), arguments)
-        if (written := getattr(RECORDER, "launches", None)) is not None:
-            written.append((made, grid, arguments))
-
-
-def launch(made: Any, grid: tuple[int, int, int], stream: int, arguments: Iterable[Any]) -> None:
-    """Launch a compiled kernel; tensors may be given by their addresses."""
-    run = made.run
-    if run.global_scratch_size:  # for descriptors of tensors
-        from triton import set_allocator
-
-        set_allocator(_room)
-    run(*grid, stream, made.function, made.packed_metadata, None, None, None, *arguments)
-
-
-def _room(size: int, alignment: int, stream: int | None) -> torch.Tensor:
-    """Memory that a kernel needs while it runs; the allocator's addresses are multiples of 512 bytes."""
-    return torch.empty(size, dtype=torch.int8, device="cuda")
-
-
-def _specialised(argument: Any) -> Any:
-    """The facts of an argument that a kernel is compiled for: the width of a number, and whether 16 divides it."""
-    if isinstance(argument, int):
-        return (argument == 1, argument % 16 == 0, argument >= 2**31)
-    return argument.data_ptr() % 16 == 0
 
 
 @lru_cache(maxsize=1024)
@@ -87,21 +36,29 @@ def loaded(
     `even`: for lengths that the tiles divide; `far`, `dense`: see `triton`.
     """
     n = 2**14 if even else 2**14 - 1
-    program = program_of(tiling, pattern.masked)
-    source = triton(
+    program, options = program_of(tiling, pattern.masked), dict(tiling.options)
+    if tiling.gluon:
+        options["persistent"] &= not pattern.masked
+    else:
+        options |= {"far": far, "softcap": pattern.softcap}
+    source = (gluon if tiling.gluon else triton)(
         program,
         {"n_q": n * pattern.shared, "n_k": n, **dict(widths), **tiling.blocks},
         dtype,
         pattern.mask,
         scale=scale,
-        **tiling.options,
-        far=far,
-        softcap=pattern.softcap,
+        **options,
         shared=pattern.shared,
         dense=dense,
     )
     module = module_of(source.text)
+    for name in MAKERS:
+        if hasattr(module, name):
+            setattr(module, name, remembered(getattr(module, name)))
+    module.torch = Torch()
     module.only_launches = not re.search(r"(fill|copy)_\(", source.text)  # and nothing else on the GPU
+    module.filled = tuple(re.findall(r"(\w+)_ptr\.fill_\(0\.0\)", source.text))
+    module.fills = len(re.findall(r"\.fill_\(", source.text))
     for kernel in source.kernels:
         setattr(module, kernel.name, Kernel(getattr(module, kernel.name)))
     return module, tuple(name for name in program.tensors if name in program.inputs)
@@ -143,6 +100,11 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
     choice, module, names = _prepared(way, given, made, setting)
     batch, kv_heads = given["K"].shape[:2]
+    if (written := notes()) is not None:
+        moved = any(each is not tensors[name] for name, each in given.items())
+        moved |= any(each is not results[name] for name, each in made.items())
+        aligned = way == "backward" and given["L"].shape[1] % GROUP_OF_WORDS > 0
+        written.other |= moved or aligned or "dL" in given or choice.forecast.rounds > 1
     lse = None
     for part in _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds):
         some, room = (_of_part(each, part, setting.pattern.shared, kv_heads) for each in (given, made))
@@ -162,9 +124,15 @@ def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: 
     """
     others = {name: each for name, each in given.items() if name not in names}
     found = module.run(*(given[name] for name in names), results=room, **others)
+    written, kv_heads = notes(), given["K"].shape[1]
+    if written is not None:
+        written.zeros |= {found[name].data_ptr() for name in module.filled if name in found}
+        written.other |= len([name for name in module.filled if name in found]) < module.fills
     for name, each in room.items():
         if found[name] is not each:  # sums in float32
-            each.copy_(found[name].view(each.shape))
+            round_sums(found[name], each, kv_heads)
+            if written is not None:
+                written.sums.append((found[name], each, kv_heads))
     return found.get("L")
 
 
@@ -221,14 +189,22 @@ def _prepared(
     choice = fitting(way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device)
     matrices = [(name, each) for name, each in (*given.items(), *results.items()) if each.dim() == 4]
     far = any(_extent(each, pattern.shared) >= FAR for _, each in matrices)
+    if choice.forecast.tiling.gluon and (far or scale <= 0 or any(_repeats(each) for _, each in matrices)):
+        choice = fitting(way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device, gluon=False)
     alone = [each for name, each in matrices if pattern.shared == 1 or name not in OF_QUERIES]
     dense = all(each.stride(2) == each.shape[3] for each in alone)
-    return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, pattern, scale)
+    alike = pattern._replace(same_bits=False)  # which says what is chosen, and not what is compiled
+    return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale)
 
 
 def _extent(x: Any, shared: int) -> int:
     """Words from the first to the last of heads that share keys, or more."""
     return int(x.shape[2] * x.stride(2) + shared * x.stride(1))
+
+
+def _repeats(x: Any) -> bool:
+    """Whether words of a matrix have several places in it, which the copy engine does not know."""
+    return any(stride == 0 and length > 1 for stride, length in zip(x.stride(), x.shape, strict=True))
 
 
 def loaded_for(given: dict[str, Any], results: dict[str, Any], setting: Setting) -> Any:
@@ -244,10 +220,22 @@ def loaded_for(given: dict[str, Any], results: dict[str, Any], setting: Setting)
 
 
 def fitting(
-    way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, workspace: int | None, device: Any
+    way: str,
+    dims: Dims,
+    heads: int,
+    dtype: str,
+    pattern: Pattern,
+    workspace: int | None,
+    device: Any,
+    gluon: bool = True,
 ) -> Choice:
-    """The kernels for these sizes whose tables fit into the workspace and, if none is given, into the free memory."""
-    card = card_of(device)
+    """The kernels for these sizes whose tables fit into the workspace and, if none is given, into the free memory.
+
+    `gluon`: those for Hopper, too, where the device is such a card.
+    """
+    card = card_of(device, gluon)
+    if card.hopper and not adds_here():
+        pattern = pattern._replace(same_bits=True)  # the kernels that do not add to memory
     choice = _chosen(way, dims, heads, dtype, pattern, ROOM if workspace is None else workspace, card)
     if workspace is not None or choice.bytes <= LEAST_ROOM or torch.cuda.is_current_stream_capturing():
         return choice
@@ -270,11 +258,15 @@ def _chosen(way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room
 
 
 @lru_cache(maxsize=64)
-def card_of(device: Any) -> cards.Card:
-    """The card of a device, with the rates that forecasts need; on the CPU that of a plan."""
+def card_of(device: Any, gluon: bool = True) -> cards.Card:
+    """The card of a device, with the rates that forecasts need; on the CPU that of a plan.
+
+    It has a compute capability only if `gluon`, and Triton here has Gluon: so only then kernels for it are found.
+    """
     if device.type != "cuda":
-        return cards.card(CARD)
-    return cards.of_device(torch.cuda.get_device_properties(device))
+        return replace(cards.card(CARD), capability="")
+    card = cards.of_device(torch.cuda.get_device_properties(device))
+    return card if gluon and gluon_here() else replace(card, capability="")
 
 
 def check_triton() -> None:

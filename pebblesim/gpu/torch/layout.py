@@ -43,6 +43,8 @@ def room_for(like: Tensor, d: int) -> Tensor:
 def numbers_of(x: Tensor, kv_heads: int) -> Tensor:
     """(batch, heads, n), a number for each query, as kernels take it: (batch · kv_heads, n · shared), contiguous."""
     batch, heads, n = x.shape
+    if heads == kv_heads:
+        return x.reshape(batch * heads, n)
     grouped = x.unflatten(1, (kv_heads, heads // kv_heads)).transpose(2, 3)
     return grouped.reshape(batch * kv_heads, n * (heads // kv_heads)).contiguous()
 
@@ -50,7 +52,16 @@ def numbers_of(x: Tensor, kv_heads: int) -> Tensor:
 def numbers_from(x: Tensor, like: Tensor, kv_heads: int) -> Tensor:
     """The inverse of `numbers_of`: (batch, heads, n) of the queries `like`, contiguous."""
     batch, heads, n, _ = like.shape
+    if heads == kv_heads:
+        return x.reshape(batch, heads, n)
     return x.reshape(batch, kv_heads, n, heads // kv_heads).transpose(2, 3).reshape(batch, heads, n)
+
+
+def round_sums(sums: Tensor, x: Tensor, kv_heads: int) -> None:
+    """Copy sums, (batch · kv_heads, rows, d) with the rows of heads that share keys together, to their matrix."""
+    batch, heads, n, d = x.shape
+    shared = heads // kv_heads
+    x.unflatten(1, (kv_heads, shared)).copy_(sums.view(batch, kv_heads, n, shared, d).transpose(2, 3))
 
 
 def in_order(x: Tensor, like: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ class Asked(NamedTuple):
         scale: factor of the scores.
         softcap: scores are capped so; 0 if they are not.
         workspace: bytes that tables may take; None for the limit that is usual.
+        deterministic: whether results are to be the same to the last bit at each call.
     """
 
     first: Tensor | None
@@ -54,6 +55,7 @@ class Asked(NamedTuple):
     scale: float
     softcap: float
     workspace: int | None
+    deterministic: bool
 
     @property
     def shown(self) -> Shown:
@@ -64,7 +66,7 @@ class Asked(NamedTuple):
         """The pairs that kernels for (…, heads, n, d) are compiled for; where both ends meet, those from the start."""
         at_end = self.at_end and query.shape[-2] != key.shape[-2]
         shared = query.shape[-3] // key.shape[-3]
-        return Pattern(self.left, self.right, at_end, shared, self.first is not None, self.softcap)
+        return Pattern(self.left, self.right, at_end, shared, self.first is not None, self.softcap, self.deterministic)
 
 
 def seen_keys(n_q: int, n_k: int, pattern: Pattern) -> slice:

@@ -6,11 +6,14 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from pebblesim.analysis.additions import adds
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed, whole
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
+from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.key_ranges import KeyRanges
+from pebblesim.gpu.emit.strides import WORDS as GROUP
 from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
@@ -29,7 +32,13 @@ ROOM = 2**30
 STEPS = 8
 """Lengths are rounded up to multiples of this part of a power of two where memory is limited."""
 
-CAPPED = ("flash2-forward", "flash-decoding-blocked", "backward-two-pass-blocked", "dS-stored-blocked")
+CAPPED = (
+    "flash2-forward",
+    "flash-decoding",
+    "flash-decoding-blocked",
+    "backward-two-pass-blocked",
+    "dS-stored-blocked",
+)
 """Schedules that have scores and their gradients in one launch, and so can cap them."""
 
 Dims = tuple[tuple[str, int], ...]
@@ -45,6 +54,7 @@ class Pattern(NamedTuple):
         shared: query heads that share keys: rows at each position.
         ranged: kernels read the range of keys of each query.
         softcap: scores are capped so; 0 if they are not.
+        same_bits: results are to be the same to the last bit at each call: no sums whose order is not fixed.
     """
 
     left: int | None = None
@@ -53,6 +63,7 @@ class Pattern(NamedTuple):
     shared: int = 1
     ranged: bool = False
     softcap: float = 0.0
+    same_bits: bool = False
 
     @property
     def masked(self) -> bool:
@@ -173,9 +184,9 @@ def plan(
 
     >>> print(plan(16384, 512, 2))  # doctest: +ELLIPSIS
     n_q = 16,384, n_k = 16,384, d_k = 512, d_v = 512, 2 heads, rates of NVIDIA H200 SXM 141GB
-    forward: scores-stored-blocked a=128, b=256, c=64, 8 warps, 4 stages: ...
+    forward: scores-stored-...: ... ms, limited by ...
       tables: ... MiB, and they may take 1,024 MiB...
-    backward: small-cache-backward-blocked a=128, b=256, c=64, 8 warps, 4 stages: ...
+    backward: small-cache-backward-...: ... ms, limited by ...
       tables: 1,024 MiB, and they may take 1,024 MiB
     """
     sizes = {"n": n, "d": d, "heads": heads, "n_k": n if n_k is None else n_k, "d_v": d if d_v is None else d_v}
@@ -293,9 +304,19 @@ def _forecasts(
     _KEPT.setdefault(id(card), card)
     key = (way, dims, heads, dtype, pattern, room, id(card))
     if key not in _FOUND:
-        made = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room)
-        _FOUND[key] = tuple(each for each in made if not pattern.softcap or each.tiling.schedule in CAPPED)
+        made = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room, gluon=True)
+        _FOUND[key] = tuple(each for each in made if _computes(each.tiling, dict(dims), pattern))
     return _FOUND[key]
+
+
+def _computes(tiling: Tiling, dims: Mapping[str, int], pattern: Pattern) -> bool:
+    """Whether kernels are for this pattern."""
+    if not tiling.gluon:
+        return not pattern.softcap or tiling.schedule in CAPPED
+    if pattern.softcap or pattern.ranged or pattern.shared & (pattern.shared - 1) or pattern.shared > ROWS:
+        return False
+    whole = all(dims[name] % GROUP == 0 for name in ("d_k", "d_v"))
+    return whole and not (pattern.same_bits and adds(program_of(tiling, pattern.masked)))
 
 
 def _rounded(dims: Dims, pattern: Pattern, steps: int) -> Dims:

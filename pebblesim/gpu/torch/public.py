@@ -37,11 +37,13 @@ def attention(
     return_lse: bool = False,
     compute_dtype: torch.dtype | None = None,
     workspace: int | None = None,
+    deterministic: bool = False,
     fallback: str | None = None,
 ) -> Any:
     """softmax(Q Kᵀ scale) V, as `torch.nn.functional.scaled_dot_product_attention` computes it, with its gradients.
 
-    Results are the same to the last bit in every run. Tensors on the CPU are computed by the definition, in plain
+    Results are the same to the last bit in every run, but for the gradient of the queries on Hopper cards, where blocks
+    add to it in any order; see `deterministic`. Tensors on the CPU are computed by the definition, in plain
     PyTorch, with a table of all scores.
 
     Args:
@@ -68,6 +70,8 @@ def attention(
             `query`.
         workspace: bytes that tables of scores and their gradients may take; at most 1 GiB, or what is free, if None.
             Fewer heads are computed at once or, if one head needs more, fewer rows.
+        deterministic: have results that are the same to the last bit in every run, also where others are faster, as
+            `torch.use_deterministic_algorithms` does.
         fallback: "sdpa" to have PyTorch's attention compute what these kernels do not support; a warning says so once.
 
     Returns:
@@ -83,7 +87,13 @@ def attention(
         and not return_lse
         and not dropout_p
     ):
-        sizes = quick.kept(query, key, value, (is_causal, scale, enable_gqa, window, align, softcap, workspace))
+        same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
+        options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits
+        sizes = quick.kept(query, key, value, options)
+        if (asked := quick.checked(sizes)) is not None:
+            four = (each.reshape(-1, *each.shape[-3:]) for each in (query, key, value))
+            out, _ = torch.ops.pebblesim.attention(*four, *asked)
+            return out.reshape(*query.shape[:-1], value.shape[-1])
         if (launch := quick.known(sizes)) is not None and (quickly := launch(query, key, value)) is not None:
             return quickly
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
@@ -105,7 +115,8 @@ def attention(
         out = by_pytorch(reason, query, key, value, attn_mask, dropout_p, scale, shown)
         return out if kind is None else out.to(kind)
     four = (each.reshape(-1, *each.shape[-3:]) for each in (query, key, value))
-    asked = masks.Asked(*shown, scale, float(softcap or 0.0), workspace)
+    same_bits = bool(deterministic) or torch.are_deterministic_algorithms_enabled()
+    asked = masks.Asked(*shown, scale, float(softcap or 0.0), workspace, same_bits)
     out, lse = torch.ops.pebblesim.attention(*four, *asked)
     quick.keep(sizes, query, key, value, asked)
     out = out.reshape(*query.shape[:-1], value.shape[-1])

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pebblesim.gpu.torch.launching import RECORDER, Setting, launch, loaded_for
-from pebblesim.gpu.torch.layout import BYTES, empty_like, fits
+from pebblesim.gpu.torch.launch import noted
+from pebblesim.gpu.torch.launching import Setting, loaded_for
+from pebblesim.gpu.torch.layout import empty_like, fits
 from pebblesim.gpu.torch.masks import Asked, seen_keys
-
-MOST = 4096
-"""Calls that are kept."""
+from pebblesim.gpu.torch.recorded import MOST, Again
 
 Replay = Callable[[Tensor, Tensor, Tensor], Tensor | None]
 """A launch of query, key and value; None if their alignment is another one."""
 
 _KEPT: dict[Hashable, Replay | None] = {}
+
+_ASKED: dict[Hashable, Asked] = {}
+"""The arguments of the operator for calls that have been checked."""
 
 
 def kept(query: Any, key: Any, value: Any, rest: tuple[Hashable, ...]) -> tuple[Hashable, ...] | None:
@@ -28,6 +29,9 @@ def kept(query: Any, key: Any, value: Any, rest: tuple[Hashable, ...]) -> tuple[
     Args:
         query, key, value: its tensors.
         rest: its other arguments.
+
+    Returns:
+        The last one says whether it needs gradients.
     """
     if (
         type(query) is not Tensor
@@ -36,7 +40,6 @@ def kept(query: Any, key: Any, value: Any, rest: tuple[Hashable, ...]) -> tuple[
         or torch.compiler.is_compiling()
         or not query.is_cuda
         or torch.is_autocast_enabled("cuda")
-        or (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad))
         or torch._C._len_torch_dispatch_stack()
         or torch._C._functorch.maybe_current_level() is not None
     ):
@@ -45,13 +48,24 @@ def kept(query: Any, key: Any, value: Any, rest: tuple[Hashable, ...]) -> tuple[
     if not (query.get_device() == key.get_device() == value.get_device() == device):
         return None
     shapes = query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride()
-    return (*shapes, query.dtype, key.dtype, value.dtype, device, rest)
+    learning = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    return (*shapes, query.dtype, key.dtype, value.dtype, device, rest, learning)
+
+
+def checked(sizes: tuple[Hashable, ...] | None) -> Asked | None:
+    """The arguments of the operator for a call that needs gradients and was checked before; else None."""
+    return _found(_ASKED, sizes) if sizes is not None and sizes[-1] else None
 
 
 def known(sizes: tuple[Hashable, ...] | None) -> Replay | None:
     """The launch of a call that was made before; None if there was none, or if it is not kept."""
+    return None if sizes is None else _found(_KEPT, sizes)
+
+
+def _found(kept: dict[Hashable, Any], sizes: tuple[Hashable, ...]) -> Any:
+    """The entry that is kept for some sizes, or None."""
     try:
-        return None if sizes is None else _KEPT.get(sizes)
+        return kept.get(sizes)
     except TypeError:  # an option that has no hash is none that attention takes
         return None
 
@@ -63,6 +77,10 @@ def keep(sizes: tuple[Hashable, ...] | None, query: Tensor, key: Tensor, value: 
         sizes: from `kept`.
         query, key, value, asked: as of the operator, with any dimensions of batches.
     """
+    if sizes is not None and sizes[-1]:
+        if len(_ASKED) < MOST:
+            _ASKED[sizes] = asked
+        return
     if sizes is None or sizes in _KEPT or len(_KEPT) >= MOST or torch.cuda.is_current_stream_capturing():
         return
     if len({each.data_ptr() for each in (query, key, value)}) < 3:
@@ -85,54 +103,12 @@ def _launch(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> Replay |
     run = loaded_for({"Q": Q, "K": K, "V": V}, {"O": O}, Setting(pattern, asked.scale, asked.workspace))
     if run is None:
         return None
-    recorded: list[Any] = []
-    RECORDER.launches = recorded
-    try:
+    with noted() as written:
         run(Q, K, V, {"O": O})
-    finally:
-        RECORDER.launches = None
-    return _replayed(inputs, out, recorded)
-
-
-def _replayed(inputs: tuple[Tensor, ...], out: Tensor, recorded: list[Any]) -> Replay:
-    """A function that launches what was recorded, with other inputs of the same sizes.
-
-    Args:
-        inputs: the inputs of the recorded launches, each at an address of its own.
-        out: their output, as it is returned.
-        recorded: kernels, grids and arguments.
-    """
-    addresses = [each.data_ptr() for each in (*inputs, out)]
-    between: dict[int, Tensor] = {}
-    for _, _, arguments in recorded:
-        for each in arguments:
-            if isinstance(each, Tensor) and each.data_ptr() not in addresses:
-                between.setdefault(each.data_ptr(), each)
-    addresses += between
-    made = [each.new_empty(()).expand(each.shape) for each in between.values()]  # of which PyTorch makes others fastest
-    calls = []
-    for kernel, grid, arguments in recorded:
-        numbers = [each for each in arguments if not isinstance(each, Tensor)]
-        behind = iter(range(len(addresses), len(addresses) + len(numbers)))
-        places = [addresses.index(x.data_ptr()) if isinstance(x, Tensor) else next(behind) for x in arguments]
-        calls.append((kernel, grid, itemgetter(*places), numbers))
-    like_query = torch.empty_like(inputs[0])
-    as_query = (like_query.shape, like_query.stride()) == (out.shape, out.stride())
-    shape, strides, options = out.shape, out.stride(), {"dtype": out.dtype, "device": out.device}
-    index = out.get_device()
-    stream_of = torch._C._cuda_getCurrentRawStream
+    launches = Again(inputs, (out,), written)
 
     def replay(query: Tensor, key: Tensor, value: Tensor) -> Tensor | None:
-        given = [query.data_ptr(), key.data_ptr(), value.data_ptr()]
-        if (given[0] | given[1] | given[2]) % BYTES:
-            return None
-        result = torch.empty_like(query) if as_query else torch.empty_strided(shape, strides, **options)
-        given.append(result.data_ptr())
-        held = [torch.empty_like(each) for each in made]
-        given += [each.data_ptr() for each in held]
-        stream = stream_of(index)
-        for kernel, grid, places, numbers in calls:
-            launch(kernel, grid, stream, places(given + numbers))
-        return result
+        made = launches((query, key, value))
+        return None if made is None else made[0][0]
 
     return replay

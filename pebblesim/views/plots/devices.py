@@ -26,7 +26,7 @@ def figure(results: Sequence[Devices], figure: Figure) -> None:
     ax = figure.subplots()
     _schedules(ax, results, _words if results[0].network is None else _time)
     if results[0].network is None:
-        bound = [(each.team.P, each.lower_bound.value) for each in results if each.lower_bound.value]
+        bound = [(result.team.P, result.lower_bound.value) for result in results if result.lower_bound.value]
         if bound:
             ax.plot(*zip(*bound, strict=True), color="black", linewidth=2, alpha=0.5, label="lower bound")
         ax.set(yscale="log", ylabel="words that the busiest device moves")
@@ -45,7 +45,7 @@ def figure(results: Sequence[Devices], figure: Figure) -> None:
         fontsize=11,
     )
     ax.set_xscale("log", base=2)
-    ax.set_xticks([each.team.P for each in results], [f"{each.team.P:,}" for each in results])
+    ax.set_xticks([result.team.P for result in results], [f"{result.team.P:,}" for result in results])
     ax.set(xlabel="P, devices")
     ax.grid(alpha=0.25, linewidth=0.5)
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=9)
@@ -53,7 +53,12 @@ def figure(results: Sequence[Devices], figure: Figure) -> None:
 
 def _schedules(ax: Axes, results: Sequence[Devices], value: Callable[[Devices, Moved], float | None]) -> None:
     for number, name in enumerate(SCHEDULES):
-        rows = [(each.team.P, value(each, row)) for each in results for row in each.rows if row.schedule.name == name]
+        rows = [
+            (result.team.P, value(result, row))
+            for result in results
+            for row in result.rows
+            if row.schedule.name == name
+        ]
         points = [(P, y) for P, y in rows if y is not None]
         if points:
             ax.plot(*zip(*points, strict=True), **line(number), markersize=5, linewidth=1.4, label=name)

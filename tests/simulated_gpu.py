@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,19 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UsageError
+from pebblesim.gpu.device import rows
+from pebblesim.gpu.doctor import compiler
 from pebblesim.gpu.emit.cuda import Kernel, memory, prelude
 from pebblesim.language import program as ir
-from pebblesim.launches.sectors import Moved, pitch
+from pebblesim.launches.sectors import Moved
 
 Array = NDArray[Any]
 
 ALIGNMENT = 256
 """Alignment of arrays in memory, in bytes."""
-
-
-def compiler() -> str | None:
-    """The C++ compiler of this machine."""
-    return next((path for name in ("g++", "clang++", "c++") if (path := shutil.which(name))), None)
 
 
 @dataclass(frozen=True)
@@ -106,14 +102,6 @@ class Simulated:
         self._library.gpu_counts(counts)
         reads, writes, sectors_read, sectors_written, faults = counts
         return Launched(kernel.launch.name, Moved(reads, writes, sectors_read, sectors_written), faults)
-
-
-def rows(array: Array, tensor: ir.Tensor, sizes: ir.Sizes) -> Array:
-    """The entries of a tensor in an array with padded rows, as a view."""
-    columns = sizes[tensor.shape[-1]]
-    if len(tensor.shape) == 1:
-        return array[:columns]
-    return array[: sizes[tensor.shape[0]] * pitch(tensor, sizes)].reshape(sizes[tensor.shape[0]], -1)[:, :columns]
 
 
 def _aligned(words: int) -> Array:

@@ -1,0 +1,179 @@
+"""Bytes into and out of the multiprocessors, counted and measured, of Gluon kernels that a seed draws; on a Hopper GPU.
+
+    python benchmarks/gpu/hopper_bytes.py -o benchmarks/gpu/hopper_bytes.jsonl
+
+Tiles are those of `gluon_tiles`, with lengths that they need not divide, and head dimensions of any group of 16 bytes.
+Memory adds what a kernel adds to a tensor (`m.add`): the old words, which the count has among the words read, do not
+cross to the multiprocessors, and are left out here. Nsight Compute reads the counters of one process that runs all
+cases, one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import multiprocessing
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pebblesim.analysis.additions import read_to_be_added_to
+from pebblesim.gpu.emit.gluon import gluon
+from pebblesim.gpu.emit.gluon_tiles import TILES, HopperTiles
+from pebblesim.gpu.emit.tables import moved_words
+from pebblesim.gpu.emit.words import moved_bytes, word_bytes
+from pebblesim.gpu.module import module_of
+from pebblesim.language import masks
+from pebblesim.language.program import Program
+from pebblesim.language.registry import get
+
+SEED, CASES, DTYPE = 28, 16, "bfloat16"
+METRICS = {
+    "l1tex__m_xbar2l1tex_read_bytes.sum": "read",
+    "l1tex__m_l1tex2xbar_write_bytes.sum": "written",
+    "dram__bytes_read.sum": "from memory",
+    "dram__bytes_write.sum": "to memory",
+}
+SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+MARK, FILL = "spin_kernel", "FillFunctor"
+"""PyTorch's kernels: that which stands between two cases, and that which fills with zeros what is added to."""
+
+
+class Case(NamedTuple):
+    tiles: HopperTiles
+    n: int
+    d: int
+    heads: int
+    mask: str | None
+
+    @property
+    def dims(self) -> dict[str, int]:
+        return {"n_q": self.n, "n_k": self.n, "d_k": self.d, "d_v": self.d}
+
+    @property
+    def program(self) -> Program:
+        return get(self.tiles.schedule).in_dims(self.dims).under(masks.of(self.mask))
+
+    def counted(self) -> dict[str, int]:
+        """Bytes read and written by all heads, and those that memory adds without sending them."""
+        program, sizes, band = self.program, {**self.dims, **self.tiles.blocks}, masks.of(self.mask)
+        moved = moved_bytes(program, moved_words(program, sizes, band), DTYPE)
+        spared = sum(
+            word_bytes(program, program.tensors[name], DTYPE) * words
+            for name, words in read_to_be_added_to(program, sizes, band).items()
+        )
+        each = {"read": moved.reads - spared, "written": moved.writes, "spared": spared}
+        return {name: self.heads * number for name, number in each.items()}
+
+    def call(self) -> Callable[[], Any]:
+        """A function that launches the kernels once."""
+        import torch
+
+        program, band = self.program, masks.of(self.mask)
+        source = gluon(
+            program,
+            {**self.dims, **self.tiles.blocks},
+            DTYPE,
+            band,
+            scale=self.d**-0.5,
+            stages=self.tiles.stages,
+            apart=self.tiles.apart,
+            persistent=self.tiles.persistent and self.mask is None,
+        )
+        module, given = module_of(source.text), []
+        for name in (each for each in program.tensors if each in program.inputs):
+            sides = program.tensors[name].sides(self.dims)
+            made = torch.full((self.heads, *sides), 8.0, device="cuda")
+            given.append(made if len(sides) == 1 else torch.randn_like(made).to(torch.bfloat16))
+        return lambda: module.run(*given)
+
+
+def cases() -> list[Case]:
+    """Tiles that are offered, each with sizes that a seed draws; every second one has rows of whole sectors."""
+    chance, found = random.Random(SEED), list[Case]()
+    for number in range(CASES):
+        tiles = TILES[number % len(TILES)] if number < len(TILES) else chance.choice(TILES)
+        narrow = max(
+            (each.widest for each in TILES if each.schedule == tiles.schedule and each.widest < tiles.widest), default=0
+        )
+        step = 8 if number % 4 == 3 else 16
+        d = step * chance.randint(max(narrow // step + 1, 2), tiles.widest // step)
+        found.append(
+            Case(tiles, chance.randrange(300, 3000), d, chance.randrange(2, 9), chance.choice((None, None, "causal")))
+        )
+    return found
+
+
+def launched(number: int) -> Callable[[], Any]:
+    """A case's call, made once, so that Triton's cache on disk holds its kernels; if that fails, a call of nothing."""
+    import torch
+
+    case = cases()[number]
+    try:
+        call = case.call()
+        call()
+    except Exception as error:  # the other cases are measured
+        print(case, error, file=sys.stderr)
+        return int
+    torch.cuda.synchronize()
+    return call
+
+
+def compiled(number: int) -> None:
+    launched(number)
+
+
+def profiled() -> None:
+    """Run all cases under the profiler, each behind a mark."""
+    import torch
+
+    for number in range(CASES):
+        call = launched(number)
+        torch.cuda.cudart().cudaProfilerStart()
+        torch.cuda._sleep(1000)
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.cudart().cudaProfilerStop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    output = parser.parse_args().output
+    with ProcessPoolExecutor(CASES, multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(compiled, range(CASES)))
+    flags = "--clock-control none --cache-control none --profile-from-start off --csv --metrics"
+    ncu = ["ncu", *flags.split(), ",".join(METRICS)]
+    done = subprocess.run([*ncu, sys.executable, __file__, "all"], capture_output=True, text=True, check=False)
+    print(done.stderr[-2000:], file=sys.stderr)
+    measured: list[dict[str, dict[str, float]]] = []
+    marks = set()
+    for line in csv.DictReader(text for text in done.stdout.splitlines() if text.startswith('"')):
+        name = line["Kernel Name"]
+        if MARK in name:
+            if line["ID"] not in marks:
+                marks.add(line["ID"])
+                measured.append({})
+        elif "::" not in name or FILL in name:
+            of = measured[-1].setdefault("dQ, filled" if FILL in name else name.partition("(")[0], {})
+            value = float(line["Metric Value"].replace(",", "")) * SCALE[line["Metric Unit"]]
+            of[METRICS[line["Metric Name"]]] = of.get(METRICS[line["Metric Name"]], 0.0) + value
+    rows = []
+    for case, found in zip(cases(), measured, strict=True):
+        counted = case.counted()
+        total = {name: sum(each.get(name, 0.0) for each in found.values()) for name in METRICS.values()}
+        row = {"schedule": case.tiles.schedule, "blocks": dict(case.tiles.blocks), "n": case.n, "d": case.d}
+        row |= {"heads": case.heads, "mask": case.mask, "counted": counted, "measured": total, "launches": found}
+        rows.append(row)
+        ratios = {name: f"{total[name] / counted[name]:.5f}" for name in ("read", "written")}
+        print(case.tiles.schedule, case.n, case.d, case.heads, case.mask, ratios, flush=True)
+        output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    profiled() if sys.argv[1:] == ["all"] else main()

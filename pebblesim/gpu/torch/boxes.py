@@ -1,0 +1,151 @@
+"""Descriptors of tensors for the copy engine of Hopper, made once for each place in memory.
+
+A Gluon kernel takes a descriptor for each tensor that the copy engine moves: its address, its shape, and the boxes that
+are moved. Triton makes one at each launch, from a layout that is worked out anew, which takes longer than the launch.
+Here the layout is found once for a shape, and the descriptor once for an address; tensors themselves are not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from inspect import getclosurevars
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from pebblesim.gpu.torch.layout import BYTES
+
+RELEASE = "3.6."
+"""The release of Triton whose Gluon is known: it is experimental, and changes with each."""
+
+MOST = 1024
+"""Shapes, and addresses of each, that are kept."""
+
+MAKERS = ("tiles_of", "vectors_of", "sums_of", "pairs_of")
+"""Functions of the generated modules that describe tensors."""
+
+
+@cache
+def gluon_here() -> bool:
+    """Whether Triton here has what the Gluon kernels are made of."""
+    try:
+        import triton
+        from triton.experimental.gluon.language.nvidia import hopper as _hopper  # noqa: F401
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as _Described  # noqa: F401
+    except ImportError:
+        return False
+    return bool(triton.__version__.startswith(RELEASE))
+
+
+@cache
+def adds_here() -> bool:
+    """Whether Triton's builder has the function that adds to memory, for which Gluon has no name yet."""
+    try:
+        from triton._C.libtriton import gluon_ir, ir
+        from triton.experimental.gluon.language._core import builtin as _builtin  # noqa: F401
+    except ImportError:
+        return False
+    kinds = getattr(ir, "DESCRIPTOR_REDUCE_KIND", None)
+    return hasattr(kinds, "ADD") and hasattr(gluon_ir.GluonOpBuilder, "create_async_tma_reduce")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor is, with the methods of one that descriptors are made by; its memory is not kept."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+
+    @staticmethod
+    def of(x: Tensor) -> Place:
+        """The place of a tensor; from one position to the next where there is one only, any number of words will do."""
+        strides = (
+            stride if length > 1 or at == x.dim() - 1 else BYTES
+            for at, (stride, length) in enumerate(zip(x.stride(), x.shape, strict=True))
+        )
+        return Place(x.data_ptr(), tuple(x.shape), tuple(strides), x.dtype)
+
+    def data_ptr(self) -> int:
+        """Its address."""
+        return self.address
+
+    def stride(self) -> tuple[int, ...]:
+        """Its strides."""
+        return self.strides
+
+    def numel(self) -> int:
+        """Its number of words."""
+        number = 1
+        for length in self.shape:
+            number *= length
+        return number
+
+
+class Boxes:
+    """The descriptors of tensors of one shape.
+
+    Attributes:
+        one: the descriptor of one of them, as Triton has it.
+    """
+
+    def __init__(self, one: Any) -> None:
+        self.one = one
+        self._made: dict[int, tuple[Any, ...]] = {}
+
+    def at(self, address: int, made_as: Any) -> tuple[Any, ...]:
+        """The arguments of a launch for the tensor at an address; `made_as`: what Triton knows of the descriptor."""
+        found = self._made.get(address)
+        if found is None:
+            if len(self._made) >= MOST:
+                self._made.clear()
+            found = self._made[address] = tuple(_arguments(self.described(address), made_as))
+        return found
+
+    def described(self, address: int) -> Any:
+        """The descriptor of the tensor at an address, as Triton has it."""
+        return replace(self.one, base=replace(self.one.base, address=address))
+
+
+class Described(NamedTuple):
+    """An argument of a kernel: the boxes of a tensor, and its address."""
+
+    boxes: Boxes
+    address: int
+
+
+def remembered(make: Callable[..., Any]) -> Callable[..., Described]:
+    """A function of a generated module that describes tensors, so that it is called once for each shape."""
+    known: dict[tuple[Any, ...], Boxes] = {}
+
+    def described(x: Tensor, *box: int) -> Described:
+        shape = (x.shape, x.stride(), box)
+        boxes = known.get(shape)
+        if boxes is None:
+            if len(known) >= MOST:
+                known.clear()
+            boxes = known[shape] = Boxes(make(Place.of(x), *box))
+        return Described(boxes, x.data_ptr())
+
+    return described
+
+
+def start_of(run: Any) -> Any:
+    """The function that starts a kernel with descriptors that are made already; None if Triton has it elsewhere.
+
+    Triton's launcher makes them anew at each call, and keeps the one that does not in a variable of its own.
+    """
+    try:
+        return getclosurevars(run.launch).nonlocals.get("launcher")
+    except TypeError:
+        return None
+
+
+def _arguments(described: Any, made_as: Any) -> list[Any]:
+    from triton.backends.nvidia.driver import make_tensordesc_arg
+
+    found: list[Any] = make_tensordesc_arg(described, made_as)
+    return found

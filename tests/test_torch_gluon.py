@@ -1,0 +1,330 @@
+"""The Gluon kernels behind the operator: on the CPU, by the interpreter and with stand-ins for what launches them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import interpreted_kernels  # noqa: E402
+from hypothesis import HealthCheck, given, settings, strategies as st  # noqa: E402
+from tensors import close  # noqa: E402
+
+from pebblesim.gpu import tiles  # noqa: E402
+from pebblesim.gpu.advice import cards  # noqa: E402
+from pebblesim.gpu.torch import (  # noqa: E402
+    boxes,
+    launch as launch_of_kernels,
+    launching,
+    operators,
+    planning,
+    public,
+    quick,
+    recorded,
+)
+from pebblesim.gpu.torch.launch import Notes  # noqa: E402
+from pebblesim.gpu.torch.layout import BYTES  # noqa: E402
+from pebblesim.gpu.torch.planning import Pattern, chosen  # noqa: E402
+from pebblesim.gpu.torch.recorded import Again  # noqa: E402
+
+H200 = cards.card("H200")
+EVERY_PAIR = Pattern()
+SIZES = {"n_q": 4096, "n_k": 4096, "d_k": 128, "d_v": 128}
+
+
+def schedule(way: str, pattern: Pattern = EVERY_PAIR, card: cards.Card = H200, **sizes: int) -> tuple[str, bool]:
+    """The schedule that is chosen, and whether its kernels are those of Gluon."""
+    found = chosen(way, tuple((SIZES | sizes).items()), 16, "bfloat16", pattern, 2**30, card).forecast.tiling
+    return found.schedule, found.gluon
+
+
+def test_hopper_cards_get_gluon_kernels_and_others_those_of_triton() -> None:
+    assert schedule("forward") == ("flash2-forward", True)
+    assert schedule("backward") == ("flash2-backward-blocked", True)
+    assert schedule("forward", Pattern(None, 0, False, 4), n_q=4 * 4096) == ("flash2-forward", True)
+    for card in (replace(H200, capability=""), cards.with_rates(cards.card("A100"))):
+        assert not schedule("forward", card=card)[1] and not schedule("backward", card=card)[1]
+    for pattern in (Pattern(softcap=1.0), Pattern(ranged=True), Pattern(shared=3), Pattern(shared=128)):
+        assert not schedule("forward", pattern)[1] and not schedule("backward", pattern)[1]
+    assert not schedule("forward", d_k=20, d_v=20)[1]  # rows do not begin where the copy engine can
+
+
+def test_the_same_bits_at_each_call_take_kernels_that_add_nothing_to_memory() -> None:
+    assert schedule("backward", Pattern(same_bits=True))[0] != "flash2-backward-blocked"
+    assert schedule("forward", Pattern(same_bits=True)) == schedule("forward")
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Tensors on the CPU go through Gluon kernels, run by the interpreter; the schedules that were used."""
+    used: list[str] = []
+
+    def module_of(text: str) -> Any:
+        used.append(text.partition(":")[0].strip('"'))
+        assert "import gluon" in text
+        return interpreted_kernels.module_of(text)
+
+    monkeypatch.setattr(launching, "module_of", module_of)
+    monkeypatch.setattr(launching, "card_of", lambda *given: H200)
+    monkeypatch.setattr(launching, "adds_here", lambda: True)
+    monkeypatch.setattr(tiles, "TILINGS", {"forward": (), "backward-qkv": ()})
+
+    def forget() -> None:
+        for each in (planning._FOUND, launching._CHOSEN):
+            each.clear()
+        launching.loaded.cache_clear()
+
+    forget()
+    yield used
+    forget()
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    shared, kv_heads = draw(st.sampled_from([1, 2, 8])), draw(st.integers(1, 2))
+    n_q, n_k = draw(st.integers(1, 150)), draw(st.integers(1, 150))
+    mask = draw(st.sampled_from([(None, None, False), (None, 0, False), (None, 0, True), (40, 0, False), (9, 4, True)]))
+    if mask[2]:
+        n_k = max(n_k, n_q)  # else some queries have no key
+    if mask[0] is not None and not mask[2]:
+        n_q = min(n_q, n_k)
+    sizes = (draw(st.integers(1, 2)), shared * kv_heads, kv_heads, n_q, n_k)
+    d = draw(st.sampled_from([32, 64, 72]))
+    layout = draw(st.sampled_from(["heads first", "tokens first", "cut from wider"]))
+    return {"sizes": sizes, "d": d, "mask": mask, "layout": layout, "same": draw(st.booleans())}
+
+
+def check(sizes: tuple[int, ...], d: int, mask: tuple[Any, ...], layout: str, same: bool) -> None:
+    batch, heads, kv_heads, n_q, n_k = sizes
+    torch.manual_seed(n_q)
+    shapes = (batch, heads, n_q, d), (batch, kv_heads, n_k, d), (batch, kv_heads, n_k, d), (batch, heads, n_q, d)
+    q, k, v, dO = (torch.randn(shape).half() for shape in shapes)
+    if layout == "tokens first":
+        q, k, v, dO = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, dO))
+    if layout == "cut from wider":
+        q, k, v, dO = (torch.nn.functional.pad(x, (8, 8), value=torch.nan)[..., 8:-8] for x in (q, k, v, dO))
+    rest = (None, None, *mask, d**-0.5, 0.0, None, same)
+    out, lse = operators.forward_on_gpu(q, k, v, *rest)
+    dL = torch.randn_like(lse)
+    made = operators.backward_on_gpu(dO, dL, q, k, v, out, lse, *rest)
+    x = [each.double().requires_grad_() for each in (q, k, v)]
+    true = torch.ops.pebblesim.attention(*x, *rest)
+    close([out.double(), lse.double()], list(true), 4e-3)
+    for found, right in zip(made, torch.autograd.grad(true, x, (dO.double(), dL.double())), strict=True):
+        assert found.shape == right.shape
+        assert float((found.double() - right).norm()) <= 4e-3 * max(float(right.norm()), 0.1)
+
+
+@pytest.mark.slow
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(case=cases())
+def test_drawn_cases_of_the_operator(interpreted: list[str], case: dict[str, Any]) -> None:
+    check(**case)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "mask", "layout", "same", "backward"),
+    [
+        ((2, 4, 2, 35, 41), (None, 0, True), "tokens first", False, "flash2-backward-blocked"),
+        ((1, 2, 2, 33, 33), (None, None, False), "cut from wider", True, None),
+    ],
+)
+def test_the_operator_by_gluon_kernels(
+    interpreted: list[str], sizes: Any, mask: Any, layout: str, same: bool, backward: str | None
+) -> None:
+    check(sizes, 32, mask, layout, same)
+    forward, back = interpreted
+    assert forward == "flash2-forward" and (back == backward if backward else back != "flash2-backward-blocked")
+
+
+@dataclass(frozen=True)
+class Told:
+    """A descriptor as the generated modules make it."""
+
+    base: Any
+    box: tuple[int, ...]
+
+
+def test_a_descriptor_is_made_once_for_each_place_and_keeps_no_memory(monkeypatch: Any) -> None:
+    made: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(boxes, "_arguments", lambda told, made_as: made.append((told.base.address, made_as)) or [told])
+    shapes: list[Any] = []
+    describe = boxes.remembered(lambda place, *box: shapes.append(place) or Told(place, box))
+    x, y = (torch.empty(2, 1, 24, 16).half() for _ in range(2))
+    described = [describe(each, 64, 16) for each in (x, y, x)]
+    places = [each.data_ptr() for each in (x, y, x)]
+    assert [each.address for each in described] == places
+    assert [each.boxes.at(each.address, "as")[0].base.address for each in described] == places
+    assert len(shapes) == 1 and made == [(place, "as") for place in places[:2]]
+    assert not any(isinstance(each, torch.Tensor) for each in vars(shapes[0]).values())
+    describe(x[:, :, :7], 64, 16)
+    describe(x, 32, 16)
+    assert len(shapes) == 3
+
+
+def test_words_from_one_head_to_the_next_do_not_matter_where_there_is_one() -> None:
+    place = boxes.Place.of(torch.empty(3, 5, 20, 16)[:, :1, ::2])
+    assert place.stride() == (5 * 20 * 16, BYTES, 32, 1) and place.numel() == 3 * 10 * 16
+
+
+def test_a_launch_takes_descriptors_that_are_made_already(monkeypatch: Any) -> None:
+    monkeypatch.setattr(boxes, "_arguments", lambda told, made_as: [told, made_as])
+    monkeypatch.setattr(boxes.Boxes, "described", lambda self, address: f"at {address}")
+    started: list[Any] = []
+
+    def launched_anew(*given: Any) -> None:
+        started.append(("anew", *given))
+
+    launcher = lambda *given: started.append(given)  # noqa: E731
+    run = SimpleNamespace(
+        launch=lambda *given: launcher(*given), launch_cooperative_grid=0, launch_pdl=1, global_scratch_size=0
+    )
+    kernel = SimpleNamespace(
+        run=run, function="f", packed_metadata="m", metadata=SimpleNamespace(tensordesc_meta=["first", "second"])
+    )
+    compiled = launch_of_kernels.Compiled(kernel)
+    one, other = (boxes.Described(boxes.Boxes(None), address) for address in (16, 32))
+    launch_of_kernels.launch(compiled, (1, 2, 1), 7, (one, other, 5, 48))
+    assert started == [
+        (1, 2, 1, 7, "f", 0, 1, None, None, "m", None, None, None, "at 16", "first", "at 32", "second", 5, 48)
+    ]
+    kernel.run = launched_anew  # of a Triton that has it elsewhere
+    kernel.run.launch, kernel.run.global_scratch_size = print, 0  # type: ignore[attr-defined]
+    started.clear()
+    launch_of_kernels.launch(launch_of_kernels.Compiled(kernel), (1, 2, 1), 7, (one, 5))
+    assert started == [("anew", 1, 2, 1, 7, "f", "m", None, None, None, "at 16", 5)]
+
+
+@pytest.fixture
+def launched(monkeypatch: Any) -> list[Any]:
+    """What is launched again."""
+    made: list[Any] = []
+    monkeypatch.setattr(recorded, "launch", lambda *given: made.append(given))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+    return made
+
+
+def inputs() -> list[Any]:
+    """Three matrices (batch, heads, n, d), tokens first."""
+    return [torch.randn(1, 8, 3, 16).half().transpose(1, 2) for _ in range(3)]
+
+
+def test_a_kept_call_is_launched_with_other_tensors(launched: list[Any]) -> None:
+    """Addresses of the inputs, of a new output and of new sums take the places of those noted; numbers stay."""
+    x, out, L = inputs(), torch.empty(1, 8, 3, 16).half().transpose(1, 2), torch.empty(3, 8)
+    told, written = boxes.Boxes(None), Notes()
+    written.made = [L]
+    one = (boxes.Described(told, x[0].data_ptr()), x[1], boxes.Described(told, x[2].data_ptr()), out, L, 8, 16)
+    written.launches = [("one", (4, 3, 1), one), ("two", (1, 3, 1), (5, out, boxes.Described(told, L.data_ptr())))]
+    again = Again(x, [out], written)
+    new = inputs()
+    (made,), (sums,) = again(new)
+    assert (made.shape, made.stride(), made.dtype) == (out.shape, out.stride(), out.dtype)
+    assert (sums.shape, sums.dtype) == (L.shape, L.dtype)
+    (kernel, grid, stream, given), (other, _, _, others) = launched
+    assert (kernel, grid, stream, other) == ("one", (4, 3, 1), 7, "two")
+    places = [each.data_ptr() for each in (*new, made, sums)]
+    assert list(given) == [(told, places[0]), places[1], (told, places[2]), *places[3:], 8, 16]
+    assert list(others) == [5, places[3], (told, places[4])]
+    assert all(type(given[at]) is boxes.Described for at in (0, 2))
+    assert not {places[3], places[4]} & {out.data_ptr(), L.data_ptr()}
+    assert again([new[0].flatten()[1:], *new[1:]]) is None  # of another alignment
+
+
+def test_a_kept_call_begins_with_zeros_and_rounds_its_sums(monkeypatch: Any, launched: list[Any]) -> None:
+    """Sums of two heads that share keys are rounded to the order of their matrix; rows without a key are zeros."""
+    x, dQ, dK = inputs(), torch.empty(1, 4, 3, 8).half(), torch.empty(1, 2, 3, 8).half()
+    sums, written = torch.empty(2, 6, 8), Notes()
+    written.made, written.zeros, written.sums = [sums], {sums.data_ptr(), dK.data_ptr()}, [(sums, dQ, 2)]
+    written.launches = [("one", (1, 1, 1), (x[0], sums))]
+    again = Again(x, [dQ, dK], written)
+    found: list[Any] = []
+
+    def launch(*given: Any) -> None:
+        (made,) = (each for each in zeros if each.data_ptr() == given[3][1])
+        assert (made == 0).all()
+        made += torch.arange(96.0).view(2, 6, 8)
+
+    zeros: list[Any] = []
+    again._made = [(lambda each: zeros.append(torch.zeros(each.shape)) or zeros[-1], each) for _, each in again._made]
+    monkeypatch.setattr(recorded, "launch", launch)
+    for number in range(2):
+        (found_dQ, found_dK), _ = again(inputs())
+        found.append(found_dQ)
+        assert (found_dK == 0).all() and len(zeros) == number + 1
+        assert (found_dQ == torch.arange(96.0).view(1, 2, 3, 2, 8).transpose(2, 3).reshape(1, 4, 3, 8)).all()
+    assert found[0].data_ptr() != found[1].data_ptr()
+
+
+def test_what_cannot_be_done_again_is_not_kept(monkeypatch: Any) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(recorded, "_KEPT", {})
+    x, out = inputs(), torch.empty(1, 8, 3, 16).half()
+
+    def kept(name: str, whole: bool = True, other: bool = False, L: Any = None, same: bool = False) -> bool:
+        with recorded.keeping((name,), [x[0], x[0], x[2]] if same else x, [out]) as made:
+            written = launching.notes()
+            assert written is not None
+            made.whole, made.lse, written.other = whole, L, other
+        return recorded._KEPT[name,] is not None
+
+    assert kept("plain")
+    assert not kept("keys cut", whole=False) and not kept("copies", other=True) and not kept("same", same=True)
+    assert not kept("L of its own", L=torch.empty(3))
+    assert launching.notes() is None
+
+
+def test_triton_here_has_what_the_kernels_are_made_of() -> None:
+    """Gluon, its function that adds to memory, and the launcher that takes descriptors: private parts of Triton."""
+    triton = pytest.importorskip("triton")
+    assert triton.__version__.startswith(boxes.RELEASE), "look at these parts again, then name this release"
+    assert boxes.gluon_here() and boxes.adds_here()
+    from triton.backends.nvidia import driver
+
+    wrapped = driver.wrap_handle_tensordesc(print, {0: "tensordesc<bf16[1, 16]>"}, None)
+    assert boxes.start_of(SimpleNamespace(launch=wrapped)) is print
+    assert "make_tensordesc_arg" in vars(driver)
+
+
+def test_a_grid_of_two_sides_has_a_third_of_one(monkeypatch: Any) -> None:
+    launched: list[Any] = []
+    monkeypatch.setattr(launch_of_kernels, "launch", lambda made, grid, *others: launched.append(grid))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    kernel = launch_of_kernels.Kernel(None)
+    kernel._made[0, (False, True, False)] = "compiled"
+    kernel[5, 2](16)
+    assert launched == [(5, 2, 1)]
+
+
+def test_determinism_is_asked_for_by_the_argument_or_by_pytorch(monkeypatch: Any) -> None:
+    asked: list[bool] = []
+    before = public.masks.Asked
+    monkeypatch.setattr(public.masks, "Asked", lambda *given: asked.append(given[-1]) or before(*given))
+    x = [torch.randn(1, 1, 4, 16) for _ in range(3)]
+    public.attention(*x)
+    public.attention(*x, deterministic=True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        public.attention(*x)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert asked == [False, True, True]
+    assert before(None, None, None, 0, False, 1.0, 0.0, None, True).pattern(x[0], x[1]).same_bits
+
+
+def test_a_call_with_gradients_is_checked_once(monkeypatch: Any) -> None:
+    monkeypatch.setattr(quick, "_ASKED", {})
+    monkeypatch.setattr(quick, "kept", lambda query, key, value, options: (query.shape, options, True))
+    x = [torch.randn(2, 1, 4, 16, requires_grad=True) for _ in range(3)]
+    first = public.attention(*x, is_causal=True)
+    monkeypatch.setattr(public, "checks", None)
+    again = public.attention(*x, is_causal=True)
+    assert (again == first).all() and again.requires_grad
+    with pytest.raises(AttributeError):  # other options are checked
+        public.attention(*x)
