@@ -419,7 +419,7 @@ def test_what_the_document_says_of_the_data() -> None:
 
 
 def test_traffic_to_memory_is_predicted_as_the_document_says() -> None:
-    """Where more than 100 MB move: reads within 6.2 %, and 3.5 % where no tile divides n, but for 1,000; writes: 1.4 %."""
+    """Over 100 MB: reads within 6.2 %, and 3.5 % where no tile divides n, but for 1,000; writes within 1.4 %."""
     rows = [row for row in plain("kernel_bytes") if row["predicted"] is not None]
     assert len(rows) == 23
     for row in rows:
