@@ -12,7 +12,8 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim.analysis import cache_needed
-from pebblesim.analysis.blocks import _BlockSearch, choose, parts
+from pebblesim.analysis.block_search import BlockSearch
+from pebblesim.analysis.blocks import choose, parts
 from pebblesim.analysis.cache_needed import CacheNeed
 from pebblesim.analysis.count import count, io
 from pebblesim.analysis.mask_answers import _Side
@@ -575,7 +576,7 @@ def test_the_proof_finds_the_best_without_climbing(schedule: Schedule, data: st.
     (part,) = parts(schedule, dims, "chain", mask)
     ones = dict.fromkeys(schedule.blocks, 1)
     M = part.room(ones) + data.draw(st.integers(0, 60), label="M")
-    search = _BlockSearch(part, part.words, M, list(schedule.blocks), ones, ones)
+    search = BlockSearch(part, part.words, M, list(schedule.blocks), ones, ones)
     proved = search.prove()
     sizes = [range(1, max(part.cuts[name]) + 1) for name in schedule.blocks]
     every = (dict(zip(schedule.blocks, values, strict=True)) for values in product(*sizes))

@@ -2,6 +2,8 @@
 
 import json
 import math
+from functools import cache
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,17 @@ from typer.testing import CliRunner
 
 import pebblesim as ps
 from pebblesim.graphs.builder import Builder
+from pebblesim.language import masks
+from pebblesim.language.masks import Mask, from_array
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES
 from pebblesim.synthesis import plans, writing
+from pebblesim.synthesis.candidates import Candidates, Steps
 from pebblesim.synthesis.equations import system, systems
+from pebblesim.synthesis.linking import variants
+from pebblesim.synthesis.pairs import PairSums
 from pebblesim.synthesis.rows import rows
+from pebblesim.synthesis.timing import Choices, Form
 
 CLI = CliRunner()
 SIDES = st.integers(1, 30)
@@ -181,18 +189,94 @@ def test_products_as_cheap_as_by_the_formula(m, k, n, M):
 @given(data=st.data(), n=st.integers(1, 9), d=st.integers(1, 4), M=st.integers(12, 90))
 def test_every_plan_is_priced_as_counted_and_computes_what_it_should(data, n, d, M):
     """Not the best alone: any of the cheapest, in any way of computing, at the blocks it is priced at."""
-    ways = data.draw(st.sampled_from(candidates("forward") + candidates("forward-sigmoid")))
-    some = ways[1][data.draw(st.integers(0, 5)) :: data.draw(st.integers(1, 3))]  # so that other passes win, too
-    for plan in plans.plans(ways[0], some, {"n": n, "d": d}, M, 3):
-        made = writing.register(writing.source(plan, "found-plan", "a test"), "found-plan")
-        played = ps.play(made, n=n, d=d, M=M, blocks=plan.blocks)
+    way = data.draw(st.sampled_from(CANDIDATES["forward"]() + CANDIDATES["forward-sigmoid"]()))
+    first, step = data.draw(st.integers(0, 5)), data.draw(st.integers(1, 3))  # so that other passes win, too
+    for plan in plans.plans(Steps(way, {"n": n, "d": d}, M, only=lambda choices: choices[first::step]), 3):
+        with SCHEDULES.temporary():
+            made = writing.register(writing.source(plan, "found-plan", "a test"), "found-plan")
+            played = ps.play(made, n=n, d=d, M=M, blocks=plan.blocks)
         assert played.passed
         assert played.io == plan.words
-    SCHEDULES.pop("found-plan", None)
 
 
-def candidates(name):
-    return [(system, plans.Candidates(system).within({}, None)) for system in systems(ps.problem(name))]
+CANDIDATES = {
+    name: cache(lambda name=name: [Candidates(way) for way in systems(ps.problem(name))])
+    for name in ("forward", "forward-sigmoid", "linear", "backward-qkv", "forward-latent")
+}
+MASKED = {
+    name: cache(lambda name=name: [Candidates(way) for way in systems(ps.problem(name).rectangle, masked=True)])
+    for name in ("forward", "forward-latent", "forward-sigmoid", "backward-qkv", "backward", "projected-forward")
+}
+
+
+def drawn_mask(data: st.DataObject, grid: tuple[int, int]) -> Mask:
+    """A band, or any pairs: rows and columns without one, all, or none."""
+    band = st.sampled_from(["causal", "window:3", "window:5", "band:2", "causal:start"]).map(masks.of)
+    rows = st.lists(st.lists(st.booleans(), min_size=grid[1], max_size=grid[1]), min_size=grid[0], max_size=grid[0])
+    return data.draw(band | rows.map(lambda table: from_array(np.array(table), size=(1, 1))))
+
+
+def check_plans_under_a_mask(name: str, data: st.DataObject, M: int) -> None:
+    way = data.draw(st.sampled_from(MASKED[name]()))
+    dims = {dim: data.draw(st.integers(1, 8) | st.integers(1, 3)) for dim in way.system.problem.dims}
+    grid = way.system.problem.grid(dims)
+    mask, left_out = drawn_mask(data, grid), data.draw(st.integers(2, 9))
+    steps = Steps(way, dims, M, PairSums(mask, grid), only=lambda choices: [*choices[:1], *choices[1::left_out]])
+    for plan in plans.plans(steps, 2):
+        for variant in variants(plan, steps):
+            with SCHEDULES.temporary():
+                made = writing.register(writing.source(variant, "found-plan", "a test"), "found-plan")
+                counted = ps.count(made, M=M, blocks=variant.blocks, mask=mask, **dims)
+                played = ps.play(made, M=M, blocks=variant.blocks, mask=mask, **dims)
+            assert played.passed
+            assert variant.words == counted.io == played.io
+
+
+@pytest.mark.one_in(3)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), M=st.integers(16, 180), name=st.sampled_from(["forward", "forward-latent", "forward-sigmoid"]))
+def test_plans_under_a_mask_are_priced_as_counted_and_compute_what_they_should(data, M, name):
+    """Each variant: stored pairs that are written where they are read, and stored pairs filled with zeros."""
+    check_plans_under_a_mask(name, data, M)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), M=st.integers(16, 180), name=st.sampled_from(sorted(MASKED)))
+def test_all_plans_under_a_mask(data, M, name):
+    check_plans_under_a_mask(name, data, M)
+
+
+def test_stored_pairs_share_blocks_or_are_filled():
+    """Scores in tiles of a x b are read in tiles of as many rows: each that is read was written."""
+    (way,) = MASKED["forward"]()
+    dims = {"n_q": 64, "n_k": 64, "d_k": 16, "d_v": 16}
+    steps = Steps(way, dims, 60, PairSums(masks.of("causal"), (64, 64)))
+    (plan, *_) = plans.plans(steps, 1)
+    shared, filled = variants(plan, steps)
+    assert {"A"} < {name for each in plan.passes for name in (*each.reads, *each.stores)}
+    assert len({block for each in shared.passes for block in each.blocks}) == 3  # instead of four
+    assert any("otherwise={A: 0}" in line for each in filled.passes for line in each.lines)
+    assert shared.words < filled.words
+
+
+@pytest.mark.one_in(3)
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), M=st.integers(8, 900), name=st.sampled_from(sorted(CANDIDATES)), masked=st.booleans())
+def test_no_pass_moves_less_than_its_bound(data, M, name, masked):
+    """Bounds are computed for all choices at once; passes are written one by one, where the equations allow it."""
+    masked = masked and name in MASKED
+    way = data.draw(st.sampled_from((MASKED if masked else CANDIDATES)[name]()))
+    dims = {dim: data.draw(st.integers(1, 60)) for dim in way.system.problem.dims}
+    grid = way.system.problem.grid(dims) if masked else (1, 1)
+    first, sums = data.draw(st.integers(0, 70)), PairSums(drawn_mask(data, grid), grid) if masked else None
+    steps = Steps(way, dims, M, sums, only=lambda choices: choices[first::70])
+    bounds = {(step, kind): bound for step, kind, bound in steps.bounds()}
+    for step, choice in enumerate(steps.choices):
+        sensible = {form for form, fits in Choices(way.system, [choice]).forms() if fits[0]}
+        for kind in (*sensible, *permutations(range(len(way.system.dims)), 2)):
+            priced = steps.priced(choice, kind)
+            assert priced is None or bounds.get((step, kind), math.inf) <= priced.words
 
 
 @pytest.mark.one_in(3)
@@ -200,27 +284,60 @@ def candidates(name):
 @given(data=st.data(), n=st.integers(1, 40), d=st.integers(1, 6), M=st.integers(12, 400), share=st.floats(0.3, 1.3))
 def test_passes_that_are_left_out_cannot_be_part_of_a_cheaper_plan(data, n, d, M, share):
     """Plans below a limit are the same with all passes and with those that the limit lets in."""
-    way = data.draw(st.sampled_from(systems(ps.problem("forward")) + systems(ps.problem("forward-sigmoid"))))
-    sizes, every = {"n": n, "d": d}, plans.Candidates(way)
-    cheapest = plans.plans(way, every.within(sizes, None), sizes, M, 1)
+    way = data.draw(st.sampled_from(CANDIDATES["forward"]() + CANDIDATES["forward-sigmoid"]()))
+    every = Steps(way, {"n": n, "d": d}, M)
+    cheapest = plans.plans(every, 1)
     if cheapest:
         most = int(cheapest[0].words * share) + 1
-        within = every.within(sizes, most)
-        assert share >= 1 or len(within) <= len(every.within(sizes, None))
-        found = plans.plans(way, within, sizes, M, 1)
-        assert (bool(found) and found[0].words < most) == (cheapest[0].words < most)
+        within = Steps(way, {"n": n, "d": d}, M, most=most)
+        assert within.number <= every.number
+        assert [plan.words for plan in plans.plans(within, 1, most)] == [
+            each.words for each in cheapest if each.words < most
+        ]
+
+
+@pytest.mark.one_in(3)
+@settings(max_examples=4)
+@given(data=st.data(), n=st.integers(1, 12), d=st.integers(1, 4), M=st.integers(12, 90))
+def test_plans_are_the_cheapest_of_all_sequences(data, n, d, M):
+    """A search by brute force: all passes are written and priced, and all orders are tried."""
+    way = data.draw(st.sampled_from(CANDIDATES["forward"]() + CANDIDATES["forward-sigmoid"]()))
+    steps = Steps(way, {"n": n, "d": d}, M)
+    kinds = [*{kind for _, kind, _ in steps.bounds()}]
+    least: dict[frozenset[str], int] = {frozenset(): 0}
+    waiting = [frozenset()]
+    costs = []
+    for computed, stores in steps.choices:
+        words = [each.words for kind in kinds if (each := steps.priced((computed, stores), kind)) is not None]
+        if words:
+            needed = {one for name in computed for one in way.system.equations[name].uses} - computed
+            costs.append((needed.intersection(way.system.equations), stores, min(words)))
+    while waiting:
+        memory = waiting.pop()
+        for needed, stores, words in costs:
+            after = memory | stores
+            if needed <= memory and least[memory] + words < least.get(after, math.inf):
+                least[after] = least[memory] + words
+                waiting.append(after)
+    reached = [words for memory, words in least.items() if memory.issuperset(way.system.outputs)]
+    assert [plan.words for plan in plans.plans(steps, 1)] == ([min(reached)] if reached else [])
 
 
 @given(data=st.data(), M=st.integers(3, 3_000))
 def test_the_largest_block_is_the_last_that_fits(data, M):
-    available = [each.at for each in candidates("forward")[0][1] if len(each.at.blocks) == 1]
-    made, sizes = (
-        data.draw(st.sampled_from(available)),
-        data.draw(st.fixed_dictionaries(dict.fromkeys(range(4), SIDES))),
-    )
-    ((name, axis),) = made.blocks.items()
-    fits = [size for size in range(1, sizes[axis] + 1) if made.room(sizes, {name: size}) <= M]
-    assert made.largest_block(sizes, M) == max(fits, default=0)
+    (way,) = CANDIDATES["forward"]()
+    steps = Steps(way, {"n": 30, "d": 30}, 10_000)
+    passes = [
+        made
+        for step, kind, _ in steps.bounds()
+        if (made := way.made(steps.choices[step], kind)) is not None and made.blocks
+    ]
+    made, sizes = data.draw(st.sampled_from(passes)), data.draw(st.fixed_dictionaries(dict.fromkeys(range(4), SIDES)))
+    name = data.draw(st.sampled_from(sorted(made.blocks)))
+    others = {other: data.draw(st.integers(1, sizes[axis])) for other, axis in made.blocks.items() if other != name}
+    top = sizes[made.blocks[name]]
+    fits = [size for size in range(1, top + 1) if made.room(sizes, {**others, name: size}) <= M]
+    assert made.largest_block(sizes, M, name, others) == max(fits, default=0)
 
 
 def test_what_is_read_for_a_product_of_resident_rows_stays_until_its_last_use():
@@ -229,7 +346,7 @@ def test_what_is_read_for_a_product_of_resident_rows_stays_until_its_last_use():
     way = system(ps.problem("projected-backward-qkv").in_dims(sizes), {"kept": "P"})
     assert way is not None
     x, y = (way.dims.index(dim) for dim in ("d_k", "n_k"))
-    made = rows(way, x, y, frozenset(way.equations), frozenset(way.outputs), resident=True, again=False, number=1)
+    made = rows(way, Form(x, y, resident=True), frozenset(way.equations), frozenset(way.outputs))
     by_axis = {axis: sizes[dim] for axis, dim in enumerate(way.dims)}
     plan = plans.Plan(way, made.words(by_axis, {"B1": 2}), (made,), {"B1": 2})
     with SCHEDULES.temporary():
@@ -333,7 +450,7 @@ def test_rectangles_on_the_command_line(tmp_path: Path):
 def test_a_pass_stores_two_tensors_at_most_or_as_many_as_there_are_outputs() -> None:
     """Else the passes of a backward problem are too many."""
     (way,) = systems(ps.problem("forward"))
-    assert {len(each.at.stores) for each in plans.Candidates(way).within({}, None)} == {1, 2}
+    assert {len(stores) for _, stores in Candidates(way).choices} == {1, 2}
 
 
 def test_what_it_cannot_do_is_said():

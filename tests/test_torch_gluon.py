@@ -218,3 +218,14 @@ def test_triton_here_has_what_the_kernels_are_made_of() -> None:
     wrapped = driver.wrap_handle_tensordesc(print, {0: "tensordesc<bf16[1, 16]>"}, None)
     assert boxes.start_of(SimpleNamespace(launch=wrapped)) is print
     assert "make_tensordesc_arg" in vars(driver)
+
+
+def test_a_grid_of_two_sides_has_a_third_of_one(monkeypatch: Any) -> None:
+    launched: list[Any] = []
+    monkeypatch.setattr(launching, "launch", lambda made, grid, *others: launched.append(grid))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    kernel = launching.Kernel(None)
+    kernel._made[0, (False, True, False)] = "compiled"
+    kernel[5, 2](16)
+    assert launched == [(5, 2, 1)]

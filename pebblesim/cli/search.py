@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pebblesim.cli.completion import problems
-from pebblesim.cli.options import AsJson, Cache, HeadChoice, Sizes, argument, command, family, option
+from pebblesim.cli.options import AsJson, Cache, HeadChoice, MaskText, Sizes, argument, command, family, option
 from pebblesim.cli.printing import print_json, progress_bar, say
 
 app = family()
@@ -26,6 +26,7 @@ def search(
     save: Annotated[
         Path | None, option("--save", "Save its source to a file; `--load FILE` loads it again.", "FILE.py")
     ] = None,
+    mask: MaskText = None,
     heads: HeadChoice,
     as_json: AsJson = False,
 ) -> None:
@@ -34,7 +35,7 @@ def search(
     from pebblesim.synthesis.search import search as run
 
     with progress_bar("searching") as progress:
-        asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
+        asked: dict[str, Any] = {"mask": mask, **heads.arguments, **sizes.dims}
         if kept is not None:
             asked["kept"] = tuple(filter(None, (each.strip() for each in kept.split(","))))
         result = run(problem, M=cache.words, summation=summation, name=name, progress=progress, **asked)

@@ -33,18 +33,9 @@ def hyperdag(data: bytes) -> Cdag:
     ).tolist()
     if not vertices:
         raise UsageError("the header gives 0 vertices; a graph has at least one.")
-    first = 1
-    starts: list[int] = []
-    for what, total, columns in (("hyperedge", hyperedges, 3), ("vertex", vertices, 4)):
-        starts.append(first)
-        described = f"a {what}: its number and up to {'two' if columns == 3 else 'three'} weights"
-        ids = rows.take(first, total, described, 1, columns)[:, 0]
-        rows.check(ids, first, what, total)
-        if twice := rows.once(ids, first):
-            raise UsageError(f"line {rows.line[twice[0]]}: {what} {ids[twice[0] - first]} is given twice.")
-        if what == "hyperedge":
-            numbers = ids
-        first += total
+    numbers = rows.each_once(1, hyperedges, "hyperedge", "a hyperedge: its number and up to two weights", 3)[:, 0]
+    rows.each_once(1 + hyperedges, vertices, "vertex", "a vertex: its number and up to three weights", 4)
+    first = 1 + hyperedges + vertices
     table = rows.take(first, pins, "a pin 'hyperedge vertex'", 2, 2)
     if len(rows) > first + pins:
         rows.refuse(first + pins, f"expected the end of the file after {pins} pins")
@@ -62,18 +53,15 @@ def hyperdag(data: bytes) -> Cdag:
         raise UsageError(
             f"line {rows.line[a]}: the edge from {u[a - first]} to {v[a - first]} is already in line {rows.line[b]}."
         )
-    lengths = rows.lengths[starts[0] : starts[0] + hyperedges]
-    column = np.where(lengths > 2, 2, 1)
-    weights = np.where(
-        lengths > 1, rows.values[rows.start[starts[0] : starts[0] + hyperedges] + np.minimum(column, lengths - 1)], 1
-    )
+    lengths = rows.lengths[1 : 1 + hyperedges]  # the last of two weights counts
+    weights = np.where(lengths > 1, rows.values[rows.start[1 : 1 + hyperedges] + lengths - 1], 1)
     words = np.full(vertices, -1, dtype=np.int64)
     used = np.flatnonzero(source[numbers] >= 0)
     words[source[numbers[used]]] = weights[used]
     if (differ := used[words[source[numbers[used]]] != weights[used]]).size:
         at = int(differ[0])
         raise UsageError(
-            f"line {rows.line[starts[0] + at]}: hyperedge {numbers[at]} says {weights[at]} words of vertex "
+            f"line {rows.line[1 + at]}: hyperedge {numbers[at]} says {weights[at]} words of vertex "
             f"{source[numbers[at]]}, and another hyperedge of this vertex says {words[source[numbers[at]]]}."
         )
     words[words < 0] = 1
@@ -190,15 +178,11 @@ def converter(data: bytes) -> Cdag:
     ((vertices, edges),) = rows.take(0, 1, "the header 'vertices edges'", 2, 2).tolist()
     if not vertices:
         raise UsageError("the header gives 0 vertices; a graph has at least one.")
-    first = 1
-    for what in ("vertex and its work", "vertex and its words"):
-        ids, values = rows.take(first, vertices, f"a {what}", 2, 2).T
-        rows.check(ids, first, "vertex", vertices)
-        if twice := rows.once(ids, first):
-            raise UsageError(f"line {rows.line[twice[0]]}: vertex {ids[twice[0] - first]} is given twice.")
-        first += vertices
+    rows.each_once(1, vertices, "vertex", "a vertex and its work", 2, 2)
+    ids, values = rows.each_once(1 + vertices, vertices, "vertex", "a vertex and its words", 2, 2).T
     words = np.empty(vertices, dtype=np.int64)
     words[ids] = values
+    first = 1 + 2 * vertices
     pairs = rows.take(first, edges, "an edge 'from to'", 2, 2)
     if len(rows) > first + edges:
         rows.refuse(first + edges, f"expected the end of the file after {edges} edges")

@@ -67,11 +67,17 @@ class TokenRows:
             raise UsageError(f"line {last}: the file ends where {what} should follow.")
         return self.values[self.start[first:stop, None] + np.arange(least)]
 
-    def weights(self, first: int, number: int, column: int) -> NDArray[np.int64]:
-        """Return an optional column; 1 where it is missing."""
-        lengths = self.lengths[first : first + number]
-        at = self.start[first : first + number] + np.minimum(column, lengths - 1)
-        return np.where(lengths > column, self.values[at], 1)
+    def each_once(self, first: int, number: int, what: str, described: str, most: int, least: int = 1) -> Any:
+        """Return rows that begin with the number of a thing, 0 to `number` - 1, as `take` does.
+
+        Raises:
+            UsageError: as for `take`; or a number does not exist, or is given twice.
+        """
+        table = self.take(first, number, described, least, most)
+        self.check(table[:, 0], first, what, number)
+        if twice := self.once(table[:, 0], first):
+            raise UsageError(f"line {self.line[twice[0]]}: {what} {table[twice[0] - first, 0]} is given twice.")
+        return table
 
     def refuse(self, row: int, why: str) -> None:
         """Raise an error about a row that names its line and quotes it."""

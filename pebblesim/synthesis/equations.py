@@ -8,7 +8,7 @@ four even if some of their sizes are equal.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -87,6 +87,8 @@ class System:
         storable: tensors that a schedule may keep in memory. If the only use of a tensor is an elementwise operation
             without another matrix, or a row sum, the result is stored instead of the tensor. Vectors are not
             storable either, nor tensors that can be computed elementwise from a stored one.
+        pairs: the classes of queries and of keys; None if there are no pairs of them.
+        masked: whether passes leave out tiles without an allowed pair.
     """
 
     problem: Problem
@@ -97,6 +99,8 @@ class System:
     dims: tuple[str, ...]
     outputs: tuple[str, ...]
     storable: frozenset[str]
+    pairs: tuple[int, int] | None = None
+    masked: bool = False
 
     def free(self, name: str) -> str:
         """Return this name, or a similar one if a dimension or tensor has this name already."""
@@ -104,13 +108,17 @@ class System:
             name += "_"
         return name
 
+    def operands(self, names: Iterable[str]) -> set[str]:
+        """Return the operands of these equations."""
+        return {one for name in names for one in self.equations[name].uses}
+
     @property
     def machine(self) -> str:
         """The name of the parameter for the machine in a schedule."""
         return "m" if self.free("m") == "m" else self.free("machine")
 
 
-def systems(problem: Problem, kept: Collection[str] | None = None) -> list[System]:
+def systems(problem: Problem, kept: Collection[str] | None = None, masked: bool = False) -> list[System]:
     """Return the ways to compute a problem that passes can express: those of its schedules, and else the default one.
 
     Ways with sums over blocks, or with a running maximum, are excluded, as are those that need other inputs from the
@@ -125,7 +133,7 @@ def systems(problem: Problem, kept: Collection[str] | None = None) -> list[Syste
         if (made := system(problem, options)) is not None:
             distinct.setdefault(tuple(made.equations.values()), made)
     allowed = {*problem.inputs, *(problem.kept if kept is None else kept)}
-    return [each for each in distinct.values() if allowed.issuperset(each.inputs)]
+    return [replace(each, masked=masked) for each in distinct.values() if allowed.issuperset(each.inputs)]
 
 
 def system(problem: Problem, options: Mapping[str, Any]) -> System | None:
@@ -159,7 +167,14 @@ def system(problem: Problem, options: Mapping[str, Any]) -> System | None:
         _dims(problem, families, axes, {size: dim for dim, size in sizes.items()}),
         outputs,
         frozenset(_storable(equations, axes, outputs)),
+        _pairs(problem, axes),
     )
+
+
+def _pairs(problem: Problem, axes: Mapping[str, Axes]) -> tuple[int, int] | None:
+    """Return the classes of queries and of keys, if each of them is one class."""
+    queries, keys = ({axes[name][0] for name in names if name in axes} for names in (problem.queries, problem.keys))
+    return (queries.pop(), keys.pop()) if len(queries) == len(keys) == 1 and queries != keys else None
 
 
 def _families(problem: Problem, sizes: Mapping[str, int], options: Mapping[str, Any]) -> tuple[Family, ...]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from pebblesim.synthesis.equations import OPERATIONS, Equation, System
+from pebblesim.synthesis.pairs import PairSums
 
 INDENT = "    "
 
@@ -34,18 +35,36 @@ class Side:
 Shape = tuple[Side, ...]
 
 
+Region = tuple[str | int, str | int]
+"""The blocks of queries and of keys of which loops leave out those without an allowed pair."""
+
+
 @dataclass(frozen=True)
 class Transfer:
-    """Words moved between memory and cache: all words of a tensor, once for each tile of the loops over other axes."""
+    """Words moved between memory and cache: all words of a tensor, once for each tile of the loops over other axes.
+
+    Attributes:
+        axes: of the tensor.
+        again: the loops over other axes, each with its block.
+        met: under a mask, the tiles without an allowed pair for which nothing is moved; None if all are moved.
+        pairs: the axes of queries and of keys, if `met`.
+    """
 
     axes: tuple[int, ...]
     again: tuple[tuple[int, str], ...]
+    met: Region | None = None
+    pairs: tuple[int, ...] = ()
 
-    def words(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
-        """Return the number of words at these sizes."""
-        return prod(sizes[axis] for axis in self.axes) * prod(
-            -(-sizes[a] // (blocks[b] if b else 1)) for a, b in self.again
-        )
+    def words(self, sizes: Mapping[int, int], blocks: Mapping[str, int], sums: PairSums | None = None) -> int:
+        """Return the number of words at these sizes, under a mask if there is one."""
+        lines, again, total = self.axes, self.again, 1
+        if sums is not None and self.met is not None:
+            rows, columns = (blocks[block] if isinstance(block, str) else block for block in self.met)
+            total = sums.sum((rows, columns), self.pairs[0] in lines, self.pairs[1] in lines)
+            lines = tuple(axis for axis in lines if axis not in self.pairs)
+            again = tuple((axis, block) for axis, block in again if axis not in self.pairs)
+        times = (-(-sizes[axis] // (blocks[block] if block else 1)) for axis, block in again)
+        return total * prod(sizes[axis] for axis in lines) * prod(times)
 
     def text(self, dims: tuple[str, ...]) -> str:
         """Return the number of words as an expression in the dimensions and blocks."""
@@ -64,6 +83,7 @@ class Pass:
         held: the sets of tiles that are in cache at the same time, recorded after each tile that is added.
         blocks: for each block size, by name, the axis that it divides.
         lines: its source code.
+        regions: for each tensor over pairs that it moves, the tiles that it leaves out under a mask, if any.
     """
 
     reads: frozenset[str]
@@ -72,10 +92,11 @@ class Pass:
     held: frozenset[tuple[Shape, ...]]
     blocks: Mapping[str, int]
     lines: tuple[str, ...]
+    regions: Mapping[str, frozenset[Region | None]]
 
-    def words(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
-        """Return the number of words moved at these sizes."""
-        return sum(each.words(sizes, blocks) for each in self.moved)
+    def words(self, sizes: Mapping[int, int], blocks: Mapping[str, int], sums: PairSums | None = None) -> int:
+        """Return the number of words moved at these sizes, under a mask if there is one."""
+        return sum(each.words(sizes, blocks, sums) for each in self.moved)
 
     def room(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
         """Return the largest number of words in cache, including two for the intermediates of an expression."""
@@ -83,17 +104,17 @@ class Pass:
             sum(prod(side.length(sizes, blocks) for side in shape) for shape in shapes) for shapes in self.held
         )
 
-    def largest_block(self, sizes: Mapping[int, int], M: int) -> int:
-        """Return the largest size of the only block within M words; 0 if not even one row fits.
+    def largest_block(self, sizes: Mapping[int, int], M: int, name: str, others: Mapping[str, int]) -> int:
+        """Return the largest size of a block within M words, beside the others; 0 if not even one row fits.
 
-        No tile has the block twice, so the words of tiles that are held together grow linearly with it.
+        No tile has a block twice, so the words of tiles that are held together grow linearly with it.
         """
-        (size,) = (sizes[axis] for axis in self.blocks.values())
+        size = sizes[self.blocks[name]]
         for shapes in self.held:
             fixed = slope = 0
             for shape in shapes:
-                words = prod(side.length(sizes, {}) for side in shape)
-                if any(isinstance(side.block, str) for side in shape):
+                words = prod(side.length(sizes, others) for side in shape if side.block != name)
+                if any(side.block == name for side in shape):
                     slope += words
                 else:
                     fixed += words
@@ -108,18 +129,39 @@ class Impossible(Exception):
     """A pass of this form is not possible for these equations."""
 
 
+@dataclass(frozen=True)
+class Draft:
+    """How a pass is written.
+
+    Attributes:
+        number: part of the names of its blocks.
+        names: names of blocks that are those of other passes, by the pass's own names.
+        filled: tensors over pairs whose parts that a mask leaves out are filled with zeros.
+    """
+
+    number: int = 1
+    names: Mapping[str, str] = field(default_factory=dict)
+    filled: frozenset[str] = frozenset()
+
+
+ONE = Draft()
+"""The first pass of a plan."""
+
+
 class Writer:
     """Writes the source of a pass, line by line, and records the words that it moves and the tiles that it holds."""
 
-    def __init__(self, system: System) -> None:
-        self.system = system
+    def __init__(self, system: System, draft: Draft) -> None:
+        self.system, self.draft = system, draft
         self.i, self.j, self.k, self.r, self.c = map(system.free, "ijkrc")
         self.m = system.machine
         self.lines: list[str] = []
         self.moved: list[Transfer] = []
         self.held: set[tuple[Shape, ...]] = set()
         self.blocks: dict[str, int] = {}
+        self.regions: dict[str, set[Region | None]] = {}
         self._loops: list[tuple[int, str | int, str]] = []  # (axis, block, index) of each open loop
+        self._met: Region | None = None
         self._scopes: list[dict[str, Shape]] = [{}]  # for each open loop, its tiles by variable
         self._dead: list[str] = []
 
@@ -129,18 +171,64 @@ class Writer:
         self.lines.append(INDENT * (len(self._scopes) - 1) + text)
 
     @contextmanager
-    def loop(self, index: str, axis: int, block: str | int = 1, over: str = "", more: str = "") -> Iterator[None]:
-        """Open a loop over the tiles of an axis, or over parts of a tile of it (`over`, the index of an open loop)."""
+    def loop(
+        self,
+        index: str,
+        axis: int,
+        block: str | int = 1,
+        over: str = "",
+        more: str = "",
+        met: int | None = None,
+        stores: Iterable[str] = (),
+    ) -> Iterator[None]:
+        """Open a loop over the tiles of an axis, or over parts of a tile of it (`over`, the index of an open loop).
+
+        Args:
+            index, axis, block, over: the loop.
+            more: further arguments of it, as text.
+            met: the axis of another loop; under a mask the loop leaves out tiles without an allowed pair with that one.
+            stores: tensors that it writes.
+        """
         self.drop()
-        self.say(f"for {index} in {self.m}.tiles({over or self.system.dims[axis]}, {block}{more}):")
         if isinstance(block, str):
+            block = self.draft.names.get(block, block)
             self.blocks[block] = axis
+        region = self._region(axis, block, met)
+        if region is not None:
+            more += self._left_out(axis, met, stores)
+        self.say(f"for {index} in {self.m}.tiles({over or self.system.dims[axis]}, {block}{more}):")
         self._loops.append((axis, block, index))
         self._scopes.append({})
+        before, self._met = self._met, region or self._met
         yield
+        self._met = before
         self._loops.pop()
         self._dead = [name for name in self._dead if name not in self._scopes[-1]]
         self._scopes.pop()
+
+    def _region(self, axis: int, block: str | int, met: int | None) -> Region | None:
+        """Return the tiles of which a loop leaves out some under a mask; None if it runs for all."""
+        pairs = self.system.pairs
+        if not self.system.masked or pairs is None or {axis, met} != {*pairs}:
+            return None
+        other = next((other for over, other, _ in self._loops if over == met), None)
+        if other is None:
+            return None
+        return (other, block) if axis == pairs[1] else (block, other)
+
+    def _left_out(self, axis: int, met: int | None, stores: Iterable[str]) -> str:
+        """Return the arguments of a loop that leaves out tiles."""
+        assert self.system.pairs is not None
+        option = "keys_of" if axis == self.system.pairs[1] else "queries_of"
+        index = next(index for over, _, index in self._loops if over == met)
+        zeros = ", ".join(f"{name}: 0" for name in stores if name in self.draft.filled)
+        return f", {option}={index}" + (f", otherwise={{{zeros}}}" if zeros else "")
+
+    def other(self, equation: Equation) -> int | None:
+        """Return the axis that a sum over pairs has besides the one that it goes over; None for other sums."""
+        pairs = self.system.pairs
+        over = any(self.system.axes[name] == pairs for name in equation.uses)
+        return next((axis for axis in pairs or () if over and axis != equation.contracted), None)
 
     # -- tiles --------------------------------------------------------------------------------------------------
 
@@ -193,11 +281,14 @@ class Writer:
 
     # -- moves --------------------------------------------------------------------------------------------------
 
-    def _move(self, name: str) -> str:
+    def _move(self, name: str, filled: bool = False) -> str:
         """Count the words of a tile that is read or written; return the text for its part of the tensor."""
         axes = self.system.axes[name]
         finest = {axis: block if isinstance(block, str) else "" for axis, block, _ in self._loops if axis not in axes}
-        self.moved.append(Transfer(axes, tuple(finest.items())))
+        met = None if filled else self._met
+        self.moved.append(Transfer(axes, tuple(finest.items()), met, (self.system.pairs or ()) if met else ()))
+        if axes == self.system.pairs:
+            self.regions.setdefault(name, set()).add(met)
         return self._there(name)
 
     def read(self, name: str) -> str:
@@ -224,12 +315,18 @@ class Writer:
 
     def write(self, name: str, variable: str) -> None:
         """Write a tile to memory."""
-        self.say(f"{self.m}.write({self._move(name)}, {variable})")
+        self.say(f"{self.m}.write({self._move(name, name in self.draft.filled)}, {variable})")
 
     def finish(self, reads: Iterable[str], stores: Iterable[str]) -> Pass:
         """Return the complete pass."""
         return Pass(
-            frozenset(reads), frozenset(stores), tuple(self.moved), frozenset(self.held), self.blocks, tuple(self.lines)
+            frozenset(reads),
+            frozenset(stores),
+            tuple(self.moved),
+            frozenset(self.held),
+            self.blocks,
+            tuple(self.lines),
+            {name: frozenset(regions) for name, regions in self.regions.items()},
         )
 
 

@@ -3,59 +3,33 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from enum import IntEnum
 
 from pebblesim.synthesis.equations import Equation, System
-from pebblesim.synthesis.passes import Impossible, Pass, Writer, expression, part
+from pebblesim.synthesis.passes import ONE, Draft, Impossible, Pass, Writer, expression, part
+from pebblesim.synthesis.timing import Choices, Form, Timing, When
 
 
-class When(IntEnum):
-    """When a tile is complete: before all loops, or for a block of rows before, during or after the streaming."""
-
-    BEFORE = 0
-    BLOCK = 1
-    PASSING = 2
-    PASSED = 3
-    AFTER = 4
-
-
-def rows(
-    system: System,
-    x: int,
-    y: int | None,
-    computed: frozenset[str],
-    stores: frozenset[str],
-    resident: bool,
-    again: bool,
-    number: int,
-) -> Pass:
-    """Keep blocks of rows of axis x in cache and stream rows of axis y, one at a time.
-
-    With `resident` all rows of y are kept in cache, too. Tensors with neither axis stay in cache as a whole, from
-    before the loops until after them; with `again` they are read again for each block.
+def rows(system: System, form: Form, computed: frozenset[str], stores: frozenset[str], draft: Draft = ONE) -> Pass:
+    """Keep blocks of rows of axis x in cache and stream rows of axis y, one at a time, as the form says.
 
     Raises:
         Impossible: these equations have no such pass.
     """
-    return _Rows(system, x, y, computed, stores, resident, again).write(number)
+    return _Rows(system, form, computed, stores, draft).write()
 
 
 class _Rows:
     def __init__(
-        self,
-        system: System,
-        x: int,
-        y: int | None,
-        computed: frozenset[str],
-        stores: frozenset[str],
-        resident: bool,
-        again: bool,
+        self, system: System, form: Form, computed: frozenset[str], stores: frozenset[str], draft: Draft
     ) -> None:
-        self.system, self.x, self.y, self.resident, self.again = system, x, y, resident, again
+        self.system, self.form, self.draft = system, form, draft
+        self.x, self.y, self.resident = form.x, form.y, form.resident
         self.order = [each for name, each in system.equations.items() if name in computed]
         self.stores = stores
         self.reads = list(dict.fromkeys(name for each in self.order for name in each.uses if name not in computed))
-        self.absorbed = {name for name in computed - stores if _in_one_row_sum(name, system, self.order, (x, y))}
+        self.absorbed = {
+            name for name in computed - stores if _in_one_row_sum(name, system, self.order, (form.x, form.y))
+        }
         self._all_operands = {
             each.name: (
                 *each.uses,
@@ -63,80 +37,23 @@ class _Rows:
             )
             for each in self.order
         }
-        self.when: dict[str, When] = {}
-        self.done: dict[str, When] = {}  # when an equation is computed; its sum may be complete only later
-        for name in self.reads:
-            self.when[name] = self._first(name)
-        for each in self.order:
-            self.done[each.name], self.when[each.name] = self._timed(each)
-        for name in stores:
-            over = self._over(name)
-            if over == (False, True) and not resident:
-                raise Impossible  # it would be written once for each block of rows
-        self.writer = Writer(system)
+        timing = Timing(Choices(system, [(computed, stores)]), form)
+        if not timing.possible[0]:
+            raise Impossible
+        self.when = {name: When(when[0]) for name, when in timing.when.items()}
+        # when an equation is computed; its sum may be complete only later
+        self.done = {each.name: When(timing.done[each.name][0]) for each in self.order}
+        self.writer = Writer(system, draft)
         self.tile: dict[str, str] = {}  # variables of the tensors that are in cache
 
-    # -- times --------------------------------------------------------------------------------------------------
-
     def _over(self, name: str) -> tuple[bool, bool]:
-        axes = self.system.axes[name]
-        return self.x in axes, self.y is not None and self.y in axes
-
-    def _first(self, name: str) -> When:
-        """Return when an operand from memory is available."""
-        match self._over(name):
-            case (False, False):
-                return When.BLOCK if self.again else When.BEFORE
-            case (True, False):
-                return When.BLOCK
-            case (False, True):
-                return When.BEFORE if self.resident else When.PASSING
-        return When.PASSING
-
-    def _timed(self, each: Equation) -> tuple[When, When]:
-        """Return when an equation is computed, and when its result is complete."""
-        operands = [self.when[name] for name in each.uses]
-        at = max(operands)
-        over = self._over(each.name)
-        if each.contracted is not None and each.contracted == self.y:
-            if over[1] or at > When.PASSING:
-                raise Impossible
-            if any(self._over(name)[0] for name in each.uses):
-                return When.PASSING, When.PASSED
-            if at > When.BEFORE:
-                raise Impossible
-            return at, at
-        if each.contracted == self.x:
-            if over == (False, True):
-                if not self.resident or at > When.PASSING:
-                    raise Impossible
-                return When.PASSING, When.AFTER
-            if any(self._over(name)[1] for name in each.uses) or not all(self._over(name)[0] for name in each.uses):
-                raise Impossible
-            at = max(at, When.BLOCK)
-            if at == When.PASSING:
-                raise Impossible
-            return at, When.AFTER
-        match over:
-            case (False, False) if at in (When.BEFORE, When.AFTER):
-                return at, at
-            case (True, False) if at in (When.BEFORE, When.BLOCK, When.PASSED):
-                return max(at, When.BLOCK), max(at, When.BLOCK)
-            case (False, True) if at == When.BEFORE and self.resident:
-                return at, at
-            case (False, True) if at == When.AFTER and self.resident and each.elementwise:
-                return at, at
-            case (False, True) if at <= When.PASSING and not self.resident:
-                return When.PASSING, When.PASSING
-            case (True, True) if at <= When.PASSING:
-                return When.PASSING, When.PASSING
-        raise Impossible
+        return self.form.over(self.system.axes[name])
 
     # -- source -------------------------------------------------------------------------------------------------
 
-    def write(self, number: int) -> Pass:
+    def write(self) -> Pass:
         """Return the pass."""
-        writer = self.writer
+        writer, number = self.writer, self.draft.number
         self._bring(When.BEFORE)
         self._at(When.BEFORE)
         summed = any(self.when[each.name] == When.AFTER for each in self.order)
@@ -145,7 +62,9 @@ class _Rows:
             self._leave(When.BLOCK)
             if self.y is not None:
                 self._bring(When.BLOCK)
-                with writer.loop(writer.j, self.y):
+                written = [each.name for each in self.order if each.name in self.stores]
+                over_pairs = [name for name in written if self._over(name) == (True, True)]
+                with writer.loop(writer.j, self.y, met=self.x, stores=over_pairs):
                     self._at(When.PASSING)
                 self._leave(When.PASSING)
             self._at(When.PASSED)
@@ -285,7 +204,7 @@ class _Rows:
                     if not texts[name] and not waiting & {*axes[name]}:
                         texts[name] = self._part_read(name, bool(waiting))
                 if axis is not None:
-                    nest.enter_context(writer.loop(index, axis))
+                    nest.enter_context(writer.loop(index, axis, met=writer.other(each) if axis == k else None))
                     at[axis] = index
             for operand in each.operands:
                 if operand.name not in streams:
@@ -317,7 +236,8 @@ class _Rows:
         for one in summed.uses:
             if one not in streams:
                 self._operand(one)
-        with self.writer.loop(self.writer.k, k):
+        over_pairs = self.system.axes[name] == self.system.pairs
+        with self.writer.loop(self.writer.k, k, met=self.x if over_pairs else None):
             texts = {
                 one: self._part_read(one, False) if one in streams else self._operand(one, {k: self.writer.k})
                 for one in summed.uses

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.analysis.peak import CHAINS, IN_PLACE, spared
@@ -13,16 +14,19 @@ from pebblesim.core.bisection import first_that
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import LARGEST, listed, whole
+from pebblesim.counting.arguments import AnyMask
 from pebblesim.counting.compare import compare
 from pebblesim.counting.count import Counted, count
 from pebblesim.counting.heads import Heads
+from pebblesim.language import masks
+from pebblesim.language.masks import Band, HeadMasks, Mask
 from pebblesim.language.problems import Problem, problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
 
 if TYPE_CHECKING:
     from pebblesim.api.play import Played
+    from pebblesim.synthesis.candidates import Candidates, Steps
     from pebblesim.synthesis.equations import System
-    from pebblesim.synthesis.plans import Candidates
 
 PLANS = 4
 """Number of cheapest plans of each way of computing that are written as schedules and counted exactly."""
@@ -85,6 +89,9 @@ class Found(Result):
         counted, known = self.counted, self.known
         sizes = listed({**counted.dims, "M": counted.M})
         sums = ", sums in place" if counted.summation == IN_PLACE else ""
+        under = (
+            "" if counted.mask is None else f", mask {counted.mask} ({counted.pairs:,} of {counted.all_pairs:,} pairs)"
+        )
         chosen = ", ".join(f"{name}={size}" for name, size in counted.blocks.items()) or "none"
         if known is None:
             beside = "no schedule of the catalogue fits"
@@ -96,6 +103,7 @@ class Found(Result):
             )
         game = self.played.game
         small = ", ".join(f"{name} = {size}" for name, size in {**self.played.dims, **self.played.blocks}.items())
+        small_mask = "" if self.played.mask is None else f", mask {self.played.mask}"
         plural = "s" if len(self.ways) > 1 else ""
         judged = "legal and complete" if game.complete else "NOT legal and complete"
         heads = (
@@ -104,11 +112,11 @@ class Found(Result):
         verdict = "as predicted, with the right values" if self.played.passed else "NOT as predicted"
         return "\n".join(
             [
-                f"{counted.problem}: {sizes} words{sums}",
+                f"{counted.problem}: {sizes} words{sums}{under}",
                 f"{counted.schedule}: {counted.io:,} words with {chosen}, in {counted.peak_red:,}; {beside}",
                 *heads,
                 f"searched: {self.passes:,} passes in {len(self.ways)} way{plural} of computing",
-                f"played at {small}: {game.io:,} words, {judged}, {verdict}",
+                f"played at {small}{small_mask}: {game.io:,} words, {judged}, {verdict}",
             ]
         )
 
@@ -118,9 +126,9 @@ _SEARCHED: dict[tuple[object, ...], Candidates] = {}
 
 
 def _passes(system: System) -> Candidates:
-    from pebblesim.synthesis.plans import Candidates
+    from pebblesim.synthesis.candidates import Candidates
 
-    key = system.problem.name, system.problem.dims, system.problem.graph, *sorted(system.options.items())
+    key = system.problem.name, system.problem.dims, system.problem.graph, system.masked, *sorted(system.options.items())
     if key not in _SEARCHED:
         _SEARCHED[key] = Candidates(system)
     return _SEARCHED[key]
@@ -137,6 +145,7 @@ def search(
     kv_heads: int | None = None,
     batch: int = 1,
     separate: bool = False,
+    mask: AnyMask | None = None,
     progress: Callable[[float], None] | None = None,
     **dims: int,
 ) -> Found:
@@ -155,6 +164,7 @@ def search(
         name: name of the schedule; by default "found-" and the problem's name.
         kept: the inputs that the forward pass has kept, such as ("O", "l"); by default a schedule may need any of them.
         heads, kv_heads, batch, separate: as for `count`; heads that share keys are one head with all their queries.
+        mask: the allowed pairs, as for `count`, for all heads alike.
         progress: called repeatedly with the fraction of the work that is done.
         dims: as for `count`.
 
@@ -165,53 +175,49 @@ def search(
     True
 
     Raises:
-        UsageError: the problem has no graph of plain sums, or none from what is kept; the name is already used, or a
-            size is not allowed.
+        UsageError: the problem has no graph of plain sums, or none from what is kept; the name is already used; or a
+            size or mask is not allowed.
         Infeasible: no sequence of passes fits into M words.
     """
     solves = problem(problem_name)
-    given = Heads(heads, kv_heads, batch, separate)
-    cases = given.cases(solves, dims, None)
+    given, pattern = Heads(heads, kv_heads, batch, separate), _mask(solves, mask)
+    cases = given.cases(solves, dims, pattern)
     sizes: dict[str, Any] = dict(cases.sizes)
+    (under,) = cases.masks
     solves = solves.in_dims(sizes)
     M = whole("M", M)
     if summation not in CHAINS:
         raise UsageError(f"search takes summation {' or '.join(map(repr, CHAINS))}, not {summation!r}.")
-    less = spared(summation)  # passes are priced on chains
     called = name or f"found-{solves.name}"
     if called in SCHEDULES and not _is_ours(get(called)):
         raise UsageError(f"there is a schedule {called!r} already; choose another name.")
+    asked = _Asked(solves, sizes, M, summation, under, called)
     from pebblesim.synthesis import writing
     from pebblesim.synthesis.equations import systems
-    from pebblesim.synthesis.plans import plans
 
-    ways = systems(solves, _named(solves, kept))
+    ways = systems(solves, _named(solves, kept), masked=under is not None)
     if not ways:
         raise UsageError(
             f"problem {solves.name!r} has no graph without sums in blocks or running values, which `search` needs"
             + ("." if kept is None else f", from what is kept: {', '.join(kept) or 'nothing'}.")
         )
-    where = listed({**sizes, "M": M})
     best: tuple[Counted, str] | None = None
     looked_at = 0
     with SCHEDULES.temporary():  # none of those that are tried is left behind
         SCHEDULES.pop(called, None)
-        known = _known(solves.name, M, sizes, summation, kept)
+        known = _known(asked, kept)
         for number, system in enumerate(ways, 1):
-            available = _passes(system).within(sizes, None if known is None else known.io)
-            looked_at += len(available)
-            for plan in plans(system, available, sizes, M + less, PLANS):
-                text = writing.source(plan, called, where)
-                counted = _least(writing.register(text, called), sizes, M, plan.blocks, summation)
-                if counted is not None and (best is None or counted.io < best[0].io):
-                    best = counted, text
+            most = min((each.io for each in (known, best and best[0]) if each), default=inf)
+            passes, found = asked.cheapest(system, most)
+            looked_at += passes
+            if found is not None and found[0].io < most:
+                best = found
             if progress:
                 progress(number / len(ways))
     if best is None and known is None:
-        pairs = [(way, _passes(way).within(sizes, None)) for way in ways]
-        least_M = first_that(lambda M: any(plans(way, passes, sizes, M + less, 1) for way, passes in pairs), M)
+        least_M = first_that(lambda M: any(replace(asked, M=M).fits(way) for way in ways), M)
         raise Infeasible(f"no sequence of passes fits into M = {M} words; it needs M ≥ {least_M}.", least_M)
-    if best is not None and (known is None or best[0].io < known.io):
+    if best is not None:
         schedule = writing.register(best[1], called)
         counted, text = best
     else:
@@ -223,12 +229,76 @@ def search(
         text,
         counted,
         known,
-        _played(schedule, sizes, summation),
+        _played(schedule, sizes, summation, under),
         tuple(dict(system.options) for system in ways),
         looked_at,
         given,
         cases.times,
     )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A question: problem, sizes, cache, shape of sums and mask for which a schedule is searched, and its name."""
+
+    solves: Problem
+    sizes: dict[str, Any]
+    M: int
+    summation: str
+    mask: Mask | None
+    name: str
+
+    def steps(self, system: System, most: float = inf) -> Steps:
+        """Return the passes of a way of computing that may be part of a plan of fewer words."""
+        from pebblesim.synthesis.candidates import Steps
+        from pebblesim.synthesis.pairs import PairSums
+
+        sums = None if self.mask is None else PairSums(self.mask, self.solves.grid(self.sizes))
+        # passes are priced on chains
+        return Steps(_passes(system), self.sizes, self.M + spared(self.summation), sums, most)
+
+    def fits(self, system: System) -> bool:
+        """Whether there is a sequence of passes within M."""
+        from pebblesim.synthesis.plans import plans
+
+        return bool(plans(self.steps(system), 1))
+
+    def cheapest(self, system: System, most: float) -> tuple[int, tuple[Counted, str] | None]:
+        """Return the number of passes of a way of computing, and the count and source of its best schedule."""
+        from pebblesim.synthesis import writing
+        from pebblesim.synthesis.linking import variants
+        from pebblesim.synthesis.plans import plans
+
+        steps, best, where = self.steps(system, most), None, listed({**self.sizes, "M": self.M})
+        where += "" if self.mask is None else f", mask {self.mask}"
+        written = [each for plan in plans(steps, PLANS, most) for each in variants(plan, steps)]
+        if self.mask is not None:  # a search of blocks takes long under a mask
+            written = sorted(written, key=lambda plan: plan.words)[:1]
+        for plan in written:
+            text = writing.source(plan, self.name, where)
+            counted = self._least(writing.register(text, self.name), plan.blocks)
+            if counted is not None and (best is None or counted.io < best[0].io):
+                best = counted, text
+        return steps.number, best
+
+    def _least(self, made: Schedule, priced: Mapping[str, int]) -> Counted | None:
+        """Return a schedule's count with the blocks of the search, or those of `best`; None if it does not fit."""
+        setting: dict[str, Any] = {"M": self.M, "summation": self.summation, "mask": self.mask, **self.sizes}
+        counted = [count(made, blocks=priced, **setting)] if made.blocks else []
+        with suppress(Infeasible):
+            counted.append(count(made, blocks="best", **setting))
+        return min((each for each in counted if each.peak_red <= self.M), key=lambda each: each.io, default=None)
+
+
+def _mask(solves: Problem, mask: AnyMask | None) -> Mask | None:
+    pattern = masks.of_heads(mask)
+    if isinstance(pattern, HeadMasks):
+        raise UsageError(
+            f"search takes one mask for all heads; {pattern.name} has one for each: search for each apart."
+        )
+    if pattern is not None and not solves.maskable:
+        raise UsageError(f"problem {solves.name!r} has no pairs of queries and keys; leave the mask out.")
+    return pattern
 
 
 def _named(solves: Problem, kept: Collection[str] | None) -> Collection[str] | None:
@@ -238,13 +308,12 @@ def _named(solves: Problem, kept: Collection[str] | None) -> Collection[str] | N
     return kept
 
 
-def _known(
-    problem_name: str, M: int, sizes: Mapping[str, Any], summation: str, kept: Collection[str] | None
-) -> Counted | None:
+def _known(asked: _Asked, kept: Collection[str] | None) -> Counted | None:
     """Return the count of the best schedule of the catalogue, with its best blocks; None if no schedule fits."""
-    if not of_problem(problem_name):
+    if not of_problem(asked.solves.name, asked.mask is not None):
         return None
-    rows = compare(problem_name, M=M, blocks="best", summation=summation, **sizes).rows
+    setting: dict[str, Any] = {"M": asked.M, "summation": asked.summation, "mask": asked.mask, **asked.sizes}
+    rows = compare(asked.solves.name, blocks="best", **setting).rows
     first = next((row for row in rows if kept is None or {*get(row.schedule).kept} <= {*kept}), None)
     return first if first and first.least_M is None else None
 
@@ -253,21 +322,20 @@ def _is_ours(schedule: Schedule) -> bool:
     return schedule.function.__code__.co_filename == f"<{schedule.name}>"
 
 
-def _least(
-    made: Schedule, sizes: Mapping[str, Any], M: int, priced: Mapping[str, int], summation: str
-) -> Counted | None:
-    """Return a schedule's count with the blocks of the search, or those of `best`; None if it does not fit."""
-    counted = [count(made, M=M, blocks=priced, summation=summation, **sizes)] if made.blocks else []
-    with suppress(Infeasible):
-        counted.append(count(made, M=M, blocks="best", summation=summation, **sizes))
-    return min((each for each in counted if each.peak_red <= M), key=lambda each: each.io, default=None)
-
-
-def _played(schedule: Schedule, dims: Iterable[str], summation: str) -> Played:
-    """Play a small game, with ragged tiles if the sizes allow it."""
+def _played(schedule: Schedule, dims: Iterable[str], summation: str, mask: Mask | None) -> Played:
+    """Play a small game, with ragged tiles if the sizes allow it, and under a mask if there is one."""
     from pebblesim.api.play import play
 
     sizes: dict[str, Any] = dict(zip(dims, SMALL, strict=False))
     blocks = dict.fromkeys(schedule.blocks, 2)
     peak_red = count(schedule, M=LARGEST, blocks=blocks, summation=summation, **sizes).peak_red
-    return play(schedule, M=peak_red, blocks=blocks, summation=summation, **sizes)
+    small = None if mask is None else _small(mask)
+    return play(schedule, M=peak_red, blocks=blocks, summation=summation, mask=small, **sizes)
+
+
+def _small(mask: Mask) -> Mask:
+    """Return a mask for a small game: the band itself, but narrower; and a window in place of masks of other kinds."""
+    if not isinstance(mask, Band) or mask.before not in (None, 0, 1, 2):
+        after = mask.after if isinstance(mask, Band) else 0
+        mask = Band("window:3", 2, after if after is None else min(after, 2))
+    return mask

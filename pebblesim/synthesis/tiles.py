@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pebblesim.synthesis.equations import Equation, System
-from pebblesim.synthesis.passes import Impossible, Pass, Writer, expression
+from pebblesim.synthesis.passes import ONE, Draft, Impossible, Pass, Writer, expression
 
 
-def tiles(system: System, x: int, y: int, computed: frozenset[str], stores: frozenset[str], number: int) -> Pass:
+def tiles(system: System, x: int, y: int, computed: frozenset[str], stores: frozenset[str], draft: Draft = ONE) -> Pass:
     """Compute a product over the axes x and y in tiles of a x b, one row of tiles after the other.
 
     Elementwise operations are applied to each tile. Row sums over y stay in cache during a row of tiles.
@@ -37,12 +37,12 @@ def tiles(system: System, x: int, y: int, computed: frozenset[str], stores: froz
     if by_word and (not once or sums or stores != {order[-1].name} or not _chain(product, epilogue)):
         raise Impossible
 
-    writer = Writer(system)
-    i, j, a, b = writer.i, writer.j, system.free(f"a{number}"), system.free(f"b{number}")
+    writer = Writer(system, draft)
+    i, j, a, b = writer.i, writer.j, system.free(f"a{draft.number}"), system.free(f"b{draft.number}")
     free = "" if stores & {each.name for each in sums} else ", independent=True"
     with writer.loop(i, x, a, more=", independent=True"):
         totals = {each.name: writer.zeros(each.name) for each in sums}
-        with writer.loop(j, y, b, more=free):
+        with writer.loop(j, y, b, more=free, met=x, stores=sorted(stores)):
             C = writer.zeros(product.name)
             _rank_one_updates(writer, product, C)
             if by_word:
@@ -61,7 +61,7 @@ def _rank_one_updates(writer: Writer, product: Equation, C: str) -> None:
     k = product.contracted
     assert k is not None
     row, column = writer.system.axes[product.name]
-    with writer.loop(writer.k, k):
+    with writer.loop(writer.k, k, met=writer.other(product)):
         A_k = f"{left.name}_{writer.index(row)}{writer.k}"
         writer.say(f"{A_k} = {writer.read(left.name)}{'.T' if left.transposed else ''}")
         writer.enter(A_k, (row, k))

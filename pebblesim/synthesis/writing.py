@@ -14,7 +14,7 @@ WIDTH = 120
 def source(plan: Plan, name: str, where: str) -> str:
     """Return the plan as the text of a Python file; `where` names the sizes for which it was found."""
     system, made = plan.system, plan.passes
-    blocks = [block for each in made for block in each.blocks]
+    blocks = [*dict.fromkeys(block for each in made for block in each.blocks)]
     body = [*_sizes(plan), *_tensors(plan)]
     if len(made) == 1:
         body += made[0].lines

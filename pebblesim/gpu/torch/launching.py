@@ -58,8 +58,9 @@ class Kernel:
         self._kernel = kernel
         self._made: dict[tuple[Any, ...], Any] = {}
 
-    def __getitem__(self, grid: tuple[int, int, int]) -> Any:
-        return partial(self._launch, grid)
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        x, y, z = (*grid, 1, 1)[:3]
+        return partial(self._launch, (x, y, z))
 
     def _launch(self, grid: tuple[int, int, int], *arguments: Any, **options: Any) -> None:
         if not all(grid):

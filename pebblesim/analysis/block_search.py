@@ -1,0 +1,307 @@
+"""A search for block sizes: those that grow in order, those that share the cache, and a proof that none is better.
+
+It asks for words and pebbles in closed form only (`pebblesim.analysis.words_moved`, `pebblesim.analysis.cache_needed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import count, pairwise
+from math import isqrt, prod
+
+from pebblesim.analysis.cache_needed import CacheNeed
+from pebblesim.analysis.peak import CHAINS
+from pebblesim.analysis.words_moved import Words
+from pebblesim.core.bisection import last_that
+
+MOST_BOXES = 2_000
+"""Largest number of boxes of block sizes that `best` examines."""
+
+FEW = 2**11
+"""For at most this number of sizes, `best` examines `MOST_BOXES` also under a mask; for more, an eighth of them."""
+
+GRID = 2**11
+"""Under a mask `fit` tries all sizes up to twice this number, and this number of sizes between powers of two."""
+
+Blocks = dict[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Phases of a schedule that share no block with the others.
+
+    Attributes:
+        groups: its blocks, in the order in which they grow.
+        cuts: the sizes that each block cuts; a block of the largest of them holds everything.
+        words, room: words moved, and pebbles needed, as functions of the blocks.
+        unmasked: the words without a mask.
+    """
+
+    groups: tuple[tuple[str, ...], ...]
+    cuts: Mapping[str, frozenset[int]]
+    words: Words
+    room: CacheNeed
+    unmasked: Words
+
+    # -- what is feasible ---------------------------------------------------------------------------------------------
+
+    def fits(self, M: int, blocks: Blocks) -> bool:
+        """Whether blocks are feasible; the exact peak is computed only if the bounds on it do not decide this."""
+        enough = self.room.most(blocks)
+        return (enough is not None and enough <= M) or (self.room.least(blocks) <= M and self.room(blocks) <= M)
+
+    def largest(self, M: int, grown: Callable[[int], Blocks], cap: int) -> int:
+        """The largest size up to `cap` for which the blocks `grown(size)` are feasible; 0 if there is none."""
+        if self.room.summation not in CHAINS:  # larger blocks may need fewer pebbles there
+            top = last_that(lambda size: self.room.least(grown(size)) <= M, 0, cap)
+            return next((size for size in range(top, 0, -1) if self.room(grown(size)) <= M), 0)
+        # So may blocks of more than half of what they cut, since no second tile is as large.
+        edges = sorted({0, cap, *(cut // 2 for cuts in self.cuts.values() for cut in cuts if cut // 2 < cap)})
+        for low, high in reversed(list(pairwise(edges))):
+            top = last_that(lambda size: self.room.least(grown(size)) <= M, low, high)
+            sure = last_that(lambda size: self._surely_fits(M, grown(size)), low, top)
+            size = last_that(lambda size: self.room(grown(size)) <= M, sure, top)
+            if size > low:
+                return size
+        return 0
+
+    def _surely_fits(self, M: int, blocks: Blocks) -> bool:
+        enough = self.room.most(blocks)
+        return enough is not None and enough <= M
+
+    # -- "fit" --------------------------------------------------------------------------------------------------------
+
+    def fit(self, M: int, sizes: Blocks, fixed: frozenset[str]) -> Blocks:
+        """Return all blocks, those of this part by the rule "fit"; other blocks and fixed blocks do not change."""
+        groups = [free for group in self.groups if (free := [name for name in group if name not in fixed])]
+        best = self._fit_in_order(M, sizes, groups)
+        if sum(not self.unmasked.blocks.isdisjoint(group) for group in groups) > 1:
+            names = [name for group in groups for name in group if name in self.unmasked.blocks]
+            best = self._shared(M, sizes, names, best)
+        return self._filled(M, best, [[name for name in group if best[name] == 1] for group in groups])
+
+    def _fit_in_order(self, M: int, sizes: Blocks, groups: list[list[str]]) -> Blocks:
+        """Return the blocks with the fewest words among those reached if one group after the other grows."""
+        best, least, end = sizes, self.words(sizes), sizes
+        for group in groups:
+            caps = {name: max(self.cuts[name]) for name in group}
+
+            def grown(size: int, end: Blocks = end, caps: Blocks = caps) -> Blocks:
+                return end | {name: min(size, cap) for name, cap in caps.items()}
+
+            limit = self.largest(M, grown, max(caps.values()))
+            simple = self.words.nonincreasing or not self.words.blocks & set(group)
+            # Rows of a workspace take no room in the cache. A search over all their sizes would not end for a large n.
+            free = not simple and self.room(grown(limit)) == self.room(end)
+            halves = [limit >> halved for halved in range(limit.bit_length())]
+            for size in [limit] if simple else halves if free else self._least_in_order(M, grown, limit):
+                if self.words(grown(size)) <= least:
+                    best, least = grown(size), self.words(grown(size))
+            end = grown(limit)
+            if limit < max(caps.values()):
+                break
+        return best
+
+    def _shared(self, M: int, sizes: Blocks, names: list[str], start: Blocks) -> Blocks:
+        """Choose blocks that compete for the cache, better than `start`; a larger M never gives worse ones.
+
+        This is true if they are proved to be the best. Otherwise they are the best found without a mask for the powers
+        of two up to M.
+        """
+        if self.words.nonincreasing:
+            search = BlockSearch(self, self.words, M, names, start, sizes)
+            search.climb()
+            if search.prove():
+                return search.best
+        best, least = start, self.words(start)
+        for words in (2**power for power in range(M.bit_length())):
+            if self.fits(words, sizes):
+                blocks = _climbed(self, words, tuple(names), tuple(sizes.items()))
+                if self.words(blocks) <= least:
+                    best, least = blocks, self.words(blocks)
+        return best
+
+    def _least_in_order(self, M: int, grown: Callable[[int], Blocks], limit: int) -> list[int]:
+        """Return the size up to `limit` that moves the fewest words, from a grid that does not depend on M."""
+        last = last_that(lambda place: _on_grid(place) <= limit, 0, 256 * GRID)
+        cheapest: list[int] = []
+        least: int | None = None
+        ranges = [(0, 1, last)]  # (bound, from, to)
+        while ranges:
+            bound, low, high = heappop(ranges)
+            if least is not None and bound >= least:
+                break
+            middle = (low + high) // 2 if least is not None else high
+            moved = self.words(grown(_on_grid(middle)))
+            if (least is None or moved < least) and self.fits(M, grown(_on_grid(middle))):
+                least, cheapest = moved, [_on_grid(middle)]
+            for first, end in ((low, middle - 1), (middle + 1, high)):
+                if first <= end:
+                    bound = self.words.least(grown(_on_grid(first)), grown(_on_grid(end)))
+                    heappush(ranges, (bound, first, end))
+        return cheapest
+
+    def _filled(self, M: int, blocks: Blocks, groups: list[list[str]]) -> Blocks:
+        """Increase blocks that do not change the words moved, as far as there is space."""
+        for group in groups:
+            caps = {name: max(self.cuts[name]) for name in group if name not in self.words.blocks}
+
+            def grown(size: int, blocks: Blocks = blocks, caps: Blocks = caps) -> Blocks:
+                return blocks | {name: min(size, cap) for name, cap in caps.items()}
+
+            if caps:
+                blocks = grown(max(1, self.largest(M, grown, max(caps.values()))))
+        return blocks
+
+    # -- "best" -------------------------------------------------------------------------------------------------------
+
+    def best(self, M: int, start: Blocks) -> Blocks:
+        """Return all blocks, those of this part with the fewest words; `start` is the result of "fit"."""
+        names = [name for group in self.groups for name in group if name in self.words.blocks]
+        if not names or (len(names) == 1 and (self.words.nonincreasing or max(self.cuts[names[0]]) <= 2 * GRID)):
+            return start  # "fit" has looked at all sizes
+        rest = [name for group in self.groups for name in group if name not in names]
+        search = BlockSearch(self, self.words, M, names, start, start | dict.fromkeys(rest, 1))
+        search.climb()
+        search.prove()
+        if search.best is start:
+            return start
+        return self._filled(M, search.best, [[name] for name in rest])
+
+
+class BlockSearch:
+    """Finds the feasible blocks of a part with the fewest words: by local search, then by a proof that none is better.
+
+    Attributes:
+        words: the words that blocks move.
+        names: the blocks to choose; the others stay as they are in `others`.
+        best, least: the best blocks so far, at first those to start from, and their words.
+    """
+
+    def __init__(self, part: Part, words: Words, M: int, names: list[str], start: Blocks, others: Blocks) -> None:
+        self.part, self.words, self.M, self.names, self.others = part, words, M, names, others
+        self.caps = {name: max(part.cuts[name]) for name in names}
+        self.best, self.least = start, words(start)
+
+    def consider(self, blocks: Blocks) -> bool:
+        """Accept blocks as the best so far if they are feasible and better; return whether they are."""
+        blocks = blocks | {name: self._smaller(name, blocks[name]) for name in self.names}
+        words = self.words(blocks)
+        if words >= self.least or not self.part.fits(self.M, blocks):
+            return False
+        self.best, self.least = blocks, words
+        return True
+
+    def _smaller(self, name: str, size: int) -> int:
+        """Return the smallest block with the same numbers of tiles, for words that never increase with a block."""
+        if not self.words.nonincreasing or name in self.words.blocks_to_enumerate:
+            return size
+        return max(-(-cut // -(-cut // size)) for cut in self.part.cuts[name])
+
+    def climb(self) -> None:
+        """Make one block larger or smaller, and another as large as fits then, in smaller and smaller steps."""
+        for first in range(len(self.names)):
+            blocks = self.others | dict.fromkeys(self.names, 1)
+            for name in self.names[first:] + self.names[:first]:
+                self.consider(blocks)
+                blocks = self._with_largest(blocks, name)
+            self.consider(blocks)
+        together = last_that(lambda size: self.part.fits(self.M, self._all(size)), 1, max(self.caps.values()))
+        self.consider(self._all(together))
+        for divisor in (1, 2, 5, 12, 30, 80, None):
+            while any(self.consider(blocks) for blocks in self._steps(divisor)):
+                pass
+
+    def _all(self, size: int) -> Blocks:
+        return self.others | {name: min(size, cap) for name, cap in self.caps.items()}
+
+    def _with_largest(self, blocks: Blocks, name: str) -> Blocks:
+        size = self.part.largest(self.M, lambda size: blocks | {name: size}, self.caps[name])
+        return blocks | {name: max(1, size)}
+
+    def _steps(self, divisor: int | None) -> Iterator[Blocks]:
+        """Yield neighbours of the best blocks: a part of their size away, or with one tile more or less."""
+        base = self.others | {name: self.best[name] for name in self.names}
+        for name in self.names:
+            size, cap = base[name], self.caps[name]
+            tiles = -(-cap // size)
+            if divisor is None:
+                more = range(-3, 4) if not self.words.nonincreasing else range(-1, 2)
+                sizes = {size + step for step in more} | {-(-cap // max(1, tiles + step)) for step in more}
+            else:
+                sizes = {size + size // divisor, size * divisor // (divisor + 1)}
+            for other_size in sizes:
+                if other_size < 1 or other_size == size:
+                    continue
+                blocks = base | {name: min(cap, other_size)}
+                if not self.words.nonincreasing:
+                    yield blocks
+                for other in self.names:
+                    if other != name:
+                        yield self._with_largest(blocks, other)
+
+    def prove(self) -> bool:
+        """Examine boxes of sizes, the most promising first; return whether it is proved that none has better blocks."""
+        order = count()
+        ones = self.others | dict.fromkeys(self.names, 1)
+        boxes = [(0, 0, ones, self._tightened(ones, ones | self.caps))]
+        few = self.words.nonincreasing or prod(boxes[0][3][name] for name in self.names) <= FEW
+        for _ in range(MOST_BOXES if few else MOST_BOXES // 8):
+            if not boxes or boxes[0][0] >= self.least:
+                return True
+            _, _, low, high = heappop(boxes)
+            for bound, part_low, part_high in self._halves(low, high):
+                if bound < self.least:
+                    self._look(part_low, part_high)
+                    if bound < self.least and part_low != part_high:
+                        heappush(boxes, (bound, next(order), part_low, part_high))
+        return False
+
+    def _look(self, low: Blocks, high: Blocks) -> None:
+        self.consider(high)
+        if not self.words.nonincreasing:
+            self.consider(low)
+
+    def _halves(self, low: Blocks, high: Blocks) -> list[tuple[int, Blocks, Blocks]]:
+        """Split a box in two along the most informative block; return each half with its bound."""
+        choices = []
+        for name in self.names:
+            if low[name] < high[name]:
+                middle = isqrt(low[name] * high[name])
+                halves = []
+                for first, last in ((low, high | {name: middle}), (low | {name: middle + 1}, high)):
+                    if self.part.room.least(first) <= self.M:
+                        last = self._tightened(first, last)
+                        halves.append((self.words.least(first, last), first, last))
+                bounds = sorted(bound for bound, _, _ in halves)
+                choices.append((len(halves) < 2, bounds, high[name] / low[name], halves))
+        return max(choices, key=lambda choice: choice[:3])[3] if choices else []
+
+    def _tightened(self, low: Blocks, high: Blocks) -> Blocks:
+        """Return the largest sizes of a box, without sizes that are infeasible even if the others are smallest."""
+        sizes = {}
+        for name in self.names:
+
+            def feasible(size: int, name: str = name) -> bool:
+                return self.part.room.least(low | {name: size}) <= self.M
+
+            size = last_that(feasible, low[name], high[name])
+            sizes[name] = max(low[name], self._smaller(name, size))
+        return high | sizes
+
+
+@lru_cache(maxsize=1024)  # for every M above that power
+def _climbed(part: Part, M: int, names: tuple[str, ...], start: tuple[tuple[str, int], ...]) -> Blocks:
+    """The best blocks found without a mask, from these."""
+    search = BlockSearch(part, part.unmasked, M, list(names), dict(start), dict(start))
+    search.climb()
+    return search.best
+
+
+def _on_grid(place: int) -> int:
+    """The sizes 1, 2, 3, … with at most as many digits as `GRID` has, in binary, and one more."""
+    octave = max(1, place // GRID) - 1
+    return (place - octave * GRID) << octave

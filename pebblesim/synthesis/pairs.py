@@ -1,0 +1,50 @@
+"""Sums over the tiles of queries and keys that a mask allows, for the words that passes move."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import product
+
+from pebblesim.language.masks import Mask
+from pebblesim.language.tile_ranges import TileRange
+
+
+class PairSums:
+    """Sums over tiles of pairs with an allowed pair; each is computed once.
+
+    Attributes:
+        mask: the allowed pairs.
+        grid: the numbers of queries and of keys.
+    """
+
+    def __init__(self, mask: Mask, grid: tuple[int, int]) -> None:
+        self.mask, self.grid = mask, grid
+        self._sums: dict[tuple[int, int, bool, bool], int] = {}
+
+    def sum(self, blocks: tuple[int, int], rows: bool, columns: bool) -> int:
+        """Return the sum of 1 over allowed tiles, or of their rows, columns, or pairs."""
+        key = (*blocks, rows, columns)
+        if key not in self._sums:
+            sides = [_parts(n, block, lengths) for n, block, lengths in zip(self.grid, blocks, key[2:], strict=True)]
+            self._sums[key] = sum(
+                times * more * self.mask.tiles(self.grid, top, left) for (top, times), (left, more) in product(*sides)
+            )
+        return self._sums[key]
+
+    @cached_property
+    def pairs(self) -> int:
+        """The number of allowed pairs."""
+        return self.mask.pairs(*self.grid)
+
+    def seen(self, side: int) -> int:
+        """Return the number of queries (side 0), or of keys (1), that are in an allowed pair."""
+        blocks = self.grid[0] if side else 1, 1 if side else self.grid[1]
+        return self.sum(blocks, False, False)
+
+
+def _parts(n: int, block: int, lengths: bool) -> list[tuple[TileRange, int]]:
+    """Return the tiles of a dimension, with their length if it counts: the whole ones, and the last if it is ragged."""
+    whole = n - n % block
+    if not lengths or block > n or whole == n:
+        return [(TileRange(0, n, block), min(n, block) if lengths else 1)]
+    return [(TileRange(0, whole, block), block), (TileRange(whole, n, block), n - whole)]
