@@ -4,18 +4,19 @@
 
 Each part adds to a file of FOLDER as it goes, and a case that fails is a row that says why:
 
-- `table`: hopper.jsonl, kernels of the widths 64, 128, 256 and 512 beside PyTorch's; `wide`: of 96, 192 and 384, and of
-  keys wider than values; `cell`: 48 heads x 4, n = 8,192, d = 128, for which others publish rates; `flex`:
-  PyTorch's FlexAttention, compiled, at the widths of `table` that it has;
+- `table`: hopper.jsonl, kernels of the widths 64, 128, 256 and 512 beside PyTorch's; `narrow`: of the first two alone;
+  `wide`: of 96, 192 and 384, and of keys wider than values; `cell`: 48 heads x 4, n = 8,192, d = 128, for which others
+  publish rates; `flex`: PyTorch's FlexAttention, compiled, at the widths of `table` that it has;
 - `bytes`: hopper_bytes.jsonl, counted and measured (`hopper_bytes.py`);
-- `calibrating`, `drawn`: times of Gluon kernels of the attentions that a card is calibrated with, and of all kernels
-  near the fastest by forecast for 80 attentions that a seed draws (`drawn.py`).
+- `calibrating`, `others`, `drawn`: times of Gluon kernels of the attentions that a card is calibrated with, of Triton
+  kernels of these that are near the fastest by forecast, and of both for 80 attentions that a seed draws (`drawn.py`).
 
 A row of hopper.jsonl says useful operations a second, in TFLOP/s (2 n² (d_k + d_v) for each head forward, 2 n² (3 d_k +
-2 d_v) backward, half under a causal mask): the median, best and worst of five replays of a CUDA graph of four calls,
-with the clock of the multiprocessors in MHz and watts while they run. `rested` is one call after a third of a second of
-rest, the median of three, with its clock. Errors are relative to float64, of bfloat16 words, n = 1,024; `same_again` is
-whether a second call gives the same bits; `emitted` and `compiled` are seconds, the latter of each kernel on a core.
+2 d_v) backward, half under a causal mask): after a fifth of a second of rest, which lets the card have its highest
+clock, the median, best and worst of five replays of a CUDA graph of four calls, with the clock of the multiprocessors
+in MHz and watts while they run. `rested` is one call after a third of a second of rest, the median of three, with its
+clock. Errors are relative to float64, of bfloat16 words, n = 1,024; `same_again` is whether a second call gives the
+same bits; `emitted` and `compiled` are seconds, the latter of each kernel on a core.
 
 Needs PyTorch and Triton 3.6.
 """
@@ -65,7 +66,13 @@ CHECKED = 1024
 SEED, NUMBER, WITHIN = 2711, 80, 1.5
 """The attentions that are drawn, and how far forecasts may be from the fastest; as in drawn.py."""
 
-PARTS = ("table", "wide", "cell", "bytes", "calibrating", "drawn", "flex")
+NEAREST = 1.15
+"""The same for the Triton kernels of attentions that a card is calibrated with."""
+
+PARTS = ("table", "narrow", "wide", "cell", "bytes", "calibrating", "others", "drawn", "flex")
+
+REST = 0.2
+"""Seconds of rest before each contender."""
 
 
 class Case(NamedTuple):
@@ -174,6 +181,8 @@ def timed(torch: Any, call: Callable[[], Any], operations: float, rested: bool =
     except Exception:  # cuDNN's backward at d = 64
         torch.cuda.synchronize()
         replay = four
+    torch.cuda.synchronize()
+    time.sleep(REST)
     times, seen = seconds_of(torch, replay, 5, 4)
     found = {"tflops": median(times), "best": min(times), "worst": max(times)}
     row: dict[str, Any] = {name: round(operations / each * 1e-12) for name, each in found.items()}
@@ -411,7 +420,7 @@ def main() -> None:
     given.output.mkdir(parents=True, exist_ok=True)
     device = torch.cuda.get_device_name()
     notes = Notes(given.output / "hopper.jsonl", device)
-    listed = {"table": cases(TABLE), "wide": cases(WIDE), "cell": CELL}
+    listed = {"table": cases(TABLE), "narrow": cases(TABLE[:2]), "wide": cases(WIDE), "cell": CELL}
     asked = {name: listed[name] for name in given.parts if name in listed}
     flex = [case for case in cases(TABLE) if case.way == "forward" and case.d_k <= 256]
     with ProcessPoolExecutor(14, multiprocessing.get_context("spawn")) as pool:
@@ -433,6 +442,9 @@ def main() -> None:
                 subprocess.run([sys.executable, str(script), "-o", str(output)], check=False)
             elif part == "calibrating":
                 cells(gluon_cells(), given.output / "gluon_calibrating.jsonl", True)
+            elif part == "others":
+                card = next((each for each in cards.cards().values() if each.device == device), cards.card("H200"))
+                cells(near(calibrating(), card, NEAREST), given.output / "others_calibrating.jsonl", True)
             elif part == "drawn":
                 cells(drawn_cells(device), given.output / "gluon_drawn.jsonl", False)
         except Exception as error:  # the other parts are run
