@@ -36,7 +36,7 @@ Round = tuple[tuple[float, int], ...]
 Rounds = tuple[tuple[int, Round], ...]
 """The blocks of launches one after another: (number of launches in a row that are alike, the blocks of each)."""
 
-BEGUN = int(__import__("os").environ.get("BEGUN","1"))
+BEGUN = int(__import__("os").environ.get("BEGUN", "1"))
 ALONE = Storage(227 * 1024, 256 * 1024)
 """A block that has a multiprocessor for itself, as those of Gluon kernels with products do."""
 
@@ -221,7 +221,7 @@ def _cost(
         products={width: summed["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
         elementwise=summed["elementwise"] * heads,
         beside=summed["beside"] * heads,
-        begun=summed["begun"] * heads * (BEGUN if gluon and multiplies(launch) else 1),
+        begun=summed["begun"] * heads,
         masked=sum(
             entries * (summed[node] if most is None else min(summed[node], most * summed["blocks"])) * heads
             for node, (entries, most) in noted.masked.items()
