@@ -56,6 +56,7 @@ class Builder:
         self._tree = sums.tree_block(summation)
         self._families: dict[str, Family] = {}
         self._loop: tuple[int, int, int] | None = None  # blocks, columns of a block, columns of the last
+        self._restart = 0  # blocks of the loop after which running values start anew
         self._of_loop: list[Family] = []
         self._masking = None if mask is None else Masking(mask)
         self._unplaced: list[Unplaced] = []  # under a mask, the same families
@@ -145,7 +146,7 @@ class Builder:
         self._sum(name, op, (operand,), shape[:1], terms, tree, start, onto, None)
 
     @contextmanager
-    def loop(self, columns: int, block: int, row_blocks: tuple[int, ...] = ()) -> Iterator[None]:
+    def loop(self, columns: int, block: int, row_blocks: tuple[int, ...] = (), split: int = 0) -> Iterator[None]:
         """Declare tensors that are computed again for each block of columns, from those of the previous block.
 
         A sum over the columns has only the terms of the block. "m.prev" is m of the previous block.
@@ -153,11 +154,13 @@ class Builder:
         Args:
             row_blocks: rows of a tile, or of a tile and of the tiles that it is cut into. Under a mask, such a tile of
                 rows has only the blocks in which it has an allowed pair.
+            split: columns after which running values start anew, if any; under a mask, a tile of rows then has all
+                blocks of a split with an allowed pair. In a loop over splits "m.ends" is m at the end of the split.
         """
-        block = min(columns, whole("a loop's block", block))
+        block, self._restart = _cut(columns, block, split)
         blocks = -(-columns // block)
         if self._masking is not None:
-            self._masking.enter(block, row_blocks)
+            self._masking.enter(block, row_blocks, max(self._restart, 1) * block)
         self._loop, self._of_loop, self._unplaced = (blocks, block, columns - (blocks - 1) * block), [], []
         yield
         self._loop = None
@@ -299,7 +302,7 @@ class Builder:
             self._check_name(name)
         initial = None if announced is None else announced.initial
         if self._loop is not None:
-            of_loop = {"blocks": self._loop[0], "running": self._loop[1], "initial": initial}
+            of_loop = {"blocks": self._loop[0], "running": self._loop[1], "initial": initial, "restart": self._restart}
             family = Family(name, op, operands, 0, shape, **(of_sum | of_loop))
             self._families[name] = family
             self._of_loop.append(family)
@@ -326,6 +329,18 @@ class Builder:
             raise UsageError(
                 f"tensor name {name!r} is already used, or has characters other than letters, digits and '_'."
             )
+
+
+def _cut(columns: int, block: int, split: int) -> tuple[int, int]:
+    """Columns of a block, and blocks of a split of the columns; 0 if there are no splits."""
+    of_split = min(columns, split or columns)
+    block = min(of_split, whole("a loop's block", block))
+    if of_split < columns and of_split % block:
+        raise UsageError(
+            f"splits of {split} columns have blocks of different sizes if they are cut into blocks of {block}; take "
+            f"splits of a multiple of {block}."
+        )
+    return block, -(-of_split // block) if split else 0
 
 
 def in_memory(name: str, block: int | None, summation: str) -> dict[str, Any]:

@@ -347,14 +347,15 @@ def section_roots(family: Family, block: int, dtype: DTypeLike = np.int64) -> ND
     return (np.arange(1, family.elements + 1, dtype=dtype) * family.stride(terms) + (base - 1)).reshape(family.shape)
 
 
-def latest_roots(family: Family, behind: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
-    """Return the ids of the final values of a running family's last block before block `behind`, or of its constants.
+def latest_roots(family: Family, behind: int, dtype: DTypeLike = np.int64, first: int = 0) -> NDArray[Any]:
+    """Return the ids of the final values of a running family's last block before block `behind`, from block `first` on;
+    where there is none, those of its constants.
 
     Under a mask this block differs from row to row. Later blocks have higher ids.
     """
     if family.table is None:
-        return section_roots(family, behind - 1, dtype)
-    blocks = range(0 if family.initial is None else -1, behind)
+        return section_roots(family, behind - 1 if behind > first else -1, dtype)
+    blocks = [*([] if family.initial is None else [-1]), *range(first, behind)]
     return np.maximum.reduce([section_roots(family, block, dtype) for block in blocks])
 
 

@@ -40,6 +40,7 @@ def declare(
     column_block: int | None = None,
     row_block: int | None = None,
     rows_block: int | None = None,
+    split: int | None = None,
     d: int | None = None,
     absorbed: str | Iterable[str] = (),
     outputs: tuple[str, ...] = ("O",),
@@ -54,15 +55,16 @@ def declare(
         softmax: "early" for P = A / l before the product with V, "late" for O = (A V) / l, both with A = exp(S) and l
             its row sums; "safe" with the row maximum m subtracted first, as in frameworks; "flash1" and "flash2" for
             the online softmax of FlashAttention-1 and -2; "logsumexp" for f = exp(S - L), where L comes from running
-            sums as in FlashAttention-2; "split" for a softmax of each block of columns by itself, whose results are
-            then merged by their weights, as in FlashDecoding; "split-weighted" for "split" with weights relative to the
-            largest of all, which is found first; "split-sums" for "late" with sums of each block of
-            columns by itself, which are then added up; "split-scores" for the probabilities of "split", weighted before
-            the product with V.
+            sums as in FlashAttention-2; "split" for that of "flash2" in each split of columns by itself, whose results
+            are then merged by their weights, as in FlashDecoding; "split-weighted" for a softmax of each block of
+            columns by itself, and weights relative to the largest of all, which is found first; "split-sums" for "late"
+            with sums of each block of columns by itself, which are then added up; "split-scores" for the probabilities
+            of each block of columns by itself, weighted before the product with V.
         column_block: columns in each step of the online softmax, or in each split.
         row_block: rows of a tile of the online softmax. Under a mask, a tile takes only the steps in which it has an
             allowed pair; without a mask row_block has no effect.
         rows_block: rows that are cut into tiles of row_block; all if None.
+        split: columns in each split, with "split" alone; as many as column_block if None.
         d: words in a row of the inputs, where Q, K, V are projections of A1 (n_q, d), A2, A3 (n_k, d) by W_Q, W_K
             (d, d_k), W_V (d, d_v); None where Q, K, V are the inputs.
         absorbed: the weights that multiply the other side. "W_K": scores are (Q W_Kᵀ) A2ᵀ. "W_Q": they are
@@ -74,7 +76,7 @@ def declare(
         UsageError: an argument is not allowed, or the graph does not fit into memory.
     """
     n_q, n_k, d_k, d_v = sizes(n_q=n_q, n_k=n_k, d_k=d_k, d_v=d_v)
-    blocks = checked(softmax, column_block, row_block, rows_block, mask)
+    blocks = checked(softmax, column_block, row_block, rows_block, mask, split)
     b = Builder(summation, mask)
     b.outputs = outputs
     weights = absorbable(absorbed, WEIGHTS)
@@ -96,11 +98,17 @@ class Values(NamedTuple):
     result: str = "O"
 
 
-Blocks = tuple[int | None, tuple[int, ...]]  # columns and rows of a tile of an online softmax, if it is one
+Blocks = tuple[int | None, tuple[int, ...], int | None]
+"""Columns and rows of a tile of an online softmax, if it is one, and the columns of a split."""
 
 
 def checked(
-    softmax: str, column_block: int | None, row_block: int | None, rows_block: int | None, mask: Mask
+    softmax: str,
+    column_block: int | None,
+    row_block: int | None,
+    rows_block: int | None,
+    mask: Mask,
+    split: int | None = None,
 ) -> Blocks:
     """A softmax and its blocks, if they go together.
 
@@ -116,18 +124,23 @@ def checked(
         raise UsageError(
             f"row_block is required under a mask with softmax {', '.join(ONLINE)}, and not allowed with any other."
         )
+    if split is not None and softmax != "split":
+        raise UsageError('split is for softmax "split" alone; leave it out with any other.')
     rows = {"rows_block": rows_block, "row_block": row_block}
     return (
         None if column_block is None else whole("column_block", column_block),
         tuple(whole(name, size) for name, size in rows.items() if size is not None),
+        None if split is None else whole("split", split),
     )
 
 
 def output(b: Builder, softmax: str, n_q: int, n_k: int, blocks: Blocks, values: Values) -> None:
     """O, or what is in its place, from the scores S and the values."""
-    column_block, rows = blocks
+    column_block, rows, split = blocks
     if column_block is None:
         _whole_rows(b, softmax, values)
+    elif softmax == "split":
+        _split(b, n_q, n_k, column_block, rows, values, split)
     else:
         ONLINE[softmax](b, n_q, n_k, column_block, rows, values)
 
@@ -179,9 +192,9 @@ def _flash1(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], v
         b.elementwise(values.result, "div", "lO", "l_m")
 
 
-def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...]) -> None:
+def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], split: int = 0) -> None:
     """Declare m after each block of columns, the factor a that rescales earlier sums, and A relative to m."""
-    with b.loop(n_k, block, rows):
+    with b.loop(n_k, block, rows, split):
         b.running("m", (n_q,), float("-inf"))
         b.rowmax("m_block", "S")
         b.elementwise("m", "max", "m.prev", "m_block")
@@ -193,17 +206,24 @@ def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int
 
 def _flash2(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
     """Dao 2023, Algorithm 1: probabilities relative to the running maximum, O is divided by l once, at the end."""
-    _running_maximum(b, n_q, n_k, block, rows)
-    with b.loop(n_k, block, rows):
+    _running_output(b, n_q, n_k, block, rows, values)
+    b.elementwise(values.result, "div", "lO.last", "l_m.last")
+    b.elementwise("log_l", "log", "l_m.last")
+    b.elementwise("L", "add", "m.last", "log_l")
+
+
+def _running_output(
+    b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values, split: int = 0
+) -> None:
+    """Declare m, l and O, which is to be divided by l, after each block of columns."""
+    _running_maximum(b, n_q, n_k, block, rows, split)
+    with b.loop(n_k, block, rows, split):
         b.running("l_m", (n_q,), 0.0)
         b.running("lO", (n_q, values.width), 0.0)
         b.elementwise("al", "mul", "a", "l_m.prev")
         b.rowsum("l_m", "A", onto="al")
         b.elementwise("aO", "mul", "a", "lO.prev")
         b.matmul("lO", "A", values.name, onto="aO")
-    b.elementwise(values.result, "div", "lO.last", "l_m.last")
-    b.elementwise("log_l", "log", "l_m.last")
-    b.elementwise("L", "add", "m.last", "log_l")
 
 
 def _logsumexp(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
@@ -228,10 +248,17 @@ def _own_softmax(b: Builder, n_k: int, block: int, rows: tuple[int, ...]) -> Non
     b.elementwise("A", "exp", "Sm")
 
 
-def _split(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
-    """FlashDecoding: O_s and L_s of each block of columns; then the mean of O_s with weights exp(L_s)."""
-    _outputs_of_blocks(b, n_k, block, rows, values)
-    with b.loop(n_k, block, rows):
+def _split(
+    b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values, split: int | None = None
+) -> None:
+    """FlashDecoding: O_s and L_s of each split by an online softmax; then the mean of O_s with weights exp(L_s)."""
+    split = block if split is None else split
+    _running_output(b, n_q, n_k, block, rows, values, split)
+    with b.loop(n_k, split, rows):
+        b.elementwise("O_s", "div", "lO.ends", "l_m.ends")
+        b.elementwise("log_l_s", "log", "l_m.ends")
+        b.elementwise("L_s", "add", "m.ends", "log_l_s")
+    with b.loop(n_k, split, rows):
         _weight(b, n_q)
         b.running("WO", (n_q, values.width), 0.0)
         b.elementwise("fadeO", "mul", "fade", "WO.prev")

@@ -123,14 +123,16 @@ class Masking:
         self.pairs: set[str] = set()  # the tensors over pairs
         self.made: Bools | None = None  # in a loop, of shape (blocks, n_q): whether a row has that block
 
-    def enter(self, block: int, row_blocks: tuple[int, ...]) -> None:
-        """Begin a loop over blocks of columns, with rows in tiles, in tiles of these, and so on."""
+    def enter(self, block: int, row_blocks: tuple[int, ...], split: int) -> None:
+        """Begin a loop over blocks of columns, with rows in tiles, in tiles of these, and so on; and columns in splits,
+        all blocks of which are there or none.
+        """
         if not row_blocks:
             raise UsageError("under a mask, a loop over columns needs a row_block: rows come in tiles there, too.")
         n_q, n_k = self.allowed.shape
         starts = tile_starts(n_q, *row_blocks)
         tall = np.logical_or.reduceat(self.allowed, starts)
-        met = np.logical_or.reduceat(tall, range(0, n_k, block), 1)
+        met = np.logical_or.reduceat(tall, range(0, n_k, split), 1)[:, np.arange(0, n_k, block) // split]
         self.made = met.repeat(np.diff([*starts, n_q]), axis=0).T
 
     def leave(self) -> None:

@@ -32,8 +32,13 @@ def entries(
     source = by_name[name]
     if how == "T":
         return roots(source, dtype).swapaxes(-1, -2)
-    if how in ("prev", "last"):
-        return latest_roots(source, block if how == "prev" else source.blocks, dtype)
+    if how == "prev":
+        return latest_roots(source, block, dtype, source.split(block))
+    if how == "last":
+        return latest_roots(source, source.blocks, dtype)
+    if how == "ends":
+        first = block * source.restart
+        return latest_roots(source, min(first + source.restart, source.blocks), dtype, first)
     if source.running and family.running:
         return section_roots(source, block, dtype)
     if source.running:

@@ -58,6 +58,27 @@ def flash1_forward(machine, Q, K, V, *, B_r, B_c):
             machine.write(O[i, :], O_i)
 
 
+def online_softmax(m, Q_i, K, V, keys, B_c, **allowed):
+    """Compute O_i, which is to be divided by l_i, from tiles of B_c of these keys; m_i is the maximum of the scores."""
+    i, d_v = Q_i.shape[0], V.shape[1]
+    O_i, l_i, m_i = m.constant(0, i, d_v), m.constant(0, i), m.constant(-INFINITY, i)
+    for j in m.tiles(keys, B_c, **allowed):
+        K_j = m.read(K[j, :])
+        P = m.compute(Q_i @ K_j.T)
+        m.delete(K_j)
+        m_new = m.compute(rowmax(P))
+        m_new[:] = maximum(m_i, m_new)
+        m_i[:] = exp(m_i - m_new)  # the factor that rescales all sums so far
+        P[:] = exp(P - m_new)
+        l_i[:] = m_i * l_i
+        l_i += rowsum(P)
+        O_i[:] = m_i * O_i
+        m.move(m_new, m_i)
+        V_j = m.read(V[j, :])
+        O_i += P @ V_j
+    return O_i, l_i, m_i
+
+
 @schedule(
     problem="forward",
     source="Dao 2023 (FlashAttention-2), Algorithm 1",
@@ -73,21 +94,7 @@ def flash2_forward(m, Q, K, V, *, B_r, B_c):
     O, L = m.tensor("O", n_q, d_v), m.tensor("L", n_q)
     for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, L: -INFINITY}):
         Q_i = m.read(Q[i, :])
-        O_i, l_i, m_i = m.constant(0, i, d_v), m.constant(0, i), m.constant(-INFINITY, i)
-        for j in m.tiles(n_k, B_c, keys_of=i):
-            K_j = m.read(K[j, :])
-            P = m.compute(Q_i @ K_j.T)
-            m.delete(K_j)
-            m_new = m.compute(rowmax(P))
-            m_new[:] = maximum(m_i, m_new)
-            m_i[:] = exp(m_i - m_new)  # the factor that rescales all sums so far
-            P[:] = exp(P - m_new)
-            l_i[:] = m_i * l_i
-            l_i += rowsum(P)
-            O_i[:] = m_i * O_i
-            m.move(m_new, m_i)
-            V_j = m.read(V[j, :])
-            O_i += P @ V_j
+        O_i, l_i, m_i = online_softmax(m, Q_i, K, V, n_k, B_c, keys_of=i)
         O_i[:] = O_i / l_i
         m.write(O[i, :], O_i)
         m_i[:] = m_i + log(l_i)

@@ -6,7 +6,7 @@ memory: its own O_s and one word for its weight. The merge reads all of them.
 
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.flash_forward import INFINITY
+from pebblesim.schedules.flash_forward import INFINITY, online_softmax
 from pebblesim.schedules.forward import add_key
 
 SPLIT = "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"
@@ -17,13 +17,13 @@ SPLIT = "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v 
     source="Dao et al. 2023 (FlashDecoding)",
     io=SPLIT,
     fit=["B_r", "S", "B_c"],
-    graph={"softmax": "split", "column_block": "S", "row_block": "B_r"},
+    graph={"softmax": "split", "column_block": "B_c", "row_block": "B_r", "split": "S"},
 )
 def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
-    """FlashDecoding: one worker for each split of S keys; O_s and L_s of each split go through memory.
+    """FlashDecoding: one worker for each split of S keys, by an online softmax over B_c at a time; O_s and L_s of each
+    split go through memory.
 
-    Deviation: the scores of a split stay in the cache until their maximum is known, B_r·S words; FlashDecoding uses an
-    online softmax over a split instead. Both move the same words.
+    S costs no words of cache, so the rule of blocks takes all keys for one split: S is given where several are to run.
     """
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     splits = m.quotient(n_k, S)
@@ -33,15 +33,9 @@ def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
     with m.phase("splits"):
         for i in m.tiles(n_q, B_r, independent=True):
             for s in m.tiles(n_k, S, independent=True, keys_of=i):
-                Q_i, P = m.read(Q[i, :]), m.zeros(i, s)
-                for j in m.tiles(s, B_c):
-                    P[:, j] += Q_i @ m.read(K[j, :]).T
+                Q_i = m.read(Q[i, :])
+                O_i, l_i, m_i = online_softmax(m, Q_i, K, V, s, B_c)
                 m.delete(Q_i)
-                m_i = m.compute(rowmax(P))
-                P[:] = exp(P - m_i)
-                l_i, O_i = m.compute(rowsum(P)), m.zeros(i, d_v)
-                for j in m.tiles(s, B_c):
-                    O_i += P[:, j] @ m.read(V[j, :])
                 O_i[:] = O_i / l_i
                 m.write(O_s[s, i, :], O_i)
                 m_i[:] = m_i + log(l_i)

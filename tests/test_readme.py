@@ -37,7 +37,11 @@ LONG_DOCUMENTS = (  # with examples that take a while
     "docs/which-tile.md",
     "docs/why-is-d-256-slow.md",
 )
-DOCUMENTS_IN_TURN = ("docs/is-flashattention-optimal.md", "docs/parallel.md")  # a few seconds each
+DOCUMENTS_IN_TURN = (  # a few seconds each
+    "docs/is-flashattention-optimal.md",
+    "docs/lower-bounds.md",
+    "docs/parallel.md",
+)
 MARKS = dict.fromkeys(LONG_DOCUMENTS, pytest.mark.slow) | dict.fromkeys(DOCUMENTS_IN_TURN, pytest.mark.one_in(4))
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$(?:(\n\n?)^```text\n.*?^```$)?", re.MULTILINE | re.DOTALL)

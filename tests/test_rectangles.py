@@ -23,7 +23,7 @@ from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.player import moves
 from pebblesim.game.referee import Referee
 from pebblesim.graphs.operations import Op
-from pebblesim.language import Block, Machine, Tensor, exp, rowsum
+from pebblesim.language import Block, Machine, Tensor, exp, log, maximum, rowmax, rowsum
 from pebblesim.language.masks import Mask, from_array, of
 from pebblesim.language.numbers import numbers
 from pebblesim.language.problems import PROBLEMS
@@ -366,8 +366,8 @@ def test_one_query_against_keys_in_splits(name: str, P: int) -> None:
 @pytest.mark.parametrize("mask", [None, "window:4", "causal:start"])
 def test_three_splits_are_merged(name: str, mask: str | None) -> None:
     """The last one ragged; under a mask some rows see nothing of some splits."""
-    blocks = {"B_r": 2, "S": 3} | {block: 2 for block in SCHEDULES[name].blocks if block not in ("B_r", "S")}
-    played = ps.play(name, n_q=5, n_k=8, d_k=2, d_v=3, M=200, blocks=blocks, mask=mask)
+    blocks = {"B_r": 2, "S": 4} | {block: 2 for block in SCHEDULES[name].blocks if block not in ("B_r", "S")}
+    played = ps.play(name, n_q=5, n_k=11, d_k=2, d_v=3, M=200, blocks=blocks, mask=mask)
     assert played.passed and played.values_match
 
 
@@ -416,6 +416,54 @@ def test_a_split_that_is_merged_twice_is_told_by_the_game() -> None:
     wrong = strategies.unregistered(twice, "forward", softmax="split-sums", column_block="S")
     with pytest.raises(UsageError, match=r"uses O_, which holds AV\[0,0\] of block 1 of 3, where the constant that AV"):
         ps.play(wrong, n=6, d=2, M=100, blocks={"S": 2})
+
+
+def test_an_online_softmax_that_goes_on_in_the_next_split_is_told_by_the_game() -> None:
+    """Each split of FlashDecoding starts anew; here the maximum and the sums of the first split go on in the second."""
+
+    def goes_on(m: Machine, Q: Tensor, K: Tensor, V: Tensor, *, S: Block, B_c: Block) -> None:
+        (n_q, _), (n_k, d_v) = Q.shape, V.shape
+        splits = m.quotient(n_k, S)
+        O_s, L_s = m.tensor("O_s", splits, n_q, d_v), m.tensor("L_s", splits, n_q)
+        O = m.tensor("O", n_q, d_v)
+        Q_ = m.read(Q)
+        top, l, sums = m.constant(-np.inf, n_q), m.constant(0, n_q), m.constant(0, n_q, d_v)
+        for s in m.tiles(n_k, S):
+            for j in m.tiles(s, B_c):
+                P = m.compute(Q_ @ m.read(K[j, :]).T)
+                new = m.compute(rowmax(P))
+                new[:] = maximum(top, new)
+                top[:] = exp(top - new)
+                P[:] = exp(P - new)
+                l[:] = top * l
+                l += rowsum(P)
+                sums[:] = top * sums
+                sums += P @ m.read(V[j, :])
+                m.move(new, top)
+            m.write(O_s[s, :, :], m.compute(sums / l))
+            m.write(L_s[s, :], m.compute(top + log(l)))
+        all_O, W, top = m.constant(0, n_q, d_v), m.constant(0, n_q), m.constant(-np.inf, n_q)
+        for s in m.tiles(n_k, S):
+            w = m.read(L_s[s, :])
+            new = m.compute(maximum(top, w))
+            top[:] = exp(top - new)
+            w[:] = exp(w - new)
+            W[:] = top * W + w
+            all_O[:] = top * all_O + w * m.read(O_s[s, :, :])
+            m.move(new, top)
+        m.write(O, m.compute(all_O / W))
+
+    wrong = strategies.unregistered(goes_on, "forward", softmax="split", column_block="B_c", split="S")
+    with pytest.raises(
+        UsageError, match=r"uses top, which holds m\[0\] of block 2 of 4, where the constant that m\[0\] starts"
+    ):
+        ps.play(wrong, n=8, d=2, M=200, blocks={"S": 4, "B_c": 2})
+
+
+def test_splits_of_blocks_of_different_sizes_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"splits of 3 columns .* take splits of a multiple of 2"):
+        ps.play("flash-decoding", n=8, d=2, M=200, blocks={"B_r": 2, "S": 3, "B_c": 2})
+    assert ps.play("flash-decoding", n=8, d=2, M=200, blocks={"B_r": 2, "S": 8, "B_c": 3}).passed  # one split
 
 
 @pytest.mark.one_in(4)

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -273,6 +273,8 @@ class Board:
             None if each and each[0] in BETWEEN and each not in with_products else each for each in self.family
         ]
         self.episodes = self._episodes()
+        self.family_of_product = {p[0]: f for p, f in zip(self.product, self.family, strict=True) if p and f}
+        self.red_at = cache(self._red_at)
 
     def _family(self, v: int) -> Name | None:
         family, _, index, _ = self.graph.locate(v)
@@ -321,18 +323,18 @@ class Board:
                     running[family].end = time
         return found
 
-    def red_at(self, time: int) -> set[Name]:
+    def _red_at(self, time: int) -> set[Name]:
         """Families with a red vertex just before a move."""
         return {each.family for each in self.episodes if each.start < time <= each.end}
 
-    def check(self, M: int, T: int, lightest: Fraction) -> int:
+    def check(self, M: int, T: int, lightest: Fraction | int) -> int:
         """Cut the game into segments and check all that the bounds say of them; how many there are."""
         X = M - 1 + T
         whole = lightest == 1
         starts = sorted((each for each in self.episodes if self.numbered(each)), key=lambda each: each.start)
         cuts, counted, carried = [0], [[]], [set()]  # type: ignore[var-annotated]
         reach: set[Name] = set()
-        weight = Fraction(0)
+        weight: Fraction | int = 0
         for each in starts:
             if each.family in reach:
                 continue
@@ -344,7 +346,7 @@ class Board:
                 assert len(red) <= M - 1 and each.family not in red
                 carried.append(red)
                 counted.append([])
-                reach, weight = set(red), Fraction(0)
+                reach, weight = set(red), 0
             reach.add(each.family)
             counted[-1].append(each)
             weight += its
@@ -361,7 +363,7 @@ class Board:
         for each in free:
             assert each.family[0] in self.results - self.outputs
             made = [self.product[v] for k, v in self.game[each.start : each.end] if k == COMPUTE]
-            own = {p for p in made if p and self.family_of_product(p[0]) == each.family}
+            own = {p for p in made if p and self.family_of_product[p[0]] == each.family}
             if each.family[0] not in RAGGED or not self.claim.ragged:
                 assert sum(weight for _, weight in own) >= (self.claim.tree or 0)
         again = sum(
@@ -375,11 +377,8 @@ class Board:
         assert io >= outside + sum(each.paid for of_one in counted for each in of_one)
         return len(cuts)
 
-    def weight(self, episode: Episode, lightest: Fraction) -> Fraction:
-        return lightest if not episode.paid and episode.family[0] in self.light else Fraction(1)
-
-    def family_of_product(self, product: Name) -> Name:
-        return self._by_product[product]
+    def weight(self, episode: Episode, lightest: Fraction | int) -> Fraction | int:
+        return lightest if not episode.paid and episode.family[0] in self.light else 1
 
     def products(self, begin: int, end: int) -> dict[Name, int]:
         done = (self.product[v] for kind, v in self.game[begin:end] if kind == COMPUTE)
@@ -408,10 +407,6 @@ class Board:
         whole = all((row, line, t) in reach for t in range(self.d))
         return whole or (row in self.made and self.made_in_reach(row, line, reach))
 
-    @property
-    def _by_product(self) -> Mapping[Name, Name]:
-        return {p[0]: f for p, f in zip(self.product, self.family, strict=True) if p and f}
-
 
 @cache
 def claims_of(problem: str) -> Any:
@@ -427,7 +422,7 @@ def check_games(seed: int, count: int) -> Counter[str]:
                 continue
             board = Board(case, claim, graph, game)
             for T in {1, rng.randint(1, 3 * M), 2 * M + 1}:
-                weights = [Fraction(1)]
+                weights: list[Fraction | int] = [1]
                 if board.light:
                     weights += [Fraction(1, 3), Fraction(rng.randint(1, 30), 31)]
                 for lightest in weights:

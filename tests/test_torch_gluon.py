@@ -17,9 +17,11 @@ from tensors import close  # noqa: E402
 
 from pebblesim.gpu import tiles  # noqa: E402
 from pebblesim.gpu.advice import cards  # noqa: E402
-from pebblesim.gpu.torch import boxes, launching, operators, planning, quick  # noqa: E402
+from pebblesim.gpu.torch import boxes, launch as launch_of_kernels, launching, operators, planning, recorded  # noqa: E402
+from pebblesim.gpu.torch.launch import Notes  # noqa: E402
 from pebblesim.gpu.torch.layout import BYTES  # noqa: E402
 from pebblesim.gpu.torch.planning import Pattern, chosen  # noqa: E402
+from pebblesim.gpu.torch.recorded import Again  # noqa: E402
 
 H200 = cards.card("H200")
 EVERY_PAIR = Pattern()
@@ -176,36 +178,96 @@ def test_a_launch_takes_descriptors_that_are_made_already(monkeypatch: Any) -> N
     kernel = SimpleNamespace(
         run=run, function="f", packed_metadata="m", metadata=SimpleNamespace(tensordesc_meta=["first", "second"])
     )
-    compiled = launching.Compiled(kernel)
+    compiled = launch_of_kernels.Compiled(kernel)
     one, other = (boxes.Described(boxes.Boxes(None), address) for address in (16, 32))
-    launching.launch(compiled, (1, 2, 1), 7, (one, other, 5, 48))
+    launch_of_kernels.launch(compiled, (1, 2, 1), 7, (one, other, 5, 48))
     assert started == [
         (1, 2, 1, 7, "f", 0, 1, None, None, "m", None, None, None, "at 16", "first", "at 32", "second", 5, 48)
     ]
     kernel.run = launched_anew  # of a Triton that has it elsewhere
     kernel.run.launch, kernel.run.global_scratch_size = print, 0  # type: ignore[attr-defined]
     started.clear()
-    launching.launch(launching.Compiled(kernel), (1, 2, 1), 7, (one, 5))
+    launch_of_kernels.launch(launch_of_kernels.Compiled(kernel), (1, 2, 1), 7, (one, 5))
     assert started == [("anew", 1, 2, 1, 7, "f", "m", None, None, None, "at 16", 5)]
 
 
-def test_a_kept_call_describes_other_tensors(monkeypatch: Any) -> None:
-    launched: list[Any] = []
-    monkeypatch.setattr(quick, "launch", lambda *given: launched.append(given))
+@pytest.fixture
+def launched(monkeypatch: Any) -> list[Any]:
+    """What is launched again."""
+    made: list[Any] = []
+    monkeypatch.setattr(recorded, "launch", lambda *given: made.append(given))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+    return made
 
-    def inputs() -> list[Any]:
-        return [torch.randn(1, 8, 3, 16).half().transpose(1, 2) for _ in range(3)]
 
-    x, out = inputs(), torch.empty(1, 8, 3, 16).half().transpose(1, 2)
-    told = boxes.Boxes(None)
-    arguments = (boxes.Described(told, x[0].data_ptr()), boxes.Described(told, x[2].data_ptr()), out, 8)
-    replay = quick._replayed(tuple(x), out, [("one", (4, 3), arguments)])
+def inputs() -> list[Any]:
+    """Three matrices (batch, heads, n, d), tokens first."""
+    return [torch.randn(1, 8, 3, 16).half().transpose(1, 2) for _ in range(3)]
+
+
+def test_a_kept_call_is_launched_with_other_tensors(launched: list[Any]) -> None:
+    """Addresses of the inputs, of a new output and of new sums take the places of those noted; numbers stay."""
+    x, out, L = inputs(), torch.empty(1, 8, 3, 16).half().transpose(1, 2), torch.empty(3, 8)
+    told, written = boxes.Boxes(None), Notes()
+    written.made = [L]
+    one = (boxes.Described(told, x[0].data_ptr()), x[1], boxes.Described(told, x[2].data_ptr()), out, L, 8, 16)
+    written.launches = [("one", (4, 3, 1), one), ("two", (1, 3, 1), (5, out, boxes.Described(told, L.data_ptr())))]
+    again = Again(x, [out], written)
     new = inputs()
-    made = replay(*new)
-    ((_, _, _, given),) = launched
-    assert given == ((told, new[0].data_ptr()), (told, new[2].data_ptr()), made.data_ptr(), 8)
-    assert all(type(each) is boxes.Described for each in given[:2])
+    (made,), (sums,) = again(new)
+    assert (made.shape, made.stride(), made.dtype) == (out.shape, out.stride(), out.dtype)
+    assert (sums.shape, sums.dtype) == (L.shape, L.dtype)
+    (kernel, grid, stream, given), (other, _, _, others) = launched
+    assert (kernel, grid, stream, other) == ("one", (4, 3, 1), 7, "two")
+    places = [each.data_ptr() for each in (*new, made, sums)]
+    assert list(given) == [(told, places[0]), places[1], (told, places[2]), *places[3:], 8, 16]
+    assert list(others) == [5, places[3], (told, places[4])]
+    assert all(type(given[at]) is boxes.Described for at in (0, 2))
+    assert not {places[3], places[4]} & {out.data_ptr(), L.data_ptr()}
+    assert again([new[0].flatten()[1:], *new[1:]]) is None  # of another alignment
+
+
+def test_a_kept_call_begins_with_zeros_and_rounds_its_sums(monkeypatch: Any, launched: list[Any]) -> None:
+    """Sums of two heads that share keys are rounded to the order of their matrix; rows without a key are zeros."""
+    x, dQ, dK = inputs(), torch.empty(1, 4, 3, 8).half(), torch.empty(1, 2, 3, 8).half()
+    sums, written = torch.empty(2, 6, 8), Notes()
+    written.made, written.zeros, written.sums = [sums], {sums.data_ptr(), dK.data_ptr()}, [(sums, dQ, 2)]
+    written.launches = [("one", (1, 1, 1), (x[0], sums))]
+    again = Again(x, [dQ, dK], written)
+    found: list[Any] = []
+
+    def launch(*given: Any) -> None:
+        (made,) = (each for each in zeros if each.data_ptr() == given[3][1])
+        assert (made == 0).all()
+        made += torch.arange(96.0).view(2, 6, 8)
+
+    zeros: list[Any] = []
+    again._made = [(lambda each: zeros.append(torch.zeros(each.shape)) or zeros[-1], each) for _, each in again._made]
+    monkeypatch.setattr(recorded, "launch", launch)
+    for number in range(2):
+        (found_dQ, found_dK), _ = again(inputs())
+        found.append(found_dQ)
+        assert (found_dK == 0).all() and len(zeros) == number + 1
+        assert (found_dQ == torch.arange(96.0).view(1, 2, 3, 2, 8).transpose(2, 3).reshape(1, 4, 3, 8)).all()
+    assert found[0].data_ptr() != found[1].data_ptr()
+
+
+def test_what_cannot_be_done_again_is_not_kept(monkeypatch: Any) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(recorded, "_KEPT", {})
+    x, out = inputs(), torch.empty(1, 8, 3, 16).half()
+
+    def kept(name: str, whole: bool = True, other: bool = False, L: Any = None, same: bool = False) -> bool:
+        with recorded.keeping((name,), [x[0], x[0], x[2]] if same else x, [out]) as made:
+            written = launching.notes()
+            assert written is not None
+            made.whole, made.lse, written.other = whole, L, other
+        return recorded._KEPT[name,] is not None
+
+    assert kept("plain")
+    assert not kept("keys cut", whole=False) and not kept("copies", other=True) and not kept("same", same=True)
+    assert not kept("L of its own", L=torch.empty(3))
+    assert launching.notes() is None
 
 
 def test_triton_here_has_what_the_kernels_are_made_of() -> None:
@@ -222,10 +284,10 @@ def test_triton_here_has_what_the_kernels_are_made_of() -> None:
 
 def test_a_grid_of_two_sides_has_a_third_of_one(monkeypatch: Any) -> None:
     launched: list[Any] = []
-    monkeypatch.setattr(launching, "launch", lambda made, grid, *others: launched.append(grid))
+    monkeypatch.setattr(launch_of_kernels, "launch", lambda made, grid, *others: launched.append(grid))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
-    kernel = launching.Kernel(None)
+    kernel = launch_of_kernels.Kernel(None)
     kernel._made[0, (False, True, False)] = "compiled"
     kernel[5, 2](16)
     assert launched == [(5, 2, 1)]

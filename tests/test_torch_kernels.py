@@ -24,7 +24,6 @@ from pebblesim.gpu.torch import (  # noqa: E402
     operators,
     planning,
     public,
-    quick,
 )
 
 SMALL = {
@@ -83,29 +82,6 @@ def test_matrices_are_read_and_written_where_they_are(interpreted: Any, monkeypa
     operators.backward_on_gpu(dO, None, q, k, v, out, lse, *rest)
     with pytest.raises(TypeError):  # rows of 20 words do not begin where they must
         operators.forward_on_gpu(*(torch.randn(1, 1, 5, 20).half() for _ in range(3)), *rest)
-
-
-def test_a_kept_call_is_launched_with_other_tensors(monkeypatch: Any) -> None:
-    """Addresses of the inputs, of a new output and of new sums take the places of those recorded; numbers stay."""
-    launched: list[Any] = []
-    monkeypatch.setattr(quick, "launch", lambda *given: launched.append(given))
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
-
-    def inputs() -> list[Any]:
-        return [torch.randn(1, 8, 3, 16).half().transpose(1, 2) for _ in range(3)]
-
-    x, out, L = inputs(), torch.empty(1, 8, 3, 16).half().transpose(1, 2), torch.empty(3, 8)
-    recorded = [("one", (4, 3), (x[0], x[1], x[2], out, L, 8, 16)), ("two", (1, 3), (5, out, L))]
-    replay = quick._replayed(tuple(x), out, recorded)
-    new = inputs()
-    made = replay(*new)
-    assert (made.shape, made.stride(), made.dtype) == (out.shape, out.stride(), out.dtype)
-    (one, grid, stream, given), (two, _, _, others) = launched
-    assert (one, grid, stream, two) == ("one", (4, 3), 7, "two")
-    assert given[:4] == tuple(each.data_ptr() for each in (*new, made))
-    assert given[4] == others[2] not in (L.data_ptr(), made.data_ptr())
-    assert (given[5:], others[:2]) == ((8, 16), (5, made.data_ptr()))
-    assert replay(new[0].flatten()[1:], *new[1:]) is None  # of another alignment
 
 
 def test_sums_of_some_heads_are_freed_before_others_need_theirs(monkeypatch: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -19,11 +20,12 @@ import pebblesim as ps
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.tables import moved_words, workspace
 from pebblesim.gpu.emit.triton import triton
+from pebblesim.gpu.emit.triton_copies import without_rescaling
 from pebblesim.gpu.emit.words import of_launch
 from pebblesim.gpu.race import Track, fits, source_of
 from pebblesim.gpu.results import Row, load
 from pebblesim.gpu.tiles import PROBLEM, TILINGS, Tiling
-from pebblesim.language import masks
+from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.launches.launches import launches
@@ -37,6 +39,7 @@ BLOCKED = [
     "small-cache-forward-blocked",
     "scores-stored-blocked",
     "flash2-forward",
+    "flash-decoding",
     "flash-decoding-blocked",
     "small-cache-backward-blocked",
     "dS-stored-blocked",
@@ -98,8 +101,9 @@ SIDES = st.sampled_from([16, 32])
 
 
 def fitting(blocks: dict[str, int]) -> dict[str, int]:
-    """A depth c that cuts no tile of another block, and whole tiles in C rows."""
+    """A depth c that cuts no tile of another block, whole tiles in C rows, and splits of whole tiles."""
     blocks |= {"C": blocks["C"] * max(1, blocks["a"] // 16)} if "C" in blocks else {}
+    blocks |= {"S": max(blocks["S"], blocks["B_c"])} if {"S", "B_c"} <= set(blocks) else {}
     return blocks | ({"c": min(blocks.values())} if "c" in blocks else {})
 
 
@@ -107,7 +111,7 @@ def fitting(blocks: dict[str, int]) -> dict[str, int]:
 def test_kernels_touch_the_words_of_the_count_and_give_the_reference(
     name: str, n: int, d: int, data: st.DataObject
 ) -> None:
-    if name in ("flash2-forward", "dS-stored-blocked", "backward-two-pass-blocked"):
+    if name in ("flash2-forward", "flash-decoding", "dS-stored-blocked", "backward-two-pass-blocked"):
         d = max(d, 9)  # the whole head dimension is a side of products
     blocks = {block: data.draw(SIDES) for block in get(name).blocks}
     run(name, {"n": n, "d": d}, fitting(blocks), heads=data.draw(st.integers(1, 2)))
@@ -169,6 +173,7 @@ def test_the_workspace_is_all_that_is_kept_between_launches_for_each_pair_or_til
 
 RECTANGLES = [
     "flash2-forward",
+    "flash-decoding",
     "flash-decoding-blocked",
     "small-cache-forward-blocked",
     "scores-stored-blocked",
@@ -217,7 +222,9 @@ def test_predicates_are_only_where_some_pair_is_not_allowed() -> None:
     assert "tl.where((at_part" not in product
 
 
-@pytest.mark.parametrize("name", ["flash2-forward", "flash-decoding-blocked", "backward-two-pass-blocked"])
+@pytest.mark.parametrize(
+    "name", ["flash2-forward", "flash-decoding", "flash-decoding-blocked", "backward-two-pass-blocked"]
+)
 def test_scores_are_masked_once(name: str) -> None:
     """Each exponential of odd lengths under a causal mask has one predicate at most, and its sums and products none."""
     schedule = get(name).in_dims({"n_q": 37, "n_k": 37, "d_k": 32, "d_v": 32})
@@ -435,10 +442,33 @@ def test_launches_under_a_mask_have_the_settings_of_their_phase() -> None:
 
 
 def test_a_merge_goes_over_many_copies_at_once() -> None:
-    """Its loops have a step for 64 splits of 16 keys; where a tile of one copy is large, they go one by one."""
+    """Its loops have a step for 64 splits of 16 keys, and a program one of 16 rows; under a mask, a step for 16 and all
+    16 rows; where a tile of one copy is large, they go one by one."""
     schedule = get("flash-decoding-blocked").in_dims({"n_q": 16, "n_k": 64, "d_k": 16, "d_v": 16})
     sizes = {"n_q": 16, "n_k": 64, "d_k": 16, "d_v": 16, "B_r": 16, "S": 16, "c": 16, "e": 16}
-    assert triton(schedule.program, sizes).text.count("range(0, n_k // 16, 64)") == 1
-    assert triton(schedule.program, sizes).text.count("range(0, n_k // 16, 32)") == 1
+    text = triton(schedule.program, sizes).text
+    assert text.count("range(0, n_k // 16, 64)") == 2 and "merge[((n_q // 1) * 1, heads)]" in text
+    text = triton(schedule.masked, sizes, mask=masks.of("causal")).text.split("def merge")[1]
+    assert ", 16):" in text and "tl.arange(0, 16)" in text
     sizes |= {"B_r": 256, "n_q": 256, "e": 64, "d_v": 64}
     assert "num_stages=" in triton(schedule.program, sizes).text.split("def merge")[1].split("def run")[0]
+
+
+def test_a_running_maximum_of_many_copies_rescales_sums_once() -> None:
+    """FlashDecoding's merge: one step for its 5 splits, in place of 5; not so if a sum is rescaled in another way."""
+    schedule = get("flash-decoding").in_dims({"n_q": 16, "n_k": 80, "d_k": 16, "d_v": 16})
+    sizes = {"n_q": 16, "n_k": 80, "d_k": 16, "d_v": 16, "B_r": 16, "S": 16, "B_c": 16}
+    merge = triton(schedule.program, sizes).text.split("def merge")[1]
+    assert "range(0, n_k // 16, 64)" in merge and merge.count("axis=0") == 3
+    loop = next(
+        node for node in ir.walk(schedule.program.phases[1].body) if isinstance(node, ir.Loop) and not node.independent
+    )
+    logs = {node.tile for node in loop.body if isinstance(node, ir.Read) and node.tensor.name == "L_s"}
+    left = without_rescaling(loop.body, logs)
+    assert len(loop.body) - len(left) == 3
+    sums = [node for node in loop.body if isinstance(node, ir.Compute) and node.target.tile.name in ("W_i", "O_i")]
+    for each in sums:
+        assert isinstance(each.expr, ir.Elementwise)
+        once = replace(each, expr=replace(each.expr, operands=each.expr.operands[::-1]))
+        body = [once if node is each else node for node in loop.body]
+        assert without_rescaling(body, logs) == body

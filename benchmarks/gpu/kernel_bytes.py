@@ -5,8 +5,8 @@
 Cases that are in FILE already are not measured again. With --predict it needs no GPU: it adds to what was measured in
 FILE what the model of L2 predicts for memory.
 
-Needs PyTorch, Triton and `ncu` otherwise. Each case runs in processes of its own. Caches are left as they are between
-launches; what is in L2 at the end, not yet written to memory, is driven out by a large read, and counted.
+Needs PyTorch, Triton and `ncu` otherwise. One process runs all cases for each group of metrics. Caches are left as they
+are between launches; what is in L2 at the end, not yet written to memory, is driven out by a large read, and counted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import csv
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,9 @@ METRICS = (
 CACHES = {"2 x 30 MiB": (2, 30), "45 MiB": (1, 45), "60 MiB": (1, 60)}
 """Partitions of L2, and MiB of each, that launches are predicted with: those of an H200, and one in their place."""
 
+MARK = "spin_kernel"
+"""The kernel of PyTorch that stands before each case."""
+
 SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
 
@@ -96,11 +101,11 @@ def main() -> None:
         text = "".join(json.dumps(row) + "\n" for row in rows)
         output.write_text(text, encoding="utf-8")
         return
-    rows: list[dict[str, Any]] = []
     done = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
-    known = {json.dumps(case_of(row)): row for row in map(json.loads, done)}
-    for number, case in enumerate(CASES):
-        rows.append(row := known.get(json.dumps(case)) or measured(number))
+    rows = list(map(json.loads, done))
+    known = [json.dumps(case_of(row)) for row in rows]
+    for row in measured([number for number, case in enumerate(CASES) if json.dumps(case) not in known]):
+        rows.append(row)
         output.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
         ratios = ", ".join(
             f"{key} {row['measured'][key] / row['counted'][key]:.4f}" for key in ("sm_read", "sm_written")
@@ -141,43 +146,52 @@ def _tiling(row: dict[str, Any]) -> Tiling:
     return Tiling(row["schedule"], row["blocks"], row["warps"], row["stages"], apart)
 
 
-def measured(number: int) -> dict[str, Any]:
-    row, _, _ = counted(number)
-    total: dict[str, int] = {}
-    each: dict[str, dict[str, int]] = {}
+def measured(numbers: list[int]) -> Iterator[dict[str, Any]]:
+    """The rows of some cases; the profiler runs one process with all of them for each group of metrics."""
+    rows = {number: counted(number)[0] | {"measured": {}, "launches": {}} for number in numbers}
     for metrics in METRICS:
         flags = "--clock-control none --cache-control none --profile-from-start off --csv --metrics"
         ncu = ["ncu", *flags.split(), ",".join(metrics)]
-        done = subprocess.run([*ncu, sys.executable, __file__, str(number)], capture_output=True, text=True, check=True)
-        lines = done.stdout.splitlines()
-        compiled = json.loads(next(line for line in lines if line.startswith("{")))
-        total |= dict.fromkeys(metrics.values(), 0)
+        command = [*ncu, sys.executable, __file__, *map(str, numbers)]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        compiled = {int(facts.pop("case")): facts for facts in map(json.loads, (t for t in lines if t.startswith("{")))}
+        found, marks = iter(compiled), set()
         for line in csv.DictReader(text for text in lines if text.startswith('"')):
+            if MARK in line["Kernel Name"]:
+                if line["ID"] not in marks:
+                    row = rows[next(found)]
+                    marks.add(line["ID"])
+                    row["measured"] |= dict.fromkeys(metrics.values(), 0)
+                continue
             value, what = float(line["Metric Value"].replace(",", "")), metrics[line["Metric Name"]]
             ours, moved = "reduce" not in line["Kernel Name"], round(value * SCALE[line["Metric Unit"]])
             if ours:
-                each.setdefault(line["Kernel Name"], {})[what] = moved
+                row["launches"].setdefault(line["Kernel Name"], {})[what] = moved
             if ours or what == "hbm_written":  # what the large read drives out is ours
-                total[what] += moved
-    return row | compiled | {"measured": total, "launches": each}
+                row["measured"][what] += moved
+        for number, facts in compiled.items():
+            rows[number] |= facts
+    yield from (row for row in rows.values() if len(row["measured"]) == sum(map(len, METRICS)))
 
 
 def predicted(row: dict[str, Any]) -> dict[str, int] | None:
     """The traffic of memory by the model of L2, with as many blocks of each launch at once as fit.
 
-    None where launches are repeated for some rows after the others, or where tables have ragged tiles, which are filled
-    up in memory: the model knows neither.
+    Tables have whole tiles in memory, and zeros fill them up: lengths are rounded up to these. None where launches are
+    repeated for some rows after the others, which the model does not know.
     """
-    card, tiling = cards.card("H200"), _tiling(row)
-    costs = launch_costs(tiling, row["dims"], "bfloat16", row["heads"], masks.of(row["mask"]))
-    program, n = get(row["schedule"]).program, row["dims"]["n"]
-    tiled = tables(program, launches(program), {**row["dims"], **row["blocks"]}).tiled
-    if any(cost.times > 1 for cost in costs) or any(n % side for tile in tiled.values() for side in tile):
+    card, tiling, dims = cards.card("H200"), _tiling(row), dict(row["dims"])
+    costs = launch_costs(tiling, dims, "bfloat16", row["heads"], masks.of(row["mask"]))
+    if any(cost.times > 1 for cost in costs):
         return None
+    program = get(row["schedule"]).program
+    tiled = tables(program, launches(program), {**dims, **row["blocks"]}).tiled
+    side = lcm(*(side for tile in tiled.values() for side in tile))
+    dims["n"] = -(-dims["n"] // side) * side
     at_once = [each * card.size("multiprocessors") for each in row["resident"]]
     chip: dict[str, Any] = {"size": card.size("l2"), "partitions": card.l2_partitions, "at_once": at_once}
     chip |= {"order": f"grouped:{GROUP}", "heads": row["heads"], "dtype": "bfloat16"}
-    found = l2(row["schedule"], M=2**40, blocks=row["blocks"], mask=row["mask"], **chip, **row["dims"])
+    found = l2(row["schedule"], M=2**40, blocks=row["blocks"], mask=row["mask"], **chip, **dims)
     return {"hbm_read": found.read, "hbm_written": found.written}
 
 
@@ -200,6 +214,7 @@ def by_launch(row: dict[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def profiled(number: int) -> None:
+    """Run a case under the profiler, behind a mark, and print what its kernels take."""
     import torch
 
     row, source, arguments = counted(number)
@@ -212,6 +227,7 @@ def profiled(number: int) -> None:
     large.sum()  # leaves nothing in L2 that is to be written
     torch.cuda.synchronize()
     torch.cuda.cudart().cudaProfilerStart()
+    torch.cuda._sleep(1000)
     module.run(*arrays)
     large.sum()
     torch.cuda.synchronize()
@@ -226,11 +242,12 @@ def profiled(number: int) -> None:
         shared = compiled.metadata.shared + RESERVED
         by_shared = int(figures["shared_per_multiprocessor"].value) // shared
         resident.append(min(int(figures["registers"].value) // 4 // registers, by_shared, MOST_THREADS // threads))
-    print(json.dumps({"spilled": spilled, "resident": resident}))
+    print(json.dumps({"case": number, "spilled": spilled, "resident": resident}), flush=True)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2 and sys.argv[1].isdecimal():
-        profiled(int(sys.argv[1]))
+    if all(each.isdecimal() for each in sys.argv[1:]) and sys.argv[1:]:
+        for each in sys.argv[1:]:
+            profiled(int(each))
     else:
         main()

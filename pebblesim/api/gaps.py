@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isqrt
+from math import isqrt, prod
 from typing import Any, SupportsIndex
 
 from pebblesim.core.errors import UsageError
@@ -141,15 +141,9 @@ def gaps(
 def _range(name: str, dims: Mapping[str, int], steps: int) -> list[int]:
     """M = ⌊2^(k/steps)⌋, from 4 words to one M at which every input fits twice."""
     solves = problem(name).in_dims(dims)
-    last = 4 * sum(_words(shape, dims) for shape in (*solves.inputs.values(), *solves.outputs.values()))
+    shapes = (*solves.inputs.values(), *solves.outputs.values())
+    last = 4 * sum(prod(dims[dim] for dim in shape) for shape in shapes)
     return sorted({_root(2**k, steps) for k in range(2 * steps, last.bit_length() * steps)})
-
-
-def _words(shape: Sequence[str], dims: Mapping[str, int]) -> int:
-    words = 1
-    for dim in shape:
-        words *= dims[dim]
-    return words
 
 
 def _root(x: int, steps: int) -> int:

@@ -38,6 +38,10 @@ maximum of the online softmax. Each element starts from a constant; these consta
 columns uses, for column c, the block of a running vector that contains c. The blocks of all families of a loop are
 interleaved: the first blocks of all families, then the second blocks, and so on. So vertices are in topological order.
 
+*Splits* (`restart` = r > 0): a running value starts anew, from the same constants, before each r blocks, as in the
+splits of keys of FlashDecoding. Then "m.prev" of the first block of a split is the constant. In a loop with a block for
+each split, "m.ends" is the last block of m in the split.
+
 *Under a mask* a score of row i and column j exists only if the mask allows the pair (i, j). Elements then differ in
 their number of vertices, so a family has a `VertexTable` instead of strides. Elements are still in row-major order,
 block after block. Each element owns consecutive vertices as above, for its own number of terms.
@@ -122,6 +126,7 @@ class Family:
             otherwise 0.
         initial: the constant that a running value starts from; None if the family is not a running value.
         initial_base: first vertex of these constants.
+        restart: number of blocks after which a running value starts from them again; 0 if it never does.
         table: under a mask, the vertices of each element; `base` and `step` are then not used.
     """
 
@@ -141,6 +146,7 @@ class Family:
     running: int = 0
     initial: float | None = None
     initial_base: int = -1
+    restart: int = 0
     table: VertexTable | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -173,6 +179,10 @@ class Family:
             more = (2 * terms + (2 * self.start + self.onto - 2))[terms > 0]  # than one
             return self.elements * constants + terms.size + int(more.sum())
         return self.elements * ((self.blocks - 1) * self.stride() + self.stride(self.last_terms) + constants)
+
+    def split(self, block: int) -> int:
+        """Return the first block of the split that a block is in."""
+        return block - block % self.restart if self.restart else 0
 
     def section(self, block: int) -> tuple[int, int]:
         """Return (first vertex, number of terms) of a block.

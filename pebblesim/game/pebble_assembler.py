@@ -16,6 +16,9 @@ from pebblesim.game.pebble_tables import Tables, period_of
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 
+SUFFIXES = {"prev": vm.BEFORE_IT, "last": vm.LATEST, "ends": vm.END_OF_SPLIT}
+"""Suffixes of an operand's name in a graph, and the block that they stand for."""
+
 
 class Assembler(Tables):
     """Turns a program into the tables of the machine."""
@@ -73,17 +76,6 @@ class Assembler(Tables):
                 "@schedule(graph=...) selects."
             )
         return self.made_by[key]
-
-    def _constant(self, node: ir.Constant) -> int:
-        """Return the family of running values that start from this constant and have the tile's dimensions."""
-        shape = tuple(self.sizes[rng.dim] for rng in node.tile.ranges)
-        families = [n for n, f in enumerate(self.table) if f.initial == node.value and f.shape == shape]
-        if len(families) != 1:
-            raise UsageError(
-                f"{self.program.name} starts a value of shape {shape} from the constant {node.value:g}; its graph must "
-                f"have one tensor that does so, and has {len(families)}."
-            )
-        return families[0]
 
     # -- instructions ----------------------------------------------------------------------------------------
 
@@ -167,7 +159,7 @@ class Assembler(Tables):
         number = self._held(ref.tile)
         if self._is_sure(ref.tile):
             return
-        family, how = self.table[number], {"prev": vm.BEFORE_IT, "last": vm.LATEST}.get(declared.partition(".")[2])
+        family, how = self.table[number], SUFFIXES.get(declared.partition(".")[2])
         if not family.running and family.blocks > 1:  # the sum goes over its blocks, one after the other
             part = self.part.get(ref.tile)
         self._emit(
@@ -210,6 +202,8 @@ class Assembler(Tables):
         number = self._result(expr.op, names)
         family = self.table[number]
         part = next((part for _, part in operands if part is not None), None) if family.running else None
+        if part is not None and any(operand.endswith(".ends") for operand in family.operands):
+            part = self._block_of(number, part)
         declared = family.operands if [_now(name) for name in family.operands] == names else family.operands[::-1]
         for operand, meant in zip(expr.operands, declared, strict=True):
             if isinstance(operand, ir.Ref):
@@ -341,7 +335,8 @@ def _changed(program: ir.Program) -> Iterator[ir.Tile]:
 
 def _now(operand: str) -> str:
     """Return an operand's name without the suffix for its block; the block follows from the tiles."""
-    return operand.removesuffix(".prev").removesuffix(".last")
+    name, _, suffix = operand.partition(".")
+    return name if suffix in SUFFIXES else operand
 
 
 def _ordered(op: str, operands: Sequence[str]) -> tuple[str, ...]:

@@ -50,18 +50,21 @@ LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL, CHECK = 
     WIDTH,
 ) = range(24)
 
-# the block that a CHECK asks for: the one that PART gives, the latest one before it, or the last of all
-THIS, BEFORE_IT, LATEST = range(3)
+# the block that a CHECK asks for: the one that PART gives, the latest one before it, the last of all, or the last of
+# the split that PART gives
+THIS, BEFORE_IT, LATEST, END_OF_SPLIT = range(4)
 
 # columns of a step of a script; AT is the range that gives the block
 STEP_KIND, STEP_FAMILY, VECTOR, AT = range(4)
 
 # columns of the table of families; PERIOD: number of consecutive indices of a range that make one block, 0 if there is
-# only one block
-BASE, STEP, LAST_BASE, INITIAL, ROW_LENGTH, ELEMENTS, K, K_LAST, BLOCKS, TREE, ZERO, STARTED, PERIOD = range(13)
+# only one block; RESTART: number of blocks after which a running value starts anew, or of all
+BASE, STEP, LAST_BASE, INITIAL, ROW_LENGTH, ELEMENTS, K, K_LAST, BLOCKS, TREE, ZERO, STARTED, PERIOD, RESTART = range(
+    14
+)
 # more columns, for a mask. TABLE: the family's first row in `elements`. BEFORE: its first entry in `before`. WIDE:
 # number of entries of a line there. LINE: which index of an element is its line, 0 or 1. All are -1 without a mask.
-TABLE, BEFORE, WIDE, LINE = range(13, 17)
+TABLE, BEFORE, WIDE, LINE = range(14, 18)
 
 # columns of the table of ranges; the tiles of a range cover its parent's indices from SKIPPED to END, or to the end of
 # the parent if that comes first
@@ -263,13 +266,25 @@ def _block(ranges: Any, rng: int, family: Any) -> int:
 
 
 @part(*KINDS)
-def _latest(family: Any, elements: Any, block: int, element: int) -> int:
-    """Return the last block before this one in which an element exists; -1 if there is none."""
-    block -= 1
+def _latest(family: Any, elements: Any, first: int, beyond: int, element: int) -> int:
+    """Return the last of some blocks in which an element exists; -1 if there is none."""
+    block = beyond - 1
     if family[TABLE] >= 0:
-        while block >= 0 and elements[family[TABLE] + block * family[ELEMENTS] + element, 0] < 0:
+        while block >= first and elements[family[TABLE] + block * family[ELEMENTS] + element, 0] < 0:
             block -= 1
-    return block
+    return block if block >= first else -1
+
+
+@part(*KINDS)
+def _wanted(family: Any, elements: Any, kind: int, block: int, element: int) -> int:
+    """Return the block that a CHECK asks for."""
+    first, beyond = 0, family[BLOCKS]
+    if kind == THIS:
+        return block
+    if kind != LATEST:
+        first = block - block % family[RESTART]
+        beyond = block if kind == BEFORE_IT else min(first + family[RESTART], family[BLOCKS])
+    return _latest(family, elements, first, beyond, element)
 
 
 @part(*KINDS)
@@ -433,9 +448,7 @@ def run(
                 used += 1
                 cells[place] = cell(number, -1, 0)
             elif op == CHECK:
-                wanted = block
-                if ins[KIND] != THIS:
-                    wanted = _latest(family, elements, family[BLOCKS] if ins[KIND] == LATEST else block, element)
+                wanted = _wanted(family, elements, ins[KIND], block, element)
                 first, k = _element(family, elements, wanted, element)
                 if held != cell(number, wanted, k):
                     _mismatch(state, i, j, held, cell(number, wanted, k))

@@ -32,6 +32,7 @@ class Tables:
         self.cells = 0
         self.dims: dict[str, ir.Range] = {}  # ranges over whole dimensions
         self.node: ir.Node | None = None  # the node at hand
+        self.started: dict[tuple[float, tuple[int, ...]], list[ir.Tile]] = {}  # values from alike constants
 
     @property
     def longest(self) -> int:
@@ -64,7 +65,16 @@ class Tables:
                     before.append(f.table.before.ravel().astype(np.int64))
             length = f.shape[1] if len(f.shape) == 2 else 1
             where = (f.base, f.step, f.last_base, f.initial_base, length, f.elements)
-            kind = (f.terms, f.last_terms, f.blocks, f.tree, int(f.start), int(f.start or f.onto), period_of(f))
+            kind = (
+                f.terms,
+                f.last_terms,
+                f.blocks,
+                f.tree,
+                int(f.start),
+                int(f.start or f.onto),
+                period_of(f),
+                f.restart or f.blocks,
+            )
             rows.append((*where, *kind, *masked))
         return (
             np.array(self.code, np.int64),
@@ -84,6 +94,21 @@ class Tables:
             return np.zeros((1, 1), np.int64)
         sums = self.mask.allowed(*self.program.grid(self.sizes)).cumsum(axis=0, dtype=np.int64).cumsum(axis=1)
         return np.ascontiguousarray(np.pad(sums, ((1, 0), (1, 0))))
+
+    def _constant(self, node: ir.Constant) -> int:
+        """Return the family of running values that start from this constant and have the tile's dimensions."""
+        shape = tuple(self.sizes[rng.dim] for rng in node.tile.ranges)
+        families = [n for n, f in enumerate(self.table) if f.initial == node.value and f.shape == shape]
+        alike = self.started.setdefault((node.value, shape), [])
+        alike += [node.tile] * (node.tile not in alike)
+        if len(families) > 1 and len(alike) <= len(families):
+            return families[alike.index(node.tile)]
+        if len(families) != 1:
+            raise UsageError(
+                f"{self.program.name} starts {len(alike)} values of shape {shape} from the constant {node.value:g}; "
+                f"its graph must have as many tensors that do so, and has {len(families)}."
+            )
+        return families[0]
 
     # -- rows -------------------------------------------------------------------------------------------------
 

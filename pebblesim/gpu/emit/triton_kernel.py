@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import inf, prod
 
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges
+from pebblesim.gpu.emit.triton_copies import gathered
 from pebblesim.gpu.emit.triton_grid import Grid
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting, only
@@ -165,7 +166,8 @@ class Writer(Grid):
         self._say(depth, f"for {first} in range({low}, {high}, {number}):")
         self._say(depth + 1, f"{name} = {first} + tl.arange(0, {number})")
         self._copy = name, high
-        self._looped(loop.body, depth + 1)
+        reads = [node for node in loop.body if isinstance(node, ir.Read)]  # all under way before one is waited for
+        self._looped([*reads, *(node for node in loop.body if not isinstance(node, ir.Read))], depth + 1)
         self._copy = None
         self._several.clear()
 
@@ -283,8 +285,13 @@ class Writer(Grid):
             raise self._part(node.target.tile, node.line)
         tile, expr = node.target.tile, node.expr
         if self._copy is not None:
-            if tile not in self._several and node.mode != "new":
+            if gathered(node, self._several) is not None:
                 self._gather(depth, node)
+                return
+            if not any(ref.tile in self._several for ref in ir.refs(expr)):
+                copy, self._copy = self._copy, None
+                self._compute(depth, node)
+                self._copy = copy
                 return
             self._several.add(tile)
         self._bar(depth, expr)

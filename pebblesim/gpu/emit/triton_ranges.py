@@ -112,6 +112,7 @@ class Ranges:
         self._counted: dict[ir.Range, str] = {}  # numbers of the tiles, from the first of the rows around launches
         self._complete: set[ir.Range] = set()  # of which all indices exist here
         self._whole = False  # whether all pairs are allowed where one is
+        self._finer: dict[ir.Range, int] = {}  # rows of a program, where a tile of them has several
         self._ranged = reads_ranges(setting.mask, list(ir.walk(launch.block)))
         self._lines: list[str] = []
 
@@ -162,7 +163,7 @@ class Ranges:
                 f"{self._program.name}: a tile of a Triton kernel has a power of two of indices, and block "
                 f"{rng.block} is {size}; take {1 << (size.bit_length() - 1)} or {1 << size.bit_length()}."
             )
-        return size
+        return self._finer.get(rng, size)
 
     def _ragged(self, rng: ir.Range) -> bool:
         """Whether some tile of the range has indices that the dimension does not."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -15,107 +14,17 @@ from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS
+from pebblesim.gpu.emit.tables import GROUP_OF_WORDS
 from pebblesim.gpu.emit.triton import FAR, triton
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.tiles import Tiling
-from pebblesim.gpu.torch.boxes import MAKERS, Described, adds_here, gluon_here, remembered, start_of
+from pebblesim.gpu.torch.boxes import MAKERS, adds_here, gluon_here, remembered
+from pebblesim.gpu.torch.launch import Kernel, Torch, notes
 from pebblesim.gpu.torch.layout import fits, fitted, room_for, round_sums
 from pebblesim.gpu.torch.planning import CARD, ROOM, Choice, Dims, Pattern, chosen, program_of
 
 LEAST_ROOM = 2**26
 """Bytes of tables that are taken without asking how much memory is free."""
-
-
-RECORDER = threading.local()
-"""Its `launches`, if it has some, is a list to which each launch of a thread is added: kernel, grid and arguments."""
-
-
-class Compiled:
-    """A kernel as Triton has compiled it, and what a launch takes of it.
-
-    Attributes:
-        run: Triton's launcher.
-        function, metadata: what it takes first.
-        made_as: what Triton knows of each descriptor that the kernel takes, in order.
-        start: see `start_of`; None if there are no descriptors.
-        needs_room: whether it takes memory while it runs.
-    """
-
-    def __init__(self, made: Any) -> None:
-        self.run, self.function, self.metadata = made.run, made.function, made.packed_metadata
-        self.made_as = getattr(made.metadata, "tensordesc_meta", None) or ()
-        self.start = start_of(self.run) if self.made_as else None
-        self.needs_room = self.run.global_scratch_size > 0
-
-
-class Kernel:
-    """A Triton kernel that is looked up by what it was specialised for, and then launched without Triton's own checks.
-
-    Triton takes some 50 µs to find a kernel that it has compiled; here it is found by the alignment of its arguments.
-    """
-
-    def __init__(self, kernel: Any) -> None:
-        self._kernel = kernel
-        self._made: dict[tuple[Any, ...], Any] = {}
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        x, y, z = (*grid, 1, 1)[:3]
-        return partial(self._launch, (x, y, z))
-
-    def _launch(self, grid: tuple[int, int, int], *arguments: Any, **options: Any) -> None:
-        if not all(grid):
-            return
-        from torch._C import _cuda_getCurrentRawStream as stream_of, _cuda_getDevice as current
-
-        device = current()
-        key = (device, *map(_specialised, arguments))
-        made = self._made.get(key)
-        if made is None:
-            made = self._made[key] = Compiled(self._kernel[grid](*map(_for_triton, arguments), **options))
-        else:
-            launch(made, grid, stream_of(device), arguments)
-        if (written := getattr(RECORDER, "launches", None)) is not None:
-            written.append((made, grid, arguments))
-
-
-def launch(made: Compiled, grid: tuple[int, int, int], stream: int, arguments: Iterable[Any]) -> None:
-    """Launch a compiled kernel; tensors may be given by their addresses."""
-    run = made.run
-    if made.needs_room:  # for descriptors that the kernel makes
-        from triton import set_allocator
-
-        set_allocator(_room)
-    if made.start is None:
-        run(*grid, stream, made.function, made.metadata, None, None, None, *map(_for_triton, arguments))
-        return
-    given: list[Any] = []
-    kinds = iter(made.made_as)
-    for each in arguments:
-        if type(each) is Described:
-            given += each.boxes.at(each.address, next(kinds))
-        else:
-            given.append(each)
-    at_once, before = run.launch_cooperative_grid, run.launch_pdl
-    made.start(*grid, stream, made.function, at_once, before, None, None, made.metadata, None, None, None, *given)
-
-
-def _for_triton(argument: Any) -> Any:
-    """An argument as Triton's own launcher takes it."""
-    return argument.boxes.described(argument.address) if type(argument) is Described else argument
-
-
-def _room(size: int, alignment: int, stream: int | None) -> torch.Tensor:
-    """Memory that a kernel needs while it runs; the allocator's addresses are multiples of 512 bytes."""
-    return torch.empty(size, dtype=torch.int8, device="cuda")
-
-
-def _specialised(argument: Any) -> Any:
-    """The facts of an argument that a kernel is compiled for: the width of a number, and whether 16 divides it."""
-    if isinstance(argument, int):
-        return (argument == 1, argument % 16 == 0, argument >= 2**31)
-    if type(argument) is Described:
-        return None
-    return argument.data_ptr() % 16 == 0
 
 
 @lru_cache(maxsize=1024)
@@ -146,7 +55,10 @@ def loaded(
     for name in MAKERS:
         if hasattr(module, name):
             setattr(module, name, remembered(getattr(module, name)))
+    module.torch = Torch()
     module.only_launches = not re.search(r"(fill|copy)_\(", source.text)  # and nothing else on the GPU
+    module.filled = tuple(re.findall(r"(\w+)_ptr\.fill_\(0\.0\)", source.text))
+    module.fills = len(re.findall(r"\.fill_\(", source.text))
     for kernel in source.kernels:
         setattr(module, kernel.name, Kernel(getattr(module, kernel.name)))
     return module, tuple(name for name in program.tensors if name in program.inputs)
@@ -188,6 +100,11 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
     choice, module, names = _prepared(way, given, made, setting)
     batch, kv_heads = given["K"].shape[:2]
+    if (written := notes()) is not None:
+        moved = any(each is not tensors[name] for name, each in given.items())
+        moved |= any(each is not results[name] for name, each in made.items())
+        aligned = way == "backward" and given["L"].shape[1] % GROUP_OF_WORDS > 0
+        written.other |= moved or aligned or "dL" in given or choice.forecast.rounds > 1
     lse = None
     for part in _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds):
         some, room = (_of_part(each, part, setting.pattern.shared, kv_heads) for each in (given, made))
@@ -207,9 +124,15 @@ def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: 
     """
     others = {name: each for name, each in given.items() if name not in names}
     found = module.run(*(given[name] for name in names), results=room, **others)
+    written, kv_heads = notes(), given["K"].shape[1]
+    if written is not None:
+        written.zeros |= {found[name].data_ptr() for name in module.filled if name in found}
+        written.other |= len([name for name in module.filled if name in found]) < module.fills
     for name, each in room.items():
         if found[name] is not each:  # sums in float32
-            round_sums(found[name], each, given["K"].shape[1])
+            round_sums(found[name], each, kv_heads)
+            if written is not None:
+                written.sums.append((found[name], each, kv_heads))
     return found.get("L")
 
 

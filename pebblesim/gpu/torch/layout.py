@@ -43,6 +43,8 @@ def room_for(like: Tensor, d: int) -> Tensor:
 def numbers_of(x: Tensor, kv_heads: int) -> Tensor:
     """(batch, heads, n), a number for each query, as kernels take it: (batch · kv_heads, n · shared), contiguous."""
     batch, heads, n = x.shape
+    if heads == kv_heads:
+        return x.reshape(batch * heads, n)
     grouped = x.unflatten(1, (kv_heads, heads // kv_heads)).transpose(2, 3)
     return grouped.reshape(batch * kv_heads, n * (heads // kv_heads)).contiguous()
 
@@ -50,6 +52,8 @@ def numbers_of(x: Tensor, kv_heads: int) -> Tensor:
 def numbers_from(x: Tensor, like: Tensor, kv_heads: int) -> Tensor:
     """The inverse of `numbers_of`: (batch, heads, n) of the queries `like`, contiguous."""
     batch, heads, n, _ = like.shape
+    if heads == kv_heads:
+        return x.reshape(batch, heads, n)
     return x.reshape(batch, kv_heads, n, heads // kv_heads).transpose(2, 3).reshape(batch, heads, n)
 
 

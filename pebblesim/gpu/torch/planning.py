@@ -32,7 +32,13 @@ ROOM = 2**30
 STEPS = 8
 """Lengths are rounded up to multiples of this part of a power of two where memory is limited."""
 
-CAPPED = ("flash2-forward", "flash-decoding-blocked", "backward-two-pass-blocked", "dS-stored-blocked")
+CAPPED = (
+    "flash2-forward",
+    "flash-decoding",
+    "flash-decoding-blocked",
+    "backward-two-pass-blocked",
+    "dS-stored-blocked",
+)
 """Schedules that have scores and their gradients in one launch, and so can cap them."""
 
 Dims = tuple[tuple[str, int], ...]

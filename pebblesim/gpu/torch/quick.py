@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pebblesim.gpu.torch.boxes import Described
-from pebblesim.gpu.torch.launching import RECORDER, Setting, launch, loaded_for
-from pebblesim.gpu.torch.layout import BYTES, empty_like, fits
+from pebblesim.gpu.torch.launch import noted
+from pebblesim.gpu.torch.launching import Setting, loaded_for
+from pebblesim.gpu.torch.layout import empty_like, fits
 from pebblesim.gpu.torch.masks import Asked, seen_keys
-
-MOST = 4096
-"""Calls that are kept."""
+from pebblesim.gpu.torch.recorded import MOST, Again
 
 Replay = Callable[[Tensor, Tensor, Tensor], Tensor | None]
 """A launch of query, key and value; None if their alignment is another one."""
@@ -86,69 +83,12 @@ def _launch(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> Replay |
     run = loaded_for({"Q": Q, "K": K, "V": V}, {"O": O}, Setting(pattern, asked.scale, asked.workspace))
     if run is None:
         return None
-    recorded: list[Any] = []
-    RECORDER.launches = recorded
-    try:
+    with noted() as written:
         run(Q, K, V, {"O": O})
-    finally:
-        RECORDER.launches = None
-    return _replayed(inputs, out, recorded)
-
-
-def _replayed(inputs: tuple[Tensor, ...], out: Tensor, recorded: list[Any]) -> Replay:
-    """A function that launches what was recorded, with other inputs of the same sizes.
-
-    Args:
-        inputs: the inputs of the recorded launches, each at an address of its own.
-        out: their output, as it is returned.
-        recorded: kernels, grids and arguments.
-    """
-    addresses = [each.data_ptr() for each in (*inputs, out)]
-    between: dict[int, Tensor] = {}
-    for _, _, arguments in recorded:
-        for each in arguments:
-            if isinstance(each, Tensor) and each.data_ptr() not in addresses:
-                between.setdefault(each.data_ptr(), each)
-    addresses += between
-    made = [each.new_empty(()).expand(each.shape) for each in between.values()]  # of which PyTorch makes others fastest
-    calls = []
-    for kernel, grid, arguments in recorded:
-        kept = [_address(each) for each in arguments]
-        numbers = [each for each, address in zip(arguments, kept, strict=True) if address is None]
-        behind = iter(range(len(addresses), len(addresses) + len(numbers)))
-        places = [next(behind) if address is None else addresses.index(address) for address in kept]
-        described = [(at, each.boxes) for at, each in enumerate(arguments) if isinstance(each, Described)]
-        calls.append((kernel, grid, itemgetter(*places), numbers, described))
-    like_query = torch.empty_like(inputs[0])
-    as_query = (like_query.shape, like_query.stride()) == (out.shape, out.stride())
-    shape, strides, options = out.shape, out.stride(), {"dtype": out.dtype, "device": out.device}
-    index = out.get_device()
-    stream_of = torch._C._cuda_getCurrentRawStream
+    launches = Again(inputs, (out,), written)
 
     def replay(query: Tensor, key: Tensor, value: Tensor) -> Tensor | None:
-        given = [query.data_ptr(), key.data_ptr(), value.data_ptr()]
-        if (given[0] | given[1] | given[2]) % BYTES:
-            return None
-        result = torch.empty_like(query) if as_query else torch.empty_strided(shape, strides, **options)
-        given.append(result.data_ptr())
-        held = [torch.empty_like(each) for each in made]
-        given += [each.data_ptr() for each in held]
-        stream = stream_of(index)
-        for kernel, grid, places, numbers, described in calls:
-            arguments = places(given + numbers)
-            if described:
-                taken = list(arguments)
-                for at, boxes in described:
-                    taken[at] = Described(boxes, taken[at])
-                arguments = tuple(taken)
-            launch(kernel, grid, stream, arguments)
-        return result
+        made = launches((query, key, value))
+        return None if made is None else made[0][0]
 
     return replay
-
-
-def _address(argument: Any) -> int | None:
-    """The address of a tensor, or of what a descriptor is of; None for a number."""
-    if isinstance(argument, Described):
-        return argument.address
-    return argument.data_ptr() if isinstance(argument, Tensor) else None

@@ -1,0 +1,153 @@
+"""Launch kernels without Triton's own checks, which take longer than the launch, and note what was launched."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pebblesim.gpu.torch.boxes import Described, start_of
+
+HERE = threading.local()
+"""Its `notes`, if it has some, are those of the call that this thread makes."""
+
+
+class Notes:
+    """Notes of a call: all that it does on the GPU.
+
+    Attributes:
+        launches: kernels, grids and arguments.
+        made: tensors that it makes for itself.
+        zeros: addresses of those that begin as zeros.
+        sums: sums in float32, the matrices that they are rounded to, and how many heads of keys they are for.
+        other: whether it does something else, too.
+    """
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[Any, tuple[int, int, int], tuple[Any, ...]]] = []
+        self.made: list[Tensor] = []
+        self.zeros: set[int] = set()
+        self.sums: list[tuple[Tensor, Tensor, int]] = []
+        self.other = False
+
+
+def notes() -> Notes | None:
+    """The notes of the call that this thread makes; None if nobody wants any."""
+    return getattr(HERE, "notes", None)
+
+
+@contextmanager
+def noted() -> Iterator[Notes]:
+    """Note what is done on the GPU meanwhile."""
+    HERE.notes = Notes()
+    try:
+        yield HERE.notes
+    finally:
+        HERE.notes = None
+
+
+class Torch:
+    """The module `torch` for generated modules: tensors that they make are noted."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    @staticmethod
+    def empty(*given: Any, **options: Any) -> Tensor:
+        made = torch.empty(*given, **options)
+        if (written := notes()) is not None:
+            written.made.append(made)
+        return made
+
+
+class Compiled:
+    """A kernel as Triton has compiled it, and what a launch takes of it.
+
+    Attributes:
+        run: Triton's launcher.
+        function, metadata: what it takes first.
+        made_as: what Triton knows of each descriptor that the kernel takes, in order.
+        start: see `start_of`; None if there are no descriptors.
+        needs_room: whether it takes memory while it runs.
+    """
+
+    def __init__(self, made: Any) -> None:
+        self.run, self.function, self.metadata = made.run, made.function, made.packed_metadata
+        self.made_as = getattr(made.metadata, "tensordesc_meta", None) or ()
+        self.start = start_of(self.run) if self.made_as else None
+        self.needs_room = self.run.global_scratch_size > 0
+
+
+def launch(made: Compiled, grid: tuple[int, int, int], stream: int, arguments: Iterable[Any]) -> None:
+    """Launch a compiled kernel; tensors may be given by their addresses."""
+    run = made.run
+    if made.needs_room:  # for descriptors that the kernel makes
+        from triton import set_allocator
+
+        set_allocator(_room)
+    if made.start is None:
+        run(*grid, stream, made.function, made.metadata, None, None, None, *map(for_triton, arguments))
+        return
+    given: list[Any] = []
+    kinds = iter(made.made_as)
+    for each in arguments:
+        if type(each) is Described:
+            given += each.boxes.at(each.address, next(kinds))
+        else:
+            given.append(each)
+    at_once, before = run.launch_cooperative_grid, run.launch_pdl
+    made.start(*grid, stream, made.function, at_once, before, None, None, made.metadata, None, None, None, *given)
+
+
+def for_triton(argument: Any) -> Any:
+    """An argument as Triton's own launcher takes it."""
+    return argument.boxes.described(argument.address) if type(argument) is Described else argument
+
+
+def _room(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+    """Memory that a kernel needs while it runs; the allocator's addresses are multiples of 512 bytes."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
+class Kernel:
+    """A Triton kernel that is looked up by what it was specialised for, and then launched without Triton's own checks.
+
+    Triton takes some 50 µs to find a kernel that it has compiled; here it is found by the alignment of its arguments.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._made: dict[tuple[Any, ...], Any] = {}
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        x, y, z = (*grid, 1, 1)[:3]
+        return partial(self._launch, (x, y, z))
+
+    def _launch(self, grid: tuple[int, int, int], *arguments: Any, **options: Any) -> None:
+        if not all(grid):
+            return
+        from torch._C import _cuda_getCurrentRawStream as stream_of, _cuda_getDevice as current
+
+        device = current()
+        key = (device, *map(_specialised, arguments))
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = Compiled(self._kernel[grid](*map(for_triton, arguments), **options))
+        else:
+            launch(made, grid, stream_of(device), arguments)
+        if (written := notes()) is not None:
+            written.launches.append((made, grid, arguments))
+
+
+def _specialised(argument: Any) -> Any:
+    """The facts of an argument that a kernel is compiled for: the width of a number, and whether 16 divides it."""
+    if isinstance(argument, int):
+        return (argument == 1, argument % 16 == 0, argument >= 2**31)
+    if type(argument) is Described:
+        return None
+    return argument.data_ptr() % 16 == 0
