@@ -3,9 +3,10 @@
     .venv/bin/python benchmarks/searched_rectangles.py --seed 23 --number 25 --results rectangles.jsonl
 
 So many searches are made for each problem that `search` knows. Queries and keys differ in number, rows in width, and M
-starts where a schedule is just possible. A line of the results is one search: the problem, its sizes, the words of the
-schedule found, the bound for every way and its name. With the file there, a run that was interrupted goes on. The exit
-status is 1 if a bound exceeds what was found, or the game of a schedule found is not as predicted.
+starts where a schedule is just possible; half of the problems with pairs are under a mask. A line of the results is one
+search: the problem, its sizes and mask, the words of the schedule found, the bound for every way and its name. With the
+file there, a run that was interrupted goes on. The exit status is 1 if a bound exceeds what was found, or the game of a
+schedule found is not as predicted.
 """
 
 from __future__ import annotations
@@ -30,32 +31,35 @@ def known_to_search() -> list[str]:
     return [name for name, each in PROBLEMS.items() if systems(each.rectangle or each)]
 
 
-def drawn(dice: random.Random, name: str) -> tuple[dict[str, int], int]:
-    """Sizes and M: few queries or keys as often as many, widths below and above them."""
+def drawn(dice: random.Random, name: str) -> tuple[dict[str, int], int, str | None]:
+    """Sizes, M and a mask: few queries or keys as often as many, widths below and above them."""
     problem = PROBLEMS[name].rectangle or PROBLEMS[name]
     lines = {*(problem.pairs or ()), "n", "m"}
 
     def size(dim: str) -> int:
         return dice.choice([dice.randint(1, 3), dice.randint(1, 60)]) if dim in lines else dice.randint(1, 8)
 
-    return {dim: size(dim) for dim in problem.dims}, int(2 ** dice.uniform(2, 9))
+    dims, M = {dim: size(dim) for dim in problem.dims}, int(2 ** dice.uniform(2, 9))
+    band = dice.choice(["causal", f"window:{dice.randint(1, 20)}", f"band:{dice.randint(0, 9)}", "causal:start"])
+    return dims, M, band if problem.maskable and dice.random() < 0.5 else None
 
 
-def searched(name: str, dims: dict[str, int], M: int) -> dict[str, Any]:
+def searched(name: str, dims: dict[str, int], M: int, mask: str | None) -> dict[str, Any]:
     """The schedule found, or that with the least M that is possible, beside the bound for every way."""
     start = time.process_time()
     try:
-        found = ps.search(name, M=M, **dims)
+        found = ps.search(name, M=M, mask=mask, **dims)
     except Infeasible as error:
         assert error.least_M is not None
         M = error.least_M
-        found = ps.search(name, M=M, **dims)
-    bounds = ps.bounds(name, M=M, **dims)
+        found = ps.search(name, M=M, mask=mask, **dims)
+    bounds = ps.bounds(name, M=M, mask=mask, **dims)
     compulsory = min(each.value for each in bounds.lower if each.name == "compulsory")
     return {
         "problem": name,
         **dims,
         "M": M,
+        "mask": mask,
         "schedule": found.counted.schedule,
         "new": found.new,
         "io": found.io,

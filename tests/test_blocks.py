@@ -51,7 +51,7 @@ COMPETING = (
 """Schedules with several blocks that share a cache and change what is moved."""
 IN_ROWS = ("small-cache-forward-in-rows", "scores-stored-in-rows", "small-cache-backward-in-rows")
 """Schedules whose blocks cut rows twice, and that `fit` looks for, too."""
-BY_COLUMNS = ("first-rows-by-columns", "first-keys-by-columns")
+BY_COLUMNS = ("first-rows-by-columns", "first-rows-keys-stay", "first-keys-by-columns")
 """Schedules with several blocks that share a cache, where the words may increase with a block: `best` may be less."""
 APART = (*COMPETING, *IN_ROWS, *BY_COLUMNS)
 
@@ -403,7 +403,9 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
     assert words(low | free) == words(low)
 
 
-@pytest.mark.parametrize("name", ["first-keys-by-columns", "first-rows-by-columns", "queries-partly-resident"])
+@pytest.mark.parametrize(
+    "name", ["first-keys-by-columns", "first-rows-by-columns", "first-rows-keys-stay", "queries-partly-resident"]
+)
 def test_the_cache_needed_beside_a_first_part_that_may_be_all(name: str) -> None:
     schedule = SCHEDULES[name]
     for n, d in ((3, 2), (5, 1)):

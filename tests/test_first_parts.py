@@ -173,6 +173,7 @@ BY_COLUMNS = ["first-rows-by-columns", "first-keys-by-columns"]
 NEW = [
     *RESIDENT,
     *BY_COLUMNS,
+    "first-rows-keys-stay",
     "values-in-columns",
     "values-in-columns-relu",
     "scores-partly-stored",
@@ -225,6 +226,16 @@ def test_just_below_a_whole_number_of_blocks_columns_made_later_pay(name: str, o
     k = 2 * part * (1 if name == BY_COLUMNS[0] else 2)
     passes = 2 * k + 2 if name == BY_COLUMNS[0] else 4 * k + 4
     assert n * d * (passes + 1) <= new.io < n * d * (passes + 1) + n * d * k // 10
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(("part", "hundredths"), [(1, 674), (2, 1089)])
+def test_with_half_of_the_columns_at_a_time_keys_may_stay_for_all_passes(part: int, hundredths: int) -> None:
+    """First rows that take 1½d words each leave room for keys, which are read once: 7nd and 11nd without."""
+    n, d = 65536, 128
+    found = ps.count("first-rows-keys-stay", n=n, d=d, M=n * d // part, blocks="best")
+    assert found.feasible and found.io < n * d * hundredths // 100
+    assert found.blocks["B_k"] > n // 40 and abs(found.blocks["B_v"] - d // 2) < d // 20
 
 
 @given(n=st.integers(1, 60), d=st.integers(1, 12), extra=st.integers(0, 400))

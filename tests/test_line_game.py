@@ -71,6 +71,20 @@ def test_no_game_of_lines_has_fewer_loads(m: int, n: int, b: int) -> None:
     assert least >= Fraction(m * n, b) + min(m, n)  # as far as games have been solved
 
 
+def several_times(m: int, n: int, b: int) -> Fraction:
+    """(7) for lines of one word, r = 1, and no pairs: m + n + n - b + (m - 1)/2 for b < n, or the same turned."""
+    assert b < min(m, n)
+    return m + n + min(n - b + Fraction(m - 1, 2), m - b + Fraction(n - 1, 2))
+
+
+@pytest.mark.parametrize(("m", "n", "b"), [*(game for game in GAMES if game[2] < min(game[:2])), (4, 4, 2), (4, 4, 3)])
+def test_lines_of_one_side_are_there_at_several_times_or_come_again(m: int, n: int, b: int) -> None:
+    least, bound = least_loads(m, n, b), several_times(m, n, b)
+    assert least >= bound
+    if (m, n, b) == (4, 4, 3):
+        assert least == -(-bound // 1) > theorem(m, n, b)
+
+
 def test_the_theorem_is_met_and_exceeds_the_lines_themselves() -> None:
     met = [(m, n, b) for m, n, b in GAMES if least_loads(m, n, b) == -(-theorem(m, n, b) // 1) > m + n]
     assert len(met) >= 3, met

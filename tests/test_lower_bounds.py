@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal, localcontext
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from math import isqrt
 from pathlib import Path
 
@@ -155,25 +155,39 @@ def test_that_split_is_reached_too() -> None:
     assert FRESH_24(d)(X) == X**2 // (24 * d)
 
 
-@given(d=st.integers(1, 8), X=st.integers(1, 5000), shares=st.lists(SHARE, min_size=6, max_size=6), more=st.booleans())
-def test_no_split_makes_more_products_of_three_gradients_than_fit(
-    d: int, X: int, shares: list[float], more: bool
-) -> None:
-    """Lines of Q, dO and of K, V; results dQ, dK, dV in them (or, for carried pairs, anywhere); pairs carried."""
-    total = sum(shares) or 1
-    rows, columns, dQ, dK, dV, e = (share * X / total for share in shares)
-    I, J = rows / (2 * d), columns / (2 * d)
-    fresh = 18 * J * min(dQ, d * I) + 18 * I * min(dK, d * J) + 12 * I * min(dV, d * J)
-    Q, dO, K = (rows, 0, columns) if more else (rows / 2, rows / 2, columns / 2)  # carried pairs need no dO or V
-    carried = e**0.5 * (18 * (K * dQ) ** 0.5 + 18 * (Q * dK) ** 0.5 + 12 * (dO * dV) ** 0.5)
-    assert (0 if more else fresh) + carried <= Gradients(d)(X) + 1 + 1e-9 * X**2
+@given(d=st.integers(1, 8), x=st.integers(1, 400), shares=st.lists(SHARE, min_size=12, max_size=12))
+def test_no_split_makes_more_products_of_three_gradients_than_fit(d: int, x: int, shares: list[float]) -> None:
+    """I queries and J keys whole, with parts u of dQ, y of dK and z of dV; words of other lines (p); e carried pairs.
+
+    Of the others, lines whole in Q alone (K alone) make P, and so products of dV; all the rest is of carried pairs.
+    """
+    X, total = x * d**2 // 2, sum(shares) or 1
+    rows, columns, u, y, z, q_p, o_p, u_p, k_p, y_p, z_p, e = (share * X / total for share in shares)
+    I, J, Q, K = rows / (2 * d), columns / (2 * d), rows / 2, columns / 2
+    u, y, z = min(u, d * I), min(y, d * J), min(z, d * J)
+    made = 18 * J * u + 18 * I * y + 12 * I * z
+    others_q, others_k = q_p / d, k_p / d
+    made += 12 * (I * min(z_p, k_p) + min(others_q * z, J * o_p) + min(others_q * z_p, others_k * o_p))
+    carried = 18 * ((k_p * (u + u_p)) ** 0.5 + (K * u_p) ** 0.5 + (q_p * (y + y_p)) ** 0.5 + (Q * y_p) ** 0.5)
+    carried += 12 * ((o_p * (z + z_p)) ** 0.5 + (Q * z_p) ** 0.5)
+    assert made + e**0.5 * carried <= Gradients(d)(X) + 1 + 1e-9 * X**2
 
 
-def test_three_gradients_with_no_pair_carried_fill_their_share() -> None:
-    d, X = 4, 4800
+@pytest.mark.parametrize(("squares", "added"), [(3, 81), (150, 81), (300, 0)])
+def test_three_gradients_with_no_pair_carried_fill_their_share(squares: int, added: int) -> None:
+    d = 40
+    X = squares * d**2
     I, J = X // 6 // d, X // 8 // d  # 3dI + 4dJ = X
     assert 48 * I * J * d == X**2 // d
-    assert Gradients(d)(X) - 48 * I * J * d == 81 * d * X // 8
+    assert Gradients(d)(X) - 48 * I * J * d == added * d * X // 8
+
+
+def test_the_capacity_of_three_gradients_grows_with_every_word() -> None:
+    """Also per word, as one segment needs it: G(X)/X never falls, but for rounding."""
+    G = Gradients(4)
+    values = [(X, G(X)) for X in range(1, 4000)]
+    for (X, before), (_, after) in pairwise(values):
+        assert after >= before and after * X >= (before - 1) * (X + 1)
 
 
 # -- the cutting argument --------------------------------------------------------------------------------------------

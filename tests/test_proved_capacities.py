@@ -113,6 +113,32 @@ def test_gradients() -> None:
     assert contradicted(half * r < 2 * r**2 + sympy.Rational(half**2, 8), *signs)
 
 
+def test_gradients_without_carried_pairs() -> None:
+    """In units of d words for lines and d² for the rest: X ≥ 1377/8 leaves nothing for carried pairs to add."""
+    (δ, z, m), signs = reals("delta z m")
+    dV = Gradients.weights[2]
+    for row, key in ((2, 1 + z), (1 + δ, 2 + z), (1 + δ, 1 + z)):  # not both whole: only P, at most 3αβ
+        made = dV * (z if row == 2 else m)
+        given = (*signs, m <= δ, m <= z, z <= 1, δ <= 1)
+        assert not contradicted(made <= 3 * row * key, *given)
+    assert contradicted(dV * m <= sympy.Rational(5, 2) * (1 + δ) * (1 + z), *signs, m <= δ, m <= z)
+    (R, C, Rp, Cp), signs = reals("R C Rp Cp")
+    whole = 3 * R * C + (R - Rp) * (C - Cp)
+    assert not contradicted(whole <= 4 * R * C - (R * Cp + Rp * C) / 2, *signs, Rp <= R, Cp <= C)
+    (r, t, X), signs = reals("r t X")  # r = √e, t² = R Cp
+    most, half = 2 * Gradients(1).half, sympy.Rational(Gradients(1).half)
+    assert not contradicted(most * r * t - t**2 / 2 <= most**2 / 2 * r**2, *signs)
+    assert contradicted(most * r * t - t**2 / 2 <= (most**2 / 2 - 1) * r**2, *signs)
+    e, square = r**2, sympy.Rational(*Gradients(1).whole.as_integer_ratio())
+    few, many = (X - e) ** 2 + most**2 * e, (X - e) ** 2 + half * r * (X - e)
+    given = (*signs, e <= X)
+    assert not contradicted(many <= X**2, *given, r >= half / 2)
+    assert not contradicted(few <= X**2, *given, r <= half / 2, square <= X)
+    assert contradicted(few <= X**2, *given, r <= half / 2, square - 1 <= X)
+    between = square - half**2 / 8
+    assert not contradicted(few <= square * X, *given, r <= half / 2, between <= X, square >= X)
+
+
 def box(third: bool, less: int = 0) -> tuple[Any, ...]:
     """N² ≤ abc, N ≤ sc, N ≤ tb, a + b + c ≤ X: no more than s(√(X + s²) - s)², or st(X - st)/(s + t).
 

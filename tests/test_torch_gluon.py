@@ -17,7 +17,16 @@ from tensors import close  # noqa: E402
 
 from pebblesim.gpu import tiles  # noqa: E402
 from pebblesim.gpu.advice import cards  # noqa: E402
-from pebblesim.gpu.torch import boxes, launch as launch_of_kernels, launching, operators, planning, recorded  # noqa: E402
+from pebblesim.gpu.torch import (  # noqa: E402
+    boxes,
+    launch as launch_of_kernels,
+    launching,
+    operators,
+    planning,
+    public,
+    quick,
+    recorded,
+)
 from pebblesim.gpu.torch.launch import Notes  # noqa: E402
 from pebblesim.gpu.torch.layout import BYTES  # noqa: E402
 from pebblesim.gpu.torch.planning import Pattern, chosen  # noqa: E402
@@ -291,3 +300,31 @@ def test_a_grid_of_two_sides_has_a_third_of_one(monkeypatch: Any) -> None:
     kernel._made[0, (False, True, False)] = "compiled"
     kernel[5, 2](16)
     assert launched == [(5, 2, 1)]
+
+
+def test_determinism_is_asked_for_by_the_argument_or_by_pytorch(monkeypatch: Any) -> None:
+    asked: list[bool] = []
+    before = public.masks.Asked
+    monkeypatch.setattr(public.masks, "Asked", lambda *given: asked.append(given[-1]) or before(*given))
+    x = [torch.randn(1, 1, 4, 16) for _ in range(3)]
+    public.attention(*x)
+    public.attention(*x, deterministic=True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        public.attention(*x)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert asked == [False, True, True]
+    assert before(None, None, None, 0, False, 1.0, 0.0, None, True).pattern(x[0], x[1]).same_bits
+
+
+def test_a_call_with_gradients_is_checked_once(monkeypatch: Any) -> None:
+    monkeypatch.setattr(quick, "_ASKED", {})
+    monkeypatch.setattr(quick, "kept", lambda query, key, value, options: (query.shape, options, True))
+    x = [torch.randn(2, 1, 4, 16, requires_grad=True) for _ in range(3)]
+    first = public.attention(*x, is_causal=True)
+    monkeypatch.setattr(public, "checks", None)
+    again = public.attention(*x, is_causal=True)
+    assert (again == first).all() and again.requires_grad
+    with pytest.raises(AttributeError):  # other options are checked
+        public.attention(*x)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
-from itertools import count, pairwise
+from itertools import combinations, count, pairwise, product
 from math import isqrt, prod
 
 from pebblesim.analysis.cache_needed import CacheNeed
@@ -19,6 +19,9 @@ from pebblesim.core.bisection import last_that
 
 MOST_BOXES = 2_000
 """Largest number of boxes of block sizes that `best` examines."""
+
+REGROWN = 30
+"""At steps of this part of a block `best` lets two other blocks grow again."""
 
 FEW = 2**11
 """For at most this number of sizes, `best` examines `MOST_BOXES` also under a mask; for more, an eighth of them."""
@@ -165,7 +168,7 @@ class Part:
             return start  # "fit" has looked at all sizes
         rest = [name for group in self.groups for name in group if name not in names]
         search = BlockSearch(self, self.words, M, names, start, start | dict.fromkeys(rest, 1))
-        search.climb()
+        search.climb(regrow=True)
         search.prove()
         if search.best is start:
             return start
@@ -201,18 +204,25 @@ class BlockSearch:
             return size
         return max(-(-cut // -(-cut // size)) for cut in self.part.cuts[name])
 
-    def climb(self) -> None:
-        """Make one block larger or smaller, and another as large as fits then, in smaller and smaller steps."""
-        for first in range(len(self.names)):
-            blocks = self.others | dict.fromkeys(self.names, 1)
+    def climb(self, regrow: bool = False) -> None:
+        """Make one block larger or smaller, and another as large as fits then, in smaller and smaller steps.
+
+        With `regrow`, where words may increase with a block, also make two others as large as fits, the last first.
+        """
+        ones = self.others | dict.fromkeys(self.names, 1)
+        starts = [ones]
+        if not self.words.nonincreasing:  # halves of a block may leave room for others, which then save more
+            starts += [ones | {name: -(-self.caps[name] // 2)} for name in self.names]
+        for blocks, first in product(starts, range(len(self.names))):
             for name in self.names[first:] + self.names[:first]:
                 self.consider(blocks)
-                blocks = self._with_largest(blocks, name)
+                if blocks[name] == 1:
+                    blocks = self._with_largest(blocks, name)
             self.consider(blocks)
         together = last_that(lambda size: self.part.fits(self.M, self._all(size)), 1, max(self.caps.values()))
         self.consider(self._all(together))
         for divisor in (1, 2, 5, 12, 30, 80, None):
-            while any(self.consider(blocks) for blocks in self._steps(divisor)):
+            while any(self.consider(blocks) for blocks in self._steps(divisor, regrow)):
                 pass
 
     def _all(self, size: int) -> Blocks:
@@ -222,7 +232,7 @@ class BlockSearch:
         size = self.part.largest(self.M, lambda size: blocks | {name: size}, self.caps[name])
         return blocks | {name: max(1, size)}
 
-    def _steps(self, divisor: int | None) -> Iterator[Blocks]:
+    def _steps(self, divisor: int | None, regrow: bool) -> Iterator[Blocks]:
         """Yield neighbours of the best blocks: a part of their size away, or with one tile more or less."""
         base = self.others | {name: self.best[name] for name in self.names}
         for name in self.names:
@@ -239,6 +249,12 @@ class BlockSearch:
                 blocks = base | {name: min(cap, other_size)}
                 if not self.words.nonincreasing:
                     yield blocks
+                    others = [other for other in self.names if other != name]
+                    for two in combinations(reversed(others), 2) if regrow and divisor == REGROWN else ():
+                        both = blocks | dict.fromkeys(two, 1)
+                        for other in two:
+                            both = self._with_largest(both, other)
+                        yield both
                 for other in self.names:
                     if other != name:
                         yield self._with_largest(blocks, other)

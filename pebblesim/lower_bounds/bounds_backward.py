@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
 from pebblesim.lower_bounds.instances import ANY_ORDER, Formulation, Lines, Product
-from pebblesim.lower_bounds.words_at_once import words_at_once
+from pebblesim.lower_bounds.words_at_once import words_at_once, words_at_several_times
 
 IN_FULL = [
     Product("S", "A1", "X", ("queries", "d", "d")),
@@ -52,6 +52,7 @@ def _backward(case: Cutting) -> Iterator[CuttingBound]:
     yield from _merged(case, why_not, which == ANY_ORDER)
     sides = {"S": "d", "dO": "d"}, {"A2": "d", "h": "d"}
     yield words_at_once(case, "D5", sides, [(("d", "d"), ()), ((), ("d", "d"))], [("d", "d")])
+    yield words_at_several_times(case, "D6", LINES)
 
 
 def _merged(case: Cutting, why_not: str, any_order: bool) -> Iterator[CuttingBound]:

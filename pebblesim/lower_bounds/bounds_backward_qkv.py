@@ -23,7 +23,7 @@ LINES = Lines(("Q", "dO"), ("K", "V"), ("d_k", "d_v"))
 MADE, KEPT, SOME = "P made", "P kept", "P kept for some pairs"
 
 
-ANGLES = ((1, 3), (3, 10), (4, 15), (1, 5), (2, 15), (1, 12), (1, 30))
+ANGLES = ((1, 3), (3, 10), (4, 15), (1, 5), (2, 15), (1, 12), (1, 30), (1, 100))
 """Rational values of tan ψ/2 for `Weights.at`, from the largest angle, 37°, to the least."""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from math import floor, isqrt
+from math import ceil, floor, isqrt
 from typing import ClassVar, Protocol
 
 from pebblesim.core.bisection import first_beyond, first_that, last_that
@@ -133,7 +133,10 @@ class Latent:
 
 @dataclass(frozen=True)
 class Gradients:
-    """X²/d + 81/8·dX: products of pairs, fresh and carried, for three gradients: dQ, dK and dV, by their weights."""
+    """X·max{X, min{X + 81/8·d², 1377/8·d²}}/d: products of pairs for three gradients: dQ, dK and dV, by their weights.
+
+    Pairs that are carried add to those that are made from whole lines only as long as X is below 1377/8·d².
+    """
 
     d: int
     weights: ClassVar[tuple[int, int, int]] = (18, 18, 12)
@@ -143,11 +146,27 @@ class Gradients:
         """Half the largest weight: e carried pairs have at most half·√e·(X - e) products."""
         return max(self.weights) // 2
 
+    @property
+    def carried(self) -> Fraction:
+        """Products that carried pairs add at most, in units of d·X."""
+        return Fraction(self.half**2, 8)
+
+    @property
+    def whole(self) -> Fraction:
+        """Least X, in units of d², from which on carried pairs add nothing.
+
+        Besides whole lines, e carried pairs have at most (2·half)²·e·d products. So they cost X more than they bring,
+        2Xe/d, for all e < (half/2)²·d², and there are no more of them.
+        """
+        return ((2 * self.half) ** 2 + Fraction(self.half, 2) ** 2) / 2
+
     def __call__(self, X: int) -> int:
-        return (8 * X**2 + self.half**2 * self.d**2 * X) // (8 * self.d)
+        square = self.d**2
+        worth = max(Fraction(X), min(X + self.carried * square, self.whole * square))
+        return floor(X * worth / self.d)
 
     def turns(self, M: int) -> Iterator[int]:
-        yield from (2 * M - 1, M - 1 + isqrt(M**2 + self.half**2 * self.d**2 * M // 8))
+        yield from (2 * M - 1, M - 1 + isqrt(M**2 + self.half**2 * self.d**2 * M // 8), ceil(self.whole * self.d**2))
 
 
 @dataclass(frozen=True)

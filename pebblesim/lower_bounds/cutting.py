@@ -319,17 +319,22 @@ class Cutting(Instance):
         weights = tuple(product.weight for product in products)
         if weights != capacity.weights or [p.sides[0] for p in products] != ["queries", "keys", "keys"]:
             raise ValueError(f"{name}: the capacity of gradients is proved for weights {capacity.weights}")
-        least = Fraction(capacity.half**2, 8)  # Ĝ(2M) = 4M (M + least/2 d²)/d
-        form = f"{sum(weights) // 4}*{self.Z_text}*{width}**2/(M + {scaled(least / 2, f'{width}**2')})"
+        # Ĝ(2M) = 4M²/d, for smaller M 4M (M + carried/2·d²)/d
+        closed, half = f"{sum(weights) // 4}*{self.Z_text}*{width}**2/", capacity.carried / 2
         families = (*lines.query, *lines.key, *(family for product in products for family in product[:3]))
         free = [self.size(sides) for sides in between]
+        less = subtracted(Counter(text for text, _ in free))
         return CuttingBound(
             name,
             what,
             sum(weights) * self.Z * words,
             capacity,
-            [(form + subtracted(Counter(text for text, _ in free)), 0, None)],
-            besides=self.besides(families),
+            [
+                (f"{closed}M{less}", capacity.whole / 2, None),
+                (f"{closed}(M + {scaled(half, f'{width}**2')}){less}", 0, capacity.whole / 2),
+            ],
+            (f"{width}²", words**2),
+            self.besides(families),
             free=sum(number for _, number in free),
             ragged=bool(free),
             beside=self.columns_besides(lines, families),

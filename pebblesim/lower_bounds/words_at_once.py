@@ -1,4 +1,4 @@
-"""Lower bounds by words that are in the cache at the same time: inequalities (5) and (6) in docs/lower-bounds.md."""
+"""Lower bounds by words that are in the cache at the same time: (5), (6) and (7) in docs/lower-bounds.md."""
 
 from __future__ import annotations
 
@@ -88,6 +88,40 @@ def words_at_two_times(case: Cutting, name: str, lines: Lines, why_not: str = ""
         why_not=why_not,
         at_once=[(-(-5 * n * d // 2) - 4 * many * d**2, 1), (4 * n * d - 4 * many * d**2, 2)],
         proved_for=f"{n_text} >= {2 * many}*{d_text}",
+    )
+
+
+def words_at_several_times(case: Cutting, name: str, lines: Lines) -> CuttingBound:
+    """Bound: all lines of one side are in the cache at m + 1 times, with half of those of the other, or move again.
+
+    That is inequality (7) in docs/lower-bounds.md, the least of which is for m = 0 or for the most times that there
+    can be. A made row stands for the input's row that it is made from.
+
+    Args:
+        case: the problem at its sizes.
+        name: name of the bound.
+        lines: two inputs of queries, or rows made of them, and two of keys, all of one width.
+    """
+    (few_text, few), (many_text, many) = case.size(("fewer",)), case.size(("more",))
+    d_text, d = case.width(lines)
+    r, names = 6 * d, (*lines.query, *lines.key)
+    least = []
+    for stay, pass_by in ((few, many), (many, few)):
+        words, half = 2 * d * stay - 3 * d * r + 2 * d, d * (pass_by - r + 1)
+        least += [(times * words + half, times) for times in {1, max(1, pass_by // r)}]
+    moved = f"7*{few_text}*{d_text}" if few_text == many_text else f"4*{few_text}*{d_text} + 3*{many_text}*{d_text}"
+    why_not = _masked(case) or (f"it is proved for {few_text} ≥ 9·{d_text}" if few < 9 * d else "")
+    return CuttingBound(
+        name,
+        "words in the cache at several times, or moved again",
+        2 * d * (few + many),
+        Cube(),
+        [(f"{moved} - 24*{d_text}**2 + 3*{d_text} - M", 0, 1)],
+        (f"(2·{few_text}·{d_text} - 18·{d_text}² + 2·{d_text})", 2 * few * d - 18 * d**2 + 2 * d),
+        besides=case.besides(names),
+        why_not=why_not,
+        at_once=least,
+        proved_for=f"{few_text} >= 9*{d_text}",
     )
 
 

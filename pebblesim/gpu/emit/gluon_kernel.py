@@ -15,18 +15,18 @@ from pebblesim.gpu.emit.gluon_boxes import HEADS, address, corner, described, si
 from pebblesim.gpu.emit.gluon_consumer import Consumer
 from pebblesim.gpu.emit.gluon_plan import Buffer, Plan, plan
 from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, general, started
-from pebblesim.gpu.emit.triton_kernel import Kernel
+from pebblesim.gpu.emit.gluon_writer import GluonWriter
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch, blocks
+from pebblesim.launches.launches import Launch
 
 
-class GluonKernel:
+class GluonKernel(GluonWriter[Consumer]):
     """Writes the kernel of a launch with products."""
 
     def __init__(self, setting: Setting, launch: Launch, name: str, stages: int, persistent: bool) -> None:
-        self._setting, self._launch, self._name = setting, launch, name
+        super().__init__(setting, launch, name)
         self._plan: Plan = plan(setting.program, launch, setting.sizes, setting.dtype, stages, persistent)
         here = {tensor: f"{tensor.name}_at" for tensor in setting.of}
         self._consumer = Consumer(replace(setting, of=here), launch, name, self._plan)
@@ -52,25 +52,6 @@ class GluonKernel:
         """Names of shared functions that the text uses."""
         vectors = any(buffer.vector for buffer in self._plan.buffers.values())
         return {*["vectors_of"] * vectors, *["sums_of"] * bool(self._plan.additions)}
-
-    @property
-    def widths(self) -> set[int]:
-        """Columns of the tiles whose layouts the text uses."""
-        return self._consumer.widths
-
-    @property
-    def stored(self) -> set[int]:
-        """Columns of the tiles that threads store to memory."""
-        return self._consumer.stored
-
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel, of which `text` is the source."""
-        moved = (node for node in ir.walk(self._launch.block) if isinstance(node, ir.Read | ir.Write))
-        tensors = tuple(node.tensor.name for node in moved)
-        programs = blocks(self._launch, self._setting.sizes, 1)
-        numbers = ((), (*self._numbers, *self._strides))
-        return Kernel(self._name, self._launch, tuple(dict.fromkeys(tensors)), programs, numbers)
 
     @property
     def _tiles(self) -> list[str]:

@@ -16,13 +16,13 @@ from pebblesim.gpu.emit.gluon_boxes import HEADS, SPLIT, address, corner, descri
 from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, SHARED, WIDEST, Block
 from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.gluon_text import general, started
+from pebblesim.gpu.emit.gluon_writer import GluonWriter
 from pebblesim.gpu.emit.storage import padded
 from pebblesim.gpu.emit.triton_grid import longest_last
-from pebblesim.gpu.emit.triton_kernel import Kernel
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import GROUP, Setting
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch, blocks
+from pebblesim.launches.launches import Launch
 
 SLOTS = 4
 """Slots of the ring: two tiles of 128 terms, in parts of 64, so that warpgroups need not go in step."""
@@ -289,11 +289,12 @@ class ProductRows(Rows):
         self._say(depth, "tma.store_wait(0)")
 
 
-class ProductKernel:
+class ProductKernel(GluonWriter[ProductRows]):
     """Writes the kernel of a launch that multiplies a table."""
 
     def __init__(self, setting: Setting, launch: Launch, name: str, plan: Product) -> None:
-        self._setting, self._launch, self._name, self.plan = setting, launch, name, plan
+        super().__init__(setting, launch, name)
+        self.plan = plan
         here = {tensor: f"{tensor.name}_at" for tensor in setting.of}
         self._consumer = ProductRows(replace(setting, of=here), launch, name, plan)
         described_ = (plan.table.tensor, plan.matrix.tensor, plan.result.tensor)
@@ -303,27 +304,9 @@ class ProductKernel:
         self._numbers = (*setting.free, *[HEADS] * bool(setting.strides.of))
 
     @property
-    def widths(self) -> set[int]:
-        """Columns of the tiles whose layouts the text uses."""
-        return self._consumer.widths
-
-    @property
-    def stored(self) -> set[int]:
-        """Columns of the tiles that threads store to memory."""
-        return self._consumer.stored
-
-    @property
     def helpers(self) -> set[str]:
         """Names of shared functions that the text uses."""
         return {"pairs_of"}
-
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel, of which `text` is the source."""
-        moved = (node for node in ir.walk(self._launch.block) if isinstance(node, ir.Read | ir.Write))
-        tensors = tuple(dict.fromkeys(node.tensor.name for node in moved))
-        programs = blocks(self._launch, self._setting.sizes, 1)
-        return Kernel(self._name, self._launch, tensors, programs, ((), self._numbers))
 
     @property
     def _tiles(self) -> list[str]:

@@ -19,11 +19,11 @@ from pebblesim.gpu.emit.gluon_boxes import HEADS, address, corner, described, si
 from pebblesim.gpu.emit.gluon_plan import MOST_HELD, MOST_WARPGROUPS, REGISTERS, SHARED, THREADS, Block, refused
 from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, general, started
-from pebblesim.gpu.emit.triton_kernel import Kernel
+from pebblesim.gpu.emit.gluon_writer import GluonWriter
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch, blocks
+from pebblesim.launches.launches import Launch
 
 KIND = "bfloat16"
 """The type of words by whose bytes room is counted; those of the other type have as many."""
@@ -281,11 +281,12 @@ class ScoresRows(Rows):
         self._say(depth, f"tma.async_copy_shared_to_global({target})")
 
 
-class ScoresKernel:
+class ScoresKernel(GluonWriter[ScoresRows]):
     """Writes the kernel of a launch that writes rows of a table."""
 
     def __init__(self, setting: Setting, launch: Launch, name: str, plan: Scores) -> None:
-        self._setting, self._launch, self._name, self.plan = setting, launch, name, plan
+        super().__init__(setting, launch, name)
+        self.plan = plan
         block = ir.length(plan.own.block, setting.sizes)
         if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS or block & (block - 1):
             raise refused(setting.program, f"block {plan.own.block} is {block}")
@@ -307,32 +308,9 @@ class ScoresKernel:
         self._strides = tuple(setting.strides.names(stored(setting, self._addresses)))
 
     @property
-    def widths(self) -> set[int]:
-        """Columns of the tiles whose layouts the text uses."""
-        return self._consumer.widths
-
-    @property
-    def stored(self) -> set[int]:
-        """Columns of the tiles that threads store to memory."""
-        return self._consumer.stored
-
-    @property
     def helpers(self) -> set[str]:
         """Names of shared functions that the text uses."""
         return {"pairs_of"}
-
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel, of which `text` is the source."""
-        moved = (node for node in ir.walk(self._launch.block) if isinstance(node, ir.Read | ir.Write))
-        tensors = tuple(dict.fromkeys(node.tensor.name for node in moved))
-        return Kernel(
-            self._name,
-            self._launch,
-            tensors,
-            blocks(self._launch, self._setting.sizes, 1),
-            ((), (*self._numbers, *self._strides)),
-        )
 
     def _tiles(self, tensors: list[ir.Tensor]) -> list[str]:
         return [f"{tensor.name}_tiles" for tensor in tensors]

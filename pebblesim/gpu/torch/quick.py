@@ -19,6 +19,9 @@ Replay = Callable[[Tensor, Tensor, Tensor], Tensor | None]
 
 _KEPT: dict[Hashable, Replay | None] = {}
 
+_ASKED: dict[Hashable, Asked] = {}
+"""The arguments of the operator for calls that have been checked."""
+
 
 def kept(query: Any, key: Any, value: Any, rest: tuple[Hashable, ...]) -> tuple[Hashable, ...] | None:
     """The sizes and options of a call by which it may be kept; None if it may not be.
@@ -26,6 +29,9 @@ def kept(query: Any, key: Any, value: Any, rest: tuple[Hashable, ...]) -> tuple[
     Args:
         query, key, value: its tensors.
         rest: its other arguments.
+
+    Returns:
+        The last one says whether it needs gradients.
     """
     if (
         type(query) is not Tensor
@@ -34,7 +40,6 @@ def kept(query: Any, key: Any, value: Any, rest: tuple[Hashable, ...]) -> tuple[
         or torch.compiler.is_compiling()
         or not query.is_cuda
         or torch.is_autocast_enabled("cuda")
-        or (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad))
         or torch._C._len_torch_dispatch_stack()
         or torch._C._functorch.maybe_current_level() is not None
     ):
@@ -43,13 +48,24 @@ def kept(query: Any, key: Any, value: Any, rest: tuple[Hashable, ...]) -> tuple[
     if not (query.get_device() == key.get_device() == value.get_device() == device):
         return None
     shapes = query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride()
-    return (*shapes, query.dtype, key.dtype, value.dtype, device, rest)
+    learning = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    return (*shapes, query.dtype, key.dtype, value.dtype, device, rest, learning)
+
+
+def checked(sizes: tuple[Hashable, ...] | None) -> Asked | None:
+    """The arguments of the operator for a call that needs gradients and was checked before; else None."""
+    return _found(_ASKED, sizes) if sizes is not None and sizes[-1] else None
 
 
 def known(sizes: tuple[Hashable, ...] | None) -> Replay | None:
     """The launch of a call that was made before; None if there was none, or if it is not kept."""
+    return None if sizes is None else _found(_KEPT, sizes)
+
+
+def _found(kept: dict[Hashable, Any], sizes: tuple[Hashable, ...]) -> Any:
+    """The entry that is kept for some sizes, or None."""
     try:
-        return None if sizes is None else _KEPT.get(sizes)
+        return kept.get(sizes)
     except TypeError:  # an option that has no hash is none that attention takes
         return None
 
@@ -61,6 +77,10 @@ def keep(sizes: tuple[Hashable, ...] | None, query: Tensor, key: Tensor, value: 
         sizes: from `kept`.
         query, key, value, asked: as of the operator, with any dimensions of batches.
     """
+    if sizes is not None and sizes[-1]:
+        if len(_ASKED) < MOST:
+            _ASKED[sizes] = asked
+        return
     if sizes is None or sizes in _KEPT or len(_KEPT) >= MOST or torch.cuda.is_current_stream_capturing():
         return
     if len({each.data_ptr() for each in (query, key, value)}) < 3:

@@ -1,0 +1,47 @@
+"""The lists of mutations stand up to changes of the code: what they break is there, and so is what finds it."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def script(name: str) -> ModuleType:
+    """A file of benchmarks/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_mutation_has_its_text_and_a_line_of_the_page() -> None:
+    mutations = script("mutations")
+    listed = {each.what: each for many in mutations.listed().values() for each in many}
+    for each in listed.values():
+        mutations.Mutated(each)
+    page = (ROOT / "docs" / "mutations.md").read_text(encoding="utf-8")
+    lines = dict(re.findall(r"^\| (.+?) \| (`.+) \|$", page, re.MULTILINE))
+    assert lines.keys() == listed.keys()
+    assert f"{len(listed)} mutations, {len(listed)} found." in page
+
+
+def test_the_page_of_drawn_mutations_is_that_of_its_data() -> None:
+    drawn = script("drawn_mutations")
+    data = json.loads(drawn.RESULTS.read_text(encoding="utf-8"))
+    assert (ROOT / "docs" / "drawn-mutations.md").read_text(encoding="utf-8") == drawn.page(data)
+
+
+@pytest.mark.parametrize("page", ["mutations", "drawn-mutations"])
+def test_every_test_that_finds_a_mutation_exists(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    tests = set(re.findall(r"`(test_\w+\.py)::(?:(\w+)::)?(\w+)", text))
+    assert len(tests) > 10
+    sources = {file: (ROOT / "tests" / file).read_text(encoding="utf-8") for file, _, _ in tests}
+    missing = {(file, test) for file, group, test in tests if not re.search(rf"\b{group or test}\b", sources[file])}
+    assert missing == set()
