@@ -33,7 +33,7 @@ def test_whole_boxes_cross(n_q: int, n_k: int, d: int) -> None:
 def test_nothing_but_the_count_crosses_where_boxes_are_full(name: str) -> None:
     dims = {"n_q": 256, "n_k": 384, "d_k": 64, "d_v": 64}
     program = get(name).in_dims(dims).program
-    sizes = {**dims, **{block: 64 for block in program.blocks}}
+    sizes = {**dims, **dict.fromkeys(program.blocks, 64)}
     counted = moved_bytes(program, moved_words(program, sizes), "bfloat16")
     both, zeros = crossing(program, sizes, "bfloat16")
     assert zeros == 0 and both.writes == counted.writes
