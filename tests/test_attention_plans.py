@@ -45,11 +45,14 @@ def test_heads_or_rows_are_cut_for_a_workspace() -> None:
 
 def test_a_plan_says_which_and_why() -> None:
     found = plan(4096, 64, 16)
-    assert found.backward[0].tiling.schedule == "flash2-backward-blocked"  # measured: 441 TFLOP/s, in two passes 388
-    assert "backward-two-pass-blocked would take" in str(found)
-    assert found.tables == (0, 4096 * 64 * 16 * 4)  # sums of dQ, in float32
+    assert found.backward[0].tiling.gluon and found.forward[0].tiling.gluon
+    assert found.tables == (0, 4 * 16 * 4096 * 64)  # sums of dQ in float32
+    found = plan(4096, 64, 16, card="A100")
+    assert found.backward[0].tiling.schedule == "backward-two-pass-blocked"
+    assert "small-cache-backward-blocked would take" in str(found) or "dS-stored-blocked would take" in str(found)
+    assert found.tables == (0, 0)
     wide = plan(4096, 512, 16)
-    assert wide.backward[0].tiling.schedule == "small-cache-backward-resident"
+    assert wide.backward[0].tiling.schedule.startswith("small-cache-backward-")
     assert str(wide).count("limited by") >= 2
     assert plan(64, 3, d_v=20, n_k=9).dims == {"n_q": 64, "n_k": 9, "d_k": 16, "d_v": 20}
 

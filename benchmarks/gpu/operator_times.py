@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
 
@@ -32,6 +33,56 @@ def host(asked: Any) -> Iterator[dict[str, Any]]:
                     times.append((time.perf_counter() - start) / 100 * 1e6)
             row[name] = sorted(times)[4]
         yield row
+
+
+def rates(asked: Any) -> Iterator[dict[str, Any]]:
+    """Milliseconds of attention without gradients, with them, and of them alone, beside PyTorch's kernels."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from pebblesim.gpu.torch import attention
+
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+    for d, (n, heads), causal in product((64, 128, 256), ((16_384, 4), (4096, 16)), (False, True)):
+        q, k, v, dO = (torch.randn(1, heads, n, d, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+        calls: dict[str, Callable[..., Any]] = {
+            "ours": partial(attention, is_causal=causal),
+            "ours, same bits": partial(attention, is_causal=causal, deterministic=True),
+            **dict.fromkeys(backends, partial(sdpa, is_causal=causal)),
+        }
+        row: dict[str, Any] = {"d": d, "n": n, "heads": heads, "causal": causal}
+        for name, call in calls.items():
+            with sdpa_kernel(backends.get(name, list(backends.values()))):
+                x = [each.detach().requires_grad_() for each in (q, k, v)]
+                out = call(*x)
+                alone = partial(torch.autograd.grad, out, x, dO, retain_graph=True)
+                with torch.no_grad():
+                    forward = _median(torch, partial(call, q, k, v))
+                both = _median(torch, partial(_both, torch, call, x, dO))
+                row[name] = {"forward_ms": forward, "both_ms": both, "backward_ms": _median(torch, alone)}
+        yield row
+
+
+def _both(torch: Any, call: Callable[..., Any], x: list[Any], dO: Any) -> None:
+    """A forward and a backward pass."""
+    torch.autograd.grad(call(*x), x, dO)
+
+
+def _median(torch: Any, call: Callable[[], Any]) -> float:
+    """The median of the milliseconds of a call, of seven times four."""
+    call()
+    call()
+    times = []
+    for _ in range(7):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(4):
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / 4)
+    return float(sorted(times)[3])
 
 
 def memory(asked: Any) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 from operator_calls import again, compiled, opcheck, strided, waits
 from operator_errors import shapes
 from operator_models import gemma4, models
-from operator_times import decode, host, memory, vae
+from operator_times import decode, host, memory, rates, vae
 
 PARTS: dict[str, Callable[[Any], Iterator[dict[str, Any]]]] = {
     "opcheck": opcheck,
@@ -31,6 +31,7 @@ PARTS: dict[str, Callable[[Any], Iterator[dict[str, Any]]]] = {
     "vae": vae,
     "decode": decode,
     "memory": memory,
+    "rates": rates,
     "shapes": shapes,
 }
 

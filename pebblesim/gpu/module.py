@@ -1,11 +1,14 @@
-"""Load generated Triton source as Python modules."""
+"""Load generated Triton source as Python modules, and the libraries that run them."""
 
 from __future__ import annotations
 
 import importlib.util
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from pebblesim.core.errors import UsageError
 
 
 def module_of(text: str) -> Any:
@@ -19,3 +22,20 @@ def module_of(text: str) -> Any:
     spec.loader.exec_module(module)
     module.folder = folder  # type: ignore[attr-defined]  # lives as long as the module
     return module
+
+
+def torch_with_gpu(what: str, *libraries: str) -> Any:
+    """Return PyTorch, for something that also needs these libraries and a GPU.
+
+    Raises:
+        UsageError: a library is missing, or PyTorch sees no GPU; the message says what needs it.
+    """
+    try:
+        torch, *_ = map(import_module, ("torch", *libraries))
+    except ImportError as error:
+        raise UsageError(
+            f"{what} needs {', '.join(('PyTorch', *libraries))}; {error.name} is missing: pip install {error.name}."
+        ) from None
+    if not torch.cuda.is_available():
+        raise UsageError(f"{what} needs an NVIDIA GPU that PyTorch sees, and there is none here.")
+    return torch

@@ -22,7 +22,7 @@ from pebblesim.gpu.emit.storage import Storage, storage
 from pebblesim.gpu.emit.tables import moved_words
 from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.emit.words import moved_bytes
-from pebblesim.gpu.module import module_of
+from pebblesim.gpu.module import module_of, torch_with_gpu
 from pebblesim.gpu.results import load, save
 from pebblesim.gpu.tiles import PROBLEM, TILINGS, Tiling, check
 from pebblesim.language import masks
@@ -105,7 +105,7 @@ def race(
     Raises:
         UsageError: there is no PyTorch with a GPU, or no Triton.
     """
-    torch = _torch()
+    torch = torch_with_gpu("a race", "triton")
     known = {row["id"]: row for row in load(output)} if output else {}
     rows, arrays = [], None
     for contender in only or contenders(track.way):
@@ -119,17 +119,6 @@ def race(
                 on_progress(known[key])
         rows.append(known[key])
     return rows
-
-
-def _torch() -> Any:
-    try:
-        import torch
-        import triton as _  # noqa: F401
-    except ImportError as error:
-        raise UsageError(f"a race needs PyTorch and Triton, and {error.name} is not here: pip install torch.") from None
-    if not torch.cuda.is_available():
-        raise UsageError("a race needs an NVIDIA GPU that PyTorch sees, and there is none here.")
-    return torch
 
 
 class Arrays:

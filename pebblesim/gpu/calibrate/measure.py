@@ -12,13 +12,12 @@ from math import log2
 from statistics import median
 from typing import Any
 
-from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.calibrate.shapes import Cell, Shape
 from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.launch_costs import LaunchCost, launch_costs
-from pebblesim.gpu.module import module_of
+from pebblesim.gpu.module import module_of, torch_with_gpu
 from pebblesim.gpu.race import seconds_of_launches
 from pebblesim.gpu.tiles import Tiling
 from pebblesim.language.program import Program, Tensor
@@ -70,22 +69,8 @@ def costs_of(cell: Cell) -> tuple[LaunchCost, ...]:
 
 
 def gpu() -> Any:
-    """PyTorch, with a GPU.
-
-    Raises:
-        UsageError: there is none, or no Triton, or no SciPy.
-    """
-    try:
-        import scipy  # noqa: F401
-        import torch
-        import triton  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"calibration needs PyTorch, Triton and SciPy; {error.name} is missing: pip install {error.name}."
-        ) from None
-    if not torch.cuda.is_available():
-        raise UsageError("calibration needs a GPU that PyTorch sees, and there is none here.")
-    return torch
+    """PyTorch with a GPU, as `torch_with_gpu` returns it; Triton and SciPy are there, too."""
+    return torch_with_gpu("calibration", "scipy", "triton")
 
 
 def near(shapes: Sequence[Shape], card: Card, within: float) -> list[Cell]:

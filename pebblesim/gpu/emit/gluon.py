@@ -6,7 +6,7 @@ of 64 rows (`gluon_plan`). Other launches are as in the Triton reading, and so a
 and the sizes that a text is for. Beyond the rows of a head the copy engine gives zeros, so no word of another head is
 read, and none that is not in the count; rows of d words are for d a multiple of 8.
 
-It is for no mask and for causal ones.
+It is for no mask and for causal ones, and for bands where matrices have strides of their own.
 """
 
 from __future__ import annotations
