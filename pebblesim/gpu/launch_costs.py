@@ -149,7 +149,7 @@ def launch_costs(
 
 
 def _of_sums(program: ir.Program, sizes: ir.Sizes, dtype: str, heads: int) -> Iterator[LaunchCost]:
-    """What tensors cost that kernels add to in memory, in float32: zeros before, and rounding behind."""
+    """Yield the work for tensors that kernels add to in memory, in float32: zeros before, and rounding behind."""
     for name in read_to_be_added_to(program, sizes):
         tensor = program.tensors[name]
         words, wide = heads * prod(tensor.sides(sizes)), word_bytes(program, tensor, dtype)
