@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import product
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,9 @@ class When(IntEnum):
     AFTER = 4
 
 
+BEFORE, BLOCK, PASSING, PASSED, AFTER = map(int, When)  # operations on arrays are slower with members of a class
+
+
 @dataclass(frozen=True)
 class Form:
     """How a pass over rows runs.
@@ -56,16 +59,16 @@ class Form:
         """Whether a tensor with these axes has rows of x, and of y."""
         return self.x in axes, self.y is not None and self.y in axes
 
-    def first(self, axes: tuple[int, ...]) -> When:
-        """Return when an operand from memory is available."""
+    def first(self, axes: tuple[int, ...]) -> int:
+        """Return when an operand from memory is available, as the number of a `When`."""
         match self.over(axes):
             case (False, False):
-                return When.BLOCK if self.again else When.BEFORE
+                return BLOCK if self.again else BEFORE
             case (True, False):
-                return When.BLOCK
+                return BLOCK
             case (False, True):
-                return When.BEFORE if self.resident else When.PASSING
-        return When.PASSING
+                return BEFORE if self.resident else PASSING
+        return PASSING
 
 
 class Choices:
@@ -148,26 +151,26 @@ class Timing:
             if over[1]:
                 return at, at, never
             if any(x for x, _ in operands):
-                return np.full_like(at, When.PASSING), np.full_like(at, When.PASSED), at <= When.PASSING
-            return at, at, at <= When.BEFORE
+                return np.full_like(at, PASSING), np.full_like(at, PASSED), at <= PASSING
+            return at, at, at <= BEFORE
         if each.contracted == form.x:
-            after = np.full_like(at, When.AFTER)
+            after = np.full_like(at, AFTER)
             if over == (False, True):
-                return np.full_like(at, When.PASSING), after, (at <= When.PASSING) & form.resident
+                return np.full_like(at, PASSING), after, (at <= PASSING) & form.resident
             if any(y for _, y in operands) or not all(x for x, _ in operands):
                 return at, at, never
-            at = np.maximum(at, When.BLOCK)
-            return at, after, at != When.PASSING
-        passing = np.full_like(at, When.PASSING)
+            at = np.maximum(at, BLOCK)
+            return at, after, at != PASSING
+        passing = np.full_like(at, PASSING)
         match over:
             case (False, False):
-                return at, at, (at == When.BEFORE) | (at == When.AFTER)
+                return at, at, (at == BEFORE) | (at == AFTER)
             case (True, False):
-                block = np.maximum(at, When.BLOCK)
-                return block, block, (at != When.PASSING) & (at != When.AFTER)
+                block = np.maximum(at, BLOCK)
+                return block, block, (at != PASSING) & (at != AFTER)
             case (False, True) if form.resident:
-                return at, at, (at == When.BEFORE) | ((at == When.AFTER) & each.elementwise)
-        return passing, passing, at <= When.PASSING
+                return at, at, (at == BEFORE) | ((at == AFTER) & each.elementwise)
+        return passing, passing, at <= PASSING
 
 
 class Cost:
@@ -177,8 +180,8 @@ class Cost:
         choices, form = timing.choices, timing.form
         system = choices.system
         absorbed = {name for name, each in system.equations.items() if _may_be_absorbed(each, system, form)}
-        passing = {name: done == When.PASSING for name, done in timing.done.items() if name not in absorbed}
-        later = {name: done > When.BEFORE for name, done in timing.done.items() if name not in absorbed}
+        passing = {name: done == PASSING for name, done in timing.done.items() if name not in absorbed}
+        later = {name: done > BEFORE for name, done in timing.done.items() if name not in absorbed}
         none = np.zeros(choices.number, bool)
         self.form, self.system, self.possible = form, system, timing.possible
         self.once: dict[str, Array] = {}
@@ -195,16 +198,14 @@ class Cost:
             if repeated:
                 self.in_blocks[name] = read
             if name in timing.done:
-                begun = computed & (timing.done[name] < when) & (timing.done[name] == When.PASSING)
+                begun = computed & (timing.done[name] < when) & (timing.done[name] == PASSING)
             else:
                 begun = none
             if over != (True, True) and not (over == (False, True) and not form.resident):
-                stays = (read | computed) & choices.used(name, later) & (when == When.BEFORE)
+                stays = (read | computed) & choices.used(name, later) & (when == BEFORE)
                 if form.x not in system.axes[name]:
                     self.stays[name] = stays | begun
-                self.held[name] = (
-                    ((read | computed) & choices.used(name, passing) & (when <= When.BLOCK)) | stays | begun
-                )
+                self.held[name] = ((read | computed) & choices.used(name, passing) & (when <= BLOCK)) | stays | begun
             if over == (True, False) and name not in absorbed:
                 self.made[name] = computed
         pairs = [choices.computed[name] for name in system.equations if form.over(system.axes[name]) == (True, True)]
@@ -220,7 +221,7 @@ class Cost:
             sums: those of the mask.
         """
         form, axes, n = self.form, self.system.axes, sizes[self.form.x]
-        whole = {name: float(np.prod([float(sizes[axis]) for axis in axes[name]])) for name in axes}
+        whole = {name: float(prod(sizes[axis] for axis in axes[name])) for name in self.once}
         fixed, stays, made = np.zeros((3, len(self.possible)))
         slope = self.pair.astype(float)
         for name, held in self.held.items():
