@@ -96,7 +96,7 @@ def main() -> None:
         known = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
         rows = [row | {"predicted": predicted(row)} for row in known]
         for row in rows:
-            if row["predicted"] is not None and "launches" in row:
+            if row["schedule"] == "small-cache-forward-blocked":
                 row["by_launch"] = by_launch(row)
         text = "".join(json.dumps(row) + "\n" for row in rows)
         output.write_text(text, encoding="utf-8")
@@ -186,8 +186,9 @@ def predicted(row: dict[str, Any]) -> dict[str, int] | None:
         return None
     program = get(row["schedule"]).program
     tiled = tables(program, launches(program), {**dims, **row["blocks"]}).tiled
-    side = lcm(*(side for tile in tiled.values() for side in tile))
-    dims["n"] = -(-dims["n"] // side) * side
+    tall, wide = (lcm(*(tile[axis] for tile in tiled.values())) for axis in (0, 1))
+    n, d = dims["n"], dims["d"]
+    dims = {"n_q": -(-n // tall) * tall, "n_k": -(-n // wide) * wide, "d_k": d, "d_v": d}
     at_once = [each * card.size("multiprocessors") for each in row["resident"]]
     chip: dict[str, Any] = {"size": card.size("l2"), "partitions": card.l2_partitions, "at_once": at_once}
     chip |= {"order": f"grouped:{GROUP}", "heads": row["heads"], "dtype": "bfloat16"}

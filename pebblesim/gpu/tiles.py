@@ -92,7 +92,7 @@ def _two_pass(
 
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     "forward": (
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, {"flash2-forward": (4, 3, 128)}, (1, 64)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 64)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 3, widths=(1, 64), masked=True),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128), described=("flash2-forward",)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256), described=("flash2-forward",)),
@@ -106,11 +106,12 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
             (1, 1024),
             ("splits",),
         ),
-        Tiling("flash-decoding", {"B_r": 16, "S": 2048, "B_c": 128}, 4, 3, {"merge": (4, 2)}, (1, 128)),
+        Tiling("flash-decoding", {"B_r": 16, "S": 2048, "B_c": 128}, 4, 3, {"merge": (8, 2)}, (1, 128)),
         Tiling("flash-decoding-blocked", {"B_r": 64, "S": 256, "c": 64, "e": 64}, 4, 3, widths=(1, 512)),
         Tiling("flash-decoding-blocked", {"B_r": 128, "S": 256, "c": 64, "e": 64}, 8, 3, widths=(1, 512)),
         *_small_cache("small-cache-forward-blocked"),
-        *_small_cache("scores-stored-blocked")[:3],
+        *(replace(each, widths=(129, 1024)) for each in _small_cache("scores-stored-blocked")[:2]),
+        replace(_small_cache("scores-stored-blocked")[2], widths=(1, 256)),
         Tiling(
             "scores-stored-in-rows",  # a softmax of each tile, so that few rows are enough blocks
             {"C": 2**14, "a": 128, "b": 256, "c": 64, "e": 256},

@@ -17,7 +17,7 @@ from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
-ENTRIES, FEWEST, MOST = 2**12, 4, 64
+ENTRIES, FEWEST, MOST = 2**13, 4, 64
 """Entries of a tile of several copies, and the fewest and the most copies that one has."""
 
 
