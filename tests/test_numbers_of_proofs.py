@@ -205,13 +205,14 @@ def tables() -> Iterator[tuple[str, CuttingBound]]:
 
 
 def most_of_table(products: Sequence[Weighted], w: int, draws: int = 100) -> float:
-    """The most Σ weight·√(abc)/w over all splits of 3 into these families: an ascent from many splits at random."""
+    """The most Σ weight·√(abc)/w over all splits of 3 into these families: an ascent from the even split and many at random."""
     families = sorted({family for three, _ in products for family in three})
     index = np.array([[families.index(family) for family in three] for three, _ in products])
     weights = np.array([weight for _, weight in products]) / w
     uses = np.zeros((len(index), len(families)))
     np.put_along_axis(uses, index, 1, axis=1)
-    split = 3 * np.random.default_rng(0).dirichlet(np.full(len(families), 0.2), draws)
+    even = np.ones((1, len(families))) / len(families)
+    split = 3 * np.concatenate([even, np.random.default_rng(0).dirichlet(np.full(len(families), 0.2), draws)])
     for _ in range(300):
         split = (weights * np.sqrt(split[:, index].prod(axis=2))) @ uses + 1e-300
         split *= 3 / split.sum(axis=1, keepdims=True)
