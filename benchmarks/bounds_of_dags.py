@@ -1,81 +1,122 @@
 """How near do the lower bounds come to the games found? Every row of a folder's costs.csv, without recomputation.
 
-    python benchmarks/bounds_of_dags.py FOLDER [--rows 1000000] [--part name] [-o table.csv]
+    python benchmarks/bounds_of_dags.py FOLDER -o table.csv [--part name]
 
-A row is a graph and an M. The game is found with a fixed number of steps, so that it does not depend on the load of the
-machine; where costs.csv has a cheaper game or a proven optimum, that counts. The mean is over the rows whose cost is
-above the compulsory words.
+A row is a graph and an M. A game is found with a fixed number of steps of the search, so that it does not depend on
+the load of the machine; where costs.csv has a cheaper game or a proven optimum, that counts. On graphs of up to 120
+vertices, `optimum` narrows what is left for 8 seconds. Rows are written as they are made, and a second call goes
+on where the first one ended. The mean is over the rows whose cost is above the compulsory words.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pebblesim.dags.bounds import at_once, partition, places, spectral, trees, wavefronts
+from pebblesim.dags.bounds import at_once, partition, places, products, spectral, trees, wavefronts
 from pebblesim.dags.formats import load_graph
+from pebblesim.dags.optimum import optimum
 from pebblesim.dags.orders import Task
 from pebblesim.dags.search import pebble
 from pebblesim.dags.task_data import TaskData
 
 RULES = "no-recompute"
+BOUNDS = ("compulsory", "products", "trees", "places", "wavefronts", "spectral", "partition", "optimum")
+COLUMNS = ("file", "vertices", "M", "cost", *BOUNDS, "CPU seconds")
+NARROWING = 8.0
+"""Seconds for which `optimum` narrows what is left between the bounds and the game of a small graph."""
+SIZES = (120, 400, 10**9)
+"""Vertices up to which graphs are summed up together."""
 
 
-def table(folder: Path, part: str, seconds: float, steps: int) -> Iterator[dict[str, Any]]:
+def row_of(folder: Path, known: dict[str, str], seconds: float) -> dict[str, Any]:
+    """Return the cheapest game known of a graph at an M, and the bounds; a bound not needed is left out.
+
+    Orders of up to 500 steps are searched as a whole, which takes about a second a step; of longer ones each step
+    changes a part.
+    """
+    graph, M = load_graph(folder / known["file"]), int(known["M"])
+    began = time.process_time()
+    game = pebble(graph, M=M, rules=RULES, seconds=0, steps=4 if graph.vertices <= 500 else 200)
+    others = [int(known[name]) for name in ("peer_foresight", "proven_optimum_no_recompute") if known.get(name)]
+    cost = min([game.io, *others])
+    data = TaskData(Task(graph, M, RULES), M)
+    made = {"compulsory": at_once(data)[0].value}
+    for bound in (products, trees, places, wavefronts, spectral, partition):
+        if max(made.values()) < cost:
+            timed = (places, 60), (wavefronts, seconds), (partition, seconds)
+            ends = [time.monotonic() + limit for each, limit in timed if each is bound]
+            made[bound.__name__] = bound(data, *ends).value
+    if max(made.values()) < cost and graph.vertices <= SIZES[0]:
+        interval = optimum(graph, M, RULES, seconds=NARROWING)
+        made["optimum"], cost = interval.bound, min(cost, interval.io)
+    spent = round(time.process_time() - began, 2)
+    return {"file": known["file"], "vertices": graph.vertices, "M": M, "cost": cost, **made, "CPU seconds": spent}
+
+
+def table(folder: Path, part: str, seconds: float, output: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows that the output already has, then the others, each of which is added to it."""
     with (folder / "costs.csv").open(encoding="utf-8", newline="") as file:
         known = [row for row in csv.DictReader(file) if part in row["file"]]
-    for row in known:
-        graph, M = load_graph(folder / row["file"]), int(row["M"])
-        began = time.process_time()
-        game = pebble(graph, M=M, rules=RULES, seconds=0, steps=steps if graph.vertices <= 2_000 else steps // 10)
-        others = [int(row[name]) for name in ("peer_foresight", "proven_optimum_no_recompute") if row.get(name)]
-        cost = min([game.io, *others])
-        playing = time.process_time() - began
-        data = TaskData(Task(graph, M, RULES), M)
-        made = {"compulsory": at_once(data)[0].value}
-        spent = {}
-        for bound in (wavefronts, spectral, partition, places, trees):
-            began = time.process_time()
-            arguments = () if bound in (spectral, trees) else (time.monotonic() + seconds,)
-            made[bound.__name__] = bound(data, *arguments).value
-            spent[bound.__name__] = round(time.process_time() - began, 2)
-        yield {
-            "file": row["file"], "vertices": graph.vertices, "M": M, "cost": cost, **made,
-            "before": round(max(v for k, v in made.items() if k not in ("places", "trees")) / cost, 3) if cost else 1.0,
-            "after": round(max(made.values()) / cost, 3) if cost else 1.0,
-            "seconds of the game": round(playing, 2), "seconds of places": spent["places"],
-        }  # fmt: skip
+    done: dict[tuple[str, str], dict[str, str]] = {}
+    if output.exists():
+        with output.open(encoding="utf-8", newline="") as file:
+            done = {(row["file"], row["M"]): row for row in csv.DictReader(file)}
+    for each in known:
+        if (each["file"], each["M"]) not in done:
+            row = {name: str(value) for name, value in row_of(folder, each, seconds).items()}
+            done[each["file"], each["M"]] = row
+            _write(output, done.values())
+        yield done[each["file"], each["M"]]
 
 
-def summary(rows: list[dict[str, Any]]) -> str:
-    above = [row for row in rows if row["cost"] > row["compulsory"]]
-    text = f"{len(rows)} rows, {len(above)} above the compulsory words"
-    for column in ("before", "after"):
-        ratios = sorted(row[column] for row in above)
+def _write(output: Path, rows: Any) -> None:
+    """Write the table whole, or leave it as it was."""
+    beside = output.with_name(output.name + ".part")
+    with beside.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    os.replace(beside, output)
+
+
+def ratio(row: dict[str, str]) -> float:
+    """Largest bound ÷ cost."""
+    return max(int(row[name]) for name in BOUNDS if row.get(name)) / int(row["cost"])
+
+
+def summary(rows: list[dict[str, str]]) -> str:
+    """Say how many rows there are, and the mean and the least of bound ÷ cost by the size of graphs."""
+    above = [row for row in rows if int(row["cost"]) > int(row["compulsory"])]
+    seconds = sum(float(row["CPU seconds"]) for row in rows)
+    lines = [f"{len(rows)} rows, {len(above)} above the compulsory words, {seconds:.0f} s of CPU"]
+    for low, high in zip((0, *SIZES[:-1]), SIZES, strict=True):
+        ratios = [ratio(row) for row in above if low < int(row["vertices"]) <= high]
         if ratios:
-            text += f"\nbound / cost {column}: mean {sum(ratios) / len(ratios):.3f}, least {ratios[0]:.3f}"
-    return text
+            to = f"{low + 1} to {high} vertices" if high < SIZES[-1] else f"more than {low} vertices"
+            lines.append(f"{to}: {len(ratios)} rows, mean {sum(ratios) / len(ratios):.3f}, least {min(ratios):.3f}")
+    ratios = [ratio(row) for row in above]
+    if ratios:
+        lines.append(f"all: {len(ratios)} rows, mean {sum(ratios) / len(ratios):.3f}, least {min(ratios):.3f}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, help="the table; rows that it has are not made again"
+    )
     parser.add_argument("--part", default="", help="only files whose names hold this")
-    parser.add_argument("--seconds", type=float, default=5.0, help="most seconds of a bound")
-    parser.add_argument("--steps", type=int, default=100, help="steps of the search for a game")
-    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--seconds", type=float, default=3.0, help="most seconds of a bound; places takes its own")
     asked = parser.parse_args()
-    done = []
-    for made in table(asked.folder, asked.part, asked.seconds, asked.steps):
-        done.append(made)
+    rows = []
+    for made in table(asked.folder, asked.part, asked.seconds, asked.output):
+        rows.append(made)
         print(*made.values(), flush=True)
-    print(summary(done))
-    if asked.output:
-        with asked.output.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, done[0].keys())
-            writer.writeheader()
-            writer.writerows(done)
+    print(summary(rows))

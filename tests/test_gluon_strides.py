@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.gluon import gluon
+from pebblesim.gpu.emit.tables import workspace
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 
@@ -160,3 +161,10 @@ def test_heads_that_do_not_fill_a_tile_together_are_refused() -> None:
     dims = {"n_q": 96, "n_k": 32, "d_k": 16, "d_v": 16}
     with pytest.raises(UsageError, match="3 heads share keys"):
         gluon(get("flash2-forward").in_dims(dims).program, {**dims, "B_r": 64, "B_c": 16}, shared=3)
+
+
+def test_dS_takes_the_place_of_P_tile_by_tile() -> None:
+    """A block reads a tile of P where it writes that of dS, also where it goes through a row of tiles."""
+    name, dims = "small-cache-backward-resident", {"n_q": 300, "n_k": 500, "d_k": 32, "d_v": 32}
+    rows, columns = 3 * 128, 8 * 64
+    assert workspace(get(name).in_dims(dims).program, {**dims, **BLOCKS[name]}, "float16") == 2 * rows * columns

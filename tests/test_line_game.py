@@ -14,10 +14,15 @@ State = tuple[Lines, Lines, frozenset[tuple[int, int]]]
 """Rows there, keys there, pairs not met."""
 
 
-@cache
 def least_loads(m: int, n: int, b: int) -> int:
+    """The least loads if each row meets each key."""
+    return least_loads_of(frozenset((i, j) for i in range(m) for j in range(n)), m, n, b)
+
+
+@cache
+def least_loads_of(pairs: frozenset[tuple[int, int]], m: int, n: int, b: int) -> int:
     """Breadth-first search over states, up to the order of rows and of keys."""
-    start: State = (frozenset(), frozenset(), frozenset((i, j) for i in range(m) for j in range(n)))
+    start: State = (frozenset(), frozenset(), pairs)
     seen, layer, loads = {canonical(start, m, n)}, [start], 0
     while all(unmet for _, _, unmet in layer):
         following = []
@@ -88,3 +93,16 @@ def test_lines_of_one_side_are_there_at_several_times_or_come_again(m: int, n: i
 def test_the_theorem_is_met_and_exceeds_the_lines_themselves() -> None:
     met = [(m, n, b) for m, n, b in GAMES if least_loads(m, n, b) == -(-theorem(m, n, b) // 1) > m + n]
     assert len(met) >= 3, met
+
+
+WINDOWS = [(3, 3), *(pytest.param(n, w, marks=pytest.mark.slow) for n, w in [(4, 2), (4, 3), (4, 4), (5, 2), (5, 3)])]
+
+
+@pytest.mark.parametrize(("n", "w"), WINDOWS)
+def test_windows_need_as_many_lines_as_they_are_wide(n: int, w: int) -> None:
+    """L ≥ 2n + ⌊n/w⌋(w - b): each of ⌊n/w⌋ triangles has a time at which w of its lines are there or come again."""
+    pairs = frozenset((i, j) for i in range(n) for j in range(n) if 0 <= i - j < w)
+    for b in range(2, w + 2):
+        least = least_loads_of(pairs, n, n, b)
+        assert least >= 2 * n + n // w * max(0, w - b)
+        assert (least == 2 * n) == (b >= w)

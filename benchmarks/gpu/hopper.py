@@ -1,10 +1,22 @@
 """Gluon kernels of our schedules beside PyTorch's attentions, in one process; run it on a Hopper GPU.
 
-    python benchmarks/gpu/hopper.py -o benchmarks/gpu/hopper.jsonl
+    python benchmarks/gpu/hopper.py -o FOLDER [--parts table wide cell flex bytes calibrating drawn]
 
-A row says useful operations a second, in TFLOP/s (4 n² d for each head forward, 10 n² d backward, half under a causal
-mask): the median, best and worst of five replays of a CUDA graph of four calls. Errors are relative to float64, of
-bfloat16 words, n = 1,024; `same_again` is whether a second call gives the same bits.
+Each part adds to a file of FOLDER as it goes, and a case that fails is a row that says why:
+
+- `table`: hopper.jsonl, kernels of the widths 64, 128, 256 and 512 beside PyTorch's; `narrow`: of the first two alone;
+  `wide`: of 96, 192 and 384, and of keys wider than values; `cell`: 48 heads x 4, n = 8,192, d = 128, for which others
+  publish rates; `flex`: PyTorch's FlexAttention, compiled, at the widths of `table` that it has;
+- `bytes`: hopper_bytes.jsonl, counted and measured (`hopper_bytes.py`);
+- `calibrating`, `others`, `drawn`: times of Gluon kernels of the attentions that a card is calibrated with, of Triton
+  kernels of these that are near the fastest by forecast, and of both for 80 attentions that a seed draws (`drawn.py`).
+
+A row of hopper.jsonl says useful operations a second, in TFLOP/s (2 n² (d_k + d_v) for each head forward, 2 n² (3 d_k +
+2 d_v) backward, half under a causal mask): after a fifth of a second of rest, which lets the card have its highest
+clock, the median, best and worst of five replays of a CUDA graph of four calls, with the clock of the multiprocessors
+in MHz and watts while they run. `rested` is one call after a third of a second of rest, the median of three, with its
+clock. Errors are relative to float64, of bfloat16 words, n = 1,024; `same_again` is whether a second call gives the
+same bits; `emitted` and `compiled` are seconds, the latter of each kernel on a core.
 
 Needs PyTorch and Triton 3.6.
 """
@@ -14,59 +26,118 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.calibrate.calibrate import save
+from pebblesim.gpu.calibrate.measure import Measured, measured, near
+from pebblesim.gpu.calibrate.shapes import Cell, calibrating, drawn
 from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.gluon_tiles import HopperTiles, tiles_of
+from pebblesim.gpu.emit.triton import Source
 from pebblesim.gpu.module import module_of
+from pebblesim.gpu.race import seconds_of_launches
+from pebblesim.gpu.tiles import PROBLEM, tilings
 from pebblesim.language import masks
 from pebblesim.language.registry import get
-
-SCHEDULES = {
-    "forward": {64: "flash2-forward", 128: "flash2-forward", 256: "flash2-forward", 512: "scores-stored-resident"},
-    "backward": {
-        64: "flash2-backward-blocked",
-        128: "flash2-backward-blocked",
-        256: "small-cache-backward-resident",
-        512: "small-cache-backward-resident",
-    },
-}
-"""The fastest schedule of each pass, by the width of a head."""
 
 TWO_PASSES = "backward-two-pass-blocked"
 """Gradients whose bits are the same each time, to d = 128."""
 
-SHAPES = ((16384, 4), (4096, 16))
+SHAPES = ((16384, 4), (4096, 16), (1024, 64))
+"""n, and heads."""
+
 LARGEST_OF_PYTORCH = 256
 """The widest heads of cuDNN's and FlashAttention's kernels."""
 
 CHECKED = 1024
 """Queries and keys of the shapes whose errors are measured."""
 
+SEED, NUMBER, WITHIN = 2711, 80, 1.5
+"""The attentions that are drawn, and how far forecasts may be from the fastest; as in drawn.py."""
 
-def kernels(tiles: HopperTiles, d: int, mask: str | None) -> Any:
-    """The module of a schedule's kernels."""
-    dims, band = {"n_q": CHECKED, "n_k": CHECKED, "d_k": d, "d_v": d}, masks.of(mask)
-    program = get(tiles.schedule).in_dims(dims).under(band)
-    ring: dict[str, Any] = {
-        "stages": tiles.stages,
-        "apart": tiles.apart,
-        "persistent": tiles.persistent and mask is None,
-    }
-    source = gluon(program, {**dims, **tiles.blocks}, "bfloat16", band, scale=d**-0.5, **ring)
-    return module_of(source.text)
+NEAREST = 1.15
+"""The same for the Triton kernels of attentions that a card is calibrated with."""
+
+PARTS = ("table", "narrow", "wide", "cell", "bytes", "calibrating", "others", "drawn", "flex")
+
+REST = 0.2
+"""Seconds of rest before each contender."""
 
 
-def tensors(torch: Any, heads: int, n: int, d: int) -> list[Any]:
+class Case(NamedTuple):
+    """Kernels of one schedule.
+
+    Attributes:
+        way: "forward" or "backward".
+        schedule: its name.
+        d_k, d_v: widths of a head.
+        mask: None or "causal".
+        shapes: n and heads.
+    """
+
+    way: str
+    schedule: str
+    d_k: int
+    d_v: int
+    mask: str | None
+    shapes: tuple[tuple[int, int], ...] = SHAPES
+
+    @property
+    def tiles(self) -> HopperTiles:
+        """Its blocks, and slots of its rings."""
+        return tiles_of(self.schedule, {"d": max(self.d_k, self.d_v)})
+
+    def operations(self, n: int, heads: int) -> float:
+        """Useful operations of all heads."""
+        each = self.d_k + self.d_v if self.way == "forward" else 3 * self.d_k + 2 * self.d_v
+        return 2 * n * n * each * heads / (1 if self.mask is None else 2)
+
+    def source(self) -> Source:
+        """Its kernels."""
+        dims, band = {"n_q": CHECKED, "n_k": CHECKED, "d_k": self.d_k, "d_v": self.d_v}, masks.of(self.mask)
+        tiles, program = self.tiles, get(self.schedule).in_dims(dims).under(band)
+        ring: dict[str, Any] = {"stages": tiles.stages, "apart": tiles.apart}
+        ring["persistent"] = tiles.persistent and self.mask is None
+        return gluon(program, {**dims, **tiles.blocks}, "bfloat16", band, scale=self.d_k**-0.5, **ring)
+
+
+def fastest(way: str, d: int) -> str:
+    """The fastest schedule of a pass, by the width of a head."""
+    if way == "forward":
+        return "flash2-forward" if d <= 256 else "scores-stored-resident"
+    return "flash2-backward-blocked" if d <= 128 else "small-cache-backward-resident"
+
+
+def cases(widths: Iterable[tuple[int, int]], shapes: tuple[tuple[int, int], ...] = SHAPES) -> list[Case]:
+    """Kernels of the fastest schedules, and those of two passes."""
+    found = []
+    for (d_k, d_v), mask in product(widths, (None, "causal")):
+        wide = max(d_k, d_v)
+        schedules = [(way, fastest(way, wide)) for way in PROBLEM] + [("backward", TWO_PASSES)] * (wide <= 128)
+        found += [Case(way, schedule, d_k, d_v, mask, shapes) for way, schedule in schedules]
+    return found
+
+
+TABLE, WIDE = [(d, d) for d in (64, 128, 256, 512)], [(96, 96), (192, 192), (384, 384), (192, 128)]
+CELL = [Case("backward", fastest("backward", 128), 128, 128, None, ((8192, 192),))]
+
+
+def tensors(torch: Any, heads: int, n: int, d_k: int, d_v: int) -> list[Any]:
     """Q, K, V and dO."""
     chance = torch.Generator("cuda").manual_seed(0)
     kind = {"device": "cuda", "dtype": torch.bfloat16, "generator": chance}
-    return [torch.randn(heads, n, d, **kind) for _ in range(4)]
+    return [torch.randn(heads, n, d, **kind) for d in (d_k, d_k, d_v, d_v)]
 
 
 def exact(torch: Any, given: list[Any], mask: str | None) -> dict[str, Any]:
@@ -85,26 +156,61 @@ def exact(torch: Any, given: list[Any], mask: str | None) -> dict[str, Any]:
     return {"O": o, "L": logarithm * math.log2(math.e), **gradients}
 
 
-def timed(torch: Any, call: Callable[[], Any], operations: float) -> dict[str, int]:
-    """Operations a second of a call, in 10¹²."""
+def clock() -> tuple[int, int]:
+    """The clock of the multiprocessors in MHz, and watts; 0 where the driver does not say."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        card = pynvml.nvmlDeviceGetHandleByIndex(0)
+        return pynvml.nvmlDeviceGetClockInfo(card, 1), pynvml.nvmlDeviceGetPowerUsage(card) // 1000
+    except Exception:
+        return 0, 0
+
+
+def timed(torch: Any, call: Callable[[], Any], operations: float, rested: bool = False) -> dict[str, Any]:
+    """Operations a second of a call, in 10¹²; in a CUDA graph, if it can be in one."""
     call()
     call()
     torch.cuda.synchronize()
-    graph, times = torch.cuda.CUDAGraph(), []
-    with torch.cuda.graph(graph):
-        for _ in range(4):
-            call()
-    graph.replay()
-    torch.cuda.synchronize()
-    for _ in range(5):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
+    four, graph = (lambda: [call() for _ in range(4)] and None), torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            four()
+        replay: Callable[[], Any] = graph.replay
+    except Exception:  # cuDNN's backward at d = 64
         torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / 4)
-    rates = {"tflops": median(times), "best": min(times), "worst": max(times)}
-    return {name: round(operations / time * 1e-9) for name, time in rates.items()}
+        replay = four
+    torch.cuda.synchronize()
+    time.sleep(REST)
+    times, seen = seconds_of(torch, replay, 5, 4)
+    found = {"tflops": median(times), "best": min(times), "worst": max(times)}
+    row: dict[str, Any] = {name: round(operations / each * 1e-12) for name, each in found.items()}
+    row |= {"graph": replay is not four, "clock": seen[0], "watts": seen[1]}
+    if rested:
+        alone: list[tuple[float, int]] = []
+        for _ in range(3):
+            time.sleep(0.33)
+            each, after = seconds_of(torch, call, 1, 1)
+            alone.append((each[0], after[0]))
+        seconds, at = sorted(alone)[1]
+        row |= {"rested": round(operations / seconds * 1e-12), "rested_clock": at}
+    return row
+
+
+def seconds_of(torch: Any, call: Callable[[], Any], number: int, calls: int) -> tuple[list[float], tuple[int, int]]:
+    """Seconds of each of a number of runs, one after the other, and the clock and watts before the last one ends."""
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(number)]
+    if number > 1:
+        call()
+    for begin, end in events:
+        begin.record()
+        call()
+        end.record()
+    events[-1][0].synchronize()
+    seen = clock()
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) / 1e3 / calls for begin, end in events], seen
 
 
 def gradients(torch: Any, module: Any, given: list[Any]) -> dict[str, Any]:
@@ -115,87 +221,236 @@ def gradients(torch: Any, module: Any, given: list[Any]) -> dict[str, Any]:
     }
 
 
-def ours(torch: Any, way: str, schedule: str, d: int, mask: str | None) -> Iterator[dict[str, Any]]:
+def ours(torch: Any, case: Case) -> Iterator[dict[str, Any]]:
     """Rows of our kernels."""
-    tiles = tiles_of(schedule, {"d": d})
-    module = kernels(tiles, d, mask)
-    q, k, v, dO = tensors(torch, 2, CHECKED, d)
-    right = exact(torch, [q, k, v, dO], mask)
-    backward = (dO, right["O"].bfloat16(), right["L"].float()) if way == "backward" else ()
+    began = time.perf_counter()
+    source, tiles = case.source(), case.tiles
+    emitted = time.perf_counter() - began
+    module = module_of(source.text)
+    q, k, v, dO = tensors(torch, 2, CHECKED, case.d_k, case.d_v)
+    right = exact(torch, [q, k, v, dO], case.mask)
+    backward = (dO, right["O"].bfloat16(), right["L"].float()) if case.way == "backward" else ()
     made, again = (gradients(torch, module, [q, k, v, *backward]) for _ in range(2))
     compared = {name: x for name, x in made.items() if name in right}
     errors = {name: ((x.double() - right[name]).norm() / right[name].norm()).item() for name, x in compared.items()}
     found = {
-        "kernel": tiles.schedule,
-        "way": way,
-        "d": d,
-        "mask": mask,
-        "persistent": tiles.persistent and mask is None,
+        "kernel": case.schedule,
+        "way": case.way,
+        "d": case.d_k,
+        "d_v": case.d_v,
+        "mask": case.mask,
+        "persistent": tiles.persistent and case.mask is None,
         "blocks": dict(tiles.blocks),
         "stages": tiles.stages,
         "errors": {name: float(f"{error:.2e}") for name, error in errors.items()},
         "same_again": all(torch.equal(x, again[name]) for name, x in made.items()),
+        "emitted": round(emitted, 3),
     }
-    forward = kernels(tiles_of(SCHEDULES["forward"][d], {"d": d}), d, mask)
-    for n, heads in SHAPES:
-        q, k, v, dO = tensors(torch, heads, n, d)
+    for n, heads in case.shapes:
+        q, k, v, dO = tensors(torch, heads, n, case.d_k, case.d_v)
         given = [q, k, v]
-        if way == "backward":
-            before = forward.run(q, k, v)
+        if case.way == "backward":
+            forward = Case("forward", fastest("forward", max(case.d_k, case.d_v)), case.d_k, case.d_v, case.mask)
+            before = module_of(forward.source().text).run(q, k, v)
             given += [dO, before["O"], before["L"]]
-        operations = (4 if way == "forward" else 10) * n * n * d * heads / (1 if mask is None else 2)
-        yield {**found, "n": n, "heads": heads, **timed(torch, partial(gradients, torch, module, given), operations)}
+            del before
+        call = partial(gradients, torch, module, given)
+        row = {**found, "n": n, "heads": heads, **timed(torch, call, case.operations(n, heads), case.d_k >= 256)}
+        if case.d_k >= 256:
+            named = seconds_of_launches(torch, call, [kernel.name for kernel in source.kernels], 3)
+            row["launches"] = {name: float(f"{seconds:.4g}") for name, seconds in named.items()}
+        yield row
 
 
-def theirs(torch: Any, d: int, mask: str | None) -> Iterator[dict[str, Any]]:
-    """Rows of the attentions that PyTorch has at this width."""
+def theirs(torch: Any, case: Case, flex: bool = False) -> Iterator[dict[str, Any]]:
+    """Rows of the attentions that PyTorch has at this width, both ways; of `flex` alone, if that is asked for."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    attention = torch.nn.functional.scaled_dot_product_attention
-    backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
-    if d > LARGEST_OF_PYTORCH:
-        backends = {"efficient": SDPBackend.EFFICIENT_ATTENTION}
-    for (n, heads), (name, backend) in product(SHAPES, backends.items()):
-        q, k, v, dO = (each[None].requires_grad_() for each in tensors(torch, heads, n, d))
+    def dot_product(backend: Any, q: Any, k: Any, v: Any) -> Any:
         with sdpa_kernel(backend):
-            o = attention(q, k, v, is_causal=mask is not None)
-            calls = {
-                "forward": partial(attention, q, k, v, is_causal=mask is not None),
-                "backward": partial(torch.autograd.grad, o, (q, k, v), dO, retain_graph=True),
-            }
-            for way, call in calls.items():
-                operations = (4 if way == "forward" else 10) * n * n * d * heads / (1 if mask is None else 2)
-                row = {"kernel": name, "way": way, "d": d, "mask": mask, "n": n, "heads": heads}
-                yield {**row, **timed(torch, call, operations)}
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=case.mask is not None)
 
-
-def rows(torch: Any, cases: Iterable[tuple[int, str | None]]) -> Iterator[dict[str, Any]]:
-    """All rows; a case that fails is a row that says why."""
-    for d, mask in cases:
-        made: list[tuple[str, Callable[[], Iterator[dict[str, Any]]]]] = [
-            (f"{way}, {schedule}", partial(ours, torch, way, schedule, d, mask))
-            for way in SCHEDULES
-            for schedule in dict.fromkeys((SCHEDULES[way][d], *[TWO_PASSES] * (way == "backward" and d <= 128)))
-        ]
-        for name, each in [("PyTorch", partial(theirs, torch, d, mask)), *made]:
+    backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+    if max(case.d_k, case.d_v) > LARGEST_OF_PYTORCH:
+        backends = {"efficient": SDPBackend.EFFICIENT_ATTENTION}
+    for n, heads in case.shapes:
+        named = {name: partial(dot_product, each) for name, each in backends.items()}
+        if flex:
+            named = {"flex": flexible(torch, case, n)}
+        for name, attend in named.items():
+            given = tensors(torch, heads, n, case.d_k, case.d_v)
+            q, k, v, dO = (each[None].requires_grad_() for each in given)
+            row = {"kernel": name, "d": case.d_k, "d_v": case.d_v, "mask": case.mask, "n": n, "heads": heads}
             try:
-                yield from each()
+                o = attend(q, k, v)
+                back = partial(torch.autograd.grad, o, (q, k, v), dO, retain_graph=True)
+                for way, call in (("forward", partial(attend, q, k, v)), ("backward", back)):
+                    operations = case._replace(way=way).operations(n, heads)
+                    yield {**row, "way": way, **timed(torch, call, operations)}
+            except Exception as error:  # the others are measured
+                yield {**row, "error": said(error)}
+
+
+def flexible(torch: Any, case: Case, n: int) -> Callable[..., Any]:
+    """FlexAttention, compiled for a length."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def causal(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return query >= key
+
+    mask = None if case.mask is None else create_block_mask(causal, None, None, n, n)
+    torch._dynamo.reset()
+    compiled = torch.compile(flex_attention, dynamic=False)
+    return lambda q, k, v: compiled(q, k, v, block_mask=mask)
+
+
+def said(error: BaseException) -> str:
+    """The first line of what an error says."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+
+
+def compiled(case: Case) -> dict[str, Any]:
+    """Compile a case's kernels, so that Triton's cache on disk holds them; the seconds that each takes."""
+    import torch
+    import triton
+
+    spent: dict[str, float] = {}
+
+    def told(*, src: Any, metadata: Any, metadata_group: Any, times: Any, cache_hit: bool) -> None:
+        if not cache_hit:
+            spent[src.name] = round((times.ir_initialization + sum(t for _, t in times.lowering_stages)) / 1e6, 2)
+
+    triton.knobs.compilation.listener = told
+    row = {
+        "compiled": spent,
+        "kernel": case.schedule,
+        "way": case.way,
+        "d": case.d_k,
+        "d_v": case.d_v,
+        "mask": case.mask,
+    }
+    try:
+        next(ours(torch, case._replace(shapes=((CHECKED, 2),))))
+    except Exception as error:
+        row["error"] = said(error)
+    return row
+
+
+def flexed(case: Case) -> None:
+    """Compile FlexAttention for a case into PyTorch's cache on disk."""
+    import torch
+
+    for _ in theirs(torch, case._replace(shapes=tuple((n, 1) for n, _ in case.shapes)), True):
+        pass
+
+
+class Notes:
+    """A file of rows."""
+
+    def __init__(self, path: Path, device: str) -> None:
+        self.path, self.device = path, device
+
+    def add(self, row: dict[str, Any]) -> None:
+        row["device"] = self.device
+        print(json.dumps(row), flush=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def table(torch: Any, asked: list[Case], notes: Notes) -> None:
+    """PyTorch's attentions, and ours; a case that fails is a row that says why."""
+    seen: set[tuple[int, int, str | None]] = set()
+    for case in asked:
+        made = [partial(ours, torch, case)]
+        if (case.d_k, case.d_v, case.mask) not in seen:
+            seen.add((case.d_k, case.d_v, case.mask))
+            made.insert(0, partial(theirs, torch, case))
+        for each in made:
+            try:
+                for row in each():
+                    notes.add(row)
             except Exception as error:  # the other cases are measured
-                yield {"kernel": name, "d": d, "mask": mask, "error": str(error).partition("\n")[0]}
+                notes.add(
+                    {"kernel": case.schedule, "way": case.way, "d": case.d_k, "mask": case.mask, "error": said(error)}
+                )
+
+
+def gluon_cells() -> list[Cell]:
+    """The Gluon kernels of the attentions that a card is calibrated with, but for single queries."""
+    large = cards.card("H200").size("shared_per_block")
+    return [
+        Cell(shape, tiling)
+        for shape in calibrating()
+        for tiling in tilings(PROBLEM[shape.way], large, True)
+        if tiling.gluon and tiling.widths[0] <= shape.d <= tiling.widths[1] and shape.n_q > 1
+    ]
+
+
+def drawn_cells(device: str) -> list[Cell]:
+    """All kernels near the fastest, and all Gluon kernels, for attentions that a seed draws."""
+    card = next((each for each in cards.cards().values() if each.device == device), cards.card("H200"))
+    found = near(list(drawn(SEED, NUMBER)), card, WITHIN)
+    for shape in drawn(SEED, NUMBER):
+        for tiling in tilings(PROBLEM[shape.way], card.size("shared_per_block"), True):
+            fits = tiling.widths[0] <= shape.d <= tiling.widths[1] and shape.n_q > 1
+            if tiling.gluon and fits and Cell(shape, tiling) not in found:
+                found.append(Cell(shape, tiling))
+    return found
+
+
+def cells(made: list[Cell], path: Path, by_launch: bool) -> None:
+    """Times of kernels."""
+    rows: list[Measured] = []
+    for row in measured(made, by_launch):
+        rows.append(row)
+        if len(rows) % 20 == 0:
+            save(rows, path)
+    save(rows, path)
+    failed = [row for row in rows if not row.seconds]
+    print(f"{path.name}: {len(rows)} kernels, {len(failed)} failed {[row.error for row in failed[:3]]}", flush=True)
 
 
 def main() -> None:
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("-o", "--output", type=Path, required=True, help="file to add rows to")
-    parser.add_argument("-d", type=int, nargs="+", default=list(SCHEDULES["forward"]), help="widths of heads")
-    given = parser.parse_args()
-    for row in rows(torch, product(given.d, (None, "causal"))):
-        row["device"] = torch.cuda.get_device_name()
-        print(json.dumps(row), flush=True)
-        with given.output.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the files")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    given, began = parser.parse_args(), time.monotonic()
+    given.output.mkdir(parents=True, exist_ok=True)
+    device = torch.cuda.get_device_name()
+    notes = Notes(given.output / "hopper.jsonl", device)
+    listed = {"table": cases(TABLE), "narrow": cases(TABLE[:2]), "wide": cases(WIDE), "cell": CELL}
+    asked = {name: listed[name] for name in given.parts if name in listed}
+    flex = [case for case in cases(TABLE) if case.way == "forward" and case.d_k <= 256]
+    with ProcessPoolExecutor(14, multiprocessing.get_context("spawn")) as pool:
+        for row in pool.map(compiled, [case for each in asked.values() for case in each]):
+            notes.add(row)
+        if "flex" in given.parts:
+            list(pool.map(flexed, flex))
+    for part in given.parts:
+        print(f"{time.monotonic() - began:.0f} s: {part}", flush=True)
+        try:
+            if part in asked:
+                table(torch, asked[part], notes)
+            elif part == "flex":
+                for case in flex:
+                    for row in theirs(torch, case, True):
+                        notes.add(row)
+            elif part == "bytes":
+                script, output = Path(__file__).with_name("hopper_bytes.py"), given.output / "hopper_bytes.jsonl"
+                subprocess.run([sys.executable, str(script), "-o", str(output)], check=False)
+            elif part == "calibrating":
+                cells(gluon_cells(), given.output / "gluon_calibrating.jsonl", True)
+            elif part == "others":
+                card = next((each for each in cards.cards().values() if each.device == device), cards.card("H200"))
+                cells(near(calibrating(), card, NEAREST), given.output / "others_calibrating.jsonl", True)
+            elif part == "drawn":
+                cells(drawn_cells(device), given.output / "gluon_drawn.jsonl", False)
+        except Exception as error:  # the other parts are run
+            print(f"{part}: {said(error)}", flush=True)
+        torch.cuda.empty_cache()
+    print(f"{time.monotonic() - began:.0f} s: done", flush=True)
 
 
 if __name__ == "__main__":

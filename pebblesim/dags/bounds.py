@@ -21,6 +21,9 @@ from pebblesim.dags.task_data import TaskData
 from pebblesim.lower_bounds.own import OWN
 
 ANY: Final = ("hong-kung", "no-recompute", "replace", "partial")
+AT_ONCE: Final = ("hong-kung", "no-recompute", "replace")
+"""Rules under which a vertex is computed from all its predecessors at once."""
+
 ONE_SHOT: Final = ("no-recompute",)
 """Rules under which each vertex is computed at most once, from all its predecessors at once."""
 
@@ -66,7 +69,7 @@ def slowly(data: TaskData, end: float) -> list[Bound]:
     """Return the bounds that need time, each computed up to time `end` (of `time.monotonic`), and those of users."""
     now = time.monotonic()
     third = (end - now) / 3
-    bounds = [trees(data), wavefronts(data, now + third), spectral(data), places(data, now + 2 * third)]
+    bounds = [products(data), trees(data), wavefronts(data, now + third), spectral(data), places(data, now + 2 * third)]
     bounds.append(partition(data, end))
     bounds += [
         Bound(own.name, own.words(f"this graph at M = {data.M}", data.task.graph, data.M), own.source, own.rules)
@@ -93,6 +96,18 @@ def lower_bounds(graph: Any, M: int, rules: str = "hong-kung", seconds: float = 
     """
     data = TaskData(Task(as_cdag(graph), M, rules), M)
     return at_once(data) + slowly(data, time.monotonic() + seconds)
+
+
+def products(data: TaskData) -> Bound:
+    """Bound by elementary products of two inputs that are added up into outputs, as in a product of matrices."""
+    from pebblesim.dags.products import words
+
+    name = "products"
+    source = "products: three families to each (Hong & Kung 1981; Loomis & Whitney 1949), also with recomputation"
+    why_not = "values are of several words" if data.task.weights is not None else ""
+    if data.rules not in AT_ONCE:
+        why_not = f"it holds only under {', '.join(AT_ONCE)}"
+    return Bound(name, 0 if why_not else words(data), source, AT_ONCE, why_not)
 
 
 def trees(data: TaskData) -> Bound:

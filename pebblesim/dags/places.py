@@ -32,8 +32,8 @@ MOST_EVENTS: Final = 10
 MOST_CELLS: Final = 4_000_000
 """Most pairs of a moment and a vertex."""
 
-BLOCK: Final = 1_000
-"""Vertices of a block, about."""
+BLOCK: Final = 2_500
+"""Vertices of a block, about: fewer cut more values off their uses, more leave most moments without a row."""
 
 MOST_ROWS: Final = 50_000
 """Most rows of a program for values that may be lost at a moment, about."""
@@ -43,6 +43,9 @@ GOLDEN: Final = 0.6180339887498949
 
 SCALE: Final = 2**20
 """The unit of multipliers: each is a whole number of 1/SCALE."""
+
+MOST_TIMES: Final = 64
+"""Most times that a row is added; a program of 10^7 terms then stays far below 2^63."""
 
 ROOM, LOST, READ, WRITTEN, RUNS = range(5)
 """Kinds of inequalities; each is about some of the vertices u, p, q, x (-1 for the others).
@@ -153,14 +156,16 @@ class Program:
     what: Ints
 
     def proved(self, multipliers: Ints) -> int:
-        """Return the words that these multipliers of the rows prove, each in units of 1/SCALE and not negative.
+        """Return the words that these multipliers of the rows prove, each in units of 1/SCALE.
 
         Each row is added to the cost as often as its multiplier says; then each variable takes the end of its range at
-        which the sum is least.
+        which the sum is least. What is proved does not depend on who proposed them: a negative multiplier counts as 0,
+        one that is too large as the largest, and right sides, which may be near M, are multiplied without overflow.
         """
+        times = np.clip(multipliers, 0, MOST_TIMES * SCALE)
         reduced = self.cost * SCALE
-        np.add.at(reduced, self.columns, multipliers[self.rows] * self.coefficients)
-        least = int(np.minimum(reduced, 0) @ self.most) - int(multipliers @ self.right)
+        np.add.at(reduced, self.columns, times[self.rows] * self.coefficients)
+        least = int(np.minimum(reduced, 0) @ self.most) - int(times.astype(object) @ self.right.astype(object))
         return max(0, -(-least // SCALE))
 
 
@@ -204,9 +209,10 @@ def program(data: TaskData, layout: Layout, block: Block, most_rows: int) -> Pro
     if not len(moments):
         return None
     fit = max(1, int(np.searchsorted(np.cumsum(brings), most_rows, side="right")))
-    names = kernel.names(moments[:fit], len(layout.degree), len(pairs) + 2 * len(block.values))
+    lost = int(brings[:fit].sum())
+    names = kernel.names(moments[:fit], len(layout.degree), len(pairs) + 2 * len(block.values), 3 * lost)
     rows = _Rows()
-    between = kernel.reads_between(layout.above, used[:fit], names, block.values, pairs, int(brings[:fit].sum()))
+    between = kernel.reads_between(layout.above, used[:fit], names, block.values, pairs, lost)
     terms, signs, right, pair, moment = between
     number = np.arange(len(right))[:, None]
     rows.add(LOST, (number, terms, signs), right, block.values[pairs[pair, 0]], *pairs[pair, 1:3].T, moment)
@@ -277,7 +283,7 @@ def solve(made: Program, seconds: float) -> Ints:
     asked.termination_criteria.time_sec_limit = seconds
     asked.termination_criteria.iteration_limit = 20_000
     dual = -np.array(pdlp.primal_dual_hybrid_gradient(linear, asked).dual_solution)
-    return np.floor(np.clip(dual, 0, 64) * SCALE).astype(np.int64)
+    return np.floor(np.clip(np.nan_to_num(dual), 0, MOST_TIMES) * SCALE).astype(np.int64)
 
 
 class Certificate(NamedTuple):

@@ -125,13 +125,13 @@ class Names(NamedTuple):
     free: Any
 
 
-def names(moments: Any, vertices: int, first: int) -> Names:
-    """Return no names yet, for some moments of a graph with a number of vertices."""
+def names(moments: Any, vertices: int, first: int, most: int) -> Names:
+    """Return no names yet, for some moments of a graph with a number of vertices, and at most so many columns."""
     place = np.full(vertices, -1, dtype=np.int64)
     place[moments] = np.arange(len(moments))
     shape = len(moments), vertices
     order, kept = np.full(shape, -1, dtype=np.int32), np.full(shape, -1, dtype=np.int32)
-    meaning = np.empty((2 * shape[0] * vertices, 3), dtype=np.int32)
+    meaning = np.empty((most, 3), dtype=np.int32)
     return Names(moments, place, order, kept, meaning, first, np.zeros(1, dtype=np.int64))
 
 

@@ -13,14 +13,16 @@ from functools import partial
 from itertools import pairwise
 from math import prod
 
+from pebblesim.analysis.additions import read_to_be_added_to
 from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
 from pebblesim.core.units import Bytes
 from pebblesim.gpu.emit.bands import launched_across, tiles_across
+from pebblesim.gpu.emit.gluon_plan import multiplies
 from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.storage import Storage, entries, padded, storage
 from pebblesim.gpu.emit.tables import tables
 from pebblesim.gpu.emit.triton import for_no_pair
-from pebblesim.gpu.emit.words import word_bytes
+from pebblesim.gpu.emit.words import WORDS, word_bytes
 from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
@@ -33,6 +35,13 @@ Round = tuple[tuple[float, int], ...]
 
 Rounds = tuple[tuple[int, Round], ...]
 """The blocks of launches one after another: (number of launches in a row that are alike, the blocks of each)."""
+
+BEGUN = int(__import__("os").environ.get("BEGUN", "1"))
+ALONE = Storage(227 * 1024, 256 * 1024)
+"""A block that has a multiprocessor for itself, as those of Gluon kernels with products do."""
+
+WORDS_OF_SUMS = 4096
+"""Words of sums that a block fills with zeros, or rounds."""
 
 MOST_LISTED = 2**18
 """Tiles of rows or columns, of one head, up to which those of each launch under a mask are told apart."""
@@ -131,11 +140,41 @@ def launch_costs(
     schedule = get(tiling.schedule).in_dims(dims)
     program = schedule.under(mask)
     sizes = {**dims, **tiling.blocks}
-    return [
+    costs = [
         _cost(program, launch, sizes, dtype, heads, mask, *tiling.of(launch.name), tiling.gluon)
         for launch in launches(program, masked=True, repeated=True, adding=tiling.gluon)
         if launch.kind == "tiles" and not (tiling.gluon and for_no_pair(launch))
     ]
+    return costs + list(_of_sums(program, sizes, dtype, heads) if tiling.gluon else ())
+
+
+def _of_sums(program: ir.Program, sizes: ir.Sizes, dtype: str, heads: int) -> Iterator[LaunchCost]:
+    """Yield the work for tensors that kernels add to in memory, in float32: zeros before, and rounding behind."""
+    for name in read_to_be_added_to(program, sizes):
+        tensor = program.tensors[name]
+        words, wide = heads * prod(tensor.sides(sizes)), word_bytes(program, tensor, dtype)
+        programs = -(-words // WORDS_OF_SUMS)
+        for what, reads, writes in (("zeros", 0, wide), ("rounded", wide, WORDS[dtype])):
+            yield LaunchCost(
+                name=f"{name}, {what}",
+                kinds=(f"{program.name}: {name}, {what}, Gluon",),
+                times=1,
+                heads=heads,
+                programs=programs,
+                working=programs,
+                rounds=((1, ((1.0, programs),)),),
+                products={},
+                elementwise=0,
+                beside=0,
+                begun=0,
+                masked=0,
+                moved=Bytes(reads * words, writes * words),
+                late=0,
+                least=(reads + writes) * words,
+                storage=Storage(0, 4 * WORDS_OF_SUMS),
+                warps=4,
+                stages=1,
+            )
 
 
 def _cost(
@@ -190,7 +229,7 @@ def _cost(
         moved=Bytes(_sum(summed, "reads"), _sum(summed, "writes")).each(lambda words: words * heads),
         late=summed["late"] * heads,
         least=sum(touched.values()) * heads,
-        storage=storage(launch, sizes, dtype, stages),
+        storage=ALONE if gluon and multiplies(launch) else storage(launch, sizes, dtype, stages),
         warps=warps,
         stages=stages,
     )

@@ -14,12 +14,13 @@ from typing import Any
 
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.calibrate.shapes import Cell, Shape
+from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.launch_costs import LaunchCost, launch_costs
 from pebblesim.gpu.module import module_of, torch_with_gpu
 from pebblesim.gpu.race import seconds_of_launches
 from pebblesim.gpu.tiles import Tiling
-from pebblesim.language.program import Program
+from pebblesim.language.program import Program, Tensor
 from pebblesim.language.registry import get
 
 DTYPE = "bfloat16"
@@ -48,7 +49,8 @@ class Measured:
 
     def to_row(self) -> dict[str, Any]:
         """As plain data, without the costs."""
-        tiling = {name: getattr(self.cell.tiling, name) for name in ("schedule", "blocks", "warps", "stages", "apart")}
+        names = ["schedule", "blocks", "warps", "stages", "apart", *["gluon", "persistent"] * self.cell.tiling.gluon]
+        tiling = {name: getattr(self.cell.tiling, name) for name in names}
         told = {"shape": asdict(self.cell.shape), "tiling": tiling, "seconds": self.seconds, "launches": self.launches}
         return told | ({"error": self.error} if self.error else {})
 
@@ -123,7 +125,10 @@ def source_of(cell: Cell) -> tuple[Source, Program]:
     shape, tiling = cell.shape, cell.tiling
     program = get(tiling.schedule).in_dims(shape.dims).under(shape.band)
     sizes = {**shape.dims, **tiling.blocks}
-    return triton(program, sizes, DTYPE, shape.band, **tiling.options), program
+    if not tiling.gluon:
+        return triton(program, sizes, DTYPE, shape.band, **tiling.options), program
+    options = tiling.options | {"persistent": tiling.persistent and shape.mask is None}
+    return gluon(program, sizes, DTYPE, shape.band, shared=shape.group, **options), program
 
 
 def text_of(cell: Cell) -> str:
@@ -135,21 +140,37 @@ def prepared(torch: Any, cell: Cell) -> tuple[Callable[[], Any], Source]:
     """A call of a kernel on random inputs, and its source."""
     source, program = source_of(cell)
     run, inputs = module_of(source.text).run, list(_inputs(torch, program, cell))
-    return lambda: run(*inputs), source
+    if not cell.tiling.gluon:
+        return lambda: run(*inputs), source
+    kind = getattr(torch, DTYPE)
+    results = {
+        name: torch.empty(_sides(program.tensors[name], cell), device="cuda", dtype=kind)
+        for name in program.outputs
+        if len(program.tensors[name].shape) == 2
+    }
+    return lambda: [made.to(kind) for name, made in run(*inputs, results=results).items() if name in results], source
 
 
 def _inputs(torch: Any, program: Program, cell: Cell) -> Iterator[Any]:
     """Random matrices whose scores have variance 1, and logarithms of sums that belong to such scores."""
-    shape = cell.shape
     for name, tensor in program.tensors.items():
         if name not in program.inputs:
             continue
-        sides = tensor.sides(shape.dims)
-        if len(sides) == 1:
-            yield torch.full((shape.heads, *sides), log2(shape.n_k) + 0.7, device="cuda")
+        sides = _sides(tensor, cell)
+        if len(tensor.shape) == 1:
+            yield torch.full(sides, log2(cell.shape.n_k) + 0.7, device="cuda")
         else:
-            made = torch.randn((shape.heads, *sides), device="cuda")
-            yield (made * shape.d**-0.25 if name in "QK" else made).to(getattr(torch, DTYPE))
+            made = torch.randn(sides, device="cuda")
+            yield (made * cell.shape.d**-0.25 if name in "QK" else made).to(getattr(torch, DTYPE))
+
+
+def _sides(tensor: Tensor, cell: Cell) -> tuple[int, ...]:
+    """The sides of a tensor of all heads; Gluon kernels take matrices as frameworks have them, (batch, heads, n, d)."""
+    shape, sides = cell.shape, tensor.sides(cell.shape.dims)
+    if not cell.tiling.gluon or len(sides) == 1:
+        return (shape.heads, *sides)
+    several = shape.group if tensor.shape[0] == "n_q" else 1
+    return (1, shape.heads * several, sides[0] // several, sides[1])
 
 
 def _timed(cell: Cell, costs: tuple[LaunchCost, ...], by_launch: bool) -> Measured:

@@ -116,11 +116,13 @@ class Plan(Block):
         buffers: the matrices in shared memory, by tile, in the order in which they are read.
         late: the products that are put off to the next iteration.
         last: for each ring, the product that uses a slot last.
+        writes: the primitives that write.
     """
 
     buffers: Mapping[ir.Tile, Buffer]
     late: tuple[ir.Compute, ...]
     last: Mapping[Buffer, ir.Compute]
+    writes: tuple[ir.Write, ...]
 
     @property
     def rings(self) -> list[Buffer]:
@@ -196,6 +198,7 @@ def plan(
         buffers=buffers,
         late=late,
         last=_last_uses(loop, buffers),
+        writes=tuple(node for node in ir.walk(launch.block) if isinstance(node, ir.Write)),
     )
 
 
