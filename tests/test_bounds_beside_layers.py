@@ -61,7 +61,7 @@ def test_places_and_trees_never_exceed_the_least(seed: int) -> None:
     rng = random.Random(seed)
     limits = itertools.cycle([{}, {"size": 3}, {"size": 2, "rows": 20}, {"rows": 60}])
     bites = above = 0
-    for _, data, least in cases(rng, amount(60, 4_000) if seed == 1 else 4_000):
+    for _, data, least in cases(rng, amount(40, 4_000) if seed == 1 else 4_000):
         words = sum(each.words for each in proved(data, **next(limits)))
         assert data.words + max(words, 2 * cuts(data)) <= least
         above, bites = above + 1, bites + (words > 0)
