@@ -121,16 +121,19 @@ def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race
     run(name, {"n_q": 70, "n_k": 101, "d_k": 24, "d_v": 24}, blocks[name], mask, 2, 7, False)
     persistent = name not in (SCORES, PAIRS)
     run(name, {"n_q": 150, "n_k": 151, "d_k": 24, "d_v": 24}, blocks[name], mask, 2, 8, persistent)
-    if not persistent:  # a ring that leaves no room for all rows: some stay in registers
-        run(
-            name,
-            {"n_q": 150, "n_k": 301, "d_k": 128, "d_v": 128},
-            {"a": 128, "b": 128, "c": 64, "e": 64},
-            mask,
-            11,
-            9,
-            False,
-        )
+
+
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [
+        (SCORES, None),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in [(SCORES, "causal"), (PAIRS, "causal")]),
+    ],
+)
+def test_rows_that_a_ring_leaves_no_room_for_stay_in_registers(name: str, mask: str | None) -> None:
+    dims, blocks = {"n_q": 70, "n_k": 140, "d_k": 128, "d_v": 128}, {"a": 128, "b": 128, "c": 64, "e": 64}
+    assert "_kept" in source(name, dims, blocks, mask, 11) and "_kept" not in source(name, dims, blocks, mask, 8)
+    run(name, dims, blocks, mask, 11, 9, False)
 
 
 def test_a_query_without_a_key_is_refused_at_the_call() -> None:

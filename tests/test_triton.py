@@ -474,3 +474,16 @@ def test_a_running_maximum_of_many_copies_rescales_sums_once() -> None:
         once = replace(each, expr=replace(each.expr, operands=each.expr.operands[::-1]))
         body = [once if node is each else node for node in loop.body]
         assert without_rescaling(body, logs) == body
+
+
+@pytest.mark.parametrize(("shared", "named"), [(1, "K V Q dO"), (4, "K V")])
+def test_descriptors_have_the_strides_of_their_matrices(shared: int, named: str) -> None:
+    """Rows of a matrix are apart by an argument; those of heads that share keys in two ways: they have none."""
+    dims = {"n_q": 64 * shared, "n_k": 64, "d_k": 32, "d_v": 32}
+    program, sizes = (
+        get("backward-two-pass-blocked").in_dims(dims).program,
+        {**dims, "B_r": 32, "b_c": 16, "B_c": 32, "b_r": 16},
+    )
+    text = triton(program, sizes, shared=shared, described=("dQ", "dK, dV")).text
+    found = re.findall(r"(\w+)_ptr, \[n_\w, 32\], \[(\w+), 1\]", text)
+    assert sorted(found) == sorted((name, f"{name}_row") for name in named.split())
