@@ -205,7 +205,7 @@ def tables() -> Iterator[tuple[str, CuttingBound]]:
 
 
 def most_of_table(products: Sequence[Weighted], w: int, draws: int = 100) -> float:
-    """The most Σ weight·√(abc)/w over all splits of 3 into these families: an ascent from the even one and many drawn."""
+    """The most Σ weight·√(abc)/w over all splits of 3 into these families: ascents from the even one and others."""
     families = sorted({family for three, _ in products for family in three})
     index = np.array([[families.index(family) for family in three] for three, _ in products])
     weights = np.array([weight for _, weight in products]) / w
