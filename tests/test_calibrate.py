@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import pebblesim as ps
 from pebblesim.cli.main import app
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu import module
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.cards import Card, Figure
 from pebblesim.gpu.advice.forecast import figures_of, forecasts, timed
@@ -143,3 +144,16 @@ def test_without_a_gpu_there_is_one_sentence() -> None:
     assert isinstance(result.exception, UsageError) and str(result.exception).startswith("calibration needs ")
     with pytest.raises(UsageError, match=r"or measure the one that is here with `pebblesim gpu calibrate`"):
         ps.advise("RTX 4095", n=64, d=64)
+
+
+def test_a_library_that_cannot_be_loaded_is_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import that fails for a shared object names no library."""
+
+    def import_module(name: str) -> None:
+        raise ImportError("libcudart.so.13: cannot open shared object file")
+
+    monkeypatch.setattr(module, "import_module", import_module)
+    with pytest.raises(
+        UsageError, match=r"^a race needs PyTorch, triton; one cannot be loaded: libcudart.so.13: [^.]*\.$"
+    ):
+        module.torch_with_gpu("a race", "triton")

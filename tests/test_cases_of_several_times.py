@@ -95,7 +95,7 @@ class Stays:
 
 
 class Reading:
-    """What the proof says about one game, for r dead queries or keys; `side` is the one of which r are dead first."""
+    """Statements of the proof about one game, for r dead queries or keys; `side`: the one of which r are dead first."""
 
     def __init__(self, game: Stays, r: int) -> None:
         self.game, self.r = game, r

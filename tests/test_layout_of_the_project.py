@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -200,6 +201,24 @@ def test_functions_and_classes_are_short() -> None:
     assert too_long == {}, "cut these in two; or, if the list has them, they have grown"
     longer = {name for name, lines, most in sizes if lines > most}
     assert longer == set(LONGER), "take off the list what is short now"
+
+
+def test_every_constant_of_a_module_is_used() -> None:
+    """One whose name is nowhere but in its own statement is left over, from a trial or from code that has gone."""
+    words: Counter[str] = Counter()
+    for path in (*SOURCES.values(), *(ROOT / "tests").glob("*.py"), *(ROOT / "benchmarks").rglob("*.py")):
+        words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    stated = [
+        (module, name.id, len(re.findall(rf"\b{name.id}\b", ast.unparse(part))))
+        for module, path in SOURCES.items()
+        for part in parsed(path).body
+        if isinstance(part, ast.Assign | ast.AnnAssign)
+        for target in (part.targets if isinstance(part, ast.Assign) else [part.target])
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name) and name.id.isupper()
+    ]
+    assert len(stated) > 300
+    assert [(module, name) for module, name, own in stated if words[name] <= own] == []
 
 
 def test_no_docstring_needs_its_neighbour() -> None:

@@ -113,7 +113,7 @@ def output(command: str, folder: Path) -> str:
 
 
 def tidy(printed: str) -> str:
-    """What is printed without spaces at the ends of lines, and without what depends on the caches of this machine."""
+    """The text that is printed, without spaces at the ends of lines, and what depends on the caches of this machine."""
     lines = [line.rstrip() for line in printed.splitlines() if not line.startswith("compiling machine code:")]
     return "\n".join(lines).strip("\n") + "\n" if any(lines) else ""
 

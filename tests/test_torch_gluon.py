@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 import interpreted_kernels  # noqa: E402
 from hypothesis import HealthCheck, given, settings, strategies as st  # noqa: E402
 from tensors import close  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from pebblesim.gpu import tiles  # noqa: E402
 from pebblesim.gpu.advice import cards  # noqa: E402
@@ -170,6 +171,17 @@ def test_a_descriptor_is_made_once_for_each_place_and_keeps_no_memory(monkeypatc
     assert len(shapes) == 3
 
 
+def test_descriptors_of_many_shapes_and_places_are_not_kept_for_ever(monkeypatch: Any) -> None:
+    monkeypatch.setattr(boxes, "_arguments", lambda told, made_as: [told])
+    monkeypatch.setattr(boxes, "MOST_DESCRIPTORS", 8)
+    describe = boxes.remembered(lambda place, *box: Told(place, box))
+    all_boxes = [describe(torch.empty(1, 1, n, 16).half(), 64, 16).boxes for n in range(1, 7)]
+    for address in range(0, 16 * 10, 16):
+        for each in all_boxes:
+            assert each.at(address, "as")[0].base.address == address
+            assert len(boxes._MADE) <= 8
+
+
 def test_words_from_one_head_to_the_next_do_not_matter_where_there_is_one() -> None:
     place = boxes.Place.of(torch.empty(3, 5, 20, 16)[:, :1, ::2])
     assert place.stride() == (5 * 20 * 16, BYTES, 32, 1) and place.numel() == 3 * 10 * 16
@@ -196,6 +208,8 @@ def test_a_launch_takes_descriptors_that_are_made_already(monkeypatch: Any) -> N
     assert started == [
         (1, 2, 1, 7, "f", 0, 1, None, None, "m", None, None, None, "at 16", "first", "at 32", "second", 5, 48)
     ]
+    run.global_scratch_size = 16  # which Triton's own launcher takes, and gives to the kernel
+    assert launch_of_kernels.Compiled(kernel).start is None
     kernel.run = launched_anew  # of a Triton that has it elsewhere
     kernel.run.launch, kernel.run.global_scratch_size = print, 0  # type: ignore[attr-defined]
     started.clear()
@@ -205,7 +219,7 @@ def test_a_launch_takes_descriptors_that_are_made_already(monkeypatch: Any) -> N
 
 @pytest.fixture
 def launched(monkeypatch: Any) -> list[Any]:
-    """What is launched again."""
+    """The arguments of all that is launched again."""
     made: list[Any] = []
     monkeypatch.setattr(recorded, "launch", lambda *given: made.append(given))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
@@ -260,6 +274,23 @@ def test_a_kept_call_begins_with_zeros_and_rounds_its_sums(monkeypatch: Any, lau
         assert (found_dK == 0).all() and len(zeros) == number + 1
         assert (found_dQ == torch.arange(96.0).view(1, 2, 3, 2, 8).transpose(2, 3).reshape(1, 4, 3, 8)).all()
     assert found[0].data_ptr() != found[1].data_ptr()
+
+
+def test_to_keep_a_call_takes_no_memory() -> None:
+    """Tensors as large as the inputs would be memory that a call may not have, and that its tables were chosen by."""
+    x, out, taken = inputs(), torch.empty(1, 8, 3, 16).half(), list[int]()
+
+    class Made(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = function(*args, **(kwargs or {}))
+            taken.append(0 if made.is_meta else made.untyped_storage().nbytes())
+            return made
+
+    written = Notes()
+    written.made = [torch.empty(3, 8)]
+    with Made():
+        Again(x, [out], written)
+    assert taken and max(taken) < min(each.nbytes for each in (*x, out, *written.made))
 
 
 def test_what_cannot_be_done_again_is_not_kept(monkeypatch: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +25,7 @@ from pebblesim.gpu.torch import (  # noqa: E402
     planning,
     public,
 )
+from pebblesim.gpu.torch.launch import Torch, noted  # noqa: E402
 
 SMALL = {
     "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),
@@ -84,21 +85,24 @@ def test_matrices_are_read_and_written_where_they_are(interpreted: Any, monkeypa
         operators.forward_on_gpu(*(torch.randn(1, 1, 5, 20).half() for _ in range(3)), *rest)
 
 
-def test_sums_of_some_heads_are_freed_before_others_need_theirs(monkeypatch: Any) -> None:
-    """Two rounds of float32 sums at once would take more than the limit of memory."""
+@pytest.mark.parametrize("noting", [noted, nullcontext])
+def test_tables_of_some_heads_are_freed_before_others_need_theirs(noting: Any, monkeypatch: Any) -> None:
+    """Two rounds of them at once would take more than the limit of memory, also where a call is noted."""
     made: list[Any] = []
 
-    def run(*given: Any, results: Any) -> Any:
+    def run(*given: Any, results: Any, **others: Any) -> Any:
         assert not any(each() is not None for each in made)
-        found = {name: torch.ones(each.shape) for name, each in results.items()}
+        found = {name: Torch.empty(each.shape).fill_(1.0) for name, each in results.items()}
         made.extend(map(weakref.ref, found.values()))
         return found
 
     choice = SimpleNamespace(forecast=SimpleNamespace(rounds=3))
-    monkeypatch.setattr(launching, "_prepared", lambda *given: (choice, SimpleNamespace(run=run), ("Q", "K")))
-    tensors = {name: torch.zeros(3, 1, 8, 16).half() for name in ("Q", "K")}
+    module = SimpleNamespace(run=run, filled=(), fills=0)
+    monkeypatch.setattr(launching, "_prepared", lambda *given: (choice, module, ("Q", "K")))
+    tensors = {name: torch.zeros(3, 1, 8, 16).half() for name in ("Q", "K")} | {"L": torch.zeros(3, 8)}
     results = {name: torch.zeros(3, 1, 8, 16).half() for name in ("dQ", "dK")}
-    launching.compute("backward", tensors, results, launching.Setting(planning.Pattern(), 1.0, None))
+    with noting():
+        launching.compute("backward", tensors, results, launching.Setting(planning.Pattern(), 1.0, None))
     assert len(made) == 6
     assert all((each == 1).all() for each in results.values())
 
@@ -117,6 +121,10 @@ def test_tables_are_smaller_where_less_memory_is_free(monkeypatch: Any) -> None:
     assert 2**29 < taken(2**37) <= 2**30
     assert 2**26 < taken(2**28) <= 2**28 + 2**25  # with what PyTorch holds and does not use
     assert taken(2**28, 2**29) > 2**28  # as it was asked for
+    for free, short in ((2**37, False), (2**28, True)):  # a choice for this moment is not kept for others
+        with noted() as written:
+            taken(free)
+        assert written.other == short
 
 
 def test_kernels_run_on_the_device_of_the_tensors(monkeypatch: Any) -> None:

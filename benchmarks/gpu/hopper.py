@@ -67,7 +67,7 @@ SEED, NUMBER, WITHIN = 2711, 80, 1.5
 """The attentions that are drawn, and how far forecasts may be from the fastest; as in drawn.py."""
 
 NEAREST = 1.15
-"""The same for the Triton kernels of attentions that a card is calibrated with."""
+"""How far forecasts may be from the fastest for the Triton kernels of attentions that a card is calibrated with."""
 
 PARTS = ("table", "narrow", "wide", "cell", "bytes", "calibrating", "others", "drawn", "flex")
 
@@ -214,7 +214,7 @@ def seconds_of(torch: Any, call: Callable[[], Any], number: int, calls: int) -> 
 
 
 def gradients(torch: Any, module: Any, given: list[Any]) -> dict[str, Any]:
-    """What a module computes; sums that were added in memory are rounded to the words of the inputs."""
+    """The results of a module; sums that were added in memory are rounded to the words of the inputs."""
     kind = given[0].dtype
     return {
         name: x.to(kind) if name == "dQ" and x.dtype == torch.float32 else x for name, x in module.run(*given).items()

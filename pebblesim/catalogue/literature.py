@@ -123,7 +123,6 @@ _SPARSE_LARGE = "(Z_A**2 + Z_A*Z_X)/M"
 _SPARSE_SMALL = "(Z_A*sqrt(Z_AXA) + sqrt(Z_A*Z_X*Z_AX))/sqrt(M)"
 _SPARSE = f"Min({_SPARSE_LARGE}, {_SPARSE_SMALL})"
 
-_NO = "no"
 _PRINTED_BLOCKS = Erratum(
     FALSE,
     "for M ≥ (1 + ε)d², any ε > 0, with B_r = Θ(M/d) rows and a few columns at a time; the printed sizes of B_r and "

@@ -36,7 +36,6 @@ Round = tuple[tuple[float, int], ...]
 Rounds = tuple[tuple[int, Round], ...]
 """The blocks of launches one after another: (number of launches in a row that are alike, the blocks of each)."""
 
-BEGUN = int(__import__("os").environ.get("BEGUN", "1"))
 ALONE = Storage(227 * 1024, 256 * 1024)
 """A block that has a multiprocessor for itself, as those of Gluon kernels with products do."""
 

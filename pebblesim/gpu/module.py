@@ -33,9 +33,8 @@ def torch_with_gpu(what: str, *libraries: str) -> Any:
     try:
         torch, *_ = map(import_module, ("torch", *libraries))
     except ImportError as error:
-        raise UsageError(
-            f"{what} needs {', '.join(('PyTorch', *libraries))}; {error.name} is missing: pip install {error.name}."
-        ) from None
+        found = f"{error.name} is missing: pip install {error.name}" if error.name else f"one cannot be loaded: {error}"
+        raise UsageError(f"{what} needs {', '.join(('PyTorch', *libraries))}; {found}.") from None
     if not torch.cuda.is_available():
         raise UsageError(f"{what} needs an NVIDIA GPU that PyTorch sees, and there is none here.")
     return torch

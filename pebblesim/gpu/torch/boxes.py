@@ -20,8 +20,11 @@ from pebblesim.gpu.torch.layout import BYTES
 RELEASE = "3.6."
 """The release of Triton whose Gluon is known: it is experimental, and changes with each."""
 
-MOST = 1024
-"""Shapes, and addresses of each, that are kept."""
+MOST_SHAPES = 1024
+"""Shapes that are kept, for each function that describes tensors."""
+
+MOST_DESCRIPTORS = 2**14
+"""Descriptors that are kept in all: some 10 MB."""
 
 MAKERS = ("tiles_of", "vectors_of", "sums_of", "pairs_of")
 """Functions of the generated modules that describe tensors."""
@@ -94,20 +97,23 @@ class Boxes:
 
     def __init__(self, one: Any) -> None:
         self.one = one
-        self._made: dict[int, tuple[Any, ...]] = {}
 
     def at(self, address: int, made_as: Any) -> tuple[Any, ...]:
         """The arguments of a launch for the tensor at an address; `made_as`: what Triton knows of the descriptor."""
-        found = self._made.get(address)
+        found = _MADE.get((self, address))
         if found is None:
-            if len(self._made) >= MOST:
-                self._made.clear()
-            found = self._made[address] = tuple(_arguments(self.described(address), made_as))
+            if len(_MADE) >= MOST_DESCRIPTORS:
+                _MADE.clear()
+            found = _MADE[self, address] = tuple(_arguments(self.described(address), made_as))
         return found
 
     def described(self, address: int) -> Any:
         """The descriptor of the tensor at an address, as Triton has it."""
         return replace(self.one, base=replace(self.one.base, address=address))
+
+
+_MADE: dict[tuple[Boxes, int], tuple[Any, ...]] = {}
+"""The arguments of a launch for boxes at an address."""
 
 
 class Described(NamedTuple):
@@ -125,7 +131,7 @@ def remembered(make: Callable[..., Any]) -> Callable[..., Described]:
         shape = (x.shape, x.stride(), box)
         boxes = known.get(shape)
         if boxes is None:
-            if len(known) >= MOST:
+            if len(known) >= MOST_SHAPES:
                 known.clear()
             boxes = known[shape] = Boxes(make(Place.of(x), *box))
         return Described(boxes, x.data_ptr())

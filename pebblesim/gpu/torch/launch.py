@@ -25,7 +25,7 @@ class Notes:
         made: tensors that it makes for itself.
         zeros: addresses of those that begin as zeros.
         sums: sums in float32, the matrices that they are rounded to, and how many heads of keys they are for.
-        other: whether it does something else, too.
+        other: whether it does something else, too; then nothing is noted, so that no memory is kept.
     """
 
     def __init__(self) -> None:
@@ -37,8 +37,9 @@ class Notes:
 
 
 def notes() -> Notes | None:
-    """The notes of the call that this thread makes; None if nobody wants any."""
-    return getattr(HERE, "notes", None)
+    """The notes of the call that this thread makes; None if nobody wants any, or if they are of no use any more."""
+    written: Notes | None = getattr(HERE, "notes", None)
+    return None if written is None or written.other else written
 
 
 @contextmanager
@@ -72,15 +73,15 @@ class Compiled:
         run: Triton's launcher.
         function, metadata: what it takes first.
         made_as: what Triton knows of each descriptor that the kernel takes, in order.
-        start: see `start_of`; None if there are no descriptors.
+        start: see `start_of`; None if there are no descriptors, or if Triton's launcher takes memory for the kernel.
         needs_room: whether it takes memory while it runs.
     """
 
     def __init__(self, made: Any) -> None:
         self.run, self.function, self.metadata = made.run, made.function, made.packed_metadata
         self.made_as = getattr(made.metadata, "tensordesc_meta", None) or ()
-        self.start = start_of(self.run) if self.made_as else None
         self.needs_room = self.run.global_scratch_size > 0
+        self.start = start_of(self.run) if self.made_as and not self.needs_room else None
 
 
 def launch(made: Compiled, grid: tuple[int, int, int], stream: int, arguments: Iterable[Any]) -> None:

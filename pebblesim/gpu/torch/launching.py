@@ -241,6 +241,8 @@ def fitting(
         return choice
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free, room = torch.cuda.mem_get_info(device)[0] + kept, ROOM
+    if choice.bytes > free and (written := notes()) is not None:
+        written.other = True  # kernels for this moment are not those to be launched again
     while choice.bytes > free and room > LEAST_ROOM:
         room //= 2
         choice = _chosen(way, dims, heads, dtype, pattern, room, card)

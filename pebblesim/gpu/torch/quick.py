@@ -100,10 +100,10 @@ def _launch(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> Replay |
     there = all(a.data_ptr() == b.data_ptr() for a, b in zip((Q, K, V, O), (*inputs, out), strict=True))
     if not there or not all(map(fits, (Q, K, V, O))):
         return None
-    run = loaded_for({"Q": Q, "K": K, "V": V}, {"O": O}, Setting(pattern, asked.scale, asked.workspace))
-    if run is None:
-        return None
     with noted() as written:
+        run = loaded_for({"Q": Q, "K": K, "V": V}, {"O": O}, Setting(pattern, asked.scale, asked.workspace))
+        if run is None or written.other:
+            return None
         run(Q, K, V, {"O": O})
     launches = Again(inputs, (out,), written)
 

@@ -36,7 +36,7 @@ class Again:
             places = [next(behind) if address is None else addresses.index(address) for address in kept]
             described = [(at, each.boxes) for at, each in enumerate(arguments) if isinstance(each, Described)]
             self._calls.append((kernel, grid, itemgetter(*places), numbers, described))
-        likes = [torch.empty_like(each) for each in inputs]
+        likes = [torch.empty_like(each, device="meta") for each in inputs]  # which takes no memory
         self._outputs = [_template(each, likes) for each in outputs]
         self._zeros = [at for at, each in enumerate(outputs) if each.data_ptr() in written.zeros]
         self._made = [  # of which PyTorch makes others fastest
