@@ -311,6 +311,18 @@ def test_what_cannot_be_done_again_is_not_kept(monkeypatch: Any) -> None:
     assert launching.notes() is None
 
 
+def test_a_small_call_whose_kernels_were_chosen_for_little_memory_is_not_kept(monkeypatch: Any) -> None:
+    def loaded_for(*given: Any) -> Any:
+        written = launching.notes()
+        assert written is not None
+        written.other = True
+        return pytest.fail
+
+    monkeypatch.setattr(quick, "loaded_for", loaded_for)
+    x = [torch.randn(1, 2, 8, 16).half() for _ in range(3)]
+    assert quick._launch(*x, quick.Asked(None, None, None, None, False, 1.0, 0.0, None, False)) is None
+
+
 def test_triton_here_has_what_the_kernels_are_made_of() -> None:
     """Gluon, its function that adds to memory, and the launcher that takes descriptors: private parts of Triton."""
     triton = pytest.importorskip("triton")

@@ -95,8 +95,8 @@ def product_of(launch: Launch, sizes: ir.Sizes, tile: tuple[int, int] | None) ->
                 return None
             block, width, deep = padded(own, sizes), padded(columns, sizes), padded(inner[0].range, sizes)
             terms = tile[0 if expr.left.transposed else 1]
-            fitting = block % ROWS or block // ROWS > MOST_WARPGROUPS or not 64 <= width <= WIDEST or deep % 16
-            if fitting or terms != padded(loops[0].range, sizes) or tile[1 if expr.left.transposed else 0] != block:
+            odd = block % ROWS or block // ROWS > MOST_WARPGROUPS or not 64 <= width <= WIDEST or deep != ROWS
+            if odd or terms != padded(loops[0].range, sizes) or tile[1 if expr.left.transposed else 0] != block:
                 return None
             made = Product(
                 own=own,
@@ -115,7 +115,7 @@ def product_of(launch: Launch, sizes: ir.Sizes, tile: tuple[int, int] | None) ->
                 deep=deep,
             )
             slots = min(SLOTS, SHARED // (made.slot_bytes + 16))
-            return replace(made, stages=slots) if slots >= made.warpgroups and deep == ROWS else None
+            return replace(made, stages=slots) if slots >= made.warpgroups else None
     return None
 
 
