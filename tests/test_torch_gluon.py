@@ -23,6 +23,7 @@ from pebblesim.gpu.torch import (  # noqa: E402
     launch as launch_of_kernels,
     launching,
     operators,
+    parallel,
     planning,
     public,
     quick,
@@ -360,6 +361,24 @@ def test_determinism_is_asked_for_by_the_argument_or_by_pytorch(monkeypatch: Any
         torch.use_deterministic_algorithms(False)
     assert asked == [False, True, True]
     assert before(None, None, None, 0, False, 1.0, 0.0, None, True).pattern(x[0], x[1]).same_bits
+
+
+def test_devices_heed_the_determinism_that_pytorch_is_asked_for(monkeypatch: Any) -> None:
+    asked: list[bool] = []
+
+    def attention(query: Any, *given: Any) -> tuple[Any, Any]:
+        asked.append(given[-1])
+        return query, query[..., 0]
+
+    monkeypatch.setattr(parallel.torch.ops.pebblesim, "attention", attention)
+    x = torch.randn(1, 1, 4, 16)
+    for wanted in (False, True):
+        torch.use_deterministic_algorithms(wanted)
+        try:
+            parallel.Kernels(1.0).forward(x, x, x, causal=True)
+        finally:
+            torch.use_deterministic_algorithms(False)
+    assert asked == [False, True]
 
 
 def test_a_call_with_gradients_is_checked_once(monkeypatch: Any) -> None:
