@@ -283,7 +283,7 @@ def test_what_is_false_has_no_certificate() -> None:
     """(13/17)² + (13/17)² > 1, two products of the same three families, an odd circle, a light family that is not."""
     assert private_families(((("P", "a", "b"), 12), (("P", "b", "c"), 12)), 17) == frozenset("P")
     assert private_families(((("P", "a", "b"), 13), (("P", "b", "c"), 13)), 17, frozenset("P")) is None
-    assert private_families(((("a", "b", "c"), 1), (("a", "b", "c"), 1)), 1) is None
+    assert private_families(((("a", "b", "c"), 3), (("a", "b", "c"), 4)), 5) is None  # 3² + 4² = 5², but 3 + 4 > 5
     circle = ((("P", "a", "b"), 1), (("P", "b", "c"), 1), (("P", "c", "a"), 1))
     assert private_families(circle, 2, frozenset("P")) is None
     scores = ((("Σ", "Q", "K"), 1), (("O", "Σ", "V"), 1))
