@@ -173,8 +173,8 @@ class Kernels:
             else:
                 said = f"  {cost.name}: {often}grid ({-(-cost.programs // heads // cost.times)}, {heads}), "
                 said += f"{cost.storage.shared:,} bytes of shared memory"
-            if not best.tiling.gluon and (cost.warps, cost.stages) != (best.tiling.warps, best.tiling.stages):
-                said += f", {cost.warps} warps, {cost.stages} stages"
+                if (cost.warps, cost.stages) != (best.tiling.warps, best.tiling.stages):
+                    said += f", {cost.warps} warps, {cost.stages} stages"
             if self.card.calibrated:
                 said += f", {amounts.duration(launch.seconds)}, limited by {launch.binds}"
             yield said

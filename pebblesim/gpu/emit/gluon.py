@@ -160,5 +160,5 @@ def _common(setting: Setting, writers: list[Writes]) -> str:
 
 
 def causal(mask: Mask) -> bool:
-    """Whether a mask is one that kernels for matrices without strides know: causal, with the last row at the last key."""
+    """Whether kernels for matrices without strides know a mask: causal, the last row at the last key."""
     return type(mask) is Band and mask.before is None and mask.after == 0 and not mask.from_start
