@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,17 +24,20 @@ from pebblesim.gpu.advice.own_tile import OwnTile
 from pebblesim.gpu.calibrate.calibrate import forecast_of, load
 from pebblesim.gpu.calibrate.measure import Measured
 from pebblesim.gpu.calibrate.shapes import Shape, drawn
+from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.storage import storage
 from pebblesim.gpu.emit.tables import moved_words
 from pebblesim.gpu.emit.words import moved_bytes
 from pebblesim.gpu.launch_costs import launch_costs
-from pebblesim.gpu.tiles import TILINGS, Tiling
+from pebblesim.gpu.tiles import TILINGS, Tiling, gluon_takes, tilings
+from pebblesim.gpu.torch.planning import plan
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 from pebblesim.launches.launches import launches
 
 H200 = cards.card("H200")
 CAUSAL = masks.of("causal")
+NO_HOPPER = replace(H200, capability="")
 HERE = Path(__file__).parent.parent / "benchmarks" / "gpu"
 
 
@@ -176,7 +181,8 @@ def test_cards_that_nobody_has_measured_say_so() -> None:
 
 @pytest.mark.one_in(4)
 def test_advice_begins_with_a_kernel_to_take() -> None:
-    advice = ps.advise("H200", n=4096, d=512, heads=16, problem_name="backward-qkv", blocks={"a": 64, "b": 64, "c": 64})
+    asked = {"a": 64, "b": 64, "c": 64}
+    advice = ps.advise(NO_HOPPER, n=4096, d=512, heads=16, problem_name="backward-qkv", blocks=asked)
     best, (own,) = advice.kernels[0], advice.own_kernels
     assert own.blocks == {"a": 64, "b": 64, "c": 64} and own.forecast and own.forecast.seconds > best.seconds
     text = str(advice)
@@ -192,6 +198,113 @@ def test_advice_begins_with_a_kernel_to_take() -> None:
     assert f"num_warps={best.tiling.warps}, num_stages={best.tiling.stages})" in source and "def run(" in source
     shown = advice.to_dict()["kernels"][0]
     assert shown["launches"][1]["programs"] == launch.programs and shown["at_least"] < shown["seconds"]
+
+
+def emitted(tiling: Tiling, dims: Mapping[str, int], mask: str | None = None) -> str:
+    """The Gluon source of a tiling."""
+    band = masks.of(mask)
+    program = get(tiling.schedule).in_dims(dims).under(band)
+    options = tiling.options | {"persistent": tiling.persistent and mask is None}
+    return gluon(program, {**dims, **tiling.blocks}, "bfloat16", band, **options).text
+
+
+@pytest.mark.parametrize(
+    ("problem", "d", "mask"),
+    [
+        ("backward-qkv", 128, "causal"),
+        pytest.param("forward", 128, None, marks=pytest.mark.slow),
+        *(
+            pytest.param(problem, d, mask, marks=pytest.mark.slow)
+            for problem in ("forward", "backward-qkv")
+            for d in (24, 64, 256, 512)
+            for mask in (None, "causal")
+        ),
+    ],
+)
+def test_advice_for_hopper_is_the_gluon_kernel_that_a_plan_takes(problem: str, d: int, mask: str | None) -> None:
+    """The advice was a Triton kernel, which takes 1.2 to 1.5 times as long as what `attention` launched."""
+    advice = ps.advise("H200", problem_name=problem, n=8192, d=d, heads=16, mask=mask)
+    best, planned = advice.kernels[0], plan(8192, d, 16, causal=mask is not None, workspace=2**40)
+    (taken, *_) = planned.forward if problem == "forward" else planned.backward
+    assert best.tiling.gluon and best.tiling == taken.tiling and best.tiling.options == taken.tiling.options
+    assert best.seconds == pytest.approx(taken.seconds)
+    text, other = str(advice), next(each for each in advice.kernels if not each.tiling.gluon)
+    assert text.splitlines()[2].startswith(f"take {best.tiling.schedule}, Gluon: ")
+    assert f"without Gluon, or with a softcap or packed sequences, {other.tiling.schedule}: " in text
+    commands = re.findall(r"its source: pebblesim (gpu emit .*)", text)
+    sources = [CliRunner().invoke(app, command.split()).stdout for command in commands]
+    assert len(sources) == 2 and sources[0].rstrip() == emitted(best.tiling, {"n": 8192, "d": d}, mask).rstrip()
+    assert f"num_warps={other.tiling.warps}, num_stages={other.tiling.stages})" in sources[1]
+    assert advice.to_dict()["kernels"][0]["gluon"]
+
+
+@pytest.mark.parametrize("problem", ["forward", "backward-qkv"])
+def test_advice_for_other_cards_and_for_what_gluon_does_not_take_is_without_gluon(problem: str) -> None:
+    def ranked(card: cards.Card, dims: dict[str, int], mask: str | None = None, shared: int = 1) -> list[Tiling]:
+        made, _ = kernels(problem, dims, card, "bfloat16", 16, masks.of(mask), None, None, shared)
+        return [each.tiling for each in made]
+
+    square = {"n": 2048, "d": 128}
+    here = ranked(H200, square)
+    assert any(each.gluon for each in here)
+    assert ranked(NO_HOPPER, square) == [each for each in here if not each.gluon] != []
+    unmeasured = replace(H200, rates={}, besides={}, device="")
+    apart = {"n_q": 2048, "n_k": 512, "d_k": 128, "d_v": 128}  # with 64 keys before each query, most see none
+    others = [ranked(unmeasured, square), ranked(cards.card("A100"), square), ranked(H200, {"n": 2048, "d": 100})]
+    others += [ranked(H200, apart, "window:64"), ranked(H200, square, shared=3), ranked(H200, {"n": 2**25, "d": 128})]
+    assert all(each and not any(tiling.gluon for tiling in each) for each in others)
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("kv_heads", "mask"), [(8, None), (32, "window:512")])
+def test_a_gluon_kernel_that_attention_alone_launches_says_so(kv_heads: int, mask: str | None) -> None:
+    """The copy engine's boxes for heads that share keys, and windows, are for matrices with strides."""
+    advice = ps.advise("H100", n=4096, d=128, heads=32, kv_heads=kv_heads, mask=mask)
+    assert advice.kernels[0].tiling.gluon and "its source: `attention` of pebblesim.gpu.torch" in str(advice)
+
+
+def test_a_tile_of_ones_own_that_a_gluon_kernel_has() -> None:
+    asked = {"B_r": 128, "B_c": 128}
+    ranked, own = kernels("forward", {"n": 4096, "d": 128}, H200, "bfloat16", 32, None, asked, None)
+    assert ranked[0] == own[0].forecast
+    assert own[0].judged(ranked[0]) == "your tile, flash2-forward B_r=128, B_c=128, Gluon: 1.00 x the time of the first"
+    assert sum(each.schedule == "flash2-forward" for each in own) == 2  # and the Triton kernel
+
+
+OF_HOPPER = [(way, each) for way in TILINGS for each in tilings(way, 227 * 1024, True) if each.gluon]
+
+
+@pytest.mark.parametrize(
+    ("d_k", "d_v"),
+    [(16, 16), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((8, 8), (16, 64), (20, 64), (64, 24)))],
+)
+@pytest.mark.parametrize("way", TILINGS)
+def test_gluon_kernels_are_offered_for_the_head_dimensions_that_they_are_written_for(
+    way: str, d_k: int, d_v: int
+) -> None:
+    """With 16 columns the plan of a backward pass was a kernel that its emitter refuses."""
+    dims = {"n_q": 1000, "n_k": 700, "d_k": d_k, "d_v": d_v}
+    for tiling in (each for problem, each in OF_HOPPER if problem == way):
+        if tiling.widths[0] <= max(d_k, d_v) <= tiling.widths[1]:
+            try:
+                written = bool(emitted(tiling, dims))
+            except UsageError:
+                written = False
+            copied = all(d >= 16 and d % 8 == 0 for d in (d_k, d_v))  # by the copy engine, in tiles of 16 columns
+            assert gluon_takes(tiling.schedule, dims) == (written and copied), tiling
+    if d_k == d_v == 16:
+        first = plan(4096, 16, 8).backward[0].tiling
+        assert not first.gluon or emitted(first, dims)
+
+
+@given(n=st.integers(1, 900), heads=st.integers(1, 3), d=st.sampled_from([40, 64, 128]))
+def test_what_memory_adds_to_stays_there(n: int, heads: int, d: int) -> None:
+    """Each tile of 128 keys adds to all of dQ, in float32."""
+    tiling = next(each for _, each in OF_HOPPER if each.schedule == "flash2-backward-blocked" and d <= each.widths[1])
+    costs = launch_costs(tiling, {"n": n, "d": d}, "bfloat16", heads)
+    assert sum(cost.added for cost in costs) == heads * 4 * n * d * -(-n // 128)
+    two_passes = next(each for _, each in OF_HOPPER if each.schedule == "backward-two-pass-blocked")
+    assert not any(cost.added for cost in launch_costs(two_passes, {"n": n, "d": d}, "bfloat16", heads))
 
 
 @pytest.mark.one_in(3)
@@ -225,7 +338,8 @@ def own_tile(card: str, n: int, d: int, rows: int, columns: int) -> tuple[OwnTil
     """A tile of flash2-forward, what is said of it, and the seconds of the kernel that is advised."""
     asked = {"B_r": rows, "B_c": columns}
     ranked, own = kernels("forward", {"n": n, "d": d}, cards.card(card), "bfloat16", 32, CAUSAL, asked, None)
-    (mine,) = (each for each in own if each.schedule == "flash2-forward")
+    of = [each for each in own if each.schedule == "flash2-forward"]
+    (mine,) = (each for each in of if not (each.forecast and each.forecast.tiling.gluon))
     return mine, mine.judged(ranked[0]), ranked[0].seconds
 
 
@@ -256,7 +370,7 @@ def test_the_tile_that_is_advised_is_the_fastest_of_those_that_readers_expect(na
     losses, seen = [], set()
     for shape in {row.cell.shape for row in rows if row.cell.shape.n_q >= 2048}:
         ranked, _ = kernels("forward", shape.dims, cards.card(name), "bfloat16", shape.heads, shape.band, None, None)
-        of = [each for each in ranked if each.tiling.schedule == "flash2-forward"]
+        of = [each for each in ranked if each.tiling.schedule == "flash2-forward" and not each.tiling.gluon]
         assert [each.seconds for each in of] == sorted(each.seconds for each in of)
         alike = (row for row in rows if row.cell.shape == shape)
         taken = {(*row.cell.tiling.blocks.values(), row.cell.tiling.warps): row.seconds or 0 for row in alike}

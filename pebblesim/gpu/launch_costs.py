@@ -69,6 +69,7 @@ class LaunchCost:
             up to the edge of a mask, or over tiles of which the last is ragged, is written as two.
         masked: tests of pairs for an edge of a mask.
         moved: bytes into and out of the multiprocessors.
+        added: bytes of these that are read to be added to, where memory adds: they stay there.
         late: bytes read that no loop prefetches.
         least: bytes of the parts of tensors that are read or written, each counted once for each launch.
         storage: storage of a thread block.
@@ -88,6 +89,7 @@ class LaunchCost:
     begun: int
     masked: int
     moved: Bytes
+    added: int
     late: int
     least: int
     storage: Storage
@@ -168,6 +170,7 @@ def _of_sums(program: ir.Program, sizes: ir.Sizes, dtype: str, heads: int) -> It
                 begun=0,
                 masked=0,
                 moved=Bytes(reads * words, writes * words),
+                added=0,
                 late=0,
                 least=(reads + writes) * words,
                 storage=Storage(0, 4 * WORDS_OF_SUMS),
@@ -209,6 +212,7 @@ def _cost(
                 n_q, n_k = program.grid(sizes)
                 whole = whole * mask.pairs(n_q, n_k) // (n_q * n_k)
             touched[way, node.tensor] = min(summed[way, node.tensor], whole)
+    spared = read_to_be_added_to(program, sizes, mask) if gluon else ()
     return LaunchCost(
         name=launch.name,
         kinds=tuple(_kinds(program, launch, sizes, mask, gluon)),
@@ -226,6 +230,7 @@ def _cost(
             for node, (entries, most) in noted.masked.items()
         ),
         moved=Bytes(_sum(summed, "reads"), _sum(summed, "writes")).each(lambda words: words * heads),
+        added=sum(summed["reads", program.tensors[name]] for name in spared) * heads if multiplies(launch) else 0,
         late=summed["late"] * heads,
         least=sum(touched.values()) * heads,
         storage=ALONE if gluon and multiplies(launch) else storage(launch, sizes, dtype, stages),

@@ -8,9 +8,12 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
+from pebblesim.analysis.additions import adds
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_tiles import TILES as HOPPER
 from pebblesim.gpu.emit.storage import Storage
+from pebblesim.gpu.emit.strides import WORDS as GROUP
 from pebblesim.gpu.emit.tables import workspace
 from pebblesim.gpu.emit.words import LEAST_SIDE, of_launch
 from pebblesim.language.masks import Mask
@@ -216,6 +219,20 @@ def _for_hopper(problem_name: str) -> tuple[Tiling, ...]:
 
 WARPS = 8
 """Warps that hold the sums of a Gluon kernel, 64 rows for each four."""
+
+
+def gluon_takes(schedule: str, dims: Mapping[str, int], shared: int = 1) -> bool:
+    """Whether the Gluon kernels of a schedule are for these head dimensions, and so many heads that share keys.
+
+    The copy engine takes rows of whole groups of 16 bytes. A tile has 16 columns or more, and one that two warpgroups
+    add to the gradient of the queries twice as many.
+    """
+    algorithm = get(schedule).in_dims(dims)
+    least = {name: LEAST_SIDE for name in algorithm.problem.dims if name.startswith("d")}
+    if adds(algorithm.program):
+        least["d_k" if "d_k" in least else "d"] += 1  # a side is padded to a power of two
+    heads = shared & (shared - 1) == 0 and shared <= ROWS
+    return heads and all(dims[name] % GROUP == 0 and dims[name] >= size for name, size in least.items())
 
 
 IN_ROWS = {

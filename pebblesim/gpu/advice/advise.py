@@ -119,7 +119,8 @@ def advise(
     advice = Advice(
         chosen, solves.name, sizes, dtype, heads, batch, pattern, boundaries, useful, counted.heads_per_problem
     )
-    ranked, own = kernels(solves.name, sizes, chosen, dtype, advice.times, pattern, blocks, workspace)
+    shared = counted.heads_per_problem
+    ranked, own = kernels(solves.name, sizes, chosen, dtype, advice.times, pattern, blocks, workspace, shared)
     return replace(advice, kernels=ranked, own_kernels=own, kv_heads=kv_heads, asked=dims)
 
 

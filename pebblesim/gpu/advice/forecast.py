@@ -107,6 +107,7 @@ class Forecast:
             "blocks": dict(self.tiling.blocks),
             "warps": self.tiling.warps,
             "stages": self.tiling.stages,
+            "gluon": self.tiling.gluon,
             "rounds": self.rounds,
             "seconds": self.seconds,
             "binds": self.binds,
@@ -239,7 +240,7 @@ def at_least(kernel: Forecast, card: Card, dtype: str) -> float | None:
             limits.append(each * busiest / (peak.value / units))
         l2 = card.figures.get("l2_bandwidth")
         if l2 and l2.source != SCALED:
-            limits.append(cost.moved.reads / l2.value)
+            limits.append((cost.moved.reads - cost.added) / l2.value)
         limits.append(cost.least / card.figures["memory_bandwidth"].value)
         seconds += max(limits)
     return kernel.rounds * seconds

@@ -13,8 +13,11 @@ from pebblesim.gpu.advice.beside import beside
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import Forecast, at_least, forecasts
 from pebblesim.gpu.advice.own_tile import OwnTile, own_tiles
-from pebblesim.gpu.tiles import TILINGS, Tiling
+from pebblesim.gpu.emit.gluon import causal
+from pebblesim.gpu.emit.triton import far_away
+from pebblesim.gpu.tiles import TILINGS, Tiling, gluon_takes
 from pebblesim.language.masks import Band, Mask
+from pebblesim.language.registry import get
 
 NAMED = {
     "a": "BLOCK_M",
@@ -38,21 +41,32 @@ def kernels(
     mask: Mask | None,
     blocks: Mapping[str, int] | None,
     workspace: int | None,
+    shared: int = 1,
 ) -> tuple[tuple[Forecast, ...], tuple[OwnTile, ...]]:
     """Our kernels that fit on a card, the fastest first, and those with the user's tile.
 
-    Where a card was not calibrated, the order is by the least time; see `forecasts`.
+    Those of Gluon are among them on Hopper cards that were calibrated. Where a card was not, the order is by the least
+    time; see `forecasts`. `shared`: heads that share keys and values, whose rows are those of one problem.
     """
     if why_none(problem_name, card, dtype, mask):
         return (), ()
     assert mask is None or isinstance(mask, Band)
     with_rates = cards.with_rates(card)
-    ranked = forecasts(problem_name, dims, with_rates, dtype, heads, mask, workspace)
-    others = beside(ranked, dims, with_rates, dtype, heads, mask)
+    made = forecasts(problem_name, dims, with_rates, dtype, heads, mask, workspace, gluon=card.calibrated)
+    ranked = tuple(each for each in made if not each.tiling.gluon or _in_gluon(each.tiling, dims, mask, shared))
+    others = beside([each for each in ranked if not each.tiling.gluon], dims, with_rates, dtype, heads, mask)
     if others:
         ranked = tuple(sorted((*ranked, *others), key=lambda each: each.seconds))
     own = own_tiles(blocks, ranked, dims, with_rates, dtype, heads, mask) if blocks else ()
     return ranked, tuple(own)
+
+
+def _in_gluon(tiling: Tiling, dims: Mapping[str, int], mask: Mask | None, shared: int) -> bool:
+    """Whether the Gluon reading writes the kernels of a tiling for this attention."""
+    program = get(tiling.schedule).in_dims(dims).under(mask)
+    if not gluon_takes(tiling.schedule, dims, shared) or far_away(program, dims):
+        return False
+    return mask is None or not mask.empty(program.grid(dims), 1, 0).any()
 
 
 def why_none(problem_name: str, card: Card, dtype: str, mask: Mask | None) -> str | None:
@@ -69,7 +83,9 @@ def why_none(problem_name: str, card: Card, dtype: str, mask: Mask | None) -> st
 
 
 def tile(tiling: Tiling) -> str:
-    """The blocks of a tiling, each beside its name in a kernel."""
+    """The blocks of a tiling, each beside its name in a Triton kernel; Gluon kernels have the schedule's."""
+    if tiling.gluon:
+        return ", ".join(f"{name}={size}" for name, size in tiling.blocks.items())
     return ", ".join(
         f"{name}={size}" if name not in NAMED else f"{NAMED[name]}={size} ({name})"
         for name, size in tiling.blocks.items()
@@ -83,6 +99,7 @@ class Kernels:
     Attributes:
         card, problem, dims, dtype, mask: what they are for.
         heads: problems that are solved together.
+        shared: heads that share keys and values, and are one problem.
         asked: options of the command line for the sizes and heads of one problem.
         useful: operations that one problem needs.
         M: words of shared memory of a block.
@@ -96,6 +113,7 @@ class Kernels:
     dtype: str
     mask: Mask | None
     heads: int
+    shared: int
     asked: str
     useful: int
     M: int
@@ -130,8 +148,10 @@ class Kernels:
             yield f"kernels on matrix units: {none or small}"
             return
         best = self.ranked[0]
-        yield f"take {best.tiling.schedule}: {_settings(best, self.dims)}"
+        yield f"take {best.tiling.schedule}{', Gluon' * best.tiling.gluon}: {_settings(best, self.dims)}"
         yield from self._launches(best)
+        if best.tiling.gluon:
+            yield from self._without_gluon()
         yield ""
         yield "our kernels on matrix units"
         yield self._table()
@@ -148,20 +168,40 @@ class Kernels:
         for launch in best.launches:
             cost = launch.cost
             often = f"{cost.times} times " if cost.times > 1 else ""
-            said = f"  {cost.name}: {often}grid ({-(-cost.programs // heads // cost.times)}, {heads}), "
-            said += f"{cost.storage.shared:,} bytes of shared memory"
-            if (cost.warps, cost.stages) != (best.tiling.warps, best.tiling.stages):
-                said += f", {cost.warps} warps, {cost.stages} stages"
+            if best.tiling.gluon:  # a block has one tile or several
+                said = f"  {cost.name}: {often}{cost.programs // cost.times:,} tiles"
+            else:
+                said = f"  {cost.name}: {often}grid ({-(-cost.programs // heads // cost.times)}, {heads}), "
+                said += f"{cost.storage.shared:,} bytes of shared memory"
+                if (cost.warps, cost.stages) != (best.tiling.warps, best.tiling.stages):
+                    said += f", {cost.warps} warps, {cost.stages} stages"
             if self.card.calibrated:
                 said += f", {amounts.duration(launch.seconds)}, limited by {launch.binds}"
             yield said
         if best.rounds > 1:
             yield f"  all that {best.rounds} times, for {heads} heads each"
-        blocks = " ".join(f"--block {name}={size}" for name, size in best.tiling.blocks.items())
-        mask = "" if self.mask is None else f" --mask {self.mask}"
-        M = f"-M {self.card.size('shared_per_block')} --dtype {self.dtype}"
-        launched = f"--warps {best.tiling.warps} --stages {best.tiling.stages} --target triton"
-        yield f"  its source: pebblesim gpu emit {best.tiling.schedule} {self.asked} {M} {blocks}{mask} {launched}"
+        yield self._source(best)
+
+    def _without_gluon(self) -> Iterator[str]:
+        for other in [each for each in self.ranked if not each.tiling.gluon][:1]:
+            settings = f"{_settings(other, self.dims)}, {amounts.duration(other.seconds)}"
+            yield f"without Gluon, or with a softcap or packed sequences, {other.tiling.schedule}: {settings}"
+            yield self._source(other)
+
+    def _source(self, kernel: Forecast) -> str:
+        """How the source of a kernel is written."""
+        tiling, mask = kernel.tiling, "" if self.mask is None else f" --mask {self.mask}"
+        emit = f"  its source: pebblesim gpu emit {tiling.schedule} {self.asked}"
+        emit += f" -M {self.card.size('shared_per_block')} --dtype {self.dtype}"
+        if not tiling.gluon:
+            blocks = " ".join(f"--block {name}={size}" for name, size in tiling.blocks.items())
+            return f"{emit} {blocks}{mask} --warps {tiling.warps} --stages {tiling.stages} --target triton"
+        if self.shared == 1 and (self.mask is None or causal(self.mask)):
+            return f"{emit}{mask} --target gluon"  # which has the tiles of the table that tilings are made from
+        return (
+            "  its source: `attention` of pebblesim.gpu.torch writes and runs it; `gpu emit` does so without a mask or "
+            "causal, for heads that have keys of their own"
+        )
 
     def _table(self) -> Sheet:
         useful = amounts.ratio(self.useful * self.heads, 10**12)
@@ -170,7 +210,7 @@ class Kernels:
         for each in (*self.ranked, *(each for each in own if each and each not in self.ranked)):
             held = max(launch.cost.storage.shared for launch in each.launches)
             row = [
-                each.tiling.schedule,
+                each.tiling.schedule + ", Gluon" * each.tiling.gluon,
                 tile(each.tiling),
                 each.tiling.warps,
                 each.tiling.stages,
@@ -190,6 +230,8 @@ class Kernels:
 def _settings(kernel: Forecast, dims: Mapping[str, int]) -> str:
     """The tile and the launch settings of a kernel, to paste."""
     tiling = kernel.tiling
+    if tiling.gluon:
+        return f"{tile(tiling)}, {tiling.stages} slots"
     widest = max(size for name, size in dims.items() if name.startswith("d"))
     whole = "" if "c" in tiling.blocks else f", BLOCK_D={1 << (widest - 1).bit_length()}"
     return f"{tile(tiling)}{whole}, num_warps={tiling.warps}, num_stages={tiling.stages}"

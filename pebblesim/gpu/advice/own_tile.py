@@ -50,7 +50,7 @@ class OwnTile:
         if self.forecast is None:
             return f"{said}: {self.why or f'no forecast, {spilling}'}"
         tiling = self.forecast.tiling
-        said += f", {tiling.warps} warps, {tiling.stages} stages: "
+        said += ", Gluon: " if tiling.gluon else f", {tiling.warps} warps, {tiling.stages} stages: "
         said += f"{self.forecast.seconds / best.seconds:.2f} x the time of the first"
         said += f"; {spilling}" if spilling else ""
         if not self.measured:
@@ -67,7 +67,7 @@ def own_tiles(
     heads: int,
     mask: Mask | None,
 ) -> Iterator[OwnTile]:
-    """The user's tile as a kernel of each schedule that has such blocks.
+    """The user's tile as a Triton kernel of each schedule that has such blocks, and as those of Gluon that have it.
 
     A tile is taken to spill if a thread holds more registers than there are, unless a kernel of the schedule that is
     offered holds as many: those were compiled, and do not spill.
@@ -77,8 +77,13 @@ def own_tiles(
         ranked: forecasts of the kernels that are offered, the fastest first.
         dims, card, dtype, heads, mask: as for `forecast`.
     """
-    for schedule in dict.fromkeys(each.tiling.schedule for each in ranked):
-        offered = [each for each in ranked if each.tiling.schedule == schedule]
+    for each in ranked:
+        tiling = each.tiling
+        if tiling.gluon and blocks.items() <= tiling.blocks.items():
+            yield OwnTile(tiling.schedule, tiling.blocks, each, measured=True)
+    triton = [each for each in ranked if not each.tiling.gluon]
+    for schedule in dict.fromkeys(each.tiling.schedule for each in triton):
+        offered = [each for each in triton if each.tiling.schedule == schedule]
         if not set(blocks) <= set(offered[0].tiling.blocks):
             continue
         tile = {**offered[0].tiling.blocks, **blocks}

@@ -161,6 +161,7 @@ class Advice(Result):
             self.dtype,
             self.mask,
             self.times,
+            self.heads_per_problem,
             _options(self),
             self.useful,
             self.boundaries[0].M,

@@ -74,7 +74,7 @@ def gluon(
         raise refused(program, f"matrix units of a Gluon kernel take words of 16 bits, not {dtype}")
     if scale is not None and scale <= 0:
         raise refused(program, f"the scale {scale:g} is not positive")
-    if mask is not None and not (type(mask) is Band if shared else _causal(mask)):
+    if mask is not None and not (type(mask) is Band if shared else causal(mask)):
         raise refused(program, f"mask {mask} is not {'a band' if shared else 'causal'}")
     if mask is not None and mask.empty(program.grid(sizes), 1, 0).any():
         raise refused(program, f"mask {mask} leaves some queries without a key")
@@ -159,5 +159,6 @@ def _common(setting: Setting, writers: list[Writes]) -> str:
     return common(setting.dtype, bool(setting.strides.of), widths, stored, helpers)
 
 
-def _causal(mask: Mask) -> bool:
+def causal(mask: Mask) -> bool:
+    """Whether kernels for matrices without strides know a mask: causal, the last row at the last key."""
     return type(mask) is Band and mask.before is None and mask.after == 0 and not mask.from_start

@@ -11,13 +11,11 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed, whole
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
-from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.key_ranges import KeyRanges
-from pebblesim.gpu.emit.strides import WORDS as GROUP
 from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
-from pebblesim.gpu.tiles import PROBLEM, Tiling
+from pebblesim.gpu.tiles import PROBLEM, Tiling, gluon_takes
 from pebblesim.gpu.torch.sizes import check_heads, check_seeing, check_workspace, too_wide, word_of
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
@@ -313,10 +311,9 @@ def _computes(tiling: Tiling, dims: Mapping[str, int], pattern: Pattern) -> bool
     """Whether kernels are for this pattern."""
     if not tiling.gluon:
         return not pattern.softcap or tiling.schedule in CAPPED
-    if pattern.softcap or pattern.ranged or pattern.shared & (pattern.shared - 1) or pattern.shared > ROWS:
+    if pattern.softcap or pattern.ranged or not gluon_takes(tiling.schedule, dims, pattern.shared):
         return False
-    whole = all(dims[name] % GROUP == 0 for name in ("d_k", "d_v"))
-    return whole and not (pattern.same_bits and adds(program_of(tiling, pattern.masked)))
+    return not (pattern.same_bits and adds(program_of(tiling, pattern.masked)))
 
 
 def _rounded(dims: Dims, pattern: Pattern, steps: int) -> Dims:
