@@ -75,8 +75,19 @@ def dims(schedule: Schedule, largest: int = 9) -> st.SearchStrategy[dict[str, in
 
 
 def sizes(schedule: Schedule, largest: int = 9) -> st.SearchStrategy[dict[str, int]]:
-    """Sizes of a schedule's dimensions and blocks."""
-    return st.fixed_dictionaries({name: st.integers(1, largest) for name in (*schedule.problem.dims, *schedule.blocks)})
+    """Sizes of a schedule's dimensions and blocks, for which its graph can be built."""
+    names = (*schedule.problem.dims, *schedule.blocks)
+    return st.fixed_dictionaries({name: st.integers(1, largest) for name in names}).map(
+        lambda chosen: in_whole_blocks(schedule, chosen)
+    )
+
+
+def in_whole_blocks(schedule: Schedule, chosen: dict[str, int]) -> dict[str, int]:
+    """Sizes with splits of whole blocks: a graph with several splits has no shorter block in them."""
+    split, block = schedule.graph.get("split"), schedule.graph.get("column_block")
+    if not isinstance(split, str) or not isinstance(block, str):
+        return chosen
+    return chosen | {split: -(-chosen[split] // chosen[block]) * chosen[block]}
 
 
 @st.composite

@@ -82,9 +82,8 @@ def test_a_calibrated_card_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     cards._of_device.cache_clear()
     here = properties("NVIDIA Some Card 9", 99 * 1024)
     assert cards.of_device(here).scaled and cards.own_files() == []
-    mine = replace(
-        H200, name="mine", device=here.name, figures=dict(H200.figures) | {"l2": Figure(2**24, "a 'quote\"")}
-    )
+    quoted = dict(H200.figures) | {"l2": Figure(2**24, "a 'quote\"")}
+    mine = replace(H200, name="mine", device=here.name, capability="8.9", figures=quoted)
     path = cards.own_file(here.name)
     path.parent.mkdir(parents=True)
     write(mine, path)

@@ -74,6 +74,10 @@ def of_mask(schedule: Schedule, mask: Mask | None) -> Any:
 @strategies.draws(2, 30)
 def test_game_count_closed_form_peak_and_work_agree(schedule: Schedule, data: st.DataObject) -> None:
     sizes, mask = drawn(data, schedule)
+    check_game(schedule, strategies.in_whole_blocks(schedule, sizes), mask)
+
+
+def check_game(schedule: Schedule, sizes: dict[str, int], mask: Mask | None) -> None:
     program = of_mask(schedule, mask)
     predicted = count(program, sizes, mask=mask)
     peak = predicted.peak_red if mask is None else masked_peak_red(program, sizes, mask)
@@ -464,6 +468,14 @@ def test_splits_of_blocks_of_different_sizes_are_refused() -> None:
     with pytest.raises(UsageError, match=r"splits of 3 columns .* take splits of a multiple of 2"):
         ps.play("flash-decoding", n=8, d=2, M=200, blocks={"B_r": 2, "S": 3, "B_c": 2})
     assert ps.play("flash-decoding", n=8, d=2, M=200, blocks={"B_r": 2, "S": 8, "B_c": 3}).passed  # one split
+    assert ps.play("flash-decoding", n=8, d=2, M=200, blocks={"B_r": 2, "S": 2, "B_c": 5}).passed  # a split is a block
+
+
+@pytest.mark.parametrize("table", [[[False, True]], [[False, True], [True, True]], [[True, False, False, True]]])
+@pytest.mark.parametrize("B_c", [1, 2])
+def test_a_block_of_a_split_without_a_pair_has_no_term_to_be_compared(table: list[list[bool]], B_c: int) -> None:
+    sizes = {"n_q": len(table), "n_k": len(table[0]), "d_k": 1, "d_v": 1, "B_r": len(table), "S": 2, "B_c": B_c}
+    check_game(RECTANGULAR["flash-decoding"], sizes, from_array(np.array(table), size=(1, 1)))
 
 
 @pytest.mark.one_in(4)

@@ -237,9 +237,14 @@ class LoopContext:
 
 @lru_cache(maxsize=4096)
 def _under_a_mask(loop: ir.Loop) -> bool:
-    """Whether the mask is asked about the tiles of a loop, by itself or by a loop in it."""
-    asked = (node.when for node in (loop, *ir.walk(loop.body)) if isinstance(node, ir.Loop) and node.when)
-    return any(loop.range in (condition.rows, condition.columns) for condition in asked)
+    """Whether a mask is asked about the tiles of a loop: by itself, by a loop in it, or by a reduction over a tile."""
+    nodes = (loop, *ir.walk(loop.body))
+    asked = (node.when for node in nodes if isinstance(node, ir.Loop) and node.when)
+    # a row's first term in a tile is compared with nothing
+    begun = (node.expr for node in nodes if isinstance(node, ir.Compute) and node.mode == "new")
+    return any(loop.range in (condition.rows, condition.columns) for condition in asked) or any(
+        loop.range in expr.operand.shape for expr in begun if isinstance(expr, ir.RowReduction)
+    )
 
 
 TANGLED = (

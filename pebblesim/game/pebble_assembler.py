@@ -293,8 +293,10 @@ class Assembler(Tables):
         """Refuse a sum over one tile of a dimension if the graph has no separate vertex for it."""
         whole = self.sizes[index.dim]
         outer = index.parent
+        block = whole if outer is None else min(whole, ir.length(index.block, self.sizes))
         if outer is not None and outer.parent is not None:
-            inside, block = ir.length(outer.block, self.sizes), ir.length(index.block, self.sizes)
+            inside = ir.length(outer.block, self.sizes)
+            block = min(block, inside)
             if inside < whole and inside % block:
                 raise UsageError(
                     f"{self.program.name} sums {self.table[number].name} over tiles of {block} inside tiles of "
@@ -302,7 +304,7 @@ class Assembler(Tables):
                     "smaller one."
                 )
         goes_on = index.parent is None or index.first
-        tiles = 1 if goes_on else -(-whole // min(whole, ir.length(index.block, self.sizes)))
+        tiles = 1 if goes_on else -(-whole // block)
         if tiles != self.table[number].blocks:
             raise UsageError(
                 f"{self.program.name} has a separate sum {self.table[number].name} for each of {tiles} tiles of "
