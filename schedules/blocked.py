@@ -7,7 +7,7 @@ number of words moved is the same.
 
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.flash_forward import INFINITY
+from pebblesim.schedules.flash_forward import INFINITY, online_step
 from pebblesim.schedules.matmul import seen, streamed
 from pebblesim.schedules.row_sums import write_row_sums_of_tiles
 
@@ -88,13 +88,7 @@ def write_L(m, L, Q, K, a, b, c):
         for j in m.tiles(K.shape[0], b, keys_of=i):
             A = m.zeros(i, j)
             add_product(m, A, Q, K, c, B_T=True)
-            m_new = m.compute(rowmax(A))
-            m_new[:] = maximum(m_i, m_new)
-            m_i[:] = exp(m_i - m_new)  # the factor that rescales the sums so far
-            A[:] = exp(A - m_new)
-            l_i[:] = m_i * l_i
-            l_i += rowsum(A)
-            m.move(m_new, m_i)
+            online_step(m, A, l_i, m_i)
         m_i[:] = m_i + log(l_i)
         m.write(L[i], m_i)
 

@@ -66,17 +66,26 @@ def online_softmax(m, Q_i, K, V, keys, B_c, **allowed):
         K_j = m.read(K[j, :])
         P = m.compute(Q_i @ K_j.T)
         m.delete(K_j)
-        m_new = m.compute(rowmax(P))
-        m_new[:] = maximum(m_i, m_new)
-        m_i[:] = exp(m_i - m_new)  # the factor that rescales all sums so far
-        P[:] = exp(P - m_new)
-        l_i[:] = m_i * l_i
-        l_i += rowsum(P)
-        O_i[:] = m_i * O_i
-        m.move(m_new, m_i)
+        online_step(m, P, l_i, m_i, O_i)
         V_j = m.read(V[j, :])
         O_i += P @ V_j
     return O_i, l_i, m_i
+
+
+def online_step(m, P, l_i, m_i, *sums):
+    """Take one step of the online softmax: a tile of scores becomes exponentials, which are added to the row sums l_i.
+
+    They are relative to m_i, the maximum so far; l_i, and `sums` of the same rows, are rescaled to it.
+    """
+    m_new = m.compute(rowmax(P))
+    m_new[:] = maximum(m_i, m_new)
+    m_i[:] = exp(m_i - m_new)  # the factor that rescales all sums so far
+    P[:] = exp(P - m_new)
+    l_i[:] = m_i * l_i
+    l_i += rowsum(P)
+    for O_i in sums:
+        O_i[:] = m_i * O_i
+    m.move(m_new, m_i)
 
 
 @schedule(

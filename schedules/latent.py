@@ -1,8 +1,8 @@
 """Latent attention: a tile of keys in the cache is also used as values."""
 
-from pebblesim.language import exp, log, maximum, rowmax, rowsum
+from pebblesim.language import exp, log, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.flash_forward import INFINITY
+from pebblesim.schedules.flash_forward import INFINITY, online_step
 from pebblesim.schedules.forward import divided_product
 from pebblesim.schedules.matmul import rank_one_updates, streamed
 from pebblesim.schedules.split_keys import merge_sums
@@ -32,14 +32,7 @@ def flash2_latent(m, Q_C, Q_R, C, R, *, B_r, B_c):
             m.delete(R_j)
             P[:] = P + S_R
             m.delete(S_R)
-            m_new = m.compute(rowmax(P))
-            m_new[:] = maximum(m_i, m_new)
-            m_i[:] = exp(m_i - m_new)  # the factor that rescales all sums so far
-            P[:] = exp(P - m_new)
-            l_i[:] = m_i * l_i
-            l_i += rowsum(P)
-            O_i[:] = m_i * O_i
-            m.move(m_new, m_i)
+            online_step(m, P, l_i, m_i, O_i)
             O_i += P @ C_j
         O_i[:] = O_i / l_i
         m.write(O[i, :], O_i)

@@ -7,7 +7,6 @@ number r of dead queries or keys, and for queries and keys that differ in number
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
@@ -15,26 +14,24 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from stays import Name, Spans
 
 import pebblesim as ps
 from pebblesim.lower_bounds.bounds import LowerBound
 
 Line = tuple[str, int]
 """A side, Q or K, and a number."""
-Name = tuple[str, int, int]
-"""A word: side, line, number in the line; or a pair: P, query, key."""
 
 
-class Stays:
+class Stays(Spans):
     """When each word and each pair is in the cache; each pair is there while all words of its two lines are, in turn.
 
     `width` words to a line. A pair may also be saved: then it moves a word, and needs its lines no more.
     """
 
     def __init__(self, n_q: int, n_k: int, width: int, order: Iterable[tuple[int, int]], rng: random.Random) -> None:
-        self.sizes, self.width, self.now = {"Q": n_q, "K": n_k}, width, 0
-        self.since: dict[Name, int] = {}
-        self.spans: dict[Name, list[tuple[int, int]]] = {}
+        super().__init__()
+        self.sizes, self.width = {"Q": n_q, "K": n_k}, width
         self.saved: set[Name] = set()
         order = list(order)
         left = Counter[Line](line for i, j in order for line in (("Q", i), ("K", j)))
@@ -67,31 +64,11 @@ class Stays:
     def words(self, lines: Iterable[Line]) -> Iterator[Name]:
         return ((side, line, c) for side, line in lines for c in range(self.width))
 
-    def place(self, name: Name) -> None:
-        if name not in self.since:
-            self.now += 1
-            self.since[name] = self.now
-
-    def delete(self, name: Name) -> None:
-        if name in self.since:
-            self.now += 1
-            self.spans.setdefault(name, []).append((self.since.pop(name), self.now))
-
     def forget(self, rng: random.Random, forgets: dict[str, float]) -> None:
         """Delete words at random; a pair stays while its lines come."""
         for name in list(self.since):
             if name[0] != "P" and rng.random() < forgets[name[0]] * 0.3:
                 self.delete(name)
-
-    def state(self, name: Name, t: int) -> str | int:
-        """At time t: "late", "dead", "red", or the number of the gap it is in."""
-        spans = self.spans[name]
-        at = bisect_right(spans, (t, self.now + 1))
-        if not at:
-            return "late"
-        if t < spans[at - 1][1]:
-            return "red"
-        return "dead" if at == len(spans) else at
 
 
 class Reading:

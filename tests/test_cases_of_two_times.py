@@ -7,7 +7,6 @@ checked for any number r of dead lines; its arithmetic, for r = 12d, is decided 
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import product
@@ -16,20 +15,18 @@ from typing import Any
 import pytest
 import sympy
 from oracle_reals import needs_z3, satisfied
+from stays import Name, Spans
 
-Name = tuple[str, int, int]
 
-
-class Stays:
+class Stays(Spans):
     """When each word of Q, K, V, O and each pair is in the cache, in a game with a pebble for each.
 
     Products of pairs with V come in an order that is given; a pair that is not there is made again, or was saved.
     """
 
     def __init__(self, n: int, d: int, order: Iterable[tuple[int, int, int]], rng: random.Random) -> None:
-        self.n, self.d, self.now = n, d, 0
-        self.since: dict[Name, int] = {}
-        self.spans: dict[Name, list[tuple[int, int]]] = {}
+        super().__init__()
+        self.n, self.d = n, d
         self.saved: set[Name] = set()
         left = Counter[Name]()
         order = list(order)
@@ -68,31 +65,11 @@ class Stays:
         for name in list(self.since):
             self.delete(name)
 
-    def place(self, name: Name) -> None:
-        if name not in self.since:
-            self.now += 1
-            self.since[name] = self.now
-
-    def delete(self, name: Name) -> None:
-        if name in self.since:
-            self.now += 1
-            self.spans.setdefault(name, []).append((self.since.pop(name), self.now))
-
     def forget(self, rng: random.Random, forgets: dict[str, float], but: float = 1) -> None:
         """Delete words at random; pairs only between products (`but` < 1)."""
         for name in list(self.since):
             if (name[0] != "P" or but < 1) and rng.random() < forgets[name[0]] * 0.3:
                 self.delete(name)
-
-    def state(self, name: Name, t: int) -> str | int:
-        """At time t: "late", "dead", "red", or the number of the gap it is in."""
-        spans = self.spans[name]
-        at = bisect_right(spans, (t, self.now + 1))
-        if not at:
-            return "late"
-        if t < spans[at - 1][1]:
-            return "red"
-        return "dead" if at == len(spans) else at
 
 
 class Reading:

@@ -135,14 +135,14 @@ def in_latex() -> str:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", sorted(PROBLEMS))
 def test_bounds_of_every_problem_in_latex(name: str) -> None:
-    """In sizes of the problem, and nothing is divided by 1."""
+    """In sizes of the problem, nothing is divided by 1, and no form is for no M at all."""
     square = PROBLEMS[name]
     for problem in (square, square.rectangle or square):
         sizes = dict(zip(problem.dims, (5, 7, 3, 2, 4), strict=False))
         found = ps.bounds(name, M=99, **sizes)
         text = found.latex()
         forms = " ".join(f"{form.expr}; {form.domain};" for bound in found.lower for form in bound.forms)
-        assert re.search(r"(?<![\d/])1·|/1\b", forms) is None
+        assert re.search(r"(?<![\d/])1·|/1\b|≤ 0·", forms) is None
         for symbol in re.findall(r"[a-zA-Z]+_\{[^}]*\}", re.sub(r"\\[a-z]+(\{[^}]*\})?|Q_\{[^&]*&", " ", text)):
             assert symbol.replace("{", "").replace("}", "") in sizes
 

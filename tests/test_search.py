@@ -553,6 +553,9 @@ def test_masks_that_it_cannot_take() -> None:
 
 
 def test_what_it_cannot_do_is_said():
+    for name in ("bad name", "2nd", "for"):
+        with pytest.raises(ps.UsageError, match=f"not by '{name}'; choose another name"):
+            ps.search("forward", n=8, d=2, M=40, name=name)
     with pytest.raises(ps.UsageError, match="already"):
         ps.search("forward", n=8, d=2, M=40, name="flash2-forward")
     with pytest.raises(ps.Infeasible, match="M = 2") as refused:

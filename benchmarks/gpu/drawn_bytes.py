@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from profiler import under_profiler
+
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.emit.tables import moved_words
 from pebblesim.gpu.emit.words import moved_bytes
@@ -81,17 +83,10 @@ def cases() -> list[Case]:
 
 def profiled() -> None:
     """Run all cases under the profiler, each behind a mark."""
-    import torch
-
     for case in cases():
         call = case.call()
         call()
-        torch.cuda.synchronize()
-        torch.cuda.cudart().cudaProfilerStart()
-        torch.cuda._sleep(1000)
-        call()
-        torch.cuda.synchronize()
-        torch.cuda.cudart().cudaProfilerStop()
+        under_profiler(call)
 
 
 def main() -> None:

@@ -22,6 +22,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from profiler import under_profiler
+
 from pebblesim.analysis.additions import read_to_be_added_to
 from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.gluon_tiles import TILES, HopperTiles
@@ -130,15 +132,8 @@ def compiled(number: int) -> None:
 
 def profiled() -> None:
     """Run all cases under the profiler, each behind a mark."""
-    import torch
-
     for number in range(CASES):
-        call = launched(number)
-        torch.cuda.cudart().cudaProfilerStart()
-        torch.cuda._sleep(1000)
-        call()
-        torch.cuda.synchronize()
-        torch.cuda.cudart().cudaProfilerStop()
+        under_profiler(launched(number))
 
 
 def main() -> None:

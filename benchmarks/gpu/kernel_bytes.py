@@ -21,6 +21,8 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
+from profiler import under_profiler
+
 from pebblesim.cachesim.l2 import Chip, HeadsAtOnce, order_of, traffic
 from pebblesim.cachesim.l2_traffic import kernels_of, l2
 from pebblesim.gpu.advice import cards
@@ -226,13 +228,7 @@ def profiled(number: int) -> None:
     module.run(*arrays)
     large = torch.zeros(2**28, device="cuda")
     large.sum()  # leaves nothing in L2 that is to be written
-    torch.cuda.synchronize()
-    torch.cuda.cudart().cudaProfilerStart()
-    torch.cuda._sleep(1000)
-    module.run(*arrays)
-    large.sum()
-    torch.cuda.synchronize()
-    torch.cuda.cudart().cudaProfilerStop()
+    under_profiler(lambda: (module.run(*arrays), large.sum()))
     spilled, resident, tiling = 0, [], _tiling(row)  # bytes that all threads spill, each once
     figures = cards.card("H200").figures
     for kernel in source.kernels:

@@ -140,12 +140,17 @@ class Comparison:
         self.bites[top.name].add(case, Fraction(words, top.value), where)
 
 
+def sizes_of_theorems(solves: Problem) -> dict[str, int]:
+    """Return sizes of a problem at which all its theorems say something, as n is many times d."""
+    return {dim: {"n": 256, "d": 8}[kind] for dim, kind in solves.from_nd.items()}
+
+
 def _claimed_for(theorem: str, problem: str) -> list[Schedule | None]:
     """Return the schedules for whose way of computing a theorem is claimed, and None; nothing if there is no such."""
     solves = PROBLEMS.get(problem)
     if solves is None:
         return []
-    sizes = {dim: {"n": 256, "d": 8}[kind] for dim, kind in solves.from_nd.items()}
+    sizes = sizes_of_theorems(solves)
     schedules: list[Schedule | None] = [None]
     for schedule in of_problem(problem):
         bounds = lower_bounds(solves, sizes, 16, Formulation.of(schedule))

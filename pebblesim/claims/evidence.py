@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 
-from pebblesim.claims.biting import Bites, Comparison, Searched, searched
+from pebblesim.claims.biting import Bites, Comparison, Searched, searched, sizes_of_theorems
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.lower_bounds.bounds import lower_bounds
 
@@ -113,10 +113,8 @@ def _theorems() -> list[str]:
     """The names of all theorems, in the order of the problems."""
     names: dict[str, None] = {}
     for solves in PROBLEMS.values():
-        sizes = {dim: {"n": 256, "d": 8}[kind] for dim, kind in solves.from_nd.items()}
-        names |= dict.fromkeys(
-            bound.name for bound in lower_bounds(solves, sizes, 16)[1:] if bound.name != "compulsory"
-        )
+        bounds = lower_bounds(solves, sizes_of_theorems(solves), 16)[1:]
+        names |= dict.fromkeys(bound.name for bound in bounds if bound.name != "compulsory")
     return list(names)
 
 

@@ -82,18 +82,26 @@ def with_other_weights(
     Args:
         first: the bound that holds up to the largest M; the closed forms of each other one take over below.
         others: the others, in the order of decreasing M. Their forms hold up to a whole number of hundredths of a unit,
-            and are left out if that is not the unit of the first.
+            and are left out if that is none, or not the unit of the first.
         without_form: more of them, the closed forms of which are left out.
     """
-    listed = [bound for bound in others if bound.unit == first.unit]
+    listed: list[CuttingBound] = []
+    unlisted = list(without_form)
+    for bound in others:
+        of_unit = bound.unit == first.unit and _in_hundredths(bound.forms[0][2]) != 0
+        (listed if of_unit else unlisted).append(bound)
     forms = [first.forms[0], *(bound.forms[0] for bound in listed)]
-    tops = [high and Fraction(floor(100 * high), 100) for _, _, high in forms[1:]]
+    tops = [_in_hundredths(high) for _, _, high in forms[1:]]
     lows = [top or 0 for top in (*tops, 0)]
     cut = [(text, low, high) for (text, _, _), low, high in zip(forms, lows, (forms[0][2], *tops), strict=True)]
     lower = [bound._replace(forms=[form]) for bound, form in zip(listed, cut[1:], strict=True)]
-    others = tuple(bound for bound in others if bound.unit != first.unit)
-    lower += [bound._replace(forms=[]) for bound in (*others, *without_form)]
+    lower += [bound._replace(forms=[]) for bound in unlisted]
     return first._replace(forms=[cut[0], *first.forms[1:]], others=lower)
+
+
+def _in_hundredths(high: Fraction | int | None) -> Fraction | None:
+    """The largest whole number of hundredths up to the end of a domain; None if it has no end."""
+    return None if high is None else Fraction(floor(100 * high), 100)
 
 
 class Cutting(Instance):

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from keyword import iskeyword
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +135,19 @@ def _passes(system: System) -> Candidates:
     return _SEARCHED[key]
 
 
+def _called(name: str) -> str:
+    """The name of the schedule to be found, which must be free and make the name of a function."""
+    function = name.replace("-", "_")
+    if not function.isidentifier() or iskeyword(function):
+        raise UsageError(
+            f"a schedule is called by letters, digits, '-' and '_', with no digit first and no word of Python, not by "
+            f"{name!r}; choose another name."
+        )
+    if name in SCHEDULES and not _is_ours(get(name)):
+        raise UsageError(f"there is a schedule {name!r} already; choose another name.")
+    return name
+
+
 def search(
     problem_name: str = "backward",
     *,
@@ -188,9 +202,7 @@ def search(
     M = whole("M", M)
     if summation not in CHAINS:
         raise UsageError(f"search takes summation {' or '.join(map(repr, CHAINS))}, not {summation!r}.")
-    called = name or f"found-{solves.name}"
-    if called in SCHEDULES and not _is_ours(get(called)):
-        raise UsageError(f"there is a schedule {called!r} already; choose another name.")
+    called = _called(name or f"found-{solves.name}")
     asked = _Asked(solves, sizes, M, summation, under, called)
     from pebblesim.synthesis import writing
     from pebblesim.synthesis.equations import systems

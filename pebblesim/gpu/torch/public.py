@@ -42,9 +42,9 @@ def attention(
 ) -> Any:
     """softmax(Q Kᵀ scale) V, as `torch.nn.functional.scaled_dot_product_attention` computes it, with its gradients.
 
-    Results are the same to the last bit in every run, but for the gradient of the queries on Hopper cards, where blocks
-    add to it in any order; see `deterministic`. Tensors on the CPU are computed by the definition, in plain
-    PyTorch, with a table of all scores.
+    Results are the same to the last bit in every run with the same room for tables, but for the gradient of the queries
+    in one pass on Hopper cards, where blocks add to it in any order; see `deterministic`. Tensors on the CPU are
+    computed by the definition, in plain PyTorch, with a table of all scores.
 
     Args:
         query: (…, heads, n_q, d_k), in bfloat16 or float16 on a GPU; any strides. Under autocast, other types are cast.
