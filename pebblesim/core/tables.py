@@ -123,8 +123,9 @@ class Table(Result):
 def in_columns(rows: Sequence[Sequence[str]], left: Iterable[bool] | None = None) -> list[str]:
     """Return rows of text as lines with columns of equal width; `left`: which are aligned left, all by default."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    aligns = [str.ljust if word else str.rjust for word in left or [True] * len(widths)]
-    return ["  ".join(pad(*cell) for pad, *cell in zip(aligns, row, widths, strict=True)).rstrip() for row in rows]
+    pads = [str.ljust if word else str.rjust for word in left or [True] * len(widths)]
+    lines = ([pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)] for row in rows)
+    return ["  ".join(line).rstrip() for line in lines]
 
 
 def aligned(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

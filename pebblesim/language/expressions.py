@@ -211,6 +211,22 @@ class Tile(Value):
         return self
 
 
+def _elementwise(op: str, *values: Value) -> Value:
+    for value in values:
+        if not isinstance(value, Value):
+            raise TraceError(f"{where()}: {op} takes tiles and expressions over tiles; use m.read(...) to read a tile.")
+    return values[0]._m._elementwise(op, *values)
+
+
+def _reduced(op: Literal["rowsum", "rowmax"], x: Value) -> Value:
+    if not isinstance(x, Value):
+        raise TraceError(f"{where()}: {op} takes a tile or an expression over tiles; use m.read(...) to read a tile.")
+    expr = x._use()
+    if isinstance(expr, ir.RowReduction | ir.MatMul) or len(expr.shape) != 2:
+        raise TraceError(f"{where()}: {op} takes a tile or an elementwise expression with rows and columns.")
+    return Value(x._m, ir.RowReduction(op, expr, expr.shape[:1]))
+
+
 def _function(op: str, means: str, returns: str, applied: Callable[[Any, Value], Value]) -> Callable[[Value], Value]:
     def function(x: Value) -> Value:
         return applied(op, x)
@@ -248,22 +264,6 @@ def maximum(x: Value, y: Value) -> Value:
         An expression of the same shape, for `m.compute` or an assignment.
     """
     return _elementwise("max", x, y)
-
-
-def _elementwise(op: str, *values: Value) -> Value:
-    for value in values:
-        if not isinstance(value, Value):
-            raise TraceError(f"{where()}: {op} takes tiles and expressions over tiles; use m.read(...) to read a tile.")
-    return values[0]._m._elementwise(op, *values)
-
-
-def _reduced(op: Literal["rowsum", "rowmax"], x: Value) -> Value:
-    if not isinstance(x, Value):
-        raise TraceError(f"{where()}: {op} takes a tile or an expression over tiles; use m.read(...) to read a tile.")
-    expr = x._use()
-    if isinstance(expr, ir.RowReduction | ir.MatMul) or len(expr.shape) != 2:
-        raise TraceError(f"{where()}: {op} takes a tile or an elementwise expression with rows and columns.")
-    return Value(x._m, ir.RowReduction(op, expr, expr.shape[:1]))
 
 
 _COLUMN = "A column, one entry for each row of x"
