@@ -12,7 +12,7 @@ touch each operand once, and then the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import gcd
 from typing import Any, Literal
 
@@ -56,6 +56,7 @@ def accesses_of_blocks(
     grid: tuple[ir.Loop, ...],
     mask: Mask | None = None,
     backwards: bool = False,
+    rows: Mapping[ir.Range, tuple[int, int]] | None = None,
 ) -> Stream:
     """Return the moves of the thread blocks of a kernel, tile by tile, one block after the other.
 
@@ -64,13 +65,14 @@ def accesses_of_blocks(
         body: the statements of the kernel.
         grid: its perfectly nested outer loops; a thread block is an iteration of the last. None: one block.
         backwards: whether a block walks its own loops from the last tile to the first.
+        rows: start and end of the ranges of loops around the kernel, which is launched once for each of their tiles.
 
     Raises:
         UsageError: there are too many requests.
     """
-    return _stream(
-        _Walker(program, sizes, "moves", "tiles", mask, grid[-1].body if grid else body, grid, backwards), [body]
-    )
+    walker = _Walker(program, sizes, "moves", "tiles", mask, grid[-1].body if grid else body, grid, backwards)
+    walker.bounds.update(rows or {})
+    return _stream(walker, [body])
 
 
 def _stream(walker: _Walker, bodies: Iterable[list[ir.Node]]) -> Stream:
