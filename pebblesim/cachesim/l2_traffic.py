@@ -175,23 +175,22 @@ def kernels_of(program: ir.Program, sizes: ir.Sizes, sawtooth: bool, mask: Mask 
             for number, launch in repeated:
                 kernel = _kernel(program, sizes, launch, rows, sawtooth, mask, number)
                 start = 0 if around is None else rows[around.range][0]
-                made.append(replace(kernel, **_moved_up(kernel, in_turn, start)) if start else kernel)
+                made.append(_moved_up(kernel, in_turn, start) if start else kernel)
     return made
 
 
-def _moved_up(kernel: Accesses, names: Container[str], start: int) -> dict[str, Stream | None]:
-    """The streams of a kernel with the rows of some tensors from `start` on in the place of their first ones."""
-    made: dict[str, Stream | None] = {}
-    for way, stream in (("forth", kernel.forth), ("back", kernel.back)):
-        if stream is not None:
-            ids = stream.ids.copy()
-            for each in stream.places:
-                if each.name in names:
-                    own = (stream.ids >= each.first) & (stream.ids < each.first + each.items)
-                    ids[own] -= start // each.height * each.across
-            stream = replace(stream, ids=ids)
-        made[way] = stream
-    return made
+def _moved_up(kernel: Accesses, names: Container[str], start: int) -> Accesses:
+    """A kernel with the rows of some tensors from `start` on in the place of their first ones."""
+
+    def moved(stream: Stream) -> Stream:
+        ids = stream.ids.copy()
+        for each in stream.places:
+            if each.name in names:
+                own = (stream.ids >= each.first) & (stream.ids < each.first + each.items)
+                ids[own] -= start // each.height * each.across
+        return replace(stream, ids=ids)
+
+    return replace(kernel, forth=moved(kernel.forth), back=None if kernel.back is None else moved(kernel.back))
 
 
 def _iterations(rng: ir.Range, sizes: ir.Sizes) -> list[dict[ir.Range, tuple[int, int]]]:
