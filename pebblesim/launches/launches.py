@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
-from pebblesim.analysis.totals import tile_of_whole, words
+from pebblesim.analysis.totals import words
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
 
@@ -110,7 +110,7 @@ def used_in_turn(program: ir.Program, made: list[Launch]) -> dict[ir.Tensor, ir.
         loops = set(moved.values())
         loop = loops.pop() if len(loops) == 1 else None
         if loop is not None and all(
-            isinstance(node, ir.Read | ir.Write) and tile_of_whole(node.tile.ranges[0]) is loop.range for node in moved
+            isinstance(node, ir.Read | ir.Write) and node.tile.ranges[0].outermost is loop.range for node in moved
         ):
             parts[tensor] = loop.range
     return parts
@@ -317,7 +317,7 @@ def _split(piece: list[ir.Node], zeroed: set[ir.Tensor]) -> tuple[ir.Loop | None
             shared.setdefault(node.tensor, set()).add(node.tile)
     for tensor in list(shared):
         moves = [node for node in inner if isinstance(node, ir.Read | ir.Write) and node.tensor is tensor]
-        if all(any(_within(rng, loop.range) for rng in (*node.tile.ranges, node.at)) for node in moves):
+        if all(any(rng and rng.within(loop.range) for rng in (*node.tile.ranges, node.at)) for node in moves):
             del shared[tensor]  # each iteration has its own part
         elif tensor not in zeroed or shared[tensor] != {node.tile for node in moves if isinstance(node, ir.Read)}:
             return nothing
@@ -334,12 +334,6 @@ def _only_adds(node: ir.Node, sums: set[ir.Tile]) -> bool:
             ref.tile in sums for ref in ir.refs(node.expr)
         )
     return not (isinstance(node, ir.Move) and {node.tile, node.source} & sums)
-
-
-def _within(rng: ir.Range | None, outer: ir.Range) -> bool:
-    while rng is not None and rng is not outer:
-        rng = rng.parent
-    return rng is outer
 
 
 def _fills(launch: Launch, tensor: ir.Tensor) -> bool:
