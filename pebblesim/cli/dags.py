@@ -29,7 +29,7 @@ from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import parse_size, parse_words, quantity
 
 if TYPE_CHECKING:
-    from pebblesim.graphs.cdag import Cdag
+    from pebblesim import Cdag
 
 app = family()
 
