@@ -32,8 +32,10 @@ def search(
 ) -> None:
     """Search for the schedule with the least I/O, print it, count it, and play it under the referee."""
     import pebblesim as ps
-    from pebblesim.core.files import whole_file
+    from pebblesim.core.files import check_place, whole_file
 
+    if save is not None:
+        check_place(save)
     with progress_bar("searching") as progress:
         asked: dict[str, Any] = {"mask": mask, **heads.arguments, **sizes.dims}
         if kept is not None:
