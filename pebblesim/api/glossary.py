@@ -91,4 +91,4 @@ def parts_of_sums() -> Mapping[str, tuple[str, str]]:
     """For each kind of vertex of a sum: an example of its name in a game, and its meaning."""
     from pebblesim.graphs.summation import PARTS
 
-    return {**PARTS}
+    return {str(kind): texts for kind, texts in PARTS.items()}
