@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit.gluon_additions import ROWS, Addition
-from pebblesim.gpu.emit.gluon_plan import Buffer, Plan
+from pebblesim.gpu.emit.gluon_plan import APART, Buffer, Plan
 from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
+from pebblesim.language.masks import Band
 from pebblesim.launches.launches import Launch
 
 
@@ -50,6 +51,8 @@ class Consumer(Rows):
         self._added = {each.product: each for each in plan.additions}
         self._handed: set[ir.Tile] = set()  # what all warpgroups have of this iteration
         self._to_add: list[Addition] = []  # products of this iteration, for memory
+        self._turn: str | None = None  # the tile after which the turn is to be taken
+        self._asking = False  # whether each tile asks if the mask cuts it
         exchanged = [name for each in plan.additions for name in (each.handed, f"{each.handed}_full", each.part)]
         for name in exchanged:
             self._names.new(name)
@@ -110,14 +113,19 @@ class Consumer(Rows):
             self._late = list(self._plan.late)
             self._there -= {ring.barrier for ring in self._plan.rings}
             self._issue_late(depth)
+            self._pass_turn(depth)
 
     def _stream_pieces(self, loop: ir.Loop, late: bool) -> list[Piece]:
         """The pieces of a loop, from its second tile on if products are put off.
 
-        A loop that adds to memory is one piece: with two, what they have in common is not all in registers.
+        A loop that adds to memory is one piece: with two, what they have in common is not all in registers. So is one
+        whose tiles are told apart one by one: those that a mask cuts.
         """
         if self._added:
             return [Piece(*self.limits())]
+        if self._one_by_one(loop):
+            (low, high), self._asking = self.limits(), True
+            return [Piece(("1" if low == "0" else f"{low} + 1") if late else low, high)]
         first, *others = self._in_order(loop)
         if not late:
             return [first, *others]
@@ -127,8 +135,58 @@ class Consumer(Rows):
             *(replace(each, low=f"tl.maximum({each.low}, {begin})") for each in others),
         ]
 
+    def _one_by_one(self, loop: ir.Loop) -> bool:
+        """Whether each tile's body asks if the mask cuts the tile, as it does at both ends of a window."""
+        mask, when = self._mask, loop.when
+        if when is None or not isinstance(mask, Band) or mask.after is None or when.columns is not loop.range:
+            return False
+        widest = max(self._length(write.tile.ranges[-1]) for write in self._plan.writes if len(write.tile.ranges) == 2)
+        return mask.before is not None or widest <= APART
+
+    def _bar(self, depth: int, expr: ir.Expr) -> None:
+        if not self._asking:
+            super()._bar(depth, expr)
+            return
+        before = len(self._lines)
+        super()._bar(depth + 1, expr)
+        if len(self._lines) > before:
+            self._lines.insert(before, "    " * depth + f"if {self._is_cut()}:")
+
+    def _is_cut(self) -> str:
+        """The condition that some pairs of a tile are not allowed, or do not exist."""
+        loop, mask = self._plan.loop, self._mask
+        assert loop.when is not None and isinstance(mask, Band)
+        (start, stop), block, number = self._positions(loop.when.rows), self._length(loop.range), self._numbers[loop.range]
+        last = f"{start} + {self._after} + 1"
+        if self._ragged(loop.range):
+            last = f"tl.minimum({last}, {self._total(loop.range)})"
+        parts = [f"({number} + 1) * {block} > {last}"]
+        if mask.before is not None:
+            parts.append(f"{number} * {block} < {stop} - 1 - {self._before}")
+        return parts[0] if len(parts) == 1 else " | ".join(f"({part})" for part in parts)
+
+    # Turns at the matrix units: the number of turns before a wait is that of the tiles before, and one for each that
+    # the block has done, whose last products end behind the loop
+
+    def _take_turn(self, depth: int, before: str) -> None:
+        """Wait until the other warpgroup has passed the turn."""
+        self._say(depth, f"mbarrier.wait(turns.index(w), (filled + turn + {before} - w) & 1)")
+
+    def _take_next_turn(self, depth: int) -> None:
+        """The same for the next tile's products, once: behind all that this tile computes, so that it stays there."""
+        if self._turn is not None:
+            self._take_turn(depth, f"{self._turn} + 2")
+            self._turn = None
+
+    def _pass_turn(self, depth: int) -> None:
+        if self._plan.turns:
+            self._say(depth, "mbarrier.arrive(turns.index(1 - w), count=1)")
+
     def _iteration(self, node: ir.Loop, piece: Piece, depth: int, number: str, late: bool) -> None:
         self._numbers[node.range] = number
+        self._turn = number if self._plan.turns else None
+        if self._plan.turns and not late:
+            self._take_turn(depth, "1")
         self._there -= {ring.barrier for ring in self._plan.rings}
         self._late = list(self._plan.late) if late else []
         self._handed.clear()
@@ -202,9 +260,12 @@ class Consumer(Rows):
         for each in self._plan.additions:
             if product and each.left not in self._handed and each.left in {ref.tile for ref in ir.refs(node.expr)}:
                 self._hand_over(depth, each)
-        for ref in () if self._of_before else ir.refs(node.expr):
-            self._fetch(depth, ref.tile)
-            self._settle(depth, ref.tile)
+        used = [] if self._of_before else [ref.tile for ref in ir.refs(node.expr)]
+        for tile in used if self._plan.early else ():
+            self._fetch(depth, tile)
+        for tile in used:
+            self._fetch(depth, tile)
+            self._settle(depth, tile)
         if not product:
             self._settle(depth, node.target.tile)
         elif node.mode == "add" and self._is_scaled(node) != self._waits_for_scale(node):
@@ -223,6 +284,7 @@ class Consumer(Rows):
     def _put_off(self, depth: int, node: ir.Compute) -> None:
         """Keep the computed operand of a product for the next iteration."""
         self._issue_late(depth)
+        self._take_next_turn(depth)
         if self._issued:
             self._wait(depth, self._issued[-1].node.target.tile)
         assert isinstance(node.expr, ir.MatMul)
@@ -244,9 +306,14 @@ class Consumer(Rows):
     def _wait(self, depth: int, tile: ir.Tile) -> None:
         upto = max(at for at, each in enumerate(self._issued) if each.node.target.tile is tile) + 1
         done, self._issued = self._issued[:upto], self._issued[upto:]
+        late = [each.node in self._plan.late for each in done]
+        if any(late):
+            self._take_next_turn(depth)
         kept = ", ".join(dict.fromkeys(name for each in done for name in each.kept))
         comma = "" if ", " in kept else ","
         self._say(depth, f"{kept} = warpgroup_mma_wait({len(self._issued)}, deps=({kept}{comma}))")
+        if not all(late):
+            self._pass_turn(depth)
         for each in done:
             for buffer, slot in each.freed.items():
                 for other in self._plan.together(buffer):
