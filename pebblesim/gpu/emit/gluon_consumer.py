@@ -156,7 +156,8 @@ class Consumer(Rows):
         """The condition that some pairs of a tile are not allowed, or do not exist."""
         loop, mask = self._plan.loop, self._mask
         assert loop.when is not None and isinstance(mask, Band)
-        (start, stop), block, number = self._positions(loop.when.rows), self._length(loop.range), self._numbers[loop.range]
+        (start, stop), block = self._positions(loop.when.rows), self._length(loop.range)
+        number = self._numbers[loop.range]
         last = f"{start} + {self._after} + 1"
         if self._ragged(loop.range):
             last = f"tl.minimum({last}, {self._total(loop.range)})"
@@ -260,12 +261,9 @@ class Consumer(Rows):
         for each in self._plan.additions:
             if product and each.left not in self._handed and each.left in {ref.tile for ref in ir.refs(node.expr)}:
                 self._hand_over(depth, each)
-        used = [] if self._of_before else [ref.tile for ref in ir.refs(node.expr)]
-        for tile in used if self._plan.early else ():
-            self._fetch(depth, tile)
-        for tile in used:
-            self._fetch(depth, tile)
-            self._settle(depth, tile)
+        for ref in () if self._of_before else ir.refs(node.expr):
+            self._fetch(depth, ref.tile)
+            self._settle(depth, ref.tile)
         if not product:
             self._settle(depth, node.target.tile)
         elif node.mode == "add" and self._is_scaled(node) != self._waits_for_scale(node):

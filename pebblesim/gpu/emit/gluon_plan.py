@@ -28,7 +28,7 @@ IN_TURNS = 64
 """Most columns of sums with which warpgroups take turns at the matrix units: exponentials then bind, not products."""
 
 APART = 128
-"""Most columns of sums with which each tile asks whether a causal mask cuts it; with wider ones two loops are faster."""
+"""Most columns of sums with which each tile asks if a causal mask cuts it; with wider ones two loops are faster."""
 
 THREADS = 128
 """Threads of a warpgroup."""
@@ -124,7 +124,6 @@ class Plan(Block):
         last: for each ring, the product that uses a slot last.
         writes: the primitives that write.
         turns: whether two warpgroups take turns: one issues its products when the other has its scores.
-        early: whether vectors are fetched before the products are waited for that they are used with.
     """
 
     buffers: Mapping[ir.Tile, Buffer]
@@ -132,7 +131,6 @@ class Plan(Block):
     last: Mapping[Buffer, ir.Compute]
     writes: tuple[ir.Write, ...]
     turns: bool = False
-    early: bool = False
 
     @property
     def rings(self) -> list[Buffer]:
@@ -198,7 +196,6 @@ def plan(
     late, most = () if additions else _late(loop), MOST_HELD * REGISTERS[block // ROWS]
     if _held(launch, sizes, late, additions) > most:
         late = ()
-    roomy = _held(launch, sizes, late, additions) < most
     return Plan(
         own=own,
         loop=loop,
@@ -206,13 +203,12 @@ def plan(
         warpgroups=block // ROWS,
         stages=stages,
         persistent=persistent,
-        roomy=roomy,
+        roomy=_held(launch, sizes, late, additions) < most,
         buffers=buffers,
         late=late,
         last=_last_uses(loop, buffers),
         writes=tuple(node for node in ir.walk(launch.block) if isinstance(node, ir.Write)),
         turns=persistent and block == 2 * ROWS and _narrow(loop, late, sizes),
-        early=persistent and bool(additions) and not roomy,
     )
 
 
