@@ -224,7 +224,7 @@ def emitted(tiling: Tiling, dims: Mapping[str, int], mask: str | None = None) ->
 def test_advice_for_hopper_is_the_gluon_kernel_that_a_plan_takes(problem: str, d: int, mask: str | None) -> None:
     """The advice was a Triton kernel, which takes 1.2 to 1.5 times as long as what `attention` launched."""
     advice = ps.advise("H200", problem_name=problem, n=8192, d=d, heads=16, mask=mask)
-    best, planned = advice.kernels[0], plan(8192, d, 16, causal=mask is not None, workspace=2**40)
+    best, planned = advice.kernels[0], plan(8192, d, 16, is_causal=mask is not None, workspace=2**40)
     (taken, *_) = planned.forward if problem == "forward" else planned.backward
     assert best.tiling.gluon and best.tiling == taken.tiling and best.tiling.options == taken.tiling.options
     assert best.seconds == pytest.approx(taken.seconds)
