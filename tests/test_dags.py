@@ -34,7 +34,7 @@ from pebblesim.dags.optimum_states import _bit_board, _number, _tree
 from pebblesim.dags.order_kernel import play
 from pebblesim.dags.orders import Task
 from pebblesim.dags.own_bounds import bound
-from pebblesim.dags.search import FACTORS, MOST_EVENTS, NONE, _BestOrder, pebble
+from pebblesim.dags.search import FACTORS, MOST_EVENTS, NONE, BestOrder, pebble
 from pebblesim.dags.starts import starts
 from pebblesim.dags.symmetry import Digraph, Permutation, chain
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
@@ -304,9 +304,9 @@ def test_every_order_to_start_from_computes_each_vertex_once_behind_its_operands
                 assert all(place.get(u, -1) < at for u in graph.predecessors(v).tolist()), start
 
 
-def best_start(graph: Cdag, M: int) -> _BestOrder:
+def best_start(graph: Cdag, M: int) -> BestOrder:
     """The best of the orders to start from, however long they take."""
-    best = _BestOrder(Task(graph, M, "no-recompute"), np.random.default_rng(0))
+    best = BestOrder(Task(graph, M, "no-recompute"), np.random.default_rng(0))
     best.begin(float("inf"))
     return best
 
@@ -527,7 +527,7 @@ def test_steps_give_the_same_game_however_long_they_take(monkeypatch: pytest.Mon
         games.append(ps.pebble(graph, M=5, steps=3, seed=3, seconds=0))
     assert len({(game.io, game.moves.tobytes()) for game in games}) == 1
     rounds = []
-    monkeypatch.setattr(_BestOrder, "round", lambda *_: rounds.append(1))
+    monkeypatch.setattr(BestOrder, "round", lambda *_: rounds.append(1))
     ps.pebble(graph, M=5, steps=7, seconds=0)
     assert len(rounds) == 7
     with pytest.raises(UsageError, match="steps"):

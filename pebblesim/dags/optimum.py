@@ -142,7 +142,7 @@ def optimum(
     if seconds is not None and (not isinstance(seconds, int | float) or not seconds > 0):
         raise UsageError(f"seconds = {seconds!r} was given; give a number, more than 0.")
     task = Task(graph, M, rules)
-    parts = [] if rules == "partial" else _parts(task)
+    parts = [] if rules == "partial" else components(task)
     if len(parts) > 1:
         return _sum(graph, parts, M, rules, seconds, memory, states, progress, began)
     end = float("inf") if seconds is None else began + seconds
@@ -170,7 +170,7 @@ def optimum(
     return Optimum(graph, rules, M, run.io, run.bound, run.moves, run.states, run.proof, ended, seconds)
 
 
-def _parts(task: Task) -> list[tuple[Cdag, NDArray[np.int64]]]:
+def components(task: Task) -> list[tuple[Cdag, NDArray[np.int64]]]:
     """Return the connected components of a graph without vertices that need no move, and their vertex numbers.
 
     Their optima add up: a game on the graph contains a game on each component, and games on components can be played in

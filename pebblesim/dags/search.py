@@ -165,7 +165,7 @@ def pebble(
     task = Task(graph, M, rules)
     _compile()
     began = time.monotonic()
-    search = _BestOrder(task, np.random.default_rng(seed))
+    search = BestOrder(task, np.random.default_rng(seed))
     data = TaskData(task, M)
     bounds = at_once(data)
     end, interrupted = began + seconds, False
@@ -215,13 +215,13 @@ def _refuse_what_is_above(bounds: list[Bound], io: int, M: int) -> None:
 def _compile() -> None:
     """Load the kernels, or compile them once on a machine (about 20 seconds), outside the time limit of the search."""
     task = Task(Cdag.from_edges(3, [(0, 1), (0, 2)]), 2, "no-recompute")
-    _BestOrder(task, np.random.default_rng(0)).begin(float("inf"))
+    BestOrder(task, np.random.default_rng(0)).begin(float("inf"))
     wavefronts(TaskData(task, 1), end=float("inf"))  # other bounds compile nothing, but load OR-tools
     order = np.arange(2, dtype=np.int32)
     anneal(task.board, task.desk(), order, 0, 2, 0, 1.0, NONE, 1.0, 0.1, 1, 0)
 
 
-class _BestOrder:
+class BestOrder:
     """The best order so far."""
 
     def __init__(self, task: Task, rng: np.random.Generator) -> None:
