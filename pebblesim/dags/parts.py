@@ -58,7 +58,7 @@ class Operands:
                 self.uses[u].append(v)
 
     def depths(self, late: bool) -> dict[int, int]:
-        """Return the level of each vertex: edges on the longest path to it, or, if `late`, less those on one from it."""
+        """Return the level of each vertex, by the edges on the longest path to it or, if `late`, on that from it."""
         depth: dict[int, int] = {}
         for v in reversed(self.order) if late else self.order:
             beside = self.uses[v] if late else self.before[v]
@@ -67,7 +67,7 @@ class Operands:
         return {v: most - level for v, level in depth.items()} if late else depth
 
     def parts(self, levels: int, late: bool) -> Iterator[list[int]]:
-        """Cut the vertices by depth, then into what is connected, then by their least inputs into parts that are small."""
+        """Cut the vertices by depth into slabs, these into what is connected, that by least inputs into small parts."""
         import networkx as nx
 
         depth = self.depths(late)
