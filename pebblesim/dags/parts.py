@@ -10,14 +10,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from pebblesim.dags.best_order import BestOrder
+from pebblesim.dags.interval import Interval
+from pebblesim.dags.optimum_states import search_states
+from pebblesim.dags.orders import Task
+from pebblesim.dags.task_data import TaskData, components
 from pebblesim.graphs.cdag import Cdag
-
-if TYPE_CHECKING:
-    from pebblesim.dags.task_data import TaskData
 
 MOST_STEPS: Final = 40
 """Most vertices to compute in a part; one of fewer than a quarter of them is solved in a fraction of a second."""
@@ -139,21 +141,14 @@ def words(data: TaskData, end: float) -> int:
             alike = b"|".join(part.astype(np.int64).tobytes() for part in (graph.indptr, graph.preds, graph.outputs))
             now = time.monotonic()
             if alike not in solved and now < end:
-                solved[alike] = _excess(graph, data.M, now + (end - now) / 8)
+                solved[alike] = excess(graph, data.M, now + (end - now) / 8)
             total += solved.get(alike, 0)
         best = max(best, total)
     return best
 
 
-def _excess(graph: Cdag, M: int, end: float) -> int:
+def excess(graph: Cdag, M: int, end: float) -> int:
     """Return the words beyond the compulsory ones that a part costs, or as many of them as the search proves."""
-    from pebblesim.dags.interval import Interval
-    from pebblesim.dags.optimum import components
-    from pebblesim.dags.optimum_states import search_states
-    from pebblesim.dags.orders import Task
-    from pebblesim.dags.search import BestOrder
-    from pebblesim.dags.task_data import TaskData
-
     total = 0
     for component, _ in components(Task(graph, M, "no-recompute")):
         task = Task(component, M, "no-recompute")
