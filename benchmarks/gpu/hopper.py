@@ -27,15 +27,18 @@ import argparse
 import json
 import math
 import multiprocessing
+import queue
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
+from threading import BrokenBarrierError
 from typing import Any, NamedTuple
 
 from pebblesim.gpu.advice import cards
@@ -262,8 +265,8 @@ def ours(torch: Any, case: Case) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def theirs(torch: Any, case: Case, flex: bool = False) -> Iterator[dict[str, Any]]:
-    """Rows of the attentions that PyTorch has at this width, both ways; of `flex` alone, if that is asked for."""
+def theirs(torch: Any, case: Case) -> Iterator[dict[str, Any]]:
+    """Rows of the attentions that PyTorch has at this width, both ways."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def dot_product(backend: Any, q: Any, k: Any, v: Any) -> Any:
@@ -274,21 +277,23 @@ def theirs(torch: Any, case: Case, flex: bool = False) -> Iterator[dict[str, Any
     if max(case.d_k, case.d_v) > LARGEST_OF_PYTORCH:
         backends = {"efficient": SDPBackend.EFFICIENT_ATTENTION}
     for n, heads in case.shapes:
-        named = {name: partial(dot_product, each) for name, each in backends.items()}
-        if flex:
-            named = {"flex": flexible(torch, case, n)}
-        for name, attend in named.items():
-            given = tensors(torch, heads, n, case.d_k, case.d_v)
-            q, k, v, dO = (each[None].requires_grad_() for each in given)
-            row = {"kernel": name, "d": case.d_k, "d_v": case.d_v, "mask": case.mask, "n": n, "heads": heads}
-            try:
-                o = attend(q, k, v)
-                back = partial(torch.autograd.grad, o, (q, k, v), dO, retain_graph=True)
-                for way, call in (("forward", partial(attend, q, k, v)), ("backward", back)):
-                    operations = case._replace(way=way).operations(n, heads)
-                    yield {**row, "way": way, **timed(torch, call, operations)}
-            except Exception as error:  # the others are measured
-                yield {**row, "error": said(error)}
+        for name, backend in backends.items():
+            yield from rows_of(torch, case, n, heads, name, partial(dot_product, backend))
+
+
+def rows_of(
+    torch: Any, case: Case, n: int, heads: int, name: str, attend: Callable[..., Any]
+) -> Iterator[dict[str, Any]]:
+    """Rows of an attention of PyTorch, both ways, or one that says why there are none."""
+    q, k, v, dO = (each[None].requires_grad_() for each in tensors(torch, heads, n, case.d_k, case.d_v))
+    row = {"kernel": name, "d": case.d_k, "d_v": case.d_v, "mask": case.mask, "n": n, "heads": heads}
+    try:
+        o = attend(q, k, v)
+        back = partial(torch.autograd.grad, o, (q, k, v), dO, retain_graph=True)
+        for way, call in (("forward", partial(attend, q, k, v)), ("backward", back)):
+            yield {**row, "way": way, **timed(torch, call, case._replace(way=way).operations(n, heads))}
+    except Exception as error:  # the others are measured
+        yield {**row, "error": said(error)}
 
 
 def flexible(torch: Any, case: Case, n: int) -> Callable[..., Any]:
@@ -299,9 +304,46 @@ def flexible(torch: Any, case: Case, n: int) -> Callable[..., Any]:
         return query >= key
 
     mask = None if case.mask is None else create_block_mask(causal, None, None, n, n)
-    torch._dynamo.reset()
     compiled = torch.compile(flex_attention, dynamic=False)
     return lambda q, k, v: compiled(q, k, v, block_mask=mask)
+
+
+def flexed(case: Case, together: Any, alone: Any, told: Any) -> None:
+    """Rows of FlexAttention, in a process that compiles beside those of other cases and then measures alone."""
+    import torch
+
+    attends = {}
+    for n, heads in case.shapes:
+        attends[n] = flexible(torch, case, n)
+        q, k, v, dO = (each[None].requires_grad_() for each in tensors(torch, heads, n, case.d_k, case.d_v))
+        try:
+            torch.autograd.grad(attends[n](q, k, v), (q, k, v), dO)
+        except Exception as error:  # its row says so, too
+            print(f"{case}: {error}"[-2000:], flush=True)
+    torch.cuda.synchronize()
+    with suppress(BrokenBarrierError):  # another one failed or takes too long
+        together.wait()
+    with alone:
+        for n, heads in case.shapes:
+            for row in rows_of(torch, case, n, heads, "flex", attends[n]):
+                told.put(row)
+
+
+def flexes(asked: list[Case], notes: Notes) -> None:
+    """FlexAttention in all cases, each compiled in a process of its own, since one takes up to a minute."""
+    context = multiprocessing.get_context("spawn")
+    together, alone, told = context.Barrier(len(asked), timeout=150), context.Lock(), context.Queue()
+    processes = [context.Process(target=flexed, args=(case, together, alone, told)) for case in asked]
+    for each in processes:
+        each.start()
+    while any(each.is_alive() for each in processes) or not told.empty():
+        try:
+            row = told.get(timeout=5)
+        except queue.Empty:
+            continue
+        notes.add(row)
+    for each in processes:
+        each.join()
 
 
 def said(error: BaseException) -> str:
@@ -334,14 +376,6 @@ def compiled(case: Case) -> dict[str, Any]:
     except Exception as error:
         row["error"] = said(error)
     return row
-
-
-def flexed(case: Case) -> None:
-    """Compile FlexAttention for a case into PyTorch's cache on disk."""
-    import torch
-
-    for _ in theirs(torch, case._replace(shapes=tuple((n, 1) for n, _ in case.shapes)), True):
-        pass
 
 
 class Notes:
@@ -422,21 +456,17 @@ def main() -> None:
     notes = Notes(given.output / "hopper.jsonl", device)
     listed = {"table": cases(TABLE), "narrow": cases(TABLE[:2]), "wide": cases(WIDE), "cell": CELL}
     asked = {name: listed[name] for name in given.parts if name in listed}
-    flex = [case for case in cases(TABLE) if case.way == "forward" and case.d_k <= 256]
+    flex = [case._replace(shapes=SHAPES[:2]) for case in cases(TABLE) if case.way == "forward" and case.d_k <= 256]
     with ProcessPoolExecutor(14, multiprocessing.get_context("spawn")) as pool:
         for row in pool.map(compiled, [case for each in asked.values() for case in each]):
             notes.add(row)
-        if "flex" in given.parts:
-            list(pool.map(flexed, flex))
     for part in given.parts:
         print(f"{time.monotonic() - began:.0f} s: {part}", flush=True)
         try:
             if part in asked:
                 table(torch, asked[part], notes)
             elif part == "flex":
-                for case in flex:
-                    for row in theirs(torch, case, True):
-                        notes.add(row)
+                flexes(flex, notes)
             elif part == "bytes":
                 script, output = Path(__file__).with_name("hopper_bytes.py"), given.output / "hopper_bytes.jsonl"
                 subprocess.run([sys.executable, str(script), "-o", str(output)], check=False)

@@ -16,6 +16,7 @@ from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.tiles import PROBLEM, Tiling, gluon_takes
+from pebblesim.gpu.torch.recent import Recent
 from pebblesim.gpu.torch.sizes import check_heads, check_seeing, check_workspace, too_wide, word_of
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
@@ -289,7 +290,7 @@ def _first(
     )
 
 
-_FOUND: dict[tuple[Hashable, ...], tuple[Forecast, ...]] = {}
+_FOUND: Recent[tuple[Hashable, ...], tuple[Forecast, ...]] = Recent(4096)
 """Forecasts by their arguments; a card is known by its address, and is kept."""
 
 _KEPT: dict[int, cards.Card] = {}
@@ -301,10 +302,10 @@ def _forecasts(
     """Forecasts of the kernels that fit, the fastest first."""
     _KEPT.setdefault(id(card), card)
     key = (way, dims, heads, dtype, pattern, room, id(card))
-    if key not in _FOUND:
+    if (found := _FOUND.get(key)) is None:
         made = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room, gluon=True)
-        _FOUND[key] = tuple(each for each in made if _computes(each.tiling, dict(dims), pattern))
-    return _FOUND[key]
+        _FOUND[key] = found = tuple(each for each in made if _computes(each.tiling, dict(dims), pattern))
+    return found
 
 
 def _computes(tiling: Tiling, dims: Mapping[str, int], pattern: Pattern) -> bool:
