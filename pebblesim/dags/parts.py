@@ -90,8 +90,8 @@ class Operands:
         home: dict[int, int] = {}
         for u, uses in enumerate(self.uses):
             if events := Counter(part_of[v] for v in ([u, *uses] if u in part_of else uses)):
-                part, most = events.most_common(1)[0]
-                home[u] = part if most > 1 else -1
+                mine, most = events.most_common(1)[0]
+                home[u] = mine if most > 1 else -1
         for k, part in enumerate(parts):
             yield self._graph(part, {u for v in part for u in (v, *self.before[v]) if home.get(u) == k})
 
