@@ -325,6 +325,7 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         ("count small-cache -M 24", f"{SIZES} it got none; for example: pebblesim count -n 4096 -d 64 -M 16384"),
         ("gaps", "it got none; for example: pebblesim gaps -n 65536 -d 128"),
         ("count mine -n 8 -d 4 -M 24", "Those of a file of yours: pebblesim --load FILE.py …"),
+        ("count found-forward -n 8 -d 4 -M 24", "Those of a file of yours: pebblesim --load FILE.py …"),
         ("count mine --load mine.py", "--load FILE.py stands before the command, as in pebblesim --load FILE.py list"),
         (
             f"{SMALL} -M 24 --size q=3",

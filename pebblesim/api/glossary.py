@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from pebblesim.core.results import Result
+from pebblesim.core.tables import in_columns
 from pebblesim.language.problems import Problem, problem
 
 WORD: Final = re.compile(r"[^\W\d]\w*")
@@ -50,10 +51,7 @@ class Glossary(tuple[Entry, ...], Result):
             (entry.name, " × ".join(entry.shape), f"= {entry.formula}" if entry.formula else entry.role, entry.meaning)
             for entry in self
         ]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
-        )
+        return "\n".join(in_columns(cells))
 
 
 def glossary(of: str | Problem, names: Iterable[str] | None = None) -> Glossary:

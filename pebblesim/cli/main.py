@@ -154,7 +154,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except PebblesimError as error:
-        own = isinstance(error, UnknownName) and error.kind in ("schedule", "problem") and error.near is None
+        own = isinstance(error, UnknownName) and error.kind in ("schedule", "problem")
         _end(2, f"error: {error}" + (" Those of a file of yours: pebblesim --load FILE.py …" if own else ""))
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # Rich ends so when nobody reads the help on

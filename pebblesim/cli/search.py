@@ -31,9 +31,11 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Search for the schedule with the least I/O, print it, count it, and play it under the referee."""
-    from pebblesim.core.files import whole_file
+    from pebblesim.core.files import check_place, whole_file
     from pebblesim.synthesis.search import search as run
 
+    if save is not None:
+        check_place(save)
     with progress_bar("searching") as progress:
         asked: dict[str, Any] = {"mask": mask, **heads.arguments, **sizes.dims}
         if kept is not None:

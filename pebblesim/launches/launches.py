@@ -311,7 +311,7 @@ def _split(piece: list[ir.Node], zeroed: set[ir.Tensor]) -> tuple[ir.Loop | None
             shared.setdefault(node.tensor, set()).add(node.tile)
     for tensor in list(shared):
         moves = [node for node in inner if isinstance(node, ir.Read | ir.Write) and node.tensor is tensor]
-        if all(any(_within(rng, loop.range) for rng in (*node.tile.ranges, node.at)) for node in moves):
+        if all(any(rng and rng.within(loop.range) for rng in (*node.tile.ranges, node.at)) for node in moves):
             del shared[tensor]  # each iteration has its own part
         elif tensor not in zeroed or shared[tensor] != {node.tile for node in moves if isinstance(node, ir.Read)}:
             return nothing
@@ -328,12 +328,6 @@ def _only_adds(node: ir.Node, sums: set[ir.Tile]) -> bool:
             ref.tile in sums for ref in ir.refs(node.expr)
         )
     return not (isinstance(node, ir.Move) and {node.tile, node.source} & sums)
-
-
-def _within(rng: ir.Range | None, outer: ir.Range) -> bool:
-    while rng is not None and rng is not outer:
-        rng = rng.parent
-    return rng is outer
 
 
 def _fills(launch: Launch, tensor: ir.Tensor) -> bool:

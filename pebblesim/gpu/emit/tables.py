@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
+from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.gpu.emit.bands import limited, tiles_across
 from pebblesim.gpu.emit.words import is_float32, word_bytes
 from pebblesim.language import program as ir
@@ -155,7 +155,7 @@ def _parts(between: list[ir.Tensor], made: list[Launch]) -> dict[ir.Tensor, ir.R
         loops = {launch.around for launch in made if any(node.tensor is tensor for node in moves(launch))}
         loop = loops.pop() if len(loops) == 1 else None
         if loop is not None and all(
-            isinstance(node, ir.Read | ir.Write) and tile_of_whole(node.tile.ranges[0]) is loop.range
+            isinstance(node, ir.Read | ir.Write) and node.tile.ranges[0].outermost is loop.range
             for launch in made
             for node in moves(launch)
             if node.tensor is tensor
