@@ -31,8 +31,8 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Search for the schedule with the least I/O, print it, count it, and play it under the referee."""
+    import pebblesim as ps
     from pebblesim.core.files import check_place, whole_file
-    from pebblesim.synthesis.search import search as run
 
     if save is not None:
         check_place(save)
@@ -40,7 +40,7 @@ def search(
         asked: dict[str, Any] = {"mask": mask, **heads.arguments, **sizes.dims}
         if kept is not None:
             asked["kept"] = tuple(filter(None, (each.strip() for each in kept.split(","))))
-        result = run(problem, M=cache.words, summation=summation, name=name, progress=progress, **asked)
+        result = ps.search(problem, M=cache.words, summation=summation, name=name, progress=progress, **asked)
     if save is not None and result.new:
         with whole_file(save) as part:
             part.write_text(result.source, encoding="utf-8")

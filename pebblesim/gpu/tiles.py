@@ -8,8 +8,8 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from pebblesim.analysis.additions import adds
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.additions import adds
 from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_tiles import TILES as HOPPER
 from pebblesim.gpu.emit.storage import Storage

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pebblesim.analysis.additions import adds
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed, whole
+from pebblesim.gpu.additions import adds
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
 from pebblesim.gpu.emit.key_ranges import KeyRanges
