@@ -35,12 +35,7 @@ from pebblesim.dags.optimum_bounds_kernel import to_come
 from pebblesim.dags.optimum_states import _bit_board, _number, _tree
 from pebblesim.dags.order_kernel import play
 from pebblesim.dags.orders import Task
-<<<<<<< HEAD
-from pebblesim.dags.own_bounds import bound
 from pebblesim.dags.search import pebble
-=======
-from pebblesim.dags.search import FACTORS, MOST_EVENTS, NONE, _BestOrder, pebble
->>>>>>> main
 from pebblesim.dags.starts import starts
 from pebblesim.dags.symmetry import Digraph, Permutation, chain
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
