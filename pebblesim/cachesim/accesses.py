@@ -12,8 +12,9 @@ touch each operand once, and then the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import gcd
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from pebblesim.cachesim.requests import MOST_ITEMS, MOST_REQUESTS, READ, START, UPDATE, WRITE, StoredMatrix, Stream
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
-from pebblesim.language.loops import operations
+from pebblesim.language.loops import EveryTile, operations
 from pebblesim.language.masks import Band, Mask
 
 Machine = Literal["moves", "uses"]
@@ -56,6 +57,7 @@ def accesses_of_blocks(
     grid: tuple[ir.Loop, ...],
     mask: Mask | None = None,
     backwards: bool = False,
+    rows: Mapping[ir.Range, tuple[int, int]] | None = None,
 ) -> Stream:
     """Return the moves of the thread blocks of a kernel, tile by tile, one block after the other.
 
@@ -64,13 +66,13 @@ def accesses_of_blocks(
         body: the statements of the kernel.
         grid: its perfectly nested outer loops; a thread block is an iteration of the last. None: one block.
         backwards: whether a block walks its own loops from the last tile to the first.
+        rows: start and end of the ranges of loops around the kernel, which is launched once for each of their tiles.
 
     Raises:
         UsageError: there are too many requests.
     """
-    return _stream(
-        _Walker(program, sizes, "moves", "tiles", mask, grid[-1].body if grid else body, grid, backwards), [body]
-    )
+    inside = grid[-1].body if grid else body
+    return _stream(_Walker(program, sizes, "moves", "tiles", mask, inside, grid, backwards, rows or {}), [body])
 
 
 def _stream(walker: _Walker, bodies: Iterable[list[ir.Node]]) -> Stream:
@@ -92,7 +94,7 @@ def _joined(nothing: Batch, parts: Iterable[Batch]) -> Batch:
     return tuple(np.concatenate(each) for each in zip(nothing, *parts, strict=True))
 
 
-class _Walker:
+class _Walker(EveryTile):
     """Runs through the loops; equal iterations are generated from the first two of them."""
 
     def __init__(
@@ -105,10 +107,12 @@ class _Walker:
         inside: list[ir.Node] | None = None,
         grid: tuple[ir.Loop, ...] = (),
         backwards: bool = False,
+        rows: Mapping[ir.Range, tuple[int, int]] = MappingProxyType({}),
     ) -> None:
-        self.sizes, self.machine, self.grain, self.mask = sizes, machine, grain, mask
+        super().__init__(sizes)
+        self.machine, self.grain, self.mask = machine, grain, mask
         self.inside, self.grid, self.backwards = inside, grid, backwards
-        self.bounds: dict[ir.Range, tuple[int, int]] = {}
+        self._bounds.update(rows)
         self.nothing: Batch = np.empty(0, np.int32), np.empty(0, np.uint8)
         if inside is not None:
             self.nothing = *self.nothing, np.empty(0, np.int64)
@@ -154,32 +158,22 @@ class _Walker:
     def _of(self, tile: ir.Tile) -> ir.Tensor | ir.Tile:
         return self.homes.get(tile, tile)
 
-    def _limits(self, rng: ir.Range) -> tuple[int, int]:
-        return (0, self.sizes[rng.name]) if rng.parent is None else self.bounds[rng]
-
     def _whole(self, rng: ir.Range) -> tuple[int, int]:
         """Return the limits of a range as if its tile were whole: matrix units take as long for a ragged one."""
-        start, stop = self._limits(rng)
+        start, stop = self.bounds(rng)
         return start, stop if rng.parent is None else start + ir.length(rng.block, self.sizes)
-
-    def _span(self, rng: ir.Range) -> tuple[int, int]:
-        """Return the start and the end of the tiles of a range."""
-        assert rng.parent is not None
-        begin, end = self._limits(rng.parent)
-        first, last = ir.stretch(rng, end - begin, self.sizes)
-        return begin + first, begin + last
 
     def _items(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, tiles: ir.Range | None = None) -> Array:
         """The items of a part, of shape (rows, columns); a vector is a column. `tiles`: which copy it is of."""
         place = self.places[at]
-        limits = [self._limits(rng) for rng in ranges]
+        limits = [self.bounds(rng) for rng in ranges]
         if isinstance(at, ir.Tile):
-            corner = [self._limits(rng)[0] for rng in at.ranges]
+            corner = [self.bounds(rng)[0] for rng in at.ranges]
             limits = [(start - by, stop - by) for (start, stop), by in zip(limits, corner, strict=True)]
         (top, bottom), (left, right) = (*limits, (0, 1))[:2]
         rows = np.arange(top // place.height, -(-bottom // place.height), dtype=np.int32)
         if tiles is not None:
-            rows += np.int32(self._limits(tiles)[0] // ir.length(tiles.block, self.sizes) * place.down)
+            rows += np.int32(self.bounds(tiles)[0] // ir.length(tiles.block, self.sizes) * place.down)
         columns = np.arange(left // place.width, -(-right // place.width), dtype=np.int32)
         return place.first + rows[:, None] * np.int32(place.across) + columns
 
@@ -221,14 +215,13 @@ class _Walker:
         """The number of the thread block in its grid."""
         number = 0
         for loop in self.grid:
-            assert loop.range.parent is not None
-            (begin, end), block = self._span(loop.range), ir.length(loop.range.block, self.sizes)
-            number = number * -(-(end - begin) // block) + (self.bounds[loop.range][0] - begin) // block
+            (begin, end), block = self.span(loop), ir.length(loop.range.block, self.sizes)
+            number = number * -(-(end - begin) // block) + (self._bounds[loop.range][0] - begin) // block
         return number
 
     def _loop(self, loop: ir.Loop) -> Iterator[Batch]:
         block = ir.length(loop.range.block, self.sizes)
-        begin, end = self._span(loop.range)
+        begin, end = self.span(loop)
         starts = np.arange(begin, end, block)
         if loop.when is not None and self.mask is not None:
             starts = starts[[self._runs(loop, start, min(start + block, end)) for start in starts.tolist()]]
@@ -254,14 +247,14 @@ class _Walker:
         return _joined(first, [rest])
 
     def _iteration(self, loop: ir.Loop, start: int, block: int, end: int) -> Batch:
-        self.bounds[loop.range] = start, min(start + block, end)
+        self._bounds[loop.range] = start, min(start + block, end)
         return _joined(self.nothing, self.body(loop.body))
 
     def _runs(self, loop: ir.Loop, start: int, stop: int) -> bool:
         """Whether the mask lets an iteration run."""
         assert loop.when is not None and self.mask is not None
-        self.bounds[loop.range] = start, stop
-        (top, bottom), (left, right) = map(self._limits, (loop.when.rows, loop.when.columns))
+        self._bounds[loop.range] = start, stop
+        (top, bottom), (left, right) = map(self.bounds, (loop.when.rows, loop.when.columns))
         if isinstance(self.mask, Band):
             rows = self.mask.rows
             nearest, furthest = left - (bottom - 1) // rows, right - 1 - top // rows

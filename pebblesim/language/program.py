@@ -41,6 +41,22 @@ class Range:
         """The dimension of the range."""
         return self.name if self.parent is None else self.parent.dim
 
+    @property
+    def around(self) -> Iterator[Range]:
+        """The range, the tiles that it is cut from, and so on, up to the whole dimension."""
+        yield self
+        if self.parent is not None:
+            yield from self.parent.around
+
+    def within(self, outer: Range) -> bool:
+        """Whether it is another range, or cut from its tiles."""
+        return any(each is outer for each in self.around)
+
+    @property
+    def outermost(self) -> Range:
+        """The tiles of the whole dimension that the range is a part of, or the dimension."""
+        return self if self.parent is None or self.parent.parent is None else self.parent.outermost
+
 
 Ranges = tuple[Range, ...]
 
@@ -142,6 +158,14 @@ def refs(expr: Expr) -> Iterator[Ref]:
         case MatMul():
             yield expr.left
             yield expr.right
+
+
+def index_of(expr: Expr) -> Range:
+    """Return the range of the index that a product or a row reduction sums over."""
+    if isinstance(expr, MatMul):
+        return expr.left.shape[1]
+    assert isinstance(expr, RowReduction)
+    return expr.operand.shape[1]
 
 
 @dataclass(eq=False)
