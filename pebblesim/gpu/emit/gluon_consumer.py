@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit.gluon_additions import ROWS, Addition
-from pebblesim.gpu.emit.gluon_plan import APART, Buffer, Plan
-from pebblesim.gpu.emit.gluon_rows import Rows
+from pebblesim.gpu.emit.gluon_each_tile import Tiles
+from pebblesim.gpu.emit.gluon_plan import Buffer, Plan
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Band
 from pebblesim.launches.launches import Launch
 
 
@@ -34,10 +33,8 @@ class Issued:
     freed: dict[Buffer, str]
 
 
-class Consumer(Rows):
+class Consumer(Tiles):
     """Writes the statements of a warpgroup."""
-
-    _plan: Plan
 
     def __init__(self, setting: Setting, launch: Launch, name: str, plan: Plan) -> None:
         super().__init__(setting, launch, name, plan)
@@ -51,8 +48,6 @@ class Consumer(Rows):
         self._added = {each.product: each for each in plan.additions}
         self._handed: set[ir.Tile] = set()  # what all warpgroups have of this iteration
         self._to_add: list[Addition] = []  # products of this iteration, for memory
-        self._turn: str | None = None  # the tile after which the turn is to be taken
-        self._asking = False  # whether each tile asks if the mask cuts it
         exchanged = [name for each in plan.additions for name in (each.handed, f"{each.handed}_full", each.part)]
         for name in exchanged:
             self._names.new(name)
@@ -70,18 +65,6 @@ class Consumer(Rows):
         self._named(own, depth, "part", "")
         self._body(self._launch.block, depth)
         return self._used()
-
-    @property
-    def turn(self) -> str:
-        """The phase of the barriers of what stays."""
-        return "turn & 1" if self._plan.persistent else "0"
-
-    def slot(self, number: str) -> str:
-        """The slot of a ring, and the phase of its barriers, for a tile that is streamed."""
-        (low, _), stages = self.limits(), self._plan.stages
-        turn = number if low == "0" else f"({number} - {low})"
-        turn = f"(filled + {turn})" if self._plan.persistent else turn
-        return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
 
     def _loop(self, node: ir.Loop, depth: int) -> None:
         """The tiles that are streamed; if products are put off, the first tile apart, and what is left at the end."""
@@ -134,54 +117,6 @@ class Consumer(Rows):
             replace(first, low=begin),
             *(replace(each, low=f"tl.maximum({each.low}, {begin})") for each in others),
         ]
-
-    def _one_by_one(self, loop: ir.Loop) -> bool:
-        """Whether each tile's body asks if the mask cuts the tile, as it does at both ends of a window."""
-        mask, when = self._mask, loop.when
-        if when is None or not isinstance(mask, Band) or mask.after is None or when.columns is not loop.range:
-            return False
-        widest = max(self._length(write.tile.ranges[-1]) for write in self._plan.writes if len(write.tile.ranges) == 2)
-        return mask.before is not None or widest <= APART
-
-    def _bar(self, depth: int, expr: ir.Expr) -> None:
-        if not self._asking:
-            super()._bar(depth, expr)
-            return
-        before = len(self._lines)
-        super()._bar(depth + 1, expr)
-        if len(self._lines) > before:
-            self._lines.insert(before, "    " * depth + f"if {self._is_cut()}:")
-
-    def _is_cut(self) -> str:
-        """The condition that some pairs of a tile are not allowed, or do not exist."""
-        loop, mask = self._plan.loop, self._mask
-        assert loop.when is not None and isinstance(mask, Band)
-        (start, stop), block = self._positions(loop.when.rows), self._length(loop.range)
-        number = self._numbers[loop.range]
-        last = f"{start} + {self._after} + 1"
-        if self._ragged(loop.range):
-            last = f"tl.minimum({last}, {self._total(loop.range)})"
-        parts = [f"({number} + 1) * {block} > {last}"]
-        if mask.before is not None:
-            parts.append(f"{number} * {block} < {stop} - 1 - {self._before}")
-        return parts[0] if len(parts) == 1 else " | ".join(f"({part})" for part in parts)
-
-    # Turns at the matrix units: the number of turns before a wait is that of the tiles before, and one for each that
-    # the block has done, whose last products end behind the loop
-
-    def _take_turn(self, depth: int, before: str) -> None:
-        """Wait until the other warpgroup has passed the turn."""
-        self._say(depth, f"mbarrier.wait(turns.index(w), (filled + turn + {before} - w) & 1)")
-
-    def _take_next_turn(self, depth: int) -> None:
-        """The same for the next tile's products, once: behind all that this tile computes, so that it stays there."""
-        if self._turn is not None:
-            self._take_turn(depth, f"{self._turn} + 2")
-            self._turn = None
-
-    def _pass_turn(self, depth: int) -> None:
-        if self._plan.turns:
-            self._say(depth, "mbarrier.arrive(turns.index(1 - w), count=1)")
 
     def _iteration(self, node: ir.Loop, piece: Piece, depth: int, number: str, late: bool) -> None:
         self._numbers[node.range] = number
