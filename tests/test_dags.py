@@ -38,7 +38,8 @@ from pebblesim.dags.search import FACTORS, MOST_EVENTS, NONE, _BestOrder, pebble
 from pebblesim.dags.starts import starts
 from pebblesim.dags.symmetry import Digraph, Permutation, chain
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
-from pebblesim.game.referee import RULES, Referee, referee
+from pebblesim.game.referee import Referee, referee
+from pebblesim.game.rules import RULES
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.lower_bounds.own import OWN
 

@@ -20,7 +20,8 @@ from pebblesim.dags.bounds import Bound, at_once, largest, slowly, wavefronts
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.starts import starts
 from pebblesim.dags.task_data import TaskData
-from pebblesim.game.referee import RULES, Game, referee
+from pebblesim.game.referee import Game, referee
+from pebblesim.game.rules import RULES
 from pebblesim.graphs.cdag import Cdag
 
 FACTORS: Final = np.array([1.0, 1.5, 2.0, 3.0])
