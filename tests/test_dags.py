@@ -20,6 +20,7 @@ from strategies import amount
 from typer.testing import CliRunner
 
 import pebblesim as ps
+from pebblesim.api.own_bounds import bound
 from pebblesim.cli.main import app
 from pebblesim.core.errors import BelowBound, Infeasible, PebblesimError, UnknownName, UsageError
 from pebblesim.dags import optimum_kernel, optimum_states
@@ -33,7 +34,6 @@ from pebblesim.dags.optimum_bounds_kernel import to_come
 from pebblesim.dags.optimum_states import _bit_board, _number, _tree
 from pebblesim.dags.order_kernel import play
 from pebblesim.dags.orders import Task
-from pebblesim.dags.own_bounds import bound
 from pebblesim.dags.search import FACTORS, MOST_EVENTS, NONE, _BestOrder, pebble
 from pebblesim.dags.starts import starts
 from pebblesim.dags.symmetry import Digraph, Permutation, chain

@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 from words_by_place import by_place
 
 import pebblesim as ps
-from pebblesim.analysis.additions import read_to_be_added_to
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.additions import read_to_be_added_to
 from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.tables import moved_words
 from pebblesim.language import masks

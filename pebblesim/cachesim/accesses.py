@@ -12,8 +12,9 @@ touch each operand once, and then the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import gcd
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -56,6 +57,7 @@ def accesses_of_blocks(
     grid: tuple[ir.Loop, ...],
     mask: Mask | None = None,
     backwards: bool = False,
+    rows: Mapping[ir.Range, tuple[int, int]] | None = None,
 ) -> Stream:
     """Return the moves of the thread blocks of a kernel, tile by tile, one block after the other.
 
@@ -64,13 +66,13 @@ def accesses_of_blocks(
         body: the statements of the kernel.
         grid: its perfectly nested outer loops; a thread block is an iteration of the last. None: one block.
         backwards: whether a block walks its own loops from the last tile to the first.
+        rows: start and end of the ranges of loops around the kernel, which is launched once for each of their tiles.
 
     Raises:
         UsageError: there are too many requests.
     """
-    return _stream(
-        _Walker(program, sizes, "moves", "tiles", mask, grid[-1].body if grid else body, grid, backwards), [body]
-    )
+    inside = grid[-1].body if grid else body
+    return _stream(_Walker(program, sizes, "moves", "tiles", mask, inside, grid, backwards, rows or {}), [body])
 
 
 def _stream(walker: _Walker, bodies: Iterable[list[ir.Node]]) -> Stream:
@@ -105,10 +107,12 @@ class _Walker(EveryTile):
         inside: list[ir.Node] | None = None,
         grid: tuple[ir.Loop, ...] = (),
         backwards: bool = False,
+        rows: Mapping[ir.Range, tuple[int, int]] = MappingProxyType({}),
     ) -> None:
         super().__init__(sizes)
         self.machine, self.grain, self.mask = machine, grain, mask
         self.inside, self.grid, self.backwards = inside, grid, backwards
+        self._bounds.update(rows)
         self.nothing: Batch = np.empty(0, np.int32), np.empty(0, np.uint8)
         if inside is not None:
             self.nothing = *self.nothing, np.empty(0, np.int64)

@@ -171,7 +171,7 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
 
 def _added(asked: _Asked, counted: Counted) -> dict[str, int]:
     """Words that a head's count reads only to add to them, which memory does by itself."""
-    from pebblesim.analysis.additions import read_to_be_added_to
+    from pebblesim.gpu.additions import read_to_be_added_to
 
     program, _ = asked.program(counted.dims)
     return read_to_be_added_to(program, {**counted.dims, **counted.blocks}, asked.mask)

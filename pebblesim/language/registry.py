@@ -207,7 +207,10 @@ def schedule(
                 raise UsageError(f"schedule {called!r}: a block cannot be called {block!r}, the name of a size.")
         known = SCHEDULES.get(called)
         if known and place(known.function) != place(function):
-            raise UsageError(f"there is a schedule {called!r} already; choose another name with @schedule(name=...).")
+            search = " (`pebblesim search --name` writes one)" if called.startswith("found-") else ""
+            raise UsageError(
+                f"there is a schedule {called!r} already; choose another name with @schedule(name=...){search}."
+            )
         for tensor in inputs:
             if tensor not in (*solves.inputs, *solves.kept):
                 raise UnknownName(f"input of problem {problem!r}", tensor, (*solves.inputs, *solves.kept))

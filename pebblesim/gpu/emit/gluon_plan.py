@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pebblesim.analysis.additions import added
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.additions import added
 from pebblesim.gpu.emit.gluon_additions import ROWS, Addition
 from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.gpu.emit.orientation import turned

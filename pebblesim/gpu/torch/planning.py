@@ -6,9 +6,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pebblesim.analysis.additions import adds
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed, whole
+from pebblesim.gpu.additions import adds
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
 from pebblesim.gpu.emit.key_ranges import KeyRanges
@@ -280,7 +280,8 @@ def _first(
         program, sizes = program_of(made[0].tiling, pattern.masked), {**dict(dims), **made[0].tiling.blocks}
         at_once = heads // made[0].rounds
         taken = at_once * table_bytes(program, sizes, dtype, pattern.band)
-        return Choice(made[0], divided(program, sizes), taken)
+        even = not made[0].tiling.one_source and divided(program, sizes)
+        return Choice(made[0], even, taken)
     if pattern.softcap:
         raise UsageError("no kernel caps scores with these head dimensions; give 256 or less, or no softcap.")
     widths = f"{dict(dims)['d_k']:,} and {dict(dims)['d_v']:,}"
