@@ -311,7 +311,9 @@ def flexible(torch: Any, case: Case, n: int) -> Callable[..., Any]:
 def flexed(case: Case, together: Any, alone: Any, told: Any) -> None:
     """Rows of FlexAttention, in a process that compiles beside those of other cases and then measures alone."""
     import torch
+    from torch._functorch import config
 
+    config.donated_buffer = False  # so that a backward pass can be made again
     attends = {}
     for n, heads in case.shapes:
         attends[n] = flexible(torch, case, n)

@@ -150,13 +150,28 @@ class Plan(Block):
         return sum(buffer.slots * buffer.slot_bytes(dtype) for buffer in self.buffers.values()) + 8 * barriers + adding
 
 
-def refused(program: ir.Program, why: str) -> UsageError:
-    """The error for a program, or sizes, that this reading cannot write a kernel for."""
-    return UsageError(
-        f"{program.name}: {why}; a Gluon kernel streams the tiles of one loop past rows that stay, as in "
-        "flash2-forward and backward-two-pass-blocked, with blocks of 64, 128 or 192 rows: take these, or --target "
-        "triton."
-    )
+OTHER_PROGRAM = (
+    "a Gluon kernel streams the tiles of one loop past rows that stay, as in flash2-forward and "
+    "backward-two-pass-blocked: take these, or --target triton"
+)
+OTHER_BLOCKS = "give blocks of 64, 128 or 192 rows, or leave --block out for the tiles that were measured"
+SMALLER_BLOCKS = "give smaller blocks, or leave --block out for the tiles that were measured"
+
+
+def refused(program: ir.Program, why: str, advice: str = OTHER_PROGRAM) -> UsageError:
+    """The error for a program, or sizes, that this reading cannot write a kernel for, and what to do."""
+    return UsageError(f"{program.name}: {why}; {advice}.")
+
+
+def check_shared(program: ir.Program, launch: Launch, taken: int, slots: int) -> None:
+    """Check that a block's bytes of shared memory are there.
+
+    Raises:
+        UsageError: they are not.
+    """
+    if taken > SHARED:
+        why = f"{launch.name} takes {taken:,} bytes of shared memory with {slots} slots of a ring, and a block has"
+        raise refused(program, f"{why} {SHARED:,}", "take fewer --stages, or smaller blocks")
 
 
 def multiplies(launch: Launch) -> bool:
@@ -178,9 +193,7 @@ def plan(
     own, loop = launch.grid[0].range, loops[0]
     block = ir.length(own.block, sizes)
     if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS:
-        raise refused(program, f"block {own.block} is {block}")
-    if stages < 2:
-        raise refused(program, "a ring of one slot would be waited for by itself")
+        raise refused(program, f"block {own.block} is {block}", OTHER_BLOCKS)
     additions = _additions(program, own, loop, sizes, block // ROWS)
     _check_tiles(program, launch, own, sizes, additions)
     buffers = _buffers(program, launch, own, loop, sizes, dtype, stages, additions)
@@ -216,6 +229,7 @@ def _additions(
                 program,
                 f"line {node.line} adds {height} x {width} words to memory, and {warpgroups} warpgroups add multiples "
                 f"of {ROWS} x {16 * warpgroups}, sums over the rows of the grid's tile",
+                "give other blocks, or take --target triton",
             )
         tensor, depth = write.tensor.name, ir.length(own.block, sizes)
         handed = f"{node.expr.left.tile.name}_of_all"
@@ -244,13 +258,8 @@ def _buffers(
         rows, *columns = node.tile.ranges
         if rows is not (loop.range if streamed else own) or node.at is not None or any(each.parent for each in columns):
             raise refused(program, f"line {node.line} reads neither whole rows of the grid's tile nor of the loop's")
-        for rng in columns:
-            if node.tensor.name not in program.inputs or sizes[rng.name] * WORDS[dtype] % GROUP_OF_BYTES:
-                raise refused(
-                    program,
-                    f"line {node.line} reads {sizes[rng.name]} columns of {node.tensor.name}, and the copy engine "
-                    f"takes inputs with multiples of {GROUP_OF_BYTES // WORDS[dtype]}",
-                )
+        if columns and node.tensor.name not in program.inputs:
+            raise refused(program, f"line {node.line} reads {node.tensor.name}, which is made by another launch")
         block = ir.length((loop.range if streamed else own).block, sizes)
         height = block if streamed or node.tile in whole else ROWS
         slots = stages if streamed else block // height
@@ -282,10 +291,10 @@ def _check_tiles(
             rows, columns = tile.ranges[:: -1 if tile in transposed else 1]
             width = padded(columns, sizes)
             if rows is not own or not 16 <= width <= WIDEST or width & (width - 1):
-                raise refused(program, f"line {line} has a tile of other rows, or of {width} columns")
+                raise refused(program, f"line {line} has a tile of other rows, or of {width} columns", SMALLER_BLOCKS)
     peak, most = _held(launch, sizes, (), additions), REGISTERS[ir.length(own.block, sizes) // ROWS]
     if peak >= most:
-        raise refused(program, f"a thread of {launch.name} holds {peak} words in {most} registers")
+        raise refused(program, f"a thread of {launch.name} holds {peak} words in {most} registers", SMALLER_BLOCKS)
 
 
 def _held(launch: Launch, sizes: ir.Sizes, late: tuple[ir.Compute, ...], additions: tuple[Addition, ...]) -> int:
