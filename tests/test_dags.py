@@ -39,7 +39,8 @@ from pebblesim.dags.search import pebble
 from pebblesim.dags.starts import starts
 from pebblesim.dags.symmetry import Digraph, Permutation, chain
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
-from pebblesim.game.referee import RULES, Referee, referee
+from pebblesim.game.referee import Referee, referee
+from pebblesim.game.rules import RULES
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.lower_bounds.own import OWN
 
@@ -317,6 +318,14 @@ def test_halves_of_halves_are_tiles_askew_in_time() -> None:
     best = best_start(generate("stencil", n=256, t=64), 32)
     assert best.start == "in halves of halves"
     assert best.io <= 2 * 256 * 64 / 4
+
+
+@pytest.mark.parametrize("M", [4, 5, 8, 12])
+def test_strips_cross_a_pyramid(M: int) -> None:
+    """Strips of M - 2 vertices move r²/(M - 2) words across, at most, beside the compulsory ones."""
+    best = best_start(generate("pyramid", rows=40), M)
+    assert best.start.startswith("in strips")
+    assert best.io <= 40 * 40 / (M - 2) + 41
 
 
 @pytest.mark.one_in(4)
