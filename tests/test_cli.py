@@ -400,6 +400,7 @@ def test_a_bad_input_gets_one_sentence(line: str, says: str, pebblesim: Pebblesi
         ),
         ("gaps -n 65536", "it got n = 65536; d is missing."),
         ("cache f.din -M 1k", "error: f.din cannot be replayed: a trace is a file *.oracleGeneral.bin, *.txt"),
+        ("pebble . -M 4", "error: . is a folder; name one of its files, or see `pebblesim dags .` for them all."),
         ("glossary gap", "Terms such as gap, way or ops/byte are explained in docs/words.md."),
         (
             "advise --gpu H100 -n 64 -d 8 --block BLOCK_M=128",

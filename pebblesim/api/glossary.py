@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -85,3 +85,10 @@ def named_in(text: str, of: Problem) -> Glossary:
     """Return the tensors of a problem that a pseudo-code names, in order of appearance; S_ij and S_i are tiles of S."""
     words = (re.sub(r"_[a-z]{1,2}$", "", word) if word not in of.glossary else word for word in WORD.findall(text))
     return glossary(of, dict.fromkeys(words))
+
+
+def parts_of_sums() -> Mapping[str, tuple[str, str]]:
+    """For each kind of vertex of a sum: an example of its name in a game, and its meaning."""
+    from pebblesim.graphs.summation import PARTS
+
+    return {str(kind): texts for kind, texts in PARTS.items()}

@@ -38,11 +38,10 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Search for the schedule with the least I/O, print it, count it, and play it under the referee."""
+    import pebblesim as ps
     from pebblesim.core.errors import UsageError
     from pebblesim.core.files import check_place, whole_file
     from pebblesim.core.sizes import parse_words
-    from pebblesim.synthesis.on_devices import search_on_devices
-    from pebblesim.synthesis.search import search as run
 
     if save is not None:
         check_place(save)
@@ -51,7 +50,7 @@ def search(
             raise UsageError("search -P takes the problem forward, with sizes, -M and heads only.")
         with progress_bar("searching") as progress:
             dealt_to: dict[str, Any] = {"P": devices, "heads": heads.heads, "kv_heads": heads.kv_heads, **sizes.dims}
-            dealt = search_on_devices(M=cache.words, name=name or "found-forward", progress=progress, **dealt_to)
+            dealt = ps.search_on_devices(M=cache.words, name=name or "found-forward", progress=progress, **dealt_to)
         print_json(dealt.to_dict()) if as_json else say(dealt)
         return
     with progress_bar("searching") as progress:
@@ -61,7 +60,7 @@ def search(
             asked["word_bytes"] = _sizes(word_bytes)
         if kept is not None:
             asked["kept"] = tuple(filter(None, (each.strip() for each in kept.split(","))))
-        result = run(problem, M=words, summation=summation, name=name, progress=progress, **asked)
+        result = ps.search(problem, M=words, summation=summation, name=name, progress=progress, **asked)
     if save is not None and result.new:
         with whole_file(save) as part:
             part.write_text(result.source, encoding="utf-8")

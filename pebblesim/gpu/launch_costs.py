@@ -13,9 +13,9 @@ from functools import partial
 from itertools import pairwise
 from math import prod
 
-from pebblesim.analysis.additions import read_to_be_added_to
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
+from pebblesim.gpu.additions import read_to_be_added_to
 from pebblesim.gpu.emit.bands import launched_across, tiles_across
 from pebblesim.gpu.emit.gluon_plan import multiplies
 from pebblesim.gpu.emit.orientation import turned
