@@ -320,6 +320,14 @@ def test_halves_of_halves_are_tiles_askew_in_time() -> None:
     assert best.io <= 2 * 256 * 64 / 4
 
 
+@pytest.mark.parametrize("M", [4, 5, 8, 12])
+def test_strips_cross_a_pyramid(M: int) -> None:
+    """Strips of M - 2 vertices move r²/(M - 2) words across, at most, beside the compulsory ones."""
+    best = best_start(generate("pyramid", rows=40), M)
+    assert best.start.startswith("in strips")
+    assert best.io <= 40 * 40 / (M - 2) + 41
+
+
 @pytest.mark.one_in(4)
 def test_groups_of_outputs_fill_the_cache() -> None:
     """Tiles of matmul n = 20 at M = 60: groups of 32, a power of two, can be no better than 13 of 31, some 5 x 6.2."""
