@@ -153,7 +153,7 @@ def search_on_devices(
     for number, row in enumerate(sorted(splits.values(), key=lambda row: row.words), 1):
         share = max(row.layout.shares, key=lambda share: share.rows.number)
         queries = share.rows.number * share.sharing
-        local = {**sizes, "n_q": queries, "n_k": share.keys.number}
+        local: dict[str, Any] = {**sizes, "n_q": queries, "n_k": share.keys.number}
         found = search("forward", M=M, name=f"{name}-{row.schedule.name}", **local)
         rows.append(OnDevice(row, queries, share.keys.number, len(share.kv_heads), found))
         if progress:
@@ -161,7 +161,7 @@ def search_on_devices(
     return FoundOnDevices(counted, tuple(rows))
 
 
-def _whole_sizes(dims: Mapping[str, int]) -> dict[str, int]:
+def _whole_sizes(dims: Mapping[str, int]) -> dict[str, Any]:
     """Return n_q, n_k, d_k and d_v."""
     own = problem("forward")
     rectangle = own.rectangle
