@@ -24,7 +24,7 @@ from pebblesim.gpu.emit.triton_copies import without_rescaling
 from pebblesim.gpu.emit.words import of_launch
 from pebblesim.gpu.race import Track, fits, source_of
 from pebblesim.gpu.results import Row, load
-from pebblesim.gpu.tiles import ENGINE, PROBLEM, TILINGS, Tiling, tilings
+from pebblesim.gpu.tiles import LARGE, PROBLEM, TILINGS, Tiling, tilings
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, get
@@ -467,8 +467,8 @@ def test_launches_that_begin_early_wait_before_they_touch_memory() -> None:
         assert kernel.index("tl.extra.cuda.gdc_launch_dependents()") < wait
         assert 0 < wait < min(kernel.index(f"tl.{each}(") for each in ("load", "store"))
     assert "gdc" not in plain and "launch_pdl" not in plain
-    assert not any(each.early for each in tilings("forward", ENGINE - 1)) and any(
-        each.early for each in tilings("forward", ENGINE)
+    assert not any(each.early for each in tilings("forward", LARGE - 1)) and any(
+        each.early for each in tilings("forward", LARGE)
     )
 
 
