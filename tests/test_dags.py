@@ -39,7 +39,8 @@ from pebblesim.dags.search import pebble
 from pebblesim.dags.starts import starts
 from pebblesim.dags.symmetry import Digraph, Permutation, chain
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
-from pebblesim.game.referee import RULES, Referee, referee
+from pebblesim.game.referee import Referee, referee
+from pebblesim.game.rules import RULES
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.lower_bounds.own import OWN
 

@@ -19,7 +19,8 @@ from pebblesim.dags.bounds import Bound, at_once, largest, slowly, wavefronts
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.parts import excess
 from pebblesim.dags.task_data import TaskData
-from pebblesim.game.referee import RULES, Game, referee
+from pebblesim.game.referee import Game, referee
+from pebblesim.game.rules import RULES
 from pebblesim.graphs.cdag import Cdag
 
 ROUNDS: Final = 100
