@@ -24,6 +24,12 @@ from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, lifetimes_of
 
+IN_TURNS = 64
+"""Most columns of sums with which warpgroups take turns at the matrix units: exponentials then bind, not products."""
+
+APART = 128
+"""Most columns of sums with which each tile asks if a causal mask cuts it; with wider ones two loops are faster."""
+
 THREADS = 128
 """Threads of a warpgroup."""
 
@@ -117,12 +123,14 @@ class Plan(Block):
         late: the products that are put off to the next iteration.
         last: for each ring, the product that uses a slot last.
         writes: the primitives that write.
+        turns: whether two warpgroups take turns: one issues its products when the other has its scores.
     """
 
     buffers: Mapping[ir.Tile, Buffer]
     late: tuple[ir.Compute, ...]
     last: Mapping[Buffer, ir.Compute]
     writes: tuple[ir.Write, ...]
+    turns: bool = False
 
     @property
     def rings(self) -> list[Buffer]:
@@ -146,6 +154,7 @@ class Plan(Block):
         """Bytes of shared memory: the slots, and a word of 8 bytes for each barrier."""
         owners = [buffer for buffer in self.buffers.values() if not buffer.vector]
         barriers = sum(2 * buffer.slots if buffer.streamed else 1 + self.persistent for buffer in owners)
+        barriers += self.warpgroups * self.turns
         adding = sum(each.shared(WORDS[dtype], self.warpgroups, self.stages) for each in self.additions)
         return sum(buffer.slots * buffer.slot_bytes(dtype) for buffer in self.buffers.values()) + 8 * barriers + adding
 
@@ -212,7 +221,15 @@ def plan(
         late=late,
         last=_last_uses(loop, buffers),
         writes=tuple(node for node in ir.walk(launch.block) if isinstance(node, ir.Write)),
+        turns=persistent and block == 2 * ROWS and _narrow(loop, late, sizes),
     )
+
+
+def _narrow(loop: ir.Loop, late: tuple[ir.Compute, ...], sizes: ir.Sizes) -> bool:
+    """Whether a loop has one product of scores, and narrow sums of others that are put off."""
+    products = [node for node in loop.body if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)]
+    widths = [padded(node.target.tile.ranges[-1], sizes) for node in late]
+    return len(products) == len(late) + 1 and 0 < max(widths, default=0) <= IN_TURNS
 
 
 def _additions(
