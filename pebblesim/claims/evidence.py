@@ -152,7 +152,8 @@ def _remarks(records: Sequence[Record]) -> Iterator[str]:
         f"No search of a graph reaches {', '.join(cut)}.\nIn their place, `tests/test_segments.py` applies\n"
         "sections 1 and 2 to random and optimal games and compares the families and products of every segment with\n"
         "the claims, and `tests/test_proved_capacities.py` certifies each capacity. Word-level games in which pairs\n"
-        "differ in their order move less than twice C2m and E1m (`tests/test_games_of_mixed_orders.py`).\n"
+        "differ in their order move less than twice C2m and E1m (`tests/test_games_of_mixed_orders.py`). The steps of\n"
+        "E8 are tried on games in `tests/test_further_episodes.py`.\n"
     )
     if at_once:
         yield (
