@@ -16,7 +16,7 @@ from pebblesim.lower_bounds.instances import Lines, Product
 
 @dataclass(frozen=True)
 class NewGradients:
-    """3X(X + 18d²)/4d: products of pairs for dQ, dK and dV, by their weights, that no other segment has, on average.
+    """3X(X + 18d²)/4d: products of pairs for dQ, dK and dV, by their weights, that are new in a segment, on average.
 
     X is the weight of what is within reach, where the start of an output's episode weighs 3/2. It is at least 384d²,
     and no less than twice the words that are red at a cut.
@@ -30,7 +30,7 @@ class NewGradients:
     """Least X in units of d²."""
 
     def __call__(self, X: int) -> int:
-        return 3 * X * (X + self.carried * self.d**2) // (4 * self.d)
+        return -(-3 * X * (X + self.carried * self.d**2) // (4 * self.d))  # up, as it bounds a mean
 
     def turns(self, M: int) -> Iterator[int]:
         yield from (2 * M, M - 1 + isqrt(M**2 + self.carried * self.d**2 * M))
