@@ -102,7 +102,9 @@ def weigh(made: set[tuple[str, int, int, int]]) -> int:
     return sum(WEIGHTS[name] for name, *_ in made)
 
 
-def check(board: Sums, M: int, T: int, n: int, d: int, allowed: set[tuple[int, int]], waiting_counts: bool) -> Counter:
+def check(
+    board: Sums, M: int, T: int, n: int, d: int, allowed: set[tuple[int, int]], waiting_counts: bool
+) -> Counter[str]:
     """Every step of the proof in every segment of a game; how often some of them say something."""
     said: Counter[str] = Counter()
     before, idle = Segment(set(), n, d, allowed), set[Name]()

@@ -424,7 +424,7 @@ def check_games(seed: int, count: int) -> Counter[str]:
     found: Counter[str] = Counter()
     for case, graph, M, game in games(seed, count):
         for claim in (each for first in claims_of(str(case.problem.bounds))(case) for each in (first, *first.others)):
-            if claim.why_not or not claim.table:
+            if claim.why_not or not claim.table or claim.sums is not None:  # E8 has a test of its own
                 continue
             board = Board(case, claim, graph, game)
             for T in {1, rng.randint(1, 3 * M), 2 * M + 1}:

@@ -104,7 +104,8 @@ def bounds(
     for lower in one.lower:
         say(f"{lower.source}" + (f"; not here: {lower.why_not}" if m is not None and lower.why_not else ""))
     say("Θ: not stated" if one.theta is None else f"Θ: {one.theta.source}")
-    say("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
+    say("All lower bounds hold with recomputation, and for every summation tree.")
+    say("A value may exceed its closed form, by some M words: it counts whole segments (docs/lower-bounds.md §2).")
     if m is not None:
         say("\n".join(one.summary()))
     elif one.heads.is_given:
