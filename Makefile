@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+RUNS   := $(VENV)/.runs
 SITE   := $(VENV)/.site
 LOWEST := $(VENV)-lowest
 TORCH  := $(VENV)-torch
@@ -27,7 +28,7 @@ help:  ## show this list
 
 setup: $(READY)  ## make .venv and install everything; the other verbs do so by themselves
 
-run: $(READY)  ## count the words moved by every schedule of the backward problem, n = 4096, d = 64
+run: $(RUNS)  ## count the words moved by every schedule of the backward problem, n = 4096, d = 64
 	@for words in $(RUN_M); do \
 		$(BIN)/pebblesim count -n $(RUN_N) -d $(RUN_D) -M $$words || exit; \
 		echo; \
@@ -100,13 +101,20 @@ clean:  ## delete what was built and cached
 distclean: clean  ## delete the environments too
 	rm -rf $(VENV) $(LOWEST) $(TORCH)
 
-INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --config-settings editable_mode=compat --editable
+# pip would compile every file of every package; most are never imported, and the others are compiled when they are.
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile \
+           --config-settings editable_mode=compat --editable
 
-# Made anew when pyproject.toml changes; instant otherwise.
-$(READY): pyproject.toml
+# What the commands need; the tests need three times as much. Made anew when pyproject.toml changes; instant otherwise.
+$(RUNS): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "needs Python 3.11 or newer: make PYTHON=...")'
 	@echo "setting up $(VENV), once"
 	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) .
+	@touch $@
+
+$(READY): $(RUNS)
+	@echo "installing what the tests need, once"
 	@$(INSTALL) '.[test]'
 	@touch $@
 

@@ -9,6 +9,7 @@ from .api.glossary import glossary as glossary
 from .api.graph import graph as graph, optimum as optimum
 from .api.listing import Listing as Listing, list as list
 from .api.overtaking import bound_exponent as bound_exponent
+from .api.own_bounds import bound as bound
 from .api.play import Played as Played, play as play
 from .asymptotics.tropical import decide as decide
 from .cachesim.cache import accesses as accesses, cache as cache
@@ -28,7 +29,6 @@ from .counting.count import Counted as Counted, count as count
 from .dags.formats import load_graph as load_graph, save_graph as save_graph
 from .dags.generators import generate as generate
 from .dags.judging import judge as judge
-from .dags.own_bounds import bound as bound
 from .dags.search import Pebbling as Pebbling, pebble as pebble
 from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as referee
 from .gpu.advice.advise import advise as advise

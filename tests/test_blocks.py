@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 import pebblesim as ps
 from pebblesim.analysis import cache_needed
 from pebblesim.analysis.block_search import BlockSearch
-from pebblesim.analysis.blocks import choose, parts
+from pebblesim.analysis.blocks import choose, least_words, parts
 from pebblesim.analysis.cache_needed import CacheNeed
 from pebblesim.analysis.count import count, io
 from pebblesim.analysis.mask_answers import _Side
@@ -159,8 +159,10 @@ def test_best_has_the_least_io_of_all_feasible_blocks(schedule: Schedule, data: 
     io, peak = table[at(schedule, choose(schedule, dims, M, "best", summation))]
     assert peak <= M
     assert io <= table[at(schedule, choose(schedule, dims, M, "fit", summation))][0]
+    least = min(io for io, peak in table.values() if peak <= M)
+    assert least_words(schedule, dims, M, summation, None) <= least
     if summation in CHAINS:
-        assert io == min(io for io, peak in table.values() if peak <= M)
+        assert io == least
 
 
 @strategies.draws(6, 400)

@@ -325,6 +325,7 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         ("count small-cache -M 24", f"{SIZES} it got none; for example: pebblesim count -n 4096 -d 64 -M 16384"),
         ("gaps", "it got none; for example: pebblesim gaps -n 65536 -d 128"),
         ("count mine -n 8 -d 4 -M 24", "Those of a file of yours: pebblesim --load FILE.py …"),
+        ("count found-forward -n 8 -d 4 -M 24", "Those of a file of yours: pebblesim --load FILE.py …"),
         ("count mine --load mine.py", "--load FILE.py stands before the command, as in pebblesim --load FILE.py list"),
         (
             f"{SMALL} -M 24 --size q=3",
@@ -399,6 +400,7 @@ def test_a_bad_input_gets_one_sentence(line: str, says: str, pebblesim: Pebblesi
         ),
         ("gaps -n 65536", "it got n = 65536; d is missing."),
         ("cache f.din -M 1k", "error: f.din cannot be replayed: a trace is a file *.oracleGeneral.bin, *.txt"),
+        ("pebble . -M 4", "error: . is a folder; name one of its files, or see `pebblesim dags .` for them all."),
         ("glossary gap", "Terms such as gap, way or ops/byte are explained in docs/words.md."),
         (
             "advise --gpu H100 -n 64 -d 8 --block BLOCK_M=128",

@@ -15,6 +15,7 @@ from pebblesim.analysis.blocks import choose
 from pebblesim.analysis.count import io
 from pebblesim.analysis.peak import peak_red
 from pebblesim.cachesim.accesses import accesses
+from pebblesim.cachesim.l2_traffic import kernels_of
 from pebblesim.core.errors import TraceError, UsageError
 from pebblesim.gpu.emit.cuda import cuda
 from pebblesim.gpu.emit.triton import triton
@@ -22,7 +23,6 @@ from pebblesim.language.expressions import Block, Tensor
 from pebblesim.language.machine import Machine
 from pebblesim.language.registry import SCHEDULES, get, schedule as register
 from pebblesim.language.text import text
-from pebblesim.launches.launches import grids
 
 
 def partly(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block, s: Block) -> None:
@@ -189,7 +189,7 @@ def test_masks_and_kernels_are_refused_in_one_sentence(name: str) -> None:
     assert not schedule.maskable
     with pytest.raises(UsageError, match=re.escape(name) + " treats the first tile of n apart, .* leave the mask out"):
         ps.count(name, n=8, d=2, M=1000, mask="causal")
-    for reading in (cuda, lambda program: triton(program, sizes), lambda program: list(grids(program))):
+    for reading in (cuda, lambda made: triton(made, sizes), lambda made: kernels_of(made, sizes, False, None)):
         with pytest.raises(UsageError, match=f"{name} treats a first part of a dimension apart"):
             reading(schedule.program)
     others = ps.compare(problem_name=schedule.problem.name, n=8, d=2, M=1000, mask="causal")

@@ -17,7 +17,7 @@ from pebblesim.cli import main as cli
 from pebblesim.core.errors import UnknownName
 from pebblesim.counting.run import Run
 from pebblesim.game.moves import KINDS
-from pebblesim.game.referee import RULES
+from pebblesim.game.rules import RULES
 from pebblesim.game.words import MOVES, in_words
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.summation import PARTS

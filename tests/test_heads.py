@@ -145,6 +145,21 @@ def test_what_heads_cannot_do_is_one_sentence(
     assert "Traceback" not in err
 
 
+def test_a_game_of_heads_is_the_game_of_one_group(
+    run: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 of 8 heads share 6 keys: their 2 queries each are 8 rows, and there are 2 groups in each of 3 sequences."""
+    line = "flash2-forward --size n_q=2 --size n_k=6 -d 2 -M 40 --heads 8 --kv-heads 2 --batch 3"
+    counted, played = run(f"count {line}"), run(f"play {line}")
+    assert (played["n_q"], played["n_k"], played["times"]) == (4 * 2, 6, 2 * 3)
+    assert played["total_io"] == 6 * played["io"] == counted["totals"][0]["io"] and played["complete"]
+    said = printed(f"play {line}", capsys, monkeypatch)[0]
+    assert "4 that share keys and values in one game: 6 such games, 528 words of I/O\n" in said
+    alone = ps.play("flash2-forward", M=40, n_q=2, n_k=6, d=2, heads=8, kv_heads=2, separate=True)
+    assert (alone.times, alone.dims["n_q"]) == (8, 2) and "in one game" not in str(alone)
+    assert "in all" not in str(ps.play("flash2-forward", M=40, n=2, d=2))
+
+
 def test_heads_of_other_problems_need_no_sharing() -> None:
     dims, masks, times = Heads(8, batch=2).cases(problem("backward"), {"n": 9, "d": 3}, None)
     assert (dims, masks, times) == ({"n": 9, "d": 3}, (None,), 16)

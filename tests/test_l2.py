@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from typer.testing import CliRunner
 import pebblesim as ps
 from pebblesim.cachesim import l2, l2_kernel
 from pebblesim.cachesim.accesses import accesses, accesses_of_blocks
+from pebblesim.cachesim.l2_traffic import kernels_of
 from pebblesim.cachesim.requests import READ, WRITE, Stream
 from pebblesim.cli.main import app
 from pebblesim.core.errors import UsageError
 from pebblesim.language.registry import get
-from pebblesim.launches.launches import grids
+from pebblesim.launches.launches import launches
 
 BLOCKS = {"B_r": 64, "B_c": 64}
 
@@ -266,37 +268,60 @@ def test_what_both_sides_read_is_held_twice() -> None:
     assert 1.7 < least[2] / least[1] < 2.1  # each Q and O is held once
 
 
-@pytest.mark.parametrize("name", ["flash2-forward", "flash2-backward", "small-cache", "flash", "flash1-forward"])
+TOGETHER = ["flash2-forward", "flash2-backward", "small-cache", "flash", "flash1-forward"]
+IN_ROWS = ["scores-stored-in-rows", "small-cache-forward-in-rows", "small-cache-backward-in-rows"]
+
+
+@pytest.mark.parametrize("name", [*TOGETHER, *IN_ROWS])
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_blocks_together_move_what_the_schedule_moves(name: str, mask: str | None) -> None:
+    """Groups of C rows, too: launches are repeated for each of them, and the last group is shorter."""
     from pebblesim.language import masks
 
-    sizes = {"n": 23, "d": 5, **dict.fromkeys(get(name).blocks, 4)}
+    sizes = {"n": 23, "d": 5, **dict.fromkeys(get(name).blocks, 4)} | ({"C": 8} if "C" in get(name).blocks else {})
     program, seen = (get(name).program if mask is None else get(name).masked), masks.of(mask)
     whole = accesses(program, sizes, "moves", "tiles", seen)
-    ids, kinds = [], []
-    parallel = 1
-    for body, grid in grids(program):
-        part = accesses_of_blocks(program, sizes, body, grid, seen)
-        assert part.starts is not None and part.blocks is not None
+    kernels = kernels_of(program, sizes, True, seen)
+    for kernel in kernels:
+        part, back = kernel.forth, kernel.back
+        assert back is not None and part.starts is not None and part.blocks is not None
         assert len(part.starts) == len(part.blocks) + 1 and part.starts[-1] == len(part)
-        parallel = max(parallel, len(part.blocks))
-        ids.append(part.ids)
-        kinds.append(part.kinds)
-        back = accesses_of_blocks(program, sizes, body, grid, seen, backwards=True)
+        assert len(set(part.blocks.tolist())) == len(part.blocks)
         for block in range(len(part.blocks)):
             span = slice(part.starts[block], part.starts[block + 1])
             assert sorted(zip(part.ids[span], part.kinds[span], strict=True)) == sorted(
                 zip(back.ids[span], back.kinds[span], strict=True)
             )
-    assert (np.concatenate(ids) == whole.ids).all() and (np.concatenate(kinds) == whole.kinds).all()
-    assert parallel > 1 or name == "flash1-forward"
+    ids, kinds = (np.concatenate([getattr(each.forth, what) for each in kernels]) for what in ("ids", "kinds"))
+    in_turn = {"f", "P_s", "P", "dS"}  # tables of C rows, which have the same place each time
+    assert (kinds == whole.kinds).all() and (ids <= whole.ids).all()
+    for place in whole.places:
+        own = (whole.ids >= place.first) & (whole.ids < place.first + place.items)
+        assert (ids[own] == whole.ids[own]).all() or (name in IN_ROWS and place.name in in_turn)
+        least = place.items if name not in IN_ROWS or place.name not in in_turn else 2 * place.across  # of 4 rows each
+        assert len(set(ids[own].tolist())) <= least
+    assert max(len(each.forth.blocks) for each in kernels) > 1 or name == "flash1-forward"
+    repeated = sum(launch.around is not None for launch in launches(program, masked=True, repeated=True))
+    alone = len({each.number for each in kernels}) - repeated
+    assert len(kernels) == alone + 3 * repeated and (repeated > 0) == (name in IN_ROWS)
+
+
+def test_groups_of_rows_leave_l2_less_to_hold() -> None:
+    """Tables of C rows stay in L2 from the launch that writes them to the one that reads them; whole ones do not."""
+    given: dict[str, Any] = {"n": 256, "d": 16, "M": 2**20, "size": 2**17, "at_once": 4}
+    blocks = {"a": 16, "b": 16, "c": 16, "e": 16}
+    whole, cut = (ps.l2("small-cache-forward-in-rows", blocks=blocks | {"C": rows}, **given) for rows in (256, 32))
+    table = 4 * 256 * 256
+    assert whole.written >= table and cut.written < table / 2
+    with pytest.raises(UsageError, match="at_once has 1 numbers, and small-cache-forward-in-rows has 3 launches"):
+        ps.l2("small-cache-forward-in-rows", blocks=blocks | {"C": 32}, **given | {"at_once": [4]})
 
 
 def test_backwards_is_backwards() -> None:
     program, sizes = get("flash2-forward").program, {"n": 10, "d": 1, "B_r": 5, "B_c": 4}
-    ((body, grid),) = grids(program)
-    forth, back = (accesses_of_blocks(program, sizes, body, grid, backwards=way) for way in (False, True))
+    (launch,) = launches(program)
+    walk_of = partial(accesses_of_blocks, program, sizes, launch.body, launch.grid)
+    forth, back = walk_of(), walk_of(backwards=True)
     assert forth.starts is not None
     first = slice(0, forth.starts[1])
     q, *walk, o, l = forth.ids[first].tolist()
@@ -387,8 +412,8 @@ def test_count_with_an_l2_in_two_halves() -> None:
 def test_a_block_of_ragged_tiles_takes_as_long_as_others() -> None:
     """7 rows, 3 columns and 5 of depth in tiles of 4, 4 and 2."""
     program, sizes = get("flash2-forward").program, {"n": 7, "d": 5, "B_r": 4, "B_c": 3}
-    ((body, grid),) = grids(program)
-    stream = accesses_of_blocks(program, sizes, body, grid)
+    (launch,) = launches(program)
+    stream = accesses_of_blocks(program, sizes, launch.body, launch.grid)
     assert stream.starts is not None and stream.work is not None
     first, last = (stream.work[slice(*stream.starts[at : at + 2])].tolist() for at in (0, 1))
     assert first == last and first[3] == first[5]  # what is computed after the first and the second K and V

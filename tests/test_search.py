@@ -475,6 +475,25 @@ def test_on_the_command_line(tmp_path: Path):
     SCHEDULES.pop("found-forward", None)
 
 
+def test_where_it_is_saved_and_loaded_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pebblesim.cli.main import app
+    from pebblesim.synthesis import search
+
+    asked = ["search", "matmul", "--size", "m=9", "--size", "k=8", "--size", "n=7", "-M", "30", "--save"]
+    with monkeypatch.context() as never:
+        never.setattr(search, "_known", None)  # what would be called
+        missing = CLI.invoke(app, [*asked, str(tmp_path / "none" / "mine.py")])
+        assert "there is no folder" in str(missing.exception)
+        assert "this is a folder" in str(CLI.invoke(app, [*asked, str(tmp_path)]).exception)
+    line = "@pebblesim.schedule(problem='matmul', source='', name='found-matmul')"
+    with SCHEDULES.temporary():
+        for name in ("one.py", "two.py"):
+            (tmp_path / name).write_text(f"import pebblesim\n{line}\ndef f(m, A): ...\n")
+        files = [each for name in ("one.py", "two.py") for each in ("--load", str(tmp_path / name))]
+        said = str(CLI.invoke(app, [*files, "list"]).exception)
+    assert "there is a schedule 'found-matmul' already" in said and "`pebblesim search --name`" in said
+
+
 def test_rectangles_on_the_command_line(tmp_path: Path):
     from pebblesim.cli.main import app
 
@@ -542,6 +561,7 @@ def test_under_a_mask_the_search_goes_below_the_catalogue() -> None:
     found = ps.search("forward-relu", n=256, d=32, M=600, mask="causal")
     assert found.new and found.played.passed and found.played.mask is not None
     assert found.known is not None and found.io < found.known.io
+    assert sum(found.beside.values()) == found.io - found.known.io and "beside that: " in str(found)
     assert "keys_of=" in found.source and "mask causal" in str(found)
 
 

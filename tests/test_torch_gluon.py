@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 import interpreted_kernels  # noqa: E402
 from hypothesis import HealthCheck, given, settings, strategies as st  # noqa: E402
 from tensors import close  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from pebblesim.gpu import tiles  # noqa: E402
 from pebblesim.gpu.advice import cards  # noqa: E402
@@ -26,13 +25,9 @@ from pebblesim.gpu.torch import (  # noqa: E402
     parallel,
     planning,
     public,
-    quick,
-    recorded,
 )
-from pebblesim.gpu.torch.launch import Notes  # noqa: E402
 from pebblesim.gpu.torch.layout import BYTES  # noqa: E402
 from pebblesim.gpu.torch.planning import Pattern, chosen  # noqa: E402
-from pebblesim.gpu.torch.recorded import Again  # noqa: E402
 
 H200 = cards.card("H200")
 EVERY_PAIR = Pattern()
@@ -174,7 +169,7 @@ def test_a_descriptor_is_made_once_for_each_place_and_keeps_no_memory(monkeypatc
 
 def test_descriptors_of_many_shapes_and_places_are_not_kept_for_ever(monkeypatch: Any) -> None:
     monkeypatch.setattr(boxes, "_arguments", lambda told, made_as: [told])
-    monkeypatch.setattr(boxes, "MOST_DESCRIPTORS", 8)
+    monkeypatch.setattr(boxes, "_MADE", boxes.Recent(8))
     describe = boxes.remembered(lambda place, *box: Told(place, box))
     all_boxes = [describe(torch.empty(1, 1, n, 16).half(), 64, 16).boxes for n in range(1, 7)]
     for address in range(0, 16 * 10, 16):
@@ -216,112 +211,6 @@ def test_a_launch_takes_descriptors_that_are_made_already(monkeypatch: Any) -> N
     started.clear()
     launch_of_kernels.launch(launch_of_kernels.Compiled(kernel), (1, 2, 1), 7, (one, 5))
     assert started == [("anew", 1, 2, 1, 7, "f", "m", None, None, None, "at 16", 5)]
-
-
-@pytest.fixture
-def launched(monkeypatch: Any) -> list[Any]:
-    """The arguments of all that is launched again."""
-    made: list[Any] = []
-    monkeypatch.setattr(recorded, "launch", lambda *given: made.append(given))
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
-    return made
-
-
-def inputs() -> list[Any]:
-    """Three matrices (batch, heads, n, d), tokens first."""
-    return [torch.randn(1, 8, 3, 16).half().transpose(1, 2) for _ in range(3)]
-
-
-def test_a_kept_call_is_launched_with_other_tensors(launched: list[Any]) -> None:
-    """Addresses of the inputs, of a new output and of new sums take the places of those noted; numbers stay."""
-    x, out, L = inputs(), torch.empty(1, 8, 3, 16).half().transpose(1, 2), torch.empty(3, 8)
-    told, written = boxes.Boxes(None), Notes()
-    written.made = [L]
-    one = (boxes.Described(told, x[0].data_ptr()), x[1], boxes.Described(told, x[2].data_ptr()), out, L, 8, 16)
-    written.launches = [("one", (4, 3, 1), one), ("two", (1, 3, 1), (5, out, boxes.Described(told, L.data_ptr())))]
-    again = Again(x, [out], written)
-    new = inputs()
-    (made,), (sums,) = again(new)
-    assert (made.shape, made.stride(), made.dtype) == (out.shape, out.stride(), out.dtype)
-    assert (sums.shape, sums.dtype) == (L.shape, L.dtype)
-    (kernel, grid, stream, given), (other, _, _, others) = launched
-    assert (kernel, grid, stream, other) == ("one", (4, 3, 1), 7, "two")
-    places = [each.data_ptr() for each in (*new, made, sums)]
-    assert list(given) == [(told, places[0]), places[1], (told, places[2]), *places[3:], 8, 16]
-    assert list(others) == [5, places[3], (told, places[4])]
-    assert all(type(given[at]) is boxes.Described for at in (0, 2))
-    assert not {places[3], places[4]} & {out.data_ptr(), L.data_ptr()}
-    assert again([new[0].flatten()[1:], *new[1:]]) is None  # of another alignment
-
-
-def test_a_kept_call_begins_with_zeros_and_rounds_its_sums(monkeypatch: Any, launched: list[Any]) -> None:
-    """Sums of two heads that share keys are rounded to the order of their matrix; rows without a key are zeros."""
-    x, dQ, dK = inputs(), torch.empty(1, 4, 3, 8).half(), torch.empty(1, 2, 3, 8).half()
-    sums, written = torch.empty(2, 6, 8), Notes()
-    written.made, written.zeros, written.sums = [sums], {sums.data_ptr(), dK.data_ptr()}, [(sums, dQ, 2)]
-    written.launches = [("one", (1, 1, 1), (x[0], sums))]
-    zeros, found = list[Any](), list[Any]()
-    monkeypatch.setattr(torch, "zeros_like", lambda each: zeros.append(torch.zeros(each.shape)) or zeros[-1])
-    again = Again(x, [dQ, dK], written)
-
-    def launch(*given: Any) -> None:
-        (made,) = (each for each in zeros if each.data_ptr() == given[3][1])
-        made += torch.arange(96.0).view(2, 6, 8)
-
-    monkeypatch.setattr(recorded, "launch", launch)
-    for number in range(2):
-        (found_dQ, found_dK), _ = again(inputs())
-        found.append(found_dQ)
-        assert (found_dK == 0).all() and len(zeros) == number + 1
-        assert (found_dQ == torch.arange(96.0).view(1, 2, 3, 2, 8).transpose(2, 3).reshape(1, 4, 3, 8)).all()
-    assert found[0].data_ptr() != found[1].data_ptr()
-
-
-def test_to_keep_a_call_takes_no_memory() -> None:
-    """Tensors as large as the inputs would be memory that a call may not have, and that its tables were chosen by."""
-    x, out, taken = inputs(), torch.empty(1, 8, 3, 16).half(), list[int]()
-
-    class Made(TorchDispatchMode):
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = function(*args, **(kwargs or {}))
-            taken.append(0 if made.is_meta else made.untyped_storage().nbytes())
-            return made
-
-    written = Notes()
-    written.made = [torch.empty(3, 8)]
-    with Made():
-        Again(x, [out], written)
-    assert taken and max(taken) < min(each.nbytes for each in (*x, out, *written.made))
-
-
-def test_what_cannot_be_done_again_is_not_kept(monkeypatch: Any) -> None:
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(recorded, "_KEPT", {})
-    x, out = inputs(), torch.empty(1, 8, 3, 16).half()
-
-    def kept(name: str, whole: bool = True, other: bool = False, L: Any = None, same: bool = False) -> bool:
-        with recorded.keeping((name,), [x[0], x[0], x[2]] if same else x, [out]) as made:
-            written = launching.notes()
-            assert written is not None
-            made.whole, made.lse, written.other = whole, L, other
-        return recorded._KEPT[name,] is not None
-
-    assert kept("plain")
-    assert not kept("keys cut", whole=False) and not kept("copies", other=True) and not kept("same", same=True)
-    assert not kept("L of its own", L=torch.empty(3))
-    assert launching.notes() is None
-
-
-def test_a_small_call_whose_kernels_were_chosen_for_little_memory_is_not_kept(monkeypatch: Any) -> None:
-    def loaded_for(*given: Any) -> Any:
-        written = launching.notes()
-        assert written is not None
-        written.other = True
-        return pytest.fail
-
-    monkeypatch.setattr(quick, "loaded_for", loaded_for)
-    x = [torch.randn(1, 2, 8, 16).half() for _ in range(3)]
-    assert quick._launch(*x, quick.Asked(None, None, None, None, False, 1.0, 0.0, None, False)) is None
 
 
 def test_triton_here_has_what_the_kernels_are_made_of() -> None:
@@ -379,15 +268,3 @@ def test_devices_heed_the_determinism_that_pytorch_is_asked_for(monkeypatch: Any
         finally:
             torch.use_deterministic_algorithms(False)
     assert asked == [False, True]
-
-
-def test_a_call_with_gradients_is_checked_once(monkeypatch: Any) -> None:
-    monkeypatch.setattr(quick, "_ASKED", {})
-    monkeypatch.setattr(quick, "kept", lambda query, key, value, options: (query.shape, options, True))
-    x = [torch.randn(2, 1, 4, 16, requires_grad=True) for _ in range(3)]
-    first = public.attention(*x, is_causal=True)
-    monkeypatch.setattr(public, "checks", None)
-    again = public.attention(*x, is_causal=True)
-    assert (again == first).all() and again.requires_grad
-    with pytest.raises(AttributeError):  # other options are checked
-        public.attention(*x)

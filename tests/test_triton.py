@@ -24,7 +24,7 @@ from pebblesim.gpu.emit.triton_copies import without_rescaling
 from pebblesim.gpu.emit.words import of_launch
 from pebblesim.gpu.race import Track, fits, source_of
 from pebblesim.gpu.results import Row, load
-from pebblesim.gpu.tiles import PROBLEM, TILINGS, Tiling
+from pebblesim.gpu.tiles import ENGINE, PROBLEM, TILINGS, Tiling, tilings
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, get
@@ -454,6 +454,32 @@ def test_a_merge_goes_over_many_copies_at_once() -> None:
     assert ", 32):" in text and "tl.arange(0, 16)" in text
     sizes |= {"B_r": 256, "n_q": 256, "e": 64, "d_v": 64}
     assert "num_stages=" in triton(schedule.program, sizes).text.split("def merge")[1].split("def run")[0]
+
+
+def test_launches_that_begin_early_wait_before_they_touch_memory() -> None:
+    """Each kernel lets the next one begin, and waits for the one before, ahead of its first load or store."""
+    sizes = {"n": 64, "d": 16} | dict.fromkeys(get("flash-decoding").blocks, 16)
+    text, plain = (triton(get("flash-decoding").program, sizes, early=early).text for early in (True, False))
+    kernels = text.split("@triton.jit")[1:]
+    assert len(kernels) == 2 == text.count("launch_pdl=True, num_warps=")
+    for kernel in kernels:
+        wait = kernel.index("tl.extra.cuda.gdc_wait()")
+        assert kernel.index("tl.extra.cuda.gdc_launch_dependents()") < wait
+        assert 0 < wait < min(kernel.index(f"tl.{each}(") for each in ("load", "store"))
+    assert "gdc" not in plain and "launch_pdl" not in plain
+    assert not any(each.early for each in tilings("forward", ENGINE - 1)) and any(
+        each.early for each in tilings("forward", ENGINE)
+    )
+
+
+@pytest.mark.parametrize("n_k", [5, 64, 70, 128, 140])
+def test_splits_have_predicates_for_their_last_tile_alone(n_k: int) -> None:
+    """Splits of 64 keys, 16 at a time: lengths that end within a split, at one, and within a tile."""
+    blocks = {"B_r": 16, "S": 64, "B_c": 16}
+    run("flash-decoding", {"n_q": 3, "n_k": n_k, "d_k": 16, "d_v": 16}, blocks, heads=1)
+    schedule = get("flash-decoding").in_dims(dims := {"n_q": 3, "n_k": 70, "d_k": 16, "d_v": 16})
+    first, last = triton(schedule.program, dims | blocks).text.split("def merge")[0].split("    for ")[1:]
+    assert "< n_k" not in first.split(":", 1)[1] and last.count("< n_k") == 3
 
 
 def test_a_running_maximum_of_many_copies_rescales_sums_once() -> None:

@@ -214,6 +214,7 @@ LANGUAGE: Any = SimpleNamespace(
     trans=lambda x: _value(np.asarray(x).T),
     sum=lambda x, axis: _value(np.sum(x, axis=axis)),
     max=lambda x, axis: _value(np.max(x, axis=axis)),
+    extra=SimpleNamespace(cuda=SimpleNamespace(gdc_launch_dependents=lambda: None, gdc_wait=lambda: None)),
     math=SimpleNamespace(exp2=lambda x: _value(np.exp2(x))),
     log2=lambda x: _value(np.log2(x)),
     sigmoid=lambda x: _value(1 / (1 + np.exp(-x))),

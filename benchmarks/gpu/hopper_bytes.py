@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from profiler import under_profiler
 
-from pebblesim.analysis.additions import read_to_be_added_to
+from pebblesim.gpu.additions import read_to_be_added_to
 from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.gluon_tiles import TILES, HopperTiles
 from pebblesim.gpu.emit.tables import moved_words

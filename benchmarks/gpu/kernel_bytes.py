@@ -16,25 +16,28 @@ import csv
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import lcm
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from profiler import under_profiler
 
 from pebblesim.cachesim.l2 import Chip, HeadsAtOnce, order_of, traffic
-from pebblesim.cachesim.l2_traffic import kernels_of, l2
+from pebblesim.cachesim.l2_traffic import kernels_of
+from pebblesim.cachesim.requests import StoredMatrix
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import MOST_THREADS, RESERVED
 from pebblesim.gpu.emit.tables import moved_words, tables
 from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.emit.triton_ranges import GROUP
-from pebblesim.gpu.emit.words import moved_bytes
-from pebblesim.gpu.launch_costs import launch_costs
+from pebblesim.gpu.emit.words import moved_bytes, word_bytes
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language import masks
+from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 from pebblesim.launches.launches import launches
 
@@ -78,6 +81,9 @@ METRICS = (
     {"dram__bytes_read.sum": "hbm_read", "dram__bytes_write.sum": "hbm_written"},
 )
 """Metrics that are measured together, in one pass: a second one would find in L2 what the profiler has restored."""
+
+FILLING = 8
+"""Blocks of PyTorch's kernel that fills a matrix, on a multiprocessor."""
 
 CACHES = {"2 x 30 MiB": (2, 30), "45 MiB": (1, 45), "60 MiB": (1, 60)}
 """Partitions of L2, and MiB of each, that launches are predicted with: those of an H200, and one in their place."""
@@ -176,26 +182,39 @@ def measured(numbers: list[int]) -> Iterator[dict[str, Any]]:
     yield from (row for row in rows.values() if len(row["measured"]) == sum(map(len, METRICS)))
 
 
-def predicted(row: dict[str, Any]) -> dict[str, int] | None:
+def predicted(row: dict[str, Any]) -> dict[str, int]:
     """The traffic of memory by the model of L2, with as many blocks of each launch at once as fit.
 
-    Tables have whole tiles in memory, and zeros fill them up: lengths are rounded up to these. None where launches are
-    repeated for some rows after the others, which the model does not know.
+    Tables have whole tiles in memory, and zeros fill them up; words of vectors and of sums have 32 bits.
     """
-    card, tiling, dims = cards.card("H200"), _tiling(row), dict(row["dims"])
-    costs = launch_costs(tiling, dims, "bfloat16", row["heads"], masks.of(row["mask"]))
-    if any(cost.times > 1 for cost in costs):
-        return None
-    program = get(row["schedule"]).program
-    tiled = tables(program, launches(program), {**dims, **row["blocks"]}).tiled
-    tall, wide = (lcm(*(tile[axis] for tile in tiled.values())) for axis in (0, 1))
-    n, d = dims["n"], dims["d"]
-    dims = {"n_q": -(-n // tall) * tall, "n_k": -(-n // wide) * wide, "d_k": d, "d_v": d}
-    at_once = [each * card.size("multiprocessors") for each in row["resident"]]
-    chip: dict[str, Any] = {"size": card.size("l2"), "partitions": card.l2_partitions, "at_once": at_once}
-    chip |= {"order": f"grouped:{GROUP}", "heads": row["heads"], "dtype": "bfloat16"}
-    found = l2(row["schedule"], M=2**40, blocks=row["blocks"], mask=row["mask"], **chip, **dims)
+    card, n, d = cards.card("H200"), row["dims"]["n"], row["dims"]["d"]
+    band, schedule = masks.of(row["mask"]), get(row["schedule"]).in_dims({"n_q": n, "n_k": n, "d_k": d, "d_v": d})
+    program, blocks = schedule.under(band), row["blocks"]
+    made = launches(program, masked=True, repeated=True)
+    real = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, **blocks}
+    tiled = tables(program, made, real).tiled
+    tall, wide = (lcm(1, *(tile[axis] for tile in tiled.values())) for axis in (0, 1))
+    whole = real | {"n_q": -(-n // tall) * tall, "n_k": -(-n // wide) * wide}
+    resident = iter(row["resident"])
+    at_once = [card.size("multiprocessors") * (FILLING if each.kind == "fill" else next(resident)) for each in made]
+    kernels, names = kernels_of(program, whole, False, band), {tensor.name for tensor in tiled}
+    held = np.concatenate(
+        [_bytes(place, program, whole if place.name in names else real) for place in kernels[0].forth.places]
+    )
+    kernels = [replace(each, forth=replace(each.forth, sizes=held), at_once=at_once[each.number]) for each in kernels]
+    chip = Chip(max(at_once), card.size("l2"), partitions=card.l2_partitions)
+    found = traffic(kernels, HeadsAtOnce(row["heads"]), 1, order_of(f"grouped:{GROUP}"), chip)
     return {"hbm_read": found.read, "hbm_written": found.written}
+
+
+def _bytes(place: StoredMatrix, program: Program, sizes: Mapping[str, int]) -> Any:
+    """Bytes of each item of a matrix that has the rows and columns of these sizes; more items are empty."""
+    tensor = program.tensors[place.name]
+    rows, columns = (*(sizes[dim] for dim in tensor.shape), 1)[:2]
+    heights = np.clip(rows - np.arange(0, place.rows, place.height), 0, place.height)
+    widths = np.clip(columns - np.arange(0, place.columns, place.width), 0, place.width)
+    words = np.tile((heights[:, None] * widths).astype(np.int64).ravel(), place.copies)
+    return words * word_bytes(program, tensor, "bfloat16")
 
 
 def by_launch(row: dict[str, Any]) -> dict[str, dict[str, int]]:

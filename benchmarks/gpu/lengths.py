@@ -24,6 +24,7 @@ from pebblesim.gpu.torch.launching import Setting, compute
 from pebblesim.gpu.torch.planning import Pattern, limits
 
 SEED, TOKENS, PROCESSES = 25, 65536, 14
+MEASURED, REPLAYS, CYCLES = 8, 3, 400_000
 NO_LIMIT = 2**40
 ALL = Pattern()
 
@@ -78,7 +79,10 @@ class Task:
 
 
 def timed(calls: list[Callable[[], Any]]) -> float:
-    """Seconds of a call, the median of many replays of all of them."""
+    """Seconds of a call, the median of many replays of all of them.
+
+    The GPU is busy when a measurement begins, and replays follow one another: it waits for no launch of the host.
+    """
     import torch
 
     for call in calls:
@@ -89,13 +93,15 @@ def timed(calls: list[Callable[[], Any]]) -> float:
         for call in calls:
             call()
     found = []
-    for _ in range(12):
+    for _ in range(MEASURED):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(CYCLES)
         begin.record()
-        graph.replay()
+        for _ in range(REPLAYS):
+            graph.replay()
         end.record()
         torch.cuda.synchronize()
-        found.append(begin.elapsed_time(end) / 1e3 / len(calls))
+        found.append(begin.elapsed_time(end) / 1e3 / len(calls) / REPLAYS)
     return median(found[2:])
 
 

@@ -23,7 +23,7 @@ def opcheck(asked: Any) -> Iterator[dict[str, Any]]:
     import pebblesim.gpu.torch.public  # noqa: F401
 
     x = example(torch)
-    arguments = (*x, None, None, 100, 0, True, 0.05, 0.0, None)
+    arguments = (*x, None, None, 100, 0, True, 0.05, 0.0, None, False)
     yield {"forward": torch.library.opcheck(torch.ops.pebblesim.attention, arguments)}
     out, lse = (each.detach() for each in torch.ops.pebblesim.attention(*arguments))
     for grad_lse in (None, torch.randn_like(lse)):

@@ -5,84 +5,44 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import product
 from typing import Any
 
 
 def host(asked: Any) -> Iterator[dict[str, Any]]:
-    """Microseconds that a small call takes of the host, without gradients."""
+    """Microseconds that a small call takes of the host: without gradients, and with a backward pass."""
     import torch
 
     from pebblesim.gpu.torch import attention
 
     sdpa = torch.nn.functional.scaled_dot_product_attention
-    for n, d, causal in ((128, 64, False), (128, 64, True), (128, 128, True), (1, 512, False)):
-        q, k, v = (torch.randn(1, 4, m, d, device="cuda", dtype=torch.bfloat16) for m in (n, 128, 128))
+    for n, d, causal in ((128, 64, False), (128, 64, True), (128, 128, True), (128, 256, True), (1, 512, False)):
+        x = [torch.randn(1, 4, m, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for m in (n, 128, 128)]
+        dO = torch.randn_like(x[0])
         row: dict[str, Any] = {"n": n, "d": d, "causal": causal}
-        for name, call in (("ours", attention), ("torch", sdpa)):
+        for name, attend in (("ours", attention), ("torch", sdpa)):
+            call = partial(attend, *x, is_causal=causal)
             with torch.no_grad():
-                for _ in range(30):
-                    call(q, k, v, is_causal=causal)
-                torch.cuda.synchronize()
-                times = []
-                for _ in range(9):
-                    torch.cuda.synchronize()
-                    start = time.perf_counter()
-                    for _ in range(100):
-                        call(q, k, v, is_causal=causal)
-                    times.append((time.perf_counter() - start) / 100 * 1e6)
-            row[name] = sorted(times)[4]
+                row[name] = microseconds(torch, call)
+            row[f"{name}, with gradients"] = microseconds(torch, partial(_gradients, torch, call, x, dO))
         yield row
 
 
-def rates(asked: Any) -> Iterator[dict[str, Any]]:
-    """Milliseconds of attention without gradients, with them, and of them alone, beside PyTorch's kernels."""
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    from pebblesim.gpu.torch import attention
-
-    sdpa = torch.nn.functional.scaled_dot_product_attention
-    backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
-    for d, (n, heads), causal in product((64, 128, 256), ((16_384, 4), (4096, 16)), (False, True)):
-        q, k, v, dO = (torch.randn(1, heads, n, d, device="cuda", dtype=torch.bfloat16) for _ in range(4))
-        calls: dict[str, Callable[..., Any]] = {
-            "ours": partial(attention, is_causal=causal),
-            "ours, same bits": partial(attention, is_causal=causal, deterministic=True),
-            **dict.fromkeys(backends, partial(sdpa, is_causal=causal)),
-        }
-        row: dict[str, Any] = {"d": d, "n": n, "heads": heads, "causal": causal}
-        for name, call in calls.items():
-            with sdpa_kernel(backends.get(name, list(backends.values()))):
-                x = [each.detach().requires_grad_() for each in (q, k, v)]
-                out = call(*x)
-                alone = partial(torch.autograd.grad, out, x, dO, retain_graph=True)
-                with torch.no_grad():
-                    forward = _median(torch, partial(call, q, k, v))
-                both = _median(torch, partial(_both, torch, call, x, dO))
-                row[name] = {"forward_ms": forward, "both_ms": both, "backward_ms": _median(torch, alone)}
-        yield row
-
-
-def _both(torch: Any, call: Callable[..., Any], x: list[Any], dO: Any) -> None:
-    """A forward and a backward pass."""
-    torch.autograd.grad(call(*x), x, dO)
-
-
-def _median(torch: Any, call: Callable[[], Any]) -> float:
-    """The median of the milliseconds of a call, of seven times four."""
-    call()
-    call()
+def microseconds(torch: Any, call: Callable[[], Any]) -> float:
+    """What a call takes of the host while the GPU is idle or behind: the median of nine times fifty."""
+    for _ in range(30):
+        call()
     times = []
-    for _ in range(7):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(4):
-            call()
-        end.record()
+    for _ in range(9):
         torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / 4)
-    return float(sorted(times)[3])
+        start = time.perf_counter()
+        for _ in range(50):
+            call()
+        times.append((time.perf_counter() - start) / 50 * 1e6)
+    return sorted(times)[4]
+
+
+def _gradients(torch: Any, call: Callable[[], Any], x: list[Any], dO: Any) -> None:
+    torch.autograd.grad(call(), x, dO)
 
 
 def memory(asked: Any) -> Iterator[dict[str, Any]]:
@@ -114,7 +74,7 @@ def memory(asked: Any) -> Iterator[dict[str, Any]]:
                 beside.append((torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()) / 2**20)
             row |= {f"{run}_seconds": times, "beside_MiB": beside}
             del out, grads
-        yield row | {"plan": str(plan(n, 512, heads, causal=True))}
+        yield row | {"plan": str(plan(n, 512, heads, is_causal=True))}
         del x
 
 

@@ -17,7 +17,8 @@ from typing import Any
 from operator_calls import again, compiled, opcheck, strided, waits
 from operator_errors import shapes
 from operator_models import gemma4, models
-from operator_times import decode, host, memory, rates, vae
+from operator_rates import rates
+from operator_times import decode, host, memory, vae
 
 PARTS: dict[str, Callable[[Any], Iterator[dict[str, Any]]]] = {
     "opcheck": opcheck,
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("what", nargs="*", default=[*PARTS], help=", ".join(PARTS))
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--shapes", type=int, default=200, help="how many shapes are drawn")
+    parser.add_argument("--first", type=int, default=0, help="number of the first of them")
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--lengths", type=int, nargs="*", default=[4096, 8192, 16384, 32768], help="of Gemma 4's texts")
     parser.add_argument("--models", nargs="*", help="which small models, as 'Gemma 4'; all if none is named")

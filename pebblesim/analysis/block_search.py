@@ -161,6 +161,12 @@ class Part:
 
     # -- "best" -------------------------------------------------------------------------------------------------------
 
+    def least(self, M: int) -> int:
+        """Return a lower bound on the words of all feasible blocks: each as large as fits beside blocks of 1."""
+        ones = dict.fromkeys(self.cuts, 1)
+        search = BlockSearch(self, self.words, M, list(ones), ones, ones)
+        return self.words.least(ones, search.tightened(ones, search.caps))
+
     def best(self, M: int, start: Blocks) -> Blocks:
         """Return all blocks, those of this part with the fewest words; `start` is the result of "fit"."""
         names = [name for group in self.groups for name in group if name in self.words.blocks]
@@ -263,7 +269,7 @@ class BlockSearch:
         """Examine boxes of sizes, the most promising first; return whether it is proved that none has better blocks."""
         order = count()
         ones = self.others | dict.fromkeys(self.names, 1)
-        boxes = [(0, 0, ones, self._tightened(ones, ones | self.caps))]
+        boxes = [(0, 0, ones, self.tightened(ones, ones | self.caps))]
         few = self.words.nonincreasing or prod(boxes[0][3][name] for name in self.names) <= FEW
         for _ in range(MOST_BOXES if few else MOST_BOXES // 8):
             if not boxes or boxes[0][0] >= self.least:
@@ -290,13 +296,13 @@ class BlockSearch:
                 halves = []
                 for first, last in ((low, high | {name: middle}), (low | {name: middle + 1}, high)):
                     if self.part.room.least(first) <= self.M:
-                        last = self._tightened(first, last)
+                        last = self.tightened(first, last)
                         halves.append((self.words.least(first, last), first, last))
                 bounds = sorted(bound for bound, _, _ in halves)
                 choices.append((len(halves) < 2, bounds, high[name] / low[name], halves))
         return max(choices, key=lambda choice: choice[:3])[3] if choices else []
 
-    def _tightened(self, low: Blocks, high: Blocks) -> Blocks:
+    def tightened(self, low: Blocks, high: Blocks) -> Blocks:
         """Return the largest sizes of a box, without sizes that are infeasible even if the others are smallest."""
         sizes = {}
         for name in self.names:

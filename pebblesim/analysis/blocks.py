@@ -126,6 +126,16 @@ def _fit_of(part: Part, M: int, sizes: tuple[tuple[str, int], ...], fixed: froze
     return part.fit(M, dict(sizes), fixed)
 
 
+def least_words(schedule: Schedule, dims: Mapping[str, int], M: int, summation: str, mask: Mask | None) -> int:
+    """Return a lower bound on the words that a schedule moves with any feasible blocks, without a search for them."""
+    phases = schedule.under(mask).phases
+    used = set[str]().union(*map(_used, phases))
+    fixed = Words([phase for phase in phases if not _used(phase)], dict(dims), mask)({})
+    return fixed + sum(
+        part.least(M) for part in parts(schedule, dims, summation, mask) if not used.isdisjoint(part.cuts)
+    )
+
+
 def parts(schedule: Schedule, dims: Mapping[str, int], summation: str, mask: Mask | None) -> tuple[Part, ...]:
     """The parts of a schedule that have blocks."""
     program = schedule.under(mask)

@@ -11,15 +11,16 @@ the blocks. For a band, such as a causal mask, these also have closed forms.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import sympy
 
 from pebblesim.analysis.compiled import compile_exact
 from pebblesim.analysis.masked_sums import MaskSums, plain, size, symbol
+from pebblesim.analysis.words_moved import Tiles, conditions_on, term_of
 from pebblesim.core.errors import UsageError
 from pebblesim.core.notation import align, in_latex, written
 from pebblesim.core.results import Result
@@ -101,7 +102,9 @@ def formula(program: ir.Program, mask: Band | None = None) -> Formula:
     by_tensor: dict[str, Traffic] = defaultdict(Traffic)
     by_phase: dict[str, Traffic] = {}
     for phase in program.phases:
-        moved = {name: traffic.each(sympy.expand) for name, traffic in _Sums(mask).traffic(phase.body, {}).items()}
+        moved: dict[str, Traffic] = defaultdict(Traffic)
+        for name, traffic in _traffic(phase.body, mask):
+            moved[name] += traffic.each(sympy.expand)
         by_phase[phase.name] = sum(moved.values(), Traffic())  # of what is expanded, and so are all sums of it
         for name, traffic in moved.items():
             by_tensor[name] += traffic
@@ -116,17 +119,65 @@ def formula(program: ir.Program, mask: Band | None = None) -> Formula:
     )
 
 
-def _length(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
-    return symbol(rng.name) if rng.parent is None else lengths[rng]
+def _traffic(body: list[ir.Node], mask: Band | None, loops: tuple[ir.Loop, ...] = ()) -> Iterator[tuple[str, Traffic]]:
+    """Yield the tensor and the traffic of each primitive of a body that moves words, over all its iterations."""
+    for node in body:
+        if isinstance(node, ir.Loop):
+            yield from _traffic(node.body, mask, (*loops, node))
+        elif isinstance(node, ir.Read | ir.Write | ir.Init):
+            words = _moved(ir.moved_part(node), loops, mask)
+            yield node.tensor.name, Traffic(words, 0) if isinstance(node, ir.Read) else Traffic(0, words)
 
 
-def _longest(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
-    """Return the length of a range's first tile, which is the largest."""
-    assert rng.parent is not None
-    whole = _length(rng.parent, lengths)
-    if rng.after is not None and rng.block != 1:
-        whole = _remaining_length(rng, lengths)
-    return _smaller(whole, size(rng))
+def _moved(ranges: ir.Ranges, loops: tuple[ir.Loop, ...], mask: Band | None) -> sympy.Expr:
+    """Return the words of a tile, summed over all iterations of the loops around it."""
+    met = conditions_on(loops)
+    term = term_of(ranges, loops, met[0] if met else None)
+    words = sympy.Mul(*map(symbol, term.dims), *(_sum(tiles, symbol(dim)) for dim, tiles in term.tiles))
+    return words * _over_pairs(met[0], term.pairs, mask) if term.pairs else words
+
+
+def _over_pairs(condition: ir.MaskCondition, pairs: tuple[Tiles | None, Tiles | None], mask: Band | None) -> sympy.Expr:
+    """Return Σ height^power · width^power over the tiles that the mask allows, or over those that it does not."""
+    sides = condition.rows, condition.columns
+    for rng, tiles in zip(sides, pairs, strict=True):
+        if rng.parent is not None and rng.parent.parent is not None:
+            raise UsageError(
+                f"a closed form under a mask needs tiles of a whole dimension; those of {rng.name} are cut "
+                f"from tiles of {rng.parent.block}. `count` takes any size."
+            )
+        if tiles is not None and (tiles.parts or tiles.power > 1):
+            raise UsageError("a closed form under a mask needs traffic that is linear in the sizes of the tiles.")
+    powers = [0 if tiles is None else tiles.power for tiles in pairs]
+    some = MaskSums(mask).sum(*sides, *powers)
+    if not condition.none:
+        return some
+    (cut,) = (number for number, rng in enumerate(sides) if rng.parent is not None)
+    return MaskSums(mask).all(sides[cut], powers[cut]) - some
+
+
+@cache
+def _sum(tiles: Tiles, whole: sympy.Expr) -> sympy.Expr:
+    """Sum over the tiles of this number of indices: the full tiles and the last one."""
+
+    def one(length: sympy.Expr) -> sympy.Expr:
+        return sympy.Mul(length**tiles.power, *(_sum(part, length) for part in tiles.parts))
+
+    block, number = size(tiles.block), _tiles(whole, size(tiles.block))
+    if tiles.first:
+        return one(_smaller(whole, block))
+    if tiles.after is not None:
+        whole = whole - _smaller(whole, size(tiles.after))
+        number = number - 1 if tiles.after == tiles.block else _tiles(whole, block)
+    total, length = sympy.Integer(0), sympy.Dummy("length", integer=True, positive=True)
+    for term in sympy.Add.make_args(sympy.expand(one(length))):
+        factor, rest = term.as_independent(length)
+        if rest in (1, length):
+            total += factor * (number if rest == 1 else whole)
+        else:
+            last = whole - (number - 1) * block
+            total += factor * ((number - 1) * rest.subs(length, block) + rest.subs(length, last))
+    return total
 
 
 @cache  # sympy tries to compare the two, which takes long
@@ -139,106 +190,26 @@ def _tiles(whole: sympy.Expr, block: sympy.Expr) -> sympy.Expr:
     return sympy.ceiling(whole / block)
 
 
+def _length(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
+    return symbol(rng.name) if rng.parent is None else lengths[rng]
+
+
 def _remaining_length(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
     """Return the number of indices after a first part."""
     assert rng.parent is not None and rng.after is not None
     whole = _length(rng.parent, lengths)
-    return whole - _smaller(whole, symbol(rng.after) if isinstance(rng.after, str) else sympy.Integer(rng.after))
+    return whole - _smaller(whole, size(rng.after))
+
+
+def _longest(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
+    """Return the length of a range's first tile, which is the largest."""
+    assert rng.parent is not None
+    apart = rng.after is not None and rng.block != 1
+    return _smaller(_remaining_length(rng, lengths) if apart else _length(rng.parent, lengths), size(rng.block))
 
 
 def _words(ranges: ir.Ranges, lengths: Lengths) -> sympy.Expr:
     return sympy.Mul(*(_length(rng, lengths) for rng in ranges))
-
-
-class _Sums:
-    """Add up the traffic of a program, loop by loop."""
-
-    def __init__(self, mask: Band | None) -> None:
-        self.tiles = MaskSums(mask)
-        self.left: dict[sympy.Dummy, tuple[ir.MaskCondition, ir.Range, int]] = {}  # see `_left`
-
-    def traffic(self, body: list[ir.Node], lengths: Lengths) -> dict[str, Traffic]:
-        """Return the traffic of each tensor in a body, as a function of the lengths of the enclosing tiles."""
-        moved: dict[str, Traffic] = defaultdict(Traffic)
-        for node in body:
-            if isinstance(node, ir.Read | ir.Write | ir.Init):
-                words = _words(ir.moved_part(node), lengths)
-                moved[node.tensor.name] += Traffic(words, 0) if isinstance(node, ir.Read) else Traffic(0, words)
-            elif isinstance(node, ir.Loop) and node.range.first:
-                for name, traffic in self.traffic(
-                    node.body, lengths | {node.range: _longest(node.range, lengths)}
-                ).items():
-                    moved[name] += traffic
-            elif isinstance(node, ir.Loop):
-                length = sympy.Dummy("length", integer=True, positive=True)
-                for name, traffic in self.traffic(node.body, lengths | {node.range: length}).items():
-                    moved[name] += traffic.each(partial(self._over_tiles, length=length, loop=node, lengths=lengths))
-        return moved
-
-    def _over_tiles(self, words: sympy.Expr, length: sympy.Symbol, loop: ir.Loop, lengths: Lengths) -> sympy.Expr:
-        """Sum an expression in the tile's length over all tiles of a range."""
-        total = sympy.Integer(0)
-        for term in sympy.Add.make_args(sympy.expand(words)) if words else ():
-            factor, rest = term.as_independent(length)
-            linked = [
-                d for d in self.left if factor.has(d) and loop.range in (self.left[d][0].rows, self.left[d][0].columns)
-            ]
-            if linked:
-                total += factor.subs(linked[0], 1) * self._both(linked[0], _power(rest, length), loop.range)
-            elif loop.when is not None:
-                total += factor * self._left(loop, _power(rest, length))
-            else:
-                total += factor * _over_all(rest, length, loop.range, lengths)
-        return total
-
-    def _left(self, loop: ir.Loop, power: int) -> sympy.Expr:
-        """Return Σ length^power over the tiles of a loop that the mask allows.
-
-        Their number differs between the tiles of the outer loop. So a symbol stands for this sum until the outer loop
-        is summed.
-        """
-        assert loop.when
-        if loop.when.rows.parent is not None and loop.when.rows.parent.parent is not None:
-            raise UsageError(
-                f"a closed form under a mask needs tiles of a whole dimension; those of {loop.when.rows.name} are cut "
-                f"from tiles of {loop.when.rows.parent.block}. `count` takes any size."
-            )
-        inner_rows = loop.when.rows is loop.range
-        other = loop.when.columns if inner_rows else loop.when.rows
-        if other.parent is not None:
-            dummy = sympy.Dummy("left", integer=True, nonnegative=True)
-            self.left[dummy] = loop.when, loop.range, power
-            return dummy
-        some = self.tiles.sum(loop.when.rows, loop.when.columns, power * inner_rows, power * (not inner_rows))
-        return self.tiles.all(loop.range, power) - some if loop.when.none else some
-
-    def _both(self, dummy: sympy.Dummy, power: int, outer: ir.Range) -> sympy.Expr:
-        """Sum length^power times the symbol's sum over an outer loop."""
-        meeting, inner, inner_power = self.left[dummy]
-        powers = {outer: power, inner: inner_power}
-        return self.tiles.sum(meeting.rows, meeting.columns, powers[meeting.rows], powers[meeting.columns])
-
-
-def _power(rest: sympy.Expr, length: sympy.Symbol) -> int:
-    if rest not in (1, length):
-        raise UsageError("a closed form under a mask needs traffic that is linear in the sizes of the tiles.")
-    return int(rest == length)
-
-
-def _over_all(rest: sympy.Expr, length: sympy.Symbol, rng: ir.Range, lengths: Lengths) -> sympy.Expr:
-    """Sum a term over all tiles of a range: the full tiles and the last one."""
-    assert rng.parent is not None
-    whole, block = _length(rng.parent, lengths), size(rng)
-    tiles = _tiles(whole, block)
-    if rng.after is not None:
-        whole = _remaining_length(rng, lengths)
-        tiles = tiles - 1 if rng.after == rng.block else _tiles(whole, block)
-    if rest == 1:
-        return tiles
-    if rest == length:
-        return whole
-    last = whole - (tiles - 1) * block
-    return (tiles - 1) * rest.subs(length, block) + rest.subs(length, last)
 
 
 def _levels(body: list[ir.Node], lengths: Lengths, resident: sympy.Expr) -> tuple[list[sympy.Expr], sympy.Expr]:

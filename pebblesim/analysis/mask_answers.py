@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pebblesim.core.floor_sums import floor_sum
 from pebblesim.language.masks import Band, Mask
-from pebblesim.language.tile_ranges import Copies, Grid, TileRange, floor_sum
+from pebblesim.language.tile_ranges import Copies, Grid, TileRange
 
 
 class RememberedMask(Mask):

@@ -104,7 +104,7 @@ class Constants:
         def change(key: ir.Tile | str, ranges: ir.Ranges, is_sum: bool) -> None:
             line = _line_range(ranges)
             if line is not None:
-                own = any(_within(rng, loop.range) for rng in ranges)
+                own = any(rng.within(loop.range) for rng in ranges)
                 old = changes.get(key, (True, True, False))
                 changes[key] = old[0] and is_sum, old[1] and own, old[2] | self._visited(line)
 
@@ -141,8 +141,7 @@ class Constants:
         import numpy as np
 
         visited: Lines = np.ones((), bool)
-        line: ir.Range | None = rng
-        while line is not None:
+        for line in rng.around:
             for condition in self.conditions:
                 if line in (condition.rows, condition.columns):
                     empty = self._empty(line, int(condition.columns is line))
@@ -151,18 +150,13 @@ class Constants:
                         visited = visited & ~empty
                     elif other.parent is None:
                         visited = visited & empty
-            line = line.parent
         return visited
 
     def _empty(self, rng: ir.Range, axis: int) -> Lines:
         """Return the rows (axis 0) or columns (1) in tiles of the range without an allowed pair."""
         import numpy as np
 
-        blocks: list[int] = []
-        top = rng
-        while top.parent is not None:
-            blocks.insert(0, ir.length(top.block, self.sizes))
-            top = top.parent
+        blocks = [ir.length(each.block, self.sizes) for each in rng.around if each.parent is not None][::-1]
         grid, whole = ir.grid(rng.pairs, self.sizes), self.sizes[rng.dim]
         if len(blocks) < 2:
             return self.mask.empty(grid, min([whole, *blocks]), axis)
@@ -202,11 +196,11 @@ class Constants:
                     if lines and expr.left.shape[1].pairs:
                         self.left_out[id(node)] = reduce(or_, lines)
             self.held[tile] = {}
-        elif node.mode == "new" and index_of(expr).parent is not None:
+        elif node.mode == "new" and ir.index_of(expr).parent is not None:
             self.apart[tile] = node
             self.held[tile] = {}
         else:
-            empty = self.mask.empty(ir.grid(index_of(expr).pairs, self.sizes), 1, line[1])
+            empty = self.mask.empty(ir.grid(ir.index_of(expr).pairs, self.sizes), 1, line[1])
             maximum = isinstance(expr, ir.RowReduction) and expr.op == "rowmax"
             old = _everywhere(-inf if maximum else 0) if node.mode == "new" else self.held.get(tile, {})
             self._put(tile, {value: lines & empty for value, lines in old.items()}, node.target.ranges)
@@ -238,12 +232,6 @@ def _line_range(ranges: ir.Ranges) -> ir.Range | None:
     return lines[0] if len(lines) == 1 else None
 
 
-def _within(inner: ir.Range | None, outer: ir.Range) -> bool:
-    while inner is not None and inner is not outer:
-        inner = inner.parent
-    return inner is outer
-
-
 def _of_constants(op: str, *values: float) -> float:
     """Apply an operation to the constants 0 and -inf; 0/0 and (-inf) - (-inf) are 0."""
     import numpy as np
@@ -253,14 +241,6 @@ def _of_constants(op: str, *values: float) -> float:
     names = {"sub": "subtract", "div": "divide", "mul": "multiply", "max": "maximum"}
     with np.errstate(all="ignore"):
         return float(getattr(np, names.get(op, op))(*values))
-
-
-def index_of(expr: ir.Expr) -> ir.Range:
-    """Return the range of the summation index."""
-    if isinstance(expr, ir.MatMul):
-        return expr.left.shape[1]
-    assert isinstance(expr, ir.RowReduction)
-    return expr.operand.shape[1]
 
 
 def line_of(expr: ir.Expr) -> tuple[int, int] | None:

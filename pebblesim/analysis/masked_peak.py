@@ -115,7 +115,7 @@ class _MaskedOccupancy(Occupancy):
         self._in_turn(*(x.astype(np.int64).ravel() for x in (before, after, peak)))
         self._hold(tile, int(after.sum()) - int(before.sum()))
         if node.mode == "new" or (tile in self.done and tile not in self.values):
-            whole = summation_scope(self._index(expr), self.within[tile])
+            whole = summation_scope(ir.index_of(expr), self.within[tile])
             without = self._without_terms(node, whole)
             if isinstance(expr, ir.MatMul) and whole.parent is not None:
                 self.apart[tile] = np.broadcast_to(~without, self._shape(tile.ranges))
@@ -140,7 +140,7 @@ class _MaskedOccupancy(Occupancy):
         if isinstance(expr, ir.MatMul) and expr.left.tile in self.apart:  # sums without terms are not among these
             present = self.apart[expr.left.tile]
             return np.asarray((present.T if expr.left.transposed else present)[0].sum())
-        index = self._index(expr)
+        index = ir.index_of(expr)
         lines = self._lines(node, ranges)
         if lines is not None:
             return lines[..., self._slice(index)].sum(axis=-1)
@@ -158,14 +158,6 @@ class _MaskedOccupancy(Occupancy):
         if lines is not None:
             return np.asarray(~lines[..., self._slice(whole)].any(axis=-1))
         return ~self._pairs(tile.ranges) if ir.over_pairs(tile.ranges) else np.zeros((1,) * len(tile.ranges), bool)
-
-    @staticmethod
-    def _index(expr: ir.Expr) -> ir.Range:
-        """Return the summation range in one primitive."""
-        if isinstance(expr, ir.MatMul):
-            return expr.left.shape[1]
-        assert isinstance(expr, ir.RowReduction)
-        return expr.operand.shape[1]
 
     def _lines(self, node: ir.Compute, ranges: ir.Ranges) -> Array | None:
         """For a sum over pairs: the pairs of each element's line, in a shape that broadcasts to (*ranges, line)."""

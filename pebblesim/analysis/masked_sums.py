@@ -55,9 +55,9 @@ class Total(sympy.Sum):
         return super().__new__(cls, term, limits, **assumptions)
 
 
-def size(rng: ir.Range) -> sympy.Expr:
-    """Return the block size that cuts a range."""
-    return symbol(rng.block) if isinstance(rng.block, str) else sympy.Integer(rng.block)
+def size(block: str | int) -> sympy.Expr:
+    """Return a block size, which is a name or a number."""
+    return symbol(block) if isinstance(block, str) else sympy.Integer(block)
 
 
 class MaskSums:
@@ -76,21 +76,24 @@ class MaskSums:
         A range without a parent is the whole dimension, one tile of n.
         """
         if self.mask is not None:
-            height, width = (None if rng.parent is None else size(rng) for rng in (rows, columns))
+            height, width = (None if rng.parent is None else size(rng.block) for rng in (rows, columns))
             if rows.dim == columns.dim:
                 return _closed(self.mask, symbol(rows.dim), height, width, of_rows, of_columns)
             grid = symbol(rows.dim), symbol(columns.dim)
             return _closed_of_rectangle(self.mask, grid, height, width, of_rows, of_columns)
         if rows.parent is not None and columns.parent is not None:
             name = {(0, 0): "tiles", (1, 0): "heights", (0, 1): "widths", (1, 1): "areas"}[of_rows, of_columns]
-            return _function(name, size(rows), size(columns))
+            return _function(name, size(rows.block), size(columns.block))
         if rows.parent is None:
-            return _function("columns" if of_columns else "column_tiles", size(columns)) * symbol(rows.dim) ** of_rows
-        return _function("rows" if of_rows else "row_tiles", size(rows)) * symbol(columns.dim) ** of_columns
+            return (
+                _function("columns" if of_columns else "column_tiles", size(columns.block))
+                * symbol(rows.dim) ** of_rows
+            )
+        return _function("rows" if of_rows else "row_tiles", size(rows.block)) * symbol(columns.dim) ** of_columns
 
     def all(self, rng: ir.Range, power: int) -> sympy.Expr:
         """Return the same sum over all tiles of one range."""
-        return _all(symbol(rng.dim), size(rng), power)
+        return _all(symbol(rng.dim), size(rng.block), power)
 
 
 def _all(n: sympy.Expr, block: sympy.Expr, power: int) -> sympy.Expr:

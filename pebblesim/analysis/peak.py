@@ -233,12 +233,11 @@ class Occupancy:
             else:
                 self._reach(self.red + intermediates(expr))
             return
+        index, term, blocks_of = ir.index_of(expr), 1, None
         if isinstance(expr, ir.MatMul):
-            index, term = expr.left.shape[1], 1
             blocks_of = self.regrouped.get(expr.left.tile) or self.regrouped.get(expr.right.tile)
-        else:
-            assert isinstance(expr, ir.RowReduction)
-            index, blocks_of, term = expr.operand.shape[1], None, pebbles_of_a_term(expr)
+        elif isinstance(expr, ir.RowReduction):
+            term = pebbles_of_a_term(expr)
         count = self._words((index,))
         tree = None
         if node.mode == "new":
@@ -250,7 +249,7 @@ class Occupancy:
         elif tile in self.from_memory:  # memory holds the sum between the tiles of the outermost loop over its terms
             first, terms, started = self.offset.get(index, 0), self.sizes[index.dim], tile in self.in_blocks
             if started:
-                tree = 1 if self.chain else min(terms, ir.length(_outermost(index).block, self.sizes))
+                tree = 1 if self.chain else min(terms, ir.length(index.outermost.block, self.sizes))
         else:
             first, terms = self._among(index, self.within[tile])
             started = False
@@ -323,29 +322,16 @@ def _sum(first: int, end: int, terms: int, block: int, started: bool, term: int,
     return held(first), held(end), peak
 
 
-def _outermost(index: ir.Range) -> ir.Range:
-    """The tile of a whole dimension that an index is a part of."""
-    while index.parent is not None and index.parent.parent is not None:
-        index = index.parent
-    return index
-
-
 @cache
 def changed_in_parts(loop: ir.Loop) -> frozenset[ir.Tile]:
     """The tiles of which each iteration gives a part of its own another value."""
-
-    def of_loop(rng: ir.Range | None) -> bool:
-        while rng is not None and rng is not loop.range:
-            rng = rng.parent
-        return rng is not None
-
     return frozenset(
         node.target.tile
         for node in ir.walk(loop.body)
         if isinstance(node, ir.Compute)
         and node.mode == "assign"
-        and any(map(of_loop, node.target.ranges))
-        and not any(map(of_loop, node.target.tile.ranges))
+        and any(rng.within(loop.range) for rng in node.target.ranges)
+        and not any(rng.within(loop.range) for rng in node.target.tile.ranges)
     )
 
 

@@ -268,10 +268,3 @@ def totals(body: list[ir.Node], sizes: ir.Sizes, amounts: Amounts, mask: Mask | 
         assert amount.denominator == 1, (key, amount)  # a mean times what it is the mean of
         whole[key] = int(amount)
     return whole
-
-
-def tile_of_whole(rng: ir.Range) -> ir.Range:
-    """The tile of a whole dimension that a range is a part of, or the dimension."""
-    while rng.parent is not None and rng.parent.parent is not None:
-        rng = rng.parent
-    return rng

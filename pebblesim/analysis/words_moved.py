@@ -216,8 +216,8 @@ class Words:
                     | ir.Write(tile=ir.Tile(ranges=ranges))
                     | ir.Init(ranges=ranges)
                 ):
-                    met = _met(loops) if self.mask else []
-                    term = _term(ranges, loops, met[0] if met else None)
+                    met = conditions_on(loops) if self.mask else []
+                    term = term_of(ranges, loops, met[0] if met else None)
                     alone = len(met) == 1 and not met[0].none
                     if not met or (alone and not term.cut_twice and all(t is None or t.flat for t in term.pairs or ())):
                         self.terms[term] += 1
@@ -276,7 +276,7 @@ class Words:
         return widths if of_columns else max(-(-widths // wide[1]), -(-heights // tall[1]))
 
 
-def _met(loops: tuple[ir.Loop, ...]) -> list[ir.MaskCondition]:
+def conditions_on(loops: tuple[ir.Loop, ...]) -> list[ir.MaskCondition]:
     """Return the conditions of a mask on the tiles of loops, without those that follow from the others."""
     met = [loop.when for loop in loops if loop.when]
 
@@ -325,7 +325,7 @@ def _moved(node: ir.Node, place: LoopContext) -> Iterator[tuple[str, int]]:
     yield "words", node.times * place.words(node.ranges)
 
 
-def _term(ranges: ir.Ranges, loops: tuple[ir.Loop, ...], met: ir.MaskCondition | None) -> TermsOfTiles:
+def term_of(ranges: ir.Ranges, loops: tuple[ir.Loop, ...], met: ir.MaskCondition | None) -> TermsOfTiles:
     """Return the words moved for a tile, as a product over the dimensions that the loops around it cut."""
     inside: dict[ir.Range, list[ir.Range]] = {}
     for loop in loops:

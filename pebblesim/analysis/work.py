@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
-from pebblesim.analysis.masked_constants import Constants, Lines, index_of, line_of
+from pebblesim.analysis.masked_constants import Constants, Lines, line_of
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
@@ -54,7 +54,11 @@ def _operations(
     if isinstance(node, ir.Zeros):
         # the first term of a sum is not added to anything
         made = sums[node.tile]
-        if at.mask is None or _apart(made.expr, constants) is None or at.mask.pairs(*at.grid((index_of(made.expr),))):
+        if (
+            at.mask is None
+            or _apart(made.expr, constants) is None
+            or at.mask.pairs(*at.grid((ir.index_of(made.expr),)))
+        ):
             yield "add", -_with_terms(made, node.tile.ranges, at, at_start=True)
     if not isinstance(node, ir.Compute):
         return
@@ -119,7 +123,7 @@ def _with_terms(node: ir.Compute, ranges: ir.Ranges, at: LoopContext, at_start: 
     if line is None:
         return at.allowed(ranges)
     place, axis = line
-    index = index_of(node.expr)
+    index = ir.index_of(node.expr)
     while at_start and not at.open(index) and index.parent is not None:
         index = index.parent
     elements = at.with_terms(ranges[place], index, axis)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from pebblesim.core.results import Result
+from pebblesim.core.tables import in_columns
 from pebblesim.language.problems import Problem, problem
 
 WORD: Final = re.compile(r"[^\W\d]\w*")
@@ -50,10 +51,7 @@ class Glossary(tuple[Entry, ...], Result):
             (entry.name, " × ".join(entry.shape), f"= {entry.formula}" if entry.formula else entry.role, entry.meaning)
             for entry in self
         ]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
-        )
+        return "\n".join(in_columns(cells))
 
 
 def glossary(of: str | Problem, names: Iterable[str] | None = None) -> Glossary:
@@ -87,3 +85,10 @@ def named_in(text: str, of: Problem) -> Glossary:
     """Return the tensors of a problem that a pseudo-code names, in order of appearance; S_ij and S_i are tiles of S."""
     words = (re.sub(r"_[a-z]{1,2}$", "", word) if word not in of.glossary else word for word in WORD.findall(text))
     return glossary(of, dict.fromkeys(words))
+
+
+def parts_of_sums() -> Mapping[str, tuple[str, str]]:
+    """For each kind of vertex of a sum: an example of its name in a game, and its meaning."""
+    from pebblesim.graphs.summation import PARTS
+
+    return {str(kind): texts for kind, texts in PARTS.items()}

@@ -38,13 +38,35 @@ def graph(problem_name: str, *, summation: str = "chain", mask: AnyMask | None =
     """
     from pebblesim import graphs
 
+    name, settings = _settings(problem_name, summation, mask, options)
+    return graphs.build(name, **settings)
+
+
+def graph_size(
+    problem_name: str, *, summation: str = "chain", mask: AnyMask | None = None, **options: Any
+) -> GraphSize:
+    """Return the size of `graph` of these arguments, without building it; arguments and errors as for `graph`.
+
+    >>> graph_size("matmul", m=2, k=2, n=2).vertices
+    20
+    """
+    from pebblesim import graphs
+
+    name, settings = _settings(problem_name, summation, mask, options)
+    return graphs.size(name, **settings)
+
+
+def _settings(
+    problem_name: str, summation: str, mask: AnyMask | None, options: dict[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """(The problem's name, the arguments of its graph's builder with all sizes spelled out.)"""
     solves = problem(problem_name)
     known = {*solves.dims, *(solves.rectangle.dims if solves.rectangle else ()), "n", "d"}
     named = {name: options.pop(name) for name in known & set(options)}
     dims, pattern = problem_dims(solves, named), masks.of(mask)
     solves = solves.in_dims(dims)
     allowed = None if pattern is None else pattern.allowed(*solves.grid(dims))
-    return graphs.build(solves.name, summation=summation, mask=allowed, **dims, **options)
+    return solves.name, {"summation": summation, "mask": allowed, **dims, **options}
 
 
 def graph_of(run: Run) -> Cdag:

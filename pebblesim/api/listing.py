@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pebblesim.core.results import Result, plain
+from pebblesim.core.tables import in_columns
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import Schedule, of_problem
 
@@ -51,9 +52,7 @@ class Listing(Result, Mapping[str, tuple[Schedule, ...]]):
             solves = problem(name)
             sizes = ", ".join(solves.dims)
             lines.append(f"{name}: {', '.join(solves.inputs)} → {', '.join(solves.outputs)}  (sizes {sizes})")
-            rows = [_readings(schedule) for schedule in schedules]
-            wide = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
-            lines += [f"  {'  '.join(map(str.ljust, row, wide))}".rstrip() for row in rows]
+            lines += [f"  {line}" for line in in_columns([_readings(schedule) for schedule in schedules])]
         return "\n".join([*lines, *LEGEND])
 
 

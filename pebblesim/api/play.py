@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.analysis.count import count as count_program
 from pebblesim.analysis.totals import totals
 from pebblesim.api.graph import graph_of
 from pebblesim.core.results import Result, plain
+from pebblesim.core.sizes import quantity
 from pebblesim.counting.arguments import AnyMask, BlockRule
+from pebblesim.counting.heads import Heads
 from pebblesim.counting.run import Run
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Mask
@@ -37,6 +39,9 @@ class Played(Result):
         schedule_values_match: whether the schedule, run tile by tile on random inputs, gives the outputs of the
             reference.
         run_at: the sizes of that run: the game's sizes, or smaller ones with the same pattern of tiles.
+        heads: the heads and sequences it was played for. The game is of one head; of the heads that share keys and
+            values, it is one game with the queries of all of them, whose sizes `dims` then are.
+        times: how often this game is played for all heads and sequences.
     """
 
     schedule: str
@@ -49,11 +54,18 @@ class Played(Result):
     schedule_values_match: bool
     run_at: Mapping[str, int]
     mask: Mask | None = None
+    heads: Heads = field(default_factory=Heads)
+    times: int = 1
 
     @property
     def io(self) -> int:
         """Reads and writes of the game, in words."""
         return self.game.io
+
+    @property
+    def total_io(self) -> int:
+        """Reads and writes for all heads and sequences, in words."""
+        return self.io * self.times
 
     @property
     def values_match(self) -> bool:
@@ -70,6 +82,8 @@ class Played(Result):
         """Return the data of `pebblesim play --json`."""
         head = {"schedule": self.schedule, **self.dims, "blocks": dict(self.blocks), "summation": self.summation}
         head |= {} if self.mask is None else {"mask": str(self.mask)}
+        if self.heads.is_given:
+            head |= {**self.heads.to_dict(), "times": self.times, "total_io": self.total_io}
         values = "predicted", "values_match", "graph_values_match", "schedule_values_match", "run_at"
         return head | self.game.to_dict() | plain(self, *values)
 
@@ -82,7 +96,14 @@ class Played(Result):
             "values": self._values(),
         }
         head, *checks = (f"{label:<10}{value}" for label, value in lines.items())
-        return "\n".join([head, str(self.game), *(checks if self.game.complete else checks[:1])])
+        in_all = [f"{'in all':<10}{self._in_all()}"] if self.heads.is_given and self.game.complete else []
+        return "\n".join([head, str(self.game), *(checks if self.game.complete else checks[:1]), *in_all])
+
+    def _in_all(self) -> str:
+        """Say what all heads and sequences move."""
+        shared = self.heads.heads_per_problem
+        one = "" if shared == 1 else f", {shared:,} that share keys and values in one game"
+        return f"{self.heads}{one}: {quantity(self.times, 'such game')}, {self.total_io:,} words of I/O"
 
     def _values(self) -> str:
         """Say which outputs equal the reference."""
@@ -107,6 +128,10 @@ def play(
     strict: bool = True,
     progress: Callable[[float], None] | None = None,
     mask: AnyMask | None = None,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
     **dims: int,
 ) -> Played:
     """Play a schedule move by move on the graph of its problem; the referee checks each move.
@@ -119,6 +144,7 @@ def play(
         save: file for the moves, .npy (packed) or .txt (text).
         strict: raise an error at an illegal move; if False, return the game up to that move.
         progress: called from time to time with the fraction of the I/O done.
+        heads, kv_heads, batch, separate: as for `count`. One game is played: all games of the same size are alike.
 
     Returns:
         The game, the prediction of `count`, and whether the values equal the reference.
@@ -132,8 +158,10 @@ def play(
         Infeasible, UsageError: as for `count`; or the graph does not fit into memory; or the schedule computes
             something that the graph does not have, such as a sum with the same term twice.
     """
-    run = Run.of(schedule, dims, M=M, blocks=blocks, summation=summation, mask=masks.of(mask))
-    return play_run(run, rules, save, strict, progress)
+    among = Heads(heads, kv_heads, batch, separate)
+    run = Run.of(schedule, dims, M=M, blocks=blocks, summation=summation, mask=masks.of(mask), heads=among)
+    played = play_run(run.parts[0], rules, save, strict, progress)
+    return replace(played, heads=among, times=run.times)
 
 
 def play_run(

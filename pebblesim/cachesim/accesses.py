@@ -12,20 +12,21 @@ touch each operand once, and then the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import gcd
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pebblesim.cachesim.homes import Machine, homes_of, longest, step_of, touches
 from pebblesim.cachesim.requests import MOST_ITEMS, MOST_REQUESTS, READ, START, UPDATE, WRITE, StoredMatrix, Stream
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
-from pebblesim.language.loops import operations
+from pebblesim.language.loops import EveryTile, operations
 from pebblesim.language.masks import Band, Mask
 
-Machine = Literal["moves", "uses"]
 Grain = Literal["tiles", "words"]
 Array = NDArray[Any]
 
@@ -56,6 +57,7 @@ def accesses_of_blocks(
     grid: tuple[ir.Loop, ...],
     mask: Mask | None = None,
     backwards: bool = False,
+    rows: Mapping[ir.Range, tuple[int, int]] | None = None,
 ) -> Stream:
     """Return the moves of the thread blocks of a kernel, tile by tile, one block after the other.
 
@@ -64,13 +66,13 @@ def accesses_of_blocks(
         body: the statements of the kernel.
         grid: its perfectly nested outer loops; a thread block is an iteration of the last. None: one block.
         backwards: whether a block walks its own loops from the last tile to the first.
+        rows: start and end of the ranges of loops around the kernel, which is launched once for each of their tiles.
 
     Raises:
         UsageError: there are too many requests.
     """
-    return _stream(
-        _Walker(program, sizes, "moves", "tiles", mask, grid[-1].body if grid else body, grid, backwards), [body]
-    )
+    inside = grid[-1].body if grid else body
+    return _stream(_Walker(program, sizes, "moves", "tiles", mask, inside, grid, backwards, rows or {}), [body])
 
 
 def _stream(walker: _Walker, bodies: Iterable[list[ir.Node]]) -> Stream:
@@ -92,7 +94,7 @@ def _joined(nothing: Batch, parts: Iterable[Batch]) -> Batch:
     return tuple(np.concatenate(each) for each in zip(nothing, *parts, strict=True))
 
 
-class _Walker:
+class _Walker(EveryTile):
     """Runs through the loops; equal iterations are generated from the first two of them."""
 
     def __init__(
@@ -105,16 +107,18 @@ class _Walker:
         inside: list[ir.Node] | None = None,
         grid: tuple[ir.Loop, ...] = (),
         backwards: bool = False,
+        rows: Mapping[ir.Range, tuple[int, int]] = MappingProxyType({}),
     ) -> None:
-        self.sizes, self.machine, self.grain, self.mask = sizes, machine, grain, mask
+        super().__init__(sizes)
+        self.machine, self.grain, self.mask = machine, grain, mask
         self.inside, self.grid, self.backwards = inside, grid, backwards
-        self.bounds: dict[ir.Range, tuple[int, int]] = {}
+        self._bounds.update(rows)
         self.nothing: Batch = np.empty(0, np.int32), np.empty(0, np.uint8)
         if inside is not None:
             self.nothing = *self.nothing, np.empty(0, np.int64)
         self.made, self.work = 0, 0
         nodes = [node for phase in program.phases for node in ir.walk(phase.body)]
-        self.homes = _homes(nodes) if machine == "uses" else {}
+        self.homes = homes_of(nodes) if machine == "uses" else {}
         self.places = self._places(program, nodes)
         self._pairs: Array | None = None
 
@@ -123,14 +127,14 @@ class _Walker:
     def _places(self, program: ir.Program, nodes: Sequence[ir.Node]) -> dict[ir.Tensor | ir.Tile, StoredMatrix]:
         sides: dict[ir.Tensor | ir.Tile, tuple[int, int]] = {}
         whole: dict[ir.Tensor | ir.Tile, tuple[int, int]] = {}
-        for at, ranges in _touches(nodes, self.machine, self.homes):
+        for at, ranges in touches(nodes, self.machine, self.homes):
             top = at.ranges if isinstance(at, ir.Tile) else (None,) * len(ranges)
-            cut = tuple(_step(rng, up, self.sizes) for rng, up in zip(ranges, top, strict=True))
+            cut = tuple(step_of(rng, up, self.sizes) for rng, up in zip(ranges, top, strict=True))
             rows, columns = (*cut, 0)[:2]
             before = sides.get(at, (0, 0))
             sides[at] = gcd(before[0], rows), gcd(before[1], columns)
             if isinstance(at, ir.Tile):
-                shape = tuple(_longest(rng, self.sizes) for rng in at.ranges)
+                shape = tuple(longest(rng, self.sizes) for rng in at.ranges)
             else:
                 shape = tuple(self.sizes[dim] for dim in at.shape)
             whole[at] = (*shape, 1)[0], (*shape, 1)[1]
@@ -154,32 +158,22 @@ class _Walker:
     def _of(self, tile: ir.Tile) -> ir.Tensor | ir.Tile:
         return self.homes.get(tile, tile)
 
-    def _limits(self, rng: ir.Range) -> tuple[int, int]:
-        return (0, self.sizes[rng.name]) if rng.parent is None else self.bounds[rng]
-
     def _whole(self, rng: ir.Range) -> tuple[int, int]:
         """Return the limits of a range as if its tile were whole: matrix units take as long for a ragged one."""
-        start, stop = self._limits(rng)
+        start, stop = self.bounds(rng)
         return start, stop if rng.parent is None else start + ir.length(rng.block, self.sizes)
-
-    def _span(self, rng: ir.Range) -> tuple[int, int]:
-        """Return the start and the end of the tiles of a range."""
-        assert rng.parent is not None
-        begin, end = self._limits(rng.parent)
-        first, last = ir.stretch(rng, end - begin, self.sizes)
-        return begin + first, begin + last
 
     def _items(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, tiles: ir.Range | None = None) -> Array:
         """The items of a part, of shape (rows, columns); a vector is a column. `tiles`: which copy it is of."""
         place = self.places[at]
-        limits = [self._limits(rng) for rng in ranges]
+        limits = [self.bounds(rng) for rng in ranges]
         if isinstance(at, ir.Tile):
-            corner = [self._limits(rng)[0] for rng in at.ranges]
+            corner = [self.bounds(rng)[0] for rng in at.ranges]
             limits = [(start - by, stop - by) for (start, stop), by in zip(limits, corner, strict=True)]
         (top, bottom), (left, right) = (*limits, (0, 1))[:2]
         rows = np.arange(top // place.height, -(-bottom // place.height), dtype=np.int32)
         if tiles is not None:
-            rows += np.int32(self._limits(tiles)[0] // ir.length(tiles.block, self.sizes) * place.down)
+            rows += np.int32(self.bounds(tiles)[0] // ir.length(tiles.block, self.sizes) * place.down)
         columns = np.arange(left // place.width, -(-right // place.width), dtype=np.int32)
         return place.first + rows[:, None] * np.int32(place.across) + columns
 
@@ -221,14 +215,13 @@ class _Walker:
         """The number of the thread block in its grid."""
         number = 0
         for loop in self.grid:
-            assert loop.range.parent is not None
-            (begin, end), block = self._span(loop.range), ir.length(loop.range.block, self.sizes)
-            number = number * -(-(end - begin) // block) + (self.bounds[loop.range][0] - begin) // block
+            (begin, end), block = self.span(loop), ir.length(loop.range.block, self.sizes)
+            number = number * -(-(end - begin) // block) + (self._bounds[loop.range][0] - begin) // block
         return number
 
     def _loop(self, loop: ir.Loop) -> Iterator[Batch]:
         block = ir.length(loop.range.block, self.sizes)
-        begin, end = self._span(loop.range)
+        begin, end = self.span(loop)
         starts = np.arange(begin, end, block)
         if loop.when is not None and self.mask is not None:
             starts = starts[[self._runs(loop, start, min(start + block, end)) for start in starts.tolist()]]
@@ -254,14 +247,14 @@ class _Walker:
         return _joined(first, [rest])
 
     def _iteration(self, loop: ir.Loop, start: int, block: int, end: int) -> Batch:
-        self.bounds[loop.range] = start, min(start + block, end)
+        self._bounds[loop.range] = start, min(start + block, end)
         return _joined(self.nothing, self.body(loop.body))
 
     def _runs(self, loop: ir.Loop, start: int, stop: int) -> bool:
         """Whether the mask lets an iteration run."""
         assert loop.when is not None and self.mask is not None
-        self.bounds[loop.range] = start, stop
-        (top, bottom), (left, right) = map(self._limits, (loop.when.rows, loop.when.columns))
+        self._bounds[loop.range] = start, stop
+        (top, bottom), (left, right) = map(self.bounds, (loop.when.rows, loop.when.columns))
         if isinstance(self.mask, Band):
             rows = self.mask.rows
             nearest, furthest = left - (bottom - 1) // rows, right - 1 - top // rows
@@ -335,98 +328,3 @@ class _Walker:
     def _operand(self, ref: ir.Ref) -> Array:
         items = self._items(self._of(ref.tile), ref.ranges)
         return items.T if ref.transposed else items
-
-
-def _homes(nodes: Sequence[ir.Node]) -> dict[ir.Tile, ir.Tensor]:
-    """Return the tensor in which a tile is stored on a machine without a scratchpad, for tiles that have one.
-
-    A tile that was read is stored where it came from, unless it is changed and not written back only there. A computed
-    tile is stored where it is written to, if this is one place from which nothing is read meanwhile. A tensor with a
-    separate copy for each tile cannot be such a place, because the current copy may change during the tile's lifetime.
-    """
-    source: dict[ir.Tile, ir.Tensor] = {}
-    goals: dict[ir.Tile, set[ir.Tensor]] = {}
-    changed: set[ir.Tile] = set()
-    moved: set[ir.Tile] = set()
-    read: set[ir.Tensor] = set()
-    tiles: dict[ir.Tile, None] = {}
-    for node in nodes:
-        match node:
-            case ir.Read(tile=tile, tensor=tensor):
-                source[tile] = tensor
-                read.add(tensor)
-            case ir.Write(tile=tile, tensor=tensor):
-                goals.setdefault(tile, set()).add(tensor)
-            case ir.Compute(target=target):
-                changed.add(target.tile)
-            case ir.Move(tile=tile, source=origin):
-                moved |= {tile, origin}
-            case _:
-                pass
-        if tile_in := ir.entering(node):
-            tiles[tile_in] = None
-    homes = {}
-    for tile in tiles:
-        written = goals.get(tile, set())
-        if tile in source:
-            if tile not in moved and (tile not in changed or written == {source[tile]}):
-                homes[tile] = source[tile]
-        elif len(written) == 1 and tile not in moved:
-            (goal,) = written
-            if goal not in read or not _read_while(nodes, tile, goal):
-                homes[tile] = goal
-    return {tile: home for tile, home in homes.items() if home.apart is None}
-
-
-def _read_while(nodes: Sequence[ir.Node], tile: ir.Tile, tensor: ir.Tensor) -> bool:
-    """Whether a tensor is read between where a tile comes in and where it leaves."""
-    inside = False
-    for node in nodes:
-        if ir.entering(node) is tile:
-            inside = True
-        elif inside and isinstance(node, ir.Read) and node.tensor is tensor:
-            return True
-        elif ir.leaving(node) is tile:
-            return False
-    return False
-
-
-def _touches(
-    nodes: Iterable[ir.Node], machine: Machine, homes: dict[ir.Tile, ir.Tensor]
-) -> Iterator[tuple[ir.Tensor | ir.Tile, ir.Ranges]]:
-    """Yield every part of a place that the primitives touch."""
-    for node in nodes:
-        match node:
-            case ir.Read(tile=tile, tensor=tensor) | ir.Write(tile=tile, tensor=tensor):
-                if machine == "moves" or homes.get(tile) is not tensor:
-                    yield tensor, tile.ranges
-            case ir.Init(tensor=tensor, ranges=ranges):
-                yield tensor, ranges
-            case _:
-                pass
-        if machine == "uses":
-            refs = [*ir.refs(node.expr), node.target] if isinstance(node, ir.Compute) else []
-            tiles = [node.tile, node.source] if isinstance(node, ir.Move) else []
-            if tile_in := ir.entering(node):
-                tiles.append(tile_in)
-            for tile in tiles:
-                yield homes.get(tile, tile), tile.ranges
-            for ref in refs:
-                yield homes.get(ref.tile, ref.tile), ref.ranges
-
-
-def _step(rng: ir.Range, top: ir.Range | None, sizes: ir.Sizes) -> int:
-    """Return a common divisor of the ends of a range, from the start of `top` or of the dimension; 0 if it is all."""
-    step = 0
-    while rng is not top and rng.parent is not None:
-        step = gcd(step, ir.length(rng.block, sizes), 0 if rng.after is None else ir.length(rng.after, sizes))
-        rng = rng.parent
-    return step
-
-
-def _longest(rng: ir.Range, sizes: ir.Sizes) -> int:
-    """Return the largest number of indices of a range; 1 for one of which there is no tile."""
-    if rng.parent is None:
-        return sizes[rng.name]
-    begin, end = ir.stretch(rng, _longest(rng.parent, sizes), sizes)
-    return max(1, min(end - begin, ir.length(rng.block, sizes)))

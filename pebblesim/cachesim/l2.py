@@ -101,6 +101,8 @@ class Accesses:
     """Blocks in a row of its grid; 1 for a grid of one loop."""
     at_once: int | None = None
     """Blocks of it that run at once on all chiplets together; None: as many as the chip's."""
+    number: int = 0
+    """The launch of its program that it is; several kernels are the same launch, for other rows."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result, plain
@@ -15,6 +16,11 @@ from pebblesim.counting.run import Run
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule
+
+if TYPE_CHECKING:
+    from pebblesim.cachesim.l2 import Accesses
+    from pebblesim.cachesim.requests import Stream
+    from pebblesim.launches.launches import Launch
 
 AT_ONCE = 132
 """Default number of thread blocks that run at once: one on each multiprocessor of an H200."""
@@ -90,7 +96,8 @@ def l2(
 
     Args:
         schedule, M, blocks, mask, dims: as for `pebblesim.count`; M is the scratchpad of one thread block. Iterations
-            that are independent, or share only sums in memory, are thread blocks; other loops run inside a block.
+            that are independent, or share only sums in memory, are thread blocks; other loops run inside a block, or
+            around launches that are repeated for some rows after the others.
         size: bytes of L2 on each chiplet.
         order: "head-first", "row-major", "grouped:G", "sawtooth" or "swizzled:X".
         heads, kv_heads, batch, separate: as for `pebblesim.count`. Heads that share keys and values are launched as
@@ -126,11 +133,9 @@ def l2(
     chip = Chip(most_at_once, whole("size", size), whole("chiplets", chiplets), contiguous, partitions)
     kernels = kernels_of(run.program, run.sizes, wanted.kind == "sawtooth", run.only_mask)
     if not isinstance(at_once, int):
-        if len(several) != len(kernels):
-            raise UsageError(
-                f"at_once has {len(several)} numbers, and {run.schedule.name} has {len(kernels)} launches."
-            )
-        kernels = [replace(each, at_once=number) for each, number in zip(kernels, several, strict=True)]
+        if len(several) != (number := len({each.number for each in kernels})):
+            raise UsageError(f"at_once has {len(several)} numbers, and {run.schedule.name} has {number} launches.")
+        kernels = [replace(each, at_once=several[each.number]) for each in kernels]
     solves = run.schedule.problem
     shared_keys = tuple(name for name in solves.keys if name in solves.inputs)
     at_once_heads = HeadsAtOnce(launched.times, among.sharing if separate else 1, shared_keys)
@@ -152,19 +157,72 @@ def l2(
     )
 
 
-def kernels_of(program: ir.Program, sizes: Mapping[str, int], sawtooth: bool, mask: Mask | None) -> list[Any]:
-    """The launches of a program, as `pebblesim.cachesim.l2` takes them."""
+def kernels_of(program: ir.Program, sizes: ir.Sizes, sawtooth: bool, mask: Mask | None) -> list[Accesses]:
+    """The kernels of a program in order, as `pebblesim.cachesim.l2` takes them.
+
+    Launches that are repeated for some rows after the others are kernels each time that they run. Tensors that only
+    these rows need have the same place each time.
+    """
+    from pebblesim.launches.launches import check_alike, launches, used_in_turn
+
+    check_alike(program)
+    all_launches = launches(program, masked=True, repeated=True, adding=True)
+    in_turn = {tensor.name for tensor in used_in_turn(program, all_launches)}
+    made = []
+    for around, several in groupby(enumerate(all_launches), lambda each: each[1].around):
+        repeated = list(several)
+        for rows in [{}] if around is None else _iterations(around.range, sizes):
+            for number, launch in repeated:
+                kernel = _kernel(program, sizes, launch, rows, sawtooth, mask, number)
+                start = 0 if around is None else rows[around.range][0]
+                made.append(_moved_up(kernel, in_turn, start) if start else kernel)
+    return made
+
+
+def _moved_up(kernel: Accesses, names: Container[str], start: int) -> Accesses:
+    """A kernel with the rows of some tensors from `start` on in the place of their first ones."""
+
+    def moved(stream: Stream) -> Stream:
+        ids = stream.ids.copy()
+        for each in stream.places:
+            if each.name in names:
+                own = (stream.ids >= each.first) & (stream.ids < each.first + each.items)
+                ids[own] -= start // each.height * each.across
+        return replace(stream, ids=ids)
+
+    return replace(kernel, forth=moved(kernel.forth), back=None if kernel.back is None else moved(kernel.back))
+
+
+def _iterations(rng: ir.Range, sizes: ir.Sizes) -> list[dict[ir.Range, tuple[int, int]]]:
+    """Start and end of a range in each iteration of its loop."""
+    begin, end = ir.stretch(rng, sizes[rng.dim], sizes)
+    block = ir.length(rng.block, sizes)
+    return [{rng: (start, min(start + block, end))} for start in range(begin, end, block)]
+
+
+def _kernel(
+    program: ir.Program,
+    sizes: ir.Sizes,
+    launch: Launch,
+    rows: Mapping[ir.Range, tuple[int, int]],
+    sawtooth: bool,
+    mask: Mask | None,
+    number: int,
+) -> Accesses:
+    """A launch, `number` in its program; `rows`: those of the loop around it."""
     from pebblesim.cachesim.accesses import accesses_of_blocks
     from pebblesim.cachesim.l2 import Accesses
-    from pebblesim.launches.launches import grids
 
-    made = []
-    for body, grid in grids(program):
-        forth = accesses_of_blocks(program, sizes, body, grid, mask)
-        back = accesses_of_blocks(program, sizes, body, grid, mask, backwards=True) if sawtooth else None
-        columns = 1
-        if len(grid) > 1:
-            inner = grid[-1].range
-            columns = -(-sizes[inner.dim] // ir.length(inner.block, sizes))
-        made.append(Accesses(forth, back, columns))
-    return made
+    body = launch.body
+    if launch.around is not None:
+        (loop,) = body
+        assert isinstance(loop, ir.Loop)
+        body = loop.body
+    forth = accesses_of_blocks(program, sizes, body, launch.grid, mask, rows=rows)
+    back = accesses_of_blocks(program, sizes, body, launch.grid, mask, True, rows) if sawtooth else None
+    columns = 1
+    if len(launch.grid) > 1:
+        inner = launch.grid[-1].range
+        start, stop = rows.get(inner.parent, (0, sizes[inner.dim])) if inner.parent else (0, sizes[inner.dim])
+        columns = -(-(stop - start) // ir.length(inner.block, sizes))
+    return Accesses(forth, back, columns, number=number)

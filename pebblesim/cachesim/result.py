@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.core.results import Result
+from pebblesim.core.results import Result, plain
 from pebblesim.core.tables import aligned
 from pebblesim.core.units import Traffic
 from pebblesim.counting.count import Counted
@@ -83,20 +83,11 @@ class Cached:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a row of `pebblesim cache --json`."""
-        row: dict[str, Any] = {"name": self.name, "M": self.M, "requests": self.requests, "compulsory": self.compulsory}
-        row["requested"] = self.requested
+        row = plain(self, "name", "M", "requests", "compulsory", "requested")
         if self.counted is not None and self.own is not None and self.bound is not None:
-            row |= {
-                "blocks": dict(self.counted.blocks),
-                "reads": self.own.reads,
-                "writes": self.own.writes,
-                "lower_bound": {"value": self.bound.value, "source": self.bound.source},
-                "lru_enough": self.enough,
-            }
-        row |= {
-            policy: {"misses": each.misses, "fetched": each.fetched, "written": each.written}
-            for policy, each in self.by_policy.items()
-        }
+            row |= plain(self, "counted.blocks", "own.reads", "own.writes")
+            row |= {"lower_bound": plain(self.bound, "value", "source"), "lru_enough": self.enough}
+        row |= {policy: plain(each, "misses", "fetched", "written") for policy, each in self.by_policy.items()}
         if not self.heads.is_given:
             return row
         totals = {policy: {"words": self.total(policy).io} for policy in self.by_policy}

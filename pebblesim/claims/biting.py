@@ -14,7 +14,6 @@ from math import isqrt, prod
 from random import Random
 from typing import Any, NamedTuple
 
-from pebblesim import graphs
 from pebblesim.analysis.blocks import smallest
 from pebblesim.api.graph import optimum
 from pebblesim.claims.strongholds import STRONGHOLDS
@@ -252,7 +251,7 @@ def searched(states: int) -> dict[str, Searched]:
         if top is None:
             continue
         options: dict[str, Any] = {**sizes, **schedule.graph_options(smallest(schedule))}
-        least = optimum(graphs.build(schedule.problem.name, **options), M=M, states=states)
+        least = optimum(schedule.problem.name, M=M, states=states, **options)
         if least.io < top.value:
             raise BelowBound(f"{name}, {sizes}, M = {M}: a game of {least.io} words, below {top.value} of {top.name}.")
         of_name = found[top.name]

@@ -16,10 +16,9 @@ from math import inf, isqrt
 from random import Random
 from typing import Any, NamedTuple
 
-from pebblesim import graphs
 from pebblesim.analysis.blocks import smallest
 from pebblesim.analysis.peak import peak_red
-from pebblesim.api.graph import optimum
+from pebblesim.api.graph import graph as graph_of, graph_size, optimum
 from pebblesim.catalogue.literature import LARGE, OUTSIDE, SMALL, Erratum, Statement, statement
 from pebblesim.claims.claim import (
     COMPUTED,
@@ -345,7 +344,7 @@ def _far_out(effort: Effort) -> Finding:
 
 def _small_games(most_vertices: int) -> list[tuple[Schedule, dict[str, int]]]:
     """Return schedules and sizes whose graph, with blocks of one index, is small enough for an exhaustive search."""
-    games, vertices = [], cache(lambda problem, options: graphs.size(problem, **dict(options)).vertices)
+    games, vertices = [], cache(lambda problem, options: graph_size(problem, **dict(options)).vertices)
     for schedule in SCHEDULES.values():
         for numbers in product(range(1, 5), repeat=len(schedule.problem.dims)):
             sizes = dict(zip(schedule.problem.dims, numbers, strict=True))
@@ -367,7 +366,7 @@ def _optimum(effort: Effort) -> Finding:
     for schedule, sizes in _small_games(effort.some(18, 28)):
         blocks = smallest(schedule)
         options: dict[str, Any] = {**sizes, **schedule.graph_options(blocks)}
-        graph = graphs.build(schedule.problem.name, **options)
+        graph = graph_of(schedule.problem.name, **options)
         least_M = peak_red(schedule.program, {**sizes, **blocks})
         for M in range(least_M, least_M + effort.some(2, 5)):
             words = count(schedule, M=M, blocks=blocks, **sizes).io  # type: ignore[arg-type]

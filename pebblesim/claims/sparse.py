@@ -71,7 +71,7 @@ class _Playing:
 
     def judged(self, M: int) -> Game:
         """Return the referee's result."""
-        from pebblesim.graphs.cdag import Cdag
+        from pebblesim import Cdag
 
         return referee(Cdag.from_edges(self.vertices, self.edges), M, [moves(*self.moves)])
 

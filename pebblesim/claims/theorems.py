@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pebblesim.claims.evidence import Record, recorded
+from pebblesim.core.results import plain
 from pebblesim.language.masks import of
 from pebblesim.language.problems import PROBLEMS, Problem
 from pebblesim.lower_bounds.bounds import Form, LowerBound, claimed
@@ -61,20 +62,8 @@ class Theorem:
 
     def to_dict(self) -> dict[str, Any]:
         """Return its row of `pebblesim bounds --all --json`."""
-        from dataclasses import asdict
-
-        return {
-            "theorem": self.name,
-            "problem": self.problem,
-            "ways": list(self.ways),
-            "counts": self.counts,
-            "forms": [asdict(form) for form in self.forms],
-            "rectangles": self.rectangles,
-            "masks": self.masks,
-            "recomputation": True,
-            "proof": self.proof,
-            "evidence": None if self.record is None else asdict(self.record),
-        }
+        row = plain(self, "problem", "ways", "counts", "forms", "rectangles", "masks")
+        return {"theorem": self.name, **row, "recomputation": True, **plain(self, "proof", evidence="record")}
 
 
 def theorems(problems: Iterable[Problem] | None = None) -> list[Theorem]:

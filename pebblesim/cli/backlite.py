@@ -80,16 +80,15 @@ def backlite(
     sizes = {name: parse_size(name, value) for name, value in pairs(block, "--block")}
     words = None if m is None else parse_words(m, dtype)
     indices = _indices(head)
-    from pebblesim.sparse_backward.backward import backlite as run
-    from pebblesim.sparse_backward.inputs import load_head, synthetic_head
+    import pebblesim as ps
 
     arrays = (
-        load_head(inputs, indices, seed)
+        ps.load_head(inputs, indices, seed)
         if inputs
-        else synthetic_head(parse_size("n", str(n)), parse_size("d", str(d)), seed)
+        else ps.synthetic_head(parse_size("n", str(n)), parse_size("d", str(d)), seed)
     )
     with progress_bar("running") as progress:
-        result = run(
+        result = ps.backlite(
             arrays,
             seed=seed,
             rule="threshold" if thresholds is not None else "row" if by_row else "head",

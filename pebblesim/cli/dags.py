@@ -29,7 +29,7 @@ from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import parse_size, parse_words, quantity
 
 if TYPE_CHECKING:
-    from pebblesim.graphs.cdag import Cdag
+    from pebblesim import Cdag
 
 app = family()
 
@@ -78,6 +78,7 @@ class GraphChoice(_GraphOptions, Sizes):
 
         Raises:
             UnknownName: `name` is not a file, a generator or a problem.
+            UsageError: `name` is a folder.
         """
         import pebblesim as ps
         from pebblesim.dags.generators import GENERATORS
@@ -86,6 +87,8 @@ class GraphChoice(_GraphOptions, Sizes):
         options: dict[str, Any] = {key: option_value(value) for key, value in pairs(self.option, "--option")}
         options |= self.dims
         path = Path(name)
+        if path.is_dir() and name not in {*PROBLEMS, *GENERATORS}:
+            raise UsageError(f"{name} is a folder; name one of its files, or see `pebblesim dags {name}` for them all.")
         if self.is_file(name):
             if options or self.mask or self.summation != "chain":
                 raise UsageError(f"{name} is a file; leave out sizes and the options of problems.")
@@ -137,7 +140,7 @@ def _save(path: Path | None, graph: Cdag, moves: Any, rules: str) -> None:
     """Save a game, if a file was named."""
     from pebblesim.dags.judging import names_in_text
     from pebblesim.game.moves import saving
-    from pebblesim.game.referee import BY_TERM
+    from pebblesim.game.rules import BY_TERM
 
     if path is None:
         return

@@ -54,25 +54,22 @@ def graph(
 
 def _of_problem(problem: str, made: GraphChoice, output: Path | None, as_json: bool) -> None:
     """Print the size of a problem's graph, which is known before it is built."""
-    from pebblesim import graphs
+    from pebblesim.api.graph import graph, graph_size
     from pebblesim.counting.arguments import problem_dims
     from pebblesim.dags.formats import save_graph
-    from pebblesim.language import masks
     from pebblesim.language.problems import problem as find
 
-    solves = find(problem)
-    dims = problem_dims(solves, made.dims)
+    dims = problem_dims(find(problem), made.dims)
     options: dict[str, Any] = {name: option_value(value) for name, value in pairs(made.option, "--option")}
     for name in options:
         if name in (*dims, "summation", "outputs"):
             raise UsageError(
                 f"--option {name}=… is not allowed; sizes, summation trees and the output file have their own options."
             )
-    pattern, solves = masks.of(made.mask), solves.in_dims(dims)
-    allowed = None if pattern is None else pattern.allowed(*solves.grid(dims))
-    size = graphs.size(problem, made.summation, mask=allowed, **dims, **options)
+    asked: dict[str, Any] = {"summation": made.summation, "mask": made.mask, **dims, **options}
+    size = graph_size(problem, **asked)
     if output is not None:
-        save_graph(graphs.build(problem, made.summation, mask=allowed, **dims, **options), output)
+        save_graph(graph(problem, **asked), output)
     if as_json:
         print_json({"problem": problem, **dims, "summation": made.summation, **options, **size._asdict()})
         return

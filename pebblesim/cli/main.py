@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from pebblesim.cli.ascii_fallback import PLAIN
 from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
@@ -55,27 +56,24 @@ class _Commands(TyperGroup):
     def invoke(self, context: Any) -> Any:
         try:
             return super().invoke(context)
-        except _BadOption as error:  # Typer would frame it
+        except TyperException as error:  # Typer would frame it
             raise UsageError(_explained(error)) from None
         except (KeyboardInterrupt, OSError) as error:  # Typer would handle these differently
             raise _Stopped from error
 
 
-_BadOption: Any = typer.BadParameter.__bases__[0]
-"""An option or argument is missing, not known, or of the wrong kind."""
-
-
-def _explained(error: Any) -> str:
-    """A sentence on a bad option, with an example of the command."""
+def _explained(error: TyperException) -> str:
+    """A sentence on an option or argument that is missing, not known, or of the wrong kind, with an example."""
     said = error.format_message().rstrip(".")
-    if error.ctx is None:
+    context: Any = getattr(error, "ctx", None)
+    if context is None:
         return f"{said}."
-    params = [name for each in error.ctx.command.params for name in each.opts]
+    params = [name for param in context.command.params for name in param.opts]
     if getattr(error, "option_name", None) == "-o" and "--save" in params:
         said += "; --save FILE saves a game"
     if getattr(error, "option_name", None) == "--load":
         said += "; --load FILE.py stands before the command, as in pebblesim --load FILE.py list"
-    example = re.sub(r"\[/?bold\]", "", error.ctx.command.epilog or "").removeprefix("Example: ")
+    example = re.sub(r"\[/?bold\]", "", context.command.epilog or "").removeprefix("Example: ")
     return f"{said}; for example: {example}" if example else f"{said}."
 
 
@@ -154,7 +152,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except PebblesimError as error:
-        own = isinstance(error, UnknownName) and error.kind in ("schedule", "problem") and error.near is None
+        own = isinstance(error, UnknownName) and error.kind in ("schedule", "problem")
         _end(2, f"error: {error}" + (" Those of a file of yours: pebblesim --load FILE.py …" if own else ""))
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # Rich ends so when nobody reads the help on

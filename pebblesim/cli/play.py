@@ -9,7 +9,17 @@ import typer
 
 from pebblesim.cli.completion import boards
 from pebblesim.cli.dags import Format, GraphChoice
-from pebblesim.cli.options import AsJson, GameChoice, Option, ScheduleName, argument, command, family, option
+from pebblesim.cli.options import (
+    AsJson,
+    GameChoice,
+    HeadChoice,
+    Option,
+    ScheduleName,
+    argument,
+    command,
+    family,
+    option,
+)
 from pebblesim.cli.printing import print_json, print_rules, progress_bar, say
 from pebblesim.core.errors import UnknownName, UsageError
 
@@ -27,6 +37,7 @@ def play(
     schedule: ScheduleName,
     *,
     game: GameChoice,
+    heads: HeadChoice,
     save: Annotated[Path | None, option("--save", "Save the moves to a file: .npy (packed) or .txt (text).")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -40,6 +51,7 @@ def play(
             strict=False,
             progress=progress,
             **game.arguments,
+            **heads.arguments,
         )
     if as_json:
         print_json(played.to_dict())

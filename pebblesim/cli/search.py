@@ -31,14 +31,16 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Search for the schedule with the least I/O, print it, count it, and play it under the referee."""
-    from pebblesim.core.files import whole_file
-    from pebblesim.synthesis.search import search as run
+    import pebblesim as ps
+    from pebblesim.core.files import check_place, whole_file
 
+    if save is not None:
+        check_place(save)
     with progress_bar("searching") as progress:
         asked: dict[str, Any] = {"mask": mask, **heads.arguments, **sizes.dims}
         if kept is not None:
             asked["kept"] = tuple(filter(None, (each.strip() for each in kept.split(","))))
-        result = run(problem, M=cache.words, summation=summation, name=name, progress=progress, **asked)
+        result = ps.search(problem, M=cache.words, summation=summation, name=name, progress=progress, **asked)
     if save is not None and result.new:
         with whole_file(save) as part:
             part.write_text(result.source, encoding="utf-8")

@@ -63,7 +63,7 @@ def sweep(
 
     Sizes are lists and ranges: 64,128 or 256:1M:x2 (doubling) or 64:512:+64.
     """
-    from pebblesim.sweeps.sweep import sweep as run
+    import pebblesim as ps
 
     for name, text in (*sizes.dims.items(), ("M", m or "")):
         if re.fullmatch(r"\d{1,3}(,\d{3})+", text):
@@ -77,7 +77,7 @@ def sweep(
         store = output.with_suffix(".sqlite")
     with progress_bar("sweeping") as progress:
         try:
-            table = run(
+            table = ps.sweep(
                 named,
                 what=what,
                 problem_name=problem,

@@ -26,14 +26,14 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Judge the claims of the literature and our own: proved, true on the tested range, or false."""
-    from pebblesim import claims as judges
+    import pebblesim as ps
 
     if errata is not None and (claims or full or as_json):
         raise UsageError(
             "--errata writes the whole list with the evidence of the quick run; leave out all other options."
         )
     with progress_bar("verifying") as progress:
-        report = judges.verify(*claims or (), full=full, progress=progress, errata_only=errata is not None)
+        report = ps.verify(*claims or (), full=full, progress=progress, errata_only=errata is not None)
     if errata is not None:
         from pebblesim.core.files import whole_file
 

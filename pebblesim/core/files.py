@@ -36,6 +36,18 @@ def whole_file(path: Path, saying: str | None = None) -> Iterator[Path]:
             unfinished.unlink()
 
 
+def check_place(path: Path) -> None:
+    """Refuse a file that cannot be written where it is to be, before the work that makes it.
+
+    Raises:
+        UsageError: there is no such folder, or the path is a folder itself.
+    """
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: this is a folder; give the name of a file in it.")
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {str(path.parent)!r}; make it first.")
+
+
 @contextmanager
 def reading(what: str) -> Iterator[None]:
     """Turn any error that a library raises for a damaged file into one sentence.

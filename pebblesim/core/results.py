@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,17 +27,21 @@ def pandas() -> Any:
         raise UsageError("to_frame() needs pandas: pip install 'pebblesim[frames]'; or use to_dict().") from None
 
 
-def plain(of: object, *names: str) -> dict[str, Any]:
+def plain(of: object, *names: str, **renamed: str) -> dict[str, Any]:
     """Return attributes as plain data for JSON, by name: mappings are copied, and tuples are lists.
 
-    "game.reads" is an attribute of an attribute, with the name "reads". What has a `to_dict` is taken from that.
+    "game.reads" is an attribute of an attribute, with the name "reads"; `n="team.n_q"` gives it another name. What has
+    a `to_dict` is taken from that.
     """
-    return {name.rpartition(".")[2]: _data(attrgetter(name)(of)) for name in names}
+    paths = {name.rpartition(".")[2]: name for name in names} | renamed
+    return {name: _data(attrgetter(path)(of)) for name, path in paths.items()}
 
 
 def _data(value: Any) -> Any:
     if hasattr(value, "to_dict"):
         return value.to_dict()
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     if isinstance(value, Mapping):
         return {name: _data(part) for name, part in value.items()}
     return [_data(part) for part in value] if isinstance(value, list | tuple) else value

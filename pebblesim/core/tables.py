@@ -49,17 +49,7 @@ class Sheet:
         return [all(isinstance(row[number], str) for row in self.rows) for number in range(len(self.columns))]
 
     def __str__(self) -> str:
-        lines, left = self.lines, self.words
-        widths = [max(len(line[number]) for line in (self.columns, *lines)) for number in range(len(self.columns))]
-
-        def line(cells: Sequence[str]) -> str:
-            parts = (
-                cell.ljust(width) if word else cell.rjust(width)
-                for cell, width, word in zip(cells, widths, left, strict=True)
-            )
-            return "  ".join(parts).rstrip()
-
-        return "\n".join(map(line, (self.columns, *lines)))
+        return "\n".join(in_columns([self.columns, *self.lines], self.words))
 
 
 @dataclass(frozen=True)
@@ -128,6 +118,14 @@ class Table(Result):
         write = format_of(path)
         with whole_file(path) as unfinished:
             write(self, unfinished)
+
+
+def in_columns(rows: Sequence[Sequence[str]], left: Iterable[bool] | None = None) -> list[str]:
+    """Return rows of text as lines with columns of equal width; `left`: which are aligned left, all by default."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pads = [str.ljust if word else str.rjust for word in left or [True] * len(widths)]
+    lines = ([pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)] for row in rows)
+    return ["  ".join(line).rstrip() for line in lines]
 
 
 def aligned(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -13,9 +13,9 @@ from functools import partial
 from itertools import pairwise
 from math import prod
 
-from pebblesim.analysis.additions import read_to_be_added_to
-from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
+from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
+from pebblesim.gpu.additions import read_to_be_added_to
 from pebblesim.gpu.emit.bands import launched_across, tiles_across
 from pebblesim.gpu.emit.gluon_plan import multiplies
 from pebblesim.gpu.emit.orientation import turned
@@ -302,7 +302,7 @@ def _conditions(body: list[ir.Node]) -> list[ir.MaskCondition]:
 
 def _apart(tile: ir.Tile, launch: Launch) -> bool:
     """Whether each time it is launched it has a part of the tensor of its own."""
-    return launch.around is not None and any(tile_of_whole(rng) is launch.around.range for rng in tile.ranges)
+    return launch.around is not None and any(rng.outermost is launch.around.range for rng in tile.ranges)
 
 
 def _sum(amounts: Mapping[Hashable, int], kind: str) -> int:

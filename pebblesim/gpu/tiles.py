@@ -8,8 +8,8 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from pebblesim.analysis.additions import adds
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.additions import adds
 from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_tiles import TILES as HOPPER
 from pebblesim.gpu.emit.storage import Storage
@@ -39,6 +39,8 @@ class Tiling:
         masked: whether they are tried under a mask alone.
         gluon: whether its kernels are those of the Gluon reading, whose stages are slots of rings.
         persistent: whether these have as many blocks as multiprocessors where there is no mask.
+        early: whether launches begin while those before them end: on Hopper and later cards.
+        one_source: whether all lengths have the source with predicates: for few rows, where it is as fast.
     """
 
     schedule: str
@@ -51,6 +53,8 @@ class Tiling:
     masked: bool = False
     gluon: bool = False
     persistent: bool = False
+    early: bool = False
+    one_source: bool = False
 
     def __hash__(self) -> int:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
@@ -68,7 +72,8 @@ class Tiling:
         if self.gluon:
             slots = {name: own[1] for name, own in self.apart.items()}
             return {"stages": self.stages, "apart": slots, "persistent": self.persistent}
-        return {"warps": self.warps, "stages": self.stages, "apart": self.apart, "described": self.described}
+        shape = {"warps": self.warps, "stages": self.stages, "apart": self.apart}
+        return {**shape, "described": self.described, "early": self.early}
 
     def of(self, launch: str) -> tuple[int, int]:
         """Return the warps and stages of a launch."""
@@ -81,7 +86,7 @@ def _small_cache(schedule: str) -> tuple[Tiling, ...]:
         Tiling(schedule, {"a": 128, "b": 256, "c": 64}, 8, 4),
         Tiling(schedule, {"a": 256, "b": 128, "c": 64}, 8, 3),
         Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, 3),
-        Tiling(schedule, {"a": 128, "b": 64, "c": 64}, 4, 4),
+        Tiling(schedule, {"a": 128, "b": 64, "c": 64}, 4, 4, one_source=True),
     )
 
 
@@ -93,27 +98,40 @@ def _two_pass(
     return Tiling("backward-two-pass-blocked", blocks, 8, stages, {"dK, dV": own, **others}, widths, described)
 
 
+def _splits(
+    rows: int,
+    keys: int,
+    warps: int,
+    stages: int,
+    widths: tuple[int, int],
+    apart: Mapping[str, tuple[int, ...]] | None = None,
+) -> Tiling:
+    blocks = {"B_r": rows, "S": keys, "c": 64, "e": min(rows, 64)}
+    return Tiling("flash-decoding-blocked", blocks, warps, stages, apart or {}, widths, one_source=True)
+
+
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     "forward": (
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 64)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 3, widths=(1, 64), masked=True),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128), described=("flash2-forward",)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256), described=("flash2-forward",)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 512)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 512), one_source=True),
+        replace(_splits(16, 512, 4, 2, (1, 1024), {"merge": (8, 2)}), described=("splits",), early=True),
         Tiling(
-            "flash-decoding-blocked",
-            {"B_r": 16, "S": 512, "c": 64, "e": 16},
+            "flash-decoding",
+            {"B_r": 16, "S": 2048, "B_c": 128},
             4,
-            2,
-            {"merge": (8, 2)},
-            (1, 1024),
-            ("splits",),
+            3,
+            {"merge": (2, 2)},
+            widths=(1, 128),
+            early=True,
+            one_source=True,
         ),
-        Tiling("flash-decoding", {"B_r": 16, "S": 2048, "B_c": 128}, 4, 3, {"merge": (8, 2)}, (1, 128)),
-        Tiling("flash-decoding-blocked", {"B_r": 64, "S": 256, "c": 64, "e": 64}, 4, 3, widths=(1, 512)),
-        Tiling("flash-decoding-blocked", {"B_r": 128, "S": 256, "c": 64, "e": 64}, 8, 3, widths=(1, 512)),
+        _splits(64, 256, 4, 3, (1, 512)),
+        _splits(128, 256, 8, 3, (1, 256)),
         *_small_cache("small-cache-forward-blocked"),
-        *(replace(each, widths=(129, 1024)) for each in _small_cache("scores-stored-blocked")[:2]),
+        replace(_small_cache("scores-stored-blocked")[0], widths=(129, 1024)),
         replace(_small_cache("scores-stored-blocked")[2], widths=(1, 256)),
         Tiling(
             "scores-stored-in-rows",  # a softmax of each tile, so that few rows are enough blocks
@@ -124,12 +142,20 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         ),
     ),
     "backward-qkv": (
-        *_small_cache("small-cache-backward-blocked"),
+        *(
+            replace(each, widths=(513, 1024)) if each.blocks["a"] == 256 else each
+            for each in _small_cache("small-cache-backward-blocked")
+        ),
         _two_pass((128, 64, 64, 64), (4, 3), (1, 64), dQ=(8, 4, 128)),
         _two_pass((128, 64, 128, 64), (8, 3), (65, 128)),
         _two_pass((64, 32, 64, 32), (8, 2), (129, 256)),
         Tiling(  # few queries: half the launches, and P is not rounded before it becomes dS
-            "backward-two-pass-blocked", dict.fromkeys(("B_r", "b_c", "B_c", "b_r"), 16), 8, 1, widths=(257, 1024)
+            "backward-two-pass-blocked",
+            dict.fromkeys(("B_r", "b_c", "B_c", "b_r"), 16),
+            8,
+            1,
+            widths=(257, 1024),
+            one_source=True,
         ),
         Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 4, 3, widths=(1, 64)),
         Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widths=(65, 128)),
@@ -181,7 +207,8 @@ LARGE = 160 * 1024
 """Bytes of shared memory of a block from which on the tiles of large cards fit."""
 
 ENGINE = 200 * 1024
-"""Bytes of shared memory of a block from which on cards have an engine that copies tiles by descriptors.
+"""Bytes of shared memory of a block from which on cards have an engine that copies tiles by descriptors, and launches
+that begin while others end.
 
 Without one, Triton makes addresses of descriptors, and these take registers.
 """
@@ -197,7 +224,9 @@ def tilings(problem_name: str, shared: int, gluon: bool = False) -> tuple[Tiling
     """
     known = (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
     if shared < ENGINE:
-        known = tuple(replace(each, described=()) if each.described else each for each in known)
+        known = tuple(
+            replace(each, described=(), early=False) if each.described or each.early else each for each in known
+        )
     if shared < THREE_STAGES:  # a launch that has three where the others have two does not fit
         known += tuple(replace(each, apart={}) for each in known if each.stages == 2 and (8, 3) in each.apart.values())
     return known + _for_hopper(problem_name) if gluon else known

@@ -211,20 +211,40 @@ class Tile(Value):
         return self
 
 
-def _of_each_element(op: str, means: str) -> Callable[[Value], Value]:
+def _elementwise(op: str, *values: Value) -> Value:
+    for value in values:
+        if not isinstance(value, Value):
+            raise TraceError(f"{where()}: {op} takes tiles and expressions over tiles; use m.read(...) to read a tile.")
+    return values[0]._m._elementwise(op, *values)
+
+
+def _reduced(op: Literal["rowsum", "rowmax"], x: Value) -> Value:
+    if not isinstance(x, Value):
+        raise TraceError(f"{where()}: {op} takes a tile or an expression over tiles; use m.read(...) to read a tile.")
+    expr = x._use()
+    if isinstance(expr, ir.RowReduction | ir.MatMul) or len(expr.shape) != 2:
+        raise TraceError(f"{where()}: {op} takes a tile or an elementwise expression with rows and columns.")
+    return Value(x._m, ir.RowReduction(op, expr, expr.shape[:1]))
+
+
+def _function(op: str, means: str, returns: str, applied: Callable[[Any, Value], Value]) -> Callable[[Value], Value]:
     def function(x: Value) -> Value:
-        return _elementwise(op, x)
+        return applied(op, x)
 
     function.__name__ = function.__qualname__ = op
-    function.__doc__ = f"""{means}, element by element.
+    function.__doc__ = f"""{means}.
 
     Args:
         x: a tile, or an expression of tiles.
 
     Returns:
-        An expression of the same shape, for `m.compute` or an assignment.
+        {returns}, for `m.compute` or an assignment.
     """
     return function
+
+
+def _of_each_element(op: str, means: str) -> Callable[[Value], Value]:
+    return _function(op, f"{means}, element by element", "An expression of the same shape", _elementwise)
 
 
 exp = _of_each_element("exp", "The exponential")
@@ -246,44 +266,9 @@ def maximum(x: Value, y: Value) -> Value:
     return _elementwise("max", x, y)
 
 
-def rowsum(x: Value) -> Value:
-    """The sum of each row (x · 1 in the paper).
-
-    Args:
-        x: a tile, or an expression of tiles.
-
-    Returns:
-        A column, one entry for each row of x, for `m.compute` or an assignment.
-    """
-    return _reduced("rowsum", x)
-
-
-def rowmax(x: Value) -> Value:
-    """The maximum of each row.
-
-    Args:
-        x: a tile, or an expression of tiles.
-
-    Returns:
-        A column, one entry for each row of x, for `m.compute` or an assignment.
-    """
-    return _reduced("rowmax", x)
-
-
-def _elementwise(op: str, *values: Value) -> Value:
-    for value in values:
-        if not isinstance(value, Value):
-            raise TraceError(f"{where()}: {op} takes tiles and expressions over tiles; use m.read(...) to read a tile.")
-    return values[0]._m._elementwise(op, *values)
-
-
-def _reduced(op: Literal["rowsum", "rowmax"], x: Value) -> Value:
-    if not isinstance(x, Value):
-        raise TraceError(f"{where()}: {op} takes a tile or an expression over tiles; use m.read(...) to read a tile.")
-    expr = x._use()
-    if isinstance(expr, ir.RowReduction | ir.MatMul) or len(expr.shape) != 2:
-        raise TraceError(f"{where()}: {op} takes a tile or an elementwise expression with rows and columns.")
-    return Value(x._m, ir.RowReduction(op, expr, expr.shape[:1]))
+_COLUMN = "A column, one entry for each row of x"
+rowsum = _function("rowsum", "The sum of each row (x · 1 in the paper)", _COLUMN, _reduced)
+rowmax = _function("rowmax", "The maximum of each row", _COLUMN, _reduced)
 
 
 def ranges_of(key: Any, whole: ir.Ranges, what: str) -> ir.Ranges:
@@ -311,13 +296,9 @@ def is_tile_of(rng: ir.Range, tiles: ir.Quotient) -> bool:
     return rng.parent is not None and rng.parent.parent is None and (rng.dim, rng.block) == (tiles.dim, tiles.block)
 
 
-def is_part_of(inner: ir.Range | None, outer: ir.Range) -> bool:
+def is_part_of(inner: ir.Range, outer: ir.Range) -> bool:
     """Whether a range is part of another one: of the whole dimension, or of the same tile."""
-    if outer.parent is None:
-        return inner is not None and inner.dim == outer.dim
-    while inner is not None and inner is not outer:
-        inner = inner.parent
-    return inner is outer
+    return inner.dim == outer.dim if outer.parent is None else inner.within(outer)
 
 
 def same(a: ir.Ranges, b: ir.Ranges) -> bool:

@@ -41,6 +41,22 @@ class Range:
         """The dimension of the range."""
         return self.name if self.parent is None else self.parent.dim
 
+    @property
+    def around(self) -> Iterator[Range]:
+        """The range, the tiles that it is cut from, and so on, up to the whole dimension."""
+        yield self
+        if self.parent is not None:
+            yield from self.parent.around
+
+    def within(self, outer: Range) -> bool:
+        """Whether it is another range, or cut from its tiles."""
+        return any(each is outer for each in self.around)
+
+    @property
+    def outermost(self) -> Range:
+        """The tiles of the whole dimension that the range is a part of, or the dimension."""
+        return self if self.parent is None or self.parent.parent is None else self.parent.outermost
+
 
 Ranges = tuple[Range, ...]
 
@@ -142,6 +158,14 @@ def refs(expr: Expr) -> Iterator[Ref]:
         case MatMul():
             yield expr.left
             yield expr.right
+
+
+def index_of(expr: Expr) -> Range:
+    """Return the range of the index that a product or a row reduction sums over."""
+    if isinstance(expr, MatMul):
+        return expr.left.shape[1]
+    assert isinstance(expr, RowReduction)
+    return expr.operand.shape[1]
 
 
 @dataclass(eq=False)
@@ -360,21 +384,3 @@ def stretch(rng: Range, whole: int, sizes: Sizes) -> tuple[int, int]:
     if rng.first:
         return 0, min(whole, length(rng.block, sizes))
     return (0 if rng.after is None else min(whole, length(rng.after, sizes))), whole
-
-
-def in_whole_tiles(program: Program) -> bool:
-    """Whether a program treats all tiles alike, computes with whole tiles, and multiplies no single rows or columns.
-
-    Only such programs can run on matrix units.
-    """
-    computed = [node for phase in program.phases for node in walk(phase.body) if isinstance(node, Compute)]
-    used = [ref for node in computed for ref in (node.target, *refs(node.expr))]
-    products = [node.expr for node in computed if isinstance(node.expr, MatMul)]
-    single = any(rng.parent and rng.block == 1 for product in products for ref in refs(product) for rng in ref.ranges)
-    return not in_parts(program) and not single and all(ref.ranges == ref.tile.ranges for ref in used)
-
-
-def in_parts(program: Program) -> bool:
-    """Whether a program treats a first part of some dimension separately from the rest."""
-    loops = (node for phase in program.phases for node in walk(phase.body) if isinstance(node, Loop))
-    return any(loop.range.first or loop.range.after is not None for loop in loops)

@@ -21,8 +21,9 @@ from typing import Any, SupportsIndex
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.language import machine as language
 from pebblesim.language.catalogue import Catalogue, is_built_in, place
+from pebblesim.language.loops import in_parts, in_whole_tiles
 from pebblesim.language.problems import Problem, problem
-from pebblesim.language.program import Program, in_parts, in_whole_tiles
+from pebblesim.language.program import Program
 
 __all__ = ["SCHEDULES", "Schedule", "get", "of_problem", "schedule"]
 
@@ -206,7 +207,10 @@ def schedule(
                 raise UsageError(f"schedule {called!r}: a block cannot be called {block!r}, the name of a size.")
         known = SCHEDULES.get(called)
         if known and place(known.function) != place(function):
-            raise UsageError(f"there is a schedule {called!r} already; choose another name with @schedule(name=...).")
+            search = " (`pebblesim search --name` writes one)" if called.startswith("found-") else ""
+            raise UsageError(
+                f"there is a schedule {called!r} already; choose another name with @schedule(name=...){search}."
+            )
         for tensor in inputs:
             if tensor not in (*solves.inputs, *solves.kept):
                 raise UnknownName(f"input of problem {problem!r}", tensor, (*solves.inputs, *solves.kept))

@@ -6,6 +6,7 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.floor_sums import floor_sum
 
 Array = Any
 
@@ -181,15 +182,4 @@ def floor_sum_of_grid(counts: Grid, m: int, steps: Grid, b: int) -> int:
         higher = step * period // m if alike > 1 else 0
         total += alike * floor_sum(inner[0], m, inner[1], step * first + b)
         total += inner[0] * higher * (alike * (alike - 1) // 2)
-    return total
-
-
-def floor_sum(n: int, m: int, a: int, b: int) -> int:
-    """Σ_{i<n} ⌊(a·i + b) / m⌋ for a ≥ 0, in as many steps as Euclid's algorithm takes on a and m."""
-    total = 0
-    while n > 0:
-        total += n * (n - 1) // 2 * (a // m) + n * (b // m)
-        a, b = a % m, b % m
-        n, b = divmod(a * n + b, m)
-        m, a = a, m
     return total

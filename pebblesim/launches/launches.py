@@ -17,6 +17,7 @@ from typing import Literal
 from pebblesim.analysis.totals import words
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
+from pebblesim.language.loops import in_parts
 
 MOST_ORDERS = 1000
 """Most orders of tiles that the layout search tries."""
@@ -82,32 +83,38 @@ def launches(
     ]
 
 
-def grids(program: ir.Program) -> Iterator[tuple[list[ir.Node], tuple[ir.Loop, ...]]]:
-    """Yield the body of each kernel of a program, and the loops over its thread blocks; masks are allowed.
-
-    Iterations that share only sums in memory, or sums that start and end in memory, are also blocks: they add to the
-    sums in memory.
-    """
-    check_alike(program)
-    for phase in program.phases:
-        zeroed: set[ir.Tensor] = set()
-        for piece in _pieces(phase.body):
-            zeroed |= {tensor for node in piece if (tensor := _zeroed(node))}
-            loop, _ = _split(piece, zeroed)
-            yield piece, (loop,) if loop is not None and piece == [loop] else _grid(piece)
-
-
 def check_alike(program: ir.Program) -> None:
     """Refuse a program that treats a first part of a dimension apart: no kernel is written for it.
 
     Raises:
         UsageError: it is such a program.
     """
-    if ir.in_parts(program):
+    if in_parts(program):
         raise UsageError(
             f"{program.name} treats a first part of a dimension apart, so its iterations are no thread blocks that are "
             "alike; take a schedule without such a part."
         )
+
+
+def moves(launch: Launch) -> list[ir.Read | ir.Write | ir.Init]:
+    """The primitives of a launch that move words between cache and memory."""
+    return [node for node in ir.walk(launch.body) if isinstance(node, ir.Read | ir.Write | ir.Init)]
+
+
+def used_in_turn(program: ir.Program, made: list[Launch]) -> dict[ir.Tensor, ir.Range]:
+    """Tensors whose rows are in use for one iteration of a loop around launches, and the range of that loop."""
+    parts: dict[ir.Tensor, ir.Range] = {}
+    for name, tensor in program.tensors.items():
+        if tensor.apart or name in (*program.inputs, *program.outputs):
+            continue
+        moved = {node: launch.around for launch in made for node in moves(launch) if node.tensor is tensor}
+        loops = set(moved.values())
+        loop = loops.pop() if len(loops) == 1 else None
+        if loop is not None and all(
+            isinstance(node, ir.Read | ir.Write) and node.tile.ranges[0].outermost is loop.range for node in moved
+        ):
+            parts[tensor] = loop.range
+    return parts
 
 
 def shares(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
@@ -311,7 +318,7 @@ def _split(piece: list[ir.Node], zeroed: set[ir.Tensor]) -> tuple[ir.Loop | None
             shared.setdefault(node.tensor, set()).add(node.tile)
     for tensor in list(shared):
         moves = [node for node in inner if isinstance(node, ir.Read | ir.Write) and node.tensor is tensor]
-        if all(any(_within(rng, loop.range) for rng in (*node.tile.ranges, node.at)) for node in moves):
+        if all(any(rng and rng.within(loop.range) for rng in (*node.tile.ranges, node.at)) for node in moves):
             del shared[tensor]  # each iteration has its own part
         elif tensor not in zeroed or shared[tensor] != {node.tile for node in moves if isinstance(node, ir.Read)}:
             return nothing
@@ -328,12 +335,6 @@ def _only_adds(node: ir.Node, sums: set[ir.Tile]) -> bool:
             ref.tile in sums for ref in ir.refs(node.expr)
         )
     return not (isinstance(node, ir.Move) and {node.tile, node.source} & sums)
-
-
-def _within(rng: ir.Range | None, outer: ir.Range) -> bool:
-    while rng is not None and rng is not outer:
-        rng = rng.parent
-    return rng is outer
 
 
 def _fills(launch: Launch, tensor: ir.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Bounds of users that have passed their tests (see `pebblesim.dags.own_bounds`), beside the proved ones."""
+"""Bounds of users that have passed their tests (see `pebblesim.api.own_bounds`), beside the proved ones."""
 
 from __future__ import annotations
 

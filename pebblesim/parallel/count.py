@@ -194,12 +194,16 @@ class Moved:
             row_words, key_words = self.rows_at_once(p), min(keys, 1)
         return team.owned_words(p) + row_words * int(moved.row) + key_words * int(moved.key)
 
+    def round_of(self, p: int) -> list[int]:
+        """Return the other devices whose queries or keys go round, in the order in which those arrive at device p."""
+        owners = self.layout.row_owners if self.schedule.order == QUERIES_GO_ROUND else self.layout.key_owners
+        start = owners(p).index(p)
+        return [*owners(p)[:start][::-1], *owners(p)[start + 1 :][::-1]]
+
     def blocks(self, p: int) -> Iterator[Tokens]:
         """Yield the tokens of other devices that go round, in the order of their arrival; those that p can use."""
         layout, share = self.layout, self.layout.shares[p]
-        round_ = layout.row_owners(p) if self.schedule.order == QUERIES_GO_ROUND else layout.key_owners(p)
-        start = round_.index(p)
-        for owner in (round_[(start - step) % len(round_)] for step in range(1, len(round_))):
+        for owner in self.round_of(p):
             if self.schedule.order == QUERIES_GO_ROUND:
                 yield layout.needed(layout.team.own_rows[owner], share.keys, True)
             else:
@@ -212,11 +216,8 @@ class Moved:
         """
         share, moved = self.layout.shares[p], self.layout.team.traffic
         if self.schedule.order in (KEYS_GO_ROUND, QUERIES_GO_ROUND):
-            one = (
-                len(share.heads) * moved.row
-                if self.schedule.order == QUERIES_GO_ROUND
-                else len(share.kv_heads) * moved.key
-            )
+            queries, keys = len(share.heads) * moved.row, len(share.kv_heads) * moved.key
+            one = queries if self.schedule.order == QUERIES_GO_ROUND else keys
             return [one * block.number for block in self.blocks(p)]
         by_tensor = self.by_tensor(p)
         if self.schedule.order == AT_ONCE:

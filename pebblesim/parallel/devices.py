@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
-from pebblesim.core.results import Result
+from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import bytes_of, whole
 from pebblesim.core.tables import Sheet
 from pebblesim.parallel.bounds import DeviceBound, bounds
@@ -59,20 +59,12 @@ class Devices(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data of `pebblesim devices --json`."""
-        team = self.team
+        kept = ("n_k", "d_v", "latent", "heads", "kv_heads", "P")
         return {
-            "n": team.n_q,
-            "d": team.d_k,
-            "n_k": team.n_k,
-            "d_v": team.d_v,
-            "latent": team.latent,
-            "heads": team.heads,
-            "kv_heads": team.kv_heads,
-            "P": team.P,
-            "M": self.M,
-            "backward": team.backward,
-            "mask": "causal" if team.causal else None,
-            "ownership": team.ownership,
+            **plain(self, n="team.n_q", d="team.d_k", **{name: f"team.{name}" for name in kept}, M="M"),
+            "backward": self.team.backward,
+            "mask": "causal" if self.team.causal else None,
+            "ownership": self.team.ownership,
             "rows": [self._row(row) for row in self.rows],
             "left_out": dict(self.left_out),
             "lower_bound": {"value": self.lower_bound.value, "source": str(self.lower_bound)},
@@ -81,12 +73,9 @@ class Devices(Result):
 
     def _row(self, row: Moved) -> dict[str, Any]:
         return {
-            "schedule": row.schedule.name,
-            "source": row.schedule.source,
+            **plain(row, schedule="schedule.name", source="schedule.source"),
             "split": [row.split.heads, row.split.rows, row.split.keys],
-            "words": row.words,
-            "total": row.total,
-            "words_held": row.words_held,
+            **plain(row, "words", "total", "words_held"),
             "fits": self.fits(row),
             "gap": self.gap(row),
             "steps": _steps(row),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pebblesim.core.errors import UsageError
 from pebblesim.parallel.count import Moved
-from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES, KEYS_GO_ROUND
+from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES
 from pebblesim.parallel.team import STATISTICS
 from pebblesim.parallel.tokens import Tokens
 
@@ -175,44 +175,35 @@ class Device:
         """For each device and step, the devices that send to it."""
         by_device = []
         for q in range(self.team.P):
-            of_rows, of_keys = self.layout.row_owners(q), self.layout.key_owners(q)
             if self.moved.schedule.order == AT_ONCE:
-                by_device.append([sorted({*of_rows, *of_keys} - {q})])
-                continue
-            round_ = of_keys if self.moved.schedule.order == KEYS_GO_ROUND else of_rows
-            start = round_.index(q)
-            by_device.append([[round_[(start - step) % len(round_)]] for step in range(1, len(round_))])
+                by_device.append([sorted({*self.layout.row_owners(q), *self.layout.key_owners(q)} - {q})])
+            else:
+                by_device.append([[sender] for sender in self.moved.round_of(q)])
         return by_device if self.team.P > 1 else [[]]
 
-    def _asked(self, giver: int, taker: int) -> tuple[Tokens, Tokens]:
-        """The rows and the keys of one device that another one takes part of."""
-        share, none = self.layout.shares[taker], Tokens(())
-        rows, keys = self.team.own_rows[giver], self.team.own_keys[giver]
-        return (
-            self.layout.needed(rows, share.keys, True) if giver in self.layout.row_owners(taker) else none,
-            self.layout.needed(keys, share.rows, False) if giver in self.layout.key_owners(taker) else none,
-        )
+    def _asked(self, giver: int, taker: int) -> Iterator[tuple[bool, Tokens, range]]:
+        """Yield the rows (True) and the keys of one device that another one takes part of, if any, and their heads."""
+        share, needed = self.layout.shares[taker], self.layout.needed
+        if giver in self.layout.row_owners(taker) and (rows := needed(self.team.own_rows[giver], share.keys, True)):
+            yield True, rows, share.heads
+        if giver in self.layout.key_owners(taker) and (keys := needed(self.team.own_keys[giver], share.rows, False)):
+            yield False, keys, share.kv_heads
 
     def _fetch(self, step: int) -> _Coming:
         """Start to send what others ask for in a step, and to receive what this device asks for."""
         traffic, p, sends, receives = self.team.traffic, self.p, dict[int, list[Any]](), dict[int, list[Any]]()
         for q in range(self.team.P):
             if q != p and p in self.senders[q][step]:
-                its = self.layout.shares[q]
-                for own, tokens, number in zip(
-                    (self.rows, self.keys), self._asked(p, q), (its.heads, its.kv_heads), strict=True
-                ):
-                    if tokens:
-                        sends.setdefault(q, []).extend(self._taken(own, tokens, number).values())
-        share, parts = self.layout.shares[p], []
+                for of_rows, tokens, heads in self._asked(p, q):
+                    own = self.rows if of_rows else self.keys
+                    sends.setdefault(q, []).extend(self._taken(own, tokens, heads).values())
+        parts = []
         for q in self.senders[p][step]:
-            for tokens, names, number in zip(
-                self._asked(q, p), (traffic.rows_in, traffic.keys_in), (share.heads, share.kv_heads), strict=True
-            ):
-                arrays = {name: self._empty(name, number, tokens, words) for name, words in names.items()}
-                parts.append((q, names is traffic.rows_in, tokens, arrays))
-                if tokens:
-                    receives.setdefault(q, []).extend(arrays.values())
+            for of_rows, tokens, heads in self._asked(q, p):
+                names = traffic.rows_in if of_rows else traffic.keys_in
+                arrays = {name: self._empty(name, heads, tokens, words) for name, words in names.items()}
+                parts.append((q, of_rows, tokens, arrays))
+                receives.setdefault(q, []).extend(arrays.values())
         return _Coming(self, self.transport.exchange(sends, receives, sums=False), parts)
 
     def _give_back(self, step: int, there: _Coming) -> _Back:
@@ -227,14 +218,12 @@ class Device:
         for q in range(self.team.P):
             if q == self.p or self.p not in self.senders[q][step]:
                 continue
-            its = self.layout.shares[q]
-            for own, tokens, number in zip(
-                (self.rows, self.keys), self._asked(self.p, q), (its.heads, its.kv_heads), strict=True
-            ):
-                if not tokens or not own.sums:
+            for of_rows, tokens, heads in self._asked(self.p, q):
+                own = self.rows if of_rows else self.keys
+                if not own.sums:
                     continue
-                of = self._of_heads(own, number)
-                got = {name: self._empty(name, number, tokens, array.shape[-1]) for name, array in own.sums.items()}
+                of = self._of_heads(own, heads)
+                got = {name: self._empty(name, heads, tokens, array.shape[-1]) for name, array in own.sums.items()}
                 receives.setdefault(q, []).extend(got.values())
                 start = 0
                 for place in _places(own.runs, tokens):
@@ -319,7 +308,7 @@ class _Coming:
         return self._block(False)
 
     def _block(self, of_rows: bool) -> Block:
-        parts = [(tokens, arrays) for _, rows, tokens, arrays in self.parts if rows is of_rows and tokens]
+        parts = [(tokens, arrays) for _, rows, tokens, arrays in self.parts if rows is of_rows]
         if not parts:
             return Block([], {}, {})
         runs = [run for tokens, _ in parts for run in tokens.parts]
@@ -333,8 +322,6 @@ class _Coming:
         """Yield each owner with the partial sums of its rows, and of its keys."""
         start = {True: 0, False: 0}
         for owner, of_rows, tokens, _ in self.parts:
-            if not tokens:
-                continue
             block, first = self.rows if of_rows else self.keys, start[of_rows]
             start[of_rows] += tokens.number
             yield owner, block.at(slice(first, first + tokens.number)).sums

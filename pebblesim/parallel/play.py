@@ -23,13 +23,21 @@ Rows: TypeAlias = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Receive:
-    """A device receives the inputs of rows or keys from their owners, and starts their partial sums."""
+class Exchange:
+    """Rows or keys of others that a device gets or gives back: their inputs, and its partial sums of their outputs."""
 
     device: int
     tensors: tuple[str, ...]
     sums: tuple[str, ...]
     rows: Rows
+
+
+class Receive(Exchange):
+    """A device receives the inputs of rows or keys from their owners, and starts their partial sums."""
+
+
+class Send(Exchange):
+    """A device sends the partial sums of rows or keys to their owners, and drops all that it has of them."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +48,6 @@ class Compute:
     head: int
     queries: Sequence[int]
     keys: Sequence[int]
-
-
-@dataclass(frozen=True)
-class Send:
-    """A device sends the partial sums of rows or keys to their owners, and drops all that it has of them."""
-
-    device: int
-    tensors: tuple[str, ...]
-    sums: tuple[str, ...]
-    rows: Rows
 
 
 Move: TypeAlias = Receive | Compute | Send

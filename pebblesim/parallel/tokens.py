@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pebblesim.core.errors import UnknownName
-from pebblesim.language.tile_ranges import floor_sum
+from pebblesim.core.floor_sums import floor_sum
 
 OWNERSHIPS = ("contiguous", "zig-zag", "striped")
 """contiguous: n/P tokens in a row. zig-zag: chunks q and 2P − 1 − q of 2P chunks. striped: tokens q, q + P, q + 2P…"""

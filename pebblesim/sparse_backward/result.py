@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from pebblesim.core.results import Result, plain
+from pebblesim.core.tables import in_columns
 from pebblesim.counting.count import Counted
 from pebblesim.sparse_backward.similarity import Similarity
 
@@ -79,12 +80,8 @@ class SparsePass:
             "tile_sparsity": self.sparsity,
             **plain(self, "io_saved", "net_io_saved", "work_saved"),
             **plain(self.gradients["all"], "cosine", "l2"),
-            "dropped_weight": self.weight,
-            "tiles": self.tiles,
-            "dropped_tiles": self.dropped,
-            "io": self.counted.io,
-            "work": self.counted.operations,
-            "gap": self.counted.gap,
+            **plain(self, dropped_weight="weight", tiles="tiles", dropped_tiles="dropped"),
+            **plain(self.counted, io="io", work="operations", gap="gap"),
         }
         for name in ("dQ", "dK", "dV"):
             numbers_ |= {f"cosine_{name}": self.gradients[name].cosine, f"l2_{name}": self.gradients[name].l2}
@@ -181,27 +178,21 @@ class BackLite(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data of `pebblesim backlite --json`."""
-        calibrated = None
-        if self.calibrated:
-            calibrated = {
-                "limits": self.calibrated.limits._asdict(),
-                **plain(self.calibrated, "start", "stop", "masks"),
-            }
-            calibrated |= {"row": self.calibrated.row.to_dict(self.parameter)}
+        found = self.calibrated
         return {
             **self.dims,
-            "blocks": dict(self.blocks),
-            "rule": self.rule,
-            "dense": {"io": self.dense.io, "work": self.dense.operations, "gap": self.dense.gap},
+            **plain(self, "blocks", "rule"),
+            "dense": plain(self.dense, io="io", work="operations", gap="gap"),
             "recording": {**asdict(self.recording), "io": self.recording.io},
             "rows": [row.to_dict(self.parameter) for row in self.rows],
-            "calibrated": calibrated,
+            "calibrated": found
+            and {
+                "limits": found.limits._asdict(),
+                **plain(found, "start", "stop", "masks"),
+                "row": found.row.to_dict(self.parameter),
+            },
         }
 
     def __str__(self) -> str:
         headings, rows = self.table()
-        widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-        lines = [
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (headings, *rows)
-        ]
-        return "\n".join([*lines, *self.notes()])
+        return "\n".join([*in_columns([headings, *rows], [False] * len(headings)), *self.notes()])

@@ -110,6 +110,7 @@ class Steps:
     ) -> None:
         self.candidates, self.system, self.M, self.sums = candidates, candidates.system, M, sums
         self.sizes = {axis: dims[dim] for axis, dim in enumerate(self.system.dims)}
+        self.whole = {name: prod(self.sizes[axis] for axis in axes) for name, axes in self.system.axes.items()}
         self.words = {name: self._words(axes) for name, axes in self.system.axes.items()}
         self.choices = only(candidates.within(self.words, most))
         self._best: list[Priced | None] = [None] * len(self.choices)
@@ -169,12 +170,15 @@ class Steps:
         if {*system.axes[name]} != {x, y}:
             return inf
         computed, stores = choice
-        reads = system.operands(computed) - computed
-        others = sum(self.words[one] for one in (*(reads - {*each.uses}), *stores))
+        reads, factors = system.operands(computed) - computed, {name, *each.uses}
+        of_pairs = any(system.axes[one] == system.pairs for one in factors)
         terms = float(prod(self.sizes[axis] for axis in {x, y, each.contracted} if axis is not None))
-        if self.sums is not None and any(system.axes[one] == system.pairs for one in (name, *each.uses)):
+        if self.sums is not None and of_pairs:
             terms *= self.sums.pairs / prod(self.sums.grid)
-        once = sum(self.words[one] for one in reads.intersection(each.uses))
+        words = self.words if of_pairs else self.whole
+        others = sum(words[one] for one in reads - {*each.uses})
+        others += sum((self.words if system.axes[one] == system.pairs else self.whole)[one] for one in stores)
+        once = sum(words[one] for one in reads.intersection(each.uses))
         return (others + max(2 * terms / sqrt(self.M), once)) * SURELY
 
     def refine(self, step: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from itertools import product
 
+from pebblesim.analysis.mask_answers import RememberedMask
 from pebblesim.language.masks import Mask
 from pebblesim.language.tile_ranges import TileRange
 
@@ -18,7 +19,7 @@ class PairSums:
     """
 
     def __init__(self, mask: Mask, grid: tuple[int, int]) -> None:
-        self.mask, self.grid = mask, grid
+        self.mask, self.grid = RememberedMask(mask), grid
         self._sums: dict[tuple[int, int, bool, bool], int] = {}
 
     def sum(self, blocks: tuple[int, int], rows: bool, columns: bool) -> int:
@@ -40,6 +41,11 @@ class PairSums:
         """Return the number of queries (side 0), or of keys (1), that are in an allowed pair."""
         blocks = self.grid[0] if side else 1, 1 if side else self.grid[1]
         return self.sum(blocks, False, False)
+
+    def met(self, side: int, most: int) -> int:
+        """Return a lower bound on the others that blocks of up to `most` queries (side 0), or keys (1), see, in all."""
+        own = self.mask.heights if side else self.mask.widths
+        return max(own(self.grid, 1, most), self.seen(1 - side))
 
 
 def _parts(n: int, block: int, lengths: bool) -> list[tuple[TileRange, int]]:

@@ -10,13 +10,13 @@ from keyword import iskeyword
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from pebblesim.analysis.blocks import least_words
 from pebblesim.analysis.peak import CHAINS, IN_PLACE, spared
 from pebblesim.core.bisection import first_that
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import LARGEST, listed, whole
 from pebblesim.counting.arguments import AnyMask
-from pebblesim.counting.compare import compare
 from pebblesim.counting.count import Counted, count
 from pebblesim.counting.heads import Heads
 from pebblesim.language import masks
@@ -72,6 +72,16 @@ class Found(Result):
         """Whether the search wrote it."""
         return self.known is None or self.schedule.name != self.known.schedule
 
+    @property
+    def beside(self) -> dict[str, int]:
+        """For each tensor, the words that it moves more than the best schedule of the catalogue, where they differ."""
+        if self.known is None:
+            return {}
+        mine, theirs = self.counted.by_tensor, self.known.by_tensor
+        names = dict.fromkeys((*mine, *theirs))
+        more = {name: sum(mine.get(name, (0, 0))) - sum(theirs.get(name, (0, 0))) for name in names}
+        return {name: words for name, words in more.items() if words}
+
     def to_dict(self) -> dict[str, Any]:
         """As printed by `pebblesim search --json`."""
         heads = {"heads": self.heads.to_dict(), "times": self.times} if self.heads.is_given else {}
@@ -80,6 +90,7 @@ class Found(Result):
             **heads,
             "new": self.new,
             "known": self.known and {"schedule": self.known.schedule, "io": self.known.io},
+            "beside": self.beside,
             "played": self.played.passed,
             "ways": list(self.ways),
             "passes": self.passes,
@@ -110,11 +121,13 @@ class Found(Result):
         heads = (
             [f"{self.heads}: {self.times:,} times that, {self.io * self.times:,} words"] if self.heads.is_given else []
         )
+        differences = ", ".join(f"{name} {words:+,}" for name, words in self.beside.items())
         verdict = "as predicted, with the right values" if self.played.passed else "NOT as predicted"
         return "\n".join(
             [
                 f"{counted.problem}: {sizes} words{sums}{under}",
                 f"{counted.schedule}: {counted.io:,} words with {chosen}, in {counted.peak_red:,}; {beside}",
+                *([f"beside that: {differences}"] if self.new and differences else []),
                 *heads,
                 f"searched: {self.passes:,} passes in {len(self.ways)} way{plural} of computing",
                 f"played at {small}{small_mask}: {game.io:,} words, {judged}, {verdict}",
@@ -260,6 +273,11 @@ class _Asked:
     mask: Mask | None
     name: str
 
+    @property
+    def setting(self) -> dict[str, Any]:
+        """The question but for its problem, as arguments of `count`."""
+        return {"M": self.M, "summation": self.summation, "mask": self.mask, **self.sizes}
+
     def steps(self, system: System, most: float = inf) -> Steps:
         """Return the passes of a way of computing that may be part of a plan of fewer words."""
         from pebblesim.synthesis.candidates import Steps
@@ -288,17 +306,22 @@ class _Asked:
             written = sorted(written, key=lambda plan: plan.words)[:1]
         for plan in written:
             text = writing.source(plan, self.name, where)
-            counted = self._least(writing.register(text, self.name), plan.blocks)
-            if counted is not None and (best is None or counted.io < best[0].io):
+            most = most if best is None else best[0].io
+            counted = self._least(writing.register(text, self.name), plan.blocks, most)
+            if counted is not None and counted.io < most:
                 best = counted, text
         return steps.number, best
 
-    def _least(self, made: Schedule, priced: Mapping[str, int]) -> Counted | None:
-        """Return a schedule's count with the blocks of the search, or those of `best`; None if it does not fit."""
-        setting: dict[str, Any] = {"M": self.M, "summation": self.summation, "mask": self.mask, **self.sizes}
-        counted = [count(made, blocks=priced, **setting)] if made.blocks else []
+    def _least(self, made: Schedule, priced: Mapping[str, int], most: float) -> Counted | None:
+        """Return a schedule's count with the blocks of the search, or those of `best`; None if it does not fit.
+
+        Also None if it moves `most` words or more with all blocks.
+        """
+        if least_words(made.in_dims(self.sizes), self.sizes, self.M, self.summation, self.mask) >= most:
+            return None
+        counted = [count(made, blocks=priced, **self.setting)] if made.blocks else []
         with suppress(Infeasible):
-            counted.append(count(made, blocks="best", **setting))
+            counted.append(count(made, blocks="best", **self.setting))
         return min((each for each in counted if each.peak_red <= self.M), key=lambda each: each.io, default=None)
 
 
@@ -322,12 +345,20 @@ def _named(solves: Problem, kept: Collection[str] | None) -> Collection[str] | N
 
 def _known(asked: _Asked, kept: Collection[str] | None) -> Counted | None:
     """Return the count of the best schedule of the catalogue, with its best blocks; None if no schedule fits."""
-    if not of_problem(asked.solves.name, asked.mask is not None):
-        return None
-    setting: dict[str, Any] = {"M": asked.M, "summation": asked.summation, "mask": asked.mask, **asked.sizes}
-    rows = compare(asked.solves.name, blocks="best", **setting).rows
-    first = next((row for row in rows if kept is None or {*get(row.schedule).kept} <= {*kept}), None)
-    return first if first and first.least_M is None else None
+    best: Counted | None = None
+    possible = [
+        each.in_dims(asked.sizes)
+        for each in of_problem(asked.solves.name, asked.mask is not None)
+        if kept is None or {*each.kept} <= {*kept}
+    ]
+    least = [least_words(each, asked.sizes, asked.M, asked.summation, asked.mask) for each in possible]
+    for words, each in sorted(zip(least, possible, strict=True), key=lambda pair: pair[0]):
+        if best is not None and words >= best.io:
+            break
+        with suppress(Infeasible):
+            counted = count(each, blocks="best", **asked.setting)
+            best = counted if best is None or counted.io < best.io else best
+    return best
 
 
 def _is_ours(schedule: Schedule) -> bool:

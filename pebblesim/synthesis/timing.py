@@ -184,7 +184,8 @@ class Cost:
         later = {name: done > BEFORE for name, done in timing.done.items() if name not in absorbed}
         none = np.zeros(choices.number, bool)
         self.form, self.system, self.possible = form, system, timing.possible
-        self.once: dict[str, Array] = {}
+        self.read: dict[str, Array] = {}  # what is read once
+        self.stored = choices.stored
         self.in_blocks: dict[str, Array] = {}  # what is read for each block of rows
         self.held: dict[str, Array] = {}  # what is in cache while rows are streamed
         self.stays: dict[str, Array] = {}  # what is in cache all the time
@@ -193,10 +194,7 @@ class Cost:
             over, when = form.over(system.axes[name]), timing.when[name]
             computed = choices.computed.get(name, none)
             repeated = (over == (False, True) and not form.resident) or (over == (False, False) and form.again)
-            stored = choices.stored.get(name, none)
-            self.once[name] = stored.astype(np.int8) if repeated else read.astype(np.int8) + stored
-            if repeated:
-                self.in_blocks[name] = read
+            (self.in_blocks if repeated else self.read)[name] = read
             if name in timing.done:
                 begun = computed & (timing.done[name] < when) & (timing.done[name] == PASSING)
             else:
@@ -221,7 +219,7 @@ class Cost:
             sums: those of the mask.
         """
         form, axes, n = self.form, self.system.axes, sizes[self.form.x]
-        whole = {name: float(prod(sizes[axis] for axis in axes[name])) for name in self.once}
+        whole = {name: float(prod(sizes[axis] for axis in axes[name])) for name in (*self.read, *self.in_blocks)}
         fixed, stays, made = np.zeros((3, len(self.possible)))
         slope = self.pair.astype(float)
         for name, held in self.held.items():
@@ -238,17 +236,36 @@ class Cost:
         rows = np.clip(np.floor(most), 1, n)
         blocks = np.ceil(n / rows * SURELY)
         total = np.zeros(len(rows))
-        for name, times in self.once.items():
-            total += times * float(words[name])
         pairs = self.system.pairs or ()
+        for name, read in self.read.items():
+            total += read * (float(words[name]) if self._leaves_out(name) else whole[name])
+        for name, stored in self.stored.items():
+            total += stored * (float(words[name]) if axes[name] == pairs else whole[name])
         for name, read in self.in_blocks.items():
             partner = [axis for axis in axes[name] if axis in pairs and form.x in pairs]
             if sums is None or not partner:
-                total += read * blocks * float(words[name])
+                total += read * blocks * whole[name]
             else:  # a block of rows reads only those of the other axis that are in a pair with one of it
-                met = np.maximum(sums.pairs / rows, sums.seen(pairs.index(partner[0])))
-                total += read * met * (whole[name] / sizes[partner[0]])
+                several, where = np.unique(rows, return_inverse=True)
+                met = np.array([sums.met(pairs.index(form.x), int(each)) for each in several], float)
+                total += read * met[where] * (whole[name] / sizes[partner[0]])
         return np.where(fits, total * SURELY, inf)
+
+    def _leaves_out(self, name: str) -> bool:
+        """Whether the lines of a tensor may be left unread that are in no allowed pair.
+
+        They are where a loop over one axis of pairs is inside one over the other, which the sum of a product may be.
+        """
+        axes, form, pairs = self.system.axes, self.form, self.system.pairs
+        if pairs is None or axes[name] == pairs:
+            return True
+        for axis, other in (pairs, pairs[::-1]):
+            if axis in axes[name] and axis != form.x and other in (form.x, form.y):
+                users = (each for each in self.system.equations.values() if name in each.uses)
+                summed = (each for each in users if each.contracted == axis)
+                if axis == form.y or any(axes[one] == pairs for each in summed for one in each.uses):
+                    return True
+        return False
 
 
 def _may_be_absorbed(each: Equation, system: System, form: Form) -> bool:

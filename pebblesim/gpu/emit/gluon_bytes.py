@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pebblesim.analysis.additions import read_to_be_added_to
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
+from pebblesim.gpu.additions import read_to_be_added_to
 from pebblesim.gpu.emit.gluon import plans
 from pebblesim.gpu.emit.gluon_plan import Block, Plan
 from pebblesim.gpu.emit.gluon_product import Product

@@ -15,12 +15,12 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
+from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.gpu.emit.bands import limited, tiles_across
 from pebblesim.gpu.emit.words import is_float32, word_bytes
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
-from pebblesim.launches.launches import Launch, launches
+from pebblesim.launches.launches import Launch, launches, moves, used_in_turn
 
 GROUP_OF_WORDS = 16
 """Words of a vector, in 32 bits each, that make an address of the next one that wide accesses can begin at."""
@@ -93,7 +93,7 @@ def tables(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask 
     between = [tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs)]
     tiled = {tensor: tile for tensor in between if (tile := _tile(tensor, made, sizes))}
     kept = {name for name, tensor in program.tensors.items() if len(tensor.shape) == 1} - {*program.outputs}
-    parts, aligned = _parts(between, made), frozenset(program.tensors[name] for name in kept)
+    parts, aligned = used_in_turn(program, made), frozenset(program.tensors[name] for name in kept)
     return Tables(tiled, parts, _places(program, between, made), aligned, limited(mask))
 
 
@@ -139,29 +139,6 @@ def moved_words(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) 
     for phase in program.phases:
         found += totals(phase.body, sizes, amounts, mask)
     return {name: (found[name, True], found[name, False]) for name in program.tensors}
-
-
-def moves(launch: Launch) -> list[ir.Read | ir.Write | ir.Init]:
-    """The primitives of a launch that move words between cache and memory."""
-    return [node for node in ir.walk(launch.body) if isinstance(node, ir.Read | ir.Write | ir.Init)]
-
-
-def _parts(between: list[ir.Tensor], made: list[Launch]) -> dict[ir.Tensor, ir.Range]:
-    """Tensors whose rows are in use for one iteration of a loop around launches, and the range of that loop."""
-    parts: dict[ir.Tensor, ir.Range] = {}
-    for tensor in between:
-        if tensor.apart:
-            continue
-        loops = {launch.around for launch in made if any(node.tensor is tensor for node in moves(launch))}
-        loop = loops.pop() if len(loops) == 1 else None
-        if loop is not None and all(
-            isinstance(node, ir.Read | ir.Write) and tile_of_whole(node.tile.ranges[0]) is loop.range
-            for launch in made
-            for node in moves(launch)
-            if node.tensor is tensor
-        ):
-            parts[tensor] = loop.range
-    return parts
 
 
 def _places(program: ir.Program, between: list[ir.Tensor], made: list[Launch]) -> dict[ir.Tensor, ir.Tensor]:

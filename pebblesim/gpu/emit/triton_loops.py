@@ -107,8 +107,13 @@ class Loops(Ranges):
         ragged tile stands apart, too, or with those along the diagonal.
         """
         (low, high), total, mask = self._bounds(loop), self._total(loop.range), self._mask
-        apart = self._ragged(loop.range) and not self._cut(loop.range) and not total.isdecimal() and _moves(loop)
-        full = f"{total} // {self._length(loop.range)}" if apart else None
+        apart = self._ragged(loop.range) and not total.isdecimal() and _moves(loop)
+        full = f"{total} // {self._length(loop.range)}" if apart and not self._cut(loop.range) else None
+        if apart and self._of_a_split(loop):
+            assert loop.range.parent is not None
+            parts = self._parts(loop)
+            complete = f"{total} // {self._length(loop.range)} - {self._numbers[loop.range.parent]} * {parts}"
+            return [Piece(low, f"tl.minimum({complete}, {parts})", complete=True), Piece(complete, high, stages=1)]
         if loop.when is not None and isinstance(mask, KeyRanges) and differs:
             return self._around_whole(loop, low, high, full is not None)
         if loop.when is None or mask is None or mask.after is None or mask.before is not None or not differs:
@@ -128,6 +133,10 @@ class Loops(Ranges):
             return [Piece(low, middle), Piece(middle, high, True)]
         rest, last = self._split(middle, high, full, True)  # the last with those along the diagonal: one loop less
         return [Piece(low, f"{middle} + tl.maximum({high} - {last.low}, 0)", jump=(middle, full)), rest]
+
+    def _of_a_split(self, loop: ir.Loop) -> bool:
+        """Whether a loop runs over the tiles of a tile that each program has one of."""
+        return self._cut(loop.range) and loop.range.parent in [each.range for each in self._launch.grid]
 
     def _split(self, low: str, high: str, full: str | None, whole: bool) -> list[Piece]:
         """The complete tiles between two, and the last one."""

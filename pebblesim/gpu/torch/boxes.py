@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from pebblesim.gpu.torch.layout import BYTES
+from pebblesim.gpu.torch.recent import Recent
 
 RELEASE = "3.6."
 """The release of Triton whose Gluon is known: it is experimental, and changes with each."""
@@ -102,8 +103,6 @@ class Boxes:
         """The arguments of a launch for the tensor at an address; `made_as`: what Triton knows of the descriptor."""
         found = _MADE.get((self, address))
         if found is None:
-            if len(_MADE) >= MOST_DESCRIPTORS:
-                _MADE.clear()
             found = _MADE[self, address] = tuple(_arguments(self.described(address), made_as))
         return found
 
@@ -112,7 +111,7 @@ class Boxes:
         return replace(self.one, base=replace(self.one.base, address=address))
 
 
-_MADE: dict[tuple[Boxes, int], tuple[Any, ...]] = {}
+_MADE: Recent[tuple[Boxes, int], tuple[Any, ...]] = Recent(MOST_DESCRIPTORS)
 """The arguments of a launch for boxes at an address."""
 
 
@@ -125,14 +124,12 @@ class Described(NamedTuple):
 
 def remembered(make: Callable[..., Any]) -> Callable[..., Described]:
     """A function of a generated module that describes tensors, so that it is called once for each shape."""
-    known: dict[tuple[Any, ...], Boxes] = {}
+    known: Recent[tuple[Any, ...], Boxes] = Recent(MOST_SHAPES)
 
     def described(x: Tensor, *box: int) -> Described:
         shape = (x.shape, x.stride(), box)
         boxes = known.get(shape)
         if boxes is None:
-            if len(known) >= MOST_SHAPES:
-                known.clear()
             boxes = known[shape] = Boxes(make(Place.of(x), *box))
         return Described(boxes, x.data_ptr())
 

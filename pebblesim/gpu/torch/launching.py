@@ -22,6 +22,7 @@ from pebblesim.gpu.torch.boxes import MAKERS, adds_here, gluon_here, remembered
 from pebblesim.gpu.torch.launch import Kernel, Torch, notes
 from pebblesim.gpu.torch.layout import fits, fitted, room_for, round_sums
 from pebblesim.gpu.torch.planning import CARD, ROOM, Choice, Dims, Pattern, chosen, program_of
+from pebblesim.gpu.torch.recent import Recent
 
 LEAST_ROOM = 2**26
 """Bytes of tables that are taken without asking how much memory is free."""
@@ -56,7 +57,6 @@ def loaded(
         if hasattr(module, name):
             setattr(module, name, remembered(getattr(module, name)))
     module.torch = Torch()
-    module.only_launches = not re.search(r"(fill|copy)_\(", source.text)  # and nothing else on the GPU
     module.filled = tuple(re.findall(r"(\w+)_ptr\.fill_\(0\.0\)", source.text))
     module.fills = len(re.findall(r"\.fill_\(", source.text))
     for kernel in source.kernels:
@@ -207,18 +207,6 @@ def _repeats(x: Any) -> bool:
     return any(stride == 0 and length > 1 for stride, length in zip(x.stride(), x.shape, strict=True))
 
 
-def loaded_for(given: dict[str, Any], results: dict[str, Any], setting: Setting) -> Any:
-    """The function that launches the kernels of a forward pass; None if they keep large tables or run in rounds.
-
-    Args:
-        given: Q, K and V that kernels can read where they are.
-        results, setting: as for `compute`.
-    """
-    choice, module, _ = _prepared("forward", given, results, setting)
-    small = choice.forecast.rounds == 1 and choice.bytes <= LEAST_ROOM
-    return module.run if small and module.only_launches else None
-
-
 def fitting(
     way: str,
     dims: Dims,
@@ -249,14 +237,14 @@ def fitting(
     return choice
 
 
-_CHOSEN: dict[tuple[Hashable, ...], Choice] = {}
+_CHOSEN: Recent[tuple[Hashable, ...], Choice] = Recent(4096)
 
 
 def _chosen(way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card) -> Choice:
     key = (way, dims, heads, dtype, pattern, room, id(card))
-    if key not in _CHOSEN:
-        _CHOSEN[key] = chosen(way, dims, heads, dtype, pattern, room, card)
-    return _CHOSEN[key]
+    if (found := _CHOSEN.get(key)) is None:
+        _CHOSEN[key] = found = chosen(way, dims, heads, dtype, pattern, room, card)
+    return found
 
 
 @lru_cache(maxsize=64)

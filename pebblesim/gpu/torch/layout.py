@@ -60,6 +60,9 @@ def numbers_from(x: Tensor, like: Tensor, kv_heads: int) -> Tensor:
 def round_sums(sums: Tensor, x: Tensor, kv_heads: int) -> None:
     """Copy sums, (batch · kv_heads, rows, d) with the rows of heads that share keys together, to their matrix."""
     batch, heads, n, d = x.shape
+    if heads == kv_heads:
+        x.copy_(sums.view(x.shape))
+        return
     shared = heads // kv_heads
     x.unflatten(1, (kv_heads, shared)).copy_(sums.view(batch, kv_heads, n, shared, d).transpose(2, 3))
 

@@ -32,23 +32,62 @@ torch.library.define(
 )
 
 
-def forward_on_gpu(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """O and L by kernels; the same arguments as the operator, those of `Asked` behind the matrices."""
+def forward(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> tuple[Tensor, Tensor]:
+    """O by kernels, and L as they have it, (batch · kv_heads, n_q · shared)."""
     inputs = query, key, value
-    sizes = recorded.sizes_of("forward", inputs, rest)
+    sizes = recorded.sizes_of("forward", inputs, asked)
     if (found := recorded.again(sizes, inputs)) is not None:
-        (out,), lse = found
-        return out, numbers_from(lse, query, key.shape[1])
+        (out,), L = found
+        assert L is not None
+        return out, L
     check_triton()
-    setting, seen, ranges = _pairs(query, key, Asked(*rest))
+    setting, seen, ranges = _pairs(query, key, asked)
     tensors = {"Q": query, "K": key, "V": value, **ranges}
     if seen != slice(0, key.shape[2]):
         tensors |= {"K": key[:, :, seen], "V": value[:, :, seen]}
     out = empty_like(query, value.shape[-1])
     with recorded.keeping(sizes, inputs, (out,)) as kept:
-        kept.lse = lse = compute("forward", tensors, {"O": out}, setting)
+        kept.L = L = compute("forward", tensors, {"O": out}, setting)
         kept.whole = tensors["K"] is key
-    return out, numbers_from(lse, query, key.shape[1])
+    return out, L
+
+
+def backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    L: Tensor,
+    asked: Asked,
+    grad_L: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value by kernels, from those of O and of L, both L as kernels have it."""
+    inputs = grad, query, key, value, out, L
+    sizes = recorded.sizes_of("backward", inputs, asked) if grad_L is None else None
+    if (found := recorded.again(sizes, inputs)) is not None:
+        return found[0][0], found[0][1], found[0][2]
+    setting, seen, ranges = _pairs(query, key, asked)
+    tensors = {"Q": query, "K": key, "V": value, "dO": grad, "O": out, "L": L, **ranges}
+    if grad_L is not None:
+        tensors["dL"] = grad_L
+    made = tuple(empty_like(each, each.shape[-1]) for each in (query, key, value))
+    results = dict(zip(("dQ", "dK", "dV"), made, strict=True))
+    if seen != slice(0, key.shape[2]):
+        for each in made[1:]:
+            each.zero_()
+        tensors |= {"K": key[:, :, seen], "V": value[:, :, seen]}
+        results |= {"dK": made[1][:, :, seen], "dV": made[2][:, :, seen]}
+    with recorded.keeping(sizes, inputs, made) as kept:
+        compute("backward", tensors, results, setting)
+        kept.whole = tensors["K"] is key
+    return made
+
+
+def forward_on_gpu(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """O and L by kernels; the same arguments as the operator, those of `Asked` behind the matrices."""
+    out, L = forward(query, key, value, Asked(*rest))
+    return out, numbers_from(L, query, key.shape[1])
 
 
 def backward_on_gpu(
@@ -61,26 +100,9 @@ def backward_on_gpu(
     lse: Tensor,
     *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value by kernels."""
-    inputs = grad, query, key, value, out, numbers_of(lse, key.shape[1])
-    sizes = recorded.sizes_of("backward", inputs, rest) if grad_lse is None else None
-    if (found := recorded.again(sizes, inputs)) is not None:
-        return found[0][0], found[0][1], found[0][2]
-    setting, seen, ranges = _pairs(query, key, Asked(*rest))
-    tensors = {"Q": query, "K": key, "V": value, "dO": grad, "O": out, "L": inputs[-1], **ranges}
-    if grad_lse is not None:
-        tensors["dL"] = numbers_of(grad_lse * log2(e), key.shape[1])  # of the natural logarithm
-    made = tuple(empty_like(each, each.shape[-1]) for each in (query, key, value))
-    results = dict(zip(("dQ", "dK", "dV"), made, strict=True))
-    if seen != slice(0, key.shape[2]):
-        for each in made[1:]:
-            each.zero_()
-        tensors |= {"K": key[:, :, seen], "V": value[:, :, seen]}
-        results |= {"dK": made[1][:, :, seen], "dV": made[2][:, :, seen]}
-    with recorded.keeping(sizes, inputs, made) as kept:
-        compute("backward", tensors, results, setting)
-        kept.whole = tensors["K"] is key
-    return made
+    """Gradients of query, key and value by kernels; `grad_lse` is that of the natural logarithm."""
+    grad_L = None if grad_lse is None else numbers_of(grad_lse * log2(e), key.shape[1])
+    return backward(grad, query, key, value, out, numbers_of(lse, key.shape[1]), Asked(*rest), grad_L)
 
 
 def _pairs(query: Tensor, key: Tensor, asked: Asked) -> tuple[Setting, slice, dict[str, Tensor]]:

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pebblesim.analysis.additions import adds
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed, whole
+from pebblesim.gpu.additions import adds
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
 from pebblesim.gpu.emit.key_ranges import KeyRanges
@@ -16,7 +16,8 @@ from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.tiles import PROBLEM, Tiling, gluon_takes
-from pebblesim.gpu.torch.sizes import check_heads, check_seeing, check_workspace, too_wide, word_of
+from pebblesim.gpu.torch.recent import Recent
+from pebblesim.gpu.torch.sizes import check_heads, check_seeing, check_workspace, sharing, too_wide, word_of
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
@@ -104,8 +105,8 @@ class KernelPlan:
     """The kernels that compute an attention of some size, and the reason.
 
     Attributes:
-        dims: n_q, n_k, d_k and d_v as they are computed.
-        heads: number of heads, computed all at once or in several rounds.
+        dims: n_q, n_k, d_k and d_v as they are computed; heads that share keys are one with the rows of all.
+        heads: number of heads of keys, computed all at once or in several rounds.
         pattern: the pairs that are allowed.
         card: the card whose rates are used in the forecasts.
         scaled: whether these are scaled ones of another card: they compare kernels, and say nothing about times.
@@ -130,7 +131,10 @@ class KernelPlan:
         band, rates = self.pattern.band, f"rates of {self.card}"
         if self.scaled:
             rates = f"{cards.SCALED} to {self.card}: so kernels are compared, and times are not known"
-        lines = [f"{listed(self.dims)}, {self.heads:,} heads{f', {band.name}' if band else ''}, {rates}"]
+        dims, shared = dict(self.dims), self.pattern.shared
+        dims["n_q"] //= shared
+        heads = f"{self.heads * shared:,} heads{f' on {self.heads:,} of keys' if shared > 1 else ''}"
+        lines = [f"{listed(dims)}, {heads}{f', {band.name}' if band else ''}, {rates}"]
         passes = zip(PROBLEM, (self.forward, self.backward), self.tables, self.unlimited, strict=True)
         for way, ranked, taken, free in passes:
             best = ranked[0]
@@ -157,10 +161,11 @@ def plan(
     d: int,
     heads: int = 1,
     *,
+    kv_heads: int | None = None,
     n_k: int | None = None,
     d_v: int | None = None,
     dtype: str = "bfloat16",
-    causal: bool = False,
+    is_causal: bool = False,
     window: tuple[int | None, int | None] | None = None,
     align: str = "start",
     workspace: int | None = None,
@@ -170,10 +175,10 @@ def plan(
 
     Args:
         n, d: tokens of queries, and words in a row of queries and keys.
-        heads: number of heads in all.
+        heads, kv_heads: numbers of heads of queries, and of keys and values, of all sequences; as many if None.
         n_k, d_v: tokens of keys, and words in a row of values; as many as n and d if None.
         dtype: "bfloat16" or "float16".
-        causal, window, align, workspace: as `is_causal` and others of `attention`.
+        is_causal, window, align, workspace: as for `attention`.
         card: the card whose rates are used, by its name; where they were not measured, those of an H200 are scaled, by
             which kernels can be compared, and no times are printed.
 
@@ -187,15 +192,17 @@ def plan(
     backward: small-cache-backward-resident a=128, b=128, c=64, e=256, 8 slots, Gluon: ...
       tables: 1,024 MiB, and they may take 1,024 MiB
     """
-    sizes = {"n": n, "d": d, "heads": heads, "n_k": n if n_k is None else n_k, "d_v": d if d_v is None else d_v}
-    n, d, heads, n_k, d_v = (whole(name, size) for name, size in sizes.items())
+    sizes = {"n": n, "d": d, "n_k": n if n_k is None else n_k, "d_v": d if d_v is None else d_v, "heads": heads}
+    n, d, n_k, d_v, of_queries = (whole(name, size) for name, size in sizes.items())
+    heads = of_queries if kv_heads is None else whole("kv_heads", kv_heads)
+    shared = sharing(of_queries, heads)
     if sentence := too_wide(d, d_v):
         raise UsageError(sentence)
-    check_heads(heads)
+    check_heads(of_queries)
     check_workspace(workspace)
-    dtype, pattern = word_of(dtype), limits(window, causal, align, 1)
+    dtype, pattern = word_of(dtype), limits(window, is_causal, align, shared)
     check_seeing(n, n_k, pattern.left, pattern.right, pattern.at_end)
-    dims = {"n_q": n, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
+    dims = {"n_q": n * shared, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
     key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(cards.card(card))
     ranked, tables, unlimited = [], [], []
     for way in PROBLEM:
@@ -279,7 +286,8 @@ def _first(
         program, sizes = program_of(made[0].tiling, pattern.masked), {**dict(dims), **made[0].tiling.blocks}
         at_once = heads // made[0].rounds
         taken = at_once * table_bytes(program, sizes, dtype, pattern.band)
-        return Choice(made[0], divided(program, sizes), taken)
+        even = not made[0].tiling.one_source and divided(program, sizes)
+        return Choice(made[0], even, taken)
     if pattern.softcap:
         raise UsageError("no kernel caps scores with these head dimensions; give 256 or less, or no softcap.")
     widths = f"{dict(dims)['d_k']:,} and {dict(dims)['d_v']:,}"
@@ -289,7 +297,7 @@ def _first(
     )
 
 
-_FOUND: dict[tuple[Hashable, ...], tuple[Forecast, ...]] = {}
+_FOUND: Recent[tuple[Hashable, ...], tuple[Forecast, ...]] = Recent(4096)
 """Forecasts by their arguments; a card is known by its address, and is kept."""
 
 _KEPT: dict[int, cards.Card] = {}
@@ -301,10 +309,10 @@ def _forecasts(
     """Forecasts of the kernels that fit, the fastest first."""
     _KEPT.setdefault(id(card), card)
     key = (way, dims, heads, dtype, pattern, room, id(card))
-    if key not in _FOUND:
+    if (found := _FOUND.get(key)) is None:
         made = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room, gluon=True)
-        _FOUND[key] = tuple(each for each in made if _computes(each.tiling, dict(dims), pattern))
-    return _FOUND[key]
+        _FOUND[key] = found = tuple(each for each in made if _computes(each.tiling, dict(dims), pattern))
+    return found
 
 
 def _computes(tiling: Tiling, dims: Mapping[str, int], pattern: Pattern) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.torch import checks, masks, operators as _operators, quick  # noqa: F401
+from pebblesim.gpu.torch import checks, eager, masks
 from pebblesim.gpu.torch.fallback import by_pytorch
 from pebblesim.gpu.torch.planning import Pattern, limits
 from pebblesim.gpu.torch.sizes import check_seeing
@@ -81,21 +81,17 @@ def attention(
         UsageError: these kernels do not support the arguments.
     """
     window = tuple(window) if isinstance(window, list) else window
-    sizes = None
+    same_bits = bool(deterministic) or torch.are_deterministic_algorithms_enabled()
+    call = None
     if (
         attn_mask is cu_seqlens is key_padding is key_ranges is compute_dtype is None
         and not return_lse
         and not dropout_p
     ):
-        same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
-        options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits
-        sizes = quick.kept(query, key, value, options)
-        if (asked := quick.checked(sizes)) is not None:
-            four = (each.reshape(-1, *each.shape[-3:]) for each in (query, key, value))
-            out, _ = torch.ops.pebblesim.attention(*four, *asked)
-            return out.reshape(*query.shape[:-1], value.shape[-1])
-        if (launch := quick.known(sizes)) is not None and (quickly := launch(query, key, value)) is not None:
-            return quickly
+        options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
+        call = eager.call_of(query, key, value, options)
+        if (asked := eager.checked(call)) is not None:
+            return eager.attention(query, key, value, asked)
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
     query, key, value = _cast((query, key, value), compute_dtype)
@@ -114,11 +110,13 @@ def attention(
             raise UsageError(f"PyTorch's attention has no return_lse and no softcap, and {reason}") from None
         out = by_pytorch(reason, query, key, value, attn_mask, dropout_p, scale, shown)
         return out if kind is None else out.to(kind)
-    four = (each.reshape(-1, *each.shape[-3:]) for each in (query, key, value))
-    same_bits = bool(deterministic) or torch.are_deterministic_algorithms_enabled()
     asked = masks.Asked(*shown, scale, float(softcap or 0.0), workspace, same_bits)
+    if call is not None:
+        out = eager.attention(query, key, value, asked)
+        eager.keep(call, asked)
+        return out
+    four = (each.reshape(-1, *each.shape[-3:]) for each in (query, key, value))
     out, lse = torch.ops.pebblesim.attention(*four, *asked)
-    quick.keep(sizes, query, key, value, asked)
     out = out.reshape(*query.shape[:-1], value.shape[-1])
     out = out if kind is None else out.to(kind)
     return (out, lse.reshape(query.shape[:-1]) * log(2)) if return_lse else out

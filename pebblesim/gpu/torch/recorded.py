@@ -1,7 +1,7 @@
 """Launches that were made once for some sizes, and are made again with other tensors of these sizes.
 
-What kernels compute a call, and how they are launched, follows from sizes and options alone. It is found at the first
-call, noted, and then costs the host no time.
+What kernels compute a pass, and how they are launched, follows from sizes and options alone. It is found when a pass of
+these sizes is made first, noted meanwhile, and then costs the host no time.
 """
 
 from __future__ import annotations
@@ -17,43 +17,72 @@ from torch import Tensor
 from pebblesim.gpu.torch.boxes import Described
 from pebblesim.gpu.torch.launch import Notes, launch, noted
 from pebblesim.gpu.torch.layout import BYTES, round_sums
+from pebblesim.gpu.torch.recent import Recent
 
 MOST = 4096
-"""Calls that are kept."""
+"""Passes that are kept."""
+
+
+class Pass:
+    """A pass that is made and noted.
+
+    Attributes:
+        inputs, outputs: its tensors.
+        L: what it returns besides, if it is a forward pass.
+        whole: whether it reads and writes whole tensors.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        self.L: Tensor | None = None
+        self.whole = False
+
+    def again(self, written: Notes) -> Again | None:
+        """The pass with other tensors, from its notes; None if launches are not all that it does.
+
+        Each tensor that a kernel took must be known by its address: as an input, an output, or made for the pass.
+        """
+        tensors = (*self.inputs, *self.outputs, *written.made)
+        places = {each.data_ptr(): at for at, each in enumerate(tensors)}
+        taken = {address for _, _, given in written.launches for address in map(_address, given)} - {None}
+        taken |= written.zeros | {each.data_ptr() for sums in written.sums for each in sums[:2]}
+        if self.L is not None:
+            taken.add(self.L.data_ptr())
+        if written.other or not self.whole or len(places) < len(tensors) or not taken <= places.keys():
+            return None
+        return Again(self, written, places)
 
 
 class Again:
-    """The launches of a call, made again with other tensors of its sizes."""
+    """The launches of a pass, made again with other tensors of its sizes."""
 
-    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], written: Notes) -> None:
-        """Take the tensors of the noted call, each at an address of its own, and its notes."""
-        addresses = [each.data_ptr() for each in (*inputs, *outputs, *written.made)]
+    def __init__(self, made: Pass, written: Notes, places: dict[int, int]) -> None:
+        """Take a pass, its notes, and the place of each address among its inputs, outputs and what was made."""
         self._calls = []
         for kernel, grid, arguments in written.launches:
-            kept = [_address(each) for each in arguments]
-            numbers = [each for each, address in zip(arguments, kept, strict=True) if address is None]
-            behind = iter(range(len(addresses), len(addresses) + len(numbers)))
-            places = [next(behind) if address is None else addresses.index(address) for address in kept]
+            numbers = [each for each in arguments if _address(each) is None]
+            behind = iter(range(len(places), len(places) + len(numbers)))
+            at = [next(behind) if (address := _address(each)) is None else places[address] for each in arguments]
             described = [(at, each.boxes) for at, each in enumerate(arguments) if isinstance(each, Described)]
-            self._calls.append((kernel, grid, itemgetter(*places), numbers, described))
-        likes = [torch.empty_like(each, device="meta") for each in inputs]  # which takes no memory
-        self._outputs = [_template(each, likes) for each in outputs]
-        self._zeros = [at for at, each in enumerate(outputs) if each.data_ptr() in written.zeros]
+            self._calls.append((kernel, grid, itemgetter(*at), numbers, described))
+        likes = [torch.empty_like(each, device="meta") for each in made.inputs]  # which takes no memory
+        self._outputs = [_template(each, likes) for each in made.outputs]
+        self._zeros = [at for at, each in enumerate(made.outputs) if each.data_ptr() in written.zeros]
         self._made = [  # of which PyTorch makes others fastest
             (torch.zeros_like if each.data_ptr() in written.zeros else torch.empty_like, _small(each))
             for each in written.made
         ]
+        first, last = len(made.inputs), len(made.inputs) + len(made.outputs)
         self._sums = [
-            (addresses.index(sums.data_ptr()) - len(inputs) - len(outputs), at, kv_heads)
+            (places[sums.data_ptr()] - last, places[matrix.data_ptr()] - first, kv_heads)
             for sums, matrix, kv_heads in written.sums
-            for at, each in enumerate(outputs)
-            if each.data_ptr() == matrix.data_ptr()
         ]
-        self._index = inputs[0].get_device()
+        self._L = None if made.L is None else places[made.L.data_ptr()] - last
+        self._index = made.inputs[0].get_device()
         self._stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
-    def __call__(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]] | None:
-        """The outputs, and the tensors between; None if the inputs are at other multiples of bytes."""
+    def __call__(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], Tensor | None] | None:
+        """The outputs, and L of a forward pass; None if the inputs are at other multiples of bytes."""
         given, together = [each.data_ptr() for each in inputs], 0
         for address in given:
             together |= address
@@ -80,10 +109,15 @@ class Again:
             launch(kernel, grid, stream, arguments)
         for number, at, kv_heads in self._sums:
             round_sums(made[number], outputs[at], kv_heads)
-        return outputs, made
+        return outputs, None if self._L is None else made[self._L]
 
 
-_KEPT: dict[Hashable, tuple[Again, int | None] | None] = {}
+_KEPT: Recent[Hashable, Again] = Recent(MOST)
+
+
+def here(x: Tensor) -> bool:
+    """Whether a tensor is on the GPU that is the current one."""
+    return x.is_cuda and x.get_device() == torch._C._cuda_getDevice()
 
 
 def sizes_of(way: str, tensors: Sequence[Tensor], rest: tuple[Any, ...]) -> tuple[Hashable, ...] | None:
@@ -94,12 +128,9 @@ def sizes_of(way: str, tensors: Sequence[Tensor], rest: tuple[Any, ...]) -> tupl
         tensors: its matrices and vectors, (batch, heads, n, …).
         rest: the arguments of the operator behind them: ranges of keys first.
     """
-    first = tensors[0]
-    if rest[0] is not None or not first.is_cuda or first.get_device() != torch.cuda.current_device():
+    if rest[0] is not None or not here(tensors[0]):
         return None
-    shapes = (each.shape for each in tensors)
-    strides = (each.stride() for each in tensors)
-    return (way, first.get_device(), first.dtype, rest, *shapes, *strides)
+    return way, tensors[0].get_device(), rest, *((each.shape, each.stride(), each.dtype) for each in tensors)
 
 
 def again(sizes: tuple[Hashable, ...] | None, inputs: Sequence[Tensor]) -> tuple[list[Tensor], Tensor | None] | None:
@@ -108,41 +139,22 @@ def again(sizes: tuple[Hashable, ...] | None, inputs: Sequence[Tensor]) -> tuple
     if kept is None:
         return None
     try:
-        made = kept[0](inputs)
+        return kept(inputs)
     except torch.OutOfMemoryError:  # other kernels need less
         return None
-    return None if made is None else (made[0], None if kept[1] is None else made[1][kept[1]])
-
-
-class Pass:
-    """A pass that is being made.
-
-    Attributes:
-        lse: its L, if it makes one.
-        whole: whether it reads and writes whole tensors.
-    """
-
-    def __init__(self) -> None:
-        self.lse: Tensor | None = None
-        self.whole = False
 
 
 @contextmanager
 def keeping(sizes: tuple[Hashable, ...] | None, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Iterator[Pass]:
     """Keep the pass that is made meanwhile, if it does nothing but what can be done again."""
-    made = Pass()
-    if sizes is None or sizes in _KEPT or len(_KEPT) >= MOST or torch.cuda.is_current_stream_capturing():
+    made = Pass(inputs, outputs)
+    if sizes is None or sizes in _KEPT or torch.cuda.is_current_stream_capturing():
         yield made
         return
     with noted() as written:
         yield made
-    _KEPT[sizes] = None
-    places = {each.data_ptr() for each in (*inputs, *outputs, *written.made)}
-    if written.other or not made.whole or len(places) < len(inputs) + len(outputs) + len(written.made):
-        return
-    at = next((at for at, each in enumerate(written.made) if each is made.lse), None)
-    if made.lse is None or at is not None:
-        _KEPT[sizes] = Again(inputs, outputs, written), at
+    if (found := made.again(written)) is not None:
+        _KEPT[sizes] = found
 
 
 def _address(argument: Any) -> int | None:

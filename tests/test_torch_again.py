@@ -1,0 +1,337 @@
+"""Calls that are made again by the launches noted for their sizes: on the CPU, with stand-ins for kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings, strategies as st  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from pebblesim.core.errors import UsageError  # noqa: E402
+from pebblesim.gpu.torch import boxes, definition, eager, launching, operators, public, recorded  # noqa: E402
+from pebblesim.gpu.torch.launch import Notes, Torch, noted  # noqa: E402
+from pebblesim.gpu.torch.layout import numbers_from, numbers_of, round_sums  # noqa: E402
+from pebblesim.gpu.torch.recent import Recent  # noqa: E402
+from pebblesim.gpu.torch.recorded import Pass  # noqa: E402
+
+
+@pytest.fixture
+def launched(monkeypatch: Any) -> list[Any]:
+    """The arguments of all that is launched again."""
+    made: list[Any] = []
+    monkeypatch.setattr(recorded, "launch", lambda *given: made.append(given))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+    return made
+
+
+def inputs() -> list[Any]:
+    """Three matrices (batch, heads, n, d), tokens first."""
+    return [torch.randn(1, 8, 3, 16).half().transpose(1, 2) for _ in range(3)]
+
+
+def again_of(given: list[Any], outputs: list[Any], written: Notes, L: Any = None) -> Any:
+    """What makes a noted pass again, or None."""
+    made = Pass(given, outputs)
+    made.whole, made.L = True, L
+    return made.again(written)
+
+
+def test_a_kept_call_is_launched_with_other_tensors(launched: list[Any]) -> None:
+    """Addresses of the inputs, of a new output and of new sums take the places of those noted; numbers stay."""
+    x, out, L = inputs(), torch.empty(1, 8, 3, 16).half().transpose(1, 2), torch.empty(3, 8)
+    told, written = boxes.Boxes(None), Notes()
+    written.made = [L]
+    one = (boxes.Described(told, x[0].data_ptr()), x[1], boxes.Described(told, x[2].data_ptr()), out, L, 8, 16)
+    written.launches = [("one", (4, 3, 1), one), ("two", (1, 3, 1), (5, out, boxes.Described(told, L.data_ptr())))]
+    again = again_of(x, [out], written, L)
+    new = inputs()
+    (made,), sums = again(new)
+    assert (made.shape, made.stride(), made.dtype) == (out.shape, out.stride(), out.dtype)
+    assert (sums.shape, sums.dtype) == (L.shape, L.dtype)
+    (kernel, grid, stream, given), (other, _, _, others) = launched
+    assert (kernel, grid, stream, other) == ("one", (4, 3, 1), 7, "two")
+    places = [each.data_ptr() for each in (*new, made, sums)]
+    assert list(given) == [(told, places[0]), places[1], (told, places[2]), *places[3:], 8, 16]
+    assert list(others) == [5, places[3], (told, places[4])]
+    assert all(type(given[at]) is boxes.Described for at in (0, 2))
+    assert not {places[3], places[4]} & {out.data_ptr(), L.data_ptr()}
+    assert again([new[0].flatten()[1:], *new[1:]]) is None  # of another alignment
+
+
+def test_a_kept_call_begins_with_zeros_and_rounds_its_sums(monkeypatch: Any, launched: list[Any]) -> None:
+    """Sums of two heads that share keys are rounded to the order of their matrix; rows without a key are zeros."""
+    x, dQ, dK = inputs(), torch.empty(1, 4, 3, 8).half(), torch.empty(1, 2, 3, 8).half()
+    sums, written = torch.empty(2, 6, 8), Notes()
+    written.made, written.zeros, written.sums = [sums], {sums.data_ptr(), dK.data_ptr()}, [(sums, dQ, 2)]
+    written.launches = [("one", (1, 1, 1), (x[0], sums))]
+    zeros, found = list[Any](), list[Any]()
+    monkeypatch.setattr(torch, "zeros_like", lambda each: zeros.append(torch.zeros(each.shape)) or zeros[-1])
+    again = again_of(x, [dQ, dK], written)
+
+    def launch(*given: Any) -> None:
+        (made,) = (each for each in zeros if each.data_ptr() == given[3][1])
+        made += torch.arange(96.0).view(2, 6, 8)
+
+    monkeypatch.setattr(recorded, "launch", launch)
+    for number in range(2):
+        (found_dQ, found_dK), _ = again(inputs())
+        found.append(found_dQ)
+        assert (found_dK == 0).all() and len(zeros) == number + 1
+        assert (found_dQ == torch.arange(96.0).view(1, 2, 3, 2, 8).transpose(2, 3).reshape(1, 4, 3, 8)).all()
+    assert found[0].data_ptr() != found[1].data_ptr()
+
+
+def test_sums_of_heads_that_share_nothing_are_rounded_to_their_matrix() -> None:
+    sums, x = torch.randn(6, 5, 8), torch.empty(2, 5, 3, 8).half().transpose(1, 2)
+    round_sums(sums, x, 3)
+    assert (x == sums.view(2, 3, 5, 8).half()).all()
+
+
+def test_to_keep_a_call_takes_no_memory() -> None:
+    """Tensors as large as the inputs would be memory that a call may not have, and that its tables were chosen by."""
+    x, out, taken = inputs(), torch.empty(1, 8, 3, 16).half(), list[int]()
+
+    class Made(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = function(*args, **(kwargs or {}))
+            taken.append(0 if made.is_meta else made.untyped_storage().nbytes())
+            return made
+
+    written = Notes()
+    written.made = [torch.empty(3, 8)]
+    with Made():
+        again_of(x, [out], written)
+    assert taken and max(taken) < min(each.nbytes for each in (*x, out, *written.made))
+
+
+def test_what_cannot_be_done_again_is_not_kept(monkeypatch: Any) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(recorded, "_KEPT", Recent(100))
+    x, out, elsewhere = inputs(), torch.empty(1, 8, 3, 16).half(), torch.empty(3)
+
+    def kept(
+        name: str, whole: bool = True, other: bool = False, L: Any = None, same: bool = False, launch: Any = None
+    ) -> bool:
+        with recorded.keeping((name,), [x[0], x[0], x[2]] if same else x, [out]) as made:
+            written = launching.notes()
+            assert written is not None
+            made.whole, made.L, written.other = whole, L, other
+            written.launches = [("kernel", (1, 1, 1), (out, 5) if launch is None else launch)]
+        return (name,) in recorded._KEPT
+
+    assert kept("plain")
+    assert not kept("keys cut", whole=False) and not kept("copies", other=True) and not kept("same", same=True)
+    assert not kept("L of its own", L=elsewhere)
+    told = boxes.Described(boxes.Boxes(None), x[0].data_ptr() + 16)
+    assert not kept("a tensor of nobody", launch=(out, elsewhere)) and not kept("within a tensor", launch=(out, told))
+    assert kept("same", launch=(out, 7))  # a later call of these sizes can be done again
+    assert launching.notes() is None
+
+
+def test_what_is_kept_is_bounded_and_the_oldest_goes(monkeypatch: Any) -> None:
+    kept: Recent[int, str] = Recent(3)
+    for number in (1, 2, 3, 2, 4):
+        kept[number] = f"of {number}"
+    assert kept == {2: "of 2", 3: "of 3", 4: "of 4"}
+    for table in (recorded._KEPT, eager._CHECKED, launching._CHOSEN, boxes._MADE):
+        assert isinstance(table, Recent) and table.most <= 2**14
+
+
+def test_every_tensors_type_says_which_pass_is_kept(monkeypatch: Any) -> None:
+    """Keys in other words than the queries are other passes, and so is L in other words."""
+    monkeypatch.setattr(recorded, "here", lambda x: True)
+    one, other = torch.empty(1, 2, 8, 16).half(), torch.empty(1, 2, 8, 16).bfloat16()
+    found = {recorded.sizes_of("forward", each, (None, 1.0)) for each in ((one, one), (one, other), (other, one))}
+    assert len(found) == 3
+
+
+# Both passes by the definition, as kernels that take addresses: `compute` notes them as a launch, as Gluon kernels are.
+
+
+def at(address: int, shape: Any, stride: Any, dtype: Any) -> Any:
+    """The tensor at an address."""
+    words = 1 + sum(step * (length - 1) for step, length in zip(stride, shape, strict=True))
+    room = (ctypes.c_char * (words * dtype.itemsize)).from_address(address)
+    return torch.frombuffer(room, dtype=dtype).as_strided(shape, stride)
+
+
+class Kernel:
+    """A pass by the definition, launched with the addresses of the tensors it was made for."""
+
+    def __init__(self, way: str, named: dict[str, Any], setting: Any) -> None:
+        self.way, self.setting = way, setting
+        self.told = {name: (each.shape, each.stride(), each.dtype) for name, each in named.items()}
+        self.launches = 0
+
+    def __call__(self, *addresses: int) -> None:
+        self.launches += 1
+        x = {name: at(where, *self.told[name]) for name, where in zip(self.told, addresses, strict=True)}
+        mask = definition.allowed(x["Q"], x["K"], (None, None, *self.setting.pattern[:3]))
+        rest = self.setting.scale, 0.0, mask
+        kv_heads = x["K"].shape[1]
+        if self.way == "forward":
+            O, lse = definition.forward(x["Q"], x["K"], x["V"], *rest)
+            x["O"].copy_(O)
+            x["L"].copy_(numbers_of(lse, kv_heads))
+            return
+        lse = numbers_from(x["L"], x["Q"], kv_heads)
+        made = definition.backward(x["dO"], None, x["Q"], x["K"], x["V"], x["O"], lse, *rest)
+        for name, each in zip(("dQ", "dK", "dV"), made, strict=True):
+            x[name].copy_(each)
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Kernel]]:
+    """Calls of tensors of the CPU are made as plain calls of a GPU; the kernels that were chosen, in order."""
+    chosen: list[Kernel] = []
+
+    def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Any) -> Any:
+        named = dict(tensors | results)
+        if way == "forward":
+            batch, kv_heads = tensors["K"].shape[:2]
+            shared = tensors["Q"].shape[1] // kv_heads
+            named["L"] = Torch.empty((batch * kv_heads, tensors["Q"].shape[2] * shared), dtype=torch.float32)
+        kernel = Kernel(way, named, setting)
+        chosen.append(kernel)
+        kernel(*(each.data_ptr() for each in named.values()))
+        if (written := launching.notes()) is not None:
+            written.launches.append((kernel, (1, 1, 1), tuple(named.values())))
+        return named["L"] if way == "forward" else None
+
+    monkeypatch.setattr(operators, "compute", compute)
+    monkeypatch.setattr(operators, "check_triton", lambda: None)
+    monkeypatch.setattr(recorded, "here", lambda x: True)
+    monkeypatch.setattr(recorded, "launch", lambda kernel, grid, stream, given: kernel(*given))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    for module, name in ((recorded, "_KEPT"), (eager, "_CHECKED")):
+        monkeypatch.setattr(module, name, Recent(100))
+    yield chosen
+
+
+def drawn(shape: tuple[int, ...], layout: str) -> Any:
+    """A matrix with this order of memory."""
+    x = torch.randn(shape)
+    return x.transpose(-3, -2).contiguous().transpose(-3, -2) if layout == "tokens first" else x
+
+
+@settings(max_examples=12)
+@given(
+    sizes=st.tuples(*(st.integers(1, 3) for _ in range(3)), st.integers(1, 9), st.integers(1, 9)),
+    flat=st.booleans(),
+    learning=st.booleans(),
+    causal=st.booleans(),
+    layout=st.sampled_from(["heads first", "tokens first"]),
+)
+def test_calls_of_the_same_sizes_give_what_the_definition_gives(
+    sizes: Any, flat: bool, learning: bool, causal: bool, layout: str
+) -> None:
+    """The first call of its sizes, which chooses kernels, and those that launch them again, each kernel once a call."""
+    batch, kv_heads, shared, n_q, n_k = sizes
+    before = () if flat else (batch,)
+    shapes = (*before, kv_heads * shared, n_q, 16), (*before, kv_heads, n_k, 16), (*before, kv_heads, n_k, 8)
+    with pytest.MonkeyPatch.context() as patched:
+        chosen = next(made := kernels.__wrapped__(patched))  # type: ignore[attr-defined]
+        for number in range(1, 4):
+            x = [drawn(shape, layout).requires_grad_(learning) for shape in shapes]
+            out = public.attention(*x, is_causal=causal, enable_gqa=True)
+            y = [each.detach().double().requires_grad_() for each in x]
+            with pytest.MonkeyPatch.context() as watched:
+                watched.setattr(recorded, "here", lambda each: False)
+                true = public.attention(*y, is_causal=causal, enable_gqa=True)
+            torch.testing.assert_close(out.double(), true, atol=1e-5, rtol=1e-5)
+            if learning:
+                grad = torch.randn_like(out)
+                pairs = zip(torch.autograd.grad(out, x, grad), torch.autograd.grad(true, y, grad.double()), strict=True)
+                for mine, right in pairs:
+                    torch.testing.assert_close(mine.double(), right, atol=1e-5, rtol=1e-5)
+            if min(n_k, n_q) > 0 and all(kernel.setting.pattern.right is None or n_q >= n_k for kernel in chosen):
+                assert [kernel.launches for kernel in chosen] == [number] * (2 if learning else 1)
+        made.close()
+
+
+def test_a_kept_call_keeps_none_of_its_tensors(kernels: list[Kernel]) -> None:
+    x = inputs()
+    out = public.attention(*x)
+    gone = [weakref.ref(each) for each in (*x, out)]
+    del x, out
+    gc.collect()
+    assert not any(each() is not None for each in gone)
+    assert len(recorded._KEPT) == 1
+
+
+def test_other_options_and_types_are_checked_also_where_a_call_is_kept(kernels: list[Kernel]) -> None:
+    x = inputs()
+    for _ in range(2):
+        public.attention(*x)
+    for options, said in (
+        ({"fallback": "nonsense"}, "fallback is 'nonsense'"),
+        ({"dropout_p": None}, "dropout_p is None"),
+        ({"align": "middle"}, "align is 'middle'"),
+        ({"window": [1, 2, 3]}, "window is"),
+        ({"softcap": {}}, "softcap is"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            public.attention(*x, **options)
+    with pytest.raises(UsageError, match=r"key is of .*bfloat16 and query of .*float16"):
+        public.attention(x[0], x[1].bfloat16(), x[2])
+    assert len(kernels) == 1
+
+
+def test_a_call_with_gradients_is_checked_once(kernels: list[Kernel], monkeypatch: Any) -> None:
+    x = [torch.randn(2, 1, 4, 16, requires_grad=True) for _ in range(3)]
+    first = public.attention(*x, is_causal=True)
+    monkeypatch.setattr(public, "checks", None)
+    again = public.attention(*x, is_causal=True)
+    assert (again == first).all() and again.requires_grad
+    with pytest.raises(AttributeError):  # other options are checked
+        public.attention(*x)
+
+
+def test_only_wanted_gradients_are_given_and_second_ones_are_refused(kernels: list[Kernel]) -> None:
+    q, k, v = (torch.randn(1, 2, 5, 16) for _ in range(3))
+    k.requires_grad_()
+    for _ in range(2):
+        out = public.attention(q, k, v)
+        out.sum().backward()
+        assert q.grad is None and v.grad is None and k.grad is not None
+    first = torch.autograd.grad(public.attention(q, k, v).square().sum(), k, create_graph=True)[0]
+    with pytest.raises(UsageError, match="first derivatives only"):
+        torch.autograd.grad(first.sum(), k)
+
+
+def test_gradients_of_several_at_once_go_through_the_operator(kernels: list[Kernel]) -> None:
+    x = [torch.randn(1, 1, 4, 8, requires_grad=True) for _ in range(3)]
+    out = public.attention(*x)
+    several = torch.randn(3, *out.shape)
+    found = torch.autograd.grad(out, x, several, is_grads_batched=True, retain_graph=True)
+    for number, grad in enumerate(several):
+        for made, right in zip(found, torch.autograd.grad(out, x, grad, retain_graph=True), strict=True):
+            torch.testing.assert_close(made[number], right, atol=1e-5, rtol=1e-5)
+
+
+def test_a_pass_for_which_memory_is_short_takes_other_kernels(kernels: list[Kernel], monkeypatch: Any) -> None:
+    x = inputs()
+    first = public.attention(*x)
+
+    def full(*given: Any) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(recorded, "launch", full)
+    assert (public.attention(*x) == first).all() and len(kernels) == 2
+
+
+def test_notes_are_for_one_thread_and_one_call() -> None:
+    assert launching.notes() is None
+    with noted() as written:
+        assert launching.notes() is written
+        written.other = True
+        assert launching.notes() is None
