@@ -173,10 +173,8 @@ class Referee:
         self._state[inputs] = INPUT | BLUE | COMPLETE
         self._counts = np.zeros(4, dtype=np.int64)  # reads, writes, red pebbles now, red pebbles at the peak
         self._violation: Violation | None = None
-        weights = getattr(graph, "weights", None)
-        self._words = None if weights is None else _readonly(weights)
-        takes_over = getattr(graph, "takes_over", None)
-        self._takes_over = None if takes_over is None else _readonly(takes_over)
+        more = (getattr(graph, name, None) for name in ("weights", "takes_over"))
+        self._words, self._takes_over = (None if array is None else _readonly(array) for array in more)
         self._waiting = np.empty(0, np.int64)  # a compute whose next move is not known yet
         if rules in BY_TERM:
             ends = self._indptr.astype(np.int64)
@@ -314,10 +312,7 @@ class Referee:
         return self._violated(COMPUTE, v, name, reason, detail)
 
     def _broken(self, rule: Rule, vertex: int) -> str | None:
-        """Return in words which precondition of the rule fails at a vertex;
-
-        None if only the limit of M pebbles fails.
-        """
+        """Return in words which precondition of the rule fails at a vertex; None if only the limit of M does."""
         state, name = int(self._state[vertex]), self.graph.describe(vertex)
         if state & rule.forbids & INPUT:
             return f"{name} is an input, which can be read but not computed"
@@ -339,9 +334,8 @@ class Referee:
         if not state & (INPUT | WRITTEN):
             return "it is no input and was never written"
         took = f"under {self.rules!r} a read takes the blue pebble away, and the red one"
-        if state & RED:
-            return f"{took} is still there"
-        return f"{took} was deleted later, so the value {'is lost' if state & INPUT else 'must be computed again'}"
+        again = "is lost" if state & INPUT else "must be computed again"
+        return f"{took} is still there" if state & RED else f"{took} was deleted later, so the value {again}"
 
     def _why_not_red(self, state: int) -> str:
         if self.write_takes_red and state & WRITTEN and state & BLUE:

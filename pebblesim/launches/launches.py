@@ -271,7 +271,7 @@ def _of_pieces(name: str, pieces: list[list[ir.Node]], workers: int, repeated: b
             if other.kind == "fill" and (own := tuple(t for t in copies if _fills(other, t))):
                 made[at] = replace(other, split=loop, copies=own)
         made.append(Launch(called, "tiles", piece, (), loop, copies))
-        made += [Launch(f"{called}, sum of {each.name}", "sum", [], (), loop, (each,)) for each in copies]
+        made += [Launch(f"{called}, sum of {copy.name}", "sum", [], (), loop, (copy,)) for copy in copies]
     return made
 
 
