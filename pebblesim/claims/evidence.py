@@ -80,8 +80,8 @@ fewer than {ENOUGH} comparisons then, more are drawn from sizes at which it is s
 Each comparison is of one drawn case, and of one schedule or of all together; "sizes" are the different ones among them,
 whatever M and the mask are. No comparison is below a bound. "Ends" are searches that were interrupted after {STATES:,}
 states and had proved as many words as the bound; "open" those that had not. The least ratio is that of
-I/O to the bound. It is one at the sizes that are drawn: at more queries and keys to a column bounds may be closer, as D6
-is at n = 512d, within 1.01 of a schedule (section 6), where n ≤ 181d is drawn.
+I/O to the bound. It is one at the sizes that are drawn: with more queries and keys to a column bounds may be closer.
+So D6 is within 1.01 of a schedule at n = 512d (section 6), where n ≤ 181d is drawn.
 
 | theorem | problems | counts | sizes | rectangles | masks | M near nd | least ratio | optima (met) | ends | open |
 |---|---|---|---|---|---|---|---|---|---|---|
