@@ -25,7 +25,7 @@ class NewGradients:
     d: int
     weights: ClassVar[tuple[int, int, int]] = (18, 13, 11)
     carried: ClassVar[int] = 18
-    """What carried pairs add, in units of d² to one X. Half the largest weight is 9: 9s - 3s²/2 ≤ 27/2 = 3/4·18."""
+    """Addend of carried pairs to one factor X, in units of d². Half the largest weight is 9: 9s - 3s²/2 ≤ 27/2 = 3/4·18."""
     least: ClassVar[int] = 384
     """Least X in units of d²."""
 
