@@ -25,7 +25,7 @@ class NewGradients:
     d: int
     weights: ClassVar[tuple[int, int, int]] = (18, 13, 11)
     carried: ClassVar[int] = 18
-    """Addend of carried pairs to one factor X, in units of d². Half the largest weight is 9: 9s - 3s²/2 ≤ 27/2 = 3/4·18."""
+    """Addend of carried pairs to one X, in units of d²: 9s - 3s²/2 ≤ 27/2 = 18·3/4, as 9 is half the largest weight."""
     least: ClassVar[int] = 384
     """Least X in units of d²."""
 
