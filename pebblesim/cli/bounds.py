@@ -114,10 +114,11 @@ def bounds(
 
 def _print_all(problem: str | None, latex: bool, as_json: bool) -> None:
     """All theorems, or those of one problem."""
-    from pebblesim.claims import theorems as table
+    import pebblesim as ps
     from pebblesim.core.notation import parse, written
     from pebblesim.language.problems import problem as named
 
+    table = ps.claims.theorems
     rows = table.theorems(None if problem is None else [named(problem)])
     if latex:
         print(table.latex(rows))
