@@ -1,7 +1,9 @@
 """How near do the lower bounds come to the games found? Every row of a folder's costs.csv, without recomputation.
 
     python benchmarks/bounds_of_dags.py FOLDER -o table.csv [--part name]
+    python benchmarks/bounds_of_dags.py --families -o table.csv
 
+The second form takes graphs of known structure from the generators instead.
 A row is a graph and an M. A game is found with a fixed number of steps of the search, so that it does not depend on
 the load of the machine; where costs.csv has a cheaper game or a proven optimum, that counts. On graphs of up to 120
 vertices, `optimum` narrows what is left for 8 seconds. Rows are written as they are made, and a second call goes
@@ -18,38 +20,72 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pebblesim.dags.bounds import at_once, partition, places, products, spectral, trees, wavefronts
+from pebblesim.dags.bounds import at_once, partition, parts, places, products, spectral, trees, wavefronts
 from pebblesim.dags.formats import load_graph
+from pebblesim.dags.generators import generate
 from pebblesim.dags.optimum import optimum
 from pebblesim.dags.orders import Task
 from pebblesim.dags.search import pebble
 from pebblesim.dags.task_data import TaskData
+from pebblesim.graphs.cdag import Cdag
 
 RULES = "no-recompute"
-BOUNDS = ("compulsory", "products", "trees", "places", "wavefronts", "spectral", "partition", "optimum")
+BOUNDS = ("compulsory", "products", "trees", "places", "parts", "wavefronts", "spectral", "partition", "optimum")
 COLUMNS = ("file", "vertices", "M", "cost", *BOUNDS, "CPU seconds")
 NARROWING = 8.0
 """Seconds for which `optimum` narrows what is left between the bounds and the game of a small graph."""
+FAMILIES = {
+    ("tree", "depth", 7): (3, 4, 6),
+    ("pyramid", "rows", 8): (3, 4, 5, 6),
+    ("pyramid", "rows", 20): (3, 4, 5, 8, 12),
+    ("fft", "n", 8): (3, 4, 5),
+    ("fft", "n", 16): (3, 4, 5, 8),
+    ("fft", "n", 64): (3, 4, 5, 8, 16),
+    ("matmul", "n", 2): (4, 5),
+    ("matmul", "n", 4): (4, 6),
+    ("matmul", "n", 8): (4, 8, 16),
+}
+"""Generators, their parameter and its value, and the M of rows."""
+
+PARTS = 90.0
+"""Seconds for parts of families, which are alike and can all be solved."""
+
 SIZES = (120, 400, 10**9)
 """Vertices up to which graphs are summed up together."""
 
 
-def row_of(folder: Path, known: dict[str, str], seconds: float) -> dict[str, Any]:
+def graph_of(folder: Path | None, name: str) -> Cdag:
+    """Return a graph of a folder, or of a generator: "fft n 64"."""
+    if folder is not None:
+        return load_graph(folder / name)
+    family, parameter, value = name.split()
+    return generate(family, **{parameter: int(value)})
+
+
+def rows_of(folder: Path | None) -> list[dict[str, str]]:
+    """Return the rows of a folder's costs.csv, or those of the families, with the columns file and M."""
+    if folder is None:
+        return [{"file": " ".join(map(str, each)), "M": str(M)} for each, sizes in FAMILIES.items() for M in sizes]
+    with (folder / "costs.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def row_of(folder: Path | None, known: dict[str, str], seconds: float) -> dict[str, Any]:
     """Return the cheapest game known of a graph at an M, and the bounds; a bound not needed is left out.
 
     Orders of up to 500 steps are searched as a whole, which takes about a second a step; of longer ones each step
     changes a part.
     """
-    graph, M = load_graph(folder / known["file"]), int(known["M"])
+    graph, M = graph_of(folder, known["file"]), int(known["M"])
     began = time.process_time()
     game = pebble(graph, M=M, rules=RULES, seconds=0, steps=4 if graph.vertices <= 500 else 200)
     others = [int(known[name]) for name in ("peer_foresight", "proven_optimum_no_recompute") if known.get(name)]
     cost = min([game.io, *others])
     data = TaskData(Task(graph, M, RULES), M)
     made = {"compulsory": at_once(data)[0].value}
-    for bound in (products, trees, places, wavefronts, spectral, partition):
+    for bound in (products, trees, places, parts, wavefronts, spectral, partition):
         if max(made.values()) < cost:
-            timed = (places, 60), (wavefronts, seconds), (partition, seconds)
+            timed = (places, 60), (parts, seconds if folder else PARTS), (wavefronts, seconds), (partition, seconds)
             ends = [time.monotonic() + limit for each, limit in timed if each is bound]
             made[bound.__name__] = bound(data, *ends).value
     if max(made.values()) < cost and graph.vertices <= SIZES[0]:
@@ -59,10 +95,9 @@ def row_of(folder: Path, known: dict[str, str], seconds: float) -> dict[str, Any
     return {"file": known["file"], "vertices": graph.vertices, "M": M, "cost": cost, **made, "CPU seconds": spent}
 
 
-def table(folder: Path, part: str, seconds: float, output: Path) -> Iterator[dict[str, str]]:
+def table(folder: Path | None, part: str, seconds: float, output: Path) -> Iterator[dict[str, str]]:
     """Yield the rows that the output already has, then the others, each of which is added to it."""
-    with (folder / "costs.csv").open(encoding="utf-8", newline="") as file:
-        known = [row for row in csv.DictReader(file) if part in row["file"]]
+    known = [row for row in rows_of(folder) if part in row["file"]]
     done: dict[tuple[str, str], dict[str, str]] = {}
     if output.exists():
         with output.open(encoding="utf-8", newline="") as file:
@@ -108,13 +143,16 @@ def summary(rows: list[dict[str, str]]) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", help="graphs, and costs.csv")
+    parser.add_argument("--families", action="store_true", help="graphs of known structure in the place of a folder")
     parser.add_argument(
         "-o", "--output", type=Path, required=True, help="the table; rows that it has are not made again"
     )
     parser.add_argument("--part", default="", help="only files whose names hold this")
     parser.add_argument("--seconds", type=float, default=3.0, help="most seconds of a bound; places takes its own")
     asked = parser.parse_args()
+    if asked.families == (asked.folder is not None):
+        parser.error("give a folder, or --families")
     rows = []
     for made in table(asked.folder, asked.part, asked.seconds, asked.output):
         rows.append(made)

@@ -57,6 +57,7 @@ from .sparse_backward.backward import backlite as backlite
 from .sparse_backward.inputs import load_head as load_head, synthetic_head as synthetic_head
 from .sparse_backward.result import BackLite as BackLite
 from .sweeps.sweep import sweep as sweep
+from .synthesis.on_devices import FoundOnDevices as FoundOnDevices, search_on_devices as search_on_devices
 from .synthesis.search import Found as Found, search as search
 from .views.recording import Recording as Recording, record as record
 

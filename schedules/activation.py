@@ -3,6 +3,8 @@
 There is no normalisation. So neither O nor row sums are kept, and each column of scores is used at once.
 """
 
+from functools import partial
+
 from pebblesim.language import sigmoid, step
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.activation_forward import ACTIVATIONS
@@ -11,9 +13,9 @@ from pebblesim.schedules.matmul import (
     CLOSED_STREAMED,
     gemm_resident,
     gemm_streamed,
-    rank_one_updates,
     resident,
     streamed,
+    write_projections,
 )
 from pebblesim.schedules.row_stationary import CLOSED_OF_G, CLOSED_ROWS
 
@@ -24,7 +26,7 @@ SMALL_CACHE = " + ".join(["n**2", *(streamed(*sizes) for sizes in PRODUCTS)])  #
 ROW_STATIONARY = f"2*{resident('n', 'd', 'd')} + 3*n*d + 2*n*d*ceiling(n/B_r) + {streamed('d', 'n', 'd', 'a_g', 'b_g')}"
 
 
-def become_slope(Z, activation):
+def become_slope(activation, Z, *_):
     """Replace Z by the derivative of the activation at Z."""
     if activation == "relu":
         Z[:] = step(Z)
@@ -47,28 +49,21 @@ def define(activation):
     def small_cache(m, A1, A2, A3, dO, X, Y, *, a, b):
         """Small cache, streamed: the derivatives of the activation go through memory."""
         (n_q, d), (n_k, _) = A1.shape, A2.shape
-        S, h, dQ = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("dQ", n_q, d)
-        slope, p, g = m.tensor("slope", n_q, n_k), m.tensor("p", n_q, n_k), m.tensor("g", d, d)
-        with m.phase("S"):
-            gemm_streamed(m, S, A1, X, a, b)
-        with m.phase("h"):
-            gemm_streamed(m, h, A3, Y, a, b)
+        S, h = write_projections(m, A1, A3, X, Y, gemm_streamed, a, b)
+        dQ, slope, p = m.tensor("dQ", n_q, d), m.tensor("slope", n_q, n_k), m.tensor("p", n_q, n_k)
+        g = m.tensor("g", d, d)
+
+        def times_slope(p_ij, i, j):
+            for r in m.tiles(i, 1):
+                for c in m.tiles(j, 1):
+                    p_ij[r, c] = m.read(slope[r, c]) * p_ij[r, c]
+
         with m.phase("slope"):
-            for i in m.tiles(n_q, a, independent=True):
-                for j in m.tiles(n_k, b, independent=True, keys_of=i):
-                    slope_ij = m.zeros(i, j)
-                    rank_one_updates(m, slope_ij, S, A2, B_T=True)
-                    become_slope(slope_ij, activation)
-                    m.write(slope[i, j], slope_ij)
-        with m.phase("p"):
-            for i in m.tiles(n_q, a, independent=True):
-                for j in m.tiles(n_k, b, independent=True, keys_of=i):
-                    p_ij = m.zeros(i, j)
-                    rank_one_updates(m, p_ij, dO, h, B_T=True)  # q
-                    for r in m.tiles(i, 1):
-                        for c in m.tiles(j, 1):
-                            p_ij[r, c] = m.read(slope[r, c]) * p_ij[r, c]
-                    m.write(p[i, j], p_ij)
+            finish = partial(become_slope, activation)
+            gemm_streamed(m, slope, S, A2, a, b, B_T=True, finish=finish, every_tile=False)
+
+        with m.phase("p"):  # of q = dO hᵀ
+            gemm_streamed(m, p, dO, h, a, b, B_T=True, finish=times_slope, every_tile=False)
         with m.phase("dQ"):
             gemm_streamed(m, dQ, p, A2, a, b)
         with m.phase("g"):
@@ -85,18 +80,15 @@ def define(activation):
     def row_stationary(m, A1, A2, A3, dO, X, Y, *, B_r, b, a_g, b_g):
         """Row-stationary: 6n²d²/M."""
         (n_q, d), (n_k, _) = A1.shape, A2.shape
-        S, h, dQ, g = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("dQ", n_q, d), m.tensor("g", d, d)
-        with m.phase("S"):
-            gemm_resident(m, S, A1, X, b)
-        with m.phase("h"):
-            gemm_resident(m, h, A3, Y, b)
+        S, h = write_projections(m, A1, A3, X, Y, gemm_resident, b)
+        dQ, g = m.tensor("dQ", n_q, d), m.tensor("g", d, d)
         with m.phase("dQ"):
             for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={dQ: 0}):
                 S_i, dO_i, dQ_i = m.read(S[i, :]), m.read(dO[i, :]), m.zeros(i, d)
                 for j in m.tiles(n_k, 1, keys_of=i):
                     A2_j = m.read(A2[j, :])
                     slope = m.compute(S_i @ A2_j.T)
-                    become_slope(slope, activation)
+                    become_slope(activation, slope)
                     p = m.zeros(i, j)
                     for k in m.tiles(d, 1):
                         p += dO_i[:, k] @ m.read(h[j, k]).T  # q

@@ -4,7 +4,7 @@ from pebblesim.language import relu, sigmoid
 from pebblesim.language.registry import schedule
 from pebblesim.schedules import partly_resident, partly_stored
 from pebblesim.schedules.forward import CLOSED_ROWS, add_scores, add_values
-from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, rank_one_updates, streamed
+from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, streamed
 from pebblesim.schedules.stored_pairs import stored_scores
 
 ACTIVATIONS = {"relu": relu, "sigmoid": sigmoid}
@@ -13,6 +13,9 @@ ACTIVATIONS = {"relu": relu, "sigmoid": sigmoid}
 def define(activation):
     """Register the schedules for an activation."""
     value = ACTIVATIONS[activation]
+
+    def activate(A_ij, i, j):
+        A_ij[:] = value(A_ij)
 
     def as_with_softmax(name, of, **options):
         return schedule(
@@ -34,12 +37,7 @@ def define(activation):
         (n_q, _), (n_k, d_v) = Q.shape, V.shape
         A, O = m.tensor("A", n_q, n_k), m.tensor("O", n_q, d_v)
         with m.phase("A"):
-            for i in m.tiles(n_q, a, independent=True):
-                for j in m.tiles(n_k, b, independent=True, keys_of=i):
-                    A_ij = m.zeros(i, j)
-                    rank_one_updates(m, A_ij, Q, K, B_T=True)
-                    A_ij[:] = value(A_ij)
-                    m.write(A[i, j], A_ij)
+            gemm_streamed(m, A, Q, K, a, b, B_T=True, finish=activate, every_tile=False)
         with m.phase("O"):
             gemm_streamed(m, O, A, V, a, b)
 

@@ -3,8 +3,8 @@
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import PRINTED
-from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, rank_one_updates, streamed
-from pebblesim.schedules.row_sums import add_row_sums, write_row_sums
+from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, streamed
+from pebblesim.schedules.row_sums import add_row_sums, times_centred, write_row_sums
 
 
 @schedule(
@@ -125,6 +125,20 @@ def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
             m.write(dV[j, :], dV_j)
 
 
+def write_gradients(m, dS, P, Q, K, dO, a, b):
+    """Compute dQ = dS K, dK = dSᵀ Q and dV = Pᵀ dO in memory: b rows of dK and dV, because dS and P were written so."""
+    dQ, dK, dV = m.tensor("dQ", *Q.shape), m.tensor("dK", *K.shape), m.tensor("dV", P.shape[1], dO.shape[1])
+
+    with m.phase("dQ"):
+        gemm_streamed(m, dQ, dS, K, a, b)
+
+    with m.phase("dK"):
+        gemm_streamed(m, dK, dS, Q, b, a, A_T=True)
+
+    with m.phase("dV"):
+        gemm_streamed(m, dV, P, dO, b, a, A_T=True)
+
+
 @schedule(
     problem="backward-qkv",
     source="ours: streamed operands, P and dS through memory",
@@ -139,37 +153,19 @@ def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
 )
 def small_cache_backward_streamed(m, Q, K, V, dO, O, l, *, a, b):
     """Small cache, streamed: 10n²d/√M + 3n²."""
-    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    n_q, n_k = Q.shape[0], K.shape[0]
     P, dS, v = m.tensor("P", n_q, n_k), m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
-    dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
+
+    def softmax(P_ij, i, j):
+        P_ij[:] = exp(P_ij) / m.read(l[i])
 
     with m.phase("v"):
         write_row_sums(m, v, dO, O, 1)
 
     with m.phase("P"):
-        for i in m.tiles(n_q, a, independent=True):
-            for j in m.tiles(n_k, b, independent=True, keys_of=i):
-                P_ij = m.zeros(i, j)
-                rank_one_updates(m, P_ij, Q, K, B_T=True)
-                P_ij[:] = exp(P_ij) / m.read(l[i])
-                m.write(P[i, j], P_ij)
+        gemm_streamed(m, P, Q, K, a, b, B_T=True, finish=softmax, every_tile=False)
 
-    with m.phase("dS"):
-        for i in m.tiles(n_q, a, independent=True):
-            for j in m.tiles(n_k, b, independent=True, keys_of=i):
-                dS_ij = m.zeros(i, j)
-                rank_one_updates(m, dS_ij, dO, V, B_T=True)  # dP
-                v_i = m.read(v[i])
-                for r in m.tiles(i, 1):
-                    for c in m.tiles(j, 1):
-                        dS_ij[r, c] = m.read(P[r, c]) * (dS_ij[r, c] - v_i[r])
-                m.write(dS[i, j], dS_ij)
+    with m.phase("dS"):  # of dP = dO Vᵀ
+        gemm_streamed(m, dS, dO, V, a, b, B_T=True, finish=times_centred(m, P, v), every_tile=False)
 
-    with m.phase("dQ"):
-        gemm_streamed(m, dQ, dS, K, a, b)
-
-    with m.phase("dK"):  # b rows at a time, because dS and P were written so
-        gemm_streamed(m, dK, dS, Q, b, a, A_T=True)
-
-    with m.phase("dV"):
-        gemm_streamed(m, dV, P, dO, b, a, A_T=True)
+    write_gradients(m, dS, P, Q, K, dO, a, b)

@@ -9,7 +9,7 @@ from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import INFINITY, online_step
 from pebblesim.schedules.matmul import seen, streamed
-from pebblesim.schedules.row_sums import write_row_sums_of_tiles
+from pebblesim.schedules.row_sums import write_row_sums
 
 
 def add_product(m, C_ij, A, B, c, *, A_T=False, B_T=False, within=None):
@@ -34,14 +34,36 @@ def add_product(m, C_ij, A, B, c, *, A_T=False, B_T=False, within=None):
                 add(part)
 
 
-def gemm_blocked(m, C, A, B, a, b, c, *, A_T=False, B_T=False, within=None):
-    """Compute C = A B by a x b tiles of C with depth c: mk⌈n/b⌉ + kn⌈m/a⌉ + mn words."""
+def gemm_blocked(m, C, A, B, a, b, c, *, A_T=False, B_T=False, within=None, finish=None, every_tile=True):
+    """Compute C = A B by a x b tiles of C with depth c: mk⌈n/b⌉ + kn⌈m/a⌉ + mn words; options as `gemm_streamed`."""
     rows, columns = C.shape
     for i in m.tiles(rows, a, independent=True):
-        for j in m.tiles(columns, b, independent=True):
+        for j in m.tiles(columns, b, independent=True, keys_of=None if every_tile else i):
             C_ij = m.zeros(i, j)
             add_product(m, C_ij, A, B, c, A_T=A_T, B_T=B_T, within=within)
+            if finish is not None:
+                finish(C_ij, i, j)
             m.write(C[i, j], C_ij)
+
+
+def exponentials(m, L):
+    """Return what makes a tile of exp(S - L) of one of scores S."""
+
+    def finish(S_ij, i, j):
+        S_ij[:] = exp(S_ij - m.read(L[i]))
+
+    return finish
+
+
+def times_centred(m, P, v):
+    """Return what makes a tile of P ∘ (dP - v 1ᵀ) of one of dP, with the tile of P."""
+
+    def finish(dP_ij, i, j):
+        v_i = m.read(v[i])
+        P_ij = m.read(P[i, j])
+        dP_ij[:] = P_ij * (dP_ij - v_i)
+
+    return finish
 
 
 def write_exponentials(m, A, l, L, factors, i, b, add_scores):
@@ -120,12 +142,7 @@ def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
         write_L(m, L, Q, K, a, b, c)
 
     with m.phase("f"):
-        for i in m.tiles(n_q, a, independent=True):
-            for j in m.tiles(n_k, b, independent=True, keys_of=i):
-                f_ij = m.zeros(i, j)
-                add_product(m, f_ij, Q, K, c, B_T=True)
-                f_ij[:] = exp(f_ij - m.read(L[i]))
-                m.write(f[i, j], f_ij)
+        gemm_blocked(m, f, Q, K, a, b, c, B_T=True, finish=exponentials(m, L), every_tile=False)
 
     with m.phase("O"):
         gemm_blocked(m, O, f, V, a, b, c, within=b)
@@ -177,28 +194,16 @@ def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
     with m.phase("v"):
-        write_row_sums_of_tiles(m, v, dO, O, a, c)
+        write_row_sums(m, v, dO, O, a, c)
 
     with m.phase("P"):
-        for i in m.tiles(n_q, a, independent=True):
-            for j in m.tiles(n_k, b, independent=True, keys_of=i):
-                P_ij = m.zeros(i, j)
-                add_product(m, P_ij, Q, K, c, B_T=True)
-                P_ij[:] = exp(P_ij - m.read(L[i]))
-                m.write(P[i, j], P_ij)
+        gemm_blocked(m, P, Q, K, a, b, c, B_T=True, finish=exponentials(m, L), every_tile=False)
 
     with m.phase("dV"):  # b rows at a time, as P and dS have been written; then dS can take the place of P
         gemm_blocked(m, dV, P, dO, b, a, c, A_T=True, within=a)
 
-    with m.phase("dS"):
-        for i in m.tiles(n_q, a, independent=True):
-            for j in m.tiles(n_k, b, independent=True, keys_of=i):
-                dS_ij = m.zeros(i, j)
-                add_product(m, dS_ij, dO, V, c, B_T=True)  # dP
-                v_i = m.read(v[i])
-                P_ij = m.read(P[i, j])
-                dS_ij[:] = P_ij * (dS_ij - v_i)
-                m.write(dS[i, j], dS_ij)
+    with m.phase("dS"):  # of dP = dO Vᵀ
+        gemm_blocked(m, dS, dO, V, a, b, c, B_T=True, finish=times_centred(m, P, v), every_tile=False)
 
     with m.phase("dQ"):
         gemm_blocked(m, dQ, dS, K, a, b, c, within=b)
@@ -223,7 +228,7 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
     with m.phase("v"):  # for every row, so that both passes find it under any mask
-        write_row_sums_of_tiles(m, v, dO, O, B_r, b_c)
+        write_row_sums(m, v, dO, O, B_r, b_c)
 
     with m.phase("dQ"):
         for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={dQ: 0}):
@@ -272,7 +277,7 @@ def dS_stored_blocked(m, Q, K, V, dO, O, L, *, B_c, b_r, b, c):
     dS = m.tensor("dS", n_q, n_k)
 
     with m.phase("v"):
-        write_row_sums_of_tiles(m, v, dO, O, b_r, c)
+        write_row_sums(m, v, dO, O, b_r, c)
 
     with m.phase("dK, dV, dS"):
         for j in m.tiles(n_k, B_c, independent=True, keys_of=n_q, otherwise={dK: 0, dV: 0}):

@@ -88,6 +88,14 @@ def online_step(m, P, l_i, m_i, *sums):
     m.move(m_new, m_i)
 
 
+def write_softmax(m, O, L, i, O_i, l_i, m_i):
+    """Write rows of O, divided by the row sums l_i, and of L, from the sums of an online softmax."""
+    O_i[:] = O_i / l_i
+    m.write(O[i, :], O_i)
+    m_i[:] = m_i + log(l_i)
+    m.write(L[i], m_i)
+
+
 @schedule(
     problem="forward",
     source="Dao 2023 (FlashAttention-2), Algorithm 1",
@@ -103,8 +111,4 @@ def flash2_forward(m, Q, K, V, *, B_r, B_c):
     O, L = m.tensor("O", n_q, d_v), m.tensor("L", n_q)
     for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, L: -INFINITY}):
         Q_i = m.read(Q[i, :])
-        O_i, l_i, m_i = online_softmax(m, Q_i, K, V, n_k, B_c, keys_of=i)
-        O_i[:] = O_i / l_i
-        m.write(O[i, :], O_i)
-        m_i[:] = m_i + log(l_i)
-        m.write(L[i], m_i)
+        write_softmax(m, O, L, i, *online_softmax(m, Q_i, K, V, n_k, B_c, keys_of=i))

@@ -2,7 +2,7 @@
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import CLOSED_STREAMED, rank_one_updates, streamed, tiled
+from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, rank_one_updates, streamed, tiled
 
 CLOSED_ROWS = {"B_r": "floor((M - 3)/(2*d + 4))"}
 BY_ROWS = "n_q*d_k + n_k*(d_k + d_v)*ceiling(n_q/B_r) + n_q*d_v + n_q"
@@ -47,13 +47,11 @@ def small_cache_forward(m, Q, K, V, *, B):
 
 def divided_product(m, O, A, V, l, a, b):
     """Compute O = (A V) / l by rank-1 updates of a x b tiles of O, which are divided before they are written."""
-    rows, columns = O.shape
-    for i in m.tiles(rows, a, independent=True):
-        for j in m.tiles(columns, b, independent=True):
-            O_ij = m.zeros(i, j)
-            rank_one_updates(m, O_ij, A, V)
-            O_ij[:] = O_ij / m.read(l[i])
-            m.write(O[i, j], O_ij)
+
+    def divide(O_ij, i, j):
+        O_ij[:] = O_ij / m.read(l[i])
+
+    gemm_streamed(m, O, A, V, a, b, finish=divide)
 
 
 @schedule(

@@ -8,9 +8,9 @@ attend.
 
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.blocked import write_L
+from pebblesim.schedules.blocked import exponentials, times_centred, write_L
 from pebblesim.schedules.flash_forward import INFINITY
-from pebblesim.schedules.row_sums import write_row_sums_of_tiles
+from pebblesim.schedules.row_sums import write_row_sums
 
 LAST = "(n_q - C*(ceiling(n_q/C) - 1))"
 """Rows in the last tile of C."""
@@ -75,11 +75,7 @@ def small_cache_forward_in_rows(m, Q, K, V, *, C, a, b, c, e):
 
     with m.phase("f, O"):
         for r in m.tiles(n_q, C):
-
-            def normalised(f_ij, i, j):
-                f_ij[:] = exp(f_ij - m.read(L[i]))
-
-            write_scores(m, f, Q, K, r, a, b, c, normalised)
+            write_scores(m, f, Q, K, r, a, b, c, exponentials(m, L))
             write_rows(m, O, f, V, r, a, e, b, c)
 
 
@@ -161,23 +157,14 @@ def small_cache_backward_in_rows(m, Q, K, V, dO, O, L, *, C, a, b, c, e):
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
     with m.phase("v"):
-        write_row_sums_of_tiles(m, v, dO, O, a, c)
+        write_row_sums(m, v, dO, O, a, c)
 
     with m.phase("P, dV, dS, dQ, dK"):
         m.write(dK, 0)
         m.write(dV, 0)
         for r in m.tiles(n_q, C):
-
-            def normalised(P_ij, i, j):
-                P_ij[:] = exp(P_ij - m.read(L[i]))
-
-            def centred(dS_ij, i, j):
-                v_i = m.read(v[i])
-                P_ij = m.read(P[i, j])
-                dS_ij[:] = P_ij * (dS_ij - v_i)
-
-            write_scores(m, P, Q, K, r, a, b, c, normalised)
+            write_scores(m, P, Q, K, r, a, b, c, exponentials(m, L))
             add_rows(m, dV, P, dO, r, b, a, c)
-            write_scores(m, dS, dO, V, r, a, b, c, centred)
+            write_scores(m, dS, dO, V, r, a, b, c, times_centred(m, P, v))
             write_rows(m, dQ, dS, K, r, a, e, b, c)
             add_rows(m, dK, dS, Q, r, b, a, c)

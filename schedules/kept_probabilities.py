@@ -2,8 +2,9 @@
 
 from pebblesim.language import rowsum
 from pebblesim.language.registry import schedule
+from pebblesim.schedules.backward_qkv import write_gradients
 from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
-from pebblesim.schedules.row_sums import write_row_sums
+from pebblesim.schedules.row_sums import times_centred, write_row_sums
 
 
 @schedule(
@@ -18,9 +19,8 @@ from pebblesim.schedules.row_sums import write_row_sums
 )
 def small_cache_backward_kept(m, Q, K, V, dO, P, *, a, b):
     """Small cache, streamed, P kept: 8n²d/√M + 5n²."""
-    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    n_q, n_k = P.shape
     dP, dS = m.tensor("dP", n_q, n_k), m.tensor("dS", n_q, n_k)
-    dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
     with m.phase("dS"):
         for i in m.tiles(n_q, a, independent=True):
@@ -39,14 +39,7 @@ def small_cache_backward_kept(m, Q, K, V, dO, P, *, a, b):
                         dS_rc[:] = m.read(P[r, c]) * (dS_rc - v_i[r])
                         m.write(dS[r, c], dS_rc)
 
-    with m.phase("dQ"):
-        gemm_streamed(m, dQ, dS, K, a, b)
-
-    with m.phase("dK"):  # b rows at a time, because dS was written so
-        gemm_streamed(m, dK, dS, Q, b, a, A_T=True)
-
-    with m.phase("dV"):
-        gemm_streamed(m, dV, P, dO, b, a, A_T=True)
+    write_gradients(m, dS, P, Q, K, dO, a, b)
 
 
 @schedule(
@@ -63,29 +56,12 @@ def small_cache_backward_kept(m, Q, K, V, dO, P, *, a, b):
 )
 def kept_ds_tiled(m, Q, K, V, dO, O, P, *, a, b):
     """Small cache, streamed, P and O kept: 8n²d/√M + 2n²; with O, the row sums of P ∘ dP are there before dP is."""
-    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
-    dS, v = m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
-    dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
+    dS, v = m.tensor("dS", *P.shape), m.tensor("v", P.shape[0])
 
     with m.phase("v"):
         write_row_sums(m, v, dO, O, 1)
 
-    with m.phase("dS"):
-        for i in m.tiles(n_q, a, independent=True):
-            for j in m.tiles(n_k, b, independent=True, keys_of=i):
-                dS_ij = m.zeros(i, j)
-                rank_one_updates(m, dS_ij, dO, V, B_T=True)  # dP
-                v_i = m.read(v[i])
-                for r in m.tiles(i, 1):
-                    for c in m.tiles(j, 1):
-                        dS_ij[r, c] = m.read(P[r, c]) * (dS_ij[r, c] - v_i[r])
-                m.write(dS[i, j], dS_ij)
+    with m.phase("dS"):  # of dP = dO Vᵀ
+        gemm_streamed(m, dS, dO, V, a, b, B_T=True, finish=times_centred(m, P, v), every_tile=False)
 
-    with m.phase("dQ"):
-        gemm_streamed(m, dQ, dS, K, a, b)
-
-    with m.phase("dK"):
-        gemm_streamed(m, dK, dS, Q, b, a, A_T=True)
-
-    with m.phase("dV"):
-        gemm_streamed(m, dV, P, dO, b, a, A_T=True)
+    write_gradients(m, dS, P, Q, K, dO, a, b)

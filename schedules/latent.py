@@ -1,8 +1,8 @@
 """Latent attention: a tile of keys in the cache is also used as values."""
 
-from pebblesim.language import exp, log, rowsum
+from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.flash_forward import INFINITY, online_step
+from pebblesim.schedules.flash_forward import INFINITY, online_step, write_softmax
 from pebblesim.schedules.forward import divided_product
 from pebblesim.schedules.matmul import rank_one_updates, streamed
 from pebblesim.schedules.split_keys import merge_sums
@@ -34,10 +34,7 @@ def flash2_latent(m, Q_C, Q_R, C, R, *, B_r, B_c):
             m.delete(S_R)
             online_step(m, P, l_i, m_i, O_i)
             O_i += P @ C_j
-        O_i[:] = O_i / l_i
-        m.write(O[i, :], O_i)
-        m_i[:] = m_i + log(l_i)
-        m.write(L[i], m_i)
+        write_softmax(m, O, L, i, O_i, l_i, m_i)
 
 
 def add_keys(m, O_i, l_i, Q_C_i, Q_R_i, C, R, j):

@@ -8,6 +8,7 @@ from pebblesim.schedules.matmul import (
     gemm_streamed,
     resident,
     streamed,
+    write_projections,
 )
 
 
@@ -48,13 +49,8 @@ def linear(m, A1, A2, A3, X, Y, *, a, b, c):
 def linear_quadratic(m, A1, A2, A3, X, Y, *, a, b, B_r):
     """Row-stationary, in the only order that is possible with a softmax: 4n²d²/M."""
     n, d = A1.shape
-    S, h, O = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("O", n, d)
-
-    with m.phase("S"):
-        gemm_streamed(m, S, A1, X, a, b)
-
-    with m.phase("h"):
-        gemm_streamed(m, h, A3, Y, a, b)
+    S, h = write_projections(m, A1, A3, X, Y, gemm_streamed, a, b)
+    O = m.tensor("O", n, d)
 
     with m.phase("O"):
         for i in m.tiles(n, B_r, independent=True):

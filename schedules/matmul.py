@@ -43,14 +43,32 @@ def rank_one_updates(m, C_ij, A, B, *, A_T=False, B_T=False):
             C_ij[:, c] += A_ik @ B_kc
 
 
-def gemm_streamed(m, C, A, B, a, b, *, A_T=False, B_T=False):
-    """Compute C = A B by rank-1 updates of a x b tiles of C: mk⌈n/b⌉ + kn⌈m/a⌉ + mn words."""
+def gemm_streamed(m, C, A, B, a, b, *, A_T=False, B_T=False, finish=None, every_tile=True):
+    """Compute C = A B by rank-1 updates of a x b tiles of C: mk⌈n/b⌉ + kn⌈m/a⌉ + mn words.
+
+    `finish(C_ij, i, j)` is called before a tile is written. `every_tile`: also those without an allowed pair.
+    """
     rows, columns = C.shape
     for i in m.tiles(rows, a, independent=True):
-        for j in m.tiles(columns, b, independent=True):
+        for j in m.tiles(columns, b, independent=True, keys_of=None if every_tile else i):
             C_ij = m.zeros(i, j)
             rank_one_updates(m, C_ij, A, B, A_T=A_T, B_T=B_T)
+            if finish is not None:
+                finish(C_ij, i, j)
             m.write(C[i, j], C_ij)
+
+
+def write_projections(m, A1, A3, X, Y, gemm, *blocks):
+    """Compute S = A1 X and h = A3 Y in memory, by a product with these blocks; return both."""
+    S, h = m.tensor("S", *A1.shape), m.tensor("h", *A3.shape)
+
+    with m.phase("S"):
+        gemm(m, S, A1, X, *blocks)
+
+    with m.phase("h"):
+        gemm(m, h, A3, Y, *blocks)
+
+    return S, h
 
 
 def gemm_resident(m, C, A, B, b):

@@ -56,7 +56,7 @@ def multiply(m, tensors, name, left, right, a, b):
 
 def absorb(name, core, *weights):
     """Register a forward schedule around which these weights are absorbed; products make a_w x b_w tiles."""
-    of_scores, of_values = next((each for each in weights if each in SCORES), ""), "W_V" in weights
+    of_scores, of_values = next((weight for weight in weights if weight in SCORES), ""), "W_V" in weights
     before = [*SCORES[of_scores], *([] if of_values else [("V", "A3", "W_V")])]
     inputs = [each for pair in zip(*PROJECTIONS.values(), strict=True) for each in pair]
 

@@ -15,6 +15,7 @@ from pebblesim.schedules.matmul import (
     gemm_streamed,
     resident,
     streamed,
+    write_projections,
 )
 from pebblesim.schedules.row_sums import add_row_sums
 
@@ -83,13 +84,8 @@ def divide_by_row_sums(dQ_i, U2_i, l_i, w_i):
 def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
     """Row-stationary: 6n²d²/M; S and dQ go through memory."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
-    S, h, dQ, g = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("dQ", n_q, d), m.tensor("g", d, d)
-
-    with m.phase("S"):
-        gemm_resident(m, S, A1, X, b)
-
-    with m.phase("h"):
-        gemm_resident(m, h, A3, Y, b)
+    S, h = write_projections(m, A1, A3, X, Y, gemm_resident, b)
+    dQ, g = m.tensor("dQ", n_q, d), m.tensor("g", d, d)
 
     with m.phase("dQ"):
         for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={dQ: 0}):
@@ -150,13 +146,8 @@ def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
 def row_stationary_one_pass(m, A1, A2, A3, dO, X, Y, *, B_r, b, a_g, b_g):
     """Row-stationary without O and l: 8n²d²/M."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
-    S, h, dQ, g = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("dQ", n_q, d), m.tensor("g", d, d)
-
-    with m.phase("S"):
-        gemm_resident(m, S, A1, X, b)
-
-    with m.phase("h"):
-        gemm_resident(m, h, A3, Y, b)
+    S, h = write_projections(m, A1, A3, X, Y, gemm_resident, b)
+    dQ, g = m.tensor("dQ", n_q, d), m.tensor("g", d, d)
 
     with m.phase("dQ"):
         for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={dQ: 0}):

@@ -3,11 +3,11 @@
 from pebblesim.language import rowsum
 
 
-def write_row_sums(m, v, dO, O, B_r):
-    """Compute v in memory, from columns of dO and O of B_r words."""
+def write_row_sums(m, v, dO, O, B_r, c=1):
+    """Compute v in memory, from B_r x c tiles of dO and O."""
     for i in m.tiles(v.shape[0], B_r, independent=True):
         v_i = m.zeros(i)
-        for k in m.tiles(dO.shape[1], 1):
+        for k in m.tiles(dO.shape[1], c):
             v_i += rowsum(m.read(dO[i, k]) * m.read(O[i, k]))
         m.write(v[i], v_i)
 
@@ -19,10 +19,13 @@ def add_row_sums(m, v_i, dO_i, O):
         v_i += rowsum(dO_i[:, k] * m.read(O[i, k]))
 
 
-def write_row_sums_of_tiles(m, v, dO, O, B_r, c):
-    """Compute v in memory, from B_r x c tiles of dO and O."""
-    for i in m.tiles(v.shape[0], B_r, independent=True):
-        v_i = m.zeros(i)
-        for k in m.tiles(dO.shape[1], c):
-            v_i += rowsum(m.read(dO[i, k]) * m.read(O[i, k]))
-        m.write(v[i], v_i)
+def times_centred(m, P, v):
+    """Return what makes a tile of P ∘ (dP - v 1ᵀ) of one of dP, with P read word by word."""
+
+    def finish(dP_ij, i, j):
+        v_i = m.read(v[i])
+        for r in m.tiles(i, 1):
+            for c in m.tiles(j, 1):
+                dP_ij[r, c] = m.read(P[r, c]) * (dP_ij[r, c] - v_i[r])
+
+    return finish

@@ -9,7 +9,7 @@ from pebblesim.language.registry import schedule
 from pebblesim.schedules.blocked import gemm_blocked, write_exponentials, write_rescaled_product
 from pebblesim.schedules.flash_forward import INFINITY
 from pebblesim.schedules.matmul import streamed
-from pebblesim.schedules.row_sums import write_row_sums_of_tiles
+from pebblesim.schedules.row_sums import write_row_sums
 
 
 def add_scores(m, S_ij, Q_i, K, c):
@@ -32,7 +32,7 @@ def flash2_backward_blocked(m, Q, K, V, dO, O, L, *, B_c, b_r):
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
     with m.phase("v"):
-        write_row_sums_of_tiles(m, v, dO, O, B_c, b_r)
+        write_row_sums(m, v, dO, O, B_c, b_r)
 
     with m.phase("dQ, dK, dV"):
         m.write(dQ, 0)
@@ -69,7 +69,7 @@ def small_cache_backward_resident(m, Q, K, V, dO, O, L, *, a, b, c, e):
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
     with m.phase("v"):
-        write_row_sums_of_tiles(m, v, dO, O, a, c)
+        write_row_sums(m, v, dO, O, a, c)
 
     with m.phase("P"):
         for i in m.tiles(n_q, a, independent=True):

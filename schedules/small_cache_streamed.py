@@ -7,8 +7,8 @@ and 9 instead of 6 and 3.
 
 from pebblesim.language import exp
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, rank_one_updates, streamed
-from pebblesim.schedules.row_sums import write_row_sums
+from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, streamed, write_projections
+from pebblesim.schedules.row_sums import times_centred, write_row_sums
 
 
 @schedule(
@@ -25,38 +25,23 @@ from pebblesim.schedules.row_sums import write_row_sums
 def small_cache_streamed(m, A1, A2, A3, dO, X, Y, O, l, *, a, b):
     """Small cache, streamed: half the I/O of Algorithm 6."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
-    S, h, v, dQ = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("v", n_q), m.tensor("dQ", n_q, d)
+    S, h = write_projections(m, A1, A3, X, Y, gemm_streamed, a, b)
+    v, dQ = m.tensor("v", n_q), m.tensor("dQ", n_q, d)
     f, p, g = m.tensor("f", n_q, n_k), m.tensor("p", n_q, n_k), m.tensor("g", d, d)
-
-    with m.phase("S"):
-        gemm_streamed(m, S, A1, X, a, b)
-
-    with m.phase("h"):
-        gemm_streamed(m, h, A3, Y, a, b)
 
     with m.phase("v"):
         write_row_sums(m, v, dO, O, 1)
 
-    with m.phase("f"):
-        for i in m.tiles(n_q, a, independent=True):
-            for j in m.tiles(n_k, b, independent=True, keys_of=i):
-                f_ij = m.zeros(i, j)
-                rank_one_updates(m, f_ij, S, A2, B_T=True)
-                f_ij[:] = exp(f_ij)
-                l_i = m.read(l[i])
-                f_ij[:] = f_ij / l_i
-                m.write(f[i, j], f_ij)
+    def softmax(f_ij, i, j):
+        f_ij[:] = exp(f_ij)
+        l_i = m.read(l[i])
+        f_ij[:] = f_ij / l_i
 
-    with m.phase("p"):
-        for i in m.tiles(n_q, a, independent=True):
-            for j in m.tiles(n_k, b, independent=True, keys_of=i):
-                p_ij = m.zeros(i, j)
-                rank_one_updates(m, p_ij, dO, h, B_T=True)  # q
-                v_i = m.read(v[i])
-                for r in m.tiles(i, 1):
-                    for c in m.tiles(j, 1):
-                        p_ij[r, c] = m.read(f[r, c]) * (p_ij[r, c] - v_i[r])
-                m.write(p[i, j], p_ij)
+    with m.phase("f"):
+        gemm_streamed(m, f, S, A2, a, b, B_T=True, finish=softmax, every_tile=False)
+
+    with m.phase("p"):  # of q = dO hᵀ
+        gemm_streamed(m, p, dO, h, a, b, B_T=True, finish=times_centred(m, f, v), every_tile=False)
 
     with m.phase("dQ"):
         gemm_streamed(m, dQ, p, A2, a, b)

@@ -6,7 +6,7 @@ memory: its own O_s and one word for its weight. The merge reads all of them.
 
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.flash_forward import INFINITY, online_softmax
+from pebblesim.schedules.flash_forward import INFINITY, online_softmax, write_softmax
 from pebblesim.schedules.forward import add_key
 
 SPLIT = "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"
@@ -52,10 +52,7 @@ def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
                 W_i[:] = top_i * W_i + w
                 O_i[:] = top_i * O_i + w * m.read(O_s[s, i, :])
                 m.move(top, top_i)
-            O_i[:] = O_i / W_i
-            m.write(O[i, :], O_i)
-            top_i[:] = top_i + log(W_i)
-            m.write(L[i], top_i)
+            write_softmax(m, O, L, i, O_i, W_i, top_i)
 
 
 @schedule(

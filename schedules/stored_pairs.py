@@ -11,7 +11,7 @@ other values from them leaves out tiles without an allowed pair.
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.forward import divided_product
-from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
+from pebblesim.schedules.matmul import gemm_streamed, streamed, write_projections
 from pebblesim.schedules.row_sums import add_row_sums, write_row_sums
 
 _ORDER_U = {"order": "U", "kept": True, "centred": True}
@@ -71,13 +71,8 @@ def backward_from(m, g, A1, A2, S, qv, l, *, B_r, a, b):
 def q_stored(m, A1, A2, A3, dO, X, Y, O, l, *, B_q, B_r, a, b):
     """q stored, by rows: 3n²d²/M + 2n²."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
-    S, h, qv, g = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("qv", n_q, n_k), m.tensor("g", d, d)
-
-    with m.phase("S"):
-        gemm_streamed(m, S, A1, X, a, b)
-
-    with m.phase("h"):
-        gemm_streamed(m, h, A3, Y, a, b)
+    S, h = write_projections(m, A1, A3, X, Y, gemm_streamed, a, b)
+    qv, g = m.tensor("qv", n_q, n_k), m.tensor("g", d, d)
 
     with m.phase("q"):
         for i in m.tiles(n_q, B_q, independent=True):
@@ -106,25 +101,17 @@ def q_stored(m, A1, A2, A3, dO, X, Y, O, l, *, B_q, B_r, a, b):
 def q_tiled(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, a, b):
     """q stored, by tiles: 2n²d²/M + 2n²d/√M + 2n²."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
-    S, h, v = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("v", n_q)
-    qv, g = m.tensor("qv", n_q, n_k), m.tensor("g", d, d)
+    S, h = write_projections(m, A1, A3, X, Y, gemm_streamed, a, b)
+    v, qv, g = m.tensor("v", n_q), m.tensor("qv", n_q, n_k), m.tensor("g", d, d)
 
-    with m.phase("S"):
-        gemm_streamed(m, S, A1, X, a, b)
-
-    with m.phase("h"):
-        gemm_streamed(m, h, A3, Y, a, b)
+    def centred(q, i, j):
+        q[:] = q - m.read(v[i])
 
     with m.phase("v"):
         write_row_sums(m, v, dO, O, 1)
 
     with m.phase("q"):
-        for i in m.tiles(n_q, a, independent=True):
-            for j in m.tiles(n_k, b, independent=True):
-                q = m.zeros(i, j)
-                rank_one_updates(m, q, dO, h, B_T=True)
-                q[:] = q - m.read(v[i])
-                m.write(qv[i, j], q)
+        gemm_streamed(m, qv, dO, h, a, b, B_T=True, finish=centred)
 
     backward_from(m, g, A1, A2, S, qv, l, B_r=B_r, a=a, b=b)
 
@@ -169,13 +156,11 @@ def row_sums_apart_forward(m, Q, K, V, *, a, b, B_l):
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     A, l, O = m.tensor("A", n_q, n_k), m.tensor("l", n_q), m.tensor("O", n_q, d_v)
 
+    def exponentials(A_ij, i, j):
+        A_ij[:] = exp(A_ij)
+
     with m.phase("A"):
-        for i in m.tiles(n_q, a, independent=True):
-            for j in m.tiles(n_k, b, independent=True):
-                A_ij = m.zeros(i, j)
-                rank_one_updates(m, A_ij, Q, K, B_T=True)
-                A_ij[:] = exp(A_ij)
-                m.write(A[i, j], A_ij)
+        gemm_streamed(m, A, Q, K, a, b, B_T=True, finish=exponentials)
 
     with m.phase("l"):
         for i in m.tiles(n_q, B_l, independent=True):

@@ -10,6 +10,7 @@ from strategies import draws, every, masks as any_masks, sizes
 
 from pebblesim.analysis.count import count
 from pebblesim.cachesim import accesses
+from pebblesim.cachesim.homes import homes_of
 from pebblesim.cachesim.requests import READ, UPDATE, WRITE, Stream
 from pebblesim.core.errors import UsageError
 from pebblesim.language import masks, program as ir
@@ -163,7 +164,7 @@ def check(name: str, values: dict[str, int], mask: masks.Mask | None) -> None:
 
     single = accesses.accesses(program, values, "uses", "words", seen)
     nodes = [node for phase in program.phases for node in ir.walk(phase.body)]
-    naive = Interpreter(program, values, accesses._homes(nodes), allowed)
+    naive = Interpreter(program, values, homes_of(nodes), allowed)
     uses = [word for phase in program.phases for words in naive.run(phase.body, naive.uses) for word in words]
     assert named(single, zip(single.ids, single.kinds, strict=True)) == uses
     tiles = accesses.accesses(program, values, "uses", "tiles", seen)
@@ -229,7 +230,7 @@ def test_too_many_requests_are_refused_before_they_are_made() -> None:
 )
 def test_where_tiles_live_without_a_scratchpad(name: str, homes: str) -> None:
     nodes = [node for phase in get(name).program.phases for node in ir.walk(phase.body)]
-    found = {tile.name: tensor.name for tile, tensor in accesses._homes(nodes).items()}
+    found = {tile.name: tensor.name for tile, tensor in homes_of(nodes).items()}
     assert {tile: home for tile, home in found.items() if tile.split("_")[0] not in ("A", "B")} == dict(
         pair.split() for pair in homes.split(", ")
     )

@@ -63,7 +63,7 @@ def test_a_plan_says_which_and_why() -> None:
 @pytest.mark.parametrize("d", [64, 256])
 def test_every_launch_takes_the_blocks_that_it_has(n: int, n_k: int, d: int) -> None:
     """Keys without any query: a launch of its own fills their gradients with zeros, and takes as good as no time."""
-    found = plan(n, d, 16, n_k=n_k, causal=True)
+    found = plan(n, d, 16, n_k=n_k, is_causal=True)
     for made in (*found.forward, *found.backward):
         assert 0 < made.seconds < 1
         for launch in made.launches:
@@ -75,12 +75,12 @@ def test_every_launch_takes_the_blocks_that_it_has(n: int, n_k: int, d: int) -> 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("n", [65_536, *(pytest.param(n, marks=pytest.mark.slow) for n in (131_072, 100_001))])
 def test_tables_are_bounded_by_default_and_a_plan_says_what_that_costs(n: int) -> None:
-    found = plan(n, 512, 8, causal=True)
+    found = plan(n, 512, 8, is_causal=True)
     assert all(taken <= ROOM for taken in found.tables)
     for ranked, free in zip((found.forward, found.backward), found.unlimited, strict=True):
         assert ranked[0].seconds > free.seconds
     assert str(found).count("without this limit") == 2
-    small = plan(2048, 512, 8, causal=True)
+    small = plan(2048, 512, 8, is_causal=True)
     assert "without this limit" not in str(small)
     assert small.tables[1] == 2 * 8 * 2048**2  # a table of P, whose place dS takes
 
@@ -142,7 +142,10 @@ def test_few_kernels_serve_all_lengths(d: int, causal: bool, gluon: bool) -> Non
         ({"dtype": "x"}, "no data type is called 'x'"),
         ({"card": "x"}, "no card is called 'x'"),
         ({"workspace": 1.5}, "workspace is 1.5; give a number of bytes"),
-        ({"n_k": 10, "causal": True, "align": "end"}, "the first 54 of 64 queries see none of 10 keys"),
+        ({"n_k": 10, "is_causal": True, "align": "end"}, "the first 54 of 64 queries see none of 10 keys"),
+        ({"heads": 6, "kv_heads": 4}, "6 heads cannot share 4 heads of keys and values evenly"),
+        ({"heads": 0}, "heads"),
+        ({"heads": 2**17, "kv_heads": 1}, "there are 131,072 heads in all"),
         ({"n_k": 10, "window": (2, 0)}, "the last 52 of 64 queries see none of 10 keys"),
     ],
 )
@@ -153,9 +156,22 @@ def test_sizes_that_are_none(given: dict[str, Any], said: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_heads_that_share_keys_are_planned_as_attention_computes_them() -> None:
+    found = plan(4096, 128, 32, kv_heads=8, is_causal=True)
+    pattern, dims = Pattern(right=0, shared=4), {"n_q": 4 * 4096, "n_k": 4096, "d_k": 128, "d_v": 128}
+    assert (found.dims, found.heads, found.pattern) == (dims, 8, pattern)
+    for way, mine in (("forward", found.forward), ("backward", found.backward)):
+        right = chosen(way, tuple(dims.items()), 8, "bfloat16", pattern, ROOM, cards.card("H200")).forecast
+        assert mine[0].tiling == right.tiling
+    assert str(found).startswith("n_q = 4,096, n_k = 4,096, d_k = 128, d_v = 128, 32 heads on 8 of keys, causal, rates")
+    assert not plan(4096, 128, 6, kv_heads=2).forward[0].tiling.gluon  # three heads do not fill a tile together
+    alone = plan(4096, 128, 32, kv_heads=32)
+    assert alone == plan(4096, 128, 32)
+
+
 def test_cards_that_were_not_calibrated_get_kernels_and_no_times() -> None:
     for name in ("A100", "RTX4090"):
-        found = plan(2048, 512, 8, causal=True, card=name)
+        found = plan(2048, 512, 8, is_causal=True, card=name)
         assert found.scaled
         assert "scaled from the card H200 to NVIDIA" in str(found)
         assert " ms" not in str(found)
@@ -199,7 +215,7 @@ for module, name in (
 def test_planning_loads_no_library() -> None:
     """What a user of `attention` waits for beside PyTorch."""
     heavy = ("sympy", "matplotlib", "numba", "networkx", "torch", "pebblesim.lower_bounds", "pebblesim.counting")
-    lines = "import sys; from pebblesim.gpu.torch import plan; plan(4096, 512, 2, causal=True)"
+    lines = "import sys; from pebblesim.gpu.torch import plan; plan(4096, 512, 2, is_causal=True)"
     said = subprocess.run(
         [sys.executable, "-c", f"{lines}; print([each for each in {heavy} if each in sys.modules])"],
         capture_output=True,

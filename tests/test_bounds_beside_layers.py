@@ -10,6 +10,7 @@ from oracle_games import least_io
 from oracle_layers import least_by_layers
 from strategies import amount
 
+from pebblesim.dags import parts
 from pebblesim.dags.orders import Task
 from pebblesim.dags.places import SCALE, Certificate, certificates
 from pebblesim.dags.task_data import TaskData
@@ -66,6 +67,18 @@ def test_places_and_trees_never_exceed_the_least(seed: int) -> None:
         assert data.words + max(words, 2 * cuts(data)) <= least
         above, bites = above + 1, bites + (words > 0)
     assert bites > above / 2
+
+
+@pytest.mark.parametrize("seed", [4, pytest.param(5, marks=pytest.mark.slow)])
+def test_parts_never_exceed_the_least(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    bites = 0
+    for _, data, least in cases(rng, amount(40, 4_000) if seed == 4 else 4_000):
+        monkeypatch.setattr(parts, "MOST_STEPS", rng.randint(2, 6))
+        words = parts.words(data, time.monotonic() + 600)
+        assert data.words + words <= least
+        bites += words > 0
+    assert bites
 
 
 def test_any_multipliers_prove_what_is_true() -> None:

@@ -11,7 +11,7 @@ from strategies import draws
 from typer.testing import CliRunner
 
 import pebblesim as ps
-from pebblesim.cachesim import kernels, policies, traces
+from pebblesim.cachesim import kernels, opt_kernels, policies, traces
 from pebblesim.cachesim.requests import Stream
 from pebblesim.cachesim.streams import of_graph, of_ids
 from pebblesim.cli.main import app
@@ -123,17 +123,17 @@ def test_policies_for_single_words(stream: Any, capacity: int) -> None:
     naive = {policy: listed(single, capacity, policy, lambda word: kept[word]) for policy in ("lru", "fifo", "opt")}
     assert kernels.lru_sized(ids, kinds, size, keep, capacity) == naive["lru"]
     assert kernels.fifo(ids, kinds, size, keep, capacity) == naive["fifo"]
-    assert kernels.opt_sized(ids, kinds, size, keep, capacity) == naive["opt"]
+    assert opt_kernels.opt_sized(ids, kinds, size, keep, capacity) == naive["opt"]
     assert kernels.lru(ids, len(sizes), capacity) == naive["lru"][0]
     reads = [(word, READ) for word, _ in single]
-    assert kernels.opt(ids, len(sizes), capacity) == listed(reads, capacity, "belady", lambda word: True)[0]
+    assert opt_kernels.opt(ids, len(sizes), capacity) == listed(reads, capacity, "belady", lambda word: True)[0]
     assert (kernels.unit_distances(ids, len(sizes)) == kernels.sized_distances(ids, size)).all()
 
 
 @given(streams(), st.integers(1, 12))
 def test_opt_of_items_is_opt_of_their_words(stream: Any, capacity: int) -> None:
     uses, sizes, _ = stream
-    missed, fetched, _ = kernels.opt_sized(*arrays(stream), capacity)
+    missed, fetched, _ = opt_kernels.opt_sized(*arrays(stream), capacity)
     assert (missed, fetched) == listed(words(uses, sizes), capacity, "opt", lambda word: True)[:2]
 
 

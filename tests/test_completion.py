@@ -10,7 +10,7 @@ import typer
 from pebblesim.cachesim.l2 import order_of
 from pebblesim.cli import main as cli
 from pebblesim.dags.generators import GENERATORS
-from pebblesim.game.referee import RULES
+from pebblesim.game.rules import RULES
 from pebblesim.gpu.advice.cards import cards
 from pebblesim.language import masks
 from pebblesim.language.problems import PROBLEMS

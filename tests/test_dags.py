@@ -24,6 +24,7 @@ from pebblesim.api.own_bounds import bound
 from pebblesim.cli.main import app
 from pebblesim.core.errors import BelowBound, Infeasible, PebblesimError, UnknownName, UsageError
 from pebblesim.dags import optimum_kernel, optimum_states
+from pebblesim.dags.best_order import FACTORS, MOST_EVENTS, NONE, BestOrder
 from pebblesim.dags.bounds import lower_bounds
 from pebblesim.dags.comparing import rows, summary
 from pebblesim.dags.formats import save_graph
@@ -34,11 +35,12 @@ from pebblesim.dags.optimum_bounds_kernel import to_come
 from pebblesim.dags.optimum_states import _bit_board, _number, _tree
 from pebblesim.dags.order_kernel import play
 from pebblesim.dags.orders import Task
-from pebblesim.dags.search import FACTORS, MOST_EVENTS, NONE, _BestOrder, pebble
+from pebblesim.dags.search import pebble
 from pebblesim.dags.starts import starts
 from pebblesim.dags.symmetry import Digraph, Permutation, chain
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
-from pebblesim.game.referee import RULES, Referee, referee
+from pebblesim.game.referee import Referee, referee
+from pebblesim.game.rules import RULES
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.lower_bounds.own import OWN
 
@@ -304,9 +306,9 @@ def test_every_order_to_start_from_computes_each_vertex_once_behind_its_operands
                 assert all(place.get(u, -1) < at for u in graph.predecessors(v).tolist()), start
 
 
-def best_start(graph: Cdag, M: int) -> _BestOrder:
+def best_start(graph: Cdag, M: int) -> BestOrder:
     """The best of the orders to start from, however long they take."""
-    best = _BestOrder(Task(graph, M, "no-recompute"), np.random.default_rng(0))
+    best = BestOrder(Task(graph, M, "no-recompute"), np.random.default_rng(0))
     best.begin(float("inf"))
     return best
 
@@ -316,6 +318,14 @@ def test_halves_of_halves_are_tiles_askew_in_time() -> None:
     best = best_start(generate("stencil", n=256, t=64), 32)
     assert best.start == "in halves of halves"
     assert best.io <= 2 * 256 * 64 / 4
+
+
+@pytest.mark.parametrize("M", [4, 5, 8, 12])
+def test_strips_cross_a_pyramid(M: int) -> None:
+    """Strips of M - 2 vertices move r²/(M - 2) words across, at most, beside the compulsory ones."""
+    best = best_start(generate("pyramid", rows=40), M)
+    assert best.start.startswith("in strips")
+    assert best.io <= 40 * 40 / (M - 2) + 41
 
 
 @pytest.mark.one_in(4)
@@ -527,7 +537,7 @@ def test_steps_give_the_same_game_however_long_they_take(monkeypatch: pytest.Mon
         games.append(ps.pebble(graph, M=5, steps=3, seed=3, seconds=0))
     assert len({(game.io, game.moves.tobytes()) for game in games}) == 1
     rounds = []
-    monkeypatch.setattr(_BestOrder, "round", lambda *_: rounds.append(1))
+    monkeypatch.setattr(BestOrder, "round", lambda *_: rounds.append(1))
     ps.pebble(graph, M=5, steps=7, seconds=0)
     assert len(rounds) == 7
     with pytest.raises(UsageError, match="steps"):
@@ -544,7 +554,7 @@ def test_the_next_start_is_not_tried_if_it_may_take_longer_than_is_left(monkeypa
             yield name, order
 
     ps.pebble(graph, M=6, seconds=0)  # compiles
-    monkeypatch.setattr("pebblesim.dags.search.starts", watched)
+    monkeypatch.setattr("pebblesim.dags.best_order.starts", watched)
     monkeypatch.setattr("pebblesim.dags.search.time.monotonic", lambda: next(clock))
     ps.pebble(graph, M=6, seconds=5.0)
     assert len(tried) <= 2
@@ -559,7 +569,7 @@ def test_a_round_on_many_edges_makes_fewer_tries(monkeypatch: pytest.MonkeyPatch
 
     few, many = scattered(100, 2, 0), scattered(250, 200, 0)
     ps.pebble(few, M=6, seconds=0)  # compiles
-    monkeypatch.setattr("pebblesim.dags.search.anneal", watched)
+    monkeypatch.setattr("pebblesim.dags.best_order.anneal", watched)
     for graph, M in ((few, 6), (many, 200)):
         ps.pebble(graph, M=M, steps=1, rules="no-recompute", seconds=0)
     assert tries[0] == 100 * Task(few, 6, "no-recompute").steps

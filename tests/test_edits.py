@@ -15,6 +15,7 @@ from typing import Any
 import edits
 import numpy as np
 import pytest
+import strategies
 
 from pebblesim import graphs
 from pebblesim.analysis.count import count
@@ -55,7 +56,8 @@ RIGHT_BUT_REFUSED = (
 def sizes_of(schedule: Schedule, shift: int) -> dict[str, int]:
     """Ragged sizes with two or three tiles."""
     dims = {dim: {"n": 5, "m": 5}.get(dim, 4) for dim in schedule.problem.dims}
-    return dims | {block: (2, 3, 3, 2)[(at + shift) % 4] for at, block in enumerate(schedule.blocks)}
+    blocks = {block: (2, 3, 3, 2)[(at + shift) % 4] for at, block in enumerate(schedule.blocks)}
+    return strategies.in_whole_blocks(schedule, dims | blocks)
 
 
 MASK = from_array(

@@ -179,7 +179,9 @@ def test_the_page_answers_offline_on_a_desk_and_on_a_phone(look: dict[str, int],
     view = "problem=forward&queries=512&keys=512&d=32&heads=8&kvHeads=2&M=4096"
     tab.goto(f"{path.as_uri()}#{view}")
     finished()
-    best = ps.compare("forward", n=512, d=32, M=4096, heads=8, kv_heads=2).rows[0]
+    left_out = data(["forward"])["problems"][0]["leftOut"]
+    rows = ps.compare("forward", n=512, d=32, M=4096, heads=8, kv_heads=2).rows
+    best = next(row for row in rows if row.schedule not in left_out)
     assert best.schedule in tab.inner_text("#answer")
     assert f"{best.io * 2:,}" in tab.inner_text("#answer")
     assert tab.evaluate("document.documentElement.scrollWidth") <= look["width"]  # nothing has to be scrolled sideways

@@ -28,7 +28,8 @@ from pebblesim.game.moves import (
     saving,
     unpack,
 )
-from pebblesim.game.referee import RULES, Game, IllegalMove, Referee, referee
+from pebblesim.game.referee import Game, IllegalMove, Referee, referee
+from pebblesim.game.rules import RULES
 
 Pairs = list[tuple[int, int]]
 

@@ -17,7 +17,7 @@ from pebblesim.cli import main as cli
 from pebblesim.core.errors import UnknownName
 from pebblesim.counting.run import Run
 from pebblesim.game.moves import KINDS
-from pebblesim.game.referee import RULES
+from pebblesim.game.rules import RULES
 from pebblesim.game.words import MOVES, in_words
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.summation import PARTS
@@ -106,7 +106,7 @@ def evaluated(formula: str, values: dict[str, Any]) -> Any:
         name: Matrix(value if value.ndim == 2 else value[:, None]) for name, value in values.items()
     }
     names |= {"one_row": Matrix(np.ones((1, len(some)))), "one": Matrix(np.ones((len(some), 1)))}
-    names["T"] = lambda x: Matrix(x.v.T)
+    names["transpose_of"] = lambda x: Matrix(x.v.T)  # T may be a tensor
     names["exp"], names["log"] = (lambda x: Matrix(np.exp(x.v))), (lambda x: Matrix(np.log(x.v)))
     names["relu"], names["step"] = (lambda x: Matrix(np.maximum(x.v, 0))), (lambda x: Matrix(1.0 * (x.v > 0)))
     names["sigmoid"] = lambda x: Matrix(1 / (1 + np.exp(-x.v)))
@@ -114,7 +114,7 @@ def evaluated(formula: str, values: dict[str, Any]) -> Any:
     names["softmax"] = lambda x: Matrix(np.exp(x.v) / np.exp(x.v).sum(axis=1, keepdims=True))
     names["diag"], names["inverse"] = (lambda x: Matrix(np.diag(x.v[:, 0]))), (lambda x: Matrix(np.linalg.inv(x.v)))
     text = re.sub(r"\b1ᵀ", "one_row", formula).replace("· 1", "* one").replace("−", "-").replace("∘", "@")
-    text = re.sub(r"(\w+)ᵀ", r"T(\1)", text)
+    text = re.sub(r"(\w+)ᵀ", r"transpose_of(\1)", text)
     text = re.sub(r"diag\(([^()]*)\)⁻¹", r"inverse(diag(\1))", text)
     text = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", text)  # a product without a sign
     try:

@@ -22,7 +22,8 @@ def test_algorithm_6_in_full() -> None:
 def test_many_games_of_middling_size(name: str, summation: str) -> None:
     schedule, draw, refused = TESTED[name], random.Random(name), 0
     for _ in range(40):
-        sizes = {size: draw.randint(1, 20) for size in (*schedule.problem.dims, *schedule.blocks)}
+        drawn = {size: draw.randint(1, 20) for size in (*schedule.problem.dims, *schedule.blocks)}
+        sizes = strategies.in_whole_blocks(schedule, drawn)
         predicted = count(schedule.program, sizes, summation)
         try:
             game = played(schedule, sizes, summation, predicted.peak_red)

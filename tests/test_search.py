@@ -2,9 +2,12 @@
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +24,12 @@ from pebblesim.synthesis import candidates, plans, writing
 from pebblesim.synthesis.candidates import Candidates, Steps
 from pebblesim.synthesis.equations import system, systems
 from pebblesim.synthesis.linking import variants
+from pebblesim.synthesis.on_devices import search_on_devices
 from pebblesim.synthesis.pairs import PairSums
-from pebblesim.synthesis.passes import Draft
+from pebblesim.synthesis.passes import Draft, Impossible, Pass
 from pebblesim.synthesis.rows import rows
 from pebblesim.synthesis.timing import Choices, Form
+from pebblesim.synthesis.word_sizes import WORDS, WordSizes, game
 
 CLI = CliRunner()
 SIDES = st.integers(1, 30)
@@ -309,7 +314,8 @@ def test_no_pass_moves_less_than_its_bound(data, M, name, masked):
     dims = {dim: data.draw(st.integers(1, 60)) for dim in way.system.problem.dims}
     grid = way.system.problem.grid(dims) if masked else (1, 1)
     first, sums = data.draw(st.integers(0, 70)), PairSums(drawn_mask(data, grid), grid) if masked else None
-    steps = Steps(way, dims, M, sums, only=lambda choices: choices[first::70])
+    widths = data.draw(st.sampled_from([WORDS, WordSizes({"K": 1, "V": 2, "dO": 8, "P": 2})]))
+    steps = Steps(way, dims, M, sums, only=lambda choices: choices[first::70], widths=widths)
     bounds = {(step, kind): bound for step, kind, bound in steps.bounds()}
     for step, choice in enumerate(steps.choices):
         sensible = {form for form, fits in Choices(way.system, [choice]).forms() if fits[0]}
@@ -413,6 +419,48 @@ def test_as_few_words_as_another_search_found_for_heads_that_share_keys():
     found = ps.search("forward-relu", M=2081, summation="in-place", **heads)
     assert found.new and found.played.passed
     assert found.io <= 6_455_296
+
+
+@pytest.mark.one_in(3)
+def test_no_sequence_of_passes_moves_less() -> None:
+    """Of the same problem: all passes that can be written, with all sizes of blocks, and all orders of them."""
+    sizes = {"n_q": 4 * 512, "n_k": 512, "d_k": 64, "d_v": 64}
+    (system,) = systems(ps.problem("forward-relu").in_dims(sizes))
+    by_axis, M = {axis: sizes[dim] for axis, dim in enumerate(system.dims)}, 2081 + 2  # in place, two are spared
+    axes = range(len(system.dims))
+    forms = [
+        Form(x, y, *flags) for x in axes for y in (None, *axes) if x != y for flags in product((False, True), repeat=2)
+    ]
+    least: dict[tuple[frozenset[str], frozenset[str]], int] = {}
+    for (computed, stores), kind in product(Candidates(system).choices, [*forms, *permutations(axes, 2)]):
+        with suppress(Impossible):
+            made = candidates.write(system, (computed, stores), kind)
+            key = made.reads.intersection(system.equations), stores
+            words = [made.words(by_axis, blocks) for blocks in all_blocks(made, by_axis, M)]
+            least[key] = min([*words, least.get(key, 10**9)])
+    reached, waiting = {frozenset[str](): 0}, [frozenset[str]()]
+    while waiting:
+        memory = waiting.pop()
+        for (needed, stores), words in least.items():
+            if needed <= memory and reached[memory] + words < reached.get(memory | stores, 10**9):
+                reached[memory | stores] = reached[memory] + words
+                waiting.append(memory | stores)
+    assert min(words for memory, words in reached.items() if "O" in memory) == 6_455_296
+
+
+def all_blocks(made: Pass, sizes: dict[int, int], M: int) -> Iterator[dict[str, int]]:
+    """The blocks of a pass that fit: every size of the first, and the largest of the others, which moves least."""
+    ones = dict.fromkeys(made.blocks, 1)
+    if made.room(sizes, ones) <= M:
+        first, *rest = made.blocks or [""]
+        for size in range(1, made.largest_block(sizes, M, first, ones) + 1) if first else ():
+            blocks = {first: size}
+            for name in rest:
+                blocks[name] = made.largest_block(sizes, M, name, blocks)
+            if all(blocks.values()):
+                yield blocks
+        if not first:
+            yield {}
 
 
 @pytest.mark.slow
@@ -563,6 +611,68 @@ def test_under_a_mask_the_search_goes_below_the_catalogue() -> None:
     assert found.known is not None and found.io < found.known.io
     assert sum(found.beside.values()) == found.io - found.known.io and "beside that: " in str(found)
     assert "keys_of=" in found.source and "mask causal" in str(found)
+
+
+@pytest.mark.one_in(3)
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), M=st.integers(20, 500), name=st.sampled_from(["forward-relu", "matmul"]))
+def test_words_of_different_sizes(data, M, name):
+    """The bytes are those of the count, and of a game on a graph with weights, which fits into M bytes."""
+    dims = {dim: data.draw(st.integers(1, 9)) for dim in ps.problem(name).dims}
+    named = data.draw(st.dictionaries(st.sampled_from(sorted(ps.problem(name).inputs)), st.sampled_from([1, 2, 4, 8])))
+    try:
+        found = ps.search(name, M=M, word_bytes=named, **dims)
+    except ps.Infeasible as error:
+        M = error.least_M
+        found = ps.search(name, M=M, word_bytes=named, **dims)
+    counted = ps.count(found.schedule, M=10**6, blocks=found.counted.blocks, **dims)
+    bytes_moved = sum(named.get(tensor, 4) * sum(words) for tensor, words in counted.by_tensor.items())
+    played = game(found.schedule, dims, counted.blocks, WordSizes(named), M)
+    assert played.complete and found.in_bytes is not None and found.in_bytes.complete
+    assert found.bytes == bytes_moved == played.io
+    steps = [Steps(Candidates(way), dims, M, widths=WordSizes(named)) for way in systems(ps.problem(name))]
+    priced = min((plan.words for each in steps for plan in plans.plans(each, 1)), default=found.bytes)
+    assert found.bytes == priced if found.new else found.bytes <= priced
+
+
+@pytest.mark.one_in(3)
+def test_small_words_make_room_for_more() -> None:
+    """All words of half the size: the same blocks would move half the bytes, and larger ones fit."""
+    asked: dict[str, Any] = {"n": 1024, "d": 16, "M": 64_000}
+    wide, narrow = (ps.search("forward-relu", word_bytes=dict.fromkeys(names, 2), **asked) for names in ("", "QSAOKV"))
+    assert wide.bytes is not None and narrow.bytes is not None and wide.bytes > 2 * narrow.bytes
+    assert "M = 64,000 bytes" in str(narrow) and narrow.to_dict()["word_bytes"]["K"] == 2
+    for named, why in (({"X": 2}, "no tensor here is called 'X'"), ({"Q": 3}, "has 1, 2, 4, 8 bytes, not 3")):
+        with pytest.raises(ps.UsageError, match=why):
+            ps.search("forward-relu", word_bytes=named, **asked)
+    with pytest.raises(ps.UsageError, match="'chain' only"):
+        ps.search("forward-relu", word_bytes={}, summation="in-place", **asked)
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(("P", "heads", "kv_heads", "n"), [(4, 4, 4, 20), (6, 4, 2, 21), (3, 1, 1, 10)])
+def test_on_devices(P: int, heads: int, kv_heads: int, n: int) -> None:
+    """All pairs are dealt once, words between devices are those of `devices`, and those within are of a count."""
+    with SCHEDULES.temporary():
+        found = search_on_devices(P=P, M=60, heads=heads, kv_heads=kv_heads, n=n, d=4)
+        assert found.rows and len({row.moved.split for row in found.rows}) == len(found.rows)
+        for row in found.rows:
+            name = row.moved.schedule.name
+            shares = row.moved.layout.shares
+            assert sum(len(each.heads) * each.rows.number * each.keys.number for each in shares) == heads * n * n
+            assert row.moved.words == ps.devices(name, P=P, n=n, d=4, heads=heads, kv_heads=kv_heads).rows[0].words
+            largest = max(each.rows.number * len(each.heads) for each in shares)
+            assert row.queries * row.kv_heads == largest and row.keys == n
+            local: dict[str, Any] = {
+                "n_q": row.queries,
+                "n_k": n,
+                "d_k": 4,
+                "d_v": 4,
+                "M": 60,
+                "blocks": row.found.counted.blocks,
+            }
+            assert row.io == row.kv_heads * ps.count(row.found.schedule, **local).io and row.found.played.passed
+    assert "between devices" in str(found) and found.to_dict()["rows"][0]["words"] == found.rows[0].moved.words
 
 
 def test_masks_that_it_cannot_take() -> None:

@@ -19,7 +19,7 @@ import pebblesim as ps
 from pebblesim.cli import main as cli
 from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, pack, unpack
-from pebblesim.game.referee import BY_TERM, RULES
+from pebblesim.game.rules import BY_TERM, RULES
 from pebblesim.game.words import MOVES, in_words
 from pebblesim.language.registry import SCHEDULES
 from pebblesim.views.recording import Recording, record, record_moves

@@ -119,7 +119,7 @@ def measured(
     for name in contenders.keys() - {"ours"}:
         key = {"torch": "ratio", "repeated": "repeated_ratio"}[name]
         row[key] = max(row["ours"][each] / max(row[name][each], 1e-9) for each in true)
-    row["plan"] = str(plan(n, d_k, 2 * HEADS, n_k=n_k, d_v=d_v, dtype=dtype, causal=causal))
+    row["plan"] = str(plan(n, d_k, 2 * HEADS, n_k=n_k, d_v=d_v, dtype=dtype, is_causal=causal))
     if time:
         from triton.testing import do_bench
 

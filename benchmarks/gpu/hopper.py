@@ -1,6 +1,6 @@
 """Gluon kernels of our schedules beside PyTorch's attentions, in one process; run it on a Hopper GPU.
 
-    python benchmarks/gpu/hopper.py -o FOLDER [--parts table wide cell flex bytes calibrating drawn]
+    python benchmarks/gpu/hopper.py -o FOLDER [--parts table wide cell flex bytes calibrating drawn] [--seed SEED]
 
 Each part adds to a file of FOLDER as it goes, and a case that fails is a row that says why:
 
@@ -9,7 +9,8 @@ Each part adds to a file of FOLDER as it goes, and a case that fails is a row th
   publish rates; `flex`: PyTorch's FlexAttention, compiled, at the widths of `table` that it has;
 - `bytes`: hopper_bytes.jsonl, counted and measured (`hopper_bytes.py`);
 - `calibrating`, `others`, `drawn`: times of Gluon kernels of the attentions that a card is calibrated with, of Triton
-  kernels of these that are near the fastest by forecast, and of both for 80 attentions that a seed draws (`drawn.py`).
+  kernels of these that are near the fastest by forecast, and of both for 80 attentions that a seed draws (`drawn.py`);
+  launches are timed one by one for every second attention, to which factors may be fitted, and not for the others.
 
 A row of hopper.jsonl says useful operations a second, in TFLOP/s (2 n² (d_k + d_v) for each head forward, 2 n² (3 d_k +
 2 d_v) backward, half under a causal mask): after a fifth of a second of rest, which lets the card have its highest
@@ -31,7 +32,7 @@ import queue
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -42,11 +43,11 @@ from threading import BrokenBarrierError
 from typing import Any, NamedTuple
 
 from pebblesim.gpu.advice import cards
-from pebblesim.gpu.calibrate.calibrate import save
+from pebblesim.gpu.calibrate.calibrate import load, save
 from pebblesim.gpu.calibrate.measure import Measured, measured, near
-from pebblesim.gpu.calibrate.shapes import Cell, calibrating, drawn
+from pebblesim.gpu.calibrate.shapes import Cell, Shape, calibrating, drawn
 from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.gluon_tiles import HopperTiles, tiles_of
+from pebblesim.gpu.emit.gluon_tiles import TILES, HopperTiles, tiles_of
 from pebblesim.gpu.emit.triton import Source
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.race import seconds_of_launches
@@ -311,7 +312,9 @@ def flexible(torch: Any, case: Case, n: int) -> Callable[..., Any]:
 def flexed(case: Case, together: Any, alone: Any, told: Any) -> None:
     """Rows of FlexAttention, in a process that compiles beside those of other cases and then measures alone."""
     import torch
+    from torch._functorch import config
 
+    config.donated_buffer = False  # so that a backward pass can be made again
     attends = {}
     for n, heads in case.shapes:
         attends[n] = flexible(torch, case, n)
@@ -409,22 +412,23 @@ def table(torch: Any, asked: list[Case], notes: Notes) -> None:
                 )
 
 
-def gluon_cells() -> list[Cell]:
-    """The Gluon kernels of the attentions that a card is calibrated with, but for single queries."""
+def gluon_cells(schedules: Container[str]) -> list[Cell]:
+    """The Gluon kernels of some schedules for the attentions that a card is calibrated with, but for single queries."""
     large = cards.card("H200").size("shared_per_block")
     return [
         Cell(shape, tiling)
         for shape in calibrating()
         for tiling in tilings(PROBLEM[shape.way], large, True)
         if tiling.gluon and tiling.widths[0] <= shape.d <= tiling.widths[1] and shape.n_q > 1
+        if tiling.schedule in schedules
     ]
 
 
-def drawn_cells(device: str) -> list[Cell]:
-    """All kernels near the fastest, and all Gluon kernels, for attentions that a seed draws."""
+def drawn_cells(device: str, shapes: list[Shape]) -> list[Cell]:
+    """All kernels near the fastest, and all Gluon kernels, for some attentions."""
     card = next((each for each in cards.cards().values() if each.device == device), cards.card("H200"))
-    found = near(list(drawn(SEED, NUMBER)), card, WITHIN)
-    for shape in drawn(SEED, NUMBER):
+    found = near(shapes, card, WITHIN)
+    for shape in shapes:
         for tiling in tilings(PROBLEM[shape.way], card.size("shared_per_block"), True):
             fits = tiling.widths[0] <= shape.d <= tiling.widths[1] and shape.n_q > 1
             if tiling.gluon and fits and Cell(shape, tiling) not in found:
@@ -433,8 +437,8 @@ def drawn_cells(device: str) -> list[Cell]:
 
 
 def cells(made: list[Cell], path: Path, by_launch: bool) -> None:
-    """Times of kernels."""
-    rows: list[Measured] = []
+    """Times of kernels, behind those that the file has."""
+    rows: list[Measured] = load(path) if path.exists() else []
     for row in measured(made, by_launch):
         rows.append(row)
         if len(rows) % 20 == 0:
@@ -450,6 +454,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the files")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--schedules", nargs="+", default={each.schedule for each in TILES}, help="to calibrate with")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the attentions that are drawn")
+    parser.add_argument("--number", type=int, default=NUMBER, help="of these")
     given, began = parser.parse_args(), time.monotonic()
     given.output.mkdir(parents=True, exist_ok=True)
     device = torch.cuda.get_device_name()
@@ -471,12 +478,15 @@ def main() -> None:
                 script, output = Path(__file__).with_name("hopper_bytes.py"), given.output / "hopper_bytes.jsonl"
                 subprocess.run([sys.executable, str(script), "-o", str(output)], check=False)
             elif part == "calibrating":
-                cells(gluon_cells(), given.output / "gluon_calibrating.jsonl", True)
+                cells(gluon_cells(given.schedules), given.output / "gluon_calibrating.jsonl", True)
             elif part == "others":
                 card = next((each for each in cards.cards().values() if each.device == device), cards.card("H200"))
                 cells(near(calibrating(), card, NEAREST), given.output / "others_calibrating.jsonl", True)
             elif part == "drawn":
-                cells(drawn_cells(device), given.output / "gluon_drawn.jsonl", False)
+                shapes = list(drawn(given.seed, given.number))
+                for first, by_launch in ((1, False), (0, True)):
+                    made, name = drawn_cells(device, shapes[first::2]), f"gluon_drawn_{given.seed}.jsonl"
+                    cells(made, given.output / name, by_launch)
         except Exception as error:  # the other parts are run
             print(f"{part}: {said(error)}", flush=True)
         torch.cuda.empty_cache()

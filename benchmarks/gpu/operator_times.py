@@ -74,7 +74,7 @@ def memory(asked: Any) -> Iterator[dict[str, Any]]:
                 beside.append((torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()) / 2**20)
             row |= {f"{run}_seconds": times, "beside_MiB": beside}
             del out, grads
-        yield row | {"plan": str(plan(n, 512, heads, causal=True))}
+        yield row | {"plan": str(plan(n, 512, heads, is_causal=True))}
         del x
 
 

@@ -79,6 +79,44 @@ def rates(name: str) -> Iterator[str]:
         )
 
 
+def attention() -> Iterator[str]:
+    """Useful operations a second of `attention`, as users call it, beside PyTorch's best; passes alone and together."""
+    passes = {"forward_ms": 4, "backward_ms": 10, "both_ms": 14}
+    found: dict[tuple[int, bool], dict[int, Row]] = defaultdict(dict)
+    for row in rows_of("operator_rates.jsonl"):
+        if row["part"] == "rates":
+            found[row["d"], row["causal"]][row["n"]] = row
+    backward = "backward: ours, with the same bits each time, PyTorch"
+    yield f"| d | mask | forward: ours, PyTorch | {backward} | both: ours, PyTorch |"
+    yield "|---|---|---|---|---|"
+    for (d, causal), by in found.items():
+        cells = []
+        for way, operations in passes.items():
+            shown = []
+            for names in (["ours"], ["ours, same bits"], ["cudnn", "flash", "efficient"]):
+                if names != ["ours, same bits"] or way == "backward_ms":
+                    rates = [
+                        operations * n * n * d * row["heads"] / (1 + causal) / 1e9 / milliseconds
+                        for n, row in sorted(by.items(), reverse=True)
+                        for milliseconds in [min(row[name][way] for name in names if way in row.get(name, {}))]
+                    ]
+                    shown.append(" / ".join(f"{rate:.0f}" for rate in rates))
+            cells.append(", ".join(shown))
+        yield f"| {d} | {'causal' if causal else 'none'} | {' | '.join(cells)} |"
+
+
+def flex() -> Iterator[str]:
+    """Useful operations a second of FlexAttention."""
+    found: dict[tuple[int, Any], dict[tuple[str, int], int]] = defaultdict(dict)
+    for row in rows_of("hopper_flex.jsonl"):
+        found[row["d"], row["mask"]][row["way"], row["n"]] = row["tflops"]
+    yield "| d | mask | forward | backward |"
+    yield "|---|---|---|---|"
+    for (d, mask), by in found.items():
+        cells = [" / ".join(str(by.get((way, n), "–")) for n in GRID[:2]) for way in ("forward", "backward")]
+        yield f"| {d} | {mask or 'none'} | {' | '.join(cells)} |"
+
+
 def moved() -> Iterator[str]:
     """Bytes into and out of the multiprocessors, counted and measured."""
     heads_of_columns = ("kernels", "n, d, heads", "mask", "read, counted", "and zeros of boxes", "measured ÷ both")
@@ -100,7 +138,9 @@ def moved() -> Iterator[str]:
 def tables() -> dict[str, str]:
     """The tables by what the comments in the document say."""
     made = {f"rates {name}": "\n".join(rates(name)) for name in ("hopper.jsonl", "h100/hopper.jsonl")}
-    return made | {"moved": "\n".join(moved())}
+    return made | {
+        name: "\n".join(table()) for name, table in (("attention", attention), ("flex", flex), ("moved", moved))
+    }
 
 
 def filled(text: str) -> str:

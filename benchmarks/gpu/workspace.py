@@ -39,7 +39,7 @@ def main() -> None:
             made = back()
             whole = whole or made
             off = max(float((a - b).float().norm() / b.float().norm()) for a, b in zip(made, whole, strict=True))
-            planned = plan(n, d, heads, causal=causal, workspace=None if size is None else size * 2**20)
+            planned = plan(n, d, heads, is_causal=causal, workspace=None if size is None else size * 2**20)
             row = {"n": n, "d": d, "heads": heads, "causal": causal, "mebibytes": size, "off": off}
             pairs = n * (n + 1) // 2 if causal else n * n
             for way, call, found in (("forward", attend, planned.forward[0]), ("backward", back, planned.backward[0])):

@@ -15,41 +15,31 @@ def terms_by_sign(expr: sympy.Expr) -> tuple[list[sympy.Expr], list[sympy.Expr]]
 
 def at_least_zero(expr: sympy.Expr, region: Region) -> bool:
     """Whether an expression is ≥ 0 at every size of a region; False if that is not proved."""
-    match expr:
-        case _ if expr.is_number or expr.is_Symbol:
-            return bool(expr.is_Symbol or expr.is_nonnegative)
-        case sympy.Pow(exp=power) if power.is_Integer and power.p % 2 == 0:
-            return True
-        case sympy.Mul(args=args) | sympy.Min(args=args):
-            return all(at_least_zero(arg, region) for arg in args)
-        case sympy.Pow(base=inner) | sympy.floor(args=(inner,)) | sympy.ceiling(args=(inner,)):
-            return at_least_zero(inner, region)
-        case sympy.Max(args=args):
-            return any(at_least_zero(arg, region) for arg in args)
-        case sympy.Add(args=terms):
-            if all(at_least_zero(term, region) for term in terms):
-                return True
-            added, taken = terms_by_sign(expr)
-            return region.implies(sympy.Add(*added), sympy.Add(*taken))
-    return False
+    return _proved(expr, region, strictly=False)
 
 
 def above_zero(expr: sympy.Expr, region: Region) -> bool:
     """Whether an expression is > 0 at every size of a region; False if that is not proved."""
+    return _proved(expr, region, strictly=True)
+
+
+def _proved(expr: sympy.Expr, region: Region, strictly: bool) -> bool:
     match expr:
         case _ if expr.is_number or expr.is_Symbol:
-            return bool(expr.is_Symbol or expr.is_positive)
+            return bool(expr.is_Symbol or (expr.is_positive if strictly else expr.is_nonnegative))
+        case sympy.Pow(exp=power) if not strictly and power.is_Integer and power.p % 2 == 0:
+            return True
         case sympy.Mul(args=args) | sympy.Min(args=args):
-            return all(above_zero(arg, region) for arg in args)
-        case sympy.Pow(base=inner) | sympy.ceiling(args=(inner,)):
-            return above_zero(inner, region)
-        case sympy.floor(args=(inner,)):
+            return all(_proved(arg, region, strictly) for arg in args)
+        case sympy.floor(args=(inner,)) if strictly:
             return region.implies(inner, sympy.Integer(1))
+        case sympy.Pow(base=inner) | sympy.floor(args=(inner,)) | sympy.ceiling(args=(inner,)):
+            return _proved(inner, region, strictly)
         case sympy.Max(args=args):
-            return any(above_zero(arg, region) for arg in args)
+            return any(_proved(arg, region, strictly) for arg in args)
         case sympy.Add(args=terms):
-            if all(above_zero(term, region) for term in terms):
+            if all(_proved(term, region, strictly) for term in terms):
                 return True
             added, taken = terms_by_sign(expr)
-            return region.implies(sympy.Add(*added), sympy.Add(*taken), strictly=True)
+            return region.implies(sympy.Add(*added), sympy.Add(*taken), strictly=strictly)
     return False

@@ -346,14 +346,8 @@ class _Problem:
         added, taken = sympy.Add(*positive), sympy.Add(*negative)
         if region.implies(added, taken, strictly=True):
             return self._extreme(positive, region, upper=False, largest=True)
-        if region.implies(taken, added):
-            parts: list[Region] = []
-            others = [region]
-        else:
-            parts, others = region.divided(added, taken, 2)
-        cells: Cells = []
-        for part in parts:
-            cells += self._extreme(positive, part, upper=False, largest=True)
+        parts, others = ([], [region]) if region.implies(taken, added) else region.divided(added, taken, 2)
+        cells = [cell for part in parts for cell in self._extreme(positive, part, upper=False, largest=True)]
         for other in others:
             if even and other.implies(taken, added, strictly=True):
                 cells += self._extreme(negative, other, upper=False, largest=True)
@@ -377,23 +371,14 @@ class _Problem:
             if at_least_zero(inner, region):
                 return self.bound(inner, region, upper=False)
             return [(region, None)]
-        cells: Cells = []
-        for cell, form in self.bound(inner, region, upper=upper):
-            if form is None:
-                cells.append((cell, None if upper else region.one))
-            else:
-                cells += _larger(cell, form, region.one)
-        return cells
+        return _at_least_one(self.bound(inner, region, upper=upper), None if upper else region.one)
 
     def _floor(self, inner: sympy.Expr, region: Region, upper: bool) -> Cells:
         if upper:
             cells = self.bound(inner, region, upper=True)
             if at_least_zero(inner, region):
                 return cells
-            larger: Cells = []
-            for cell, form in cells:  # |⌊y⌋| may be as large as |y| + 1 if y is negative
-                larger += [(cell, None)] if form is None else _larger(cell, form, region.one)
-            return larger
+            return _at_least_one(cells, None)  # |⌊y⌋| may be as large as |y| + 1 if y is negative
         one = sympy.Integer(1)
         if region.implies(inner, one):
             return self.bound(inner, region, upper=False)
@@ -402,6 +387,15 @@ class _Problem:
             self._missing(f"⌊{written(inner)}⌋ may be 0 unless {written(inner)} ≥ 1")
         nonzero = [cell for part in parts for cell in self.bound(inner, part, upper=False)]
         return [*nonzero, *((other, None) for other in others)]
+
+
+def _at_least_one(cells: Cells, otherwise: Vector | None) -> Cells:
+    """Return the larger of each function and 1; `otherwise` where there is no bound."""
+    return [
+        part
+        for cell, form in cells
+        for part in ([(cell, otherwise)] if form is None else _larger(cell, form, cell.one))
+    ]
 
 
 def _larger(region: Region, a: Vector, b: Vector, swap: bool = False) -> Cells:

@@ -19,7 +19,8 @@ from pebblesim.language import masks
 from pebblesim.language.registry import Schedule, get
 
 if TYPE_CHECKING:
-    from pebblesim.cachesim.accesses import Grain, Machine
+    from pebblesim.cachesim.accesses import Grain
+    from pebblesim.cachesim.homes import Machine
     from pebblesim.cachesim.requests import Stream
     from pebblesim.graphs.cdag import Cdag
 

@@ -78,13 +78,13 @@ def misses(stream: Stream, capacities: Sequence[int], policy: str = "lru", ways:
 
 def _one(stream: Stream, room: int, policy: str) -> tuple[int, int, int]:
     """Misses, and what is fetched and written, in units."""
-    from pebblesim.cachesim import kernels
+    from pebblesim.cachesim import kernels, opt_kernels
 
     if stream.plain and policy != "fifo":
-        missed = int((kernels.lru if policy == "lru" else kernels.opt)(stream.ids, len(stream.sizes), room))
+        missed = int((kernels.lru if policy == "lru" else opt_kernels.opt)(stream.ids, len(stream.sizes), room))
         return missed, missed, 0
     requests = stream.ids, stream.kinds, stream.sizes, stream.kept, room
-    counts = {"lru": kernels.lru_sized, "opt": kernels.opt_sized, "fifo": kernels.fifo}[policy](*requests)
+    counts = {"lru": kernels.lru_sized, "opt": opt_kernels.opt_sized, "fifo": kernels.fifo}[policy](*requests)
     return int(counts[0]), int(counts[1]), int(counts[2])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pebblesim.catalogue.backward import GLOSSARY
 from pebblesim.language.problems import Array, Theta, problem
 
 
@@ -23,18 +24,12 @@ problem(
     graph="pebblesim.graphs.linear:declare",
     theta=Theta("d*n + d**2*n/sqrt(M)", "products with d x d matrices alone: Hong & Kung 1981 (for n ≥ d)"),
     bounds="linear",
-    glossary={
-        "A1": ("", "input from which the queries are computed, one row for each query"),
-        "A2": ("", "input from which the keys are computed, one row for each key"),
-        "A3": ("", "input from which the values are computed, one row for each key"),
-        "X": ("", "weights of queries and keys, multiplied: W_Q W_Kᵀ"),
-        "Y": ("", "weights of the values, W_V"),
+    glossary={name: GLOSSARY[name] for name in ("A1", "A2", "A3", "X", "Y")}
+    | {
         "W": ("A2ᵀ A3", "keys times values, summed over all keys; no query is needed for it"),
         "XW": ("X W", "W times the weights of queries and keys"),
         "XWY": ("X W Y", "the d × d matrix that the queries are multiplied by"),
-        "S": ("A1 X", "queries, already multiplied by the weights of the keys"),
-        "h": ("A3 Y", "values"),
-        "Z": ("S A2ᵀ", "scores: how well each query matches each key"),
-        "O": ("A1 X A2ᵀ A3 Y", "the result: attention without a softmax"),
-    },
+    }
+    | {name: GLOSSARY[name] for name in ("S", "h", "Z")}
+    | {"O": ("A1 X A2ᵀ A3 Y", "the result: attention without a softmax")},
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from random import Random
 from typing import Any
 
 from pebblesim.cachesim import policies
 from pebblesim.cachesim.cache import accesses, cache
-from pebblesim.cachesim.requests import Stream
 from pebblesim.cachesim.result import Cached
 from pebblesim.cachesim.streams import of_ids
 from pebblesim.claims.claim import FAILS, HOLDS, Effort, Finding, claim, shown, tried
@@ -20,14 +20,17 @@ OPERANDS = 8
 """Most words that an operation and its temporaries touch: pebbles that a game needs besides the cache."""
 
 
+def _drawn(random: Random, largest: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield schedules by name, each with sizes at which it is feasible."""
+    while True:
+        name = random.choice(sorted(SCHEDULES))
+        yield name, drawn(get(name), random, largest, 40)
+
+
 def _everywhere(effort: Effort, says: str, holds: Callable[[Cached, Counted], bool]) -> Finding:
     """Check that something holds for random schedules, in a cache of their M words, word by word."""
-    random = Random(12)
-    names = sorted(SCHEDULES)
     number = effort.draws(12, 200)
-    for _ in range(number):
-        name = random.choice(names)
-        sizes: dict[str, Any] = drawn(get(name), random, 8, 40)
+    for name, sizes in islice(_drawn(Random(12), 8), number):
         counted = count(name, **sizes)
         (cached,) = cache(name, policy=("lru", "opt", "fifo"), grain="words", **sizes)
         if not holds(cached, counted):
@@ -59,24 +62,17 @@ def _belady(effort: Effort) -> Finding:
     HOLDS,
 )
 def _competitive(effort: Effort) -> Finding:
-    random = Random(7)
-    number = effort.draws(8, 100)
-    for _ in range(number):
-        name, stream = _words(random)
+    random, number = Random(7), effort.draws(8, 100)
+    for name, sizes in islice(_drawn(random, 6), number):  # requests word by word; as in the theorem, none is a write
+        stream = of_ids(accesses(name, grain="words", **sizes).ids)
         h = random.randint(1, 1 + stream.touched // 2)
         for k in (h, h + 1, 2 * h):
             (lru,), (opt,) = (policies.misses(stream, [size], policy) for size, policy in ((k, "lru"), (h, "opt")))
             if lru.misses * (k - h + 1) > k * opt.misses + h * (k - h + 1):
-                return Finding(FAILS, f"not so for {name}, k = {k}, h = {h}: {lru.misses} and {opt.misses} misses")
+                return Finding(
+                    FAILS, f"not so for {name} with {sizes}, k = {k}, h = {h}: {lru.misses} and {opt.misses} misses"
+                )
     return tried(number, f"for k = h, h + 1 and 2h, of {number} schedules and sizes drawn by chance")
-
-
-def _words(random: Random) -> tuple[str, Stream]:
-    """Return the requests of a random schedule, word by word; as in the theorem, nothing is written."""
-    name = random.choice(sorted(SCHEDULES))
-    sizes: dict[str, Any] = drawn(get(name), random, 6, 40)
-    stream = accesses(name, grain="words", **sizes)
-    return f"{name} with {sizes}", of_ids(stream.ids)
 
 
 @claim(
@@ -86,12 +82,8 @@ def _words(random: Random) -> tuple[str, Stream]:
     HOLDS,
 )
 def _stack(effort: Effort) -> Finding:
-    random = Random(3)
     number = effort.draws(6, 60)
-    names = sorted(SCHEDULES)
-    for _ in range(number):
-        name = random.choice(names)
-        sizes: dict[str, Any] = drawn(get(name), random, 8, 40)
+    for name, sizes in islice(_drawn(Random(3), 8), number):
         stream = accesses(name, **sizes)
         counts = policies.lru_counts(stream, range(1, stream.touched + 1))
         if (counts[:, 1:] > counts[:, :-1]).any():

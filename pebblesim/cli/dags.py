@@ -140,7 +140,7 @@ def _save(path: Path | None, graph: Cdag, moves: Any, rules: str) -> None:
     """Save a game, if a file was named."""
     from pebblesim.dags.judging import names_in_text
     from pebblesim.game.moves import saving
-    from pebblesim.game.referee import BY_TERM
+    from pebblesim.game.rules import BY_TERM
 
     if path is None:
         return

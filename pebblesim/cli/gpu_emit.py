@@ -13,7 +13,7 @@ from pebblesim.cli.options import AsJson, BlockChoice, Cache, HeadChoice, Schedu
 from pebblesim.cli.printing import print_json, say
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.files import whole_file
-from pebblesim.core.sizes import dtype_of
+from pebblesim.core.sizes import dtype_of, listed
 
 if TYPE_CHECKING:
     from pebblesim.counting.count import Counted
@@ -37,13 +37,15 @@ def emit(
     ] = "cuda",
     mask: Annotated[
         str | None,
-        option("--mask", "For triton: causal, window:W or band:W; for gluon: causal.", "MASK", values=lambda: BANDS),
+        option("--mask", "For triton, gluon: causal, window:W or band:W.", "MASK", values=lambda: BANDS),
     ] = None,
     scale: Annotated[
         str | None,
         option("--scale", "For triton, gluon: factor of the scores, a number or 1/sqrt(d_k); by default 1.", "X"),
     ] = None,
-    warps: Annotated[int, option("--warps", "For triton: warps in a thread block.", "W", min=1)] = 8,
+    warps: Annotated[
+        int | None, option("--warps", "For triton: warps in a thread block, by default 8.", "W", min=1)
+    ] = None,
     stages: Annotated[
         int | None,
         option(
@@ -66,14 +68,12 @@ def emit(
     as_json: AsJson = False,
 ) -> None:
     """Print or write the source of a schedule's kernels; --json adds the launches and the words they move."""
-    if target in ("triton", "gluon"):
+    given = {"warps": warps, "stages": stages, "persistent": persistent, "threads": threads, "mask": mask}
+    given |= {"scale": scale, "kv-heads": heads.kv_heads, "workers": None if workers == 1 else workers}
+    _check_given(target, given)
+    if target != "cuda":
         asked = _asked(schedule, sizes, cache, blocks, mask, heads, scale)
-        if target == "triton":
-            source, counted = _triton(asked, warps, stages or 3)
-        elif heads.kv_heads is not None:
-            raise UsageError("Gluon kernels are for heads of their own keys and values; leave --kv-heads out.")
-        else:
-            source, counted = _gluon(asked, stages, persistent)
+        source, counted = _triton(asked, warps, stages) if target == "triton" else _gluon(asked, stages, persistent)
         added = _added(asked, counted) if target == "gluon" else {}
         kernels = [{"name": k.name, "programs": k.programs, "arrays": list(k.tensors)} for k in source.kernels]
         of_these = f"; {sum(added.values()):,} of these are read to be added to, which memory does" if added else ""
@@ -82,21 +82,46 @@ def emit(
         data |= {"reads": counted.reads, "writes": counted.writes, **({"added": added} if added else {})}
         _give(source.text, summary, output, data | {"kernels": kernels} if as_json else None)
         return
-    if target != "cuda":
-        raise UnknownName("target", target, ("cuda", "triton", "gluon"))
-    if mask is not None:
-        raise UsageError("CUDA kernels do not support masks; use --target triton, or leave --mask out.")
-    if scale is not None:
-        raise UsageError(
-            "CUDA kernels compute scores as the paper does; use --target triton, or multiply the queries by the scale."
-        )
-    if heads.kv_heads is not None:
-        raise UsageError("CUDA kernels are for one head; use --target triton, or leave --kv-heads out.")
     check_float32(cache.dtype)
     made = case_of(schedule, sizes.dims, cache.words, blocks.rule, workers, threads)
     summary = f"{len(made.source.kernels)} kernels, {made.shared_words:,} words of shared memory"
     launches = {"shared_words": made.shared_words, "launches": made.launches} if as_json else {}
     _give(made.text, summary, output, {**made.to_dict(), **launches} if as_json else None)
+
+
+NOT_FOR = {
+    "cuda": {
+        "mask": "CUDA kernels do not support masks; use --target triton, or leave --mask out.",
+        "scale": "CUDA kernels compute scores as the paper does; use --target triton, or multiply the queries by the "
+        "scale.",
+        "kv-heads": "CUDA kernels are for one head; use --target triton, or leave --kv-heads out.",
+        "warps": "CUDA kernels have --threads; leave --warps out.",
+        "stages": "CUDA kernels do not read ahead; use --target triton, or leave --stages out.",
+        "persistent": "--persistent is for Gluon kernels; use --target gluon, or leave it out.",
+    },
+    "triton": {
+        "workers": "Triton kernels have a block for each tile of a loop of independent tiles; leave --workers out.",
+        "threads": "Triton kernels have --warps, of 32 threads each; leave --threads out.",
+        "persistent": "--persistent is for Gluon kernels; use --target gluon, or leave it out.",
+    },
+    "gluon": {
+        "workers": "Gluon kernels have a block for each tile of a loop of independent tiles; leave --workers out.",
+        "threads": "Gluon kernels have 128 threads for each 64 rows of a block, and a warp that loads; give --block, "
+        "and leave --threads out.",
+        "warps": "Gluon kernels have four warps for each 64 rows of a block, and one that loads; give --block, and "
+        "leave --warps out.",
+    },
+}
+"""For each target, what is said of options that its kernels do not have."""
+
+
+def _check_given(target: str, given: Mapping[str, Any]) -> None:
+    """Refuse an option that is given and that the kernels of a target do not have."""
+    if target not in NOT_FOR:
+        raise UnknownName("target", target, (*NOT_FOR,))
+    for name, value in given.items():
+        if value is not None and name in NOT_FOR[target]:
+            raise UsageError(NOT_FOR[target][name])
 
 
 @dataclass(frozen=True)
@@ -139,7 +164,7 @@ def _asked(
     return _Asked(schedule, dims, cache.words, dtype_of(cache.dtype or "bfloat16"), blocks.rule, band, scale)
 
 
-def _triton(asked: _Asked, warps: int, stages: int) -> tuple[Source, Counted]:
+def _triton(asked: _Asked, warps: int | None, stages: int | None) -> tuple[Source, Counted]:
     from pebblesim.gpu.emit.triton import triton
     from pebblesim.gpu.nearest import in_powers_of_two
 
@@ -147,7 +172,8 @@ def _triton(asked: _Asked, warps: int, stages: int) -> tuple[Source, Counted]:
     counted = in_powers_of_two(asked.schedule, blocks=asked.rule, **arguments)
     program, factor = asked.program(counted.dims)
     sizes = {**counted.dims, **counted.blocks}
-    return triton(program, sizes, asked.dtype, asked.mask, scale=factor, warps=warps, stages=stages), counted
+    options: dict[str, Any] = {"warps": warps or 8, "stages": stages or 3}
+    return triton(program, sizes, asked.dtype, asked.mask, scale=factor, **options), counted
 
 
 def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[Source, Counted]:
@@ -163,6 +189,12 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
         rule, stages, apart = tiles.blocks, stages or tiles.stages, {} if stages else tiles.apart
         persistent = tiles.persistent and asked.mask is None if persistent is None else persistent
     counted = count(asked.schedule, blocks=rule, **arguments)
+    if counted.peak_words > asked.M:
+        blocks = listed(counted.blocks)
+        raise UsageError(
+            f"{asked.schedule} with {blocks} has {counted.peak_words:,} words on chip at once, and -M is {asked.M:,}; "
+            f"give -M {counted.peak_words} or more, or smaller blocks with --block."
+        )
     program, factor = asked.program(counted.dims)
     sizes = {**counted.dims, **counted.blocks}
     ring: dict[str, Any] = {"stages": stages or 2, "apart": apart, "persistent": bool(persistent)}

@@ -236,9 +236,13 @@ class _EachOnce(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
             params: list[Any] = self.make_parser(ctx).parse_args(args=[*args])[2]
-            for each in params:
-                if each.param_type_name == "option" and not (each.multiple or each.is_flag) and params.count(each) > 1:
-                    raise UsageError(f"{each.opts[0]} was given twice; it takes one value.")
+            for param in params:
+                if (
+                    param.param_type_name == "option"
+                    and not (param.multiple or param.is_flag)
+                    and params.count(param) > 1
+                ):
+                    raise UsageError(f"{param.opts[0]} was given twice; it takes one value.")
         return super().parse_args(ctx, args)
 
 

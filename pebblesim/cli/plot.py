@@ -89,19 +89,19 @@ def gaps(
     shape: dict[str, Any] = {"M": caches, "blocks": blocks, **sizes.dims}
     all_gaps = [gaps_of(name, **shape) for name in problems]
     names = [name.strip() for name in without.split(",") if name.strip()]
-    every_schedule = {each.problem: [schedule.name for schedule in of_problem(each.problem)] for each in all_gaps}
+    every_schedule = {gap.problem: [schedule.name for schedule in of_problem(gap.problem)] for gap in all_gaps}
     known = set().union(*every_schedule.values(), *map(names_of_bounds, all_gaps))
     for name in names:
         if name not in known:
             raise UnknownName("bound or schedule of these problems", name, known)
     before = {}
-    for each in all_gaps:
-        every = every_schedule[each.problem]
+    for gap in all_gaps:
+        every = every_schedule[gap.problem]
         left = [name for name in every if name not in names]
         if not left:
-            raise UsageError(f"--without leaves no schedule of {each.problem!r}; leave out fewer of them.")
+            raise UsageError(f"--without leaves no schedule of {gap.problem!r}; leave out fewer of them.")
         if left != every:
-            before[each.problem] = gaps_of(each.problem, schedules=left, **shape)
+            before[gap.problem] = gaps_of(gap.problem, schedules=left, **shape)
     drawing.save(lambda empty: figure(all_gaps, empty, names, before), size=(8.5, 1 + 2.3 * len(all_gaps)))
 
 

@@ -27,20 +27,40 @@ def search(
         Path | None, option("--save", "Save its source to a file; `--load FILE` loads it again.", "FILE.py")
     ] = None,
     mask: MaskText = None,
+    word_bytes: Annotated[
+        str | None,
+        option("--word-bytes", "Bytes of words, as Q=2,K=2,V=1; 4 for other tensors. -M is then in bytes.", "SIZES"),
+    ] = None,
     heads: HeadChoice,
+    devices: Annotated[
+        int | None, option("-P", "Devices: forward attention split over them, each with a schedule of its own.", "P")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Search for the schedule with the least I/O, print it, count it, and play it under the referee."""
     import pebblesim as ps
+    from pebblesim.core.errors import UsageError
     from pebblesim.core.files import check_place, whole_file
+    from pebblesim.core.sizes import parse_words
 
     if save is not None:
         check_place(save)
+    if devices is not None:
+        if problem != "forward" or any((kept, save, mask, word_bytes)) or summation != "chain":
+            raise UsageError("search -P takes the problem forward, with sizes, -M and heads only.")
+        with progress_bar("searching") as progress:
+            dealt_to: dict[str, Any] = {"P": devices, "heads": heads.heads, "kv_heads": heads.kv_heads, **sizes.dims}
+            dealt = ps.search_on_devices(M=cache.words, name=name or "found-forward", progress=progress, **dealt_to)
+        print_json(dealt.to_dict()) if as_json else say(dealt)
+        return
     with progress_bar("searching") as progress:
         asked: dict[str, Any] = {"mask": mask, **heads.arguments, **sizes.dims}
+        words = cache.words if word_bytes is None else parse_words(cache.m, "float8")
+        if word_bytes is not None:
+            asked["word_bytes"] = _sizes(word_bytes)
         if kept is not None:
             asked["kept"] = tuple(filter(None, (each.strip() for each in kept.split(","))))
-        result = ps.search(problem, M=cache.words, summation=summation, name=name, progress=progress, **asked)
+        result = ps.search(problem, M=words, summation=summation, name=name, progress=progress, **asked)
     if save is not None and result.new:
         with whole_file(save) as part:
             part.write_text(result.source, encoding="utf-8")
@@ -54,3 +74,14 @@ def search(
         say(f"written to {save}")
     else:
         say(f"{save} is not written: {result.schedule.name} is already in the catalogue, see `pebblesim show`")
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """Parse Q=2,K=1."""
+    from pebblesim.core.errors import UsageError
+
+    named = [each.strip().partition("=") for each in text.split(",") if each.strip()]
+    for name, _, size in named:
+        if not size.isdecimal():
+            raise UsageError(f"--word-bytes has {name!r} without a number of bytes; write Q=2,K=2,V=1.")
+    return {name: int(size) for name, _, size in named}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -244,15 +244,14 @@ class Counted(Result):
         Where each head has a mask of its own, `heads` has the same of each.
         """
         per_byte = {} if dtype is None else {"operations_per_byte": self.arithmetic_intensity(dtype)}
+        of_game = "reads", "writes", "io", "peak_words", "peak_red", "feasible", "least_M"
         return {
-            **plain(
-                self, "schedule", "source", "blocks", "reads", "writes", "io", "peak_words", "peak_red", "feasible"
-            ),
-            **plain(self, "least_M", "bound_ratio", "gap", "every_way", "gap_of_way", "lower_bound"),
+            **plain(self, "schedule", "source", "blocks", *of_game),
+            **plain(self, "bound_ratio", "gap", "every_way", "gap_of_way", "lower_bound"),
             "by_tensor": {name: {"reads": r, "writes": w} for name, (r, w) in self.by_tensor.items()},
             "phases": [{"name": name, "reads": r, "writes": w, "io": r + w} for name, (r, w) in self.phases.items()],
             "path": [plain(stage, "name", "workers", "words") for stage in self.path],
-            "work": dict(self.work),
+            **plain(self, "work"),
             **per_byte,
             **({"heads": [part.to_dict(dtype) for part in self.parts]} if self.parts else {}),
         }
@@ -388,12 +387,11 @@ def _together(parts: Sequence[Counted]) -> Counted:
     """All heads of a sequence, one after the other in the same cache."""
     first, *_ = parts
 
-    def traffic(of: Callable[[Counted], Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
-        names = dict.fromkeys(name for part in parts for name in of(part))
-        each = {name: [of(part).get(name, (0, 0)) for part in parts] for name in names}
-        return {name: (sum(r for r, _ in amounts), sum(w for _, w in amounts)) for name, amounts in each.items()}
+    def traffic(each: Sequence[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+        amounts = {name: [of.get(name, (0, 0)) for of in each] for of in each for name in of}
+        return {name: (sum(r for r, _ in moved), sum(w for _, w in moved)) for name, moved in amounts.items()}
 
-    kinds: Iterable[str] = dict.fromkeys(kind for part in parts for kind in part.work)
+    kinds = dict.fromkeys(kind for part in parts for kind in part.work)
     return replace(
         first,
         blocks=first.blocks if all(part.blocks == first.blocks for part in parts) else {},
@@ -401,8 +399,8 @@ def _together(parts: Sequence[Counted]) -> Counted:
         writes=sum(part.writes for part in parts),
         peak_words=max(part.peak_words for part in parts),
         peak_red=max(part.peak_red for part in parts),
-        by_tensor=traffic(lambda part: part.by_tensor),
-        phases=traffic(lambda part: part.phases),
+        by_tensor=traffic([part.by_tensor for part in parts]),
+        phases=traffic([part.phases for part in parts]),
         work={kind: sum(part.work.get(kind, 0) for part in parts) for kind in kinds},
         parts=tuple(parts),
     )

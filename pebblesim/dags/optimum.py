@@ -24,7 +24,7 @@ from pebblesim.dags.interval import Interval
 from pebblesim.dags.optimum_states import MOST_VERTICES, search_states
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.search import pebble
-from pebblesim.dags.task_data import TaskData
+from pebblesim.dags.task_data import components
 from pebblesim.game.referee import referee
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.memory import available_memory
@@ -142,7 +142,7 @@ def optimum(
     if seconds is not None and (not isinstance(seconds, int | float) or not seconds > 0):
         raise UsageError(f"seconds = {seconds!r} was given; give a number, more than 0.")
     task = Task(graph, M, rules)
-    parts = [] if rules == "partial" else _parts(task)
+    parts = [] if rules == "partial" else components(task)
     if len(parts) > 1:
         return _sum(graph, parts, M, rules, seconds, memory, states, progress, began)
     end = float("inf") if seconds is None else began + seconds
@@ -168,35 +168,6 @@ def optimum(
     ended = "proven" if run.proven else run.ended
     seconds = time.monotonic() - began
     return Optimum(graph, rules, M, run.io, run.bound, run.moves, run.states, run.proof, ended, seconds)
-
-
-def _parts(task: Task) -> list[tuple[Cdag, NDArray[np.int64]]]:
-    """Return the connected components of a graph without vertices that need no move, and their vertex numbers.
-
-    Their optima add up: a game on the graph contains a game on each component, and games on components can be played in
-    turn.
-    """
-    import networkx as nx
-
-    graph, data = task.graph, TaskData(task, task.M)
-    whole_graph = nx.Graph()
-    whole_graph.add_nodes_from(np.flatnonzero(task.needed).tolist())
-    alive = task.needed[data.targets] == 1
-    whole_graph.add_edges_from(zip(data.preds[alive].tolist(), data.targets[alive].tolist(), strict=True))
-    members = [np.array(sorted(part)) for part in nx.connected_components(whole_graph)]
-    if len(members) < 2:
-        return [(graph, np.arange(graph.vertices))] * len(members)
-    parts = []
-    number = np.zeros(graph.vertices, dtype=np.int64)
-    for vertices in members:
-        number[vertices] = np.arange(len(vertices))
-        inside = np.zeros(graph.vertices, dtype=bool)
-        inside[vertices] = True
-        kept = inside[data.targets] & alive
-        edges = np.column_stack([number[data.preds[kept]], number[data.targets[kept]]])
-        ends = (number[vertices[flags[vertices]]] for flags in (data.is_input, data.is_output))
-        parts.append((Cdag.from_edges(len(vertices), edges, *ends), vertices))
-    return parts
 
 
 def _sum(

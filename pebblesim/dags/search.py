@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -14,32 +13,18 @@ from numpy.typing import NDArray
 from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import quantity, whole
-from pebblesim.dags import order_kernel as kernel
 from pebblesim.dags.anneal_kernel import anneal
+from pebblesim.dags.best_order import NONE, BestOrder, Progress
 from pebblesim.dags.bounds import Bound, at_once, largest, slowly, wavefronts
 from pebblesim.dags.orders import Task, as_cdag
-from pebblesim.dags.starts import starts
+from pebblesim.dags.parts import excess
 from pebblesim.dags.task_data import TaskData
-from pebblesim.game.referee import RULES, Game, referee
+from pebblesim.game.referee import Game, referee
+from pebblesim.game.rules import RULES
 from pebblesim.graphs.cdag import Cdag
-
-FACTORS: Final = np.array([1.0, 1.5, 2.0, 3.0])
-"""A value that must be written before eviction is evicted first only if its next use is this factor later."""
-
-NONE: Final = np.empty(0, dtype=np.int64)
-"""No space for moves: only the I/O is computed."""
-
-WHOLE: Final = 500
-"""Orders of at most this many steps are searched as a whole; longer ones in segments of 50 to 400 steps."""
-
-MOST_EVENTS: Final = 10**8
-"""So many uses of values are played in one round on an order searched as a whole, which takes about a second."""
 
 ROUNDS: Final = 100
 """On an order searched as a whole, the search ends after this many rounds in a row without a better game."""
-
-Progress = Callable[[float, int, int], None]
-"""Called with the fraction of time used, the least I/O so far and the largest bound."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,9 +148,9 @@ def pebble(
     if steps is not None:
         steps = whole("steps", steps)
     task = Task(graph, M, rules)
-    _compile()
+    _compile(rules == "no-recompute")
     began = time.monotonic()
-    search = _BestOrder(task, np.random.default_rng(seed))
+    search = BestOrder(task, np.random.default_rng(seed))
     data = TaskData(task, M)
     bounds = at_once(data)
     end, interrupted = began + seconds, False
@@ -181,7 +166,7 @@ def pebble(
         if steps is not None:  # bounds that take time must not decide when it ends
             search.improve(largest(bounds).value, rounds, done, progress)
             end = time.monotonic() + seconds
-        if not search.meets(bounds):
+        if search.io > largest(bounds).value:
             bounds += slowly(data, end=time.monotonic() + (end - time.monotonic()) / 4)
         if steps is None:
             search.improve(largest(bounds).value, rounds, done, progress)
@@ -212,95 +197,16 @@ def _refuse_what_is_above(bounds: list[Bound], io: int, M: int) -> None:
 
 
 @cache
-def _compile() -> None:
-    """Load the kernels, or compile them once on a machine (about 20 seconds), outside the time limit of the search."""
+def _compile(once: bool) -> None:
+    """Load the kernels, or compile them once on a machine (about 20 seconds), outside the time limit of the search.
+
+    Args:
+        once: whether the rules forbid recomputation, so that the bound by parts searches states.
+    """
     task = Task(Cdag.from_edges(3, [(0, 1), (0, 2)]), 2, "no-recompute")
-    _BestOrder(task, np.random.default_rng(0)).begin(float("inf"))
+    BestOrder(task, np.random.default_rng(0)).begin(float("inf"))
     wavefronts(TaskData(task, 1), end=float("inf"))  # other bounds compile nothing, but load OR-tools
+    if once:
+        excess(Cdag.from_edges(6, [(0, 3), (1, 3), (1, 4), (2, 4), (3, 5), (4, 5)]), 3, float("inf"))
     order = np.arange(2, dtype=np.int32)
     anneal(task.board, task.desk(), order, 0, 2, 0, 1.0, NONE, 1.0, 0.1, 1, 0)
-
-
-class _BestOrder:
-    """The best order so far."""
-
-    def __init__(self, task: Task, rng: np.random.Generator) -> None:
-        self.task, self.rng = task, rng
-        self.again = task.again()
-        self.desk = task.desk()
-        self.order: NDArray[np.int32] | None = None
-        self.io, self.factor, self.start = int(kernel.IMPOSSIBLE), 1.0, ""
-
-    def meets(self, bounds: list[Bound]) -> bool:
-        return self.io <= largest(bounds).value
-
-    def begin(self, end: float) -> None:
-        """Choose the best start order; try at least the first ones even if the time is over."""
-        last, longest = time.monotonic(), 0.0
-        for name, vertices in starts(self.task):
-            now = time.monotonic()
-            last, longest = now, max(longest, now - last)
-            if self.order is not None and now + longest > end:  # the next may take as long
-                return
-            for kind, order in self.task.steps_of(vertices):
-                io, which, _ = kernel.play(self.task.board, self.desk, order, FACTORS, NONE)
-                if io < self.io:
-                    self.io, self.order, self.factor, self.start = int(io), order, float(FACTORS[which]), name + kind
-
-    def improve(self, bound: int, rounds: int, done: Callable[[int], float], progress: Progress | None) -> None:
-        """Anneal segments of the order until the bound is met, or all is done that was asked for.
-
-        Args:
-            done: the share of this that is done after a number of segments.
-        """
-        stale = made = 0
-        assert self.order is not None
-        if self.task.steps < 2:
-            return
-        whole = len(self.order) <= WHOLE
-        before = done(0)
-        while self.io > bound and before < 1 and not (whole and stale >= rounds):
-            if progress is not None:
-                progress(before, self.io, bound)
-            # Recomputation is tried only on orders that are already good.
-            again = (before > 1 / 2 or stale > rounds / 2) and self.rng.random() < 0.7
-            stale = 0 if self.round(whole, again) else stale + 1
-            made += 1
-            before = done(made)
-
-    def round(self, whole: bool, compute_again: bool) -> bool:
-        """Anneal one segment; return whether the I/O decreased."""
-        task, order, rng = self.task, self.order, self.rng
-        assert order is not None
-        length = len(order) if whole else min(len(order), int(rng.choice([50, 100, 200, 400])))
-        lo = int(rng.integers(0, len(order) - length + 1))
-        tail = 0 if whole else min(2 * task.M, 200)
-        factor = float(rng.choice(FACTORS)) if rng.random() < 0.3 else self.factor
-        again = self.again if compute_again else self.again[:0]
-        hot = float(rng.choice([0.5, 1.0, 2.0] if whole else [0.5, 1.0])) * self.scale
-        events = int(np.diff(task.board.start)[order].sum()) + len(order)
-        tries = min(20_000, 100 * length, max(600, MOST_EVENTS // events)) if whole else 600
-        slack = 8 * (int(np.diff(task.board.start).max()) + 1) if len(again) else 0
-        if self.desk.events.size < events + slack:
-            self.desk = task.desk(events + 4 * slack + events // 8 - len(task.board.operands) - task.steps)
-        new, gain = anneal(
-            task.board, self.desk, order, lo, lo + length, tail, factor, again, hot, 0.1 * self.scale, tries,
-            int(rng.integers(2**31)),
-        )  # fmt: skip
-        if gain < 0:
-            return False
-        events = int(np.diff(task.board.start)[new].sum()) + len(new)
-        if self.desk.events.size < events:
-            self.desk = task.desk(events - len(task.board.operands) - task.steps)
-        io, which, _ = kernel.play(task.board, self.desk, new, FACTORS if whole else np.array([factor]), NONE)
-        if io > self.io:
-            return False
-        better = io < self.io
-        self.io, self.order = int(io), new
-        self.factor = float(FACTORS[which]) if whole else factor
-        return better
-
-    @property
-    def scale(self) -> float:
-        """Average number of words of a value: the unit of temperatures."""
-        return float(self.task.words.mean())

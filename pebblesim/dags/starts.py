@@ -57,6 +57,7 @@ def starts(task: Task) -> Iterator[tuple[str, Ints]]:
     for size in (task.M * parts // 20 for parts in (18, 17, 16)):
         if 1 < size < len(written):
             yield grouped(size)
+    yield from _strips(task, high, low, height)
     for other in others:
         yield walk(*other)
     order = task.topological.astype(np.int64)
@@ -99,6 +100,24 @@ def _halved(task: Task, keys: tuple[Ints, ...]) -> Ints:
         else:
             waiting += [part[~lower], part[lower]]
     return np.concatenate([np.empty(0, dtype=np.int64), *parts])
+
+
+def _strips(task: Task, high: Ints, low: Ints, height: Ints) -> Iterator[tuple[str, Ints]]:
+    """Cut the vertices along a key into strips, and sweep each along another one.
+
+    No key falls along an edge, so a strip can be computed after those of lower keys. A strip is so wide that its values
+    of one step and the operands of the next value fill the cache. In a pyramid one word a step crosses to the next one.
+    """
+    order = task.topological.astype(np.int64)
+    width = max(1, task.M - int(np.diff(task.graph.indptr).max(initial=1)))
+    pairs = {
+        "along the largest source": (high, height),
+        "along the least source": (-low, height),
+        "of height": (height, high),
+    }
+    for name, (across, along) in pairs.items():
+        strip = (across[order] - across[order].min(initial=0)) // width
+        yield f"in strips {name}", order[np.lexsort((across[order], height[order], along[order], strip))]
 
 
 def _by_number(task: Task, height: Ints) -> Ints:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.dags.orders import Task
+from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.topology import successors
 
 
@@ -40,3 +41,32 @@ class TaskData:
         start = np.append(0, np.cumsum(np.bincount(v, minlength=len(vertices))))
         preds = u[order]
         return start, preds, *(array.astype(np.int64) for array in successors(start, preds))
+
+
+def components(task: Task) -> list[tuple[Cdag, NDArray[np.int64]]]:
+    """Return the connected components of a graph without vertices that need no move, and their vertex numbers.
+
+    Their optima add up: a game on the graph contains a game on each component, and games on components can be played in
+    turn.
+    """
+    import networkx as nx
+
+    graph, data = task.graph, TaskData(task, task.M)
+    whole_graph = nx.Graph()
+    whole_graph.add_nodes_from(np.flatnonzero(task.needed).tolist())
+    alive = task.needed[data.targets] == 1
+    whole_graph.add_edges_from(zip(data.preds[alive].tolist(), data.targets[alive].tolist(), strict=True))
+    members = [np.array(sorted(part)) for part in nx.connected_components(whole_graph)]
+    if len(members) < 2:
+        return [(graph, np.arange(graph.vertices))] * len(members)
+    parts = []
+    number = np.zeros(graph.vertices, dtype=np.int64)
+    for vertices in members:
+        number[vertices] = np.arange(len(vertices))
+        inside = np.zeros(graph.vertices, dtype=bool)
+        inside[vertices] = True
+        kept = inside[data.targets] & alive
+        edges = np.column_stack([number[data.preds[kept]], number[data.targets[kept]]])
+        ends = (number[vertices[flags[vertices]]] for flags in (data.is_input, data.is_output))
+        parts.append((Cdag.from_edges(len(vertices), edges, *ends), vertices))
+    return parts

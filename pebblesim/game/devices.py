@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UsageError
-from pebblesim.game.referee import BLUE, COMPLETE, INPUT, RED, Graph, Rule
+from pebblesim.game.rules import BLUE, COMPLETE, INPUT, RED, Graph, Rule
 
 SUM: Final = 64
 OTHER: Final = 128

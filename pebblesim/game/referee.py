@@ -3,97 +3,36 @@
 The referee knows a graph, M, a table of rules and the moves. It knows nothing of tiles, tensors or schedules, so it can
 find any mistake in them. One word is one pebble; reads, writes and I/O are in words.
 
-A rule set is a table with one row for each kind of move: conditions on the vertex and its predecessors, and the
-changes. One loop interprets every row, so a variant of the game is another table, not other code. Only `partial` needs
-a second loop, because there a vertex takes its terms one by one, along the edges.
+A rule set is a table (`pebblesim.game.rules`). One loop interprets every row, so a variant of the game is another
+table, not other code. Only `partial` needs a second loop, because there a vertex takes its terms one by one, along the
+edges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
-from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, as_chunk, unpack
-
-# Flags of a vertex. The kernel counts red pebbles by bit 0.
-RED: Final = 1
-BLUE: Final = 2
-COMPUTED: Final = 4  # at some time
-WRITTEN: Final = 8  # at some time; recorded if the rules can take blue pebbles away
-INPUT: Final = 16
-COMPLETE: Final = 32  # under `partial`: all terms have been added
-
-
-class Graph(Protocol):
-    """The interface of a graph for the referee: predecessors in CSR form, inputs, outputs, and names for messages.
-
-    A graph may also have `weights`, the number of words of each vertex. If it is missing or None, each vertex has one
-    word. And it may have `takes_over`, the predecessor whose pebble a vertex may take over, -1 for none: if its compute
-    is followed at once by the deletion of that predecessor, the two moves are one step, with no pebble in between.
-    """
-
-    @property
-    def vertices(self) -> int: ...
-    @property
-    def edges(self) -> int: ...
-    @property
-    def indptr(self) -> NDArray[Any]: ...
-    @property
-    def preds(self) -> NDArray[Any]: ...
-    @property
-    def inputs(self) -> NDArray[Any]: ...
-    @property
-    def outputs(self) -> NDArray[Any]: ...
-    def describe(self, v: int, /) -> str: ...
-
-
-class Rule(NamedTuple):
-    """One kind of move: flags that its vertex needs, must not have, gains and loses; flags its predecessors need."""
-
-    needs: int = 0
-    forbids: int = 0
-    sets: int = 0
-    clears: int = 0
-    predecessors: int = 0
-
-
-HONG_KUNG: Final = {
-    READ: Rule(needs=BLUE, sets=RED),
-    WRITE: Rule(needs=RED, sets=BLUE),
-    COMPUTE: Rule(forbids=INPUT, predecessors=RED, sets=RED | COMPUTED),
-    DELETE: Rule(needs=RED, clears=RED),
-}
-
-RULES: Final[dict[str, dict[int, Rule]]] = {
-    # Hong & Kung 1981: both colours may stand on a vertex, and it may be computed again.
-    "hong-kung": HONG_KUNG,
-    # Def. 3.4 of arXiv 2410.09397, taken literally: a pebble is replaced by one of the other colour.
-    "replace": HONG_KUNG
-    | {
-        READ: Rule(needs=BLUE, sets=RED, clears=BLUE),
-        WRITE: Rule(needs=RED, sets=BLUE | WRITTEN, clears=RED),
-    },
-    # One-shot game (Papp & Wattenhofer 2020, arXiv 2005.08609): each vertex is computed at most once.
-    "no-recompute": HONG_KUNG | {COMPUTE: Rule(forbids=INPUT | COMPUTED, predecessors=RED, sets=RED | COMPUTED)},
-    # Partial computations (Papp, Sobczyk & Yzelman, arXiv 2410.22237): a compute adds one term, from a complete
-    # operand, and each term once; the copy in memory is then out of date. The move's number is that of the edge, in the
-    # order of the predecessors. For a vertex v without predecessors it is the number of edges + v.
-    "partial": HONG_KUNG
-    | {COMPUTE: Rule(forbids=INPUT, predecessors=RED | COMPLETE, sets=RED | COMPUTED, clears=BLUE)},
-}
-
-BY_TERM: Final = ("partial",)
-"""Rule sets in which the terms of a vertex are added one by one."""
-
-
-def _without_idle(rules: dict[int, Rule]) -> dict[int, Rule]:
-    """Return these rules, except that a vertex with a red pebble must not get another one."""
-    return {kind: rule._replace(forbids=rule.forbids | (rule.sets & RED)) for kind, rule in rules.items()}
+from pebblesim.core.sizes import quantity
+from pebblesim.game.moves import COMPUTE, KINDS, WRITE, as_chunk, unpack
+from pebblesim.game.rules import (
+    BLUE,
+    BY_TERM,
+    COMPLETE,
+    COMPUTED,
+    INPUT,
+    RED,
+    RULES,
+    WRITTEN,
+    Graph,
+    Rule,
+    without_idle,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +114,10 @@ class Game:
             "rules": self.rules,
             "graph": f"{self.vertices:,} vertices, {self.edges:,} edges",
             "moves": f"{self.moves:,}",
-            "reads": _words(self.reads),
-            "writes": _words(self.writes),
-            "I/O": _words(self.io),
-            "peak red": f"{self.peak_red:,} of M = {_words(self.M)}",
+            "reads": quantity(self.reads, "word"),
+            "writes": quantity(self.writes, "word"),
+            "I/O": quantity(self.io, "word"),
+            "peak red": f"{self.peak_red:,} of M = {quantity(self.M, 'word')}",
             "verdict": verdict,
         }
         return "\n".join(f"{label:<10}{value}" for label, value in lines.items())
@@ -228,16 +167,14 @@ class Referee:
             raise UsageError(f"M = {M!r} red pebbles were given; M must be a whole number, 1 or more.")
         self.graph, self.M, self.rules, self.moves = graph, int(M), rules, 0
         self._indptr, self._preds, inputs, self._outputs = _checked(graph)
-        self._rules = RULES[rules] if idle else _without_idle(RULES[rules])
+        self._rules = RULES[rules] if idle else without_idle(RULES[rules])
         self._table = np.array([self._rules[kind] for kind in range(len(KINDS))], dtype=np.uint8)
         self._state = np.zeros(graph.vertices, dtype=np.uint8)
         self._state[inputs] = INPUT | BLUE | COMPLETE
         self._counts = np.zeros(4, dtype=np.int64)  # reads, writes, red pebbles now, red pebbles at the peak
         self._violation: Violation | None = None
-        weights = getattr(graph, "weights", None)
-        self._words = None if weights is None else _readonly(weights)
-        takes_over = getattr(graph, "takes_over", None)
-        self._takes_over = None if takes_over is None else _readonly(takes_over)
+        more = (getattr(graph, name, None) for name in ("weights", "takes_over"))
+        self._words, self._takes_over = (None if array is None else _readonly(array) for array in more)
         self._waiting = np.empty(0, np.int64)  # a compute whose next move is not known yet
         if rules in BY_TERM:
             ends = self._indptr.astype(np.int64)
@@ -375,10 +312,7 @@ class Referee:
         return self._violated(COMPUTE, v, name, reason, detail)
 
     def _broken(self, rule: Rule, vertex: int) -> str | None:
-        """Return in words which precondition of the rule fails at a vertex;
-
-        None if only the limit of M pebbles fails.
-        """
+        """Return in words which precondition of the rule fails at a vertex; None if only the limit of M does."""
         state, name = int(self._state[vertex]), self.graph.describe(vertex)
         if state & rule.forbids & INPUT:
             return f"{name} is an input, which can be read but not computed"
@@ -400,9 +334,8 @@ class Referee:
         if not state & (INPUT | WRITTEN):
             return "it is no input and was never written"
         took = f"under {self.rules!r} a read takes the blue pebble away, and the red one"
-        if state & RED:
-            return f"{took} is still there"
-        return f"{took} was deleted later, so the value {'is lost' if state & INPUT else 'must be computed again'}"
+        again = "is lost" if state & INPUT else "must be computed again"
+        return f"{took} is still there" if state & RED else f"{took} was deleted later, so the value {again}"
 
     def _why_not_red(self, state: int) -> str:
         if self.write_takes_red and state & WRITTEN and state & BLUE:
@@ -465,7 +398,3 @@ def _readonly(array: NDArray[Any]) -> NDArray[Any]:
 def _ordinal(number: int) -> str:
     suffix = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{suffix}"
-
-
-def _words(number: int) -> str:
-    return f"{number:,} word" if number == 1 else f"{number:,} words"

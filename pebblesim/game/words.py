@@ -6,7 +6,7 @@ from typing import Final
 
 from pebblesim.core.errors import UnknownName
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
-from pebblesim.game.referee import BLUE, BY_TERM, COMPUTED, RED, RULES
+from pebblesim.game.rules import BLUE, BY_TERM, COMPUTED, RED, RULES
 
 MOVES: Final = {
     READ: "{v} is read from memory into the cache: 1 word of I/O.",

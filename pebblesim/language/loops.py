@@ -93,3 +93,22 @@ class EveryTile:
     def runs(self, loop: ir.Loop) -> bool:
         """Whether a loop runs for its current tile."""
         return True
+
+
+def in_whole_tiles(program: ir.Program) -> bool:
+    """Whether a program treats all tiles alike, computes with whole tiles, and multiplies no single rows or columns.
+
+    Only such programs can run on matrix units.
+    """
+    computed = [node for phase in program.phases for node in ir.walk(phase.body) if isinstance(node, ir.Compute)]
+    used = [ref for node in computed for ref in (node.target, *ir.refs(node.expr))]
+    products = [node.expr for node in computed if isinstance(node.expr, ir.MatMul)]
+    multiplied = [rng for product in products for ref in ir.refs(product) for rng in ref.ranges]
+    single = any(rng.parent and rng.block == 1 for rng in multiplied)
+    return not in_parts(program) and not single and all(ref.ranges == ref.tile.ranges for ref in used)
+
+
+def in_parts(program: ir.Program) -> bool:
+    """Whether a program treats a first part of some dimension separately from the rest."""
+    loops = (node for phase in program.phases for node in ir.walk(phase.body) if isinstance(node, ir.Loop))
+    return any(loop.range.first or loop.range.after is not None for loop in loops)

@@ -384,21 +384,3 @@ def stretch(rng: Range, whole: int, sizes: Sizes) -> tuple[int, int]:
     if rng.first:
         return 0, min(whole, length(rng.block, sizes))
     return (0 if rng.after is None else min(whole, length(rng.after, sizes))), whole
-
-
-def in_whole_tiles(program: Program) -> bool:
-    """Whether a program treats all tiles alike, computes with whole tiles, and multiplies no single rows or columns.
-
-    Only such programs can run on matrix units.
-    """
-    computed = [node for phase in program.phases for node in walk(phase.body) if isinstance(node, Compute)]
-    used = [ref for node in computed for ref in (node.target, *refs(node.expr))]
-    products = [node.expr for node in computed if isinstance(node.expr, MatMul)]
-    single = any(rng.parent and rng.block == 1 for product in products for ref in refs(product) for rng in ref.ranges)
-    return not in_parts(program) and not single and all(ref.ranges == ref.tile.ranges for ref in used)
-
-
-def in_parts(program: Program) -> bool:
-    """Whether a program treats a first part of some dimension separately from the rest."""
-    loops = (node for phase in program.phases for node in walk(phase.body) if isinstance(node, Loop))
-    return any(loop.range.first or loop.range.after is not None for loop in loops)

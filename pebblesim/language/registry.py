@@ -21,8 +21,9 @@ from typing import Any, SupportsIndex
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.language import machine as language
 from pebblesim.language.catalogue import Catalogue, is_built_in, place
+from pebblesim.language.loops import in_parts, in_whole_tiles
 from pebblesim.language.problems import Problem, problem
-from pebblesim.language.program import Program, in_parts, in_whole_tiles
+from pebblesim.language.program import Program
 
 __all__ = ["SCHEDULES", "Schedule", "get", "of_problem", "schedule"]
 

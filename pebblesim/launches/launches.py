@@ -17,6 +17,7 @@ from typing import Literal
 from pebblesim.analysis.totals import words
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
+from pebblesim.language.loops import in_parts
 
 MOST_ORDERS = 1000
 """Most orders of tiles that the layout search tries."""
@@ -88,7 +89,7 @@ def check_alike(program: ir.Program) -> None:
     Raises:
         UsageError: it is such a program.
     """
-    if ir.in_parts(program):
+    if in_parts(program):
         raise UsageError(
             f"{program.name} treats a first part of a dimension apart, so its iterations are no thread blocks that are "
             "alike; take a schedule without such a part."
@@ -270,7 +271,7 @@ def _of_pieces(name: str, pieces: list[list[ir.Node]], workers: int, repeated: b
             if other.kind == "fill" and (own := tuple(t for t in copies if _fills(other, t))):
                 made[at] = replace(other, split=loop, copies=own)
         made.append(Launch(called, "tiles", piece, (), loop, copies))
-        made += [Launch(f"{called}, sum of {each.name}", "sum", [], (), loop, (each,)) for each in copies]
+        made += [Launch(f"{called}, sum of {copy.name}", "sum", [], (), loop, (copy,)) for copy in copies]
     return made
 
 

@@ -100,10 +100,12 @@ class _Described:
         known: Mapping[str, Any] = function.__globals__
         used = {name: self(known[name]) for name in code.co_names if name in known}
         imported = {
-            each.argval: _imported(each.argval) for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"
+            instruction.argval: _imported(instruction.argval)
+            for instruction in dis.get_instructions(code)
+            if instruction.opname == "IMPORT_NAME"
         }
         constants = [
-            self._code(each, function) if isinstance(each, CodeType) else self(each) for each in code.co_consts
+            self._code(const, function) if isinstance(const, CodeType) else self(const) for const in code.co_consts
         ]
         names = code.co_varnames, code.co_names, code.co_freevars, code.co_cellvars, code.co_flags, code.co_argcount
         return [code.co_code.hex(), repr(names), code.co_kwonlyargcount, constants, used, imported]

@@ -19,6 +19,7 @@ from pebblesim.synthesis.passes import ONE, Draft, Impossible, Pass
 from pebblesim.synthesis.rows import rows
 from pebblesim.synthesis.tiles import tiles
 from pebblesim.synthesis.timing import SURELY, Array, Choices, Cost, Form, Timing
+from pebblesim.synthesis.word_sizes import WORDS, WordSizes
 
 STORED = 2
 """Largest number of tensors that a pass leaves in memory, unless there are more outputs."""
@@ -107,11 +108,14 @@ class Steps:
         sums: PairSums | None = None,
         most: float = inf,
         only: Callable[[list[Choice]], list[Choice]] = list,
+        widths: WordSizes = WORDS,
     ) -> None:
+        self.widths = widths
         self.candidates, self.system, self.M, self.sums = candidates, candidates.system, M, sums
         self.sizes = {axis: dims[dim] for axis, dim in enumerate(self.system.dims)}
-        self.whole = {name: prod(self.sizes[axis] for axis in axes) for name, axes in self.system.axes.items()}
-        self.words = {name: self._words(axes) for name, axes in self.system.axes.items()}
+        every = self.system.axes.items()
+        self.whole = {name: widths[name] * prod(self.sizes[axis] for axis in axes) for name, axes in every}
+        self.words = {name: widths[name] * self._words(axes) for name, axes in every}
         self.choices = only(candidates.within(self.words, most))
         self._best: list[Priced | None] = [None] * len(self.choices)
         self._kinds: list[Kind] = []
@@ -148,7 +152,7 @@ class Steps:
             timing.possible &= fits
             if timing.possible.any():
                 self._kinds.append(form)
-                bounds.append(Cost(timing).least(self.sizes, self.words, self.M, self.sums))
+                bounds.append(Cost(timing).least(self.sizes, self.whole, self.words, self.M, self.sums, self.widths))
         products = np.array([len(self._products(each)) == 1 for each in self.choices], bool)
         for x, y in permutations(range(len(system.dims)), 2):
             own = [
@@ -164,7 +168,7 @@ class Steps:
         return [name for name in choice[0] if self.system.equations[name].op == "matmul"]
 
     def _of_tiles(self, choice: Choice, x: int, y: int) -> float:
-        """Return a lower bound on the words of a pass in tiles: a tile of ab ≤ M words needs a + b for each term."""
+        """Return a lower bound on the words of a pass in tiles: a tile of ab ≤ M words needs a + b for ab terms."""
         system, (name,) = self.system, self._products(choice)
         each = system.equations[name]
         if {*system.axes[name]} != {x, y}:
@@ -179,7 +183,8 @@ class Steps:
         others = sum(words[one] for one in reads - {*each.uses})
         others += sum((self.words if system.axes[one] == system.pairs else self.whole)[one] for one in stores)
         once = sum(words[one] for one in reads.intersection(each.uses))
-        return (others + max(2 * terms / sqrt(self.M), once)) * SURELY
+        sides = prod(self.widths[one.name] for one in each.operands) * self.widths[name]
+        return (others + max(2 * terms * sqrt(sides / self.M), once)) * SURELY
 
     def refine(self, step: int) -> bool:
         """Write the next pass of a choice; return whether `least` is now the words of its cheapest pass."""
@@ -206,26 +211,32 @@ class Steps:
         made = self.candidates.made(choice, kind)
         if made is None:
             return None
-        blocks = best_blocks(made, self.sizes, self.M, self.sums)
-        return None if blocks is None else Priced(made.words(self.sizes, blocks, self.sums), blocks, kind)
+        blocks = best_blocks(made, self.sizes, self.M, self.sums, self.widths)
+        return None if blocks is None else Priced(self.moved(made, blocks), blocks, kind)
+
+    def moved(self, made: Pass, blocks: Mapping[str, int]) -> int:
+        """Return the words, or bytes, that a pass moves."""
+        return made.words(self.sizes, blocks, self.sums, self.widths)
 
 
-def best_blocks(made: Pass, sizes: Mapping[int, int], M: int, sums: PairSums | None = None) -> dict[str, int] | None:
+def best_blocks(
+    made: Pass, sizes: Mapping[int, int], M: int, sums: PairSums | None = None, widths: WordSizes = WORDS
+) -> dict[str, int] | None:
     """Return nearly the best blocks of a pass within M words, by its closed form; None if blocks of one do not fit."""
     names = [*made.blocks]
-    if made.room(sizes, dict.fromkeys(names, 1)) > M:
+    if made.room(sizes, dict.fromkeys(names, 1), widths) > M:
         return None
     if not names:
         return {}
     first, *rest = names
-    top = made.largest_block(sizes, M, first, dict.fromkeys(rest, 1))
+    top = made.largest_block(sizes, M, first, dict.fromkeys(rest, 1), widths)
     options = []
     for size in [top] if sums is None and not rest else parts(sizes[made.blocks[first]], top):
         blocks = {first: size}
         for name in rest:
-            blocks[name] = made.largest_block(sizes, M, name, blocks)
+            blocks[name] = made.largest_block(sizes, M, name, blocks, widths)
         options.append(blocks)
-    return min(options, key=lambda blocks: made.words(sizes, blocks, sums))
+    return min(options, key=lambda blocks: made.words(sizes, blocks, sums, widths))
 
 
 def parts(size: int, top: int) -> list[int]:

@@ -69,7 +69,7 @@ def _written(plan: Plan, steps: Steps, names: Mapping[str, str], filled: frozens
         name = names.get(block, block)
         blocks[name] = min(size, blocks.get(name, size))
     blocks = _improved(passes, steps, blocks) if names else blocks
-    words = sum(each.words(steps.sizes, blocks, steps.sums) for each in passes)
+    words = sum(steps.moved(each, blocks) for each in passes)
     return replace(plan, words=words, passes=passes, blocks=blocks)
 
 
@@ -78,11 +78,11 @@ def _improved(passes: tuple[Pass, ...], steps: Steps, blocks: dict[str, int]) ->
     for name in [*blocks] * 2:
         own = [each for each in passes if name in each.blocks]
         others = {block: size for block, size in blocks.items() if block != name}
-        top = min(each.largest_block(steps.sizes, steps.M, name, others) for each in own)
+        top = min(each.largest_block(steps.sizes, steps.M, name, others, steps.widths) for each in own)
         sizes = parts(steps.sizes[own[0].blocks[name]], top)
 
         def words(size: int, name: str = name, own: list[Pass] = own, others: Mapping[str, int] = others) -> int:
-            return sum(each.words(steps.sizes, {**others, name: size}, steps.sums) for each in own)
+            return sum(steps.moved(each, {**others, name: size}) for each in own)
 
         blocks[name] = min([*sizes, blocks[name]], key=words)
     return blocks

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
 from pebblesim.synthesis.equations import OPERATIONS, Equation, System
 from pebblesim.synthesis.pairs import PairSums
+from pebblesim.synthesis.word_sizes import WORDS, WordSizes
 
 INDENT = "    "
 
@@ -32,7 +34,15 @@ class Side:
         return size if block is None else min(size, block)
 
 
-Shape = tuple[Side, ...]
+class Tile(NamedTuple):
+    """A tile in cache: the tensor whose values it holds, and its sides."""
+
+    tensor: str
+    sides: tuple[Side, ...]
+
+    def words(self, sizes: Mapping[int, int], blocks: Mapping[str, int], widths: WordSizes, but: str = "") -> int:
+        """Return the words of the largest tile; without a factor for a side of the block `but`."""
+        return widths[self.tensor] * prod(side.length(sizes, blocks) for side in self.sides if side.block != but)
 
 
 Region = tuple[str | int, str | int]
@@ -44,12 +54,14 @@ class Transfer:
     """Words moved between memory and cache: all words of a tensor, once for each tile of the loops over other axes.
 
     Attributes:
+        tensor: its name.
         axes: of the tensor.
         again: the loops over other axes, each with its block.
         met: under a mask, the tiles without an allowed pair for which nothing is moved; None if all are moved.
         pairs: the axes of queries and of keys, if `met`.
     """
 
+    tensor: str
     axes: tuple[int, ...]
     again: tuple[tuple[int, str], ...]
     met: Region | None = None
@@ -89,38 +101,44 @@ class Pass:
     reads: frozenset[str]
     stores: frozenset[str]
     moved: tuple[Transfer, ...]
-    held: frozenset[tuple[Shape, ...]]
+    held: frozenset[tuple[Tile, ...]]
     blocks: Mapping[str, int]
     lines: tuple[str, ...]
     regions: Mapping[str, frozenset[Region | None]]
 
-    def words(self, sizes: Mapping[int, int], blocks: Mapping[str, int], sums: PairSums | None = None) -> int:
-        """Return the number of words moved at these sizes, under a mask if there is one."""
-        return sum(each.words(sizes, blocks, sums) for each in self.moved)
+    def words(
+        self,
+        sizes: Mapping[int, int],
+        blocks: Mapping[str, int],
+        sums: PairSums | None = None,
+        widths: WordSizes = WORDS,
+    ) -> int:
+        """Return the number of words, or bytes, moved at these sizes, under a mask if there is one."""
+        return sum(widths[each.tensor] * each.words(sizes, blocks, sums) for each in self.moved)
 
-    def room(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
-        """Return the largest number of words in cache, including two for the intermediates of an expression."""
-        return 2 + max(
-            sum(prod(side.length(sizes, blocks) for side in shape) for shape in shapes) for shapes in self.held
-        )
+    def room(self, sizes: Mapping[int, int], blocks: Mapping[str, int], widths: WordSizes = WORDS) -> int:
+        """Return the largest number of words, or bytes, in cache, with those for the intermediates of an expression."""
+        return widths.spare + max(sum(tile.words(sizes, blocks, widths) for tile in tiles) for tiles in self.held)
 
-    def largest_block(self, sizes: Mapping[int, int], M: int, name: str, others: Mapping[str, int]) -> int:
+    def largest_block(
+        self, sizes: Mapping[int, int], M: int, name: str, others: Mapping[str, int], widths: WordSizes = WORDS
+    ) -> int:
         """Return the largest size of a block within M words, beside the others; 0 if not even one row fits.
 
         No tile has a block twice, so the words of tiles that are held together grow linearly with it.
         """
-        size = sizes[self.blocks[name]]
-        for shapes in self.held:
+        size, room = sizes[self.blocks[name]], M - widths.spare
+        for tiles in self.held:
             fixed = slope = 0
-            for shape in shapes:
-                words = prod(side.length(sizes, others) for side in shape if side.block != name)
-                if any(side.block == name for side in shape):
+            for tile in tiles:
+                words = tile.words(sizes, others, widths, but=name)
+                if any(side.block == name for side in tile.sides):
                     slope += words
                 else:
                     fixed += words
             if slope:
-                size = min(size, (M - 2 - fixed) // slope)
-            elif fixed > M - 2:
+                size = min(size, (room - fixed) // slope)
+            elif fixed > room:
                 return 0
         return max(0, size)
 
@@ -157,12 +175,12 @@ class Writer:
         self.m = system.machine
         self.lines: list[str] = []
         self.moved: list[Transfer] = []
-        self.held: set[tuple[Shape, ...]] = set()
+        self.held: set[tuple[Tile, ...]] = set()
         self.blocks: dict[str, int] = {}
         self.regions: dict[str, set[Region | None]] = {}
         self._loops: list[tuple[int, str | int, str]] = []  # (axis, block, index) of each open loop
         self._met: Region | None = None
-        self._scopes: list[dict[str, Shape]] = [{}]  # for each open loop, its tiles by variable
+        self._scopes: list[dict[str, Tile]] = [{}]  # for each open loop, its tiles by variable
         self._dead: list[str] = []
 
     # -- text ---------------------------------------------------------------------------------------------------
@@ -236,13 +254,13 @@ class Writer:
         """Return the index of the innermost open loop over an axis; None if there is none."""
         return next((index for over, _, index in reversed(self._loops) if over == axis), None)
 
-    def shape(self, axes: Iterable[int]) -> Shape:
-        """Return the shape of a tile with these axes inside the open loops."""
+    def tile(self, name: str, axes: Iterable[int] | None = None) -> Tile:
+        """Return a tile of a tensor inside the open loops; `axes` are those of the tensor, or their order if turned."""
         sides = []
-        for axis in axes:
+        for axis in self.system.axes[name] if axes is None else axes:
             block = next((block for over, block, _ in reversed(self._loops) if over == axis), None)
             sides.append(Side(axis, block))
-        return tuple(sides)
+        return Tile(name, tuple(sides))
 
     def _there(self, name: str) -> str:
         """Return the text for the part of a tensor in memory at the indices of the open loops."""
@@ -253,14 +271,20 @@ class Writer:
         """Return the variable for a tensor's tile inside the open loops."""
         return f"{name}_{''.join(self.index(axis) or '' for axis in self.system.axes[name])}"
 
-    def enter(self, variable: str, axes: Iterable[int]) -> None:
-        """Record a new tile in the innermost loop."""
-        self._scopes[-1][variable] = self.shape(axes)
+    def enter(self, variable: str, name: str, axes: Iterable[int] | None = None) -> None:
+        """Record a new tile of a tensor in the innermost loop."""
+        self._scopes[-1][variable] = self.tile(name, axes)
         self.hold()
 
-    def hold(self, *more: Shape) -> None:
+    def becomes(self, variable: str, name: str) -> None:
+        """Record that the values of a tile are replaced by those of another tensor."""
+        scope = next(scope for scope in self._scopes if variable in scope)
+        scope[variable] = scope[variable]._replace(tensor=name)
+        self.hold()
+
+    def hold(self, *more: Tile) -> None:
         """Record the tiles that are in cache now."""
-        self.held.add((*(shape for scope in self._scopes for shape in scope.values()), *more))
+        self.held.add((*(tile for scope in self._scopes for tile in scope.values()), *more))
 
     def here(self, variable: str) -> bool:
         """Whether a tile was read or created in the innermost loop."""
@@ -286,7 +310,7 @@ class Writer:
         axes = self.system.axes[name]
         finest = {axis: block if isinstance(block, str) else "" for axis, block, _ in self._loops if axis not in axes}
         met = None if filled else self._met
-        self.moved.append(Transfer(axes, tuple(finest.items()), met, (self.system.pairs or ()) if met else ()))
+        self.moved.append(Transfer(name, axes, tuple(finest.items()), met, (self.system.pairs or ()) if met else ()))
         if axes == self.system.pairs:
             self.regions.setdefault(name, set()).add(met)
         return self._there(name)
@@ -300,7 +324,7 @@ class Writer:
         self.drop()
         variable = self.variable(name)
         self.say(f"{variable} = {self.read(name)}")
-        self.enter(variable, self.system.axes[name])
+        self.enter(variable, name)
         return variable
 
     def zeros(self, name: str) -> str:
@@ -310,7 +334,7 @@ class Writer:
         self.say(
             f"{variable} = {self.m}.zeros({', '.join(self.index(axis) or self.system.dims[axis] for axis in axes)})"
         )
-        self.enter(variable, axes)
+        self.enter(variable, name)
         return variable
 
     def write(self, name: str, variable: str) -> None:

@@ -159,7 +159,7 @@ class _Rows:
         self.writer.drop()
         self.tile[name] = variable = self.writer.variable(name)
         self.writer.say(f"{variable} = {self.writer.m}.compute({text})")
-        self.writer.enter(variable, self.system.axes[name])
+        self.writer.enter(variable, name)
 
     def _product(self, each: Equation) -> None:
         over = self._over(each.name)
@@ -215,12 +215,11 @@ class _Rows:
 
     def _part_read(self, name: str, kept: bool) -> str:
         """Read a part of an operand: into a variable if it is `kept`, otherwise in the expression that uses it."""
-        axes = self.system.axes[name]
         if kept:
             return self.writer.bring(name)
         self.writer.drop()
         text = self.writer.read(name)
-        self.writer.hold(self.writer.shape(axes))
+        self.writer.hold(self.writer.tile(name))
         return text
 
     def _rowsum(self, each: Equation) -> None:
@@ -252,6 +251,7 @@ class _Rows:
             if same and self._dead(name, level) and self.writer.here(self.tile[name]):
                 self.tile[each.name] = self.tile.pop(name)
                 self.writer.say(f"{self.tile[each.name]}[:] = {text}  # {each.name}")
+                self.writer.becomes(self.tile[each.name], each.name)
                 return
         self._new(each.name, text)
 

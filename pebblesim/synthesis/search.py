@@ -23,11 +23,14 @@ from pebblesim.language import masks
 from pebblesim.language.masks import Band, HeadMasks, Mask
 from pebblesim.language.problems import Problem, problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
+from pebblesim.synthesis.word_sizes import WORDS, WordSizes, game, word_sizes
 
 if TYPE_CHECKING:
     from pebblesim.api.play import Played
+    from pebblesim.game.referee import Game
     from pebblesim.synthesis.candidates import Candidates, Steps
     from pebblesim.synthesis.equations import System
+    from pebblesim.synthesis.plans import Plan
 
 PLANS = 4
 """Number of cheapest plans of each way of computing that are written as schedules and counted exactly."""
@@ -50,6 +53,10 @@ class Found(Result):
         passes: number of passes evaluated.
         heads: the heads and sequences; the counts are of the heads that share keys and values.
         times: how often all this is computed.
+        widths: the bytes of words; `counted` and `known` are in words all the same, for a cache of so many words that
+            they fit.
+        M_bytes: the bytes of the cache, where words differ.
+        in_bytes: where words differ, the small game on a graph with words of these sizes.
     """
 
     schedule: Schedule
@@ -61,6 +68,14 @@ class Found(Result):
     passes: int
     heads: Heads = field(default_factory=Heads)
     times: int = 1
+    widths: WordSizes = WORDS
+    M_bytes: int | None = None
+    in_bytes: Game | None = None
+
+    @property
+    def bytes(self) -> int | None:
+        """The bytes that it moves, if sizes of words were given."""
+        return None if self.M_bytes is None else self.widths.moved(self.counted)
 
     @property
     def io(self) -> int:
@@ -85,9 +100,11 @@ class Found(Result):
     def to_dict(self) -> dict[str, Any]:
         """As printed by `pebblesim search --json`."""
         heads = {"heads": self.heads.to_dict(), "times": self.times} if self.heads.is_given else {}
+        sizes = {"word_bytes": {**self.widths.named, "others": self.widths.others}, "M_bytes": self.M_bytes}
         return {
             **self.counted.to_dict(),
             **heads,
+            **({} if self.M_bytes is None else {**sizes, "bytes": self.bytes}),
             "new": self.new,
             "known": self.known and {"schedule": self.known.schedule, "io": self.known.io},
             "beside": self.beside,
@@ -128,11 +145,23 @@ class Found(Result):
                 f"{counted.problem}: {sizes} words{sums}{under}",
                 f"{counted.schedule}: {counted.io:,} words with {chosen}, in {counted.peak_red:,}; {beside}",
                 *([f"beside that: {differences}"] if self.new and differences else []),
+                *self._lines_in_bytes(),
                 *heads,
                 f"searched: {self.passes:,} passes in {len(self.ways)} way{plural} of computing",
                 f"played at {small}{small_mask}: {game.io:,} words, {judged}, {verdict}",
             ]
         )
+
+    def _lines_in_bytes(self) -> list[str]:
+        if self.bytes is None:
+            return []
+        known = "" if self.known is None else f"; {self.known.schedule}: {self.widths.moved(self.known):,}"
+        assert self.in_bytes is not None
+        judged = "legal and complete" if self.in_bytes.complete else "NOT legal and complete"
+        return [
+            f"{self.widths}; M = {self.M_bytes:,} bytes",
+            f"in bytes: {self.bytes:,}{known}; the small game: {self.in_bytes.io:,}, {judged}",
+        ]
 
 
 _SEARCHED: dict[tuple[object, ...], Candidates] = {}
@@ -173,6 +202,7 @@ def search(
     batch: int = 1,
     separate: bool = False,
     mask: AnyMask | None = None,
+    word_bytes: Mapping[str, int] | None = None,
     progress: Callable[[float], None] | None = None,
     **dims: int,
 ) -> Found:
@@ -192,6 +222,8 @@ def search(
         kept: the inputs that the forward pass has kept, such as ("O", "l"); by default a schedule may need any of them.
         heads, kv_heads, batch, separate: as for `count`; heads that share keys are one head with all their queries.
         mask: the allowed pairs, as for `count`, for all heads alike.
+        word_bytes: bytes in a word of some tensors, such as {"Q": 2, "K": 2, "V": 2}; words of the others have 4. Then
+            M is in bytes, and the schedule is the one that moves the fewest bytes.
         progress: called repeatedly with the fraction of the work that is done.
         dims: as for `count`.
 
@@ -216,35 +248,29 @@ def search(
     if summation not in CHAINS:
         raise UsageError(f"search takes summation {' or '.join(map(repr, CHAINS))}, not {summation!r}.")
     called = _called(name or f"found-{solves.name}")
-    asked = _Asked(solves, sizes, M, summation, under, called)
     from pebblesim.synthesis import writing
-    from pebblesim.synthesis.equations import systems
 
-    ways = systems(solves, _named(solves, kept), masked=under is not None)
-    if not ways:
-        raise UsageError(
-            f"problem {solves.name!r} has no graph without sums in blocks or running values, which `search` needs"
-            + ("." if kept is None else f", from what is kept: {', '.join(kept) or 'nothing'}.")
-        )
-    best: tuple[Counted, str] | None = None
+    ways = _ways(solves, kept, under)
+    asked = _Asked(solves, sizes, M, summation, under, called, _widths(word_bytes, ways, summation))
+    best: _Written | None = None
     looked_at = 0
     with SCHEDULES.temporary():  # none of those that are tried is left behind
         SCHEDULES.pop(called, None)
         known = _known(asked, kept)
         for number, system in enumerate(ways, 1):
-            most = min((each.io for each in (known, best and best[0]) if each), default=inf)
+            most = min((asked.cost(each) for each in (known, best and best.counted) if each), default=inf)
             passes, found = asked.cheapest(system, most)
             looked_at += passes
-            if found is not None and found[0].io < most:
-                best = found
+            best = found or best
             if progress:
                 progress(number / len(ways))
     if best is None and known is None:
         least_M = first_that(lambda M: any(replace(asked, M=M).fits(way) for way in ways), M)
-        raise Infeasible(f"no sequence of passes fits into M = {M} words; it needs M ≥ {least_M}.", least_M)
+        unit = "words" if word_bytes is None else "bytes"
+        raise Infeasible(f"no sequence of passes fits into M = {M} {unit}; it needs M ≥ {least_M}.", least_M)
     if best is not None:
-        schedule = writing.register(best[1], called)
-        counted, text = best
+        schedule = writing.register(best.text, called)
+        counted, text = best.counted, best.text
     else:
         assert known is not None
         schedule, counted = get(known.schedule), known
@@ -259,12 +285,24 @@ def search(
         looked_at,
         given,
         cases.times,
+        asked.widths,
+        None if word_bytes is None else M,
+        None if word_bytes is None else _small_game(schedule, sizes, asked.widths, best.plan if best else None),
     )
 
 
 @dataclass(frozen=True)
+class _Written:
+    """A plan, its source, and its count."""
+
+    counted: Counted
+    text: str
+    plan: Plan
+
+
+@dataclass(frozen=True)
 class _Asked:
-    """A question: problem, sizes, cache, shape of sums and mask for which a schedule is searched, and its name."""
+    """A question: problem, sizes, cache, sums, mask and words for which a schedule is searched, and its name."""
 
     solves: Problem
     sizes: dict[str, Any]
@@ -272,11 +310,26 @@ class _Asked:
     summation: str
     mask: Mask | None
     name: str
+    widths: WordSizes
+
+    @property
+    def words(self) -> int:
+        """So many words surely fit into M."""
+        return max(1, self.M // self.widths.largest)
 
     @property
     def setting(self) -> dict[str, Any]:
         """The question but for its problem, as arguments of `count`."""
-        return {"M": self.M, "summation": self.summation, "mask": self.mask, **self.sizes}
+        return {"M": self.words, "summation": self.summation, "mask": self.mask, **self.sizes}
+
+    def cost(self, counted: Counted) -> int:
+        """Return the words, or bytes, of a count."""
+        return self.widths.moved(counted)
+
+    def least(self, schedule: Schedule) -> int:
+        """Return a lower bound on the cost of a schedule with all blocks that fit into `words`."""
+        made = schedule.in_dims(self.sizes)
+        return self.widths.smallest * least_words(made, self.sizes, self.words, self.summation, self.mask)
 
     def steps(self, system: System, most: float = inf) -> Steps:
         """Return the passes of a way of computing that may be part of a plan of fewer words."""
@@ -285,7 +338,8 @@ class _Asked:
 
         sums = None if self.mask is None else PairSums(self.mask, self.solves.grid(self.sizes))
         # passes are priced on chains
-        return Steps(_passes(system), self.sizes, self.M + spared(self.summation), sums, most)
+        M = self.M + spared(self.summation)
+        return Steps(_passes(system), self.sizes, M, sums, most, widths=self.widths)
 
     def fits(self, system: System) -> bool:
         """Whether there is a sequence of passes within M."""
@@ -293,36 +347,69 @@ class _Asked:
 
         return bool(plans(self.steps(system), 1))
 
-    def cheapest(self, system: System, most: float) -> tuple[int, tuple[Counted, str] | None]:
-        """Return the number of passes of a way of computing, and the count and source of its best schedule."""
+    def cheapest(self, system: System, most: float) -> tuple[int, _Written | None]:
+        """Return the number of passes of a way of computing, and its best schedule, if it costs less than `most`."""
         from pebblesim.synthesis import writing
         from pebblesim.synthesis.linking import variants
         from pebblesim.synthesis.plans import plans
 
         steps, best, where = self.steps(system, most), None, listed({**self.sizes, "M": self.M})
+        where += "" if self.widths == WORDS else f" bytes; {self.widths}"
         where += "" if self.mask is None else f", mask {self.mask}"
         written = [each for plan in plans(steps, PLANS, most) for each in variants(plan, steps)]
         if self.mask is not None:  # a search of blocks takes long under a mask
             written = sorted(written, key=lambda plan: plan.words)[:1]
         for plan in written:
             text = writing.source(plan, self.name, where)
-            most = most if best is None else best[0].io
             counted = self._least(writing.register(text, self.name), plan.blocks, most)
-            if counted is not None and counted.io < most:
-                best = counted, text
+            if counted is not None and self.cost(counted) < most:
+                best, most = _Written(counted, text, plan), self.cost(counted)
         return steps.number, best
 
     def _least(self, made: Schedule, priced: Mapping[str, int], most: float) -> Counted | None:
         """Return a schedule's count with the blocks of the search, or those of `best`; None if it does not fit.
 
-        Also None if it moves `most` words or more with all blocks.
+        Also None if it moves `most` words or more with all blocks. Where words differ, the search has seen to the room.
         """
-        if least_words(made.in_dims(self.sizes), self.sizes, self.M, self.summation, self.mask) >= most:
+        if self.widths != WORDS:
+            whole = count(made, blocks=priced, **{**self.setting, "M": LARGEST})
+            return replace(whole, M=whole.peak_red)
+        if self.least(made) >= most:
             return None
         counted = [count(made, blocks=priced, **self.setting)] if made.blocks else []
         with suppress(Infeasible):
             counted.append(count(made, blocks="best", **self.setting))
         return min((each for each in counted if each.peak_red <= self.M), key=lambda each: each.io, default=None)
+
+
+def _ways(solves: Problem, kept: Collection[str] | None, mask: Mask | None) -> list[System]:
+    from pebblesim.synthesis.equations import systems
+
+    ways = systems(solves, _named(solves, kept), masked=mask is not None)
+    if not ways:
+        raise UsageError(
+            f"problem {solves.name!r} has no graph without sums in blocks or running values, which `search` needs"
+            + ("." if kept is None else f", from what is kept: {', '.join(kept) or 'nothing'}.")
+        )
+    return ways
+
+
+def _widths(given: Mapping[str, int] | None, ways: Iterable[System], summation: str) -> WordSizes:
+    if given is None:
+        return WORDS
+    if summation == IN_PLACE:
+        raise UsageError("search takes words of different sizes with summation 'chain' only.")
+    return word_sizes(given, {name for way in ways for name in way.axes})
+
+
+def _small_game(schedule: Schedule, dims: Iterable[str], widths: WordSizes, plan: Plan | None) -> Game:
+    """Play the small game with words of these sizes, in as much room as the search took it to need."""
+    sizes, blocks = dict(zip(dims, SMALL, strict=False)), dict.fromkeys(schedule.blocks, 2)
+    M = LARGEST
+    if plan is not None:
+        by_axis = {axis: sizes[dim] for axis, dim in enumerate(plan.system.dims)}
+        M = max(each.room(by_axis, blocks, widths) for each in plan.passes)
+    return game(schedule, sizes, blocks, widths, M)
 
 
 def _mask(solves: Problem, mask: AnyMask | None) -> Mask | None:
@@ -349,15 +436,15 @@ def _known(asked: _Asked, kept: Collection[str] | None) -> Counted | None:
     possible = [
         each.in_dims(asked.sizes)
         for each in of_problem(asked.solves.name, asked.mask is not None)
-        if kept is None or {*each.kept} <= {*kept}
+        if not _is_ours(each) and (kept is None or {*each.kept} <= {*kept})
     ]
-    least = [least_words(each, asked.sizes, asked.M, asked.summation, asked.mask) for each in possible]
+    least = map(asked.least, possible)
     for words, each in sorted(zip(least, possible, strict=True), key=lambda pair: pair[0]):
-        if best is not None and words >= best.io:
+        if best is not None and words >= asked.cost(best):
             break
         with suppress(Infeasible):
             counted = count(each, blocks="best", **asked.setting)
-            best = counted if best is None or counted.io < best.io else best
+            best = counted if best is None or asked.cost(counted) < asked.cost(best) else best
     return best
 
 

@@ -64,10 +64,10 @@ def _rank_one_updates(writer: Writer, product: Equation, C: str) -> None:
     with writer.loop(writer.k, k, met=writer.other(product)):
         A_k = f"{left.name}_{writer.index(row)}{writer.k}"
         writer.say(f"{A_k} = {writer.read(left.name)}{'.T' if left.transposed else ''}")
-        writer.enter(A_k, (row, k))
+        writer.enter(A_k, left.name, (row, k))
         with writer.loop(writer.c, column, 1, over=writer.index(column) or ""):
             B_k = writer.read(right.name) + (".T" if right.transposed else "")
-            writer.hold(writer.shape((k, column)))
+            writer.hold(writer.tile(right.name, (k, column)))
             writer.say(f"{C}[:, {writer.c}] += {A_k} @ {B_k}")
 
 
@@ -91,6 +91,7 @@ def _tile_by_tile(
                 if old is None:
                     raise Impossible  # it would need a second tile for results
                 writer.say(f"{old}[:] = {text}  # {each.name}")
+                writer.becomes(old, each.name)
                 held = {name: tile for name, tile in held.items() if tile != old} | {each.name: old}
             for name in each.uses:
                 if name in read and not left[name]:
@@ -127,7 +128,8 @@ def _word_by_word(writer: Writer, product: Equation, epilogue: list[Equation], C
             for name in each.uses:
                 if name not in texts:
                     texts[name] = writer.read(name)
-                    writer.hold(writer.shape((row, column)))
+                    writer.hold(writer.tile(name, (row, column)))
             text = expression(each, texts)
             texts[each.name] = text if each is epilogue[-1] else f"({text})"
         writer.say(f"{C}[{writer.r}, {writer.c}] = {texts[epilogue[-1].name]}")
+        writer.becomes(C, epilogue[-1].name)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import product
-from math import inf, prod
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pebblesim.synthesis.equations import Equation, System
 from pebblesim.synthesis.pairs import PairSums
+from pebblesim.synthesis.word_sizes import WordSizes
 
 Array = NDArray[Any]
 
@@ -209,19 +210,28 @@ class Cost:
         pairs = [choices.computed[name] for name in system.equations if form.over(system.axes[name]) == (True, True)]
         self.pair = np.logical_or.reduce(pairs) if pairs else none
 
-    def least(self, sizes: Mapping[int, int], words: Mapping[str, int], M: int, sums: PairSums | None) -> Array:
+    def least(
+        self,
+        sizes: Mapping[int, int],
+        whole: Mapping[str, int],
+        words: Mapping[str, int],
+        M: int,
+        sums: PairSums | None,
+        widths: WordSizes,
+    ) -> Array:
         """Return the fewest words that passes of this form can move, for each choice; infinite if there are none.
 
         Args:
             sizes: of the axes.
-            words: of each tensor, that are read or written if it is moved once.
+            whole: words, or bytes, of each tensor.
+            words: of each tensor, those in an allowed pair.
             M: the largest number of words in cache.
             sums: those of the mask.
+            widths: of the words.
         """
         form, axes, n = self.form, self.system.axes, sizes[self.form.x]
-        whole = {name: float(prod(sizes[axis] for axis in axes[name])) for name in (*self.read, *self.in_blocks)}
         fixed, stays, made = np.zeros((3, len(self.possible)))
-        slope = self.pair.astype(float)
+        slope = self.pair * float(widths.smallest)
         for name, held in self.held.items():
             if form.x in axes[name]:
                 slope += held * (whole[name] / n)
@@ -230,7 +240,7 @@ class Cost:
                 stays += self.stays[name] * whole[name]
         for name, computed in self.made.items():
             made = np.maximum(made, computed * (whole[name] / n))
-        room = M - 2 - fixed, M - 2 - stays
+        room = M - 2 * widths.smallest - fixed, M - 2 * widths.smallest - stays
         fits = self.possible & (slope <= room[0]) & (made <= room[1])
         most = np.minimum(np.maximum(room[0], 0) / np.maximum(slope, 1), np.maximum(room[1], 0) / np.maximum(made, 1))
         rows = np.clip(np.floor(most), 1, n)
@@ -238,13 +248,13 @@ class Cost:
         total = np.zeros(len(rows))
         pairs = self.system.pairs or ()
         for name, read in self.read.items():
-            total += read * (float(words[name]) if self._leaves_out(name) else whole[name])
+            total += read * float((words if self._leaves_out(name) else whole)[name])
         for name, stored in self.stored.items():
-            total += stored * (float(words[name]) if axes[name] == pairs else whole[name])
+            total += stored * float((words if axes[name] == pairs else whole)[name])
         for name, read in self.in_blocks.items():
             partner = [axis for axis in axes[name] if axis in pairs and form.x in pairs]
             if sums is None or not partner:
-                total += read * blocks * whole[name]
+                total += read * blocks * float(whole[name])
             else:  # a block of rows reads only those of the other axis that are in a pair with one of it
                 several, where = np.unique(rows, return_inverse=True)
                 met = np.array([sums.met(pairs.index(form.x), int(each)) for each in several], float)

@@ -22,7 +22,8 @@ from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.run import Run
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.player import steps
-from pebblesim.game.referee import BLUE, BY_TERM, RED, RULES, Game, IllegalMove, Referee, referee as judge
+from pebblesim.game.referee import Game, IllegalMove, Referee, referee as judge
+from pebblesim.game.rules import BLUE, BY_TERM, RED, RULES
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language import masks
 from pebblesim.language.registry import Schedule

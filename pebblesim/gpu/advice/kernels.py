@@ -13,7 +13,6 @@ from pebblesim.gpu.advice.beside import beside
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import Forecast, at_least, forecasts
 from pebblesim.gpu.advice.own_tile import OwnTile, own_tiles
-from pebblesim.gpu.emit.gluon import causal
 from pebblesim.gpu.emit.triton import far_away
 from pebblesim.gpu.tiles import TILINGS, Tiling, gluon_takes
 from pebblesim.language.masks import Band, Mask
@@ -196,12 +195,7 @@ class Kernels:
         if not tiling.gluon:
             blocks = " ".join(f"--block {name}={size}" for name, size in tiling.blocks.items())
             return f"{emit} {blocks}{mask} --warps {tiling.warps} --stages {tiling.stages} --target triton"
-        if self.shared == 1 and (self.mask is None or causal(self.mask)):
-            return f"{emit}{mask} --target gluon"  # which has the tiles of the table that tilings are made from
-        return (
-            "  its source: `attention` of pebblesim.gpu.torch writes and runs it; `gpu emit` does so without a mask or "
-            "causal, for heads that have keys of their own"
-        )
+        return f"{emit}{mask} --target gluon"  # which has the tiles of the table that tilings are made from
 
     def _table(self) -> Sheet:
         useful = amounts.ratio(self.useful * self.heads, 10**12)

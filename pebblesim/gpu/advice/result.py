@@ -23,9 +23,9 @@ from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import Forecast
 from pebblesim.gpu.advice.kernels import Kernels
 from pebblesim.gpu.advice.own_tile import OwnTile
+from pebblesim.language.loops import in_parts
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
-from pebblesim.language.program import in_parts
 from pebblesim.language.registry import get
 
 MODEL = (

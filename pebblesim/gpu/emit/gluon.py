@@ -6,7 +6,7 @@ of 64 rows (`gluon_plan`). Other launches are as in the Triton reading, and so a
 and the sizes that a text is for. Beyond the rows of a head the copy engine gives zeros, so no word of another head is
 read, and none that is not in the count; rows of d words are for d a multiple of 8.
 
-It is for no mask and for causal ones, and for bands where matrices have strides of their own.
+It is for no mask and for bands: causal ones and windows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from pebblesim.core.errors import UnknownName
 from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_kernel import GluonKernel
-from pebblesim.gpu.emit.gluon_plan import Block, multiplies, plan, refused
+from pebblesim.gpu.emit.gluon_plan import GROUP_OF_BYTES, Block, check_shared, multiplies, plan, refused
 from pebblesim.gpu.emit.gluon_product import Product, ProductKernel, product_of
 from pebblesim.gpu.emit.gluon_scores import ScoresKernel, scores
 from pebblesim.gpu.emit.gluon_text import IMPORTS, common
@@ -32,6 +32,8 @@ from pebblesim.launches.launches import Launch, check_alike, launches
 
 OF_TABLES, OTHERS = (8, 4), (8, 3)
 """Warps and stages of Triton kernels in the same file: of products with a table of pairs, and without products."""
+
+OTHERWISE = "take --target triton"
 
 KINDS = ("bfloat16", "float16")
 """Types of words that the products take."""
@@ -57,7 +59,7 @@ def gluon(
         sizes: dimensions and blocks by name. If the tiles divide the numbers of queries and keys, the source is for all
             numbers that they divide, else for all numbers.
         dtype: type of a word of a matrix, "bfloat16" or "float16".
-        mask: None, or causal, for a program traced under a mask; for matrices with strides any band.
+        mask: None, or a band, for a program traced under a mask.
         scale: factor of the scores, which the schedules omit: each product with Q or K is multiplied by it.
         stages: slots of a ring.
         apart: those of launches that have others, by the name of the launch.
@@ -71,19 +73,27 @@ def gluon(
     if dtype not in WORDS:
         raise UnknownName("type of a word", dtype, WORDS)
     if dtype not in KINDS:
-        raise refused(program, f"matrix units of a Gluon kernel take words of 16 bits, not {dtype}")
+        raise refused(
+            program,
+            f"matrix units of a Gluon kernel take words of 16 bits, not {dtype}",
+            "give --dtype bfloat16 or float16",
+        )
     if scale is not None and scale <= 0:
-        raise refused(program, f"the scale {scale:g} is not positive")
-    if mask is not None and not (type(mask) is Band if shared else causal(mask)):
-        raise refused(program, f"mask {mask} is not {'a band' if shared else 'causal'}")
+        raise refused(program, f"the scale {scale:g} is not positive", OTHERWISE)
+    if mask is not None and type(mask) is not Band:
+        raise refused(program, f"mask {mask} is not a band", f"give causal, window:W or band:W, or {OTHERWISE}")
     if mask is not None and mask.empty(program.grid(sizes), 1, 0).any():
-        raise refused(program, f"mask {mask} leaves some queries without a key")
+        raise refused(program, f"mask {mask} leaves some queries without a key", "leave these queries out")
+    if min(stages, *(apart or {}).values(), stages) < 2:
+        raise refused(program, "a ring of one slot would be waited for by itself", "take --stages 2 or more")
     if not shared and far_away(program, sizes):
-        raise refused(program, "a head has 2³¹ words or more")
+        raise refused(program, "a head has 2³¹ words or more", OTHERWISE)
     if shared & (shared - 1) or shared > ROWS:
-        raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each")
+        raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each", OTHERWISE)
     check_alike(program)
     made = [launch for launch in launches(program, masked=True, repeated=True, adding=True) if not for_no_pair(launch)]
+    _check_pairs(program, made, sizes, mask)
+    _check_columns(program, made, sizes, dtype)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
     setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory)
     own = apart or {}
@@ -96,15 +106,47 @@ def gluon(
             return Writer(setting, launch, name)
         table = scores(launch, sizes, slots)
         if table is not None and persistent:
-            raise refused(program, "persistent blocks do not write tables of pairs")
+            raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
         if table is not None:
+            check_shared(program, launch, table.shared(dtype), slots)
             return ScoresKernel(setting, launch, name, table)
-        return GluonKernel(setting, launch, name, slots, persistent)
+        kernel = GluonKernel(setting, launch, name, slots, persistent)
+        check_shared(program, launch, kernel.plan.shared(dtype), slots)
+        return kernel
 
     if not any(multiplies(launch) and not _is_of_table(launch) for launch in made if launch.kind != "fill"):
         raise refused(program, "it has no single loop within a grid of one dimension")
     products = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
     return module(setting, made, written, products, OTHERS, IMPORTS, partial(_common, setting))
+
+
+def _check_pairs(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask | None) -> None:
+    """Check that each tile of a grid has an allowed pair: a block would wait for the first of them.
+
+    Raises:
+        UsageError: one has none.
+    """
+    for rng in (launch.grid[0].range for launch in made if multiplies(launch) and len(launch.grid) == 1):
+        if mask is not None and rng.pairs is not None and rng.dim in rng.pairs:
+            block, axis = ir.length(rng.block, sizes), rng.pairs.index(rng.dim)
+            if mask.empty(program.grid(sizes), block, axis).any():
+                why = f"mask {mask} leaves a tile of {block} {('queries', 'keys')[axis]} without a pair"
+                raise refused(program, why, f"leave these out, or {OTHERWISE}")
+
+
+def _check_columns(program: ir.Program, made: list[Launch], sizes: ir.Sizes, dtype: str) -> None:
+    """Check that rows begin where the copy engine can.
+
+    Raises:
+        UsageError: some do not.
+    """
+    group = GROUP_OF_BYTES // WORDS[dtype]
+    for node in (node for launch in made if multiplies(launch) for node in ir.walk(launch.block)):
+        if not isinstance(node, ir.Read) or node.tensor.name not in program.inputs or len(node.tile.ranges) != 2:
+            continue
+        if (width := sizes[node.tile.ranges[1].dim]) % group:
+            why = f"line {node.line} reads rows of {width} words of {node.tensor.name}, and the copy engine takes"
+            raise refused(program, f"{why} multiples of {group}", f"give such head dimensions, or {OTHERWISE}")
 
 
 def plans(
@@ -157,8 +199,3 @@ def _common(setting: Setting, writers: list[Writes]) -> str:
     widths, stored = ({width for each in kernels for width in getattr(each, name)} for name in ("widths", "stored"))
     helpers = {name for each in kernels for name in each.helpers}
     return common(setting.dtype, bool(setting.strides.of), widths, stored, helpers)
-
-
-def causal(mask: Mask) -> bool:
-    """Whether kernels for matrices without strides know a mask: causal, the last row at the last key."""
-    return type(mask) is Band and mask.before is None and mask.after == 0 and not mask.from_start

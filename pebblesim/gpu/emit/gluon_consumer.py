@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit.gluon_additions import ROWS, Addition
+from pebblesim.gpu.emit.gluon_each_tile import Tiles
 from pebblesim.gpu.emit.gluon_plan import Buffer, Plan
-from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
@@ -33,10 +33,8 @@ class Issued:
     freed: dict[Buffer, str]
 
 
-class Consumer(Rows):
+class Consumer(Tiles):
     """Writes the statements of a warpgroup."""
-
-    _plan: Plan
 
     def __init__(self, setting: Setting, launch: Launch, name: str, plan: Plan) -> None:
         super().__init__(setting, launch, name, plan)
@@ -68,18 +66,6 @@ class Consumer(Rows):
         self._body(self._launch.block, depth)
         return self._used()
 
-    @property
-    def turn(self) -> str:
-        """The phase of the barriers of what stays."""
-        return "turn & 1" if self._plan.persistent else "0"
-
-    def slot(self, number: str) -> str:
-        """The slot of a ring, and the phase of its barriers, for a tile that is streamed."""
-        (low, _), stages = self.limits(), self._plan.stages
-        turn = number if low == "0" else f"({number} - {low})"
-        turn = f"(filled + {turn})" if self._plan.persistent else turn
-        return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
-
     def _loop(self, node: ir.Loop, depth: int) -> None:
         """The tiles that are streamed; if products are put off, the first tile apart, and what is left at the end."""
         low, _ = self.limits()
@@ -110,14 +96,19 @@ class Consumer(Rows):
             self._late = list(self._plan.late)
             self._there -= {ring.barrier for ring in self._plan.rings}
             self._issue_late(depth)
+            self._pass_turn(depth)
 
     def _stream_pieces(self, loop: ir.Loop, late: bool) -> list[Piece]:
         """The pieces of a loop, from its second tile on if products are put off.
 
-        A loop that adds to memory is one piece: with two, what they have in common is not all in registers.
+        A loop that adds to memory is one piece: with two, what they have in common is not all in registers. So is one
+        whose tiles are told apart one by one: those that a mask cuts.
         """
         if self._added:
             return [Piece(*self.limits())]
+        if self._one_by_one(loop):
+            (low, high), self._asking = self.limits(), True
+            return [Piece(("1" if low == "0" else f"{low} + 1") if late else low, high)]
         first, *others = self._in_order(loop)
         if not late:
             return [first, *others]
@@ -129,6 +120,9 @@ class Consumer(Rows):
 
     def _iteration(self, node: ir.Loop, piece: Piece, depth: int, number: str, late: bool) -> None:
         self._numbers[node.range] = number
+        self._turn = number if self._plan.turns else None
+        if self._plan.turns and not late:
+            self._take_turn(depth, "1")
         self._there -= {ring.barrier for ring in self._plan.rings}
         self._late = list(self._plan.late) if late else []
         self._handed.clear()
@@ -223,6 +217,7 @@ class Consumer(Rows):
     def _put_off(self, depth: int, node: ir.Compute) -> None:
         """Keep the computed operand of a product for the next iteration."""
         self._issue_late(depth)
+        self._take_next_turn(depth)
         if self._issued:
             self._wait(depth, self._issued[-1].node.target.tile)
         assert isinstance(node.expr, ir.MatMul)
@@ -244,9 +239,14 @@ class Consumer(Rows):
     def _wait(self, depth: int, tile: ir.Tile) -> None:
         upto = max(at for at, each in enumerate(self._issued) if each.node.target.tile is tile) + 1
         done, self._issued = self._issued[:upto], self._issued[upto:]
+        late = [each.node in self._plan.late for each in done]
+        if any(late):
+            self._take_next_turn(depth)
         kept = ", ".join(dict.fromkeys(name for each in done for name in each.kept))
         comma = "" if ", " in kept else ","
         self._say(depth, f"{kept} = warpgroup_mma_wait({len(self._issued)}, deps=({kept}{comma}))")
+        if not all(late):
+            self._pass_turn(depth)
         for each in done:
             for buffer, slot in each.freed.items():
                 for other in self._plan.together(buffer):

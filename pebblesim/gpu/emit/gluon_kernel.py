@@ -115,7 +115,7 @@ class GluonKernel(GluonWriter[Consumer]):
         return buffer.streamed or self._plan.persistent
 
     def _rows(self) -> str:
-        own = [*self._shared, *self._exchanged, *self._sums]
+        own = [*self._shared, *self._exchanged, *["turns"] * self._plan.turns, *self._sums]
         parameters = ", ".join(["w: gl.constexpr", *own, *self._addresses, *self._numbers, *self._strides])
         written = self._consumer.text()
         opening = [*strides_in_words(self._setting, self._addresses), *self._consumer.opening()]
@@ -187,7 +187,10 @@ class GluonKernel(GluonWriter[Consumer]):
                 f"    {each.part} = gl.allocate_shared_memory(gl.float32, [{plan.warpgroups}, 1, {each.rows}, "
                 f"{each.columns}], {_tiles_of(each.write.tensor)}.layout)  # line {each.write.line}: added to memory",
             ]
-        own = [*self._shared, *self._exchanged, *self._sums, *self._addresses, *numbers]
+        if plan.turns:
+            lines.append(f"    turns = barriers({plan.warpgroups}, 1)")
+        turns = ["turns"] * plan.turns
+        own = [*self._shared, *self._exchanged, *turns, *self._sums, *self._addresses, *numbers]
         loads = [*map(_tiles_of, self._described), *self._shared, *self._numbers]
         return "\n".join([*lines, *started(self._name, plan.warpgroups, own, loads)])
 

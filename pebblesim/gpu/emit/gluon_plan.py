@@ -24,6 +24,12 @@ from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, lifetimes_of
 
+IN_TURNS = 64
+"""Most columns of sums with which warpgroups take turns at the matrix units: exponentials then bind, not products."""
+
+APART = 128
+"""Most columns of sums with which each tile asks if a causal mask cuts it; with wider ones two loops are faster."""
+
 THREADS = 128
 """Threads of a warpgroup."""
 
@@ -117,12 +123,14 @@ class Plan(Block):
         late: the products that are put off to the next iteration.
         last: for each ring, the product that uses a slot last.
         writes: the primitives that write.
+        turns: whether two warpgroups take turns: one issues its products when the other has its scores.
     """
 
     buffers: Mapping[ir.Tile, Buffer]
     late: tuple[ir.Compute, ...]
     last: Mapping[Buffer, ir.Compute]
     writes: tuple[ir.Write, ...]
+    turns: bool = False
 
     @property
     def rings(self) -> list[Buffer]:
@@ -146,17 +154,33 @@ class Plan(Block):
         """Bytes of shared memory: the slots, and a word of 8 bytes for each barrier."""
         owners = [buffer for buffer in self.buffers.values() if not buffer.vector]
         barriers = sum(2 * buffer.slots if buffer.streamed else 1 + self.persistent for buffer in owners)
+        barriers += self.warpgroups * self.turns
         adding = sum(each.shared(WORDS[dtype], self.warpgroups, self.stages) for each in self.additions)
         return sum(buffer.slots * buffer.slot_bytes(dtype) for buffer in self.buffers.values()) + 8 * barriers + adding
 
 
-def refused(program: ir.Program, why: str) -> UsageError:
-    """The error for a program, or sizes, that this reading cannot write a kernel for."""
-    return UsageError(
-        f"{program.name}: {why}; a Gluon kernel streams the tiles of one loop past rows that stay, as in "
-        "flash2-forward and backward-two-pass-blocked, with blocks of 64, 128 or 192 rows: take these, or --target "
-        "triton."
-    )
+OTHER_PROGRAM = (
+    "a Gluon kernel streams the tiles of one loop past rows that stay, as in flash2-forward and "
+    "backward-two-pass-blocked: take these, or --target triton"
+)
+OTHER_BLOCKS = "give blocks of 64, 128 or 192 rows, or leave --block out for the tiles that were measured"
+SMALLER_BLOCKS = "give smaller blocks, or leave --block out for the tiles that were measured"
+
+
+def refused(program: ir.Program, why: str, advice: str = OTHER_PROGRAM) -> UsageError:
+    """The error for a program, or sizes, that this reading cannot write a kernel for, and what to do."""
+    return UsageError(f"{program.name}: {why}; {advice}.")
+
+
+def check_shared(program: ir.Program, launch: Launch, taken: int, slots: int) -> None:
+    """Check that a block's bytes of shared memory are there.
+
+    Raises:
+        UsageError: they are not.
+    """
+    if taken > SHARED:
+        why = f"{launch.name} takes {taken:,} bytes of shared memory with {slots} slots of a ring, and a block has"
+        raise refused(program, f"{why} {SHARED:,}", "take fewer --stages, or smaller blocks")
 
 
 def multiplies(launch: Launch) -> bool:
@@ -178,9 +202,7 @@ def plan(
     own, loop = launch.grid[0].range, loops[0]
     block = ir.length(own.block, sizes)
     if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS:
-        raise refused(program, f"block {own.block} is {block}")
-    if stages < 2:
-        raise refused(program, "a ring of one slot would be waited for by itself")
+        raise refused(program, f"block {own.block} is {block}", OTHER_BLOCKS)
     additions = _additions(program, own, loop, sizes, block // ROWS)
     _check_tiles(program, launch, own, sizes, additions)
     buffers = _buffers(program, launch, own, loop, sizes, dtype, stages, additions)
@@ -199,7 +221,15 @@ def plan(
         late=late,
         last=_last_uses(loop, buffers),
         writes=tuple(node for node in ir.walk(launch.block) if isinstance(node, ir.Write)),
+        turns=persistent and block == 2 * ROWS and _narrow(loop, late, sizes),
     )
+
+
+def _narrow(loop: ir.Loop, late: tuple[ir.Compute, ...], sizes: ir.Sizes) -> bool:
+    """Whether a loop has one product of scores, and narrow sums of others that are put off."""
+    products = [node for node in loop.body if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)]
+    widths = [padded(node.target.tile.ranges[-1], sizes) for node in late]
+    return len(products) == len(late) + 1 and 0 < max(widths, default=0) <= IN_TURNS
 
 
 def _additions(
@@ -216,6 +246,7 @@ def _additions(
                 program,
                 f"line {node.line} adds {height} x {width} words to memory, and {warpgroups} warpgroups add multiples "
                 f"of {ROWS} x {16 * warpgroups}, sums over the rows of the grid's tile",
+                "give other blocks, or take --target triton",
             )
         tensor, depth = write.tensor.name, ir.length(own.block, sizes)
         handed = f"{node.expr.left.tile.name}_of_all"
@@ -244,13 +275,8 @@ def _buffers(
         rows, *columns = node.tile.ranges
         if rows is not (loop.range if streamed else own) or node.at is not None or any(each.parent for each in columns):
             raise refused(program, f"line {node.line} reads neither whole rows of the grid's tile nor of the loop's")
-        for rng in columns:
-            if node.tensor.name not in program.inputs or sizes[rng.name] * WORDS[dtype] % GROUP_OF_BYTES:
-                raise refused(
-                    program,
-                    f"line {node.line} reads {sizes[rng.name]} columns of {node.tensor.name}, and the copy engine "
-                    f"takes inputs with multiples of {GROUP_OF_BYTES // WORDS[dtype]}",
-                )
+        if columns and node.tensor.name not in program.inputs:
+            raise refused(program, f"line {node.line} reads {node.tensor.name}, which is made by another launch")
         block = ir.length((loop.range if streamed else own).block, sizes)
         height = block if streamed or node.tile in whole else ROWS
         slots = stages if streamed else block // height
@@ -282,10 +308,10 @@ def _check_tiles(
             rows, columns = tile.ranges[:: -1 if tile in transposed else 1]
             width = padded(columns, sizes)
             if rows is not own or not 16 <= width <= WIDEST or width & (width - 1):
-                raise refused(program, f"line {line} has a tile of other rows, or of {width} columns")
+                raise refused(program, f"line {line} has a tile of other rows, or of {width} columns", SMALLER_BLOCKS)
     peak, most = _held(launch, sizes, (), additions), REGISTERS[ir.length(own.block, sizes) // ROWS]
     if peak >= most:
-        raise refused(program, f"a thread of {launch.name} holds {peak} words in {most} registers")
+        raise refused(program, f"a thread of {launch.name} holds {peak} words in {most} registers", SMALLER_BLOCKS)
 
 
 def _held(launch: Launch, sizes: ir.Sizes, late: tuple[ir.Compute, ...], additions: tuple[Addition, ...]) -> int:

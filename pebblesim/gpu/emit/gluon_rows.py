@@ -20,7 +20,7 @@ from pebblesim.gpu.emit.triton_ranges import Setting, along
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
-ORDER = "tiles tile turn filled together side key_head"
+ORDER = "tiles tile turn turns filled together side key_head"
 """Names of what says which tile a block has."""
 
 

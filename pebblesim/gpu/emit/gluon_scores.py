@@ -16,7 +16,16 @@ from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_boxes import HEADS, address, corner, described, sides, stored, strides_in_words
-from pebblesim.gpu.emit.gluon_plan import MOST_HELD, MOST_WARPGROUPS, REGISTERS, SHARED, THREADS, Block, refused
+from pebblesim.gpu.emit.gluon_plan import (
+    MOST_HELD,
+    MOST_WARPGROUPS,
+    OTHER_BLOCKS,
+    REGISTERS,
+    SHARED,
+    THREADS,
+    Block,
+    refused,
+)
 from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, general, started
 from pebblesim.gpu.emit.gluon_writer import GluonWriter
@@ -289,7 +298,7 @@ class ScoresKernel(GluonWriter[ScoresRows]):
         self.plan = plan
         block = ir.length(plan.own.block, setting.sizes)
         if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS or block & (block - 1):
-            raise refused(setting.program, f"block {plan.own.block} is {block}")
+            raise refused(setting.program, f"block {plan.own.block} is {block}", OTHER_BLOCKS)
         if plan.table.tensor not in setting.tables.tiled:
             raise refused(setting.program, f"line {plan.table.line} writes a table that is not kept tile by tile")
         here = {tensor: f"{tensor.name}_at" for tensor in setting.of}

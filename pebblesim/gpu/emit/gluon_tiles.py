@@ -54,11 +54,15 @@ def tiles_of(schedule: str, dims: Mapping[str, int]) -> HopperTiles:
         UsageError: there are none; the sentence says for which there are.
     """
     widest = max((size for name, size in dims.items() if name.startswith("d")), default=1)
-    found = next((each for each in TILES if each.schedule == schedule and widest <= each.widest), None)
-    if found is None:
-        offered = ", ".join(f"{each.schedule} to d = {each.widest}" for each in TILES)
+    offered = {each.schedule: each.widest for each in TILES}  # the widest is the last one
+    if schedule not in offered:
         raise UsageError(
-            f"{schedule} with d = {widest} has no tiles for Gluon kernels; give each --block, or take --target triton "
-            f"(there are tiles for {offered})."
+            f"{schedule} has no tiles for Gluon kernels; take {', '.join(offered)}, give each --block, or take "
+            "--target triton."
         )
-    return found
+    if widest > offered[schedule]:
+        raise UsageError(
+            f"{schedule} has tiles for Gluon kernels up to d = {offered[schedule]}, and d is {widest}; give each "
+            "--block, or take --target triton."
+        )
+    return next(each for each in TILES if each.schedule == schedule and widest <= each.widest)

@@ -17,7 +17,7 @@ from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.tiles import PROBLEM, Tiling, gluon_takes
 from pebblesim.gpu.torch.recent import Recent
-from pebblesim.gpu.torch.sizes import check_heads, check_seeing, check_workspace, too_wide, word_of
+from pebblesim.gpu.torch.sizes import check_heads, check_seeing, check_workspace, sharing, too_wide, word_of
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
@@ -105,8 +105,8 @@ class KernelPlan:
     """The kernels that compute an attention of some size, and the reason.
 
     Attributes:
-        dims: n_q, n_k, d_k and d_v as they are computed.
-        heads: number of heads, computed all at once or in several rounds.
+        dims: n_q, n_k, d_k and d_v as they are computed; heads that share keys are one with the rows of all.
+        heads: number of heads of keys, computed all at once or in several rounds.
         pattern: the pairs that are allowed.
         card: the card whose rates are used in the forecasts.
         scaled: whether these are scaled ones of another card: they compare kernels, and say nothing about times.
@@ -131,7 +131,10 @@ class KernelPlan:
         band, rates = self.pattern.band, f"rates of {self.card}"
         if self.scaled:
             rates = f"{cards.SCALED} to {self.card}: so kernels are compared, and times are not known"
-        lines = [f"{listed(self.dims)}, {self.heads:,} heads{f', {band.name}' if band else ''}, {rates}"]
+        dims, shared = dict(self.dims), self.pattern.shared
+        dims["n_q"] //= shared
+        heads = f"{self.heads * shared:,} heads{f' on {self.heads:,} of keys' if shared > 1 else ''}"
+        lines = [f"{listed(dims)}, {heads}{f', {band.name}' if band else ''}, {rates}"]
         passes = zip(PROBLEM, (self.forward, self.backward), self.tables, self.unlimited, strict=True)
         for way, ranked, taken, free in passes:
             best = ranked[0]
@@ -158,10 +161,11 @@ def plan(
     d: int,
     heads: int = 1,
     *,
+    kv_heads: int | None = None,
     n_k: int | None = None,
     d_v: int | None = None,
     dtype: str = "bfloat16",
-    causal: bool = False,
+    is_causal: bool = False,
     window: tuple[int | None, int | None] | None = None,
     align: str = "start",
     workspace: int | None = None,
@@ -171,10 +175,10 @@ def plan(
 
     Args:
         n, d: tokens of queries, and words in a row of queries and keys.
-        heads: number of heads in all.
+        heads, kv_heads: numbers of heads of queries, and of keys and values, of all sequences; as many if None.
         n_k, d_v: tokens of keys, and words in a row of values; as many as n and d if None.
         dtype: "bfloat16" or "float16".
-        causal, window, align, workspace: as `is_causal` and others of `attention`.
+        is_causal, window, align, workspace: as for `attention`.
         card: the card whose rates are used, by its name; where they were not measured, those of an H200 are scaled, by
             which kernels can be compared, and no times are printed.
 
@@ -188,15 +192,17 @@ def plan(
     backward: small-cache-backward-resident a=128, b=128, c=64, e=256, 8 slots, Gluon: ...
       tables: 1,024 MiB, and they may take 1,024 MiB
     """
-    sizes = {"n": n, "d": d, "heads": heads, "n_k": n if n_k is None else n_k, "d_v": d if d_v is None else d_v}
-    n, d, heads, n_k, d_v = (whole(name, size) for name, size in sizes.items())
+    sizes = {"n": n, "d": d, "n_k": n if n_k is None else n_k, "d_v": d if d_v is None else d_v, "heads": heads}
+    n, d, n_k, d_v, of_queries = (whole(name, size) for name, size in sizes.items())
+    heads = of_queries if kv_heads is None else whole("kv_heads", kv_heads)
+    shared = sharing(of_queries, heads)
     if sentence := too_wide(d, d_v):
         raise UsageError(sentence)
-    check_heads(heads)
+    check_heads(of_queries)
     check_workspace(workspace)
-    dtype, pattern = word_of(dtype), limits(window, causal, align, 1)
+    dtype, pattern = word_of(dtype), limits(window, is_causal, align, shared)
     check_seeing(n, n_k, pattern.left, pattern.right, pattern.at_end)
-    dims = {"n_q": n, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
+    dims = {"n_q": n * shared, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
     key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(cards.card(card))
     ranked, tables, unlimited = [], [], []
     for way in PROBLEM:

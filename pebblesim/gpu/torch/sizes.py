@@ -43,6 +43,19 @@ def check_heads(heads: int) -> None:
         raise UsageError(f"there are {heads:,} heads in all; give {MOST_HEADS:,} at most at once.")
 
 
+def sharing(heads: int, kv_heads: int) -> int:
+    """Return how many heads of queries share one of keys and values.
+
+    Raises:
+        UsageError: they cannot be as many for each.
+    """
+    if heads % kv_heads:
+        raise UsageError(
+            f"{heads:,} heads cannot share {kv_heads:,} heads of keys and values evenly; give a multiple of these."
+        )
+    return heads // kv_heads
+
+
 def check_workspace(workspace: Any) -> None:
     """Check a limit of memory.
 

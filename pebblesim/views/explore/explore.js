@@ -201,7 +201,8 @@ class Page {
     bold.textContent = best.schedule.name;
     const others = this.rows.slice(1).filter(({ schedule }) => schedule.name in KNOWN)
       .map(({ schedule, words }) => `${KNOWN[schedule.name]} moves ${ratioText(words, best.words)} times as many`);
-    byId("answer").replaceChildren(`With ${cache}, `, bold, ` moves the fewest words: ${many(best.words)}, which is ${bytes(best.words, each)}`
+    const among = this.counts.problem.leftOut.length ? " of the schedules on this page" : "";
+    byId("answer").replaceChildren(`With ${cache}, `, bold, ` moves the fewest words${among}: ${many(best.words)}, which is ${bytes(best.words, each)}`
       + ` and ${ratioText(best.words, this.bound.value)} times the lower bound.${this.needs(best.schedule)}${others.length ? ` ${others.join("; ")}.` : ""}`);
   }
 

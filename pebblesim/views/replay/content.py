@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pebblesim.api.glossary import Entry, glossary
-from pebblesim.game import referee
+from pebblesim.game import rules as tables
 from pebblesim.game.moves import KINDS
 from pebblesim.game.words import MOVES, in_words
 from pebblesim.graphs.cdag import Cdag
@@ -27,11 +27,11 @@ def rules(name: str) -> dict[str, Any]:
     """Return a set of rules: the referee's table, with the names of flags, and the five lines of text."""
 
     def names(flags: int) -> list[str]:
-        return [flag.lower() for flag in FLAGS if flags & getattr(referee, flag)]
+        return [flag.lower() for flag in FLAGS if flags & getattr(tables, flag)]
 
-    rows = referee.RULES[name]
+    rows = tables.RULES[name]
     table = [{column: names(flags) for column, flags in rows[kind]._asdict().items()} for kind in range(len(KINDS))]
-    return {"name": name, "table": table, "byTerm": name in referee.BY_TERM, "lines": list(in_words(name))}
+    return {"name": name, "table": table, "byTerm": name in tables.BY_TERM, "lines": list(in_words(name))}
 
 
 def words() -> dict[str, Any]:

@@ -1,0 +1,162 @@
+"""Proven optima of disjoint parts of a graph, added up; without recomputation. docs/dags.md has the proof.
+
+A part is a set of vertices to compute. Each value belongs to the part with most of its events (its computation and its
+uses), which alone counts its reads and writes. To all other parts it is an input of its own for each use.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import product
+from typing import Final
+
+import numpy as np
+
+from pebblesim.dags.best_order import BestOrder
+from pebblesim.dags.interval import Interval
+from pebblesim.dags.optimum_states import search_states
+from pebblesim.dags.orders import Task
+from pebblesim.dags.task_data import TaskData, components
+from pebblesim.graphs.cdag import Cdag
+
+MOST_STEPS: Final = 40
+"""Most vertices to compute in a part; one of fewer than a quarter of them is solved in a fraction of a second."""
+
+MOST_VERTICES: Final = 30_000
+"""Most vertices to compute in a graph."""
+
+MOST_STATES: Final = 60_000
+"""Most states of the search in a part; where they do not suffice, what they prove counts."""
+
+MEMORY: Final = 2**28
+"""Bytes for the states of a part."""
+
+LEVELS: Final = (3, 6, 2, 4)
+"""Levels of depth that parts have, the first choice first."""
+
+
+class Operands:
+    """Operands and uses of the vertices to compute, and their levels.
+
+    Attributes:
+        order: the vertices to compute, each behind its operands.
+        before, uses: distinct operands and uses of each vertex.
+        least: the least input from which a path leads to each vertex, or the vertex itself.
+    """
+
+    def __init__(self, data: TaskData) -> None:
+        self.data = data
+        n = data.task.graph.vertices
+        self.order: list[int] = [v for v in data.task.topological.tolist() if data.task.needed[v]]
+        self.before: list[list[int]] = [[] for _ in range(n)]
+        self.uses: list[list[int]] = [[] for _ in range(n)]
+        self.least = list(range(n))
+        for v in self.order:
+            self.before[v] = np.unique(data.preds[data.indptr[v] : data.indptr[v + 1]]).tolist()
+            self.least[v] = min((self.least[u] for u in self.before[v]), default=v)
+            for u in self.before[v]:
+                self.uses[u].append(v)
+
+    def depths(self, late: bool) -> dict[int, int]:
+        """Return the level of each vertex, by the edges on the longest path to it or, if `late`, on that from it."""
+        depth: dict[int, int] = {}
+        for v in reversed(self.order) if late else self.order:
+            beside = self.uses[v] if late else self.before[v]
+            depth[v] = max((depth.get(u, 0) + 1 for u in beside), default=0)
+        most = max(depth.values(), default=0)
+        return {v: most - level for v, level in depth.items()} if late else depth
+
+    def parts(self, levels: int, late: bool) -> Iterator[list[int]]:
+        """Cut the vertices by depth into slabs, these into what is connected, that by least inputs into small parts."""
+        import networkx as nx
+
+        depth = self.depths(late)
+        lowest = min(depth.values(), default=0)
+        joined = nx.Graph()
+        for v in self.order:
+            slab = (depth[v] - lowest) // levels
+            joined.add_edge(v, (slab, v))
+            joined.add_edges_from((v, (slab, u)) for u in self.before[v])
+        for members in nx.connected_components(joined):
+            part = sorted((v for v in members if isinstance(v, int)), key=lambda v: (self.least[v], v))
+            pieces = -(-len(part) // MOST_STEPS)
+            yield from (part[len(part) * k // pieces : len(part) * (k + 1) // pieces] for k in range(pieces))
+
+    def graphs(self, parts: list[list[int]]) -> Iterator[Cdag]:
+        """Yield the graph of each part."""
+        part_of = {v: k for k, part in enumerate(parts) for v in part}
+        home: dict[int, int] = {}
+        for u, uses in enumerate(self.uses):
+            if events := Counter(part_of[v] for v in ([u, *uses] if u in part_of else uses)):
+                mine, most = events.most_common(1)[0]
+                home[u] = mine if most > 1 else -1
+        for k, part in enumerate(parts):
+            yield self._graph(part, {u for v in part for u in (v, *self.before[v]) if home.get(u) == k})
+
+    def _graph(self, part: list[int], own: set[int]) -> Cdag:
+        """Return the graph of a part that counts the reads and writes of its `own` values.
+
+        Its vertices are numbered as in the whole graph, with the others behind, so that parts alike have equal graphs.
+        """
+        inside = set(part)
+        waiting = [v for v in part if v not in own and self.uses[v] and not inside.intersection(self.uses[v])]
+        number = {v: k for k, v in enumerate(sorted(own | inside))}
+        edges = [(number[u], number[v]) for v in part for u in self.before[v] if u in own]
+        inputs = [number[u] for u in own - inside]
+        count = len(number)
+        for v in sorted(part):
+            others = sum(u not in own for u in self.before[v])
+            edges += [(count + k, number[v]) for k in range(others)]
+            inputs += range(count, count + others)
+            count += others
+        outputs = [number[v] for v in part if v not in own or self.data.is_output[v]]
+        known = own.union(waiting)
+        for v in waiting:  # a value whose uses all lie elsewhere: the first of them stands for all
+            others = min(len(set(self.before[w]) - known) for w in self.uses[v])
+            edges += [(number[v], count), *((count + 1 + k, count) for k in range(others))]
+            outputs.append(count)
+            inputs += range(count + 1, count + 1 + others)
+            count += 1 + others
+            if not self.data.is_output[v]:
+                outputs.remove(number[v])
+        return Cdag.from_edges(count, np.array(edges, dtype=np.int64).reshape(-1, 2), sorted(inputs), sorted(outputs))
+
+
+def words(data: TaskData, end: float) -> int:
+    """Return words beyond the compulsory ones that parts cost, by the best of several ways to choose them.
+
+    Parts are solved until time `end` (of `time.monotonic`), each in an eighth of what is left of the time; what is not
+    proved counts 0. Parts alike are solved once.
+    """
+    if time.monotonic() > end:
+        return 0
+    operands = Operands(data)
+    solved: dict[bytes, int] = {}
+    best = 0
+    for late, levels in product((False, True), LEVELS):
+        total = 0
+        for graph in operands.graphs(list(operands.parts(levels, late))):
+            alike = b"|".join(part.astype(np.int64).tobytes() for part in (graph.indptr, graph.preds, graph.outputs))
+            now = time.monotonic()
+            if alike not in solved and now < end:
+                solved[alike] = excess(graph, data.M, now + (end - now) / 8)
+            total += solved.get(alike, 0)
+        best = max(best, total)
+    return best
+
+
+def excess(graph: Cdag, M: int, end: float) -> int:
+    """Return the words beyond the compulsory ones that a part costs, or as many of them as the search proves."""
+    total = 0
+    for component, _ in components(Task(graph, M, "no-recompute")):
+        task = Task(component, M, "no-recompute")
+        best = BestOrder(task, np.random.default_rng(0))
+        best.begin(float("inf"))
+        least = TaskData(task, M).words
+        run = Interval(task, best.io, np.empty(0, dtype=np.int64), least, "compulsory")
+        if best.io > least:
+            search_states(run, MOST_STATES, MEMORY, end, lambda: None)
+        total += run.bound - least
+    return total

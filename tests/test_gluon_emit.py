@@ -1,0 +1,72 @@
+"""`pebblesim gpu emit --target gluon`: what it writes, and what it refuses with advice that fits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import pebblesim as ps
+from pebblesim.cli.main import app
+from pebblesim.core.errors import PebblesimError
+
+FORWARD, PAIRS = "flash2-forward", "small-cache-backward-resident"
+
+
+def emitted(schedule: str, *options: str) -> str:
+    """The output; the error is raised."""
+    made = CliRunner().invoke(app, ["gpu", "emit", schedule, "-n", "1024", *options])
+    if made.exception is not None:
+        raise made.exception
+    return made.output
+
+
+def test_heads_that_share_keys_and_a_window_are_one_head_with_more_rows(tmp_path: Path) -> None:
+    sizes = "-d", "64", "-M", "1M", "--heads", "8", "--kv-heads", "2", "--mask", "window:256"
+    for schedule in (FORWARD, PAIRS):
+        data = json.loads(emitted(schedule, *sizes, "--target", "gluon", "--json", "-o", str(tmp_path / "kernels.py")))
+        assert data["n_q"] == 4 * 1024 and data["n_k"] == 1024
+        arguments = {"n": 1024, "d": 64, "M": 2**20, "heads": 8, "kv_heads": 2, "mask": "window:256"}
+        counted = ps.count(schedule, blocks=data["blocks"], **arguments)  # type: ignore[arg-type]
+        assert data["reads"] + data["writes"] == counted.io
+        assert "// 4" in (tmp_path / "kernels.py").read_text(encoding="utf-8")  # four rows stand at each position
+
+
+@pytest.mark.parametrize(
+    ("schedule", "options", "said"),
+    [
+        (FORWARD, "-d 64 -M 1k", "41,216 words on chip at once, and -M is 1,024; give -M 41216 or more"),
+        (FORWARD, "-d 64 -M 1M --warps 4", "four warps for each 64 rows .*leave --warps out"),
+        (FORWARD, "-d 64 -M 1M --workers 4", "leave --workers out"),
+        (FORWARD, "-d 64 -M 1M --threads 64", "128 threads for each 64 rows .*leave --threads out"),
+        (FORWARD, "-d 64 -M 1M --stages 1", "one slot .*take --stages 2 or more"),
+        (FORWARD, "-d 64 -M 1M --stages 100", "a block has 232,448; take fewer --stages"),
+        (FORWARD, "-d 512 -M 1M", "up to d = 256, and d is 512; give each --block, or take --target triton"),
+        (PAIRS, "-d 20 -M 1M", "rows of 20 words of Q, .* give such head dimensions"),
+        (PAIRS, "-d 64 -M 1M --persistent", "leave --persistent out"),
+        ("small-cache", "-d 64 -M 1M", f"no tiles for Gluon kernels; take {FORWARD}, "),
+        (FORWARD, "-d 64 -M 1M --dtype float32", "words of 16 bits, not float32; give --dtype"),
+    ],
+)
+def test_what_gluon_kernels_do_not_have_is_refused(schedule: str, options: str, said: str) -> None:
+    with pytest.raises(PebblesimError, match=said):
+        emitted(schedule, *options.split(), "--target", "gluon")
+
+
+@pytest.mark.parametrize(
+    ("target", "option", "said"),
+    [
+        ("cuda", "--warps 4", "leave --warps out"),
+        ("cuda", "--stages 4", "leave --stages out"),
+        ("cuda", "--persistent", "use --target gluon"),
+        ("triton", "--workers 4", "leave --workers out"),
+        ("triton", "--threads 64", "leave --threads out"),
+        ("triton", "--no-persistent", "use --target gluon"),
+        ("opencl", "--warps 4", "'opencl' is not known|opencl"),
+    ],
+)
+def test_options_of_other_targets_are_refused(target: str, option: str, said: str) -> None:
+    with pytest.raises(PebblesimError, match=said):
+        emitted(FORWARD, "-d", "64", "-M", "64k", *option.split(), "--target", target)
