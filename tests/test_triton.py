@@ -24,7 +24,7 @@ from pebblesim.gpu.emit.triton_copies import without_rescaling
 from pebblesim.gpu.emit.words import of_launch
 from pebblesim.gpu.race import Track, fits, source_of
 from pebblesim.gpu.results import Row, load
-from pebblesim.gpu.tiles import ENGINE, PROBLEM, TILINGS, Tiling, tilings
+from pebblesim.gpu.tiles import LARGE, PROBLEM, TILINGS, Tiling, tilings
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, get
@@ -143,7 +143,7 @@ def test_the_same_under_a_mask(name: str, n: int, d: int, mask: str, data: st.Da
 
 @settings(max_examples=20)
 @given(
-    name=st.sampled_from([name for name in BLOCKED if "blocked" in name or "rows" in name or "flash2" in name]),
+    name=st.sampled_from([name for name in BLOCKED if "blocked" in name or "flash2" in name]),
     n=st.integers(17, 70),
     d=st.sampled_from([16, 24, 40]),
     mask=st.sampled_from([None, "causal", "window:20"]),
@@ -154,6 +154,12 @@ def test_tiles_that_are_read_by_descriptors(name: str, n: int, d: int, mask: str
     blocks = {block: data.draw(SIDES) for block in get(name).blocks}
     blocks = fitting(blocks) | ({"c": 16} if "c" in blocks else {})
     run(name, {"n": n, "d": d}, blocks, "bfloat16", 1, None if name.startswith("matmul") else mask, described=True)
+
+
+def test_launches_for_groups_of_rows_have_no_descriptors() -> None:
+    sizes = {"n": 64, "d": 16, "C": 32, "a": 16, "b": 16, "c": 16, "e": 16}
+    schedule = get("scores-stored-in-rows")
+    assert "descriptor" not in triton(schedule.program, sizes, described=("L_s, P_s", "O")).text
 
 
 @pytest.mark.parametrize("mask", [None, "causal", "window:20"])
@@ -419,12 +425,13 @@ def test_what_the_document_says_of_the_data() -> None:
 
 
 def test_traffic_to_memory_is_predicted_as_the_document_says() -> None:
-    """Over 100 MB: reads within 6.2 %, and 3.5 % where no tile divides n, but for 1,000; writes within 1.4 %."""
+    """Over 100 MB: reads within 6 %, and 3.3 % where no tile divides n, but for 1,000; groups of rows within 0.7 %."""
     rows = [row for row in plain("kernel_bytes") if row["predicted"] is not None]
-    assert len(rows) == 23
+    assert len(rows) == 28
     for row in rows:
-        reads = {4096: 0.0625, 1000: 0.0685}.get(row["dims"]["n"], 0.035)
-        for what, most in (("hbm_read", reads), ("hbm_written", 0.0145)):
+        reads = {4096: 0.06, 1000: 0.066}.get(row["dims"]["n"], 0.033)
+        reads, writes = (0.0075, 0.0075) if "in-rows" in row["schedule"] else (reads, 0.0135)
+        for what, most in (("hbm_read", reads), ("hbm_written", writes)):
             if row["measured"][what] > 1e8:
                 assert abs(row["predicted"][what] / row["measured"][what] - 1) < most, (row["schedule"], row["dims"])
 
@@ -457,19 +464,18 @@ def test_a_merge_goes_over_many_copies_at_once() -> None:
 
 
 def test_launches_that_begin_early_wait_before_they_touch_memory() -> None:
-    """Each kernel lets the next one begin, and waits for the one before, ahead of its first load or store."""
+    """Each kernel but the last lets the next one begin, which waits for it ahead of its first load or store."""
     sizes = {"n": 64, "d": 16} | dict.fromkeys(get("flash-decoding").blocks, 16)
     text, plain = (triton(get("flash-decoding").program, sizes, early=early).text for early in (True, False))
-    kernels = text.split("@triton.jit")[1:]
-    assert len(kernels) == 2 == text.count("launch_pdl=True, num_warps=")
-    for kernel in kernels:
-        wait = kernel.index("tl.extra.cuda.gdc_wait()")
-        assert kernel.index("tl.extra.cuda.gdc_launch_dependents()") < wait
-        assert 0 < wait < min(kernel.index(f"tl.{each}(") for each in ("load", "store"))
+    splits, merge = text.split("@triton.jit")[1:]
+    ready, wait = "tl.extra.cuda.gdc_launch_dependents()", "tl.extra.cuda.gdc_wait()"
+    assert [ready in each for each in (splits, merge)] == [True, False]
+    assert [wait in each for each in (splits, merge)] == [False, True]
+    assert merge.index(wait) < min(merge.index(f"tl.{each}(") for each in ("load", "store"))
+    assert text.count("launch_pdl=True, num_warps=") == 1 and "launch_pdl" in merge.split("merge[")[1]
     assert "gdc" not in plain and "launch_pdl" not in plain
-    assert not any(each.early for each in tilings("forward", ENGINE - 1)) and any(
-        each.early for each in tilings("forward", ENGINE)
-    )
+    assert not any(each.early for each in tilings("forward", LARGE - 1))
+    assert any(each.early for each in tilings("forward", LARGE))
 
 
 @pytest.mark.parametrize("n_k", [5, 64, 70, 128, 140])

@@ -2,8 +2,9 @@
 
 Calibrates the card from nothing (FOLDER/card.toml, FOLDER/calibrating.jsonl), then measures, for each shape, the
 kernels whose forecasts are near the fastest (FOLDER/drawn.jsonl). With `--report FOLDER` no GPU is needed: it fits the
-rates anew to what was measured, and compares. With `--tiles FOLDER` it finds the factors of tiles that were measured
-later (FOLDER/tiles.jsonl), while the rates and all other factors stay.
+rates anew to what was measured, and compares. With `--judge FILE` it takes today's card, by the name of the file's
+folder, for attentions that another seed drew (`hopper.py --parts drawn --seed SEED`). With `--tiles FOLDER` it finds
+the factors of tiles that were measured later (FOLDER/tiles.jsonl), while the rates and all other factors stay.
 """
 
 from __future__ import annotations
@@ -35,12 +36,15 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--calibrate-only", action="store_true")
     parser.add_argument("--report", type=Path, nargs="*")
+    parser.add_argument("--judge", type=Path, nargs="*")
     parser.add_argument("--tiles", type=Path, nargs="*")
     asked = parser.parse_args()
     if asked.output:
         run(asked.output, asked.calibrate_only)
     for folder in asked.report or ():
         report(folder)
+    for file in asked.judge or ():
+        compare(cards.card(file.resolve().parent.name), load(file))
     for folder in asked.tiles or ():
         tiles(folder)
 
@@ -98,7 +102,8 @@ def compare(card: Card, rows: list[Measured]) -> None:
         near.append(abs(made / seconds - 1) < 0.2)
         sizes = f"{shape.way} {shape.n_q} x {shape.n_k}, d {shape.d}, {shape.heads} x {shape.group}, {shape.mask}"
         print(f"{sizes:60} {seconds * 1e6:8.1f} µs {made / seconds:5.2f} loses {loss:5.1%} {chosen.cell.tiling}")
-    print(f"{len(near)} shapes: {sum(near)} within 20 %, {sum(loss < 0.05 for loss in losses)} lose under 5 %")
+    few = sum(loss < 0.05 for loss in losses)
+    print(f"{len(near)} shapes: {sum(near)} within 20 %, {few} lose under 5 %, {losses.count(0)} are the fastest")
 
 
 def tiles(folder: Path) -> None:

@@ -74,7 +74,10 @@ def compiled(asked: Any) -> Iterator[dict[str, Any]]:
 
 
 def strided(asked: Any) -> Iterator[dict[str, Any]]:
-    """Whether tensors that repeat, overlap or lie apart in memory give what copies of them give."""
+    """How far results of tensors that repeat, overlap or lie apart in memory are from those of copies of them.
+
+    Those that repeat take Triton kernels, which round otherwise than Gluon kernels.
+    """
     import torch
 
     from pebblesim.gpu.torch import attention
@@ -96,12 +99,15 @@ def strided(asked: Any) -> Iterator[dict[str, Any]]:
                 q, k, v = (each.detach().requires_grad_() for _ in range(3))
                 out = attention(q, k, v, is_causal=True)
                 found.append((out, *torch.autograd.grad(out, (q, k, v), base[:, :, : x.shape[2]].contiguous())))
-            row["same"] = all(bool((a == b).all()) for a, b in zip(*found, strict=True))
+            row["off"] = max(_off(a, b) for a, b in zip(*found, strict=True))
             with torch.no_grad():
-                row["same_quickly"] = all(
-                    bool((attention(x, x, x, is_causal=True) == found[1][0]).all()) for _ in "abc"
-                )
+                row["off_without_gradients"] = max(_off(attention(x, x, x, is_causal=True), found[1][0]) for _ in "abc")
             yield row
+
+
+def _off(x: Any, right: Any) -> float:
+    """The relative difference of two tensors."""
+    return float((x.float() - right.float()).norm() / right.float().norm().clamp(min=1e-6))
 
 
 def captured_gradients(torch: Any, call: Any) -> bool:

@@ -120,9 +120,14 @@ class Bounds(Result):
 
     def summary(self) -> list[str]:
         """Return one line for the bound for all ways, then one line for each way of computing."""
-        lines = [f"least: {self.best}"]
+        lines = [f"any game moves at least {self.best}"]
         if len(self.ways) > 1:
             lines += [f"  {way}: {bound.value:,} words ({bound.name})" for way, bound in self.ways.items()]
+        if self.schedule is None and problem(self.problem).kept:
+            lines.append(
+                "What a forward pass may keep counts only in a way that needs it; with --schedule, and in `gaps` for a "
+                "schedule's own way, all of it that the schedule reads."
+            )
         if self.heads.is_given:
             lines.append(f"{self.heads}: {self.times:,} times that, {self.total:,} words")
         return lines

@@ -70,6 +70,8 @@ class Gaps(Result):
         ]
         table = Sheet(columns, rows, ("best schedule", "M", "gap", "I/O"), left=2)
         ways = [f"its way, {way}: {', '.join(schedules)}" for way, schedules in self.ways.items()]
+        if problem(self.problem).kept:
+            ways.append("Its way counts all that it reads of a forward pass, `bounds` what every way needs of it.")
         worst = f"largest gap: {self.worst.gap:.3f} at M = {self.worst.M:,} ({self.worst.schedule})"
         on_bounds = [self.worst.on_bounds] if self.worst.on_bounds else []
         own = dict.fromkeys(row.every_way.source for row in self.rows if row.every_way.own)

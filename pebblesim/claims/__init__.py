@@ -16,12 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pebblesim.claims import (  # noqa: F401 - importing them registers their claims
+from pebblesim.claims import (  # noqa: F401 - importing them registers their claims; `theorems` is the table of bounds
     caches,
     exact,
     games,
     lower,
     sparse,
+    theorems,
     upper_bounds,
 )
 from pebblesim.claims.claim import (

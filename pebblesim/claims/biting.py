@@ -141,7 +141,7 @@ class Comparison:
 
 def sizes_of_theorems(solves: Problem) -> dict[str, int]:
     """Return sizes of a problem at which all its theorems say something, as n is many times d."""
-    return {dim: {"n": 256, "d": 8}[kind] for dim, kind in solves.from_nd.items()}
+    return {dim: {"n": 1024, "d": 8}[kind] for dim, kind in solves.from_nd.items()}
 
 
 def _claimed_for(theorem: str, problem: str) -> list[Schedule | None]:

@@ -94,6 +94,7 @@ STRONGHOLDS: Mapping[str, Stronghold] = {
     "E5": _square("backward-qkv", Span(2, 7), Span(0, 7, _D), Span(-5, 1, _D2)),
     "E6": _square("backward-qkv", Span(2, 7), Span(0, 7, _D), Span(1, 6, _D2)),
     "E7": _square("backward-qkv", Span(0, 4), Span(4, 7, _D), Span(0.6, 1.5, _ND)),
+    "E8": _square("backward-qkv", Span(0, 4), Span(8.5, 11, _D), Span(-1.5, 0.2, _ND)),
     "V1": Stronghold(
         "forward-latent",
         {"d_v": Span(0, 6), "d_r": Span(-2, 0, ("d_v",)), "n_q": Span(5, 9, ("d_v",)), "n_k": Span(-1, 1, ("n_q",))},

@@ -104,7 +104,8 @@ def bounds(
     for lower in one.lower:
         say(f"{lower.source}" + (f"; not here: {lower.why_not}" if m is not None and lower.why_not else ""))
     say("Θ: not stated" if one.theta is None else f"Θ: {one.theta.source}")
-    say("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
+    say("All lower bounds hold with recomputation, and for every summation tree.")
+    say("A value may exceed its closed form, by some M words: it counts whole segments (docs/lower-bounds.md §2).")
     if m is not None:
         say("\n".join(one.summary()))
     elif one.heads.is_given:
@@ -113,10 +114,11 @@ def bounds(
 
 def _print_all(problem: str | None, latex: bool, as_json: bool) -> None:
     """All theorems, or those of one problem."""
-    from pebblesim.claims import theorems as table
+    import pebblesim as ps
     from pebblesim.core.notation import parse, written
     from pebblesim.language.problems import problem as named
 
+    table = ps.claims.theorems
     rows = table.theorems(None if problem is None else [named(problem)])
     if latex:
         print(table.latex(rows))

@@ -179,7 +179,7 @@ def _run(torch: Any, arrays: Arrays, contender: str) -> Row:
         tried = [
             run_tiling(torch, arrays, tiling)
             for tiling in TILINGS[PROBLEM[arrays.track.way]]
-            if tiling.schedule == contender
+            if tiling.schedule == contender and tiling.suits({"n": arrays.track.n}, arrays.track.mask is not None)
         ]
     except torch.cuda.OutOfMemoryError:
         return {"error": "out of memory"}

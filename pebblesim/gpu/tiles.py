@@ -37,9 +37,10 @@ class Tiling:
         widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
         described: launches that read tiles by tensor descriptors.
         masked: whether they are tried under a mask alone.
+        even: whether they are for lengths that they divide, and no mask: with predicates their registers are too few.
         gluon: whether its kernels are those of the Gluon reading, whose stages are slots of rings.
         persistent: whether these have as many blocks as multiprocessors where there is no mask.
-        early: whether launches begin while those before them end: on Hopper and later cards.
+        early: whether launches behind the first begin while the one before them ends: on Hopper and later cards.
         one_source: whether all lengths have the source with predicates: for few rows, where it is as fast.
     """
 
@@ -51,6 +52,7 @@ class Tiling:
     widths: tuple[int, int] = (1, 1024)
     described: tuple[str, ...] = ()
     masked: bool = False
+    even: bool = False
     gluon: bool = False
     persistent: bool = False
     early: bool = False
@@ -75,6 +77,12 @@ class Tiling:
         shape = {"warps": self.warps, "stages": self.stages, "apart": self.apart}
         return {**shape, "described": self.described, "early": self.early}
 
+    def suits(self, dims: Mapping[str, int], masked: bool) -> bool:
+        """Whether it is tried for these lengths, under a mask or without one."""
+        longest = max(size for name, size in self.blocks.items() if name not in "ce")
+        divided = not any(size % longest for name, size in dims.items() if name.startswith("n"))
+        return masked >= self.masked and (not self.even or (divided and not masked))
+
     def of(self, launch: str) -> tuple[int, int]:
         """Return the warps and stages of a launch."""
         warps, stages, *_ = of_launch(self.apart, launch, (self.warps, self.stages))
@@ -91,11 +99,16 @@ def _small_cache(schedule: str) -> tuple[Tiling, ...]:
 
 
 def _two_pass(
-    sides: tuple[int, int, int, int], own: tuple[int, int], widths: tuple[int, int], **others: tuple[int, ...]
+    sides: tuple[int, int, int, int],
+    own: tuple[int, int],
+    widths: tuple[int, int],
+    even: bool = False,
+    **others: tuple[int, ...],
 ) -> Tiling:
     blocks, stages = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True)), 4 if widths[1] <= 128 else 3
     described = ("dQ", "dK, dV") if widths[1] <= 64 else ()
-    return Tiling("backward-two-pass-blocked", blocks, 8, stages, {"dK, dV": own, **others}, widths, described)
+    apart = {"dK, dV": own, **others}
+    return Tiling("backward-two-pass-blocked", blocks, 8, stages, apart, widths, described, even=even)
 
 
 def _splits(
@@ -116,8 +129,9 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 3, widths=(1, 64), masked=True),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128), described=("flash2-forward",)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256), described=("flash2-forward",)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 512), one_source=True),
-        replace(_splits(16, 512, 4, 2, (1, 1024), {"merge": (8, 2)}), described=("splits",), early=True),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 256), one_source=True),
+        Tiling("flash2-forward", {"B_r": 32, "B_c": 32}, 8, 2, widths=(257, 512), one_source=True),
+        replace(_splits(16, 512, 4, 2, (1, 1024), {"merge": (8, 2)}), described=("splits",)),
         Tiling(
             "flash-decoding",
             {"B_r": 16, "S": 2048, "B_c": 128},
@@ -131,7 +145,7 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         _splits(64, 256, 4, 3, (1, 512)),
         _splits(128, 256, 8, 3, (1, 256)),
         *_small_cache("small-cache-forward-blocked"),
-        replace(_small_cache("scores-stored-blocked")[0], widths=(129, 1024)),
+        replace(_small_cache("scores-stored-blocked")[0], widths=(129, 1024), described=("A",)),
         replace(_small_cache("scores-stored-blocked")[2], widths=(1, 256)),
         Tiling(
             "scores-stored-in-rows",  # a softmax of each tile, so that few rows are enough blocks
@@ -147,8 +161,10 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
             for each in _small_cache("small-cache-backward-blocked")
         ),
         _two_pass((128, 64, 64, 64), (4, 3), (1, 64), dQ=(8, 4, 128)),
-        _two_pass((128, 64, 128, 64), (8, 3), (65, 128)),
-        _two_pass((64, 32, 64, 32), (8, 2), (129, 256)),
+        _two_pass((128, 64, 128, 64), (8, 3), (65, 128), even=True),
+        _two_pass((128, 32, 128, 32), (8, 3), (65, 128)),
+        _two_pass((64, 32, 64, 32), (8, 2), (129, 256), even=True),
+        _two_pass((32, 32, 32, 32), (8, 2), (129, 256), dQ=(8, 2)),
         Tiling(  # few queries: half the launches, and P is not rounded before it becomes dS
             "backward-two-pass-blocked",
             dict.fromkeys(("B_r", "b_c", "B_c", "b_r"), 16),
@@ -158,7 +174,7 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
             one_source=True,
         ),
         Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 4, 3, widths=(1, 64)),
-        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widths=(65, 128)),
+        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widths=(65, 128), even=True),
     ),
 }
 """For each problem, the kernels that are forecast and raced."""
@@ -201,16 +217,14 @@ SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         _two_pass_small((64, 16, 64, 16), 8, (8, 2), (129, 256)),
     ),
 }
-"""For blocks of threads that have less than `LARGE` bytes of shared memory; at most 99 KiB, many of them 64."""
+"""For blocks of threads that have less than `LARGE` bytes of shared memory: at most 163 KiB, many of them 64."""
 
-LARGE = 160 * 1024
-"""Bytes of shared memory of a block from which on the tiles of large cards fit."""
+LARGE = 200 * 1024
+"""Bytes of shared memory of a block from which on the tiles of large cards fit: of Hopper and later ones.
 
-ENGINE = 200 * 1024
-"""Bytes of shared memory of a block from which on cards have an engine that copies tiles by descriptors, and launches
-that begin while others end.
-
-Without one, Triton makes addresses of descriptors, and these take registers.
+Their matrix units take operands from there, while those of earlier cards take them from registers. They have an engine
+that copies tiles by descriptors, of which Triton makes addresses in registers elsewhere, and launches that begin while
+others end.
 """
 
 THREE_STAGES = 96 * 1024
@@ -223,10 +237,6 @@ def tilings(problem_name: str, shared: int, gluon: bool = False) -> tuple[Tiling
     `gluon`: those for Hopper cards, too.
     """
     known = (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
-    if shared < ENGINE:
-        known = tuple(
-            replace(each, described=(), early=False) if each.described or each.early else each for each in known
-        )
     if shared < THREE_STAGES:  # a launch that has three where the others have two does not fit
         known += tuple(replace(each, apart={}) for each in known if each.stages == 2 and (8, 3) in each.apart.values())
     return known + _for_hopper(problem_name) if gluon else known

@@ -21,6 +21,7 @@ from pebblesim.language.problems import Problem
 from pebblesim.lower_bounds import bounds_backward, bounds_backward_qkv, bounds_forward, bounds_products
 from pebblesim.lower_bounds.capacities import Cube, least_words, least_words_of_light_trees
 from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
+from pebblesim.lower_bounds.further_episodes import NewGradients, least_words_of_sums
 from pebblesim.lower_bounds.instances import Formulation, Instance, Pairs
 
 if TYPE_CHECKING:
@@ -358,6 +359,9 @@ def _bound(case: Cutting, claim: CuttingBound, M: int, way: str, proofs: str) ->
 def _least_words(claim: CuttingBound, M: int) -> int | None:
     if claim.at_once:
         return claim.products + min(words - times * M for words, times in claim.at_once)
+    if claim.sums is not None:
+        assert isinstance(claim.capacity, NewGradients)
+        return least_words_of_sums(claim.products, claim.capacity, M, claim.sums)
     words = least_words(claim.products, claim.capacity, M, claim.free, claim.tree, claim.ragged)
     if claim.light is None:
         return words

@@ -7,7 +7,9 @@ from math import gcd
 from typing import NamedTuple
 
 from pebblesim.lower_bounds.bounds_forward import PROJECTED, PROJECTED_INPUTS, PROJECTIONS
+from pebblesim.lower_bounds.capacities import Gradients
 from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound, with_other_weights
+from pebblesim.lower_bounds.further_episodes import NewGradients, new_gradients
 from pebblesim.lower_bounds.instances import ANY_ORDER, Formulation, Lines, Product
 from pebblesim.lower_bounds.words_at_once import words_at_once
 
@@ -103,13 +105,19 @@ def _however_P(case: Cutting, any_order: bool) -> Iterator[CuttingBound]:
 
     even, *angles = (without_scores(each) for each in (EVEN, *map(Weights.at, ANGLES)))
     yield with_other_weights(*angles, without_form=[even])
-    gradients = [product._replace(weight=weight) for product, weight in zip(GRADIENTS, (18, 18, 12), strict=True)]
-    yield case.of_gradients("E3", "products of dQ, dK and dV", LINES, gradients, between)
+    yield case.of_gradients("E3", "products of dQ, dK and dV", LINES, _weighing(Gradients.weights), between)
     yield case.of_pairs("E4", "pairs", LINES)
     why_not = "queries or keys are made from weights" if case.made else ""
+    weighing = _weighing(NewGradients.weights)
+    yield new_gradients(case, "E8", "products of dQ, dK and dV, their sums moved again", LINES, weighing, why_not)
     sides = {"Q": "d_k", "dO": "d_v", "dQ": "d_k"}, {"K": "d_k", "V": "d_v", "dK": "d_k", "dV": "d_v"}
     one, both = ("d_k", "d_k", "d_v"), ("d_k", "d_v")
     yield words_at_once(case, "E7", sides, [(one, ()), ((), one), (both, both)], [one], why_not)
+
+
+def _weighing(weights: tuple[int, int, int]) -> list[Product]:
+    """Return the products of the three gradients with these weights."""
+    return [product._replace(weight=weight) for product, weight in zip(GRADIENTS, weights, strict=True)]
 
 
 def _least_tree(case: Cutting, weights: Weights) -> int:

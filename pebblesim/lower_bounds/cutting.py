@@ -53,6 +53,7 @@ class CuttingBound(NamedTuple):
         beside: words of parts of matrices that belong to no family and are added, each as text and number.
         proved_for: the sizes for which it is proved, as a comparison; empty for all sizes.
         others: the bound with other weights of the products; the largest counts.
+        sums: number of outputs whose further episodes weigh half a word more; None if all weigh 1.
     """
 
     name: str
@@ -72,6 +73,7 @@ class CuttingBound(NamedTuple):
     beside: Sequence[tuple[str, int]] = ()
     proved_for: str = ""
     others: Sequence[CuttingBound] = ()
+    sums: int | None = None
 
 
 def with_other_weights(

@@ -282,7 +282,7 @@ def forecasts(
     """
     fitting = []
     for tiling in tilings(problem_name, card.size("shared_per_block"), gluon and card.hopper):
-        if tiling.masked and mask is None:
+        if not tiling.suits(dims, mask is not None):
             continue
         for cut, at_once in within(tiling, dims, heads, dtype, workspace, mask):
             try:

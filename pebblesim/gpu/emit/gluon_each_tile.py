@@ -45,9 +45,11 @@ class Tiles(Rows):
     # Masks
 
     def _one_by_one(self, loop: ir.Loop) -> bool:
-        """Whether the body of a loop asks of each tile if the mask cuts it."""
+        """Whether a loop's body asks of each tile if the mask cuts it, which is faster where products are put off."""
         mask, when = self._mask, loop.when
         if when is None or not isinstance(mask, Band) or mask.after is None or when.columns is not loop.range:
+            return False
+        if not self._plan.late:
             return False
         widest = max(self._length(write.tile.ranges[-1]) for write in self._plan.writes if len(write.tile.ranges) == 2)
         return mask.before is not None or widest <= APART

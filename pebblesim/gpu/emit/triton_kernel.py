@@ -89,9 +89,10 @@ class Writer(Grid):
             "    head = tl.program_id(1).to(tl.int64)" + " + tl.program_id(2) * tl.num_programs(1)" * self._apart,
         ]
         self._at_head(self._tensors.values())
-        if self._setting.early:
+        if self._launch.name in self._setting.early[:-1]:
             self._say(1, "tl.extra.cuda.gdc_launch_dependents()")
-            self._say(1, "tl.extra.cuda.gdc_wait()  # for the launches before, of which blocks may still run")
+        if self._launch.name in self._setting.early[1:]:
+            self._say(1, "tl.extra.cuda.gdc_wait()  # for the launch before, of which blocks may still run")
         self._describe()
         self._opening()
         self._grid()

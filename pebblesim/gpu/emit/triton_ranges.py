@@ -44,7 +44,8 @@ class Setting:
         far: whether a head's matrix may have 2³¹ words or more, so that addresses within it have 64 bits.
         logarithms: tensors of logarithms, to base 2.
         strides: the matrices with strides of their own.
-        softcap, described, early: as for `triton`.
+        softcap, described: as for `triton`.
+        early: launches of which each begins while the one before it ends.
     """
 
     program: ir.Program
@@ -61,7 +62,7 @@ class Setting:
     strides: Strides
     softcap: float = 0.0
     described: tuple[str, ...] = ()
-    early: bool = False
+    early: tuple[str, ...] = ()
 
     def lengths(self, tensor: ir.Tensor, kernel: bool) -> list[str]:
         """The lengths of a tensor in memory as text, in a kernel or around it."""

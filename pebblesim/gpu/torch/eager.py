@@ -33,15 +33,16 @@ def call_of(query: Any, key: Any, value: Any, options: tuple[Hashable, ...]) -> 
 
 def plain(*tensors: Any) -> bool:
     """Whether these are dense tensors of the current GPU, and nothing traces or transforms what is done with them."""
-    return (
-        not torch.compiler.is_compiling()
-        and all(type(each) is Tensor and recorded.here(each) and not each.is_nested for each in tensors)
-        and all(each.layout is torch.strided for each in tensors)
-        and not torch._C._len_torch_dispatch_stack()
-        and torch._C._functorch.maybe_current_level() is None
-        and torch._C._get_tracing_state() is None
-        and not any(map(torch._C._functorch.is_legacy_batchedtensor, tensors))  # as `is_grads_batched` makes
-    )
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
+        return False
+    if torch._C._functorch.maybe_current_level() is not None:
+        return False
+    for each in tensors:
+        if type(each) is not Tensor or not recorded.here(each) or each.is_nested or each.layout is not torch.strided:
+            return False
+        if torch._C._functorch.is_legacy_batchedtensor(each):  # as `is_grads_batched` makes
+            return False
+    return True
 
 
 def checked(call: tuple[Hashable, ...] | None) -> Asked | None:

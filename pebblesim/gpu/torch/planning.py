@@ -281,13 +281,11 @@ def _first(
     way: str, rounded: Dims, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
 ) -> Choice:
     """The first of the kernels for rounded lengths that are for these lengths, too."""
-    made = _forecasts(way, rounded, heads, dtype, pattern, room, card)
-    if made:
-        program, sizes = program_of(made[0].tiling, pattern.masked), {**dict(dims), **made[0].tiling.blocks}
-        at_once = heads // made[0].rounds
-        taken = at_once * table_bytes(program, sizes, dtype, pattern.band)
-        even = not made[0].tiling.one_source and divided(program, sizes)
-        return Choice(made[0], even, taken)
+    for made in _forecasts(way, rounded, heads, dtype, pattern, room, card):
+        if made.tiling.suits(dict(dims), pattern.masked):
+            program, sizes = program_of(made.tiling, pattern.masked), {**dict(dims), **made.tiling.blocks}
+            taken = heads // made.rounds * table_bytes(program, sizes, dtype, pattern.band)
+            return Choice(made, not made.tiling.one_source and divided(program, sizes), taken)
     if pattern.softcap:
         raise UsageError("no kernel caps scores with these head dimensions; give 256 or less, or no softcap.")
     widths = f"{dict(dims)['d_k']:,} and {dict(dims)['d_v']:,}"

@@ -1,0 +1,96 @@
+"""Lower bounds in which an output's further episodes cost two words: E8 in docs/lower-bounds.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isqrt
+from typing import ClassVar
+
+from pebblesim.core.bisection import first_beyond
+from pebblesim.lower_bounds.closed_forms import scaled, summed
+from pebblesim.lower_bounds.cutting import Cutting, CuttingBound
+from pebblesim.lower_bounds.instances import Lines, Product
+
+
+@dataclass(frozen=True)
+class NewGradients:
+    """3X(X + 18d²)/4d: products of pairs for dQ, dK and dV, by their weights, that are new in a segment, on average.
+
+    X is the weight of what is within reach, where the start of an output's episode weighs 3/2. It is at least 384d²,
+    and no less than twice the words that are red at a cut.
+    """
+
+    d: int
+    weights: ClassVar[tuple[int, int, int]] = (18, 13, 11)
+    carried: ClassVar[int] = 18
+    """Addend of carried pairs to one X, in units of d²: 9s - 3s²/2 ≤ 27/2 = 18·3/4, as 9 is half the largest weight."""
+    least: ClassVar[int] = 384
+    """Least X in units of d²."""
+
+    def __call__(self, X: int) -> int:
+        return -(-3 * X * (X + self.carried * self.d**2) // (4 * self.d))  # up, as it bounds a mean
+
+    def turns(self, M: int) -> Iterator[int]:
+        yield from (2 * M, M - 1 + isqrt(M**2 + self.carried * self.d**2 * M))
+
+
+def least_words_of_sums(products: int, capacity: NewGradients, M: int, sums: int) -> int | None:
+    """Return the largest bound of the cutting argument, or None if all products may fit into one segment.
+
+    All segments but the last have starts of weight T - 1 at least, the first M - 1 more, as weights are whole halves.
+
+    Args:
+        products: N, the number of products that must be evaluated.
+        capacity: G.
+        M: red pebbles.
+        sums: number of outputs; of each, one episode weighs half a word more than it moves.
+    """
+    low = max(2 * M - 1, capacity.least * capacity.d**2)
+    turns = [max(low, X) for X in capacity.turns(M)]
+    tried = {low, *turns}
+    for segments in {max(1, products // capacity(X) + more) for X in turns for more in (-1, 0, 1)}:
+        tried.add(max(low, first_beyond(capacity, (products - 1) // segments) - 1))
+    cuts = [((products - 1) // capacity(X), X - M) for X in tried]
+    words = [full * weight + M - 1 for full, weight in cuts if full]
+    return max(words) - sums // 2 if words else None
+
+
+def new_gradients(
+    case: Cutting, name: str, what: str, lines: Lines, products: Sequence[Product], why_not: str = ""
+) -> CuttingBound:
+    """Bound on the products of pairs with three matrices, whose sums cost two words in each further episode.
+
+    Args:
+        case: the problem at its sizes.
+        name, what, why_not: of the bound.
+        lines: the operands of pairs.
+        products: those of dQ, dK and dV, by the weights of `NewGradients`.
+
+    Raises:
+        ValueError: the products have other weights.
+    """
+    capacity = NewGradients(case.width(lines)[1])
+    if tuple(product.weight for product in products) != capacity.weights:
+        raise ValueError(f"{name}: the capacity is proved for weights {capacity.weights}")
+    text, words = case.width(lines)
+    sums = [case.size((f"most {product.sides[0]}",)) for product in products]
+    rows = summed(Counter(side for side, _ in sums))
+    families = (*lines.query, *lines.key, *(family for product in products for family in product[:3]))
+    more = scaled(capacity.carried // 2, f"{text}**2")  # M N/G(2M) = (sum of weights)/3·Zd²/(M + more)
+    large = scaled(sum(capacity.weights) // 3, f"{case.Z_text}*{text}**2")
+    form = f"{large}/(M + {more}) - {f'({rows})' if ' ' in rows else rows}*{text}/2 - 1"
+    return CuttingBound(
+        name,
+        what,
+        sum(capacity.weights) * case.Z * words,
+        capacity,
+        [(form, capacity.least // 2, None)],
+        (f"{text}²", words**2),
+        case.besides(families),
+        beside=case.columns_besides(lines, families),
+        why_not=why_not,
+        table=products,
+        sums=words * sum(number for _, number in sums),
+    )
