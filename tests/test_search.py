@@ -207,7 +207,7 @@ def test_every_plan_is_priced_as_counted_and_computes_what_it_should(data, n, d,
 
 CANDIDATES = {
     name: cache(lambda name=name: [Candidates(way) for way in systems(ps.problem(name))])
-    for name in ("forward", "forward-sigmoid", "linear", "backward-qkv", "forward-latent")
+    for name in ("forward", "forward-sigmoid", "linear", "backward-qkv", "forward-latent", "projected-forward")
 }
 MASKED = {
     name: cache(lambda name=name: [Candidates(way) for way in systems(ps.problem(name).rectangle, masked=True)])
@@ -647,6 +647,30 @@ def test_small_words_make_room_for_more() -> None:
             ps.search("forward-relu", word_bytes=named, **asked)
     with pytest.raises(ps.UsageError, match="'chain' only"):
         ps.search("forward-relu", word_bytes={}, summation="in-place", **asked)
+
+
+@pytest.mark.one_in(3)
+def test_words_of_one_byte_are_words() -> None:
+    asked: dict[str, Any] = {"n": 64, "d": 8, "M": 100}
+    in_words = ps.search("forward-relu", **asked)
+    in_bytes = ps.search("forward-relu", word_bytes=dict.fromkeys("QKVSAO", 1), **asked)
+    assert in_bytes.known is not None and in_words.known is not None
+    assert (in_bytes.bytes, in_bytes.known.io) == (in_words.counted.io, in_words.known.io)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["-P", "2", "--batch", "3"], "deals the heads of one sequence"),
+        (["-P", "2", "--heads", "2", "--separate"], "--heads and --kv-heads only"),
+        (["--word-bytes", "Q=2", "--dtype", "bf16"], "one for each tensor; take one"),
+    ],
+)
+def test_options_that_contradict_each_other(options: list[str], why: str) -> None:
+    from pebblesim.cli.main import app
+
+    refused = CLI.invoke(app, ["search", "forward", "-n", "64", "-d", "8", "-M", "200", *options])
+    assert refused.exit_code == 2 and why in " ".join(refused.output.split())
 
 
 @pytest.mark.one_in(3)

@@ -46,8 +46,10 @@ def search(
     if save is not None:
         check_place(save)
     if devices is not None:
-        if problem != "forward" or any((kept, save, mask, word_bytes)) or summation != "chain":
-            raise UsageError("search -P takes the problem forward, with sizes, -M and heads only.")
+        if problem != "forward" or any((kept, save, mask, word_bytes, heads.separate)) or summation != "chain":
+            raise UsageError("search -P takes the problem forward, with sizes, -M, --heads and --kv-heads only.")
+        if heads.batch != 1:
+            raise UsageError("search -P deals the heads of one sequence; leave --batch out, or ask for more --heads.")
         with progress_bar("searching") as progress:
             dealt_to: dict[str, Any] = {"P": devices, "heads": heads.heads, "kv_heads": heads.kv_heads, **sizes.dims}
             dealt = ps.search_on_devices(M=cache.words, name=name or "found-forward", progress=progress, **dealt_to)
@@ -57,6 +59,8 @@ def search(
         asked: dict[str, Any] = {"mask": mask, **heads.arguments, **sizes.dims}
         words = cache.words if word_bytes is None else parse_words(cache.m, "float8")
         if word_bytes is not None:
+            if cache.dtype is not None:
+                raise UsageError("--dtype is one type for all words, --word-bytes has one for each tensor; take one.")
             asked["word_bytes"] = _sizes(word_bytes)
         if kept is not None:
             asked["kept"] = tuple(filter(None, (each.strip() for each in kept.split(","))))

@@ -75,7 +75,7 @@ def word_sizes(given: Mapping[str, int], tensors: set[str]) -> WordSizes:
             raise UsageError(f"no tensor here is called {name!r}; those with words are {', '.join(sorted(tensors))}.")
         if size not in ALLOWED:
             raise UsageError(f"a word of {name} has {', '.join(map(str, ALLOWED))} bytes, not {size!r}.")
-    return WordSizes(dict(given))
+    return WordSizes(dict(given), others=4 if tensors - set(given) else max(given.values()))
 
 
 def game(schedule: Schedule, dims: Mapping[str, int], blocks: Mapping[str, int], sizes: WordSizes, M: int) -> Game:
