@@ -425,12 +425,13 @@ def test_what_the_document_says_of_the_data() -> None:
 
 
 def test_traffic_to_memory_is_predicted_as_the_document_says() -> None:
-    """Over 100 MB: reads within 6.2 %, and 3.5 % where no tile divides n, but for 1,000; writes within 1.4 %."""
+    """Over 100 MB: reads within 6 %, and 3.3 % where no tile divides n, but for 1,000; groups of rows within 0.7 %."""
     rows = [row for row in plain("kernel_bytes") if row["predicted"] is not None]
-    assert len(rows) == 23
+    assert len(rows) == 28
     for row in rows:
-        reads = {4096: 0.0625, 1000: 0.0685}.get(row["dims"]["n"], 0.035)
-        for what, most in (("hbm_read", reads), ("hbm_written", 0.0145)):
+        reads = {4096: 0.06, 1000: 0.066}.get(row["dims"]["n"], 0.033)
+        reads, writes = (0.0075, 0.0075) if "in-rows" in row["schedule"] else (reads, 0.0135)
+        for what, most in (("hbm_read", reads), ("hbm_written", writes)):
             if row["measured"][what] > 1e8:
                 assert abs(row["predicted"][what] / row["measured"][what] - 1) < most, (row["schedule"], row["dims"])
 

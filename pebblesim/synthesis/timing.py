@@ -182,6 +182,7 @@ class Cost:
         system = choices.system
         absorbed = {name for name, each in system.equations.items() if _may_be_absorbed(each, system, form)}
         passing = {name: done == PASSING for name, done in timing.done.items() if name not in absorbed}
+        inside = {name: (done >= BLOCK) & (done <= PASSED) for name, done in timing.done.items()}
         later = {name: done > BEFORE for name, done in timing.done.items() if name not in absorbed}
         none = np.zeros(choices.number, bool)
         self.form, self.system, self.possible = form, system, timing.possible
@@ -195,7 +196,10 @@ class Cost:
             over, when = form.over(system.axes[name]), timing.when[name]
             computed = choices.computed.get(name, none)
             repeated = (over == (False, True) and not form.resident) or (over == (False, False) and form.again)
-            (self.in_blocks if repeated else self.read)[name] = read
+            again = read & (choices.used(name, inside) if over == (False, False) else True) if repeated else none
+            self.read[name] = read & ~again
+            if repeated:
+                self.in_blocks[name] = again
             if name in timing.done:
                 begun = computed & (timing.done[name] < when) & (timing.done[name] == PASSING)
             else:
@@ -254,7 +258,7 @@ class Cost:
         for name, read in self.in_blocks.items():
             partner = [axis for axis in axes[name] if axis in pairs and form.x in pairs]
             if sums is None or not partner:
-                total += read * blocks * float(whole[name])
+                total += read * blocks * float((words if self._leaves_out(name) else whole)[name])
             else:  # a block of rows reads only those of the other axis that are in a pair with one of it
                 several, where = np.unique(rows, return_inverse=True)
                 met = np.array([sums.met(pairs.index(form.x), int(each)) for each in several], float)
