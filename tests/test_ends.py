@@ -190,7 +190,7 @@ def test_a_stopped_sweep_names_the_file_of_its_rows_if_there_is_one(
             rows.touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pebblesim.sweeps.sweep.sweep", stopped)
+    monkeypatch.setattr("pebblesim.sweep", stopped)
     line = f"pebblesim sweep -s flash -n 8 -d 4 -M 100 -o {tmp_path}/table.csv"
     monkeypatch.setattr(sys, "argv", line.split())
     with pytest.raises(SystemExit) as end:
