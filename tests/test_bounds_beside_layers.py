@@ -11,6 +11,7 @@ from oracle_layers import least_by_layers
 from strategies import amount
 
 from pebblesim.dags import parts
+from pebblesim.dags.optimum import optimum
 from pebblesim.dags.orders import Task
 from pebblesim.dags.places import SCALE, Certificate, certificates
 from pebblesim.dags.task_data import TaskData
@@ -79,6 +80,16 @@ def test_parts_never_exceed_the_least(seed: int, monkeypatch: pytest.MonkeyPatch
         assert data.words + words <= least
         bites += words > 0
     assert bites
+
+
+def test_a_computed_source_is_no_input_of_a_part() -> None:
+    """Two parts with the same edges: v leaves the cache, and is written where it was computed."""
+    v, a, b, x, y, z = range(6)
+    edges = [(v, x), (a, x), (x, y), (b, y), (y, z), (v, z)]
+    twice = edges + [(tail + 6, head + 6) for tail, head in edges]
+    graph = Cdag.from_edges(12, np.array(twice), [a, b, v + 6, a + 6, b + 6], [z, z + 6])
+    data = TaskData(Task(graph, 3, RULES), 3)
+    assert parts.words(data, time.monotonic() + 600) == 3 == optimum(graph, 3, RULES).io - data.words
 
 
 def test_any_multipliers_prove_what_is_true() -> None:

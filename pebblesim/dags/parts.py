@@ -138,7 +138,8 @@ def words(data: TaskData, end: float) -> int:
     for late, levels in product((False, True), LEVELS):
         total = 0
         for graph in operands.graphs(list(operands.parts(levels, late))):
-            alike = b"|".join(part.astype(np.int64).tobytes() for part in (graph.indptr, graph.preds, graph.outputs))
+            told = (graph.indptr, graph.preds, graph.inputs, graph.outputs)  # a vertex without operands may be computed
+            alike = b"|".join(part.astype(np.int64).tobytes() for part in told)
             now = time.monotonic()
             if alike not in solved and now < end:
                 solved[alike] = excess(graph, data.M, now + (end - now) / 8)
