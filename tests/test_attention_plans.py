@@ -145,6 +145,7 @@ def test_few_kernels_serve_all_lengths(d: int, causal: bool, gluon: bool) -> Non
         ({"n_k": 10, "is_causal": True, "align": "end"}, "the first 54 of 64 queries see none of 10 keys"),
         ({"heads": 6, "kv_heads": 4}, "6 heads cannot share 4 heads of keys and values evenly"),
         ({"heads": 0}, "heads"),
+        ({"is_causal": "no"}, "is_causal is True or False, not 'no'"),
         ({"heads": 2**17, "kv_heads": 1}, "there are 131,072 heads in all"),
         ({"n_k": 10, "window": (2, 0)}, "the last 52 of 64 queries see none of 10 keys"),
     ],

@@ -30,7 +30,8 @@ def test_heads_that_share_keys_and_a_window_are_one_head_with_more_rows(tmp_path
         assert data["n_q"] == 4 * 1024 and data["n_k"] == 1024
         arguments = {"n": 1024, "d": 64, "M": 2**20, "heads": 8, "kv_heads": 2, "mask": "window:256"}
         counted = ps.count(schedule, blocks=data["blocks"], **arguments)  # type: ignore[arg-type]
-        assert data["reads"] + data["writes"] == counted.io
+        assert (data["reads"] + data["writes"], data["times"]) == (counted.io, counted.times)
+        assert data["heads"] == counted.heads.to_dict()
         assert "// 4" in (tmp_path / "kernels.py").read_text(encoding="utf-8")  # four rows stand at each position
 
 
@@ -63,6 +64,7 @@ def test_what_gluon_kernels_do_not_have_is_refused(schedule: str, options: str, 
         ("cuda", "--persistent", "use --target gluon"),
         ("triton", "--workers 4", "leave --workers out"),
         ("triton", "--threads 64", "leave --threads out"),
+        ("triton", "--warps 3", "has 1, 2, 4, 8, 16, 32 warps, not 3"),
         ("triton", "--no-persistent", "use --target gluon"),
         ("opencl", "--warps 4", "'opencl' is not known|opencl"),
     ],

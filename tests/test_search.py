@@ -533,6 +533,13 @@ def test_where_it_is_saved_and_loaded_from(tmp_path: Path, monkeypatch: pytest.M
         missing = CLI.invoke(app, [*asked, str(tmp_path / "none" / "mine.py")])
         assert "there is no folder" in str(missing.exception)
         assert "this is a folder" in str(CLI.invoke(app, [*asked, str(tmp_path)]).exception)
+    for other in (
+        ["play", "small-cache", "-n", "2", "-d", "1"],
+        ["pebble", "fft", "-n", "4"],
+        ["optimum", "fft", "-n", "4"],
+    ):
+        asks = [*other, "-M", "30", "--save", str(tmp_path / "none" / "game.npy")]
+        assert "there is no folder" in str(CLI.invoke(app, asks).exception)
     line = "@pebblesim.schedule(problem='matmul', source='', name='found-matmul')"
     with SCHEDULES.temporary():
         for name in ("one.py", "two.py"):
@@ -664,6 +671,9 @@ def test_words_of_one_byte_are_words() -> None:
         (["-P", "2", "--batch", "3"], "deals the heads of one sequence"),
         (["-P", "2", "--heads", "2", "--separate"], "--heads and --kv-heads only"),
         (["--word-bytes", "Q=2", "--dtype", "bf16"], "one for each tensor; take one"),
+        (["--word-bytes", ""], "it takes NAME=VALUE"),
+        (["--word-bytes", "Q=1,Q=2"], "Q=… was given twice"),
+        (["--word-bytes", "Q=x"], "'x' for Q, not a number of bytes"),
     ],
 )
 def test_options_that_contradict_each_other(options: list[str], why: str) -> None:

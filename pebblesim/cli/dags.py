@@ -26,6 +26,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import print_json, print_rules, progress_bar, say, show
 from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.files import check_place
 from pebblesim.core.sizes import parse_size, parse_words, quantity
 
 if TYPE_CHECKING:
@@ -170,6 +171,8 @@ def pebble(
     """Find a good game on any DAG; print its I/O, the best lower bound, and the gap."""
     import pebblesim as ps
 
+    if save is not None:
+        check_place(save)
     name, graph = made.graph(source)
     with progress_bar("pebbling") as line:
 
@@ -221,6 +224,8 @@ def optimum(
     import pebblesim as ps
     from pebblesim.game.referee import referee
 
+    if save is not None:
+        check_place(save)
     name, graph = made.graph(source)
     most = None if states is None else parse_size("--states", states)
     room = parse_words(memory, "float8") if memory[-1:] == "B" else parse_size("--memory", memory)  # a byte each

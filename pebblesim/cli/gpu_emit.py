@@ -17,6 +17,7 @@ from pebblesim.core.sizes import dtype_of, listed
 
 if TYPE_CHECKING:
     from pebblesim.counting.count import Counted
+    from pebblesim.counting.heads import Heads
     from pebblesim.gpu.emit.triton import Source
     from pebblesim.language.masks import Mask
     from pebblesim.language.program import Program
@@ -68,17 +69,21 @@ def emit(
     as_json: AsJson = False,
 ) -> None:
     """Print or write the source of a schedule's kernels; --json adds the launches and the words they move."""
+    from pebblesim.counting.heads import Heads
+
     given = {"warps": warps, "stages": stages, "persistent": persistent, "threads": threads, "mask": mask}
     given |= {"scale": scale, "kv-heads": heads.kv_heads, "workers": None if workers == 1 else workers}
     _check_given(target, given)
     if target != "cuda":
-        asked = _asked(schedule, sizes, cache, blocks, mask, heads, scale)
+        shared = Heads(**heads.arguments)
+        asked = _asked(schedule, sizes, cache, blocks, mask, shared, scale)
         source, counted = _triton(asked, warps, stages) if target == "triton" else _gluon(asked, stages, persistent)
         added = _added(asked, counted) if target == "gluon" else {}
         kernels = [{"name": k.name, "programs": k.programs, "arrays": list(k.tensors)} for k in source.kernels]
         of_these = f"; {sum(added.values()):,} of these are read to be added to, which memory does" if added else ""
-        summary = f"{len(kernels)} kernels, {counted.io:,} words moved for each head{of_these}"
+        summary = f"{len(kernels)} kernels, {counted.io:,} words moved for {_whose(shared)}{of_these}"
         data = {"schedule": counted.schedule, **counted.dims, "dtype": asked.dtype, "blocks": dict(counted.blocks)}
+        data |= {"heads": shared.to_dict(), "times": shared.times} if shared.is_given else {}
         data |= {"reads": counted.reads, "writes": counted.writes, **({"added": added} if added else {})}
         _give(source.text, summary, output, data | {"kernels": kernels} if as_json else None)
         return
@@ -88,6 +93,9 @@ def emit(
     launches = {"shared_words": made.shared_words, "launches": made.launches} if as_json else {}
     _give(made.text, summary, output, {**made.to_dict(), **launches} if as_json else None)
 
+
+WARPS = (1, 2, 4, 8, 16, 32)
+"""Triton's numbers of warps: powers of two, up to 1,024 threads."""
 
 NOT_FOR = {
     "cuda": {
@@ -151,23 +159,28 @@ def _asked(
     cache: Cache,
     blocks: BlockChoice,
     mask: str | None,
-    heads: HeadChoice,
+    heads: Heads,
     scale: str | None,
 ) -> _Asked:
-    from pebblesim.counting.heads import Heads
     from pebblesim.language import masks
     from pebblesim.language.registry import get
 
     dims, band = sizes.dims, masks.of(mask)
     if heads.kv_heads is not None:
-        dims, (band,), _ = Heads(**heads.arguments).cases(get(schedule).problem, dims, band)
+        dims, (band,), _ = heads.cases(get(schedule).problem, dims, band)
     return _Asked(schedule, dims, cache.words, dtype_of(cache.dtype or "bfloat16"), blocks.rule, band, scale)
+
+
+def _whose(heads: Heads) -> str:
+    return "each head" if heads.heads_per_problem == 1 else f"each {heads.heads_per_problem} heads that share keys"
 
 
 def _triton(asked: _Asked, warps: int | None, stages: int | None) -> tuple[Source, Counted]:
     from pebblesim.gpu.emit.triton import triton
     from pebblesim.gpu.nearest import in_powers_of_two
 
+    if warps is not None and warps not in WARPS:
+        raise UsageError(f"a Triton kernel has {', '.join(map(str, WARPS))} warps, not {warps}.")
     arguments: dict[str, Any] = {"M": asked.M, "mask": asked.mask, **asked.dims}
     counted = in_powers_of_two(asked.schedule, blocks=asked.rule, **arguments)
     program, factor = asked.program(counted.dims)

@@ -22,6 +22,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import print_json, print_rules, progress_bar, say
 from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.files import check_place
 
 if TYPE_CHECKING:
     from pebblesim.views.recording import Recording
@@ -44,6 +45,8 @@ def play(
     """Play a schedule move by move as a red-blue pebble game; a referee checks each move."""
     import pebblesim as ps
 
+    if save is not None:
+        check_place(save)
     with progress_bar("playing") as progress:
         played = ps.play(
             schedule,

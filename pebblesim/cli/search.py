@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pebblesim.cli.completion import problems
-from pebblesim.cli.options import AsJson, Cache, HeadChoice, MaskText, Sizes, argument, command, family, option
+from pebblesim.cli.options import AsJson, Cache, HeadChoice, MaskText, Sizes, argument, command, family, option, pairs
 from pebblesim.cli.printing import print_json, progress_bar, say
 
 app = family()
@@ -84,8 +84,8 @@ def _sizes(text: str) -> dict[str, int]:
     """Parse Q=2,K=1."""
     from pebblesim.core.errors import UsageError
 
-    named = [each.strip().partition("=") for each in text.split(",") if each.strip()]
-    for name, _, size in named:
+    named = dict(pairs([each.strip() for each in text.split(",")], "--word-bytes"))
+    for name, size in named.items():
         if not size.isdecimal():
-            raise UsageError(f"--word-bytes has {name!r} without a number of bytes; write Q=2,K=2,V=1.")
-    return {name: int(size) for name, _, size in named}
+            raise UsageError(f"--word-bytes has {size!r} for {name}, not a number of bytes; write Q=2,K=2,V=1.")
+    return {name: int(size) for name, size in named.items()}

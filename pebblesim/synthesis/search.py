@@ -116,7 +116,8 @@ class Found(Result):
 
     def __str__(self) -> str:
         counted, known = self.counted, self.known
-        sizes = listed({**counted.dims, "M": counted.M})
+        in_bytes = self.M_bytes is not None
+        sizes = listed({**counted.dims, "M": counted.M if self.M_bytes is None else self.M_bytes})
         sums = ", sums in place" if counted.summation == IN_PLACE else ""
         under = (
             "" if counted.mask is None else f", mask {counted.mask} ({counted.pairs:,} of {counted.all_pairs:,} pairs)"
@@ -127,9 +128,9 @@ class Found(Result):
         elif not self.new:
             beside = "the catalogue's: no sequence of passes moves less"
         else:
-            beside = (
-                f"the catalogue's best is {known.schedule}: {known.io:,}, {known.io / counted.io:.3f} times as many"
-            )
+            times = known.io / counted.io if self.bytes is None else self.widths.moved(known) / self.bytes
+            as_many = f"{times:.3f} times as many{' bytes' * in_bytes}"
+            beside = f"the catalogue's best is {known.schedule}: {known.io:,}, {as_many}"
         game = self.played.game
         small = ", ".join(f"{name} = {size}" for name, size in {**self.played.dims, **self.played.blocks}.items())
         small_mask = "" if self.played.mask is None else f", mask {self.played.mask}"
@@ -142,7 +143,7 @@ class Found(Result):
         verdict = "as predicted, with the right values" if self.played.passed else "NOT as predicted"
         return "\n".join(
             [
-                f"{counted.problem}: {sizes} words{sums}{under}",
+                f"{counted.problem}: {sizes} {'bytes' if in_bytes else 'words'}{sums}{under}",
                 f"{counted.schedule}: {counted.io:,} words with {chosen}, in {counted.peak_red:,}; {beside}",
                 *([f"beside that: {differences}"] if self.new and differences else []),
                 *self._lines_in_bytes(),

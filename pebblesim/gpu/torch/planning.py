@@ -200,6 +200,8 @@ def plan(
         raise UsageError(sentence)
     check_heads(of_queries)
     check_workspace(workspace)
+    if not isinstance(is_causal, bool):
+        raise UsageError(f"is_causal is True or False, not {is_causal!r}.")
     dtype, pattern = word_of(dtype), limits(window, is_causal, align, shared)
     check_seeing(n, n_k, pattern.left, pattern.right, pattern.at_end)
     dims = {"n_q": n * shared, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
