@@ -367,7 +367,10 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         ),
         (f"{PLAY} --rules hong", "no rule set is called 'hong'; did you mean 'hong-kung'?"),
         (f"{PLAY} --save game.csv", "cannot save moves to 'game.csv'; its name must end in .npy or .txt."),
-        (f"{PLAY} --save nowhere/game.npy", "cannot save moves to 'nowhere/game.npy': No such file or directory."),
+        (
+            f"{PLAY} --save nowhere/game.npy",
+            "cannot write nowhere/game.npy: there is no folder",
+        ),
         ("play small-cache -n 2^20 -d 64 -M 24", "use smaller sizes, or use `count` and `formula`"),
         ("play small-cache -n 2^60 -d 2^50 -M 24", "use smaller sizes, or use `count` and `formula`"),
         ("graph backward -n 4 -d 2 -o graph.pdf", "cannot tell a format from 'graph.pdf'; end it with one of .dot,"),

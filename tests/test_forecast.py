@@ -258,10 +258,16 @@ def test_advice_for_other_cards_and_for_what_gluon_does_not_take_is_without_gluo
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("kv_heads", "mask"), [(8, None), (32, "window:512")])
-def test_a_gluon_kernel_that_attention_alone_launches_says_so(kv_heads: int, mask: str | None) -> None:
-    """The copy engine's boxes for heads that share keys, and windows, are for matrices with strides."""
+def test_the_command_named_for_shared_heads_or_a_window_emits_the_advised_gluon_kernel(
+    kv_heads: int, mask: str | None
+) -> None:
     advice = ps.advise("H100", n=4096, d=128, heads=32, kv_heads=kv_heads, mask=mask)
-    assert advice.kernels[0].tiling.gluon and "its source: `attention` of pebblesim.gpu.torch" in str(advice)
+    command = re.search(r"its source: pebblesim (gpu emit .* --target gluon)", str(advice))
+    assert advice.kernels[0].tiling.gluon and command is not None
+    shown = CliRunner().invoke(app, [*command[1].split(), "--json"])
+    data = json.loads(shown.stdout)
+    assert data["blocks"] == {"B_r": 128, "B_c": 128} == advice.kernels[0].tiling.blocks
+    assert data["n_q"] == 4096 * 32 // kv_heads
 
 
 def test_a_tile_of_ones_own_that_a_gluon_kernel_has() -> None:
