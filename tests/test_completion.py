@@ -26,6 +26,7 @@ OPEN = {
     "--warps", "--stages", "--machine", "--threshold", "--cosine",
     # names of one's own, several names at once, and what a graph's builder takes, which differs from problem to problem
     "--name", "plot race --card", "--option", "--dask", "--command", "--inputs", "--without", "claims", "search --kept",
+    "search --word-bytes",
 }  # fmt: skip
 
 

@@ -201,7 +201,7 @@ def test_a_stopped_sweep_names_the_file_of_its_rows_if_there_is_one(
 
 def test_a_long_game_can_be_interrupted() -> None:
     code = "import sys\nfrom pebblesim.cli.main import main\nprint('here', flush=True)\nmain()"
-    game = ["play", "small-cache", "-n", "2000", "-d", "64", "-M", "4000"]
+    game = ["play", "small-cache", "-n", "1000", "-d", "64", "-M", "4000"]
     ran = subprocess.Popen(
         [sys.executable, "-c", code, *game], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

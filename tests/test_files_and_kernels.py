@@ -328,11 +328,11 @@ def test_ctrl_c_waits_until_the_function_at_hand_is_compiled(
 
 
 def foreign(tree: ast.Module) -> set[str]:
-    """The names of a module whose values come from other modules of the package."""
+    """The constants of a module whose values come from other modules of the package; called kernels are watched."""
     names: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and re.fullmatch(r"pebblesim\b.*(?<!_kernel)", node.module or ""):
-            names |= {alias.asname or alias.name for alias in node.names}
+            names |= {alias.asname or alias.name for alias in node.names if alias.name.isupper()}
         elif isinstance(node, ast.Assign) and names & loaded(node.value):
             names |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
     return names

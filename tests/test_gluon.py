@@ -161,8 +161,9 @@ def test_windows_and_heads_that_share_keys(monkeypatch: Any, name: str, n_q: int
 )
 def test_rows_that_a_ring_leaves_no_room_for_stay_in_registers(name: str, mask: str | None) -> None:
     dims, blocks = {"n_q": 70, "n_k": 140, "d_k": 128, "d_v": 128}, {"a": 128, "b": 128, "c": 64, "e": 64}
-    assert "_kept" in source(name, dims, blocks, mask, 11) and "_kept" not in source(name, dims, blocks, mask, 8)
-    run(name, dims, blocks, mask, 11, 9, False)
+    slots = 11 if name == SCORES else 9  # with more, the sums have no room either
+    assert "_kept" in source(name, dims, blocks, mask, slots) and "_kept" not in source(name, dims, blocks, mask, 8)
+    run(name, dims, blocks, mask, slots, 9, False)
 
 
 def test_a_query_without_a_key_is_refused_at_the_call() -> None:

@@ -121,6 +121,11 @@ def run(
         assert error < 5e-3 * max(np.linalg.norm(expected), 0.1), (each, error)
 
 
+def test_turns_are_counted_from_the_first_tile_of_a_window() -> None:
+    """A persistent block whose first tile is not the first of all waited for a turn that nobody passed."""
+    run("flash2-forward", (2, 2, 1, 129, 129, 16), (1, None, False), "heads", persistent=True)
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[str, tuple[int, ...], tuple[int | None, int | None, bool] | None, str, bool]:
     name, shared = draw(st.sampled_from(list(BLOCKS))), draw(st.sampled_from([1, 2, 4, 64]))

@@ -134,6 +134,9 @@ def search_on_devices(
         progress: as for `search`.
         dims: n and d, or n_q, n_k, d_k and d_v.
 
+    Returns:
+        A row for each split, the fewest words between devices first: the split, and the schedule of one device.
+
     >>> found = search_on_devices(P=4, M=300, heads=4, n=64, d=8)
     >>> [(row.moved.schedule.name, row.moved.words, row.queries, row.io) for row in found.rows]
     [('ulysses', 1584, 64, 5120), ('all-gather', 3072, 16, 5120)]

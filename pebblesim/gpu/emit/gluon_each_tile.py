@@ -86,7 +86,8 @@ class Tiles(Rows):
     def _take_next_turn(self, depth: int) -> None:
         """Wait for the turn of the next tile's products, if that was not done at this tile."""
         if self._turn is not None:
-            self._take_turn(depth, f"{self._turn} + 2")
+            low, _ = self.limits()
+            self._take_turn(depth, f"{self._turn} + 2" if low == "0" else f"{self._turn} - {low} + 2")
             self._turn = None
 
     def _pass_turn(self, depth: int) -> None:
