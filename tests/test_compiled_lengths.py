@@ -22,6 +22,11 @@ from pebblesim.gpu.advice import cards  # noqa: E402
 from pebblesim.gpu.torch import launch, launching, operators  # noqa: E402
 from pebblesim.gpu.torch.launching import loaded  # noqa: E402
 
+# A module's folder is deleted with it, when the cache of modules is cleared.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Implicitly cleaning up:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
 LAUNCHER = SimpleNamespace(global_scratch_size=0, launch_cooperative_grid=False, launch_pdl=False)
 
 
@@ -48,6 +53,12 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(launch, "launch", lambda *given: None)
     for name, each in (("_cuda_getDevice", lambda: 0), ("_cuda_getCurrentRawStream", lambda device: 0)):
         monkeypatch.setattr(torch._C, name, each, raising=False)
+    there_are = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: there_are)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**37, 2**37))
+    for name in ("memory_reserved", "memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: 0)
     monkeypatch.setattr(launching, "card_of", lambda *given: cards.card("H200"))
     monkeypatch.setattr(launching, "adds_here", lambda: True)
     loaded.cache_clear()
