@@ -102,10 +102,12 @@ class Consumer(Tiles):
         """The pieces of a loop, from its second tile on if products are put off.
 
         A loop that adds to memory is one piece: with two, what they have in common is not all in registers. So is one
-        whose tiles are told apart one by one: those that a mask cuts.
+        whose ragged tile came first, and one whose tiles are told apart one by one: those that a mask cuts.
         """
         if self._added:
             return [Piece(*self.limits())]
+        if self.from_last():
+            return [Piece("1", self.limits()[1], complete=True)]
         if self._one_by_one(loop):
             (low, high), self._asking = self.limits(), True
             return [Piece(("1" if low == "0" else f"{low} + 1") if late else low, high)]
@@ -119,7 +121,8 @@ class Consumer(Tiles):
         ]
 
     def _iteration(self, node: ir.Loop, piece: Piece, depth: int, number: str, late: bool) -> None:
-        self._numbers[node.range] = number
+        """The statements of a tile; `number`: of its turn."""
+        self._numbers[node.range] = self.streamed(number)
         self._turn = number if self._plan.turns else None
         if self._plan.turns and not late:
             self._take_turn(depth, "1")
@@ -127,7 +130,7 @@ class Consumer(Tiles):
         self._late = list(self._plan.late) if late else []
         self._handed.clear()
         self._to_add.clear()
-        self._enter(node, depth, number)
+        self._enter(node, depth, self._numbers[node.range])
         self._in_piece(node, piece, depth - 1)
         for addition in self._to_add:
             self._add(depth, addition)

@@ -144,12 +144,13 @@ class GluonKernel(GluonWriter[Consumer]):
                 ]
         lines.append(f"    for {at} in range({f'{low}, {high}'.removeprefix('0, ')}):")
         lines.append(f"        {self._consumer.slot(at)}")
+        tile = self._consumer.streamed(at)
         for ring in self._plan.rings:
             together = self._plan.together(ring)
             expected = sum(buffer.slot_bytes(self._setting.dtype) for buffer in together)
             lines.append(f"        mbarrier.wait({ring.barrier}_free.index(slot), phase ^ 1)")
             lines.append(f"        mbarrier.expect({ring.barrier}_full.index(slot), {expected})")
-            lines += [f"        {self._copied(each, f'{at} * {each.rows}', 'slot', 'slot')}" for each in together]
+            lines += [f"        {self._copied(each, f'{tile} * {each.rows}', 'slot', 'slot')}" for each in together]
         indented = ("    " * (self._consumer.depth - 1) + line for line in lines)
         return "\n".join([*opening, *indented, *self._consumer.closing()])
 
