@@ -14,6 +14,7 @@ from __future__ import annotations
 from pebblesim.gpu.emit.gluon_plan import APART, Plan
 from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.triton_ranges import Setting
+from pebblesim.gpu.emit.triton_values import bare
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
 from pebblesim.launches.launches import Launch
@@ -38,10 +39,8 @@ class Tiles(Rows):
 
     def slot(self, number: str) -> str:
         """The slot of a ring, and the phase of its barriers, for a tile that is streamed."""
-        (low, _), stages = self.limits(), self._plan.stages
-        turn = number if low == "0" else f"({number} - {low})"
-        turn = f"(filled + {turn})" if self._plan.persistent else turn
-        return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
+        turn = self._streamed_before(number)
+        return self._slot_of(f"(filled + {turn})" if self._plan.persistent else turn)
 
     def from_last(self) -> bool:
         """Whether tiles are streamed from the last one, which may be ragged, to the first.
@@ -100,8 +99,7 @@ class Tiles(Rows):
     def _take_next_turn(self, depth: int) -> None:
         """Wait for the turn of the next tile's products, if that was not done at this tile."""
         if self._turn is not None:
-            low, _ = self.limits()
-            self._take_turn(depth, f"{self._turn} + 2" if low == "0" else f"{self._turn} - {low} + 2")
+            self._take_turn(depth, f"{bare(self._streamed_before(self._turn))} + 2")
             self._turn = None
 
     def _pass_turn(self, depth: int) -> None:
