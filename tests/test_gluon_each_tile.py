@@ -1,4 +1,4 @@
-"""Predicates of single tiles in Gluon kernels: in the tiles that a mask or the end of the keys cuts, and in no others."""
+"""Predicates of single tiles in Gluon kernels: in tiles that a mask or the end of the keys cuts, and in no others."""
 
 from __future__ import annotations
 
