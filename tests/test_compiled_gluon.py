@@ -39,7 +39,8 @@ def described(text: str, launch: str, kind: Any, layouts: Any) -> dict[str, str]
         rows, width, *several = (int(side) if side.isdecimal() else 0 for side in sides.split(", "))
         shape = {"vectors": [1, width], "pairs": [rows, width]}.get(made, [1, rows, width])
         if made == "tiles" and apart:
-            shape = [1, 1, *([rows // several[0], several[0]] if several else [rows]), width]
+            of_one = [max(rows // several[0], 1), min(rows, several[0])] if several else [rows]
+            shape = [1, 1, *of_one, width]
         word = "fp32" if made in ("vectors", "sums") else "bf16"
         layout = layouts.get_default_for(shape, kind.bfloat16 if word == "bf16" else kind.float32)
         types[name] = f"tensordesc<{word}{shape},{layout!r}>"

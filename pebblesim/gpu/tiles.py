@@ -248,7 +248,7 @@ def _for_hopper(problem_name: str) -> tuple[Tiling, ...]:
     made, narrower = list[Tiling](), dict[str, int]()
     for each in HOPPER:
         if get(each.schedule).problem.name == problem_name:
-            widths = narrower.get(each.schedule, 0) + 1, each.widest
+            widths = max(narrower.get(each.schedule, 0) + 1, each.narrowest), each.widest
             apart = {name: (WARPS, slots) for name, slots in each.apart.items()}
             ring: dict[str, Any] = {"stages": each.stages, "apart": apart, "persistent": each.persistent}
             made.append(Tiling(each.schedule, each.blocks, WARPS, widths=widths, gluon=True, **ring))

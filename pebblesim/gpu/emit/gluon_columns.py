@@ -3,8 +3,12 @@
 Two warpgroups have the same 64 rows. Each has half of the keys of a tile, whose scores it computes, and half of the
 columns of the sums. So a maximum of a row is that of both, which they exchange through shared memory, a row sum is
 completed behind the loop, and each puts its probabilities where the other reads them as an operand. A tile of keys that
-is also one of values is read once: it stays until both products are done with it. Its slots are parts, of one warpgroup's
-keys and of one's columns, each of which is filled again as soon as its last product has ended.
+is also one of values is read once: it stays until both products are done with it. A ring has the parts of one tile, of
+one warpgroup's keys and of one's columns, each of which is filled again as soon as its last product has ended.
+
+From tile to tile the warpgroups exchange their halves of the keys, and so the half that is multiplied first and freed
+first. A part's place then depends on the tile: the compiler keeps addresses of constant places in registers, of which
+there are none left.
 
 Where probabilities are as large as the part of the keys that only scores need, they take its place.
 """
@@ -28,6 +32,9 @@ from pebblesim.launches.launches import Launch
 SHARES = 2
 """Warpgroups that divide columns."""
 
+IN_TURN = ("phase", "(1 - phase)")
+"""The halves of a tile's keys, in the order in which their values are multiplied, as text."""
+
 
 @dataclass(frozen=True, eq=False)
 class Cut:
@@ -47,6 +54,10 @@ class Cut:
     width: int
     rows: int
     values: bool = False
+
+    def slot(self, share: str, part: str) -> str:
+        """The number of the slot with a part of the keys of a warpgroup, as text."""
+        return share if self.parts == 1 else f"{share} * {self.parts} + {part}"
 
     def slot_bytes(self, dtype: str) -> int:
         """Bytes of a part."""
@@ -109,7 +120,7 @@ class Columns(Block):
     def shared(self, dtype: str) -> int:
         """Bytes of shared memory: matrices, probabilities, vectors that are exchanged, and barriers."""
         held = sum(each.parts * each.slot_bytes(dtype) for each in self.held.values())
-        rings = sum(each.parts * (each.slot_bytes(dtype) + 16) for each in self.rings.values()) * self.stages
+        rings = sum(each.parts * (each.slot_bytes(dtype) + 16) for each in self.rings.values()) * SHARES
         handed = SHARES * (8 + (0 if self.place else ROWS * self.keys * WORDS[dtype]))
         return held + 8 + rings + handed + len(self.exchanged) * SHARES * (ROWS * WORDS["float32"] + 8)
 
@@ -172,9 +183,9 @@ def check_columns(program: ir.Program, plan: Columns, persistent: bool) -> None:
     """
     if persistent:
         raise refused(program, "blocks that divide columns have one tile each", "leave --persistent out")
-    if plan.stages % SHARES:
-        why = f"{plan.stages} slots of a ring, and each tile has {SHARES}"
-        raise refused(program, why, f"give a multiple of {SHARES} for --stages")
+    if plan.stages != SHARES:
+        why = f"rings have the {SHARES} halves of a tile where warpgroups divide columns, and --stages {plan.stages}"
+        raise refused(program, f"{why} was given", "leave --stages out")
 
 
 def _name(read: ir.Read) -> str:
@@ -283,7 +294,7 @@ class ColumnsRows(Rows):
         for each in (*plan.held.values(), *plan.rings.values()):
             for end in ("", "_full", "_free"):
                 self._names.new(each.name + end)
-        for each in ("slot", "phase"):
+        for each in ("mine", "phase", "share"):
             self._names.new(each)
         made = plan.probabilities.name
         self.handed = plan.place.name if plan.place else self._names.new(f"{made}_of_all")
@@ -309,18 +320,11 @@ class ColumnsRows(Rows):
         return f"{total} // {block}" if self._setting.even else f"tl.cdiv({total}, {block})"
 
     def _named(self, rng: ir.Range, depth: int, number: str, first: str) -> None:
-        number = f"({number} * {SHARES} + w)" if rng is self._plan.loop.range else number
+        number = f"({number} * {SHARES} + mine)" if rng is self._plan.loop.range else number
         super()._named(rng, depth, number, first)
 
     def _columns(self, rng: ir.Range) -> tuple[str, int]:
         return f"w * {self._plan.width} + ", SHARES * self._plan.width
-
-    def slot(self, number: str) -> str:
-        """The first slot of a tile, and the phase of its barriers."""
-        stages = self._plan.stages
-        if stages == SHARES:
-            return f"phase = {number} & 1"
-        return f"slot, phase = {number} * {SHARES} % {stages}, {number} * {SHARES} // {stages} & 1"
 
     # Statements
 
@@ -330,7 +334,8 @@ class ColumnsRows(Rows):
         number, (low, high) = self._names.new(node.range.name), self.limits()
         self._numbers[node.range] = number
         self._say(depth, f"for {number} in range({f'{low}, {high}'.removeprefix('0, ')}):")
-        self._say(depth + 1, self.slot(number))
+        self._say(depth + 1, f"phase = {number} & 1")
+        self._say(depth + 1, "mine = (w + phase) & 1  # the half of the keys whose scores the warpgroup computes")
         self._enter(node, depth + 1, number)
         self._asking = self._ragged(node.range)
         self._looped(node.body, depth + 1)
@@ -366,7 +371,7 @@ class ColumnsRows(Rows):
             self._settle(depth)
         super()._compute(depth, node)
         if node.target.tile in self.exchanged and isinstance(node.expr, ir.RowReduction) and node.mode == "new":
-            self._exchange(depth, node.target.tile, f"{self._numbers[plan.loop.range]} & 1")
+            self._exchange(depth, node.target.tile, "phase")
         if node is plan.last:
             self._hand_over(depth)
 
@@ -391,7 +396,7 @@ class ColumnsRows(Rows):
         assert isinstance(expr, ir.MatMul)
         name, held, ring = self._tile(node.target.tile), plan.held[expr.left.tile], plan.rings[expr.right.tile]
         for part in range(ring.parts):
-            at = self._at(ring, "w", str(part))
+            at = ring.slot("mine", str(part))
             self._say(depth, f"mbarrier.wait({ring.name}_full.index({at}), phase)")
             rows = f"{held.name}.index({part}).reshape([{ROWS}, {held.width}])"
             keys = f"{ring.name}.index({at}).reshape([{plan.keys}, {ring.width}]).permute((1, 0))"
@@ -407,58 +412,43 @@ class ColumnsRows(Rows):
         self._flying = False
         self._say(depth, f"{name} = warpgroup_mma_wait(0, deps=({name},))")
         for ring in plan.rings.values():
-            if ring.values:
-                self._release(depth, ring, self._at(ring, "w", "(1 - w)"))
-            elif ring is not plan.place:
-                self._release(depth, ring, self._at(ring, "w", "0"))
+            for part in range(ring.parts) if ring is not plan.place else ():
+                self._release(depth, ring, ring.slot("mine", str(part)))
 
     def _hand_over(self, depth: int) -> None:
         """Put the warpgroup's probabilities where both read them."""
         plan, expr = self._plan, self._plan.sums.expr
         assert isinstance(expr, ir.MatMul)
         text = self._operand(expr.left, plan.sums.line, expr.left.shape[1], 1, False)
-        self._say(depth, f"{self._probabilities('w')}.store({text})")
+        self._say(depth, f"{self._probabilities('mine')}.store({text})")
         self._say(depth, "fence_async_shared()")
-        self._say(depth, f"mbarrier.arrive({self.handed_full}.index(w), count=1)")
+        self._say(depth, f"mbarrier.arrive({self.handed_full}.index(mine), count=1)")
 
     def _probabilities(self, share: str) -> str:
         """Where a warpgroup's probabilities are."""
-        at = self._at(self._plan.place, share, "0") if self._plan.place else share
-        return f"{self.handed}.index({at}).reshape([{ROWS}, {self._plan.keys}])"
+        return f"{self.handed}.index({share}).reshape([{ROWS}, {self._plan.keys}])"
 
     def _sum(self, depth: int) -> None:
         """Add the products of all probabilities with the warpgroup's columns of the values."""
         plan, expr = self._plan, self._plan.sums.expr
         assert isinstance(expr, ir.MatMul)
         name, ring = self._tile(plan.sums.target.tile), plan.rings[expr.right.tile]
-        for share in range(SHARES):
-            at = self._at(ring, str(share), "w")
-            self._say(depth, f"mbarrier.wait({self.handed_full}.index({share}), {self._numbers[plan.loop.range]} & 1)")
+        for share in IN_TURN:
+            at = ring.slot(share, "w")
+            self._say(depth, f"mbarrier.wait({self.handed_full}.index({share}), phase)")
             self._say(depth, f"mbarrier.wait({ring.name}_full.index({at}), phase)")
             values = f"{ring.name}.index({at}).reshape([{plan.keys}, {ring.width}])"
-            rows = self._probabilities(str(share))
+            rows = self._probabilities(share)
             self._say(depth, f"{name} = warpgroup_mma({rows}, {values}, {name}, is_async=True)")
-        for share in range(SHARES):
-            self._say(depth, f"{name} = warpgroup_mma_wait({SHARES - 1 - share}, deps=({name},))")
-            of_both = f"{SHARES} if w == {share} else 1"  # its own keys' scores are among what was computed from it
-            self._release(depth, ring, self._at(ring, str(share), "w"), of_both)
+        for left, share in zip(reversed(range(SHARES)), IN_TURN, strict=True):
+            self._say(depth, f"{name} = warpgroup_mma_wait({left}, deps=({name},))")
+            self._release(depth, ring, ring.slot(share, "w"))
             if plan.place:
-                self._release(depth, plan.place, self._at(plan.place, str(share), "0"))
+                self._release(depth, plan.place, share)
         self._issued_all(plan.sums)
 
-    def _release(self, depth: int, ring: Cut, at: str, count: str = "1") -> None:
-        self._say(depth, f"mbarrier.arrive({ring.name}_free.index({at}), count={count})")
-
-    def _at(self, ring: Cut, share: str, part: str) -> str:
-        """The number of the slot with a part of the keys of a warpgroup."""
-        first = "" if self._plan.stages == SHARES else f"slot * {ring.parts} + " if ring.parts > 1 else "slot + "
-        if ring.parts == 1:
-            return first + share
-        if share.isdecimal():
-            return f"{first}{int(share) * ring.parts + int(part)}" if part.isdecimal() else (
-                f"{first}{int(share) * ring.parts} + {part}" if int(share) else first + part
-            )
-        return f"{first}{share} * {ring.parts} + {part}"
+    def _release(self, depth: int, ring: Cut, at: str) -> None:
+        self._say(depth, f"mbarrier.arrive({ring.name}_free.index({at}), count=1)")
 
     def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
         """Store the columns of the warpgroup; vectors of rows are alike in both."""
@@ -515,16 +505,16 @@ class ColumnsKernel(GluonWriter[ColumnsRows]):
             lines.append(f"mbarrier.expect({each.name}_full.index(0), {bytes_})")
             for part in range(each.parts):
                 lines.append(self._copied(each, f"{rows.number} * {ROWS}", part, "0", str(part)))
-        lines += [f"for {at} in range({high}):", f"    {rows.slot(at)}"]
-        for share in range(SHARES):
-            for ring in plan.rings.values():
-                for part in range(ring.parts):
-                    slot = rows._at(ring, str(share), str(part))
-                    lines += [
-                        f"    mbarrier.wait({ring.name}_free.index({slot}), phase ^ 1)",
-                        f"    mbarrier.expect({ring.name}_full.index({slot}), {ring.slot_bytes(self._setting.dtype)})",
-                        "    " + self._copied(ring, f"({at} * {SHARES} + {share}) * {plan.keys}", part, slot, slot),
-                    ]
+        lines += [f"for {at} in range({high}):", f"    phase = {at} & 1", f"    for each in gl.static_range({SHARES}):"]
+        lines.append("        share = (each + phase + 1) & 1  # first the half that is freed first")
+        for ring in plan.rings.values():
+            for part in range(ring.parts):
+                slot, bytes_ = ring.slot("share", str(part)), ring.slot_bytes(self._setting.dtype)
+                lines += [
+                    f"        mbarrier.wait({ring.name}_free.index({slot}), phase ^ 1)",
+                    f"        mbarrier.expect({ring.name}_full.index({slot}), {bytes_})",
+                    "        " + self._copied(ring, f"({at} * {SHARES} + share) * {plan.keys}", part, slot, slot),
+                ]
         return lines
 
     def _copied(self, each: Cut, row: str, part: int, barrier: str, slot: str) -> str:
@@ -538,7 +528,7 @@ class ColumnsKernel(GluonWriter[ColumnsRows]):
         for each in self._cuts:
             (tiles,), slots = tiles_of(each.read.tensor), each.parts
             ring = each in plan.rings.values()
-            slots *= plan.stages if ring else 1
+            slots *= SHARES if ring else 1
             box = sides(self._setting, each.read.tensor, each.rows, each.width)
             lines += [
                 f"    {each.name} = gl.allocate_shared_memory({word}, [{slots}, 1, {box}], {tiles}.layout)"

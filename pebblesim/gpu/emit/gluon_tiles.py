@@ -18,6 +18,7 @@ class HopperTiles:
         widest: largest head dimension that they are for.
         stages: slots of a ring.
         apart: those of launches that have others, by the name of the phase.
+        narrowest: least head dimension that they are for.
         persistent: whether as many blocks as multiprocessors, with several tiles each, are faster without a mask.
     """
 
@@ -27,6 +28,7 @@ class HopperTiles:
     stages: int = 2
     apart: Mapping[str, int] = field(default_factory=dict)
     persistent: bool = False
+    narrowest: int = 1
 
 
 RESIDENT = {"a": 128, "b": 128, "c": 64, "e": 256}
@@ -35,6 +37,7 @@ TILES = (
     HopperTiles("flash2-forward", {"B_r": 128, "B_c": 128}, 64, 3, persistent=True),
     HopperTiles("flash2-forward", {"B_r": 128, "B_c": 128}, 128, persistent=True),
     HopperTiles("flash2-forward", {"B_r": 128, "B_c": 64}, 256, persistent=True),
+    HopperTiles("flash2-latent", {"B_r": 64, "B_c": 128}, 512, narrowest=257),
     HopperTiles("scores-stored-resident", RESIDENT, 256, 8),
     HopperTiles("scores-stored-resident", RESIDENT, 512, 8),
     HopperTiles("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, 64, 3, persistent=True),
