@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, count
@@ -17,6 +17,9 @@ from pebblesim.gpu.emit.triton import far_away
 from pebblesim.gpu.tiles import TILINGS, Tiling, gluon_takes
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import get
+
+if TYPE_CHECKING:
+    from pebblesim.gpu.advice.result import Advice
 
 NAMED = {
     "a": "BLOCK_M",
@@ -84,7 +87,7 @@ def why_none(problem_name: str, card: Card, dtype: str, mask: Mask | None) -> st
 def tile(tiling: Tiling) -> str:
     """The blocks of a tiling, each beside its name in a Triton kernel; Gluon kernels have the schedule's."""
     if tiling.gluon:
-        return ", ".join(f"{name}={size}" for name, size in tiling.blocks.items())
+        return amounts.sizes(tiling.blocks)
     return ", ".join(
         f"{name}={size}" if name not in NAMED else f"{NAMED[name]}={size} ({name})"
         for name, size in tiling.blocks.items()
@@ -93,42 +96,22 @@ def tile(tiling: Tiling) -> str:
 
 @dataclass(frozen=True)
 class Kernels:
-    """Our kernels for a card and an attention.
+    """The kernels of an advice, to be shown."""
 
-    Attributes:
-        card, problem, dims, dtype, mask: what they are for.
-        heads: problems that are solved together.
-        shared: heads that share keys and values, and are one problem.
-        asked: options of the command line for the sizes and heads of one problem.
-        useful: operations that one problem needs.
-        M: words of shared memory of a block.
-        ranked: forecasts, the fastest first.
-        own: the user's tile as a kernel of each schedule that has such blocks.
-    """
-
-    card: Card
-    problem: str
-    dims: Mapping[str, int]
-    dtype: str
-    mask: Mask | None
-    heads: int
-    shared: int
-    asked: str
-    useful: int
-    M: int
-    ranked: tuple[Forecast, ...]
-    own: tuple[OwnTile, ...]
+    of: Advice
 
     def tile_of(self, kernel: Forecast) -> Counted:
         """The count of a kernel's tile at the multiprocessors."""
-        dims: dict[str, Any] = dict(self.dims)
-        return count(kernel.tiling.schedule, M=self.M, blocks=kernel.tiling.blocks, mask=self.mask, **dims)
+        dims: dict[str, Any] = dict(self.of.dims)
+        return count(
+            kernel.tiling.schedule, M=self.of.boundaries[0].M, blocks=kernel.tiling.blocks, mask=self.of.mask, **dims
+        )
 
     def as_data(self, kernel: Forecast) -> dict[str, Any]:
         """A kernel as printed by `pebblesim advise --json`; `seconds` are None where a card was not calibrated."""
-        least = at_least(kernel, self.card, self.dtype)
+        least = at_least(kernel, self.of.card, self.of.dtype)
         data = kernel.to_dict() | {"gap": self.tile_of(kernel).gap, "at_least": least}
-        if not self.card.calibrated:
+        if not self.of.card.calibrated:
             unknown = {"seconds": None, "binds": None}
             data |= unknown | {"launches": [each | unknown | {"parts": None} for each in data["launches"]]}
         return data
@@ -141,29 +124,31 @@ class Kernels:
 
     def shown(self) -> Iterator[str | Sheet]:
         """The part of an advice on kernels: what to take, and a table of all that fit."""
-        none = why_none(self.problem, self.card, self.dtype, self.mask)
-        if none is not None or not self.ranked:
-            small = f"none of them fits into the {self.card.size('shared_per_block'):,} bytes of a block"
+        none = why_none(self.of.problem, self.of.card, self.of.dtype, self.of.mask)
+        if none is not None or not self.of.kernels:
+            small = f"none of them fits into the {self.of.card.size('shared_per_block'):,} bytes of a block"
             yield f"kernels on matrix units: {none or small}"
             return
-        best = self.ranked[0]
-        yield f"take {best.tiling.schedule}{', Gluon' * best.tiling.gluon}: {_settings(best, self.dims)}"
+        best = self.of.kernels[0]
+        yield f"take {best.tiling.schedule}{', Gluon' * best.tiling.gluon}: {_settings(best, self.of.dims)}"
         yield from self._launches(best)
         if best.tiling.gluon:
             yield from self._without_gluon()
         yield ""
         yield "our kernels on matrix units"
         yield self._table()
-        if not self.card.calibrated:
+        if not self.of.card.calibrated:
             yield (
-                f"no forecast: {self.card.name} was not calibrated; `pebblesim gpu calibrate` on one measures what a "
-                f"forecast needs. The order is by rates of {cards.MODEL}, scaled; no kernel counts as faster than it "
+                f"no forecast: {self.of.card.name} was not calibrated; `pebblesim gpu calibrate` on one measures what "
+                f"a forecast needs. The order is by rates of {cards.MODEL}, scaled; no kernel counts as faster than it "
                 "can be, and those without tables in memory go before others that are near."
             )
-        yield from (each.judged(best) for each in self.own if self.card.calibrated or each.forecast is None)
+        yield from (
+            each.judged(best) for each in self.of.own_kernels if self.of.card.calibrated or each.forecast is None
+        )
 
     def _launches(self, best: Forecast) -> Iterator[str]:
-        heads = self.heads // best.rounds
+        heads = self.of.times // best.rounds
         for launch in best.launches:
             cost = launch.cost
             often = f"{cost.times} times " if cost.times > 1 else ""
@@ -174,7 +159,7 @@ class Kernels:
                 said += f"{cost.storage.shared:,} bytes of shared memory"
                 if (cost.warps, cost.stages) != (best.tiling.warps, best.tiling.stages):
                     said += f", {cost.warps} warps, {cost.stages} stages"
-            if self.card.calibrated:
+            if self.of.card.calibrated:
                 said += f", {amounts.duration(launch.seconds)}, limited by {launch.binds}"
             yield said
         if best.rounds > 1:
@@ -182,26 +167,34 @@ class Kernels:
         yield self._source(best)
 
     def _without_gluon(self) -> Iterator[str]:
-        for other in [each for each in self.ranked if not each.tiling.gluon][:1]:
-            settings = f"{_settings(other, self.dims)}, {amounts.duration(other.seconds)}"
+        for other in [each for each in self.of.kernels if not each.tiling.gluon][:1]:
+            settings = f"{_settings(other, self.of.dims)}, {amounts.duration(other.seconds)}"
             yield f"without Gluon, or with a softcap or packed sequences, {other.tiling.schedule}: {settings}"
             yield self._source(other)
 
     def _source(self, kernel: Forecast) -> str:
         """How the source of a kernel is written."""
-        tiling, mask = kernel.tiling, "" if self.mask is None else f" --mask {self.mask}"
-        emit = f"  its source: pebblesim gpu emit {tiling.schedule} {self.asked}"
-        emit += f" -M {self.card.size('shared_per_block')} --dtype {self.dtype}"
+        tiling, mask = kernel.tiling, "" if self.of.mask is None else f" --mask {self.of.mask}"
+        emit = f"  its source: pebblesim gpu emit {tiling.schedule} {self._asked()}"
+        emit += f" -M {self.of.card.size('shared_per_block')} --dtype {self.of.dtype}"
         if not tiling.gluon:
             blocks = " ".join(f"--block {name}={size}" for name, size in tiling.blocks.items())
             return f"{emit} {blocks}{mask} --warps {tiling.warps} --stages {tiling.stages} --target triton"
         return f"{emit}{mask} --target gluon"  # which has the tiles of the table that tilings are made from
 
+    def _asked(self) -> str:
+        """Sizes and heads as options of the command line."""
+        sizes = (
+            f"-{name} {size}" if len(name) == 1 else f"--size {name}={size}" for name, size in self.of.asked.items()
+        )
+        heads, shared = self.of.heads, self.of.heads_per_problem
+        return " ".join(sizes) + (f" --heads {heads} --kv-heads {heads // shared}" if shared > 1 else "")
+
     def _table(self) -> Sheet:
-        useful = amounts.ratio(self.useful * self.heads, 10**12)
+        useful = amounts.ratio(self.of.useful * self.of.times, 10**12)
         rows = []
-        own = (each.forecast for each in self.own)
-        for each in (*self.ranked, *(each for each in own if each and each not in self.ranked)):
+        own = (each.forecast for each in self.of.own_kernels)
+        for each in (*self.of.kernels, *(each for each in own if each and each not in self.of.kernels)):
             held = max(launch.cost.storage.shared for launch in each.launches)
             row = [
                 each.tiling.schedule + ", Gluon" * each.tiling.gluon,
@@ -210,13 +203,15 @@ class Kernels:
                 each.tiling.stages,
                 f"{held / 1024:,.0f} KiB",
                 self.tile_of(each).gap,
-                amounts.duration(at_least(each, self.card, self.dtype)),
+                amounts.duration(at_least(each, self.of.card, self.of.dtype)),
             ]
-            if self.card.calibrated:
+            if self.of.card.calibrated:
                 row += [amounts.duration(each.seconds), f"{useful / each.seconds:,.0f}", each.binds]
-            rows.append(row if max(other.rounds for other in self.ranked) == 1 else [*row, self.heads // each.rounds])
+            rows.append(
+                row if max(other.rounds for other in self.of.kernels) == 1 else [*row, self.of.times // each.rounds]
+            )
         columns = ["kernel", "tile", "warps", "stages", "shared", "gap", "at least"]
-        columns += ["forecast", "useful Top/s", "limited by"] if self.card.calibrated else []
+        columns += ["forecast", "useful Top/s", "limited by"] if self.of.card.calibrated else []
         columns += ["heads at once"] if len(rows[0]) > len(columns) else []
         return Sheet(columns, rows, ("kernel", "tile", "forecast", "at least", "warps", "stages"))
 

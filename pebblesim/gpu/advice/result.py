@@ -154,20 +154,7 @@ class Advice(Result):
     @property
     def ours(self) -> Kernels:
         """Our kernels, to be shown."""
-        return Kernels(
-            self.card,
-            self.problem,
-            self.dims,
-            self.dtype,
-            self.mask,
-            self.times,
-            self.heads_per_problem,
-            _options(self),
-            self.useful,
-            self.boundaries[0].M,
-            self.kernels,
-            self.own_kernels,
-        )
+        return Kernels(self)
 
     @cached_property
     def fastest(self) -> Counted:
@@ -191,7 +178,8 @@ class Advice(Result):
         if self.mask is not None and not isinstance(self.mask, Band):
             raise UsageError(f"mask {self.mask} has no closed form to explain; causal, window:W and band:W have one.")
         best = boundary.best
-        doubled = count(best.schedule, M=2 * boundary.M, blocks="best", mask=self.mask, **_any(self.dims)).blocks
+        twice: dict[str, Any] = {"M": 2 * boundary.M, "mask": self.mask, **self.dims}
+        doubled = count(best.schedule, blocks="best", **twice).blocks
         program = self._program(best)
         return terms.terms(program, {**self.dims, **best.blocks}, {**self.dims, **doubled}, boundary.M, self.mask)
 
@@ -378,14 +366,3 @@ def _heading(advice: Advice) -> str:
         heads += f"with {next(iter(advice.dims.values())):,} rows of queries)"
     given = listed(advice.asked or advice.dims)
     return f"{advice.card.name}: {advice.problem}, {given}, {advice.dtype}{under}, {heads}"
-
-
-def _options(advice: Advice) -> str:
-    """Sizes and heads as options of the command line."""
-    sizes = (f"-{name} {size}" if len(name) == 1 else f"--size {name}={size}" for name, size in advice.asked.items())
-    shared = advice.heads_per_problem
-    return " ".join(sizes) + (f" --heads {advice.heads} --kv-heads {advice.heads // shared}" if shared > 1 else "")
-
-
-def _any(dims: Mapping[str, int]) -> dict[str, Any]:
-    return dict(dims)
