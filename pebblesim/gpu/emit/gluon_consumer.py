@@ -93,11 +93,13 @@ class Consumer(Tiles):
         """The pieces of a loop, from its second tile on if products are put off.
 
         A loop that adds to memory is one piece: with two, what they have in common is not all in registers. So is one
-        whose tiles are told apart one by one: those that a mask cuts.
+        whose ragged tile came first, and one whose tiles are told apart one by one: those that a mask cuts.
         """
         low, high = self.limits()
         if self._added:
             return [Piece(low, high)]
+        if self.from_last():
+            return [Piece("1", high, complete=True)]
         begin = ("1" if low == "0" else f"{low} + 1") if late else low
         if self._one_by_one(loop):
             self._asking = True
@@ -108,7 +110,8 @@ class Consumer(Tiles):
         return [replace(first, low=begin), *others]
 
     def _iteration(self, node: ir.Loop, piece: Piece, depth: int, number: str, late: bool) -> None:
-        self._numbers[node.range] = number
+        """The statements of a tile; `number`: of its turn."""
+        self._numbers[node.range] = self.streamed(number)
         self._turn = number if self._plan.turns else None
         if self._plan.turns and not late:
             self._take_turn(depth, "1")
@@ -116,7 +119,7 @@ class Consumer(Tiles):
         self._late = list(self._plan.late) if late else []
         self._handed.clear()
         self._to_add.clear()
-        self._enter(node, depth, number)
+        self._enter(node, depth, self._numbers[node.range])
         self._in_piece(node, piece, depth - 1)
         for addition in self._to_add:
             self._add(depth, addition)

@@ -1,7 +1,8 @@
 """A streamed tile in a Gluon kernel, beside what is computed, as text: its slot, its mask, turns of warpgroups.
 
 Where one loop goes through all tiles, each asks whether the mask cuts it: at the diagonal, and at both ends of a
-window. Predicates are taken there alone.
+window. Predicates are taken there alone. Without a mask the last tile may be ragged. Where products are put off it is
+streamed first: the iteration before the loop has its predicates, and the loop none.
 
 Two warpgroups with narrow heads take turns at the matrix units. One issues its products, and passes the turn when it
 has its scores; it waits for the next turn behind its exponentials, in front of the wait for the product that was put
@@ -40,6 +41,19 @@ class Tiles(Rows):
         """The slot of a ring, and the phase of its barriers, for a tile that is streamed."""
         turn = self._streamed_before(number)
         return self._slot_of(f"(filled + {turn})" if self._plan.persistent else turn)
+
+    def from_last(self) -> bool:
+        """Whether tiles are streamed from the last one, which may be ragged, to the first.
+
+        With a loop of its own behind the others, the operand that is put off would go through two loops: the compiler
+        takes it apart and packs it again in each iteration.
+        """
+        loop = self._plan.loop
+        return bool(self._plan.late) and not self._plan.additions and loop.when is None and self._ragged(loop.range)
+
+    def streamed(self, turn: str) -> str:
+        """The number of the tile that is streamed at a turn."""
+        return f"({self.limits()[1]} - 1 - {turn})" if self.from_last() else turn
 
     # Masks
 

@@ -75,12 +75,13 @@ class GluonKernel(GluonWriter[Consumer]):
                 ]
         lines.append(f"for {at} in {Piece(low, high).range}:")
         lines.append(f"    {self._consumer.slot(at)}")
+        tile = self._consumer.streamed(at)
         for ring in self._block.rings:
             together = self._block.together(ring)
             expected = sum(buffer.slot_bytes(self._setting.dtype) for buffer in together)
             lines.append(f"    mbarrier.wait({ring.barrier}_free.index(slot), phase ^ 1)")
             lines.append(f"    mbarrier.expect({ring.barrier}_full.index(slot), {expected})")
-            lines += [f"    {self._copied(each, f'{at} * {each.rows}', 'slot', 'slot')}" for each in together]
+            lines += [f"    {self._copied(each, f'{tile} * {each.rows}', 'slot', 'slot')}" for each in together]
         return lines
 
     def _copied(self, buffer: Buffer, row: str, barrier: str, slot: str) -> str:
