@@ -107,12 +107,23 @@ def advise(
         boundary("HBM", last.upper(), last, "memory_bandwidth"),
     )
     useful = useful_operations(solves.name, sizes, pattern)
-    advice = Advice(
-        chosen, solves.name, sizes, dtype, heads, batch, pattern, boundaries, useful, counted.heads_per_problem
-    )
     shared = counted.heads_per_problem
+    advice = Advice(
+        card=chosen,
+        problem=solves.name,
+        dims=sizes,
+        dtype=dtype,
+        heads=heads,
+        kv_heads=kv_heads,
+        batch=batch,
+        mask=pattern,
+        asked=dims,
+        useful=useful,
+        heads_per_problem=shared,
+        boundaries=boundaries,
+    )
     ranked, own = kernels(solves.name, sizes, chosen, dtype, advice.times, pattern, blocks, workspace, shared)
-    return replace(advice, kernels=ranked, own_kernels=own, kv_heads=kv_heads, asked=dims)
+    return replace(advice, kernels=ranked, own_kernels=own)
 
 
 def _boundary(

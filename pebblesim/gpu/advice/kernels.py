@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, count
@@ -17,9 +17,6 @@ from pebblesim.gpu.emit.triton import far_away
 from pebblesim.gpu.tiles import TILINGS, Tiling, gluon_takes
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import get
-
-if TYPE_CHECKING:
-    from pebblesim.gpu.advice.result import Advice
 
 NAMED = {
     "a": "BLOCK_M",
@@ -94,24 +91,55 @@ def tile(tiling: Tiling) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """The kernels of an advice, to be shown."""
+@dataclass(frozen=True, kw_only=True)
+class OurKernels:
+    """Our kernels for a card and an attention, to be shown.
 
-    of: Advice
+    Attributes:
+        card, problem, dtype, heads, kv_heads, batch, mask: what they are for.
+        asked: the dimensions that were given; `dims` are those of a counted problem.
+        useful: operations that the problem needs, for one head; a schedule may execute more, and repeat some.
+        heads_per_problem: number of heads that share keys and values; they are counted as one head with this many times
+            the queries.
+        kernels: forecasts of kernels on matrix units, fastest first; empty for other data types or an unmeasured card.
+        own_kernels: the user's tile as a kernel of each schedule that has such blocks.
+    """
+
+    card: Card
+    problem: str
+    dims: Mapping[str, int]
+    dtype: str
+    heads: int
+    batch: int
+    mask: Mask | None
+    useful: int
+    heads_per_problem: int = 1
+    kernels: tuple[Forecast, ...] = ()
+    own_kernels: tuple[OwnTile, ...] = ()
+    kv_heads: int | None = None
+    asked: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def times(self) -> int:
+        """Number of counted problems: one for each head of each sequence, or for each group of heads counted as one."""
+        return self.heads // self.heads_per_problem * self.batch
 
     def tile_of(self, kernel: Forecast) -> Counted:
         """The count of a kernel's tile at the multiprocessors."""
-        dims: dict[str, Any] = dict(self.of.dims)
+        dims: dict[str, Any] = dict(self.dims)
         return count(
-            kernel.tiling.schedule, M=self.of.boundaries[0].M, blocks=kernel.tiling.blocks, mask=self.of.mask, **dims
+            kernel.tiling.schedule,
+            M=cards.words(self.card, "shared_per_block", self.dtype),
+            blocks=kernel.tiling.blocks,
+            mask=self.mask,
+            **dims,
         )
 
     def as_data(self, kernel: Forecast) -> dict[str, Any]:
         """A kernel as printed by `pebblesim advise --json`; `seconds` are None where a card was not calibrated."""
-        least = at_least(kernel, self.of.card, self.of.dtype)
+        least = at_least(kernel, self.card, self.dtype)
         data = kernel.to_dict() | {"gap": self.tile_of(kernel).gap, "at_least": least}
-        if not self.of.card.calibrated:
+        if not self.card.calibrated:
             unknown = {"seconds": None, "binds": None}
             data |= unknown | {"launches": [each | unknown | {"parts": None} for each in data["launches"]]}
         return data
@@ -122,33 +150,31 @@ class Kernels:
         head = {"schedule": own.schedule, "blocks": dict(own.blocks), "why": own.why, "spilling": spilling}
         return head | ({} if own.forecast is None else self.as_data(own.forecast))
 
-    def shown(self) -> Iterator[str | Sheet]:
+    def shown_kernels(self) -> Iterator[str | Sheet]:
         """The part of an advice on kernels: what to take, and a table of all that fit."""
-        none = why_none(self.of.problem, self.of.card, self.of.dtype, self.of.mask)
-        if none is not None or not self.of.kernels:
-            small = f"none of them fits into the {self.of.card.size('shared_per_block'):,} bytes of a block"
+        none = why_none(self.problem, self.card, self.dtype, self.mask)
+        if none is not None or not self.kernels:
+            small = f"none of them fits into the {self.card.size('shared_per_block'):,} bytes of a block"
             yield f"kernels on matrix units: {none or small}"
             return
-        best = self.of.kernels[0]
-        yield f"take {best.tiling.schedule}{', Gluon' * best.tiling.gluon}: {_settings(best, self.of.dims)}"
+        best = self.kernels[0]
+        yield f"take {best.tiling.schedule}{', Gluon' * best.tiling.gluon}: {_settings(best, self.dims)}"
         yield from self._launches(best)
         if best.tiling.gluon:
             yield from self._without_gluon()
         yield ""
         yield "our kernels on matrix units"
-        yield self._table()
-        if not self.of.card.calibrated:
+        yield self._kernels_table()
+        if not self.card.calibrated:
             yield (
-                f"no forecast: {self.of.card.name} was not calibrated; `pebblesim gpu calibrate` on one measures what "
+                f"no forecast: {self.card.name} was not calibrated; `pebblesim gpu calibrate` on one measures what "
                 f"a forecast needs. The order is by rates of {cards.MODEL}, scaled; no kernel counts as faster than it "
                 "can be, and those without tables in memory go before others that are near."
             )
-        yield from (
-            each.judged(best) for each in self.of.own_kernels if self.of.card.calibrated or each.forecast is None
-        )
+        yield from (each.judged(best) for each in self.own_kernels if self.card.calibrated or each.forecast is None)
 
     def _launches(self, best: Forecast) -> Iterator[str]:
-        heads = self.of.times // best.rounds
+        heads = self.times // best.rounds
         for launch in best.launches:
             cost = launch.cost
             often = f"{cost.times} times " if cost.times > 1 else ""
@@ -159,7 +185,7 @@ class Kernels:
                 said += f"{cost.storage.shared:,} bytes of shared memory"
                 if (cost.warps, cost.stages) != (best.tiling.warps, best.tiling.stages):
                     said += f", {cost.warps} warps, {cost.stages} stages"
-            if self.of.card.calibrated:
+            if self.card.calibrated:
                 said += f", {amounts.duration(launch.seconds)}, limited by {launch.binds}"
             yield said
         if best.rounds > 1:
@@ -167,34 +193,32 @@ class Kernels:
         yield self._source(best)
 
     def _without_gluon(self) -> Iterator[str]:
-        for other in [each for each in self.of.kernels if not each.tiling.gluon][:1]:
-            settings = f"{_settings(other, self.of.dims)}, {amounts.duration(other.seconds)}"
+        for other in [each for each in self.kernels if not each.tiling.gluon][:1]:
+            settings = f"{_settings(other, self.dims)}, {amounts.duration(other.seconds)}"
             yield f"without Gluon, or with a softcap or packed sequences, {other.tiling.schedule}: {settings}"
             yield self._source(other)
 
     def _source(self, kernel: Forecast) -> str:
         """How the source of a kernel is written."""
-        tiling, mask = kernel.tiling, "" if self.of.mask is None else f" --mask {self.of.mask}"
-        emit = f"  its source: pebblesim gpu emit {tiling.schedule} {self._asked()}"
-        emit += f" -M {self.of.card.size('shared_per_block')} --dtype {self.of.dtype}"
+        tiling, mask = kernel.tiling, "" if self.mask is None else f" --mask {self.mask}"
+        emit = f"  its source: pebblesim gpu emit {tiling.schedule} {self._options()}"
+        emit += f" -M {self.card.size('shared_per_block')} --dtype {self.dtype}"
         if not tiling.gluon:
             blocks = " ".join(f"--block {name}={size}" for name, size in tiling.blocks.items())
             return f"{emit} {blocks}{mask} --warps {tiling.warps} --stages {tiling.stages} --target triton"
         return f"{emit}{mask} --target gluon"  # which has the tiles of the table that tilings are made from
 
-    def _asked(self) -> str:
+    def _options(self) -> str:
         """Sizes and heads as options of the command line."""
-        sizes = (
-            f"-{name} {size}" if len(name) == 1 else f"--size {name}={size}" for name, size in self.of.asked.items()
-        )
-        heads, shared = self.of.heads, self.of.heads_per_problem
+        sizes = (f"-{name} {size}" if len(name) == 1 else f"--size {name}={size}" for name, size in self.asked.items())
+        heads, shared = self.heads, self.heads_per_problem
         return " ".join(sizes) + (f" --heads {heads} --kv-heads {heads // shared}" if shared > 1 else "")
 
-    def _table(self) -> Sheet:
-        useful = amounts.ratio(self.of.useful * self.of.times, 10**12)
+    def _kernels_table(self) -> Sheet:
+        useful = amounts.ratio(self.useful * self.times, 10**12)
         rows = []
-        own = (each.forecast for each in self.of.own_kernels)
-        for each in (*self.of.kernels, *(each for each in own if each and each not in self.of.kernels)):
+        own = (each.forecast for each in self.own_kernels)
+        for each in (*self.kernels, *(each for each in own if each and each not in self.kernels)):
             held = max(launch.cost.storage.shared for launch in each.launches)
             row = [
                 each.tiling.schedule + ", Gluon" * each.tiling.gluon,
@@ -203,15 +227,13 @@ class Kernels:
                 each.tiling.stages,
                 f"{held / 1024:,.0f} KiB",
                 self.tile_of(each).gap,
-                amounts.duration(at_least(each, self.of.card, self.of.dtype)),
+                amounts.duration(at_least(each, self.card, self.dtype)),
             ]
-            if self.of.card.calibrated:
+            if self.card.calibrated:
                 row += [amounts.duration(each.seconds), f"{useful / each.seconds:,.0f}", each.binds]
-            rows.append(
-                row if max(other.rounds for other in self.of.kernels) == 1 else [*row, self.of.times // each.rounds]
-            )
+            rows.append(row if max(other.rounds for other in self.kernels) == 1 else [*row, self.times // each.rounds])
         columns = ["kernel", "tile", "warps", "stages", "shared", "gap", "at least"]
-        columns += ["forecast", "useful Top/s", "limited by"] if self.of.card.calibrated else []
+        columns += ["forecast", "useful Top/s", "limited by"] if self.card.calibrated else []
         columns += ["heads at once"] if len(rows[0]) > len(columns) else []
         return Sheet(columns, rows, ("kernel", "tile", "forecast", "at least", "warps", "stages"))
 
