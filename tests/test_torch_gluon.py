@@ -23,7 +23,6 @@ from pebblesim.gpu.torch import (  # noqa: E402
     launching,
     operators,
     parallel,
-    planning,
     public,
 )
 from pebblesim.gpu.torch.layout import BYTES  # noqa: E402
@@ -71,14 +70,9 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(launching, "adds_here", lambda: True)
     monkeypatch.setattr(tiles, "TILINGS", {"forward": (), "backward-qkv": ()})
 
-    def forget() -> None:
-        for each in (planning._FOUND, launching._CHOSEN):
-            each.clear()
-        launching.loaded.cache_clear()
-
-    forget()
+    interpreted_kernels.forget()
     yield used
-    forget()
+    interpreted_kernels.forget()
 
 
 @st.composite

@@ -51,20 +51,15 @@ PASSES = {
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Tensors on the CPU go through kernels, run by the interpreter; called, it sets the tiles of both passes."""
 
-    def forget() -> None:
-        for each in (planning._FOUND, launching._CHOSEN):
-            each.clear()
-        launching.loaded.cache_clear()
-
     def only(forward: Any, backward: Any) -> None:
         monkeypatch.setattr(tiles, "TILINGS", {"forward": forward, "backward-qkv": backward})
-        forget()
+        interpreted_kernels.forget()
 
     monkeypatch.setattr(launching, "module_of", interpreted_kernels.module_of)
     monkeypatch.setattr(tiles, "FEWEST_ROWS", 32)
     only(*(made + SMALL[problem] for problem, made in TILINGS.items()))
     yield only
-    forget()
+    interpreted_kernels.forget()
 
 
 @pytest.mark.parametrize("layout", ["heads first", "tokens first", "cut from wider"])
