@@ -100,7 +100,7 @@ class Heads:
     def _grouped(self, solves: Problem, sizes: Mapping[str, int]) -> dict[str, int]:
         own = shared(solves)
         assert own.pairs is not None
-        grouped = {dim: sizes[dim if dim in sizes else own.from_nd[dim]] for dim in own.dims}
+        grouped = own.sizes(sizes)
         grouped[own.pairs[0]] *= self.heads_per_problem
         return grouped
 

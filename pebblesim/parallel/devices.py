@@ -73,8 +73,7 @@ class Devices(Result):
 
     def _row(self, row: Moved) -> dict[str, Any]:
         return {
-            **plain(row, schedule="schedule.name", source="schedule.source"),
-            "split": [row.split.heads, row.split.rows, row.split.keys],
+            **plain(row, schedule="schedule.name", source="schedule.source", split="split"),
             **plain(row, "words", "total", "words_held"),
             "fits": self.fits(row),
             "gap": self.gap(row),
