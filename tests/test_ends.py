@@ -102,7 +102,7 @@ def test_a_device_a_pipe_or_a_link_is_not_replaced(tmp_path: Path) -> None:
     with whole_file(tmp_path / "link") as part:
         part.write_text("text")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "text"
-    with pytest.raises(UsageError, match="[Nn]ame too long"), whole_file(tmp_path / ("x" * 300)):
+    with pytest.raises(UsageError, match=r"[Nn]ame too long"), whole_file(tmp_path / ("x" * 300)):
         pass
 
 
