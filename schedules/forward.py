@@ -3,6 +3,7 @@
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, rank_one_updates, streamed, tiled
+from pebblesim.schedules.phases import in_phase
 
 CLOSED_ROWS = {"B_r": "floor((M - 3)/(2*d + 4))"}
 BY_ROWS = "n_q*d_k + n_k*(d_k + d_v)*ceiling(n_q/B_r) + n_q*d_v + n_q"
@@ -78,8 +79,7 @@ def small_cache_forward_streamed(m, Q, K, V, *, a, b):
                 l_i += rowsum(A_ij)
             m.write(l[i], l_i)
 
-    with m.phase("O"):
-        divided_product(m, O, A, V, l, a, b)
+    in_phase(divided_product, m, O, A, V, l, a, b)
 
 
 def add_scores(m, A, Q_i, K, j):

@@ -17,6 +17,7 @@ from pebblesim.schedules.matmul import (
     streamed,
     write_projections,
 )
+from pebblesim.schedules.phases import in_phase
 from pebblesim.schedules.row_sums import add_row_sums
 
 CLOSED_ROWS = {"B_r": "floor((M - d - 3)/(3*d + 6))"}
@@ -81,8 +82,7 @@ def one_pass(m, A1, A2, h, rows, B_r, a, b):
             dQ_i[:] = dQ_i / l_i
             m.write(dQ[i, :], dQ_i)
 
-    with m.phase("g"):
-        gemm_streamed(m, g, A1, dQ, a, b, A_T=True)
+    in_phase(gemm_streamed, m, g, A1, dQ, a, b, A_T=True)
 
 
 @schedule(
@@ -109,8 +109,7 @@ def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
             stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h)
             m.write(dQ[i, :], dQ_i)
 
-    with m.phase("g"):
-        gemm_streamed(m, g, A1, dQ, a_g, b_g, A_T=True)
+    in_phase(gemm_streamed, m, g, A1, dQ, a_g, b_g, A_T=True)
 
 
 @schedule(
@@ -126,8 +125,7 @@ def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     h, g = m.tensor("h", n_k, d), m.tensor("g", d, d)
 
-    with m.phase("h"):
-        gemm_resident(m, h, A3, Y, b)
+    in_phase(gemm_resident, m, h, A3, Y, b)
 
     with m.phase("g"):
         m.write(g, 0)
