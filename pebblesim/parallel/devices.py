@@ -116,7 +116,7 @@ class Devices(Result):
         memory = "" if self.M is None else f", M = {self.M:,} words in each device"
         title = (
             f"attention, {'backward' if team.backward else 'forward'}{', causal' if team.causal else ''}: "
-            f"{team.sizes}, {team.heads:,} heads on {team.kv_heads:,} of keys and values, "
+            f"{team.sizes}, {team.heads_in_words}, "
             f"P = {team.P:,}, {team.ownership} tokens{memory}"
         )
         return [

@@ -87,7 +87,7 @@ class FoundOnDevices(Result):
         ]
         return "\n".join(
             [
-                f"forward: {team.sizes}, {team.heads:,} heads on {team.kv_heads:,} of keys and values, P = {team.P:,}, "
+                f"forward: {team.sizes}, {team.heads_in_words}, P = {team.P:,}, "
                 f"M = {self.rows[0].found.counted.M:,} words",
                 str(Sheet([*columns, "schedule"], lines, ("split as", "between devices", "I/O"), left=2)),
                 "between devices: words that the busiest device moves",

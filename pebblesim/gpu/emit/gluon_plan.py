@@ -173,7 +173,8 @@ SMALLER_BLOCKS = "give smaller blocks, or leave --block out for the tiles that w
 
 def refused(program: ir.Program, why: str, advice: str = OTHER_PROGRAM) -> UsageError:
     """The error for a program, or sizes, that this reading cannot write a kernel for, and what to do."""
-    return UsageError(f"{program.name}: {why}; {advice}.")
+    of = "" if why.startswith(f"{program.name} ") else f"{program.name}: "  # a launch of the same name
+    return UsageError(f"{of}{why}; {advice}.")
 
 
 def check_shared(program: ir.Program, launch: Launch, taken: int, slots: int) -> None:
