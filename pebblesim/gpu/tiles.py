@@ -260,6 +260,10 @@ WARPS = 8
 """Warps that hold the sums of a Gluon kernel, 64 rows for each four."""
 
 
+OF_ONE_POSITION = ("flash2-latent",)
+"""Schedules whose Gluon kernels are for more heads that share keys than a warpgroup has rows, too."""
+
+
 def gluon_takes(schedule: str, dims: Mapping[str, int], shared: int = 1) -> bool:
     """Whether the Gluon kernels of a schedule are for these head dimensions, and so many heads that share keys.
 
@@ -270,7 +274,7 @@ def gluon_takes(schedule: str, dims: Mapping[str, int], shared: int = 1) -> bool
     least = {name: LEAST_SIDE for name in algorithm.problem.dims if name.startswith("d")}
     if adds(algorithm.program):
         least["d_k" if "d_k" in least else "d"] += 1  # a side is padded to a power of two
-    heads = shared & (shared - 1) == 0 and shared <= ROWS
+    heads = shared & (shared - 1) == 0 and (shared <= ROWS or schedule in OF_ONE_POSITION)
     return heads and all(dims[name] % GROUP == 0 and dims[name] >= size for name, size in least.items())
 
 

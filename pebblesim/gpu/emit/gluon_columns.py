@@ -92,7 +92,7 @@ class Columns(Block):
     writes: tuple[ir.Write, ...]
 
     @property
-    def rows(self) -> int:
+    def height(self) -> int:
         """Rows of a block: the warpgroups have the same ones."""
         return ROWS
 
@@ -119,10 +119,10 @@ class Columns(Block):
 
     def shared(self, dtype: str) -> int:
         """Bytes of shared memory: matrices, probabilities, vectors that are exchanged, and barriers."""
-        held = sum(each.parts * each.slot_bytes(dtype) for each in self.held.values())
+        held = sum(each.parts * each.slot_bytes(dtype) + 8 for each in self.held.values())
         rings = sum(each.parts * (each.slot_bytes(dtype) + 16) for each in self.rings.values()) * SHARES
         handed = SHARES * (8 + (0 if self.place else ROWS * self.keys * WORDS[dtype]))
-        return held + 8 + rings + handed + len(self.exchanged) * SHARES * (ROWS * WORDS["float32"] + 8)
+        return held + rings + handed + len(self.exchanged) * SHARES * (ROWS * WORDS["float32"] + 8)
 
 
 def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:

@@ -114,7 +114,7 @@ class Block:
     roomy: bool = True
 
     @property
-    def rows(self) -> int:
+    def height(self) -> int:
         """Rows of the grid's tile: 64 of each warpgroup."""
         return ROWS * self.warpgroups
 

@@ -163,14 +163,14 @@ class Rows(Writer):
     def _count(self, rng: ir.Range) -> str:
         if rng is not self._plan.own:
             return super()._count(rng)
-        total, block = self._total(rng), self._plan.rows
+        total, block = self._total(rng), self._plan.height
         return f"{total} // {block}" if self._setting.even else f"tl.cdiv({total}, {block})"
 
     def _ends(self, rng: ir.Range) -> tuple[str, str]:
         """Those of the whole block's tile: all its warpgroups share the stream."""
         if rng is not self._plan.own:
             return super()._ends(rng)
-        number, block, size = self._numbers[rng], self._plan.rows, self._setting.size(rng.dim)
+        number, block, size = self._numbers[rng], self._plan.height, self._setting.size(rng.dim)
         last = f"({number} + 1) * {block}"
         return f"{number} * {block}", f"tl.minimum({last}, {size})" if self._ragged(rng) else last
 

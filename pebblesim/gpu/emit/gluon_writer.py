@@ -84,7 +84,7 @@ class GluonWriter(ABC, Generic[RowsOf]):
     def call(self, options: str) -> list[str]:
         """The lines that launch it. The warps of a block follow from its tiles."""
         setting, plan = self._setting, self._block
-        count = f"triton.cdiv({setting.size(plan.own.dim)}, {plan.rows})"
+        count = f"triton.cdiv({setting.size(plan.own.dim)}, {plan.height})"
         lines, grid = [*for_each_query(setting), *self._described()], f"{count}, heads"
         if setting.mask is not None:
             row = self._streamed_words * WORDS[setting.dtype]
