@@ -40,7 +40,7 @@ class Tiling:
         even: whether they are for lengths that they divide, and no mask: with predicates their registers are too few.
         gluon: whether its kernels are those of the Gluon reading, whose stages are slots of rings.
         persistent: whether these have as many blocks as multiprocessors where there is no mask.
-        early: whether launches behind the first begin while the one before them ends: on Hopper and later cards.
+        early: whether launches begin while the one before them ends: on Hopper and later cards.
         one_source: whether all lengths have the source with predicates: for few rows, where it is as fast.
     """
 
@@ -132,15 +132,18 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 256), one_source=True),
         Tiling("flash2-forward", {"B_r": 32, "B_c": 32}, 8, 2, widths=(257, 512), one_source=True),
         replace(_splits(16, 512, 4, 2, (1, 1024), {"merge": (8, 2)}), described=("splits",)),
-        Tiling(
-            "flash-decoding",
-            {"B_r": 16, "S": 2048, "B_c": 128},
-            4,
-            3,
-            {"merge": (2, 2)},
-            widths=(1, 128),
-            early=True,
-            one_source=True,
+        *(
+            Tiling(
+                "flash-decoding",
+                {"B_r": 16, "S": keys, "B_c": at_once},
+                4,
+                3,
+                {"merge": (2, 2)},
+                widths=(1, 128),
+                early=True,
+                one_source=True,
+            )
+            for keys, at_once in ((512, 64), (2048, 128), (4096, 128))
         ),
         _splits(64, 256, 4, 3, (1, 512)),
         _splits(128, 256, 8, 3, (1, 256)),
