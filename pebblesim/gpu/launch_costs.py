@@ -373,7 +373,7 @@ def _late(body: list[ir.Node]) -> Iterator[ir.Read]:
 
 
 class _Amounts:
-    """What is counted of the nodes of a launch, in bytes and operations of one head; see `LaunchCost`."""
+    """Bytes and operations that are counted of the nodes of a launch, for one head; see `LaunchCost`."""
 
     def __init__(self, launch: Launch, memory: Memory, mask: Mask | None, warps: int) -> None:
         nodes, self._sizes, self._memory, self._warps = list(ir.walk(launch.body)), memory.sizes, memory, warps
