@@ -212,6 +212,25 @@ def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
         gemm_blocked(m, dK, dS, Q, b, a, c, A_T=True, within=a)
 
 
+def write_gradients_of_keys(m, dK, dV, Q, K, V, dO, L, v, B_c, b_r, *, dQ=None, independent=False):
+    """Compute dK and dV of B_c keys at a time while b_r queries are streamed, and add their terms to `dQ` in memory."""
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    for j in m.tiles(n_k, B_c, independent=independent, keys_of=n_q, otherwise={dK: 0, dV: 0}):
+        K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
+        for i in m.tiles(n_q, b_r, queries_of=j):
+            Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
+            P, dS = m.compute(Q_i @ K_j.T), m.compute(dO_i @ V_j.T)
+            P[:] = exp(P - L_i)
+            dV_j += P.T @ dO_i
+            dS[:] = P * (dS - v_i)
+            m.delete(P)
+            dK_j += dS.T @ Q_i
+            if dQ is not None:
+                m.add(dQ[i, :], dS @ K_j)
+        m.write(dK[j, :], dK_j)
+        m.write(dV[j, :], dV_j)
+
+
 @schedule(
     problem="backward-qkv",
     source="ours: backward-two-pass with tiles for matrix units",
@@ -245,18 +264,7 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
             m.write(dQ[i, :], dQ_i)
 
     with m.phase("dK, dV"):
-        for j in m.tiles(n_k, B_c, independent=True, keys_of=n_q, otherwise={dK: 0, dV: 0}):
-            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
-            for i in m.tiles(n_q, b_r, queries_of=j):
-                Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
-                P, dS = m.compute(Q_i @ K_j.T), m.compute(dO_i @ V_j.T)
-                P[:] = exp(P - L_i)
-                dV_j += P.T @ dO_i
-                dS[:] = P * (dS - v_i)
-                m.delete(P)
-                dK_j += dS.T @ Q_i
-            m.write(dK[j, :], dK_j)
-            m.write(dV[j, :], dV_j)
+        write_gradients_of_keys(m, dK, dV, Q, K, V, dO, L, v, B_c, b_r, independent=True)
 
 
 @schedule(

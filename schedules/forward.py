@@ -103,6 +103,13 @@ def add_key(m, O_i, l_i, Q_i, K, V, j):
     add_values(m, O_i, A, V, j)
 
 
+def write_divided(m, O, l, i, O_i, l_i):
+    """Write rows of O, divided by their row sums, and these."""
+    O_i[:] = O_i / l_i
+    m.write(O[i, :], O_i)
+    m.write(l[i], l_i)
+
+
 @schedule(
     problem="forward",
     source="ours: FlashAttention-2's order with columns of width 1; K and V are read word by word",
@@ -118,6 +125,4 @@ def row_stationary_forward(m, Q, K, V, *, B_r):
         Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d_v), m.zeros(i)
         for j in m.tiles(n_k, 1, keys_of=i):
             add_key(m, O_i, l_i, Q_i, K, V, j)
-        O_i[:] = O_i / l_i
-        m.write(O[i, :], O_i)
-        m.write(l[i], l_i)
+        write_divided(m, O, l, i, O_i, l_i)

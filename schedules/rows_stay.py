@@ -6,7 +6,12 @@ stay for them, and products with a table are in tiles.
 
 from pebblesim.language import exp
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.blocked import gemm_blocked, write_exponentials, write_rescaled_product
+from pebblesim.schedules.blocked import (
+    gemm_blocked,
+    write_exponentials,
+    write_gradients_of_keys,
+    write_rescaled_product,
+)
 from pebblesim.schedules.flash_forward import INFINITY
 from pebblesim.schedules.matmul import streamed
 from pebblesim.schedules.row_sums import write_row_sums
@@ -36,19 +41,7 @@ def flash2_backward_blocked(m, Q, K, V, dO, O, L, *, B_c, b_r):
 
     with m.phase("dQ, dK, dV"):
         m.write(dQ, 0)
-        for j in m.tiles(n_k, B_c, keys_of=n_q, otherwise={dK: 0, dV: 0}):
-            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
-            for i in m.tiles(n_q, b_r, queries_of=j):
-                Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
-                P, dS = m.compute(Q_i @ K_j.T), m.compute(dO_i @ V_j.T)
-                P[:] = exp(P - L_i)
-                dV_j += P.T @ dO_i
-                dS[:] = P * (dS - v_i)
-                m.delete(P)
-                dK_j += dS.T @ Q_i
-                m.add(dQ[i, :], dS @ K_j)
-            m.write(dK[j, :], dK_j)
-            m.write(dV[j, :], dV_j)
+        write_gradients_of_keys(m, dK, dV, Q, K, V, dO, L, v, B_c, b_r, dQ=dQ)
 
 
 @schedule(

@@ -144,7 +144,8 @@ def test_few_kernels_serve_all_lengths(d: int, causal: bool, gluon: bool) -> Non
         ({"workspace": 1.5}, "workspace is 1.5; give a number of bytes"),
         ({"n_k": 10, "is_causal": True, "align": "end"}, "the first 54 of 64 queries see none of 10 keys"),
         ({"heads": 6, "kv_heads": 4}, "6 heads cannot share 4 heads of keys and values evenly"),
-        ({"heads": 0}, "heads"),
+        ({"n": 10**12}, "Q, K, V and O are 512 TB, and NVIDIA H200 SXM 141GB has 141 GB of memory; give fewer"),
+        ({"n": 1, "n_k": 2**30, "heads": 2}, "Q, K, V and O are 550 GB"),
         ({"is_causal": "no"}, "is_causal is True or False, not 'no'"),
         ({"heads": 2**17, "kv_heads": 1}, "there are 131,072 heads in all"),
         ({"n_k": 10, "window": (2, 0)}, "the last 52 of 64 queries see none of 10 keys"),
@@ -155,6 +156,13 @@ def test_sizes_that_are_none(given: dict[str, Any], said: str) -> None:
         plan(**({"n": 64, "d": 64} | given))
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_narrow_heads_are_named_as_they_were_given() -> None:
+    assert str(plan(1, 1)).startswith(
+        "n_q = 1, n_k = 1, d_k = 1, d_v = 1 (filled up to 16 columns with zeros), 1 head, "
+    )
+    assert "d_k = 8, d_v = 32 (filled up to 16 " in str(plan(64, 8, 2, d_v=32))
 
 
 def test_heads_that_share_keys_are_planned_as_attention_computes_them() -> None:

@@ -374,7 +374,10 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         ("play small-cache -n 2^20 -d 64 -M 24", "use smaller sizes, or use `count` and `formula`"),
         ("play small-cache -n 2^60 -d 2^50 -M 24", "use smaller sizes, or use `count` and `formula`"),
         ("graph backward -n 4 -d 2 -o graph.pdf", "cannot tell a format from 'graph.pdf'; end it with one of .dot,"),
-        ("graph backward -n 4 -d 2 -o nowhere/graph.dot", "cannot write nowhere/graph.dot: No such file or directory."),
+        (
+            "graph backward -n 4 -d 2 -o nowhere/graph.dot",
+            "cannot write nowhere/graph.dot: there is no folder 'nowhere'; make it first.",
+        ),
         ("graph backward -n 4 -d 2 --option order=V", "order 'V' is not known; it is 'T' for"),
         (
             "graph backward -n 4 -d 2 --option colour=1",

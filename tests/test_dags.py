@@ -334,6 +334,12 @@ def test_groups_of_outputs_fill_the_cache() -> None:
     assert best_start(generate("matmul", n=20), 60).io <= 2900 < 400 * 20 / 5 + 400 * 20 / 6.2 + 400
 
 
+def test_groups_of_outputs_are_rectangles_where_no_square_fits() -> None:
+    """matmul 8 x 8 x 8 at M = 21, which 3 x 5 sums, 3 + 1 operands, a product and a new sum fill: tiles in rows of
+    3, 3, 2 and columns of 5, 3 read 8 (2 · 8 + 3 · 8) words and write 64."""
+    assert best_start(generate("matmul", n=8), 21).io <= 8 * (2 * 8 + 3 * 8) + 64
+
+
 def test_computing_again_is_found_where_it_pays() -> None:
     """A value that is made from one input again and again, with much between: the one-shot game must store it."""
     fold = [(0, 1), *((1, v) for v in range(2, 8)), *((v, v + 1) for v in range(2, 7))]

@@ -73,8 +73,7 @@ class Devices(Result):
 
     def _row(self, row: Moved) -> dict[str, Any]:
         return {
-            **plain(row, schedule="schedule.name", source="schedule.source"),
-            "split": [row.split.heads, row.split.rows, row.split.keys],
+            **plain(row, schedule="schedule.name", source="schedule.source", split="split"),
             **plain(row, "words", "total", "words_held"),
             "fits": self.fits(row),
             "gap": self.gap(row),
@@ -117,7 +116,7 @@ class Devices(Result):
         memory = "" if self.M is None else f", M = {self.M:,} words in each device"
         title = (
             f"attention, {'backward' if team.backward else 'forward'}{', causal' if team.causal else ''}: "
-            f"{team.sizes}, {team.heads:,} heads on {team.kv_heads:,} of keys and values, "
+            f"{team.sizes}, {team.heads_in_words}, "
             f"P = {team.P:,}, {team.ownership} tokens{memory}"
         )
         return [

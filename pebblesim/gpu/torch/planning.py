@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import listed, whole
+from pebblesim.core.sizes import BYTES, listed, quantity, whole
 from pebblesim.gpu.additions import adds
 from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.amounts import amount
 from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
 from pebblesim.gpu.emit.key_ranges import KeyRanges
 from pebblesim.gpu.emit.tables import workspace as table_bytes
@@ -106,6 +107,7 @@ class KernelPlan:
 
     Attributes:
         dims: n_q, n_k, d_k and d_v as they are computed; heads that share keys are one with the rows of all.
+        widths: d_k and d_v as given; matrices of fewer than 16 columns are filled up with zeros.
         heads: number of heads of keys, computed all at once or in several rounds.
         pattern: the pairs that are allowed.
         card: the card whose rates are used in the forecasts.
@@ -126,15 +128,17 @@ class KernelPlan:
     backward: tuple[Forecast, ...]
     tables: tuple[int, int]
     unlimited: tuple[Forecast, Forecast]
+    widths: tuple[int, int]
 
     def __str__(self) -> str:
         band, rates = self.pattern.band, f"rates of {self.card}"
         if self.scaled:
             rates = f"{cards.SCALED} to {self.card}: so kernels are compared, and times are not known"
-        dims, shared = dict(self.dims), self.pattern.shared
+        dims, shared = {**self.dims, "d_k": self.widths[0], "d_v": self.widths[1]}, self.pattern.shared
+        padded = "" if dims == self.dims else f" (filled up to {LEAST_SIDE} columns with zeros)"
         dims["n_q"] //= shared
-        heads = f"{self.heads * shared:,} heads{f' on {self.heads:,} of keys' if shared > 1 else ''}"
-        lines = [f"{listed(dims)}, {heads}{f', {band.name}' if band else ''}, {rates}"]
+        heads = f"{quantity(self.heads * shared, 'head')}{f' on {self.heads:,} of keys' if shared > 1 else ''}"
+        lines = [f"{listed(dims)}{padded}, {heads}{f', {band.name}' if band else ''}, {rates}"]
         passes = zip(PROBLEM, (self.forward, self.backward), self.tables, self.unlimited, strict=True)
         for way, ranked, taken, free in passes:
             best = ranked[0]
@@ -183,7 +187,8 @@ def plan(
             which kernels can be compared, and no times are printed.
 
     Raises:
-        UsageError: a size or an option is none that `attention` takes, or no kernel fits.
+        UsageError: a size or an option is none that `attention` takes, no kernel fits, or the card has too little
+            memory for inputs and outputs.
 
     >>> print(plan(16384, 512, 2))  # doctest: +ELLIPSIS
     n_q = 16,384, n_k = 16,384, d_k = 512, d_v = 512, 2 heads, rates of NVIDIA H200 SXM 141GB
@@ -205,7 +210,9 @@ def plan(
     dtype, pattern = word_of(dtype), limits(window, is_causal, align, shared)
     check_seeing(n, n_k, pattern.left, pattern.right, pattern.at_end)
     dims = {"n_q": n * shared, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
-    key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(cards.card(card))
+    own = cards.card(card)
+    _check_memory(heads * (n * shared + n_k) * (d + d_v) * BYTES[dtype], own)
+    key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(own)
     ranked, tables, unlimited = [], [], []
     for way in PROBLEM:
         best = chosen(way, key, heads, dtype, pattern, room, rates)
@@ -226,7 +233,22 @@ def plan(
         ranked[1],
         (tables[0], tables[1]),
         (unlimited[0], unlimited[1]),
+        (d, d_v),
     )
+
+
+def _check_memory(held: int, card: cards.Card) -> None:
+    """Check that Q, K, V and O, so many bytes, fit into a card's memory, where that is known.
+
+    Raises:
+        UsageError: they do not.
+    """
+    memory = card.rate("memory")
+    if memory and held > memory:
+        raise UsageError(
+            f"Q, K, V and O are {amount(held, 'B')}, and {card.name} has {amount(memory, 'B')} of memory; give fewer "
+            "tokens or heads, or deal them to several devices (`pebblesim devices`)."
+        )
 
 
 def limits(window: tuple[int | None, int | None] | None, causal: bool, align: str, shared: int) -> Pattern:
