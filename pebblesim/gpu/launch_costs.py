@@ -18,7 +18,7 @@ from pebblesim.core.units import Bytes
 from pebblesim.gpu.additions import read_to_be_added_to
 from pebblesim.gpu.emit.bands import launched_across
 from pebblesim.gpu.emit.gluon_plan import multiplies
-from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER
+from pebblesim.gpu.emit.gluon_text import heads_together
 from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.storage import Storage, entries, padded, storage
 from pebblesim.gpu.emit.tables import tables
@@ -207,7 +207,7 @@ def _cost(
         kinds=tuple(_kinds(program, launch, sizes, mask, gluon)),
         times=launched,
         heads=heads,
-        side_by_side=_side_by_side(program, launch, sizes, dtype) if gluon and mask is not None else 1,
+        side_by_side=_side_by_side(program, launch, sizes, dtype, heads) if gluon and mask is not None else 1,
         programs=_programs(launch, sizes, mask) * heads,
         working=summed["blocks"] * heads,
         rounds=_rounds(launch, sizes, program, mask, summed["blocks"] * heads, heads),
@@ -240,7 +240,7 @@ def _programs(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> int:
     return total
 
 
-def _side_by_side(program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str) -> int:
+def _side_by_side(program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, heads: int) -> int:
     """Heads whose blocks a Gluon kernel under a mask orders together: those of which L2 holds what they stream."""
     if len(launch.grid) > 1 or not multiplies(launch):
         return 1
@@ -250,7 +250,7 @@ def _side_by_side(program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: s
         if isinstance(node, ir.Read) and len(node.tile.ranges) == 2 and launch.grid[0].range not in node.tile.ranges
         if node.tensor.name in program.inputs
     }
-    return max(STREAMED_TOGETHER // (sum(streamed.values()) * WORDS[dtype]), 1)
+    return heads_together(heads, sum(streamed.values()) * WORDS[dtype])
 
 
 def _last(launch: Launch) -> ir.Node:
