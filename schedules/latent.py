@@ -3,7 +3,7 @@
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import INFINITY, online_step, write_softmax
-from pebblesim.schedules.forward import divided_product, write_divided
+from pebblesim.schedules.forward import divided_product, past_keys
 from pebblesim.schedules.matmul import rank_one_updates, streamed
 from pebblesim.schedules.split_keys import sums_of_splits
 
@@ -58,14 +58,7 @@ def add_keys(m, O_i, l_i, Q_C_i, Q_R_i, C, R, j):
 )
 def row_stationary_latent(m, Q_C, Q_R, C, R, *, B_r):
     """Row-stationary: d_k(d_k + d_v)n²/M, the best constant for a large cache and d_r ≤ d_v."""
-    (n_q, d_v), (n_k, _) = Q_C.shape, C.shape
-    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
-    for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, l: 0}):
-        Q_C_i, Q_R_i = m.read(Q_C[i, :]), m.read(Q_R[i, :])
-        O_i, l_i = m.zeros(i, d_v), m.zeros(i)
-        for j in m.tiles(n_k, 1, keys_of=i):
-            add_keys(m, O_i, l_i, Q_C_i, Q_R_i, C, R, j)
-        write_divided(m, O, l, i, O_i, l_i)
+    past_keys(m, (Q_C, Q_R), (C, R), C.shape[1], B_r, add_keys)
 
 
 @schedule(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from pebblesim.core.errors import UsageError
@@ -17,7 +18,6 @@ from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.tiles import PROBLEM, Tiling, gluon_takes
-from pebblesim.gpu.torch.recent import Recent
 from pebblesim.gpu.torch.sizes import check_heads, check_seeing, check_workspace, sharing, too_wide, word_of
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
@@ -31,6 +31,9 @@ ROOM = 2**30
 
 STEPS = 8
 """Lengths are rounded up to multiples of this part of a power of two where memory is limited."""
+
+KEPT = 4096
+"""Choices, and forecasts for rounded lengths, that are kept by their arguments."""
 
 CAPPED = (
     "flash2-forward",
@@ -278,6 +281,7 @@ def limits(window: tuple[int | None, int | None] | None, causal: bool, align: st
     return Pattern(left, right, align == "end" and (left is not None or right is not None), shared)
 
 
+@lru_cache(maxsize=KEPT)
 def chosen(
     way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
 ) -> Choice:
@@ -319,22 +323,13 @@ def _first(
     )
 
 
-_FOUND: Recent[tuple[Hashable, ...], tuple[Forecast, ...]] = Recent(4096)
-"""Forecasts by their arguments; a card is known by its address, and is kept."""
-
-_KEPT: dict[int, cards.Card] = {}
-
-
+@lru_cache(maxsize=KEPT)
 def _forecasts(
     way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
 ) -> tuple[Forecast, ...]:
     """Forecasts of the kernels that fit, the fastest first."""
-    _KEPT.setdefault(id(card), card)
-    key = (way, dims, heads, dtype, pattern, room, id(card))
-    if (found := _FOUND.get(key)) is None:
-        made = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room, gluon=True)
-        _FOUND[key] = found = tuple(each for each in made if _computes(each.tiling, dict(dims), pattern))
-    return found
+    made = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room, gluon=True)
+    return tuple(each for each in made if _computes(each.tiling, dict(dims), pattern))
 
 
 def _computes(tiling: Tiling, dims: Mapping[str, int], pattern: Pattern) -> bool:
