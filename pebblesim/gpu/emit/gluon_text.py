@@ -14,7 +14,7 @@ H200, and at 64 MiB two halves were."""
 
 
 def heads_together(heads: int, streamed: int) -> int:
-    """Of how many heads the tiles run beside one another under a mask, the longest first.
+    """Number of heads whose tiles run beside one another under a mask, the longest first.
 
     Groups of heads are as even as can be: a last one of few heads would have long tiles at the very end.
 
