@@ -18,6 +18,7 @@ from pebblesim.core.units import Bytes
 from pebblesim.gpu.additions import added_to
 from pebblesim.gpu.emit.bands import launched_across
 from pebblesim.gpu.emit.gluon_plan import multiplies
+from pebblesim.gpu.emit.gluon_text import heads_together
 from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.storage import Storage, entries, padded, storage
 from pebblesim.gpu.emit.tables import tables
@@ -56,6 +57,7 @@ class LaunchCost:
             do not divide its lengths; with so many edges of a mask; with this tile.
         times: how often it is launched; all other values are totals over these launches.
         heads: problems that are solved together.
+        side_by_side: of these, heads whose blocks are ordered together, and not one head after another.
         programs: number of thread blocks.
         working: number of thread blocks that have work under the mask.
         rounds: the thread blocks with work of the times that it is launched, longest first: time of a block is in units
@@ -80,6 +82,7 @@ class LaunchCost:
     kinds: tuple[str, ...]
     times: int = 1
     heads: int
+    side_by_side: int
     programs: int
     working: int
     rounds: Rounds
@@ -155,6 +158,7 @@ def _of_sums(program: ir.Program, sizes: ir.Sizes, dtype: str, heads: int) -> It
                 name=f"{name}, {what}",
                 kinds=(f"{program.name}: {name}, {what}, Gluon",),
                 heads=heads,
+                side_by_side=1,
                 programs=programs,
                 working=programs,
                 rounds=((1, ((1.0, programs),)),),
@@ -194,6 +198,7 @@ def _cost(
         kinds=tuple(_kinds(program, launch, sizes, mask, gluon)),
         times=launched,
         heads=heads,
+        side_by_side=_side_by_side(program, launch, sizes, dtype, heads) if gluon and mask is not None else 1,
         programs=_programs(launch, sizes, mask) * heads,
         working=summed["blocks"] * heads,
         rounds=_rounds(launch, sizes, program, mask, summed["blocks"] * heads, heads),
@@ -224,6 +229,19 @@ def _programs(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> int:
             tiles = -(-sizes[loop.range.dim] // padded(loop.range, sizes))
             total = total // tiles * min(tiles, across)
     return total
+
+
+def _side_by_side(program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, heads: int) -> int:
+    """Heads whose blocks a Gluon kernel under a mask orders together: those of which L2 holds what they stream."""
+    if len(launch.grid) > 1 or not multiplies(launch):
+        return 1
+    streamed = {
+        node.tensor: prod(node.tensor.sides(sizes))
+        for node in ir.walk(launch.block)
+        if isinstance(node, ir.Read) and len(node.tile.ranges) == 2 and launch.grid[0].range not in node.tile.ranges
+        if node.tensor.name in program.inputs
+    }
+    return heads_together(heads, sum(streamed.values()) * WORDS[dtype])
 
 
 def _last(launch: Launch) -> ir.Node:
