@@ -163,7 +163,7 @@ def _axis_error(several: Sequence[str], M: int | None) -> str:
 
 def _crossing(a: Schedule, b: Schedule, dims: Mapping[str, int], times: int) -> Crossing:
     """Find the crossing along M, for all M."""
-    of_a, of_b = (Curve(each.in_dims(dims), dims) for each in (a, b))
+    of_a, of_b = (Curve(schedule.in_dims(dims), dims) for schedule in (a, b))
     low = min(of_a.least_M, of_b.least_M)
     high = max(of_a.most_M, of_b.most_M, low + 1)
     leads = [(low, _lead(of_a(low), of_b(low))), *_changes(of_a, of_b, low, high)]
@@ -172,7 +172,7 @@ def _crossing(a: Schedule, b: Schedule, dims: Mapping[str, int], times: int) -> 
 
 def _with_proofs(crossings: Iterable[Crossing], pairs: Iterable[tuple[Schedule, Schedule]]) -> Iterator[Crossing]:
     """Add the exponents, which are the same for all sizes."""
-    named = {each.name: each for pair in pairs for each in pair}  # some may not be registered
+    named = {schedule.name: schedule for pair in pairs for schedule in pair}  # some may not be registered
     known: dict[tuple[str, str], tuple[Fraction | None, str]] = {}
     for crossing in crossings:
         if crossing.schedules not in known:

@@ -233,9 +233,9 @@ def _named(names: Iterable[str], M: int | None, every: bool) -> list[Parallel]:
         if name not in SCHEDULES:
             raise UnknownName("schedule for many devices", name, SCHEDULES)
     chosen = [SCHEDULES[name] for name in dict.fromkeys(names)]
-    if M is None and not every and any(each.order == IN_PASSES for each in chosen):
+    if M is None and not every and any(schedule.order == IN_PASSES for schedule in chosen):
         raise UsageError("tiles-in-passes takes as many passes as a memory asks for; give its words, M.")
-    return [each for each in chosen if M is not None or each.order != IN_PASSES]
+    return [schedule for schedule in chosen if M is not None or schedule.order != IN_PASSES]
 
 
 def _steps(row: Moved) -> int:

@@ -271,7 +271,7 @@ class Ranges:
         """The condition that all pairs of a tile are allowed."""
         (left, right), positions = self._ends(tile[1]), self._positions(tile[0])
         if isinstance(self._mask, KeyRanges):
-            first, end = key_ranges.seen_by_all_rows(*positions)
+            first, end = key_ranges.seen_by_rows(*positions, True)
             return f"({left} >= {first}) & ({right} <= {end})"
         return f"{right} - {positions[0]} <= {self._after} + 1"
 
