@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pebblesim.core.errors import UsageError
 
@@ -17,16 +17,14 @@ class HopperTiles:
         blocks: its block sizes.
         widest: largest head dimension that they are for.
         stages: slots of a ring.
-        apart: those of launches that have others, by the name of the phase.
-        narrowest: least head dimension that they are for.
         persistent: whether as many blocks as multiprocessors, with several tiles each, are faster without a mask.
+        narrowest: least head dimension that they are for.
     """
 
     schedule: str
     blocks: Mapping[str, int]
     widest: int
     stages: int = 2
-    apart: Mapping[str, int] = field(default_factory=dict)
     persistent: bool = False
     narrowest: int = 1
 
