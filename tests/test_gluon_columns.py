@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import gluon_interpreter
@@ -78,9 +77,7 @@ def test_values_and_words_moved(n_q: int, n_k: int, d_v: int, d_r: int, heads: i
     heads=st.integers(1, 2),
     seed=st.integers(0, 1000),
 )
-def test_values_and_words_moved_at_drawn_sizes(
-    n_q: int, n_k: int, d_v: int, d_r: int, heads: int, seed: int
-) -> None:
+def test_values_and_words_moved_at_drawn_sizes(n_q: int, n_k: int, d_v: int, d_r: int, heads: int, seed: int) -> None:
     check(n_q, n_k, d_v, d_r, heads, seed)
 
 

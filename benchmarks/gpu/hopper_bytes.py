@@ -98,9 +98,10 @@ def cases() -> list[Case]:
     """Tiles that are offered, each with sizes that a seed draws; every second one has rows of whole sectors."""
     chance, found = random.Random(SEED), list[Case]()
     for number in range(CASES):
-        tiles = TILES[number % len(TILES)] if number < len(TILES) else chance.choice(TILES)
+        tiles = OFFERED[number % len(OFFERED)] if number < len(OFFERED) else chance.choice(OFFERED)
         narrow = max(
-            (each.widest for each in TILES if each.schedule == tiles.schedule and each.widest < tiles.widest), default=0
+            (each.widest for each in OFFERED if each.schedule == tiles.schedule and each.widest < tiles.widest),
+            default=0,
         )
         step = 8 if number % 4 == 3 else 16
         d = step * chance.randint(max(narrow // step + 1, 2), tiles.widest // step)

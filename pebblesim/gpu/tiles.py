@@ -142,7 +142,7 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
                 early=True,
                 one_source=True,
             )
-            for keys, at_once in ((512, 64), (2048, 128), (4096, 128))
+            for keys, at_once in ((256, 64), (512, 64), (2048, 128), (4096, 128))
         ),
         _splits(64, 256, 4, 3, (1, 512)),
         _splits(128, 256, 8, 3, (1, 256)),

@@ -146,16 +146,17 @@ def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:
     reads = {node.tile: node for node in (*launch.block, *loop.body) if isinstance(node, ir.Read)}
     keys, width = padded(loop.range, sizes) // SHARES, padded(wide, sizes) // SHARES
     held, rings = dict[ir.Tile, Cut](), dict[ir.Tile, Cut]()
+    assert isinstance(sums.expr, ir.MatMul)
+    values = sums.expr.right.tile
     for node in scores:
-        assert isinstance(node.expr, ir.MatMul) and isinstance(sums.expr, ir.MatMul)
+        assert isinstance(node.expr, ir.MatMul)
         left, right = node.expr.left.tile, node.expr.right.tile
-        values, columns = right is sums.expr.right.tile, padded(node.expr.left.shape[1], sizes)
-        if left not in reads or right not in reads or columns > (SHARES if values else 1) * WIDEST:
+        parts, columns = SHARES if right is values else 1, padded(node.expr.left.shape[1], sizes)
+        if left not in reads or right not in reads or columns > parts * WIDEST:
             return None
-        parts = SHARES if values else 1
         held[left] = Cut(reads[left], _name(reads[left]), parts, columns // parts, ROWS)
-        rings[right] = Cut(reads[right], _name(reads[right]), parts, columns // parts, keys, values)
-    if sums.expr.right.tile not in rings or len(held) + len(rings) != len([each for each in reads.values()]):
+        rings[right] = Cut(reads[right], _name(reads[right]), parts, columns // parts, keys, right is values)
+    if values not in rings or len(held) + len(rings) != len(reads):
         return None
     return Columns(
         own=own,
@@ -294,8 +295,8 @@ class ColumnsRows(Rows):
         for each in (*plan.held.values(), *plan.rings.values()):
             for end in ("", "_full", "_free"):
                 self._names.new(each.name + end)
-        for each in ("mine", "phase", "share"):
-            self._names.new(each)
+        for taken in ("mine", "phase", "share"):
+            self._names.new(taken)
         made = plan.probabilities.name
         self.handed = plan.place.name if plan.place else self._names.new(f"{made}_of_all")
         self.handed_full = self._names.new(f"{made}_full")

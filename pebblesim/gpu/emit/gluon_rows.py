@@ -250,7 +250,6 @@ class Rows(Writer):
         place = f"{self._setting.of[node.tensor]} + {down} + {columns}[None, :]"
         self._say(depth, f"tl.store({place}, {value}{mask})")
 
-
     def _columns(self, rng: ir.Range) -> tuple[str, int]:
         """What is added to the numbers of a warpgroup's columns, as text, and how many columns all of them have."""
         return "", self._length(rng)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_boxes import HEADS, address, stored, strides_in_words
 from pebblesim.gpu.emit.gluon_plan import Block
 from pebblesim.gpu.emit.gluon_rows import Rows

@@ -91,7 +91,7 @@ class Writer(Grid):
         self._at_head(self._tensors.values())
         if self._launch.name in self._setting.early:
             self._say(1, "tl.extra.cuda.gdc_wait()  # for the launch before, of which blocks may still run")
-            self._say(1, "tl.extra.cuda.gdc_launch_dependents()  # now: earlier, blocks would crowd where some end first")
+            self._say(1, "tl.extra.cuda.gdc_launch_dependents()  # earlier, they would crowd where blocks end first")
         self._describe()
         self._opening()
         self._grid()
