@@ -35,6 +35,9 @@ from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 
 SEED, CASES, DTYPE = 28, 16, "bfloat16"
+OFFERED = tuple(each for each in TILES if each.schedule != "flash2-latent")
+"""Tiles of attentions whose keys and values are matrices of their own."""
+
 METRICS = {
     "l1tex__m_xbar2l1tex_read_bytes.sum": "read",
     "l1tex__m_l1tex2xbar_write_bytes.sum": "written",

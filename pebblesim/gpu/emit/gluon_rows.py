@@ -251,7 +251,7 @@ class Rows(Writer):
         self._say(depth, f"tl.store({place}, {value}{mask})")
 
     def _columns(self, rng: ir.Range) -> tuple[str, int]:
-        """What is added to the numbers of a warpgroup's columns, as text, and how many columns all of them have."""
+        """The text before the numbers of a warpgroup's columns, and how many columns all warpgroups have."""
         return "", self._length(rng)
 
 
