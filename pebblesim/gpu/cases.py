@@ -53,7 +53,7 @@ class Case:
 
     @property
     def program(self) -> ir.Program:
-        """Its traced program."""
+        """Traced program of the schedule."""
         return self.algorithm.program
 
     @property
@@ -63,7 +63,7 @@ class Case:
 
     @cached_property
     def source(self) -> Source:
-        """Its kernels."""
+        """Kernels of the program."""
         return cuda(self.program, self.workers, self.sizes, PREFIX)
 
     @property
