@@ -154,7 +154,9 @@ def timed(
     alone = busy + rate["begin"] * cost.begun / cost.working
     slower = alone / busy if busy else 1.0  # a block that only leaves takes no time of its own
     rounds = ((alike, each) for alike, each in cost.rounds if each)
-    work = busy * sum(alike * time_of(each, cost.heads, units, slots, slower) for alike, each in rounds)
+    work = busy * sum(
+        alike * time_of(each, cost.heads, units, slots, slower, cost.side_by_side) for alike, each in rounds
+    )
     parts = {name: factor * seconds / units for name, seconds in spent.items()}
     parts["waiting"] = (pace(slots, slower) - 1) * sum(parts.values())
     parts["too few blocks"] = max(0.0, factor * work - sum(parts.values()))
