@@ -88,7 +88,7 @@ def crossover(
 
     >>> crossover("small-cache-streamed", "row-stationary", n=4096, d=64, over_d=()).crossings[0].M
     2223
-    >>> crossover("flash2-forward", "standard-forward", n="64:1024:x2", d=64, M=3000).crossings[0].leads
+    >>> crossover("flash2-forward", "standard-forward", n="64:256:x2", d=64, M=3000).crossings[0].leads
     ((64, 'flash2-forward'),)
 
     Raises:
