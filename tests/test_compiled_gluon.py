@@ -117,11 +117,7 @@ def check(
     if isinstance(band, Band) and (shared or rows > 1):
         band = replace(band, from_start=bool(shared), rows=several)
     program, sizes = get(tiles.schedule).in_dims(dims).under(band), {**dims, **tiles.blocks}
-    ring: dict[str, Any] = {
-        "stages": tiles.stages,
-        "apart": tiles.apart,
-        "persistent": tiles.persistent and mask is None,
-    }
+    ring: dict[str, Any] = {"stages": tiles.stages, "persistent": tiles.persistent and mask is None}
     made = gluon(program, sizes, "bfloat16", band, scale=0.1, shared=shared, dense=True, **ring)
     vectors = {f"{name}_ptr" for name, tensor in program.tensors.items() if is_float32(program, tensor)}
     kept = plans(program, sizes, "bfloat16", **ring)

@@ -111,8 +111,7 @@ class Case(NamedTuple):
         """Its kernels."""
         dims, band = {"n_q": CHECKED, "n_k": CHECKED, "d_k": self.d_k, "d_v": self.d_v}, masks.of(self.mask)
         tiles, program = self.tiles, get(self.schedule).in_dims(dims).under(band)
-        ring: dict[str, Any] = {"stages": tiles.stages, "apart": tiles.apart}
-        ring["persistent"] = tiles.persistent and self.mask is None
+        ring: dict[str, Any] = {"stages": tiles.stages, "persistent": tiles.persistent and self.mask is None}
         return gluon(program, {**dims, **tiles.blocks}, "bfloat16", band, scale=self.d_k**-0.5, **ring)
 
 

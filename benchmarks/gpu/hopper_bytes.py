@@ -84,7 +84,6 @@ class Case(NamedTuple):
             band,
             scale=self.d**-0.5,
             stages=self.tiles.stages,
-            apart=self.tiles.apart,
             persistent=self.tiles.persistent and self.mask is None,
         )
         module, given = module_of(source.text), []

@@ -72,8 +72,7 @@ class Tiling:
     def options(self) -> dict[str, Any]:
         """Options of `triton`, or of `gluon`, for its kernels."""
         if self.gluon:
-            slots = {name: own[1] for name, own in self.apart.items()}
-            return {"stages": self.stages, "apart": slots, "persistent": self.persistent}
+            return {"stages": self.stages, "persistent": self.persistent}
         shape = {"warps": self.warps, "stages": self.stages, "apart": self.apart}
         return {**shape, "described": self.described, "early": self.early}
 
@@ -249,9 +248,8 @@ def _for_hopper(problem_name: str) -> tuple[Tiling, ...]:
     for each in HOPPER:
         if get(each.schedule).problem.name == problem_name:
             widths = narrower.get(each.schedule, 0) + 1, each.widest
-            apart = {name: (WARPS, slots) for name, slots in each.apart.items()}
-            ring: dict[str, Any] = {"stages": each.stages, "apart": apart, "persistent": each.persistent}
-            made.append(Tiling(each.schedule, each.blocks, WARPS, widths=widths, gluon=True, **ring))
+            tiling = Tiling(each.schedule, each.blocks, WARPS, each.stages, widths=widths, gluon=True)
+            made.append(replace(tiling, persistent=each.persistent))
             narrower[each.schedule] = each.widest
     return tuple(made)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pebblesim.core.errors import UsageError
 
@@ -17,7 +17,6 @@ class HopperTiles:
         blocks: its block sizes.
         widest: largest head dimension that they are for.
         stages: slots of a ring.
-        apart: those of launches that have others, by the name of the phase.
         persistent: whether as many blocks as multiprocessors, with several tiles each, are faster without a mask.
     """
 
@@ -25,7 +24,6 @@ class HopperTiles:
     blocks: Mapping[str, int]
     widest: int
     stages: int = 2
-    apart: Mapping[str, int] = field(default_factory=dict)
     persistent: bool = False
 
 
