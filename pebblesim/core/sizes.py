@@ -39,6 +39,11 @@ def listed(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
 
 
+def assigned(sizes: Mapping[str, int]) -> str:
+    """Return sizes as they are given to a function or an option: B_r=128, B_c=64."""
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
 def tile_starts(length: int, *blocks: int) -> list[int]:
     """Return where tiles start: of the first block's size, each cut into tiles of the second block's size, and so on.
 
