@@ -238,6 +238,16 @@ def bytes_of(dtype: str) -> int:
     return BYTES[dtype_of(dtype)]
 
 
+def check_rule(rule: object) -> None:
+    """Refuse what is neither the name of a block rule nor sizes by name.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not isinstance(rule, str | Mapping):
+        raise UsageError(f"blocks = {rule!r} was given; give 'fit', 'paper' or 'best', or sizes such as {{'B_r': 64}}.")
+
+
 def evaluate_rule(rule: str, values: Mapping[str, int]) -> int:
     """Evaluate a block rule such as "Min(ceiling(M/(4*d)), d)" in exact arithmetic."""
     return int(function_of(rule, values, EXACT)(*map(Fraction, values.values())))
