@@ -74,7 +74,7 @@ class LaunchForecast:
         return max(others, key=lambda part: self.parts[part])
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed by `pebblesim advise --json`."""
+        """Return the data of `pebblesim advise --json`."""
         cost = (f"cost.{name}" for name in ("name", "times", "programs", "warps", "stages", "storage.shared"))
         return plain(self, *cost, "seconds", "binds", "parts")
 
@@ -107,7 +107,7 @@ class Forecast:
         return max(shares, key=lambda part: shares[part])
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed by `pebblesim advise --json`."""
+        """Return the data of `pebblesim advise --json`."""
         tiling = (f"tiling.{name}" for name in ("schedule", "blocks", "warps", "stages", "gluon"))
         return plain(self, *tiling, "rounds", "seconds", "binds", "launches")
 

@@ -1,4 +1,4 @@
-"""Gluon kernels whose warpgroups divide columns, for sums of 64 rows that are too wide for one of them.
+"""Gluon kernels whose warpgroups divide columns: for keys that are values, too, and sums too wide for one warpgroup.
 
 Two warpgroups have the same 64 rows. Each has half of the keys of a tile, whose scores it computes, and half of the
 columns of the sums. So a maximum of a row is that of both, which they exchange through shared memory, a row sum is
@@ -25,7 +25,7 @@ from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.gluon_writer import GluonWriter, tiles_of
 from pebblesim.gpu.emit.storage import padded
 from pebblesim.gpu.emit.triton_ranges import Setting
-from pebblesim.gpu.emit.words import WORDS
+from pebblesim.gpu.emit.words import LEAST_SIDE, WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
@@ -126,7 +126,7 @@ class Columns(Block):
 
 
 def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:
-    """The plan of a launch whose sums are too wide for the warpgroup of their rows; None if it is no such launch."""
+    """The plan of a launch of 64 rows whose streamed keys are values, too; None if it is no such launch."""
     launch = _joined(launch)
     loops = [node for node in launch.block if isinstance(node, ir.Loop)]
     if len(launch.grid) != 1 or len(loops) != 1 or launch.around is not None or loops[0].when is not None:
@@ -139,7 +139,7 @@ def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:
     *scores, sums = products
     wide = sums.target.ranges[1]
     made = [node for node in computes if node.target.tile is scores[0].target.tile]
-    if not WIDEST < padded(wide, sizes) <= SHARES * WIDEST or wide.parent is not None:
+    if not SHARES * LEAST_SIDE <= padded(wide, sizes) <= SHARES * WIDEST or wide.parent is not None:
         return None
     if not _alike(own, loop, scores, sums) or not _vectors_alike(loop, scores[0].target.tile):
         return None
