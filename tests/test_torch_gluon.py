@@ -142,8 +142,9 @@ def test_more_heads_than_a_tile_has_rows_share_keys_that_are_values() -> None:
     for pattern in (Pattern(shared=96), Pattern(None, 0, False, 128), Pattern(shared=128, softcap=1.0)):
         assert chosen_for_latent(dims, 64, "bfloat16", pattern, H200) is None
     assert chosen_for_latent(dims, 64, "bfloat16", Pattern(shared=128), replace(H200, capability="")) is None
-    narrow = (*dims[:2], ("d_v", 256), ("d_r", 64))
-    assert chosen_for_latent(narrow, 64, "bfloat16", Pattern(shared=128), H200) is None
+    for d_v, d_r in ((256, 64), (512, 72), (512, 60), (520, 64)):
+        others = (*dims[:2], ("d_v", d_v), ("d_r", d_r))
+        assert chosen_for_latent(others, 64, "bfloat16", Pattern(shared=128), H200) is None
 
 
 @dataclass(frozen=True)

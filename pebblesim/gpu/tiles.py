@@ -303,7 +303,8 @@ def gluon_takes(schedule: str, dims: Mapping[str, int], shared: int = 1) -> bool
     if adds(algorithm.program):
         least["d_k" if "d_k" in least else "d"] += 1  # a side is padded to a power of two
     heads = shared & (shared - 1) == 0 and (shared <= ROWS or schedule in OF_ONE_POSITION)
-    return heads and all(dims[name] % GROUP == 0 and dims[name] >= size for name, size in least.items())
+    fits = dims.get("d_r", 0) <= ROWS  # shared memory has no room for more
+    return heads and fits and all(dims[name] % GROUP == 0 and dims[name] >= size for name, size in least.items())
 
 
 IN_ROWS = {
