@@ -3,7 +3,8 @@
     python benchmarks/gpu/drawn_bytes.py -o benchmarks/gpu/drawn_bytes.jsonl
 
 Kernels are those that `attention` launches, for lengths that no tile divides and head dimensions whose rows are whole
-sectors of 32 bytes. Nsight Compute reads the counters of one process that runs all cases, one after the other.
+sectors of 32 bytes. They are compiled by several processes; then Nsight Compute reads the counters of one process that
+runs all cases, one after the other.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import multiprocessing
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +34,7 @@ from pebblesim.gpu.torch.planning import Pattern, limits, program_of
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import launches
 
-SEED, CASES, CARD = 25, 20, "H200"
+SEED, CASES, CARD, PROCESSES = 25, 20, "H200", 14
 METRICS = {"l1tex__m_xbar2l1tex_read_bytes.sum": "read", "l1tex__m_l1tex2xbar_write_bytes.sum": "written"}
 SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 MARK = "spin_kernel"
@@ -96,7 +99,7 @@ class Case(NamedTuple):
 
 def cases() -> list[Case]:
     """Tilings that are offered, with sizes and masks."""
-    chance, shared, found = random.Random(SEED), cards.card(CARD).size("shared_per_block"), []
+    chance, shared, found = random.Random(SEED), cards.card(CARD).size("shared_per_block"), list[Case]()
     while len(found) < CASES:
         way, d = chance.choice(list(PROBLEM)), 16 * chance.randrange(2, chance.choice((9, 33)))
         n, heads = chance.randrange(300, 3000), chance.randrange(2, 9)
@@ -110,21 +113,41 @@ def cases() -> list[Case]:
     return found
 
 
+def launched(number: int) -> Callable[[], Any]:
+    """A case's call, made once, so that Triton's cache on disk holds its kernels; if that fails, a call of nothing."""
+    import torch
+
+    case = cases()[number]
+    try:
+        call: Callable[[], Any] = case.call()
+        call()
+    except Exception as error:  # the other cases are measured
+        print(case, error, file=sys.stderr)
+        return int
+    torch.cuda.synchronize()
+    return call
+
+
+def compiled(number: int) -> None:
+    launched(number)
+
+
 def profiled() -> None:
     """Run all cases under the profiler, each behind a mark."""
-    for case in cases():
-        call = case.call()
-        call()
-        under_profiler(call)
+    for number in range(CASES):
+        under_profiler(launched(number))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True)
     output = parser.parse_args().output
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(compiled, range(CASES)))
     flags = "--clock-control none --cache-control none --profile-from-start off --csv --metrics"
     ncu = ["ncu", *flags.split(), ",".join(METRICS)]
     done = subprocess.run([*ncu, sys.executable, __file__, "all"], capture_output=True, text=True, check=True)
+    print(done.stderr[-2000:], file=sys.stderr)
     measured: list[dict[str, float]] = []
     marks = set()
     for line in csv.DictReader(text for text in done.stdout.splitlines() if text.startswith('"')):
