@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 import lazy_loader
 
+from pebblesim.core import __version__ as __version__
 from pebblesim.core.results import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__version__ = "0.1.0"
 
 # A public name is imported when it is first used, from the module that the stub beside this file names. Some modules
 # import numpy or sympy, which would slow down the start of every command.

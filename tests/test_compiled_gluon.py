@@ -72,8 +72,8 @@ def compiled(text: str, name: str, vectors: set[str], folder: Path) -> tuple[str
     return listed, result.metadata.shared
 
 
-def spilled(code: str) -> list[str]:
-    """The stores to local memory in the innermost loops with products."""
+def innermost(code: str) -> list[list[str]]:
+    """The lines of the innermost loops with products."""
     lines = code.splitlines()
     labels = {line.strip()[:-1]: at for at, line in enumerate(lines) if re.match(r"\s*\.L_x_\d+:", line)}
     loops = [
@@ -85,7 +85,12 @@ def spilled(code: str) -> list[str]:
     with_products = [(a, b) for a, b in loops if any("HGMMA" in line for line in lines[a:b])]
     inner = [(a, b) for a, b in with_products if not any(a < c and d < b for c, d in with_products)]
     assert inner
-    return [line for a, b in inner for line in lines[a:b] if re.search(r"\bSTL\b", line)]
+    return [lines[a:b] for a, b in inner]
+
+
+def spilled(code: str) -> list[str]:
+    """The stores to local memory in the innermost loops with products."""
+    return [line for lines in innermost(code) for line in lines if re.search(r"\bSTL\b", line)]
 
 
 def check(
@@ -169,6 +174,23 @@ def test_all_kernels_of_the_operator_keep_their_tiles_in_registers(
 
 def test_kernels_for_hopper_keep_their_tiles_in_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(tiles_of("flash2-backward-blocked", {"d": 64}), 64, None, 4096, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [64, 128, 256])
+def test_a_loop_at_odd_lengths_is_as_long_as_at_others(d: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is taken apart and packed again on its way from one loop to another."""
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    tiles, lengths = tiles_of("flash2-forward", {"d": d}), list[int]()
+    for n in (1152, 1134):
+        dims = {"n_q": n, "n_k": n, "d_k": d, "d_v": d}
+        program, ring = get(tiles.schedule).in_dims(dims).program, {"stages": tiles.stages, "persistent": True}
+        made = gluon(program, {**dims, **tiles.blocks}, shared=1, dense=True, **ring)
+        code, _ = compiled(made.text, "flash2_forward", {"L_ptr"}, tmp_path)
+        lengths.append(max(map(len, innermost(code))))
+    even, odd = lengths
+    assert odd <= 1.02 * even
 
 
 def test_the_compiler_has_what_adds_to_memory() -> None:

@@ -13,12 +13,12 @@ import pytest
 import pebblesim as ps
 from pebblesim.api.glossary import glossary, named_in
 from pebblesim.api.graph import graph_of
+from pebblesim.api.rules_in_words import MOVES, in_words
 from pebblesim.cli import main as cli
 from pebblesim.core.errors import UnknownName
 from pebblesim.counting.run import Run
 from pebblesim.game.moves import KINDS
 from pebblesim.game.rules import RULES
-from pebblesim.game.words import MOVES, in_words
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.summation import PARTS
 from pebblesim.language.problems import PROBLEMS, problem

@@ -1,4 +1,4 @@
-"""Masks of single tiles in Gluon kernels: predicates are taken in the tiles that a mask cuts, and in no others."""
+"""Predicates of single tiles in Gluon kernels: in tiles that a mask or the end of the keys cuts, and in no others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from hypothesis import example, given, strategies as st
 
 from pebblesim.gpu.emit.gluon import gluon
@@ -57,3 +58,22 @@ def test_a_tile_has_predicates_exactly_if_the_mask_cuts_it(
         for at in range(-(-keys // width)):
             cut = not own[:, at * width : (at + 1) * width].all()
             assert bool(eval(condition, {**known, "i": tile, number: at})) == cut, (condition, tile, at)
+
+
+@pytest.mark.parametrize("shared", [0, 2])
+@pytest.mark.parametrize(
+    ("schedule", "blocks"),
+    [
+        ("flash2-forward", {"B_r": 128, "B_c": 64}),
+        ("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 64}),
+    ],
+)
+def test_the_ragged_tile_is_streamed_before_the_loop(schedule: str, blocks: dict[str, int], shared: int) -> None:
+    """What is put off goes through one loop, which has no predicates: those of the last tile are before it."""
+    dims = {"n_q": 300 * max(shared, 1), "n_k": 301, "d_k": 64, "d_v": 64}
+    text = gluon(get(schedule).in_dims(dims).program, {**dims, **blocks}, shared=shared, persistent=True).text
+    roles = [role for role in re.split(r"(?m)^@gluon\.jit", text) if "_late = " in role]
+    parts = [re.split(r"(?m)^ +for (?!tile )", role) for role in roles]
+    assert any("gl.where(" in before for before, *_ in parts)
+    for _, *loops in parts:
+        assert len(loops) == 1 and "gl.where(" not in loops[0]

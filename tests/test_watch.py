@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 import pebblesim as ps
+from pebblesim.api.rules_in_words import MOVES, in_words
 from pebblesim.cli import main as cli
 from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, pack, unpack
 from pebblesim.game.rules import BY_TERM, RULES
-from pebblesim.game.words import MOVES, in_words
 from pebblesim.language.registry import SCHEDULES
 from pebblesim.views.recording import Recording, record, record_moves
 from pebblesim.views.replay import SCRIPTS, data, page, save

@@ -7,7 +7,7 @@ at sizes that no search reaches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any, Final
@@ -19,7 +19,8 @@ from pebblesim.dags.optimum import RULES, optimum
 from pebblesim.dags.orders import Task
 from pebblesim.dags.samples import small_graphs
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.language.problems import Problem, problem as find
+from pebblesim.language.catalogue import is_built_in
+from pebblesim.language.problems import PROBLEMS, Problem, problem as find
 from pebblesim.language.registry import of_problem
 from pebblesim.lower_bounds.own import OWN, OwnBound
 
@@ -84,6 +85,32 @@ def bound(
         _refuse_what_a_schedule_undercuts(own, find(own.problem))
     OWN[own.name] = own = replace(own, optima=optima, tight=tight)
     return own
+
+
+@dataclass(frozen=True)
+class Own:
+    """The problems and bounds of the user, which another process does not know."""
+
+    problems: tuple[Problem, ...]
+    bounds: tuple[OwnBound, ...]
+
+    @classmethod
+    def known(cls) -> Own:
+        """Return those known to this process."""
+        problems = (problem for problem in PROBLEMS.values() if not is_built_in(problem.values))
+        return cls(tuple(problems), tuple(OWN.values()))
+
+    def declare(self) -> None:
+        """Make them known to this process."""
+        for problem in self.problems:
+            PROBLEMS[problem.name] = problem
+        for bound in self.bounds:
+            OWN[bound.name] = bound
+
+    @property
+    def bounds_of_problems(self) -> list[OwnBound]:
+        """The bounds that are for one problem, and not for any DAG."""
+        return [bound for bound in self.bounds if bound.problem is not None]
 
 
 def _least_io(graph: Cdag, M: int, rule: str) -> int | None:

@@ -227,13 +227,12 @@ def _alike(group: Sequence[tuple[Run, Counted]], how: _Replay) -> Iterable[Cache
     for row, (run, counted) in zip(rows, group, strict=True):
         own = Traffic(counted.reads * times, counted.writes * times)
         together = replace(run, heads=replace(among, separate=False))
-        bounded = counted if shares == 1 else count_run(together, fallback_to_smallest=True)
         yield replace(
             row,
             counted=counted,
             enough=enough(stream, int(CLOSE * own.reads)) if how.ways is None else None,
             own=own,
-            bound=bounded.lower_bound,
+            bounded=counted if shares == 1 else count_run(together, fallback_to_smallest=True),
             heads=among,
             times=counted.times // times,
         )

@@ -11,7 +11,6 @@ from pebblesim.core.tables import aligned
 from pebblesim.core.units import Traffic
 from pebblesim.counting.count import Counted
 from pebblesim.counting.heads import Heads
-from pebblesim.lower_bounds.bounds import LowerBound
 
 if TYPE_CHECKING:
     from pebblesim.cachesim.policies import Misses
@@ -34,10 +33,12 @@ class Cached:
         counted: the schedule's count; None if the stream is not from a schedule.
         enough: smallest cache in words with which an LRU fetches at most `CLOSE` times the words that the schedule
             reads; None if there is no such size, or no schedule.
-        own, bound: the words that the schedule itself moves with a scratchpad of M words, and the lower bound on them;
-            None if the stream is not from a schedule. The stream is that of one head. If heads share keys and values
-            and each is counted separately, it is that of these heads, one after the other. With a mask for each head
-            it is that of all heads of a sequence.
+        own: the words that the schedule itself moves with a scratchpad of M words; None if the stream is not from a
+            schedule. The stream is that of one head. If heads share keys and values and each is counted separately, it
+            is that of these heads, one after the other. With a mask for each head it is that of all heads of a
+            sequence.
+        bounded: the count whose lower bound holds for `own`: that of heads counted together, if they share keys and
+            values; None if the stream is not from a schedule.
         heads, times: the heads and sequences, and how often the stream is repeated for all of them.
     """
 
@@ -50,7 +51,7 @@ class Cached:
     counted: Counted | None = None
     enough: int | None = None
     own: Traffic | None = None
-    bound: LowerBound | None = None
+    bounded: Counted | None = None
     heads: Heads = field(default_factory=Heads)
     times: int = 1
 
@@ -84,9 +85,9 @@ class Cached:
     def to_dict(self) -> dict[str, Any]:
         """Return a row of `pebblesim cache --json`."""
         row = plain(self, "name", "M", "requests", "compulsory", "requested")
-        if self.counted is not None and self.own is not None and self.bound is not None:
+        if self.counted is not None and self.own is not None and self.bounded is not None:
             row |= plain(self, "counted.blocks", "own.reads", "own.writes")
-            row |= {"lower_bound": plain(self.bound, "value", "source"), "lru_enough": self.enough}
+            row |= {"lower_bound": plain(self.bounded.lower_bound, "value", "source"), "lru_enough": self.enough}
         row |= {policy: plain(each, "misses", "fetched", "written") for policy, each in self.by_policy.items()}
         if not self.heads.is_given:
             return row
@@ -176,7 +177,7 @@ def table(rows: Sequence[Cached]) -> tuple[list[str], list[list[Any]]]:
             line += [row.requests, row.compulsory]
         for policy, each in row.by_policy.items():
             line += [each.fetched, row.ratio(policy), each.written]
-        if row.bound is not None:
-            line += [row.bound.value, row.enough]
+        if row.bounded is not None:
+            line += [row.bounded.lower_bound.value, row.enough]
         lines.append(line)
     return head, lines

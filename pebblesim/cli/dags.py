@@ -137,22 +137,6 @@ def _seconds(text: str | None) -> float | None:
     return value
 
 
-def _save(path: Path | None, graph: Cdag, moves: Any, rules: str) -> None:
-    """Save a game, if a file was named."""
-    from pebblesim.dags.judging import names_in_text
-    from pebblesim.game.moves import saving
-    from pebblesim.game.rules import BY_TERM
-
-    if path is None:
-        return
-    if rules in BY_TERM and path.suffix == ".txt":
-        raise UsageError(
-            f"moves under {rules!r} add single terms, which a .txt file cannot name; save to .npy instead."
-        )
-    with saving(path, [moves], names_in_text(graph).__getitem__ if path.suffix == ".txt" else str):
-        pass
-
-
 @command(app, example="pebblesim pebble fft -n 64 -M 16 --seconds 5")
 def pebble(
     source: SourceName,
@@ -170,6 +154,7 @@ def pebble(
 ) -> None:
     """Find a good game on any DAG; print its I/O, the best lower bound, and the gap."""
     import pebblesim as ps
+    from pebblesim.dags.judging import save_game
 
     if save is not None:
         check_place(save)
@@ -184,7 +169,8 @@ def pebble(
         pebbling = ps.pebble(
             graph, M=cache.words, rules=rules, seconds=limit or 0.0, steps=steps, seed=seed, progress=on_progress
         )
-    _save(save, graph, pebbling.moves, rules)
+    if save is not None:
+        save_game(save, graph, pebbling.moves, rules)
     if as_json:
         bounds = [bound.to_dict() for bound in pebbling.bounds]
         print_json({"graph": name, **pebbling.to_dict(), "bounds": bounds})
@@ -222,7 +208,7 @@ def optimum(
 ) -> None:
     """Search all games on a graph for the least I/O. Ctrl-C stops the search and prints the interval reached."""
     import pebblesim as ps
-    from pebblesim.game.referee import referee
+    from pebblesim.dags.judging import save_game
 
     if save is not None:
         check_place(save)
@@ -239,8 +225,9 @@ def optimum(
         result = ps.optimum(
             graph, M=cache.words, rules=rules, seconds=limit, memory=room, states=most, progress=on_progress
         )
-    _save(save, graph, result.moves, rules)
-    game = referee(graph, result.M, [result.moves], rules)
+    if save is not None:
+        save_game(save, graph, result.moves, rules)
+    game = ps.referee(graph, result.M, [result.moves], rules)
     if as_json:
         print_json({"graph": name, **result.to_dict(), "complete": game.complete})
         return

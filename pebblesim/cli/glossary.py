@@ -21,7 +21,7 @@ def glossary(
 ) -> None:
     """Explain the names: each tensor of a problem, the parts of its sums, and the rules of the game."""
     from pebblesim.api.glossary import glossary as entries, parts_of_sums
-    from pebblesim.game.words import in_words
+    from pebblesim.api.rules_in_words import in_words
     from pebblesim.language.problems import problem as find
 
     try:

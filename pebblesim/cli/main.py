@@ -93,7 +93,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from pebblesim import __version__
+        from pebblesim.core import __version__
 
         print(f"pebblesim {__version__}")
         raise typer.Exit

@@ -157,7 +157,7 @@ def print_tensors(entries: Glossary) -> None:
 
 def print_rules(rules: str) -> None:
     """Print the rules of the game in five lines."""
-    from pebblesim.game.words import in_words
+    from pebblesim.api.rules_in_words import in_words
 
     say(f"\nrules of the game ({rules})")
     for line in in_words(rules):

@@ -62,6 +62,20 @@ def whole(what: str, value: Any) -> int:
     return int(value)
 
 
+def whole_groups(heads: int, kv_heads: Any) -> None:
+    """Check that every head of keys and values serves as many heads.
+
+    Raises:
+        UsageError: kv_heads is no whole number, or does not divide the number of heads.
+    """
+    if heads % whole("kv_heads", kv_heads):
+        near = max(1, round(heads / kv_heads)) * kv_heads
+        raise UsageError(
+            f"{heads} heads cannot share {kv_heads} heads of keys and values evenly; the number of heads must be a "
+            f"multiple of the heads of keys and values, and the nearest is {near}."
+        )
+
+
 _NUMBER = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*)(?:\^([0-9]{1,4})|([kKMG]))?")
 """Commas group thousands, as in 1,048,576; underscores stand between any digits."""
 

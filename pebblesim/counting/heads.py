@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import whole
+from pebblesim.core.sizes import whole, whole_groups
 from pebblesim.counting.arguments import problem_dims
 from pebblesim.language.masks import AnyHeads, HeadMasks, Mask
 from pebblesim.language.problems import Problem
@@ -49,12 +49,8 @@ class Heads:
     def __post_init__(self) -> None:
         for name in ("heads", "batch"):
             whole(name, getattr(self, name))
-        if self.kv_heads is not None and self.heads % whole("kv_heads", self.kv_heads):
-            near = max(1, round(self.heads / self.kv_heads)) * self.kv_heads
-            raise UsageError(
-                f"{self.heads} heads cannot share {self.kv_heads} heads of keys and values evenly; the number of "
-                f"heads must be a multiple of the heads of keys and values, and the nearest is {near}."
-            )
+        if self.kv_heads is not None:
+            whole_groups(self.heads, self.kv_heads)
 
     @property
     def sharing(self) -> int:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import whole
 from pebblesim.dags.orders import as_cdag
-from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, load, pack
+from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, load, pack, saving
 from pebblesim.game.referee import Game, referee
+from pebblesim.game.rules import BY_TERM
 from pebblesim.graphs.cdag import Cdag
 
 _OTHER: Final = re.compile(r"(Compute|Evict|Send up|Send down) (\d+)\b(?:.*?\bproc(?:essor)? (\d+))?.*", re.IGNORECASE)
@@ -54,6 +55,22 @@ def judge(graph: Any, game: str | Path | NDArray[Any], *, M: int, rules: str = "
 def saved(path: Path, graph: Cdag) -> NDArray[np.int64]:
     """The moves in a file; formats and errors as for `judge`."""
     return load(path) if path.suffix == ".npy" else _text(path, graph)
+
+
+def save_game(path: Path, graph: Cdag, moves: NDArray[np.int64], rules: str) -> None:
+    """Write the moves of a game to a file that `judge` reads.
+
+    Raises:
+        UsageError: the file's name does not end in .npy or .txt, it cannot be written, or the moves add single terms,
+            which a .txt file cannot name.
+    """
+    text = path.suffix == ".txt"
+    if rules in BY_TERM and text:
+        raise UsageError(
+            f"moves under {rules!r} add single terms, which a .txt file cannot name; save to .npy instead."
+        )
+    with saving(path, [moves], names_in_text(graph).__getitem__ if text else str):
+        pass
 
 
 def names_in_text(graph: Cdag) -> list[str]:

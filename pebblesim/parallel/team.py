@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import whole
-from pebblesim.counting.heads import Heads
+from pebblesim.core.sizes import whole, whole_groups
 from pebblesim.parallel.tokens import Tokens, owned
 
 MOST_DEVICES = 1024
@@ -86,7 +85,7 @@ class Team:
     def __post_init__(self) -> None:
         for name in ("n_q", "n_k", "d_k", "d_v", "heads", "kv_heads", "P"):
             whole(name, getattr(self, name))
-        Heads(self.heads, self.kv_heads)
+        whole_groups(self.heads, self.kv_heads)
         if self.P > MOST_DEVICES:
             raise UsageError(f"P = {self.P:,} was given; up to {MOST_DEVICES:,} devices are counted, each for itself.")
         if self.latent and self.d_v > self.d_k:

@@ -13,17 +13,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from pebblesim.api.own_bounds import Own
 from pebblesim.api.play import play_run
+from pebblesim.core import __version__
 from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
 from pebblesim.counting.count import count_run
 from pebblesim.counting.run import Run
 from pebblesim.language import masks
-from pebblesim.language.catalogue import is_built_in
 from pebblesim.language.masks import AnyHeads, HeadMasks
-from pebblesim.language.problems import PROBLEMS, Problem
 from pebblesim.language.program import fingerprint
 from pebblesim.language.registry import Schedule
-from pebblesim.lower_bounds.own import OWN, OwnBound
 from pebblesim.sweeps.definitions import definition
 from pebblesim.sweeps.store import RowStore, StoredRow
 
@@ -75,7 +74,7 @@ class Point:
         run = self.run
         sizes = [run.dims, run.M, run.blocks, run.summation, self.rules]
         sizes += [run.heads.to_dict()] if run.heads.is_given else []
-        text = json.dumps([FORMAT, _version(), self.what, self.program, sizes], sort_keys=True)
+        text = json.dumps([FORMAT, __version__, self.what, self.program, sizes], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -86,7 +85,7 @@ def describe(algorithm: Schedule, mask: AnyHeads | None) -> str:
     """
     program = fingerprint(algorithm.under(mask))
     declared = {entry.name: getattr(algorithm, entry.name) for entry in fields(algorithm) if entry.name != "function"}
-    return definition(declared, program, _allowed(mask), [own for own in OWN.values() if own.problem is not None])
+    return definition(declared, program, _allowed(mask), Own.known().bounds_of_problems)
 
 
 def _allowed(mask: AnyHeads | None) -> object:
@@ -96,33 +95,6 @@ def _allowed(mask: AnyHeads | None) -> object:
     if isinstance(mask, masks.BlockMask) and not isinstance(mask, masks.BigBird):
         return mask.size, mask.table.shape, hashlib.sha256(mask.table.tobytes()).hexdigest()
     return str(mask)
-
-
-@dataclass(frozen=True)
-class Own:
-    """The problems and bounds of the user, which another process does not know."""
-
-    problems: tuple[Problem, ...]
-    bounds: tuple[OwnBound, ...]
-
-    @classmethod
-    def known(cls) -> Own:
-        """Return those known to this process."""
-        problems = (problem for problem in PROBLEMS.values() if not is_built_in(problem.values))
-        return cls(tuple(problems), tuple(OWN.values()))
-
-    def declare(self) -> None:
-        """Make them known to this process."""
-        for problem in self.problems:
-            PROBLEMS[problem.name] = problem
-        for bound in self.bounds:
-            OWN[bound.name] = bound
-
-
-def _version() -> str:
-    from pebblesim import __version__
-
-    return __version__
 
 
 @dataclass(frozen=True)
@@ -170,7 +142,7 @@ class Workers:
         here = parallel_config(backend="loky", idle_worker_timeout=IDLE)
         with here if self.dask is None else _cluster(self.dask):
             yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(
-                delayed(_work)(_version(), key, point, own) for key, point in pending.items()
+                delayed(_work)(__version__, key, point, own) for key, point in pending.items()
             )
 
 
@@ -206,8 +178,8 @@ def _cluster(address: str) -> Iterator[None]:
 def _work(version: str, key: str, point: Point, own: Own) -> tuple[str, StoredRow | None, str]:
     """Return (key, row, "") or (key, None, reason of the failure); runs in another process."""
     try:
-        if version != _version():
-            raise UsageError(f"a worker has pebblesim {_version()}, and this is {version}; install the same.")
+        if version != __version__:
+            raise UsageError(f"a worker has pebblesim {__version__}, and this is {version}; install the same.")
         own.declare()
         return key, row_of(point), ""
     except PebblesimError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from pebblesim import graphs
+from pebblesim.api.graph import graph
 from pebblesim.game.numbering import Family
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import of_problem
@@ -179,7 +179,7 @@ def _pairs(problem: Problem, axes: Mapping[str, Axes]) -> tuple[int, int] | None
 
 def _families(problem: Problem, sizes: Mapping[str, int], options: Mapping[str, Any]) -> tuple[Family, ...]:
     arguments: dict[str, Any] = {**sizes, **options}
-    return graphs.build(problem.name, **arguments).families
+    return graph(problem.name, **arguments).families
 
 
 def _operand(text: str) -> Operand:

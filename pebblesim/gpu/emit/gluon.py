@@ -17,10 +17,11 @@ from functools import partial
 from pebblesim.core.errors import UnknownName
 from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_kernel import GluonKernel
-from pebblesim.gpu.emit.gluon_plan import GROUP_OF_BYTES, Block, check_shared, multiplies, plan, refused
+from pebblesim.gpu.emit.gluon_plan import GROUP_OF_BYTES, Block, Plan, check_shared, multiplies, plan, refused
 from pebblesim.gpu.emit.gluon_product import Product, ProductKernel, product_of
-from pebblesim.gpu.emit.gluon_scores import ScoresKernel, scores
+from pebblesim.gpu.emit.gluon_scores import Scores, ScoresKernel, scores
 from pebblesim.gpu.emit.gluon_text import IMPORTS, common
+from pebblesim.gpu.emit.gluon_writer import GluonWriter
 from pebblesim.gpu.emit.tables import Tables, tables
 from pebblesim.gpu.emit.triton import Source, Writes, far_away, for_no_pair, module, setting_of
 from pebblesim.gpu.emit.triton_kernel import Writer
@@ -84,35 +85,34 @@ def gluon(
         raise refused(program, f"mask {mask} is not a band", f"give causal, window:W or band:W, or {OTHERWISE}")
     if mask is not None and mask.empty(program.grid(sizes), 1, 0).any():
         raise refused(program, f"mask {mask} leaves some queries without a key", "leave these queries out")
-    if min(stages, *(apart or {}).values(), stages) < 2:
+    if min((stages, *(apart or {}).values())) < 2:
         raise refused(program, "a ring of one slot would be waited for by itself", "take --stages 2 or more")
     if not shared and far_away(program, sizes):
         raise refused(program, "a head has 2³¹ words or more", OTHERWISE)
     if shared & (shared - 1) or shared > ROWS:
         raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each", OTHERWISE)
     check_alike(program)
-    made = [launch for launch in launches(program, masked=True, repeated=True, adding=True) if not for_no_pair(launch)]
+    made = _launches(program)
     _check_pairs(program, made, sizes, mask)
     _check_columns(program, made, sizes, dtype)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
     setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory)
-    own = apart or {}
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
-        slots = slots_of(launch, own, stages)
-        if (product := _product(launch, sizes, setting.tables)) is not None:
-            return ProductKernel(setting, launch, name, product)
-        if not multiplies(launch) or _is_of_table(launch):
-            return Writer(setting, launch, name)
-        table = scores(launch, sizes, slots)
-        if table is not None and persistent:
+        slots = slots_of(launch, apart or {}, stages)
+        block = _block(program, launch, sizes, dtype, slots, persistent, setting.tables)
+        if isinstance(block, Scores) and persistent:
             raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
-        if table is not None:
-            check_shared(program, launch, table.shared(dtype), slots)
-            return ScoresKernel(setting, launch, name, table)
-        kernel = GluonKernel(setting, launch, name, slots, persistent)
-        check_shared(program, launch, kernel.plan.shared(dtype), slots)
-        return kernel
+        if block is not None:
+            check_shared(program, launch, block.shared(dtype), slots)
+        match block:
+            case Product():
+                return ProductKernel(setting, launch, name, block)
+            case Scores():
+                return ScoresKernel(setting, launch, name, block)
+            case Plan():
+                return GluonKernel(setting, launch, name, block)
+        return Writer(setting, launch, name)
 
     if not any(multiplies(launch) and not _is_of_table(launch) for launch in made if launch.kind != "fill"):
         raise refused(program, "it has no single loop within a grid of one dimension")
@@ -158,18 +158,30 @@ def plans(
     persistent: bool = False,
 ) -> dict[str, Block]:
     """Return the plans of the Gluon kernels, by the name of the launch."""
-    found: dict[str, Block] = {}
-    made = [launch for launch in launches(program, masked=True, repeated=True, adding=True) if not for_no_pair(launch)]
+    made, own = _launches(program), apart or {}
     kept = tables(program, made, sizes)
-    for launch in made:
-        product = _product(launch, sizes, kept)
-        if product is not None:
-            found[launch.name] = product
-        elif multiplies(launch) and not _is_of_table(launch):
-            slots = slots_of(launch, apart or {}, stages)
-            table = scores(launch, sizes, slots)
-            found[launch.name] = table or plan(program, launch, sizes, dtype, slots, persistent)
-    return found
+    blocks = (
+        (launch.name, _block(program, launch, sizes, dtype, slots_of(launch, own, stages), persistent, kept))
+        for launch in made
+    )
+    return {name: block for name, block in blocks if block is not None}
+
+
+def _launches(program: ir.Program) -> list[Launch]:
+    """The launches of a program, with loops that only add to sums in memory as grids, but for those without a pair."""
+    made = launches(program, masked=True, repeated=True, adding=True)
+    return [launch for launch in made if not for_no_pair(launch)]
+
+
+def _block(
+    program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, slots: int, persistent: bool, kept: Tables
+) -> Block | None:
+    """The plan of a launch's Gluon kernel; None if it is written as in the Triton reading."""
+    if (product := _product(launch, sizes, kept)) is not None:
+        return product
+    if not multiplies(launch) or _is_of_table(launch):
+        return None
+    return scores(launch, sizes, slots) or plan(program, launch, sizes, dtype, slots, persistent)
 
 
 def slots_of(launch: Launch, apart: Mapping[str, int], otherwise: int) -> int:
@@ -195,7 +207,7 @@ def _is_of_table(launch: Launch) -> bool:
 
 
 def _common(setting: Setting, writers: list[Writes]) -> str:
-    kernels = [each for each in writers if isinstance(each, GluonKernel | ScoresKernel | ProductKernel)]
+    kernels = [each for each in writers if isinstance(each, GluonWriter)]
     widths, stored = ({width for each in kernels for width in getattr(each, name)} for name in ("widths", "stored"))
     helpers = {name for each in kernels for name in each.helpers}
     return common(setting.dtype, bool(setting.strides.of), widths, stored, helpers)

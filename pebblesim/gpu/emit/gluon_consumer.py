@@ -41,7 +41,7 @@ class Consumer(Tiles):
         self._issued: list[Issued] = []
         self._there: set[str] = set()  # barriers that have been waited for, of rings in this iteration
         self._late: list[ir.Compute] = []  # products of the iteration before, still to be issued
-        self._operands: dict[ir.Compute, str] = {}  # what products that were put off take from registers
+        self._operands: dict[ir.MatMul, str] = {}  # what products that were put off take from registers
         self._of_before = False  # whether a product of the iteration before is being issued
         self._depth = 1
         self._unread: dict[ir.Tile, ir.Read] = {}  # vectors of this iteration that are still in their ring
@@ -56,15 +56,6 @@ class Consumer(Tiles):
                 self._names.new(name)
 
     # The block
-
-    def text(self) -> str:
-        """The source of what a warpgroup does."""
-        plan, self._lines = self._plan, []
-        own, number, depth = plan.own, self.number, self.depth
-        self._say(depth, f"part = {number} * {plan.warpgroups} + w  # these {ROWS} rows of tile {number}")
-        self._named(own, depth, "part", "")
-        self._body(self._launch.block, depth)
-        return self._used()
 
     def _loop(self, node: ir.Loop, depth: int) -> None:
         """The tiles that are streamed; if products are put off, the first tile apart, and what is left at the end."""
@@ -102,24 +93,25 @@ class Consumer(Tiles):
         """The pieces of a loop, from its second tile on if products are put off.
 
         A loop that adds to memory is one piece: with two, what they have in common is not all in registers. So is one
-        whose tiles are told apart one by one: those that a mask cuts.
+        whose ragged tile came first, and one whose tiles are told apart one by one: those that a mask cuts.
         """
+        low, high = self.limits()
         if self._added:
-            return [Piece(*self.limits())]
+            return [Piece(low, high)]
+        if self.from_last():
+            return [Piece("1", high, complete=True)]
+        begin = ("1" if low == "0" else f"{low} + 1") if late else low
         if self._one_by_one(loop):
-            (low, high), self._asking = self.limits(), True
-            return [Piece(("1" if low == "0" else f"{low} + 1") if late else low, high)]
+            self._asking = True
+            return [Piece(begin, high)]
         first, *others = self._in_order(loop)
-        if not late:
-            return [first, *others]
-        begin = f"{first.low} + 1" if first.low != "0" else "1"
-        return [
-            replace(first, low=begin),
-            *(replace(each, low=f"tl.maximum({each.low}, {begin})") for each in others),
-        ]
+        if late:
+            others = [replace(each, low=f"tl.maximum({each.low}, {begin})") for each in others]
+        return [replace(first, low=begin), *others]
 
     def _iteration(self, node: ir.Loop, piece: Piece, depth: int, number: str, late: bool) -> None:
-        self._numbers[node.range] = number
+        """The statements of a tile; `number`: of its turn."""
+        self._numbers[node.range] = self.streamed(number)
         self._turn = number if self._plan.turns else None
         if self._plan.turns and not late:
             self._take_turn(depth, "1")
@@ -127,7 +119,7 @@ class Consumer(Tiles):
         self._late = list(self._plan.late) if late else []
         self._handed.clear()
         self._to_add.clear()
-        self._enter(node, depth, number)
+        self._enter(node, depth, self._numbers[node.range])
         self._in_piece(node, piece, depth - 1)
         for addition in self._to_add:
             self._add(depth, addition)
@@ -221,7 +213,7 @@ class Consumer(Tiles):
         if self._issued:
             self._wait(depth, self._issued[-1].node.target.tile)
         assert isinstance(node.expr, ir.MatMul)
-        self._operands[node] = self._in_registers(node.expr, node.line, f"{self._tiles[node.expr.left.tile]}_late")
+        self._operands[node.expr] = self._in_registers(node.expr, node.line, f"{self._tiles[node.expr.left.tile]}_late")
 
     def _issue_late(self, depth: int) -> None:
         """Issue the products that were put off; they use the slots of the iteration before."""
@@ -257,7 +249,7 @@ class Consumer(Tiles):
         assert isinstance(node.expr, ir.MatMul)
         slot = "last" if self._of_before else "slot"
         freed = {buffer: slot for buffer, last in self._plan.last.items() if last is node}
-        operand = self._operands.get(node)
+        operand = self._operands.get(node.expr)
         kept = (self._tiles[node.target.tile], *((operand,) if operand else ()))
         self._issued.append(Issued(node, kept, freed))
 
@@ -267,16 +259,15 @@ class Consumer(Tiles):
         if addition is not None:
             return self._dot_of_all(addition)
         left, right = (expr.right, expr.left) if frame else (expr.left, expr.right)
-        node = next(node for node in ir.walk(self._launch.block) if isinstance(node, ir.Compute) and node.expr is expr)
         held, ring = self._plan.buffers.get(left.tile), self._plan.buffers.get(right.tile)
         if ring is None or not ring.streamed or (held is not None and held.streamed):
             raise self._refused(f"the product in line {line} is of no rows that stay with a matrix that is streamed")
         if held is not None:
             first = self._in_shared(held, left.transposed ^ frame)
-        elif node in self._operands and self._of_before:
-            first = self._operands[node]
+        elif expr in self._operands and self._of_before:
+            first = self._operands[expr]
         else:
-            first = self._operands[node] = self._in_registers(expr, line, f"{self._tiles[left.tile]}_16")
+            first = self._operands[expr] = self._in_registers(expr, line, f"{self._tiles[left.tile]}_16")
         second = self._in_shared(ring, right.transposed ^ frame)
         width = ring.rows if right.transposed ^ frame else ring.width
         if onto is not None:
@@ -298,16 +289,11 @@ class Consumer(Tiles):
 
     def _in_registers(self, expr: ir.MatMul, line: int, name: str) -> str:
         """Make a computed matrix the left operand of a product, in the words of memory; the name of it."""
-        target = next(
-            node.target.tile
-            for node in ir.walk(self._launch.block)
-            if isinstance(node, ir.Compute) and node.expr is expr
-        )
         self._settle(self._depth, expr.left.tile)
         text = self._operand(expr.left, line, expr.left.shape[1], 1, False)
         if "tl.trans(" in text:
             raise self._refused(f"the product in line {line} takes a computed matrix transposed")
-        layout = self._layout(self._length(target.ranges[1]))
+        layout = self._layout(self._length(expr.shape[1]))
         self._say(self._depth, f"{name} = gl.convert_layout({text}, gl.DotOperandLayout(0, {layout}, 2))")
         return name
 

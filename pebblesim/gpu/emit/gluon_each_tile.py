@@ -1,7 +1,8 @@
 """A streamed tile in a Gluon kernel, beside what is computed, as text: its slot, its mask, turns of warpgroups.
 
 Where one loop goes through all tiles, each asks whether the mask cuts it: at the diagonal, and at both ends of a
-window. Predicates are taken there alone.
+window. Predicates are taken there alone. Without a mask the last tile may be ragged. Where products are put off it is
+streamed first: the iteration before the loop has its predicates, and the loop none.
 
 Two warpgroups with narrow heads take turns at the matrix units. One issues its products, and passes the turn when it
 has its scores; it waits for the next turn behind its exponentials, in front of the wait for the product that was put
@@ -13,6 +14,7 @@ from __future__ import annotations
 from pebblesim.gpu.emit.gluon_plan import APART, Plan
 from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.triton_ranges import Setting
+from pebblesim.gpu.emit.triton_values import bare
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
 from pebblesim.launches.launches import Launch
@@ -37,10 +39,21 @@ class Tiles(Rows):
 
     def slot(self, number: str) -> str:
         """The slot of a ring, and the phase of its barriers, for a tile that is streamed."""
-        (low, _), stages = self.limits(), self._plan.stages
-        turn = number if low == "0" else f"({number} - {low})"
-        turn = f"(filled + {turn})" if self._plan.persistent else turn
-        return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
+        turn = self._streamed_before(number)
+        return self._slot_of(f"(filled + {turn})" if self._plan.persistent else turn)
+
+    def from_last(self) -> bool:
+        """Whether tiles are streamed from the last one, which may be ragged, to the first.
+
+        With a loop of its own behind the others, the operand that is put off would go through two loops: the compiler
+        takes it apart and packs it again in each iteration.
+        """
+        loop = self._plan.loop
+        return bool(self._plan.late) and not self._plan.additions and loop.when is None and self._ragged(loop.range)
+
+    def streamed(self, turn: str) -> str:
+        """The number of the tile that is streamed at a turn."""
+        return f"({self.limits()[1]} - 1 - {turn})" if self.from_last() else turn
 
     # Masks
 
@@ -86,8 +99,7 @@ class Tiles(Rows):
     def _take_next_turn(self, depth: int) -> None:
         """Wait for the turn of the next tile's products, if that was not done at this tile."""
         if self._turn is not None:
-            low, _ = self.limits()
-            self._take_turn(depth, f"{self._turn} + 2" if low == "0" else f"{self._turn} - {low} + 2")
+            self._take_turn(depth, f"{bare(self._streamed_before(self._turn))} + 2")
             self._turn = None
 
     def _pass_turn(self, depth: int) -> None:

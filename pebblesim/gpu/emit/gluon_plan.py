@@ -113,6 +113,10 @@ class Block:
     persistent: bool = False
     roomy: bool = True
 
+    def shared(self, dtype: str) -> int:
+        """Bytes of shared memory, with a word of 8 bytes for each barrier."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Plan(Block):

@@ -8,14 +8,12 @@ by then, and the copy engine writes it.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit.gluon_additions import ROWS
-from pebblesim.gpu.emit.gluon_boxes import HEADS, SPLIT, address, corner, described, several, sides
+from pebblesim.gpu.emit.gluon_boxes import corner, described, several, sides
 from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, SHARED, WIDEST, Block
 from pebblesim.gpu.emit.gluon_rows import Rows
-from pebblesim.gpu.emit.gluon_text import general, started
 from pebblesim.gpu.emit.gluon_writer import GluonWriter
 from pebblesim.gpu.emit.storage import padded
 from pebblesim.gpu.emit.triton_grid import longest_last
@@ -131,19 +129,14 @@ class ProductRows(Rows):
             self._names.new(each)
 
     @property
-    def number(self) -> str:
-        """The name of the number of the block's tile of rows."""
-        return self._number_of(self._plan.own)
+    def numbers(self) -> list[str]:
+        """It has none: heads are an axis of the grid."""
+        return []
 
     @property
     def column(self) -> str:
         """The name of the number of its tile of columns."""
         return self._number_of(self._plan.columns)
-
-    def _number_of(self, rng: ir.Range) -> str:
-        if rng not in self._numbers:
-            self._numbers[rng] = self._names.new(rng.name)
-        return self._numbers[rng]
 
     def opening(self) -> list[str]:
         """The lines that every role begins with: the head, the block's tile, and the parts that are streamed."""
@@ -151,8 +144,7 @@ class ProductRows(Rows):
         self._opening()
         (rows, columns), total = self._launch.grid, self._count(self._plan.own)
         self._say(1, "head = tl.program_id(1)")
-        for line in [SPLIT] * bool(self._setting.strides.of):
-            self._say(1, line)
+        self._split_head(1)
         self._say(1, f"tiles, wide = {total}, {self._count(columns.range)}")
         self._say(1, f"group, rank = tl.program_id(0) // ({GROUP} * wide), tl.program_id(0) % ({GROUP} * wide)")
         self._say(1, f"side = tl.minimum(tiles - group * {GROUP}, {GROUP})  # tiles of rows that share columns in L2")
@@ -169,7 +161,7 @@ class ProductRows(Rows):
 
     def slot(self, turn: str) -> str:
         """The slot of the ring, and the phase of its barriers."""
-        return f"slot, phase = ({turn}) % {self._plan.stages}, ({turn}) // {self._plan.stages} & 1"
+        return self._slot_of(f"({turn})")
 
     def place(self, part: str) -> str:
         """Where a part of the table is among the rows of all its tiles."""
@@ -182,20 +174,9 @@ class ProductRows(Rows):
         begin = f"((head * {down} + {row}) * {across} + {column}) * {tall}"
         return f"[{begin} + {within}, 0]" if plan.turned else f"[{begin}, {within}]"
 
-    def text(self) -> str:
-        """The source of what a warpgroup does."""
-        self._lines = []
-        self._say(1, f"part = {self.number} * {self._plan.warpgroups} + w  # these {ROWS} rows of tile {self.number}")
-        self._named(self._plan.own, 1, "part", "")
-        self._body(self._launch.block, 1)
-        return self._used()
-
     def _of_vector(self, rng: ir.Range, width: int | None = None) -> str:
         axis = 1 if rng is self._plan.own else 0
         return f"gl.SliceLayout({axis}, {self._layout(width or self._plan.width)})"
-
-    def _length(self, rng: ir.Range) -> int:
-        return ROWS if rng is self._plan.own else super()._length(rng)
 
     # Products
 
@@ -210,7 +191,7 @@ class ProductRows(Rows):
         self._say(depth, f"{name} = warpgroup_mma_wait(0, deps=({name},))")
         self._say(depth, "if first < end:")
         self._say(depth + 1, f"mbarrier.arrive(free.index((end - first - 1) % {self._plan.stages}), count=1)")
-        self._multiplied_by_scale()
+        self._issued_all(self._plan.product)
 
     def _loop(self, node: ir.Loop, depth: int) -> None:
         """Tiles of terms; the last, if it is ragged, apart: it has fewer parts."""
@@ -230,28 +211,18 @@ class ProductRows(Rows):
 
     def _of_tile(self, depth: int) -> None:
         """The parts of a tile of terms."""
-        plan, name, number = (
-            self._plan,
-            self._tile(self._plan.product.target.tile),
-            self._numbers[self._plan.loop.range],
-        )
-        done = f"{name} = warpgroup_mma_wait(%d, deps=({name},))"
-        before = f"{number} * {plan.parts} - first"
+        plan, number = self._plan, self._numbers[self._plan.loop.range]
+        name, before = self._tile(plan.product.target.tile), f"{number} * {plan.parts} - first"
         if self._ragged_parts:
             self._say(depth, f"for k in range({number} * {plan.parts}, end):")
             self._issue(depth + 1, "k - first")
-            self._say(depth + 1, done % 0)
+            self._say(depth + 1, f"{name} = warpgroup_mma_wait(0, deps=({name},))")
             self._say(depth + 1, "mbarrier.arrive(free.index(slot), count=1)")
         else:
             self._say(depth, f"for k in tl.static_range({plan.parts}):")
             self._issue(depth + 1, f"{before} + k")
-            self._say(depth + 1, "if k > 0:")
-            self._say(depth + 2, done % 1)
-            self._say(depth + 2, "mbarrier.arrive(free.index(last), count=1)")
-            self._say(depth + 1, "last = slot")
-            self._say(depth, done % 0)
-            self._say(depth, "mbarrier.arrive(free.index(last), count=1)")
-        self._multiplied_by_scale()
+            self._one_behind(depth, name, "free")
+        self._issued_all(plan.product)
 
     def _issue(self, depth: int, turn: str) -> None:
         """Wait for a part, and issue its product."""
@@ -263,12 +234,6 @@ class ProductRows(Rows):
         self._say(depth, self.slot(turn))
         self._say(depth, "mbarrier.wait(full.index(slot), phase)")
         self._say(depth, f"{name} = warpgroup_mma({left}, {right}, {name}, is_async=True)")
-
-    def _multiplied_by_scale(self) -> None:
-        """Note that the sums are still to be multiplied by the scale."""
-        self._empty.discard(self._plan.product.target.tile)
-        if self._scale is not None and self._makes_scores(self._plan.product.expr):
-            self._unscaled.add(self._plan.product.target.tile)
 
     def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
         """Hand the sums to the copy engine in a slot that all products are done with."""
@@ -292,100 +257,58 @@ class ProductRows(Rows):
 class ProductKernel(GluonWriter[ProductRows]):
     """Writes the kernel of a launch that multiplies a table."""
 
+    _block: Product
+
     def __init__(self, setting: Setting, launch: Launch, name: str, plan: Product) -> None:
-        super().__init__(setting, launch, name)
-        self.plan = plan
-        here = {tensor: f"{tensor.name}_at" for tensor in setting.of}
-        self._consumer = ProductRows(replace(setting, of=here), launch, name, plan)
-        described_ = (plan.table.tensor, plan.matrix.tensor, plan.result.tensor)
-        nodes = [node for node in ir.walk(launch.block) if isinstance(node, ir.Read | ir.Write | ir.Init)]
-        tensors = dict.fromkeys(node.tensor for node in nodes)
-        self._addresses = [setting.of[tensor] for tensor in tensors if tensor not in described_]
-        self._numbers = (*setting.free, *[HEADS] * bool(setting.strides.of))
-
-    @property
-    def helpers(self) -> set[str]:
-        """Names of shared functions that the text uses."""
-        return {"pairs_of"}
-
-    @property
-    def _tiles(self) -> list[str]:
-        """Names of what the copy engine is told of the tensors: the table, the matrix and the result."""
-        plan = self.plan
-        return [f"{each.tensor.name}_tiles" for each in (plan.table, plan.matrix, plan.result)]
+        loaded = (plan.table.tensor, plan.matrix.tensor)
+        super().__init__(setting, launch, name, plan, ProductRows, loaded, (plan.result.tensor,))
 
     def call(self, options: str) -> list[str]:
-        """The lines that launch it."""
-        setting, plan = self._setting, self.plan
-        block, total = ROWS * plan.warpgroups, setting.size(plan.own.dim)
-        table, matrix, result = self._tiles
-        box = f"{plan.deep}, {plan.wide}" if plan.turned else f"{plan.tall}, {plan.deep}"
+        """The lines that launch it: tiles of columns are in the grid, too."""
+        setting, plan = self._setting, self._block
         wide = -(-setting.sizes[plan.columns.dim] // plan.width)
-        grid = f"triton.cdiv({total}, {block})" + f" * {wide}" * (wide > 1)
+        grid = f"triton.cdiv({setting.size(plan.own.dim)}, {ROWS * plan.warpgroups})" + f" * {wide}" * (wide > 1)
+        return [*self._described(), self._launched(f"{grid}, heads")]
+
+    @property
+    def _box(self) -> str:
+        """The sides of a part of the table."""
+        plan = self._block
+        return f"{plan.deep}, {plan.wide}" if plan.turned else f"{plan.tall}, {plan.deep}"
+
+    def _described(self) -> list[str]:
+        setting, plan, (table, matrix, result) = self._setting, self._block, self._tiles
         return [
-            f"    {table} = pairs_of({setting.of[plan.table.tensor]}, {box})",
+            f"    {table} = pairs_of({setting.of[plan.table.tensor]}, {self._box})",
             f"    {matrix} = {described(setting, plan.matrix.tensor, plan.deep, plan.width)}",
             f"    {result} = {described(setting, plan.result.tensor, ROWS, plan.width)}",
-            f"    {self._name}[({grid}, heads)]({', '.join([*self._tiles, *self._addresses, *self._numbers])}, "
-            "num_warps=4)",
         ]
 
     @property
     def _shared(self) -> list[str]:
-        """Names of buffers and barriers that all roles have."""
         return [self._consumer.left, self._consumer.right, "full", "free"]
 
-    def text(self) -> str:
-        """The source: what the warp that loads does, what a warpgroup does, and the kernel that starts them."""
-        rows = self._rows()  # first: it names what the others use
-        text = "\n\n".join([self._loads(), rows, self._start()])
-        return re.sub(r"\btl\.(math\.)?", "gl.", text)
-
-    def _rows(self) -> str:
-        parameters = ["w: gl.constexpr", *self._shared, self._tiles[2], *self._addresses, *self._numbers]
-        head = ["@gluon.jit", f"def {self._name}_rows({', '.join(parameters)}):", *self._consumer.opening()]
-        written = self._consumer.text()
-        first = [
-            f"    {tensor.name}_at = {address(self._setting, tensor)}"
-            for tensor, name in self._setting.of.items()
-            if name in self._addresses
-        ]
-        return "\n".join([*head, *first, written])
-
-    def _loads(self) -> str:
-        rows, plan, copy = self._consumer, self.plan, "tma.async_copy_global_to_shared"
+    def _loading(self) -> list[str]:
+        rows, plan, copy = self._consumer, self._block, "tma.async_copy_global_to_shared"
         table, matrix, _ = self._tiles
-        parameters = ", ".join([table, matrix, *self._shared, *self._numbers])
         terms = corner(self._setting, plan.matrix.tensor, f"k * {plan.deep}", f"{rows.column} * {plan.width}")
-        return "\n".join(
-            [
-                "@gluon.jit",
-                f"def {self._name}_loads({parameters}):",
-                *rows.opening(),
-                "    for k in range(first, end):",
-                f"        {rows.slot('k - first')}",
-                "        mbarrier.wait(free.index(slot), phase ^ 1)",
-                f"        mbarrier.expect(full.index(slot), {plan.slot_bytes})",
-                f"        {copy}({table}, {rows.place('k')}, full.index(slot), {rows.left}.index(slot))",
-                f"        {copy}({matrix}, {terms}, full.index(slot), {rows.right}.index(slot))",
-            ]
-        )
+        return [
+            "for k in range(first, end):",
+            f"    {rows.slot('k - first')}",
+            "    mbarrier.wait(free.index(slot), phase ^ 1)",
+            f"    mbarrier.expect(full.index(slot), {plan.slot_bytes})",
+            f"    {copy}({table}, {rows.place('k')}, full.index(slot), {rows.left}.index(slot))",
+            f"    {copy}({matrix}, {terms}, full.index(slot), {rows.right}.index(slot))",
+        ]
 
-    def _start(self) -> str:
-        rows, plan, word = self._consumer, self.plan, f"gl.{self._setting.dtype}"
-        table, matrix, result = self._tiles
-        box = f"{plan.deep}, {plan.wide}" if plan.turned else f"{plan.tall}, {plan.deep}"
+    def _allocated(self) -> list[str]:
+        rows, plan, word = self._consumer, self._block, f"gl.{self._setting.dtype}"
+        table, matrix, _ = self._tiles
         slots = sides(self._setting, plan.matrix.tensor, plan.deep, plan.width)
-        lines = [
-            general(self._numbers),
-            f"def {self._name}({', '.join([*self._tiles, *self._addresses, *self._numbers])}):",
-            f"    {rows.left} = gl.allocate_shared_memory({word}, [{plan.stages}, {box}], {table}.layout)"
+        return [
+            f"    {rows.left} = gl.allocate_shared_memory({word}, [{plan.stages}, {self._box}], {table}.layout)"
             f"  # line {plan.table.line}: a ring",
             f"    {rows.right} = gl.allocate_shared_memory({word}, [{plan.stages}, 1, {slots}], {matrix}.layout)"
             f"  # line {plan.matrix.line}: a ring",
             f"    full, free = barriers({plan.stages}, 1), barriers({plan.stages}, {plan.warpgroups})",
         ]
-        own = [*self._shared, result, *self._addresses, *self._numbers]
-        return "\n".join(
-            [*lines, *started(self._name, plan.warpgroups, own, [table, matrix, *self._shared, *self._numbers])]
-        )

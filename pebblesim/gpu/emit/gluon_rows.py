@@ -17,6 +17,7 @@ from pebblesim.gpu.emit.triton_grid import longest_last
 from pebblesim.gpu.emit.triton_kernel import Writer
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting, along
+from pebblesim.gpu.emit.triton_values import bare
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
@@ -37,14 +38,19 @@ class Rows(Writer):
 
     # The block's tile
 
+    @property
+    def numbers(self) -> list[str]:
+        """Names of the arguments, besides sizes, by which a block finds its tile."""
+        masked = self._mask is not None
+        return [*["heads"] * (masked or self._plan.persistent), *["together"] * masked]
+
     def opening(self) -> list[str]:
         """The lines that every role begins with: the head, the number of the block, the limits of a mask."""
         self._lines = []
-        number, split = self.number, [SPLIT] * bool(self._setting.strides.of)
-        if not self._plan.persistent and self._mask is None:
+        number, depth = self.number, self.depth
+        if not self.numbers:
             self._say(1, f"head, {number} = tl.program_id(1), tl.program_id(0)")
-            for line in split:
-                self._say(1, line)
+            self._split_head(1)
             return self._lines
         self._opening()
         self._say(1, f"tiles = {self._count(self._plan.own)}")
@@ -54,26 +60,37 @@ class Rows(Writer):
             self._say(2, "turn = tile // tl.num_programs(0)")
         else:
             self._say(1, "tile = tl.program_id(0)")
-        depth, loop = self.depth, self._launch.grid[0]
         if self._mask is None:
             self._say(depth, f"head, {number} = tile // tiles, tile % tiles")
-            for line in split:
-                self._say(depth, line)
-            return self._lines
-        self._say(depth, "group, rank = tile // (tiles * together), tile % (tiles * together)")
-        self._say(depth, "side = tl.minimum(heads - group * together, together)  # heads whose long tiles come first")
-        self._say(depth, f"head, {number} = group * together + rank % side, rank // side")
-        if longest_last(self._launch, loop, self._mask):
+        else:
+            self._say(depth, "group, rank = tile // (tiles * together), tile % (tiles * together)")
+            self._say(
+                depth, "side = tl.minimum(heads - group * together, together)  # heads whose long tiles come first"
+            )
+            self._say(depth, f"head, {number} = group * together + rank % side, rank // side")
+        if longest_last(self._launch, self._launch.grid[0], self._mask):
             self._say(depth, f"{number} = tiles - 1 - {number}")
-        for line in split:
-            self._say(depth, line)
+        self._split_head(depth)
         return self._lines
+
+    def _split_head(self, depth: int) -> None:
+        """Find the batch and the head of keys of matrices with strides."""
+        if self._setting.strides.of:
+            self._say(depth, SPLIT)
+
+    def text(self) -> str:
+        """The source of what a warpgroup does, but for indices that nothing uses."""
+        self._lines, depth, number = [], self.depth, self.number
+        self._say(depth, f"part = {number} * {self._plan.warpgroups} + w  # these {ROWS} rows of tile {number}")
+        self._named(self._plan.own, depth, "part", "")
+        self._body(self._launch.block, depth)
+        text = "\n".join(self._lines)
+        return "\n".join(line for line in self._lines if not _unused(line, text))
 
     def closing(self) -> list[str]:
         """The lines that each role's tile ends with."""
-        low, high = self.limits()
-        count = high if low == "0" else f"{high} - {low}"
-        return [f"        filled += {count}"] * self._plan.persistent
+        _, high = self.limits()
+        return [f"        filled += {bare(self._streamed_before(high))}"] * self._plan.persistent
 
     @property
     def depth(self) -> int:
@@ -83,19 +100,45 @@ class Rows(Writer):
     @property
     def number(self) -> str:
         """The name of the number of the block's tile."""
-        own = self._plan.own
-        if own not in self._numbers:
-            self._numbers[own] = self._names.new(own.name)
-        return self._numbers[own]
+        return self._number_of(self._plan.own)
+
+    def _number_of(self, rng: ir.Range) -> str:
+        if rng not in self._numbers:
+            self._numbers[rng] = self._names.new(rng.name)
+        return self._numbers[rng]
+
+    # What is streamed
 
     def limits(self) -> tuple[str, str]:
         """The number of the first tile that is streamed, and that after the last."""
         return self._bounds(self._plan.loop)
 
-    def _used(self) -> str:
-        """The lines, but for indices that nothing uses."""
-        text = "\n".join(self._lines)
-        return "\n".join(line for line in self._lines if not _unused(line, text))
+    def _streamed_before(self, number: str) -> str:
+        """How many tiles are streamed before a tile."""
+        low, _ = self.limits()
+        return number if low == "0" else f"({number} - {low})"
+
+    def _slot_of(self, turn: str) -> str:
+        """The slot of a ring, and the phase of its barriers, once so many were filled before."""
+        stages = self._plan.stages
+        return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
+
+    def _one_behind(self, depth: int, name: str, free: str) -> None:
+        """In a loop over parts k, wait for the product before the one issued; behind the loop, for the last one."""
+        done = f"{name} = warpgroup_mma_wait(%d, deps=({name},))"
+        freed = f"mbarrier.arrive({free}.index(last), count=1)"
+        self._say(depth + 1, "if k > 0:")
+        self._say(depth + 2, done % 1)
+        self._say(depth + 2, freed)
+        self._say(depth + 1, "last = slot")
+        self._say(depth, done % 0)
+        self._say(depth, freed)
+
+    def _issued_all(self, product: ir.Compute) -> None:
+        """Note that sums have all their terms, and whether they are still to be multiplied by the scale."""
+        self._empty.discard(product.target.tile)
+        if self._scale is not None and self._makes_scores(product.expr):
+            self._unscaled.add(product.target.tile)
 
     # Ranges
 

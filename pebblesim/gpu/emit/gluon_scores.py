@@ -11,11 +11,10 @@ tile by tile.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit.gluon_additions import ROWS
-from pebblesim.gpu.emit.gluon_boxes import HEADS, address, corner, described, sides, stored, strides_in_words
+from pebblesim.gpu.emit.gluon_boxes import corner, described, sides
 from pebblesim.gpu.emit.gluon_plan import (
     MOST_HELD,
     MOST_WARPGROUPS,
@@ -27,8 +26,8 @@ from pebblesim.gpu.emit.gluon_plan import (
     refused,
 )
 from pebblesim.gpu.emit.gluon_rows import Rows
-from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, for_each_query, general, started
 from pebblesim.gpu.emit.gluon_writer import GluonWriter
+from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
@@ -156,13 +155,7 @@ class ScoresRows(Rows):
 
     def slot(self, number: str) -> str:
         """The slot of the ring, and the phase of its barriers, for part k of a tile of keys."""
-        stages, turn = self._plan.stages, f"({self._turn(number)} * {self._plan.parts} + k)"
-        return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
-
-    def _turn(self, number: str) -> str:
-        """How many tiles are streamed before a tile."""
-        low, _ = self.limits()
-        return number if low == "0" else f"({number} - {low})"
+        return self._slot_of(f"({self._streamed_before(number)} * {self._plan.parts} + k)")
 
     def place(self, tensor: ir.Tensor, number: str) -> str:
         """The first row of the warpgroup's part of a tile among the rows of all tiles of a table."""
@@ -170,15 +163,6 @@ class ScoresRows(Rows):
         if self._setting.tables.band is not None:
             number = f"({number} - {self._first_in(self.number, int(tall), int(self._plan.width))})"
         return f"[((head * {down} + {self.number}) * {across} + {number}) * {tall} + w * {ROWS}, 0]"
-
-    def text(self) -> str:
-        """The source of what a warpgroup does."""
-        self._lines = []
-        self._say(1, f"part = {self.number} * {self._plan.warpgroups} + w  # these {ROWS} rows of tile {self.number}")
-        self._named(self._plan.own, 1, "part", "")
-        self._hold()
-        self._body(self._launch.block, 1)
-        return self._used()
 
     def _hold(self) -> None:
         """Wait for the rows that stay; the first parts go on into registers, as the left operands of products."""
@@ -228,15 +212,12 @@ class ScoresRows(Rows):
 
     def _room(self, number: str) -> str:
         """Where the warpgroup has its rows of a tile of the table."""
-        return "w" if self._plan.before is None else f"2 * w + ({self._turn(number)} & 1)"
+        return "w" if self._plan.before is None else f"2 * w + ({self._streamed_before(number)} & 1)"
 
     def _sum(self, depth: int) -> None:
         """The products of all parts, one issued while the one before runs."""
-        plan, name, number = (
-            self._plan,
-            self._tile(self._plan.product.target.tile),
-            self._numbers[self._plan.loop.range],
-        )
+        plan, number = self._plan, self._numbers[self._plan.loop.range]
+        name = self._tile(plan.product.target.tile)
         (low, high), last = self.limits(), plan.warpgroups - 1
         keys = f"{self.ring}.index(slot).reshape([{plan.width}, {plan.deep}]).permute((1, 0))"
         rows = self._rows_of(f"k % {plan.held}" if plan.kept else "k")
@@ -254,24 +235,18 @@ class ScoresRows(Rows):
         if plan.before is not None:
             self._say(depth + 1, f"if k == {plan.parts // 2} and {number} + 1 < {high}:")
             self._fetch(depth + 2, plan.before, f"({number} + 1)")
-        self._say(depth + 1, "if k > 0:")
-        self._say(depth + 2, f"{name} = warpgroup_mma_wait(1, deps=({name},))")
-        self._say(depth + 2, f"mbarrier.arrive({self.ring}_free.index(last), count=1)")
-        self._say(depth + 1, "last = slot")
-        self._say(depth, f"{name} = warpgroup_mma_wait(0, deps=({name},))")
-        self._say(depth, f"mbarrier.arrive({self.ring}_free.index(last), count=1)")
-        self._empty.discard(plan.product.target.tile)
-        if self._scale is not None and self._makes_scores(plan.product.expr):
-            self._unscaled.add(plan.product.target.tile)
+        self._one_behind(depth, name, f"{self.ring}_free")
+        self._issued_all(plan.product)
 
     def _read(self, depth: int, node: ir.Read) -> None:
         if node is self._plan.rows:
+            self._hold()
             return
         if node is not self._plan.before:
             super()._read(depth, node)
             return
         number = self._numbers[self._plan.loop.range]
-        at, turn = self._room(number), self._turn(number)
+        at, turn = self._room(number), self._streamed_before(number)
         self._say(depth, f"mbarrier.wait({self.tile}_full.index({at}), {turn} // 2 & 1)")
         self._say(depth, f"{self._tile(node.tile)} = {self.tile}.index({at}).load({self._layout(self._plan.width)})")
         self._loaded.add(node.tile)
@@ -293,131 +268,73 @@ class ScoresRows(Rows):
 class ScoresKernel(GluonWriter[ScoresRows]):
     """Writes the kernel of a launch that writes rows of a table."""
 
+    _block: Scores
+
     def __init__(self, setting: Setting, launch: Launch, name: str, plan: Scores) -> None:
-        super().__init__(setting, launch, name)
-        self.plan = plan
         block = ir.length(plan.own.block, setting.sizes)
         if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS or block & (block - 1):
             raise refused(setting.program, f"block {plan.own.block} is {block}", OTHER_BLOCKS)
         if plan.table.tensor not in setting.tables.tiled:
             raise refused(setting.program, f"line {plan.table.line} writes a table that is not kept tile by tile")
-        here = {tensor: f"{tensor.name}_at" for tensor in setting.of}
-        self._consumer = ScoresRows(replace(setting, of=here), launch, name, plan)
-        masked = setting.mask is not None
-        nodes = [node for node in ir.walk(launch.block) if isinstance(node, ir.Read | ir.Write | ir.Init)]
-        self._tables = list(dict.fromkeys(each.tensor for each in (plan.table, plan.before) if each is not None))
-        self._loaded = [plan.rows.tensor, plan.part.tensor]
-        self._addresses = [
-            setting.of[tensor]
-            for tensor in dict.fromkeys(node.tensor for node in nodes)
-            if tensor not in (*self._tables, *self._loaded)
-        ]
-        needed = (*setting.free, *["heads", "together"] * masked)
-        self._numbers = (*needed, *[HEADS] * bool(setting.strides.of))
-        self._strides = tuple(setting.strides.names(stored(setting, self._addresses)))
+        tables = (each.tensor for each in (plan.table, plan.before) if each is not None)
+        loaded = (plan.rows.tensor, plan.part.tensor)
+        super().__init__(setting, launch, name, plan, ScoresRows, loaded, tables)
+
+    def _described(self) -> list[str]:
+        setting, plan = self._setting, self._block
+        heights = (ROWS * plan.warpgroups, plan.width)
+        made = [described(setting, *each, plan.deep) for each in zip(self._loaded, heights, strict=True)]
+        made += [f"pairs_of({setting.of[each]}, {ROWS}, {plan.width})" for each in self._others]
+        return [f"    {name} = {asked}" for name, asked in zip(self._tiles, made, strict=True)]
 
     @property
-    def helpers(self) -> set[str]:
-        """Names of shared functions that the text uses."""
-        return {"pairs_of"}
-
-    def _tiles(self, tensors: list[ir.Tensor]) -> list[str]:
-        return [f"{tensor.name}_tiles" for tensor in tensors]
-
-    def call(self, options: str) -> list[str]:
-        """The lines that launch it."""
-        setting, of = self._setting, self._setting.of
-        block, total = ROWS * self.plan.warpgroups, setting.size(self.plan.own.dim)
-        lines, grid = for_each_query(setting), f"triton.cdiv({total}, {block}), heads"
-        for tensor, height in zip(self._loaded, (block, self.plan.width), strict=True):
-            lines.append(f"    {tensor.name}_tiles = {described(setting, tensor, height, self.plan.deep)}")
-        lines += [f"    {each.name}_tiles = pairs_of({of[each]}, {ROWS}, {self.plan.width})" for each in self._tables]
-        if setting.mask is not None:
-            words = self.plan.parts * self.plan.deep * WORDS[setting.dtype]
-            streamed = f"({setting.size(self.plan.loop.range.dim)} * {words})"
-            lines.append(f"    together = max({STREAMED_TOGETHER} // {streamed}, 1)  # heads")
-            grid = f"triton.cdiv({total}, {block}) * heads, 1"
-        arguments = [*self._tiles(self._loaded), *self._tiles(self._tables), *self._addresses]
-        arguments += [*self._numbers, *self._strides]
-        return [*lines, f"    {self._name}[({grid})]({', '.join(arguments)}, num_warps=4)"]
+    def _streamed_words(self) -> int:
+        return self._block.parts * self._block.deep
 
     @property
     def _shared(self) -> list[str]:
-        """Names of buffers and barriers that all roles have."""
         rows = self._consumer
-        held = [rows.held, f"{rows.held}_full", *[f"{rows.held}_free"] * bool(self.plan.kept)]
+        held = [rows.held, f"{rows.held}_full", *[f"{rows.held}_free"] * bool(self._block.kept)]
         return [*held, rows.ring, f"{rows.ring}_full", f"{rows.ring}_free"]
 
     @property
     def _own(self) -> list[str]:
-        """Names of what only warpgroups have."""
-        tile = self._consumer.tile
-        return [tile, *[f"{tile}_full"] * (self.plan.before is not None), *["turns"] * (self.plan.warpgroups > 1)]
+        tile, plan = self._consumer.tile, self._block
+        return [tile, *[f"{tile}_full"] * (plan.before is not None), *["turns"] * (plan.warpgroups > 1)]
 
-    def text(self) -> str:
-        """The source: what the warp that loads does, what a warpgroup does, and the kernel that starts them."""
-        rows = self._rows()  # first: it names what the others use
-        text = "\n\n".join([self._loads(), rows, self._start()])
-        return re.sub(r"\btl\.(math\.)?", "gl.", text)
-
-    def _rows(self) -> str:
-        parameters = ["w: gl.constexpr", *self._shared, *self._own, *self._tiles(self._tables), *self._addresses]
-        written = self._consumer.text()
-        head = ["@gluon.jit", f"def {self._name}_rows({', '.join([*parameters, *self._numbers, *self._strides])}):"]
-        head += strides_in_words(self._setting, self._addresses)
-        first = [
-            f"    {tensor.name}_at = {address(self._setting, tensor)}"
-            for tensor, name in self._setting.of.items()
-            if name in self._addresses
-        ]
-        return "\n".join([*head, *self._consumer.opening(), *first, written])
-
-    def _loads(self) -> str:
-        rows, word = self._consumer, WORDS[self._setting.dtype]
-        parameters = ", ".join([*self._tiles(self._loaded), *self._shared, *self._numbers])
-        held, streamed = self._tiles(self._loaded)
-        (low, high), at = rows.limits(), self.plan.loop.range.name
-        block, deep, copy = ROWS * self.plan.warpgroups, self.plan.deep, "tma.async_copy_global_to_shared"
+    def _loading(self) -> list[str]:
+        rows, plan, word = self._consumer, self._block, WORDS[self._setting.dtype]
+        held, streamed, *_ = self._tiles
+        (low, high), at = rows.limits(), plan.loop.range.name
+        block, deep, copy = ROWS * plan.warpgroups, plan.deep, "tma.async_copy_global_to_shared"
         target = f"{rows.ring}_full.index(slot), {rows.ring}.index(slot)"
         first, keys = (
             corner(self._setting, tensor, row, f"k * {deep}")
-            for tensor, row in zip(self._loaded, (f"{rows.number} * {block}", f"{at} * {self.plan.width}"), strict=True)
+            for tensor, row in zip(self._loaded, (f"{rows.number} * {block}", f"{at} * {plan.width}"), strict=True)
         )
         room, stay = "k", list[str]()
-        if self.plan.kept:
-            turn, room = f"k // {self.plan.held}", f"k % {self.plan.held}"
-            stay.append(f"        mbarrier.wait({rows.held}_free.index({room}), {turn} & 1 ^ 1)")
-        return "\n".join(
-            [
-                "@gluon.jit",
-                f"def {self._name}_loads({parameters}):",
-                *rows.opening(),
-                f"    for k in range({self.plan.parts}):",
-                *stay,
-                f"        mbarrier.expect({rows.held}_full.index({room}), {block * deep * word})",
-                f"        {copy}({held}, {first}, {rows.held}_full.index({room}), {rows.held}.index({room}))",
-                f"    for {at} in range({f'{low}, {high}'.removeprefix('0, ')}):",
-                f"        for k in range({self.plan.parts}):",
-                f"            {rows.slot(at)}",
-                f"            mbarrier.wait({rows.ring}_free.index(slot), phase ^ 1)",
-                f"            mbarrier.expect({rows.ring}_full.index(slot), {self.plan.width * deep * word})",
-                f"            {copy}({streamed}, {keys}, {target})",
-            ]
-        )
+        if plan.kept:
+            turn, room = f"k // {plan.held}", f"k % {plan.held}"
+            stay.append(f"    mbarrier.wait({rows.held}_free.index({room}), {turn} & 1 ^ 1)")
+        return [
+            f"for k in range({plan.parts}):",
+            *stay,
+            f"    mbarrier.expect({rows.held}_full.index({room}), {block * deep * word})",
+            f"    {copy}({held}, {first}, {rows.held}_full.index({room}), {rows.held}.index({room}))",
+            f"for {at} in {Piece(low, high).range}:",
+            f"    for k in range({plan.parts}):",
+            f"        {rows.slot(at)}",
+            f"        mbarrier.wait({rows.ring}_free.index(slot), phase ^ 1)",
+            f"        mbarrier.expect({rows.ring}_full.index(slot), {plan.width * deep * word})",
+            f"        {copy}({streamed}, {keys}, {target})",
+        ]
 
-    def _start(self) -> str:
-        rows, plan = self._consumer, self.plan
-        block, deep, word = ROWS * plan.warpgroups, plan.deep, f"gl.{self._setting.dtype}"
-        held, streamed = self._tiles(self._loaded)
-        tiles, numbers = [*self._tiles(self._loaded), *self._tiles(self._tables)], [*self._numbers, *self._strides]
-        rooms, slots = (
-            sides(self._setting, tensor, height, deep)
-            for tensor, height in zip(self._loaded, (block, plan.width), strict=True)
-        )
-        table = f"{plan.table.tensor.name}_tiles.layout)  # line {plan.table.line}: on its way to memory"
+    def _allocated(self) -> list[str]:
+        rows, plan, word = self._consumer, self._block, f"gl.{self._setting.dtype}"
+        held, streamed, table, *_ = self._tiles
+        heights = (ROWS * plan.warpgroups, plan.width)
+        rooms, slots = (sides(self._setting, *each, plan.deep) for each in zip(self._loaded, heights, strict=True))
         lines = [
-            general(numbers),
-            f"def {self._name}({', '.join([*tiles, *self._addresses, *numbers])}):",
             f"    {rows.held} = gl.allocate_shared_memory({word}, [{plan.held}, 1, {rooms}], {held}.layout)"
             f"  # line {plan.rows.line}: stays",
             f"    {rows.held}_full = barriers({plan.held}, 1)",
@@ -426,12 +343,11 @@ class ScoresKernel(GluonWriter[ScoresRows]):
             f"{streamed}.layout)  # line {plan.part.line}: a ring",
             f"    {rows.ring}_full = barriers({plan.stages}, 1)",
             f"    {rows.ring}_free = barriers({plan.stages}, {plan.warpgroups})",
-            f"    {rows.tile} = gl.allocate_shared_memory({word}, [{plan.tiles}, {ROWS}, {plan.width}], {table}",
+            f"    {rows.tile} = gl.allocate_shared_memory({word}, [{plan.tiles}, {ROWS}, {plan.width}], "
+            f"{table}.layout)  # line {plan.table.line}: on its way to memory",
         ]
         if plan.before is not None:
             lines.append(f"    {rows.tile}_full = barriers({plan.tiles}, 1)")
         if plan.warpgroups > 1:
             lines.append(f"    turns = barriers({plan.warpgroups - 1}, 1)")
-        own = [*self._shared, *self._own, *self._tiles(self._tables), *self._addresses, *numbers]
-        loads = [*self._tiles(self._loaded), *self._shared, *self._numbers]
-        return "\n".join([*lines, *started(self._name, plan.warpgroups, own, loads)])
+        return lines

@@ -1,28 +1,50 @@
-"""The kernels of all writers for Hopper: what they are called with, and the layouts that their texts use."""
+"""The kernels of all writers for Hopper: a warp that loads, warpgroups that compute, and what starts them."""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
+from pebblesim.gpu.emit.gluon_additions import ROWS
+from pebblesim.gpu.emit.gluon_boxes import HEADS, address, stored, strides_in_words
+from pebblesim.gpu.emit.gluon_plan import Block
 from pebblesim.gpu.emit.gluon_rows import Rows
+from pebblesim.gpu.emit.gluon_text import HELPERS, STREAMED_TOGETHER, for_each_query, general, started
 from pebblesim.gpu.emit.triton_kernel import Kernel
 from pebblesim.gpu.emit.triton_ranges import Setting
+from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch, blocks
+from pebblesim.launches.launches import Launch, blocks, moves
 
 RowsOf = TypeVar("RowsOf", bound=Rows)
 """The writer of what the warpgroups of a kernel do."""
 
 
-class GluonWriter(Generic[RowsOf]):
+class GluonWriter(ABC, Generic[RowsOf]):
     """A writer of the kernel of a launch; `_numbers` and `_strides` are names of its arguments behind the arrays."""
 
-    _consumer: RowsOf
-    _numbers: tuple[str, ...]
-    _strides: tuple[str, ...] = ()
-
-    def __init__(self, setting: Setting, launch: Launch, name: str) -> None:
-        self._setting, self._launch, self._name = setting, launch, name
+    def __init__(
+        self,
+        setting: Setting,
+        launch: Launch,
+        name: str,
+        plan: Block,
+        rows: Callable[[Setting, Launch, str, Any], RowsOf],
+        loaded: Iterable[ir.Tensor],
+        others: Iterable[ir.Tensor],
+    ) -> None:
+        """Take the tensors that the copy engine brings for the warp that loads, and those that it moves otherwise."""
+        self._setting, self._launch, self._name, self._block = setting, launch, name, plan
+        here = {tensor: f"{tensor.name}_at" for tensor in setting.of}
+        self._consumer = rows(replace(setting, of=here), launch, name, plan)
+        self._loaded, self._others = list(dict.fromkeys(loaded)), list(dict.fromkeys(others))
+        tensors = dict.fromkeys(node.tensor for node in moves(launch))
+        self._addresses = [setting.of[each] for each in tensors if each not in (*self._loaded, *self._others)]
+        self._numbers = (*setting.free, *self._consumer.numbers, *[HEADS] * bool(setting.strides.of))
+        self._strides = tuple(setting.strides.names(stored(setting, self._addresses)))
 
     @property
     def widths(self) -> set[int]:
@@ -35,9 +57,116 @@ class GluonWriter(Generic[RowsOf]):
         return self._consumer.stored
 
     @property
+    def helpers(self) -> set[str]:
+        """Names of shared functions that the text uses."""
+        return {name for name in HELPERS if any(f" = {name}(" in line for line in self._described())}
+
+    @property
     def kernel(self) -> Kernel:
         """The kernel, of which `text` is the source."""
-        moved = (node for node in ir.walk(self._launch.block) if isinstance(node, ir.Read | ir.Write))
-        tensors = tuple(dict.fromkeys(node.tensor.name for node in moved))
+        tensors = tuple(
+            dict.fromkeys(node.tensor.name for node in moves(self._launch) if not isinstance(node, ir.Init))
+        )
         programs = blocks(self._launch, self._setting.sizes, 1)
         return Kernel(self._name, self._launch, tensors, programs, ((), (*self._numbers, *self._strides)))
+
+    # The launch
+
+    @abstractmethod
+    def _described(self) -> list[str]:
+        """The lines of `run` that tell the copy engine of the tensors."""
+
+    @property
+    def _streamed_words(self) -> int:
+        """Words of a row of what is streamed, by which heads share L2 under a mask."""
+        raise NotImplementedError
+
+    def call(self, options: str) -> list[str]:
+        """The lines that launch it. The warps of a block follow from its tiles."""
+        setting, plan = self._setting, self._block
+        count = f"triton.cdiv({setting.size(plan.own.dim)}, {ROWS * plan.warpgroups})"
+        lines, grid = [*for_each_query(setting), *self._described()], f"{count}, heads"
+        if setting.mask is not None:
+            row = self._streamed_words * WORDS[setting.dtype]
+            streamed = f"({setting.size(plan.loop.range.dim)} * {row})"
+            lines.append(f"    together = max({STREAMED_TOGETHER} // {streamed}, 1)  # heads")
+            grid = f"{count} * heads, 1"
+        if plan.persistent:
+            lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
+            grid = f"min({count} * heads, most), 1"
+        return [*lines, self._launched(grid)]
+
+    def _launched(self, grid: str) -> str:
+        return f"    {self._name}[({grid})]({', '.join([*self._tiles, *self._behind_tiles])}, num_warps=4)"
+
+    # The arguments of the roles
+
+    @property
+    def _tiles(self) -> list[str]:
+        """Names of what the copy engine is told of the tensors."""
+        return tiles_of(*self._loaded, *self._others)
+
+    @property
+    def _behind_tiles(self) -> list[str]:
+        return [*self._addresses, *self._numbers, *self._strides]
+
+    @property
+    @abstractmethod
+    def _shared(self) -> list[str]:
+        """Names of buffers and barriers that all roles have."""
+
+    @property
+    def _own(self) -> list[str]:
+        """Names of what only warpgroups have in shared memory."""
+        return []
+
+    @property
+    def _of_rows(self) -> list[str]:
+        return [*self._shared, *self._own, *tiles_of(*self._others), *self._behind_tiles]
+
+    @property
+    def _of_loads(self) -> list[str]:
+        return [*tiles_of(*self._loaded), *self._shared, *self._numbers]
+
+    # The roles
+
+    def text(self) -> str:
+        """The source: what the warp that loads does, what a warpgroup does, and the kernel that starts them."""
+        rows = self._rows()  # first: it names what the others use
+        text = "\n\n".join("\n".join(lines) for lines in (self._loads(), rows, self._start()))
+        return re.sub(r"\btl\.(math\.)?", "gl.", text)
+
+    def _rows(self) -> list[str]:
+        rows, parameters = self._consumer, ", ".join(["w: gl.constexpr", *self._of_rows])
+        opening = [*strides_in_words(self._setting, self._addresses), *rows.opening()]
+        addresses = [
+            f"{'    ' * rows.depth}{tensor.name}_at = {address(self._setting, tensor)}"
+            for tensor, name in self._setting.of.items()
+            if name in self._addresses
+        ]
+        head = ["@gluon.jit", f"def {self._name}_rows({parameters}):"]
+        return [*head, *opening, *addresses, rows.text(), *rows.closing()]
+
+    def _loads(self) -> list[str]:
+        head = ["@gluon.jit", f"def {self._name}_loads({', '.join(self._of_loads)}):"]
+        indent = "    " * self._consumer.depth
+        lines = [*self._consumer.opening(), *(indent + line for line in self._loading())]
+        return [*head, *lines, *self._consumer.closing()]
+
+    @abstractmethod
+    def _loading(self) -> list[str]:
+        """The statements of the warp that loads, for a tile of the grid."""
+
+    def _start(self) -> list[str]:
+        head = f"def {self._name}({', '.join([*self._tiles, *self._behind_tiles])}):"
+        roles = started(self._name, self._block.warpgroups, self._of_rows, self._of_loads)
+        return [general((*self._numbers, *self._strides)), head, *self._allocated(), *roles]
+
+    @abstractmethod
+    def _allocated(self) -> list[str]:
+        """The lines that take shared memory, and make barriers."""
+
+
+def tiles_of(*tensors: ir.Tensor) -> list[str]:
+    """Names of what the copy engine is told of some tensors."""
+    return [f"{tensor.name}_tiles" for tensor in tensors]

@@ -194,7 +194,7 @@ class Values(Loops):
                 name = f"{name}.to(tl.float32)" if expr.tile in self._loaded else name
                 return self._facing(name, expr, frame)
             case ir.Elementwise(op="exp", operands=(operand,)):
-                return f"tl.math.exp2({_bare(self._exponent(operand, line, frame))})"
+                return f"tl.math.exp2({bare(self._exponent(operand, line, frame))})"
             case ir.Elementwise(op="log"):
                 return f"({self._exponent(expr, line, frame)} * {FROM_BASE_2})"
             case ir.Elementwise():
@@ -349,7 +349,7 @@ def _subtracted(expr: ir.Expr) -> ir.Tile | None:
     return None
 
 
-def _bare(text: str) -> str:
+def bare(text: str) -> str:
     """A text without the parentheses around all of it."""
     inner = text[1:-1]
     depths = list(accumulate((char == "(") - (char == ")") for char in inner))

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pebblesim.api.glossary import Entry, glossary
+from pebblesim.api.rules_in_words import MOVES, in_words
 from pebblesim.game import rules as tables
 from pebblesim.game.moves import KINDS
-from pebblesim.game.words import MOVES, in_words
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.layers import inside, levels
 from pebblesim.language.problems import Problem
