@@ -17,6 +17,7 @@ from pebblesim.schedules.matmul import (
     streamed,
     write_projections,
 )
+from pebblesim.schedules.phases import in_phase
 from pebblesim.schedules.row_stationary import CLOSED_OF_G, CLOSED_ROWS
 
 SOURCE = "ours, for Li et al., Remark 5.1: as {} without normalisation"
@@ -66,8 +67,7 @@ def define(activation):
             gemm_streamed(m, p, dO, h, a, b, B_T=True, finish=times_slope, every_tile=False)
         with m.phase("dQ"):
             gemm_streamed(m, dQ, p, A2, a, b)
-        with m.phase("g"):
-            gemm_streamed(m, g, A1, dQ, a, b, A_T=True)
+        in_phase(gemm_streamed, m, g, A1, dQ, a, b, A_T=True)
 
     @schedule(
         name=f"row-stationary-{activation}",
@@ -95,8 +95,7 @@ def define(activation):
                     p[:] = slope * p
                     dQ_i += p @ A2_j
                 m.write(dQ[i, :], dQ_i)
-        with m.phase("g"):
-            gemm_streamed(m, g, A1, dQ, a_g, b_g, A_T=True)
+        in_phase(gemm_streamed, m, g, A1, dQ, a_g, b_g, A_T=True)
 
 
 for each in ACTIVATIONS:

@@ -5,6 +5,7 @@ from pebblesim.language.registry import schedule
 from pebblesim.schedules import partly_resident, partly_stored
 from pebblesim.schedules.forward import CLOSED_ROWS, add_scores, add_values
 from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, streamed
+from pebblesim.schedules.phases import in_phase
 from pebblesim.schedules.stored_pairs import stored_scores
 
 ACTIVATIONS = {"relu": relu, "sigmoid": sigmoid}
@@ -38,8 +39,7 @@ def define(activation):
         A, O = m.tensor("A", n_q, n_k), m.tensor("O", n_q, d_v)
         with m.phase("A"):
             gemm_streamed(m, A, Q, K, a, b, B_T=True, finish=activate, every_tile=False)
-        with m.phase("O"):
-            gemm_streamed(m, O, A, V, a, b)
+        in_phase(gemm_streamed, m, O, A, V, a, b)
 
     @as_with_softmax(
         "row-stationary-forward",
@@ -72,8 +72,7 @@ def define(activation):
         A, O = m.tensor("A", n_q, n_k), m.tensor("O", n_q, d_v)
         with m.phase("A"):
             stored_scores(m, A, Q, K, B_r, value, lambda i: (lambda A_ij: None, lambda: None))
-        with m.phase("O"):
-            gemm_streamed(m, O, A, V, a, b)
+        in_phase(gemm_streamed, m, O, A, V, a, b)
 
     @as_with_softmax("scores-partly-stored", "scores-partly-stored", io=partly_stored.IO, fit=["B_r", "B_s"])
     def scores_partly_stored(m, Q, K, V, *, B_r, B_s):

@@ -4,6 +4,7 @@ from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import PRINTED
 from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, streamed
+from pebblesim.schedules.phases import in_phase
 from pebblesim.schedules.row_sums import add_row_sums, times_centred, write_row_sums
 
 
@@ -53,8 +54,7 @@ def flash2_backward(m, Q, K, V, dO, O, L, *, B_r, B_c):
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
-    with m.phase("v"):
-        write_row_sums(m, v, dO, O, B_r)
+    in_phase(write_row_sums, m, v, dO, O, B_r)
 
     with m.phase("dQ, dK, dV"):
         m.write(dQ, 0)
@@ -129,14 +129,9 @@ def write_gradients(m, dS, P, Q, K, dO, a, b):
     """Compute dQ = dS K, dK = dSᵀ Q and dV = Pᵀ dO in memory: b rows of dK and dV, because dS and P were written so."""
     dQ, dK, dV = m.tensor("dQ", *Q.shape), m.tensor("dK", *K.shape), m.tensor("dV", P.shape[1], dO.shape[1])
 
-    with m.phase("dQ"):
-        gemm_streamed(m, dQ, dS, K, a, b)
-
-    with m.phase("dK"):
-        gemm_streamed(m, dK, dS, Q, b, a, A_T=True)
-
-    with m.phase("dV"):
-        gemm_streamed(m, dV, P, dO, b, a, A_T=True)
+    in_phase(gemm_streamed, m, dQ, dS, K, a, b)
+    in_phase(gemm_streamed, m, dK, dS, Q, b, a, A_T=True)
+    in_phase(gemm_streamed, m, dV, P, dO, b, a, A_T=True)
 
 
 @schedule(
@@ -159,13 +154,9 @@ def small_cache_backward_streamed(m, Q, K, V, dO, O, l, *, a, b):
     def softmax(P_ij, i, j):
         P_ij[:] = exp(P_ij) / m.read(l[i])
 
-    with m.phase("v"):
-        write_row_sums(m, v, dO, O, 1)
-
-    with m.phase("P"):
-        gemm_streamed(m, P, Q, K, a, b, B_T=True, finish=softmax, every_tile=False)
-
-    with m.phase("dS"):  # of dP = dO Vᵀ
-        gemm_streamed(m, dS, dO, V, a, b, B_T=True, finish=times_centred(m, P, v), every_tile=False)
+    in_phase(write_row_sums, m, v, dO, O, 1)
+    in_phase(gemm_streamed, m, P, Q, K, a, b, B_T=True, finish=softmax, every_tile=False)
+    # of dP = dO Vᵀ
+    in_phase(gemm_streamed, m, dS, dO, V, a, b, B_T=True, finish=times_centred(m, P, v), every_tile=False)
 
     write_gradients(m, dS, P, Q, K, dO, a, b)

@@ -9,6 +9,7 @@ from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import INFINITY, online_step
 from pebblesim.schedules.matmul import seen, streamed
+from pebblesim.schedules.phases import in_phase
 from pebblesim.schedules.row_sums import write_row_sums
 
 
@@ -138,14 +139,9 @@ def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     O, L, f = m.tensor("O", n_q, d_v), m.tensor("L", n_q), m.tensor("f", n_q, n_k)
 
-    with m.phase("L"):
-        write_L(m, L, Q, K, a, b, c)
-
-    with m.phase("f"):
-        gemm_blocked(m, f, Q, K, a, b, c, B_T=True, finish=exponentials(m, L), every_tile=False)
-
-    with m.phase("O"):
-        gemm_blocked(m, O, f, V, a, b, c, within=b)
+    in_phase(write_L, m, L, Q, K, a, b, c)
+    in_phase(gemm_blocked, m, f, Q, K, a, b, c, B_T=True, finish=exponentials(m, L), every_tile=False)
+    in_phase(gemm_blocked, m, O, f, V, a, b, c, within=b)
 
 
 @schedule(
@@ -172,8 +168,7 @@ def scores_stored_blocked(m, Q, K, V, *, a, b, c):
         for i in m.tiles(n_q, a, independent=True, queries_of=n_k, otherwise={L: -INFINITY, l: 0}):
             write_exponentials(m, A, l, L, factors, i, b, lambda A_ij: add_product(m, A_ij, Q, K, c, B_T=True))
 
-    with m.phase("O"):
-        write_rescaled_product(m, O, A, V, factors, l, a, b, b, c)
+    in_phase(write_rescaled_product, m, O, A, V, factors, l, a, b, b, c)
 
 
 @schedule(
@@ -193,23 +188,33 @@ def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
     P, dS, v = m.tensor("P", n_q, n_k), m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
-    with m.phase("v"):
-        write_row_sums(m, v, dO, O, a, c)
+    in_phase(write_row_sums, m, v, dO, O, a, c)
+    in_phase(gemm_blocked, m, P, Q, K, a, b, c, B_T=True, finish=exponentials(m, L), every_tile=False)
+    # b rows at a time, as P and dS have been written; then dS can take the place of P
+    in_phase(gemm_blocked, m, dV, P, dO, b, a, c, A_T=True, within=a)
+    # of dP = dO Vᵀ
+    in_phase(gemm_blocked, m, dS, dO, V, a, b, c, B_T=True, finish=times_centred(m, P, v), every_tile=False)
+    in_phase(gemm_blocked, m, dQ, dS, K, a, b, c, within=b)
+    in_phase(gemm_blocked, m, dK, dS, Q, b, a, c, A_T=True, within=a)
 
-    with m.phase("P"):
-        gemm_blocked(m, P, Q, K, a, b, c, B_T=True, finish=exponentials(m, L), every_tile=False)
 
-    with m.phase("dV"):  # b rows at a time, as P and dS have been written; then dS can take the place of P
-        gemm_blocked(m, dV, P, dO, b, a, c, A_T=True, within=a)
-
-    with m.phase("dS"):  # of dP = dO Vᵀ
-        gemm_blocked(m, dS, dO, V, a, b, c, B_T=True, finish=times_centred(m, P, v), every_tile=False)
-
-    with m.phase("dQ"):
-        gemm_blocked(m, dQ, dS, K, a, b, c, within=b)
-
-    with m.phase("dK"):
-        gemm_blocked(m, dK, dS, Q, b, a, c, A_T=True, within=a)
+def write_gradients_of_keys(m, dK, dV, Q, K, V, dO, L, v, B_c, b_r, *, dQ=None, independent=False):
+    """Compute dK and dV of B_c keys at a time while b_r queries are streamed, and add their terms to `dQ` in memory."""
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    for j in m.tiles(n_k, B_c, independent=independent, keys_of=n_q, otherwise={dK: 0, dV: 0}):
+        K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
+        for i in m.tiles(n_q, b_r, queries_of=j):
+            Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
+            P, dS = m.compute(Q_i @ K_j.T), m.compute(dO_i @ V_j.T)
+            P[:] = exp(P - L_i)
+            dV_j += P.T @ dO_i
+            dS[:] = P * (dS - v_i)
+            m.delete(P)
+            dK_j += dS.T @ Q_i
+            if dQ is not None:
+                m.add(dQ[i, :], dS @ K_j)
+        m.write(dK[j, :], dK_j)
+        m.write(dV[j, :], dV_j)
 
 
 @schedule(
@@ -227,8 +232,7 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
-    with m.phase("v"):  # for every row, so that both passes find it under any mask
-        write_row_sums(m, v, dO, O, B_r, b_c)
+    in_phase(write_row_sums, m, v, dO, O, B_r, b_c)  # for every row, so that both passes find it under any mask
 
     with m.phase("dQ"):
         for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={dQ: 0}):
@@ -245,18 +249,7 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
             m.write(dQ[i, :], dQ_i)
 
     with m.phase("dK, dV"):
-        for j in m.tiles(n_k, B_c, independent=True, keys_of=n_q, otherwise={dK: 0, dV: 0}):
-            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
-            for i in m.tiles(n_q, b_r, queries_of=j):
-                Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
-                P, dS = m.compute(Q_i @ K_j.T), m.compute(dO_i @ V_j.T)
-                P[:] = exp(P - L_i)
-                dV_j += P.T @ dO_i
-                dS[:] = P * (dS - v_i)
-                m.delete(P)
-                dK_j += dS.T @ Q_i
-            m.write(dK[j, :], dK_j)
-            m.write(dV[j, :], dV_j)
+        write_gradients_of_keys(m, dK, dV, Q, K, V, dO, L, v, B_c, b_r, independent=True)
 
 
 @schedule(
@@ -276,8 +269,7 @@ def dS_stored_blocked(m, Q, K, V, dO, O, L, *, B_c, b_r, b, c):
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
     dS = m.tensor("dS", n_q, n_k)
 
-    with m.phase("v"):
-        write_row_sums(m, v, dO, O, b_r, c)
+    in_phase(write_row_sums, m, v, dO, O, b_r, c)
 
     with m.phase("dK, dV, dS"):
         for j in m.tiles(n_k, B_c, independent=True, keys_of=n_q, otherwise={dK: 0, dV: 0}):
@@ -294,5 +286,4 @@ def dS_stored_blocked(m, Q, K, V, dO, O, L, *, B_c, b_r, b, c):
             m.write(dK[j, :], dK_j)
             m.write(dV[j, :], dV_j)
 
-    with m.phase("dQ"):
-        gemm_blocked(m, dQ, dS, K, b_r, b, c, within=B_c)
+    in_phase(gemm_blocked, m, dQ, dS, K, b_r, b, c, within=B_c)

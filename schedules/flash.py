@@ -9,6 +9,7 @@ from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import PRINTED
 from pebblesim.schedules.matmul import CLOSED_TILE, gemm, tiled
+from pebblesim.schedules.phases import in_phase
 
 
 @schedule(
@@ -34,11 +35,8 @@ def flash(m, A1, A2, A3, dO, X, Y, O, l, *, B, B_r, B_c):
         m.tensor("g", d, d),
     )
 
-    with m.phase("S"):
-        gemm(m, S, A1, X, B)
-
-    with m.phase("h"):
-        gemm(m, h, A3, Y, B)
+    in_phase(gemm, m, S, A1, X, B)
+    in_phase(gemm, m, h, A3, Y, B)
 
     with m.phase("v"):
         for i in m.tiles(n_q, B_r, independent=True):
@@ -65,5 +63,4 @@ def flash(m, A1, A2, A3, dO, X, Y, O, l, *, B, B_r, B_c):
                 dQ_i += p @ A2_j
                 m.write(dQ[i, :], dQ_i)
 
-    with m.phase("g"):
-        gemm(m, g, A1, dQ, B, A_T=True)
+    in_phase(gemm, m, g, A1, dQ, B, A_T=True)

@@ -3,6 +3,7 @@
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, rank_one_updates, streamed, tiled
+from pebblesim.schedules.phases import in_phase
 
 CLOSED_ROWS = {"B_r": "floor((M - 3)/(2*d + 4))"}
 BY_ROWS = "n_q*d_k + n_k*(d_k + d_v)*ceiling(n_q/B_r) + n_q*d_v + n_q"
@@ -78,8 +79,7 @@ def small_cache_forward_streamed(m, Q, K, V, *, a, b):
                 l_i += rowsum(A_ij)
             m.write(l[i], l_i)
 
-    with m.phase("O"):
-        divided_product(m, O, A, V, l, a, b)
+    in_phase(divided_product, m, O, A, V, l, a, b)
 
 
 def add_scores(m, A, Q_i, K, j):
@@ -103,6 +103,24 @@ def add_key(m, O_i, l_i, Q_i, K, V, j):
     add_values(m, O_i, A, V, j)
 
 
+def past_keys(m, queries, keys, d_v, B_r, add):
+    """Compute O and l with B_r rows stationary; `add` adds the terms of one key to those of rows of the queries."""
+    n_q, n_k = queries[0].shape[0], keys[0].shape[0]
+    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
+    for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, l: 0}):
+        rows, O_i, l_i = [m.read(Q[i, :]) for Q in queries], m.zeros(i, d_v), m.zeros(i)
+        for j in m.tiles(n_k, 1, keys_of=i):
+            add(m, O_i, l_i, *rows, *keys, j)
+        write_divided(m, O, l, i, O_i, l_i)
+
+
+def write_divided(m, O, l, i, O_i, l_i):
+    """Write rows of O, divided by their row sums, and these."""
+    O_i[:] = O_i / l_i
+    m.write(O[i, :], O_i)
+    m.write(l[i], l_i)
+
+
 @schedule(
     problem="forward",
     source="ours: FlashAttention-2's order with columns of width 1; K and V are read word by word",
@@ -112,12 +130,4 @@ def add_key(m, O_i, l_i, Q_i, K, V, j):
 )
 def row_stationary_forward(m, Q, K, V, *, B_r):
     """Row-stationary: 4n²d²/M, the best constant for a large cache."""
-    (n_q, _), (n_k, d_v) = Q.shape, V.shape
-    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
-    for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, l: 0}):
-        Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d_v), m.zeros(i)
-        for j in m.tiles(n_k, 1, keys_of=i):
-            add_key(m, O_i, l_i, Q_i, K, V, j)
-        O_i[:] = O_i / l_i
-        m.write(O[i, :], O_i)
-        m.write(l[i], l_i)
+    past_keys(m, (Q,), (K, V), V.shape[1], B_r, add_key)

@@ -10,6 +10,7 @@ from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.blocked import exponentials, times_centred, write_L
 from pebblesim.schedules.flash_forward import INFINITY
+from pebblesim.schedules.phases import in_phase
 from pebblesim.schedules.row_sums import write_row_sums
 
 LAST = "(n_q - C*(ceiling(n_q/C) - 1))"
@@ -70,8 +71,7 @@ def small_cache_forward_in_rows(m, Q, K, V, *, C, a, b, c, e):
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     O, L, f = m.tensor("O", n_q, d_v), m.tensor("L", n_q), m.tensor("f", n_q, n_k)
 
-    with m.phase("L"):
-        write_L(m, L, Q, K, a, b, c)
+    in_phase(write_L, m, L, Q, K, a, b, c)
 
     with m.phase("f, O"):
         for r in m.tiles(n_q, C):
@@ -156,8 +156,7 @@ def small_cache_backward_in_rows(m, Q, K, V, dO, O, L, *, C, a, b, c, e):
     P, dS, v = m.tensor("P", n_q, n_k), m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
-    with m.phase("v"):
-        write_row_sums(m, v, dO, O, a, c)
+    in_phase(write_row_sums, m, v, dO, O, a, c)
 
     with m.phase("P, dV, dS, dQ, dK"):
         m.write(dK, 0)

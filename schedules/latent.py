@@ -3,9 +3,9 @@
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import INFINITY, online_step, write_softmax
-from pebblesim.schedules.forward import divided_product
+from pebblesim.schedules.forward import divided_product, past_keys
 from pebblesim.schedules.matmul import rank_one_updates, streamed
-from pebblesim.schedules.split_keys import merge_sums
+from pebblesim.schedules.split_keys import sums_of_splits
 
 BY_ROWS = "n_q*(d_v + d_r) + n_k*(d_v + d_r)*ceiling(n_q/B_r) + n_q*d_v + n_q"
 
@@ -58,16 +58,7 @@ def add_keys(m, O_i, l_i, Q_C_i, Q_R_i, C, R, j):
 )
 def row_stationary_latent(m, Q_C, Q_R, C, R, *, B_r):
     """Row-stationary: d_k(d_k + d_v)n²/M, the best constant for a large cache and d_r ≤ d_v."""
-    (n_q, d_v), (n_k, _) = Q_C.shape, C.shape
-    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
-    for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, l: 0}):
-        Q_C_i, Q_R_i = m.read(Q_C[i, :]), m.read(Q_R[i, :])
-        O_i, l_i = m.zeros(i, d_v), m.zeros(i)
-        for j in m.tiles(n_k, 1, keys_of=i):
-            add_keys(m, O_i, l_i, Q_C_i, Q_R_i, C, R, j)
-        O_i[:] = O_i / l_i
-        m.write(O[i, :], O_i)
-        m.write(l[i], l_i)
+    past_keys(m, (Q_C, Q_R), (C, R), C.shape[1], B_r, add_keys)
 
 
 @schedule(
@@ -81,23 +72,7 @@ def row_stationary_latent(m, Q_C, Q_R, C, R, *, B_r):
 )
 def row_stationary_split_latent(m, Q_C, Q_R, C, R, *, B_r, S):
     """Row-stationary, one worker for each split of S keys; the workers' sums go through memory."""
-    (n_q, d_v), (n_k, _) = Q_C.shape, C.shape
-    splits = m.quotient(n_k, S)
-    AV_s, l_s = m.tensor("AV_s", splits, n_q, d_v), m.tensor("l_s", splits, n_q)
-    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
-
-    with m.phase("splits"):
-        for i in m.tiles(n_q, B_r, independent=True):
-            for s in m.tiles(n_k, S, independent=True, keys_of=i):
-                Q_C_i, Q_R_i = m.read(Q_C[i, :]), m.read(Q_R[i, :])
-                O_i, l_i = m.zeros(i, d_v), m.zeros(i)
-                for j in m.tiles(s, 1):
-                    add_keys(m, O_i, l_i, Q_C_i, Q_R_i, C, R, j)
-                m.write(AV_s[s, i, :], O_i)
-                m.write(l_s[s, i], l_i)
-
-    with m.phase("merge"):
-        merge_sums(m, O, l, AV_s, l_s, n_k, B_r=B_r, S=S)
+    sums_of_splits(m, (Q_C, Q_R), (C, R), C.shape[1], B_r, S, add_keys)
 
 
 @schedule(

@@ -10,6 +10,7 @@ from pebblesim.schedules.matmul import (
     streamed,
     write_projections,
 )
+from pebblesim.schedules.phases import in_phase
 
 
 @schedule(
@@ -26,17 +27,10 @@ def linear(m, A1, A2, A3, X, Y, *, a, b, c):
     W, XW, XWY = (m.tensor(name, d, d) for name in ("W", "XW", "XWY"))
     O = m.tensor("O", n, d)
 
-    with m.phase("W"):
-        gemm_streamed(m, W, A2, A3, a, b, A_T=True)
-
-    with m.phase("XW"):
-        gemm_streamed(m, XW, X, W, a, b)
-
-    with m.phase("XWY"):
-        gemm_streamed(m, XWY, XW, Y, a, b)
-
-    with m.phase("O"):
-        gemm_resident(m, O, A1, XWY, c)
+    in_phase(gemm_streamed, m, W, A2, A3, a, b, A_T=True)
+    in_phase(gemm_streamed, m, XW, X, W, a, b)
+    in_phase(gemm_streamed, m, XWY, XW, Y, a, b)
+    in_phase(gemm_resident, m, O, A1, XWY, c)
 
 
 @schedule(

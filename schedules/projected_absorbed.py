@@ -11,6 +11,7 @@ from pebblesim.language import exp
 from pebblesim.language.registry import get, schedule
 from pebblesim.schedules import flash_forward, forward, partly_resident  # noqa: F401 - what gets other operands
 from pebblesim.schedules.matmul import gemm_streamed, streamed
+from pebblesim.schedules.phases import in_phase
 from pebblesim.schedules.projected import PROJECTIONS, run, sign
 from pebblesim.schedules.row_sums import add_row_sums
 
@@ -39,7 +40,7 @@ class OfInputs:
         """Declare a tensor in memory; the core calls PA its O."""
         made = self.m.tensor("PA" if name == "O" else name, *shape)
         if name == "O":
-            self.PA = made
+            self.PA, made.name = made, name
         return made
 
     def __getattr__(self, name):
@@ -123,14 +124,9 @@ def queries_resident_absorbed(m, A1, W_Q, A2, W_K, A3, W_V, dO, O, l, *, a_w, b_
     )
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
-    with m.phase("Q"):
-        gemm_streamed(m, Q, A1, W_Q, a_w, b_w)
-
-    with m.phase("QW"):
-        gemm_streamed(m, QW, Q, W_K, a_w, b_w, B_T=True)
-
-    with m.phase("dOW"):
-        gemm_streamed(m, dOW, dO, W_V, a_w, b_w, B_T=True)
+    in_phase(gemm_streamed, m, Q, A1, W_Q, a_w, b_w)
+    in_phase(gemm_streamed, m, QW, Q, W_K, a_w, b_w, B_T=True)
+    in_phase(gemm_streamed, m, dOW, dO, W_V, a_w, b_w, B_T=True)
 
     with m.phase("dK, dV, dSA2"):
         dO_, v_ = m.read(dO), m.zeros(n_q)
@@ -150,5 +146,4 @@ def queries_resident_absorbed(m, A1, W_Q, A2, W_K, A3, W_V, dO, O, l, *, a_w, b_
             m.write(dV[j, :], dV_j)
         m.write(dSA2, dSA2_)
 
-    with m.phase("dQ"):
-        gemm_streamed(m, dQ, dSA2, W_K, a_w, b_w)
+    in_phase(gemm_streamed, m, dQ, dSA2, W_K, a_w, b_w)

@@ -8,6 +8,7 @@ That costs n²d² multiplications instead of nd², but no words.
 from pebblesim.language import exp
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import gemm_resident, resident
+from pebblesim.schedules.phases import in_phase
 from pebblesim.schedules.row_sums import add_row_sums
 
 GRAPH = {"order": "T", "kept": True, "centred": True, "row_block": "B_r"}
@@ -41,8 +42,7 @@ def regrouped(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     h, g = m.tensor("h", n_k, d), m.tensor("g", d, d)
 
-    with m.phase("h"):
-        gemm_resident(m, h, A3, Y, b)
+    in_phase(gemm_resident, m, h, A3, Y, b)
 
     with m.phase("g"):
         X_, g_ = m.read(X), m.zeros(d, d)

@@ -17,6 +17,7 @@ from pebblesim.schedules.matmul import (
     streamed,
     write_projections,
 )
+from pebblesim.schedules.phases import in_phase
 from pebblesim.schedules.row_sums import add_row_sums
 
 CLOSED_ROWS = {"B_r": "floor((M - d - 3)/(3*d + 6))"}
@@ -50,27 +51,38 @@ def add_to_g(m, g, A1, dQ_i):
             m.write(g[k, c], g_kc)
 
 
-def add_without_row_sums(m, dQ_i, U2_i, l_i, w_i, S_i, dO_i, A2, h, j):
-    """Add the terms of one key to l, w = (A ∘ q)·1, dQ_i = (A ∘ q) A2 and U2_i = A A2, all without a row sum."""
-    i, d = dQ_i.shape
-    Aq = m.zeros(i, j)
-    for k in m.tiles(d, 1):
-        Aq += dO_i[:, k] @ m.read(h[j, k]).T  # q
-    A2_j = m.read(A2[j, :])
-    A = m.compute(S_i @ A2_j.T)
-    A[:] = exp(A)
-    l_i += rowsum(A)
-    U2_i += A @ A2_j
-    Aq[:] = A * Aq
-    w_i += rowsum(Aq)
-    dQ_i += Aq @ A2_j
+def one_pass(m, A1, A2, h, rows, B_r, a, b):
+    """Compute g by way of dQ in memory; `rows(i)` makes rows of S and of dO, or of dO Yᵀ where h is A3.
 
+    The sums of a row are l, w = (A ∘ q)·1, dQ_i = (A ∘ q) A2 and U2_i = A A2, none of which needs another one; in the
+    end, dQ_i = (dQ_i - (w/l) U2_i) / l.
+    """
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
+    dQ, g = m.tensor("dQ", n_q, d), m.tensor("g", d, d)
 
-def divide_by_row_sums(dQ_i, U2_i, l_i, w_i):
-    """Compute dQ_i = (dQ_i - (w/l) U2_i) / l."""
-    w_i[:] = w_i / l_i
-    dQ_i[:] = dQ_i - w_i * U2_i
-    dQ_i[:] = dQ_i / l_i
+    with m.phase("dQ"):
+        for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={dQ: 0}):
+            S_i, dO_i = rows(i)
+            dQ_i, U2_i, l_i, w_i = m.zeros(i, d), m.zeros(i, d), m.zeros(i), m.zeros(i)
+            for j in m.tiles(n_k, 1, keys_of=i):
+                Aq = m.zeros(i, j)
+                for k in m.tiles(d, 1):
+                    Aq += dO_i[:, k] @ m.read(h[j, k]).T  # q
+                A2_j = m.read(A2[j, :])
+                A = m.compute(S_i @ A2_j.T)
+                A[:] = exp(A)
+                l_i += rowsum(A)
+                U2_i += A @ A2_j
+                Aq[:] = A * Aq
+                w_i += rowsum(Aq)
+                dQ_i += Aq @ A2_j
+            m.delete(S_i, dO_i)
+            w_i[:] = w_i / l_i
+            dQ_i[:] = dQ_i - w_i * U2_i
+            dQ_i[:] = dQ_i / l_i
+            m.write(dQ[i, :], dQ_i)
+
+    in_phase(gemm_streamed, m, g, A1, dQ, a, b, A_T=True)
 
 
 @schedule(
@@ -97,8 +109,7 @@ def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
             stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h)
             m.write(dQ[i, :], dQ_i)
 
-    with m.phase("g"):
-        gemm_streamed(m, g, A1, dQ, a_g, b_g, A_T=True)
+    in_phase(gemm_streamed, m, g, A1, dQ, a_g, b_g, A_T=True)
 
 
 @schedule(
@@ -114,8 +125,7 @@ def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     h, g = m.tensor("h", n_k, d), m.tensor("g", d, d)
 
-    with m.phase("h"):
-        gemm_resident(m, h, A3, Y, b)
+    in_phase(gemm_resident, m, h, A3, Y, b)
 
     with m.phase("g"):
         m.write(g, 0)
@@ -145,19 +155,10 @@ def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
 )
 def row_stationary_one_pass(m, A1, A2, A3, dO, X, Y, *, B_r, b, a_g, b_g):
     """Row-stationary without O and l: 8n²d²/M."""
-    (n_q, d), (n_k, _) = A1.shape, A2.shape
     S, h = write_projections(m, A1, A3, X, Y, gemm_resident, b)
-    dQ, g = m.tensor("dQ", n_q, d), m.tensor("g", d, d)
 
-    with m.phase("dQ"):
-        for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={dQ: 0}):
-            S_i, dO_i = m.read(S[i, :]), m.read(dO[i, :])
-            dQ_i, U2_i, l_i, w_i = m.zeros(i, d), m.zeros(i, d), m.zeros(i), m.zeros(i)
-            for j in m.tiles(n_k, 1, keys_of=i):
-                add_without_row_sums(m, dQ_i, U2_i, l_i, w_i, S_i, dO_i, A2, h, j)
-            m.delete(S_i, dO_i)
-            divide_by_row_sums(dQ_i, U2_i, l_i, w_i)
-            m.write(dQ[i, :], dQ_i)
+    def rows(i):
+        S_i, dO_i = m.read(S[i, :]), m.read(dO[i, :])
+        return S_i, dO_i
 
-    with m.phase("g"):
-        gemm_streamed(m, g, A1, dQ, a_g, b_g, A_T=True)
+    one_pass(m, A1, A2, h, rows, B_r, a_g, b_g)

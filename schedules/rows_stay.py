@@ -6,9 +6,15 @@ stay for them, and products with a table are in tiles.
 
 from pebblesim.language import exp
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.blocked import gemm_blocked, write_exponentials, write_rescaled_product
+from pebblesim.schedules.blocked import (
+    gemm_blocked,
+    write_exponentials,
+    write_gradients_of_keys,
+    write_rescaled_product,
+)
 from pebblesim.schedules.flash_forward import INFINITY
 from pebblesim.schedules.matmul import streamed
+from pebblesim.schedules.phases import in_phase
 from pebblesim.schedules.row_sums import write_row_sums
 
 
@@ -31,24 +37,11 @@ def flash2_backward_blocked(m, Q, K, V, dO, O, L, *, B_c, b_r):
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
-    with m.phase("v"):
-        write_row_sums(m, v, dO, O, B_c, b_r)
+    in_phase(write_row_sums, m, v, dO, O, B_c, b_r)
 
     with m.phase("dQ, dK, dV"):
         m.write(dQ, 0)
-        for j in m.tiles(n_k, B_c, keys_of=n_q, otherwise={dK: 0, dV: 0}):
-            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
-            for i in m.tiles(n_q, b_r, queries_of=j):
-                Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
-                P, dS = m.compute(Q_i @ K_j.T), m.compute(dO_i @ V_j.T)
-                P[:] = exp(P - L_i)
-                dV_j += P.T @ dO_i
-                dS[:] = P * (dS - v_i)
-                m.delete(P)
-                dK_j += dS.T @ Q_i
-                m.add(dQ[i, :], dS @ K_j)
-            m.write(dK[j, :], dK_j)
-            m.write(dV[j, :], dV_j)
+        write_gradients_of_keys(m, dK, dV, Q, K, V, dO, L, v, B_c, b_r, dQ=dQ)
 
 
 @schedule(
@@ -68,8 +61,7 @@ def small_cache_backward_resident(m, Q, K, V, dO, O, L, *, a, b, c, e):
     P, dS, v = m.tensor("P", n_q, n_k), m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
-    with m.phase("v"):
-        write_row_sums(m, v, dO, O, a, c)
+    in_phase(write_row_sums, m, v, dO, O, a, c)
 
     with m.phase("P"):
         for i in m.tiles(n_q, a, independent=True):
@@ -80,8 +72,7 @@ def small_cache_backward_resident(m, Q, K, V, dO, O, L, *, a, b, c, e):
                 P_ij[:] = exp(P_ij - L_i)
                 m.write(P[i, j], P_ij)
 
-    with m.phase("dV"):  # before dS takes the place of P
-        gemm_blocked(m, dV, P, dO, b, e, c, A_T=True, within=a)
+    in_phase(gemm_blocked, m, dV, P, dO, b, e, c, A_T=True, within=a)  # before dS takes the place of P
 
     with m.phase("dS"):
         for i in m.tiles(n_q, a, independent=True):
@@ -93,11 +84,8 @@ def small_cache_backward_resident(m, Q, K, V, dO, O, L, *, a, b, c, e):
                 dS_ij[:] = P_ij * (dS_ij - v_i)
                 m.write(dS[i, j], dS_ij)
 
-    with m.phase("dQ"):
-        gemm_blocked(m, dQ, dS, K, a, e, c, within=b)
-
-    with m.phase("dK"):
-        gemm_blocked(m, dK, dS, Q, b, e, c, A_T=True, within=a)
+    in_phase(gemm_blocked, m, dQ, dS, K, a, e, c, within=b)
+    in_phase(gemm_blocked, m, dK, dS, Q, b, e, c, A_T=True, within=a)
 
 
 @schedule(
@@ -121,5 +109,4 @@ def scores_stored_resident(m, Q, K, V, *, a, b, c, e):
             Q_i = m.read(Q[i, :])
             write_exponentials(m, A, l, L, factors, i, b, lambda A_ij, Q_i=Q_i: add_scores(m, A_ij, Q_i, K, c))
 
-    with m.phase("O"):
-        write_rescaled_product(m, O, A, V, factors, l, a, b, e, c)
+    in_phase(write_rescaled_product, m, O, A, V, factors, l, a, b, e, c)

@@ -8,6 +8,7 @@ and 9 instead of 6 and 3.
 from pebblesim.language import exp
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, streamed, write_projections
+from pebblesim.schedules.phases import in_phase
 from pebblesim.schedules.row_sums import times_centred, write_row_sums
 
 
@@ -29,22 +30,15 @@ def small_cache_streamed(m, A1, A2, A3, dO, X, Y, O, l, *, a, b):
     v, dQ = m.tensor("v", n_q), m.tensor("dQ", n_q, d)
     f, p, g = m.tensor("f", n_q, n_k), m.tensor("p", n_q, n_k), m.tensor("g", d, d)
 
-    with m.phase("v"):
-        write_row_sums(m, v, dO, O, 1)
+    in_phase(write_row_sums, m, v, dO, O, 1)
 
     def softmax(f_ij, i, j):
         f_ij[:] = exp(f_ij)
         l_i = m.read(l[i])
         f_ij[:] = f_ij / l_i
 
-    with m.phase("f"):
-        gemm_streamed(m, f, S, A2, a, b, B_T=True, finish=softmax, every_tile=False)
-
-    with m.phase("p"):  # of q = dO hᵀ
-        gemm_streamed(m, p, dO, h, a, b, B_T=True, finish=times_centred(m, f, v), every_tile=False)
-
-    with m.phase("dQ"):
-        gemm_streamed(m, dQ, p, A2, a, b)
-
-    with m.phase("g"):
-        gemm_streamed(m, g, A1, dQ, a, b, A_T=True)
+    in_phase(gemm_streamed, m, f, S, A2, a, b, B_T=True, finish=softmax, every_tile=False)
+    # of q = dO hᵀ
+    in_phase(gemm_streamed, m, p, dO, h, a, b, B_T=True, finish=times_centred(m, f, v), every_tile=False)
+    in_phase(gemm_streamed, m, dQ, p, A2, a, b)
+    in_phase(gemm_streamed, m, g, A1, dQ, a, b, A_T=True)

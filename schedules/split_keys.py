@@ -7,7 +7,7 @@ memory: its own O_s and one word for its weight. The merge reads all of them.
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import INFINITY, online_softmax, write_softmax
-from pebblesim.schedules.forward import add_key
+from pebblesim.schedules.forward import add_key, write_divided
 
 SPLIT = "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"
 
@@ -110,17 +110,28 @@ def flash_decoding_blocked(m, Q, K, V, *, B_r, S, c, e):
                 m.write(L[i], top_i)
 
 
-def merge_sums(m, O, l, AV_s, l_s, n_k, *, B_r, S):
-    """Compute O and l from the sums of all splits."""
-    n_q, d_v = O.shape
-    for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, l: 0}):
-        O_i, l_i = m.constant(0, i, d_v), m.constant(0, i)
-        for s in m.tiles(n_k, S, keys_of=i):
-            l_i += m.read(l_s[s, i])
-            O_i += m.read(AV_s[s, i, :])
-        O_i[:] = O_i / l_i
-        m.write(O[i, :], O_i)
-        m.write(l[i], l_i)
+def sums_of_splits(m, queries, keys, d_v, B_r, S, add):
+    """Compute O and l from the sums of all splits; `add` adds the terms of one key to those of rows of the queries."""
+    n_q, n_k, splits = queries[0].shape[0], keys[0].shape[0], m.quotient(keys[0].shape[0], S)
+    AV_s, l_s = m.tensor("AV_s", splits, n_q, d_v), m.tensor("l_s", splits, n_q)
+    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
+
+    with m.phase("splits"):
+        for i in m.tiles(n_q, B_r, independent=True):
+            for s in m.tiles(n_k, S, independent=True, keys_of=i):
+                rows, O_i, l_i = [m.read(Q[i, :]) for Q in queries], m.zeros(i, d_v), m.zeros(i)
+                for j in m.tiles(s, 1):
+                    add(m, O_i, l_i, *rows, *keys, j)
+                m.write(AV_s[s, i, :], O_i)
+                m.write(l_s[s, i], l_i)
+
+    with m.phase("merge"):
+        for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, l: 0}):
+            O_i, l_i = m.constant(0, i, d_v), m.constant(0, i)
+            for s in m.tiles(n_k, S, keys_of=i):
+                l_i += m.read(l_s[s, i])
+                O_i += m.read(AV_s[s, i, :])
+            write_divided(m, O, l, i, O_i, l_i)
 
 
 @schedule(
@@ -132,19 +143,4 @@ def merge_sums(m, O, l, AV_s, l_s, n_k, *, B_r, S):
 )
 def row_stationary_split(m, Q, K, V, *, B_r, S):
     """Row-stationary, one worker for each split of S keys: splits of any length, with the I/O of FlashDecoding."""
-    (n_q, _), (n_k, d_v) = Q.shape, V.shape
-    splits = m.quotient(n_k, S)
-    AV_s, l_s = m.tensor("AV_s", splits, n_q, d_v), m.tensor("l_s", splits, n_q)
-    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
-
-    with m.phase("splits"):
-        for i in m.tiles(n_q, B_r, independent=True):
-            for s in m.tiles(n_k, S, independent=True, keys_of=i):
-                Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d_v), m.zeros(i)
-                for j in m.tiles(s, 1):
-                    add_key(m, O_i, l_i, Q_i, K, V, j)
-                m.write(AV_s[s, i, :], O_i)
-                m.write(l_s[s, i], l_i)
-
-    with m.phase("merge"):
-        merge_sums(m, O, l, AV_s, l_s, n_k, B_r=B_r, S=S)
+    sums_of_splits(m, (Q,), (K, V), V.shape[1], B_r, S, add_key)

@@ -8,6 +8,7 @@ mask does not change the I/O: unfused kernels compute every tile and mask it aft
 from pebblesim.language import exp, rowmax, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import CLOSED_TILE, gemm, tiled
+from pebblesim.schedules.phases import in_phase
 
 
 @schedule(
@@ -23,8 +24,7 @@ def standard_forward(m, Q, K, V, *, b, B_r):
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     S, P, O = m.tensor("S", n_q, n_k), m.tensor("P", n_q, n_k), m.tensor("O", n_q, d_v)
 
-    with m.phase("S"):
-        gemm(m, S, Q, K, b, B_T=True, every_tile=True)
+    in_phase(gemm, m, S, Q, K, b, B_T=True, every_tile=True)
 
     with m.phase("P"):
         for i in m.tiles(n_q, B_r, independent=True):
@@ -36,8 +36,7 @@ def standard_forward(m, Q, K, V, *, b, B_r):
             P_i[:] = P_i / l_i
             m.write(P[i, :], P_i)
 
-    with m.phase("O"):
-        gemm(m, O, P, V, b, every_tile=True)
+    in_phase(gemm, m, O, P, V, b, every_tile=True)
 
 
 @schedule(
@@ -57,11 +56,8 @@ def standard_backward(m, Q, K, V, dO, P, *, b, B_r):
     dP, dS = m.tensor("dP", n_q, n_k), m.tensor("dS", n_q, n_k)
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
-    with m.phase("dV"):
-        gemm(m, dV, P, dO, b, A_T=True, every_tile=True)
-
-    with m.phase("dP"):
-        gemm(m, dP, dO, V, b, B_T=True, every_tile=True)
+    in_phase(gemm, m, dV, P, dO, b, A_T=True, every_tile=True)
+    in_phase(gemm, m, dP, dO, V, b, B_T=True, every_tile=True)
 
     with m.phase("dS"):
         for i in m.tiles(n_q, B_r, independent=True):
@@ -70,8 +66,5 @@ def standard_backward(m, Q, K, V, dO, P, *, b, B_r):
             dP_i[:] = P_i * (dP_i - v_i)
             m.write(dS[i, :], dP_i)
 
-    with m.phase("dQ"):
-        gemm(m, dQ, dS, K, b, every_tile=True)
-
-    with m.phase("dK"):
-        gemm(m, dK, dS, Q, b, A_T=True, every_tile=True)
+    in_phase(gemm, m, dQ, dS, K, b, every_tile=True)
+    in_phase(gemm, m, dK, dS, Q, b, A_T=True, every_tile=True)

@@ -12,6 +12,7 @@ from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.forward import divided_product
 from pebblesim.schedules.matmul import gemm_streamed, streamed, write_projections
+from pebblesim.schedules.phases import in_phase
 from pebblesim.schedules.row_sums import add_row_sums, write_row_sums
 
 _ORDER_U = {"order": "U", "kept": True, "centred": True}
@@ -54,8 +55,7 @@ def backward_from(m, g, A1, A2, S, qv, l, *, B_r, a, b):
                 dQ_i += p @ A2_j
             m.write(dQ[i, :], dQ_i)
 
-    with m.phase("g"):
-        gemm_streamed(m, g, A1, dQ, a, b, A_T=True)
+    in_phase(gemm_streamed, m, g, A1, dQ, a, b, A_T=True)
 
 
 @schedule(
@@ -107,8 +107,7 @@ def q_tiled(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, a, b):
     def centred(q, i, j):
         q[:] = q - m.read(v[i])
 
-    with m.phase("v"):
-        write_row_sums(m, v, dO, O, 1)
+    in_phase(write_row_sums, m, v, dO, O, 1)
 
     with m.phase("q"):
         gemm_streamed(m, qv, dO, h, a, b, B_T=True, finish=centred)
@@ -137,11 +136,8 @@ def scores_stored(m, Q, K, V, *, B_r, a, b):
 
         return add, lambda: m.write(l[i], l_i)
 
-    with m.phase("A"):
-        stored_scores(m, A, Q, K, B_r, exp, sums)
-
-    with m.phase("O"):
-        divided_product(m, O, A, V, l, a, b)
+    in_phase(stored_scores, m, A, Q, K, B_r, exp, sums)
+    in_phase(divided_product, m, O, A, V, l, a, b)
 
 
 @schedule(
@@ -159,8 +155,7 @@ def row_sums_apart_forward(m, Q, K, V, *, a, b, B_l):
     def exponentials(A_ij, i, j):
         A_ij[:] = exp(A_ij)
 
-    with m.phase("A"):
-        gemm_streamed(m, A, Q, K, a, b, B_T=True, finish=exponentials)
+    in_phase(gemm_streamed, m, A, Q, K, a, b, B_T=True, finish=exponentials)
 
     with m.phase("l"):
         for i in m.tiles(n_q, B_l, independent=True):
@@ -169,8 +164,7 @@ def row_sums_apart_forward(m, Q, K, V, *, a, b, B_l):
                 l_i += rowsum(m.read(A[i, j]))
             m.write(l[i], l_i)
 
-    with m.phase("O"):
-        divided_product(m, O, A, V, l, a, b)
+    in_phase(divided_product, m, O, A, V, l, a, b)
 
 
 def gradients_from(m, Q, K, V, dO, P, v, *, B_c, a, b):
@@ -190,11 +184,8 @@ def gradients_from(m, Q, K, V, dO, P, v, *, B_c, a, b):
                 m.write(dS[i, j], dS_ij)
             m.write(dV[j, :], dV_j)
 
-    with m.phase("dQ"):
-        gemm_streamed(m, dQ, dS, K, a, b)
-
-    with m.phase("dK"):
-        gemm_streamed(m, dK, dS, Q, a, b, A_T=True)
+    in_phase(gemm_streamed, m, dQ, dS, K, a, b)
+    in_phase(gemm_streamed, m, dK, dS, Q, a, b, A_T=True)
 
 
 _FROM_P = (
@@ -217,8 +208,7 @@ def p_stored(m, Q, K, V, dO, O, l, *, B_r, B_c, a, b):
     (n_q, _), (n_k, _) = Q.shape, V.shape
     P, v = m.tensor("P", n_q, n_k), m.tensor("v", n_q)
 
-    with m.phase("v"):
-        write_row_sums(m, v, dO, O, 1)
+    in_phase(write_row_sums, m, v, dO, O, 1)
 
     def divided(i):
         l_i = m.read(l[i])
@@ -228,8 +218,7 @@ def p_stored(m, Q, K, V, dO, O, l, *, B_r, B_c, a, b):
 
         return divide, lambda: None
 
-    with m.phase("P"):
-        stored_scores(m, P, Q, K, B_r, exp, divided)
+    in_phase(stored_scores, m, P, Q, K, B_r, exp, divided)
 
     gradients_from(m, Q, K, V, dO, P, v, B_c=B_c, a=a, b=b)
 
@@ -246,8 +235,7 @@ def kept_ds_stored(m, Q, K, V, dO, O, P, *, B_c, a, b):
     """P and O kept, dS stored: 2n²d²/M + 4n²d/√M + 2n², or 4n²d²/M + 4n²."""
     v = m.tensor("v", Q.shape[0])
 
-    with m.phase("v"):
-        write_row_sums(m, v, dO, O, 1)
+    in_phase(write_row_sums, m, v, dO, O, 1)
 
     gradients_from(m, Q, K, V, dO, P, v, B_c=B_c, a=a, b=b)
 
@@ -269,8 +257,7 @@ def ds_stored(m, Q, K, V, dO, O, l, *, B_c, a, b):
     dS, v = m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
-    with m.phase("v"):
-        write_row_sums(m, v, dO, O, 1)
+    in_phase(write_row_sums, m, v, dO, O, 1)
 
     with m.phase("dK, dV"):
         for j in m.tiles(n_k, B_c, independent=True):
@@ -288,5 +275,4 @@ def ds_stored(m, Q, K, V, dO, O, l, *, B_c, a, b):
             m.write(dK[j, :], dK_j)
             m.write(dV[j, :], dV_j)
 
-    with m.phase("dQ"):
-        gemm_streamed(m, dQ, dS, K, a, b)
+    in_phase(gemm_streamed, m, dQ, dS, K, a, b)

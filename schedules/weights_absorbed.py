@@ -7,8 +7,8 @@ values in this way for decoding.
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
-from pebblesim.schedules.row_stationary import add_to_g, add_without_row_sums, divide_by_row_sums, stream_past
+from pebblesim.schedules.matmul import rank_one_updates, streamed
+from pebblesim.schedules.row_stationary import add_to_g, one_pass, stream_past
 
 
 @schedule(
@@ -46,23 +46,14 @@ def row_stationary_absorbed(m, A1, A2, A3, dO, X, Y, O, l, *, B_r):
 )
 def row_stationary_one_pass_absorbed(m, A1, A2, A3, dO, X, Y, *, B_r, a_g, b_g):
     """Row-stationary without O and l, absorbed: 8n²d²/M, for few queries little more than the compulsory words."""
-    (n_q, d), (n_k, _) = A1.shape, A2.shape
-    dQ, g = m.tensor("dQ", n_q, d), m.tensor("g", d, d)
 
-    with m.phase("dQ"):
-        for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={dQ: 0}):
-            S_i, dOY_i = m.zeros(i, d), m.zeros(i, d)
-            rank_one_updates(m, S_i, A1, X)
-            rank_one_updates(m, dOY_i, dO, Y, B_T=True)
-            dQ_i, U2_i, l_i, w_i = m.zeros(i, d), m.zeros(i, d), m.zeros(i), m.zeros(i)
-            for j in m.tiles(n_k, 1, keys_of=i):
-                add_without_row_sums(m, dQ_i, U2_i, l_i, w_i, S_i, dOY_i, A2, A3, j)
-            m.delete(S_i, dOY_i)
-            divide_by_row_sums(dQ_i, U2_i, l_i, w_i)
-            m.write(dQ[i, :], dQ_i)
+    def rows(i):
+        S_i, dOY_i = m.zeros(i, A1.shape[1]), m.zeros(i, A1.shape[1])
+        rank_one_updates(m, S_i, A1, X)
+        rank_one_updates(m, dOY_i, dO, Y, B_T=True)
+        return S_i, dOY_i
 
-    with m.phase("g"):
-        gemm_streamed(m, g, A1, dQ, a_g, b_g, A_T=True)
+    one_pass(m, A1, A2, A3, rows, B_r, a_g, b_g)
 
 
 @schedule(

@@ -10,6 +10,14 @@ import gluon_interpreter
 import torch
 import triton_interpreter
 
+from pebblesim.gpu.torch import launching, planning
+
+
+def forget() -> None:
+    """Forget which kernels were chosen, and their modules."""
+    for each in (planning._forecasts, planning.chosen, launching.loaded):
+        each.cache_clear()
+
 
 def module_of(text: str) -> Any:
     """A module with this source, the `run` of which is interpreted."""

@@ -1,8 +1,12 @@
-"""Comparisons of tensors of PyTorch."""
+"""Tensors of PyTorch: orders of memory, and comparisons."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import torch
+
+from pebblesim.gpu.torch import operators
 
 
 def close(made: list[Any], true: list[Any], tolerance: float = 1e-12) -> None:
@@ -10,3 +14,26 @@ def close(made: list[Any], true: list[Any], tolerance: float = 1e-12) -> None:
     for a, b in zip(made, true, strict=True):
         assert a.shape == b.shape
         assert (a - b).detach().abs().max() <= tolerance * max(1.0, float(b.detach().abs().max()))
+
+
+def laid(x: torch.Tensor, layout: str) -> torch.Tensor:
+    """A matrix (batch, heads, n, d) in this order of memory, or with words of others, NaN, beside its own."""
+    if layout == "tokens first":
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+    return torch.nn.functional.pad(x, (8, 8), value=torch.nan)[..., 8:-8] if layout == "cut from wider" else x
+
+
+def check_kernels(given: list[torch.Tensor], rest: tuple[Any, ...], gradient_of_L: bool) -> None:
+    """Compare the kernels of Q, K, V and dO, both passes, with the definition."""
+    *inputs, dO = given
+    out, lse = operators.forward_on_gpu(*inputs, *rest)
+    dL = torch.randn_like(lse) if gradient_of_L else None
+    made = operators.backward_on_gpu(dO, dL, *inputs, out, lse, *rest)
+    x = [each.double().requires_grad_() for each in inputs]
+    true = torch.ops.pebblesim.attention(*x, *rest)
+    close([out.double(), lse.double()], list(true), 4e-3)
+    assert out.stride() == torch.empty_like(true[0].to(out.dtype)).stride()
+    wanted = (dO.double(),) if dL is None else (dO.double(), dL.double())
+    for found, right in zip(made, torch.autograd.grad(true[: len(wanted)], x, wanted), strict=True):
+        assert found.shape == right.shape
+        assert float((found.double() - right).norm()) <= 4e-3 * max(float(right.norm()), 0.1)

@@ -192,6 +192,7 @@ def test_the_place_of_a_tile_has_room_for_the_rows_behind_the_first_ones(B_s: in
     check("first-rows-by-columns", {"n": 2, "d": 1, "B_r": 2, "B_s": B_s, "B_v": 1}, None)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["flash2-forward", "flash2-backward", "backward-two-pass", "small-cache"])
 @draws(6, 60)
 @given(data=st.data())

@@ -53,6 +53,7 @@ def champsim(path: Path) -> list[Access]:
 READERS = {"a.din": dinero, "a.ramulator": ramulator, "a.gem5.txt": gem5, "a.champsim": champsim}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", READERS)
 def test_a_trace_holds_the_loads_and_stores_of_the_schedule_in_order(name: str, tmp_path: Path) -> None:
     path, output = saved(name, tmp_path)

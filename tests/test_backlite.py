@@ -130,6 +130,7 @@ HEADS = st.fixed_dictionaries(
 # -- what is left out, and what that does to the gradients --------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @given(HEADS, st.floats(0, 0.99), st.none() | st.floats(0.1, 3))
 def test_the_rows_say_what_dense_matrices_say(h: dict[str, Any], parameter: float, scale: float | None) -> None:
     x, blocks = random_head(h["n"], h["d"], h["seed"]), {"B_r": h["B_r"], "B_c": h["B_c"]}
@@ -152,6 +153,7 @@ def test_the_rows_say_what_dense_matrices_say(h: dict[str, Any], parameter: floa
                 assert row.gradients[name].cosine == pytest.approx(cosine, abs=1e-7)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("rule", "seed", "spread"), [("head", 0, 2), ("row", 1, 2), ("threshold", 2, 2), ("head", 3, 100)]
 )
@@ -171,6 +173,7 @@ def test_at_epsilon_0_the_gradients_are_the_exact_ones_bit_by_bit(rule: str, see
     assert all(np.array_equal(dense[name], sparse[name]) for name in ("dQ", "dK", "dV"))
 
 
+@pytest.mark.one_in(3)
 @given(HEADS, st.lists(st.floats(0, 0.99), min_size=2, max_size=5).map(sorted))
 def test_a_larger_parameter_leaves_out_more(h: dict[str, Any], parameters: list[float]) -> None:
     x = random_head(h["n"], h["d"], h["seed"])
@@ -383,6 +386,7 @@ def rows_of(run: Run) -> list[dict[str, Any]]:
     return list(json.loads(run.out)["rows"])
 
 
+@pytest.mark.one_in(3)
 def test_the_same_head_from_files_of_any_kind(pebblesim: Pebblesim) -> None:
     x = {name: array.astype(np.float32) for name, array in random_head(20, 3, 7).items()}
     for name, array in x.items():
@@ -416,6 +420,7 @@ def test_bfloat16_is_the_upper_half_of_float32(tmp_path: Path) -> None:
 # -- the command --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 def test_the_table_the_json_and_the_csv_say_the_same(pebblesim: Pebblesim) -> None:
     line = f"backlite -n 50 -d 8 --seed 2 {SMALL} --epsilon 0.01,0.1 --calibrate --cosine 0.9 --l2 0.4 --csv out.csv"
     printed = pebblesim(line)

@@ -191,6 +191,7 @@ def test_back_and_forth_is_said() -> None:
     assert "the lead changes 3 times" in str(found)
 
 
+@pytest.mark.one_in(2)
 def test_the_exponent_is_proved() -> None:
     found = crossover(n=256, d=16, over_d=())
     assert found.exponent == 2 and found.bounds[0] == 2

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ def gpu(
 
 
 def total(launched: Any) -> Moved:
-    return sum((each.moved for each in launched), Moved())
+    return Moved(*map(sum, zip(*(astuple(each.moved) for each in launched), strict=True)))
 
 
 @strategies.every(TESTED, of=8)

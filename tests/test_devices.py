@@ -409,6 +409,14 @@ def test_the_command_prints_what_design_asks_for(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
+    ("heads", "said"),
+    [((1, 1), ", 1 head, P"), ((2, 2), ", 2 heads, P"), ((2, 1), ", 2 heads on 1 of keys and values, P")],
+)
+def test_heads_are_counted_in_words(heads: tuple[int, int], said: str) -> None:
+    assert said in str(ps.devices(n=64, d=4, heads=heads[0], kv_heads=heads[1], P=2))
+
+
+@pytest.mark.parametrize(
     "wrong, said",
     [
         ({"P": 3, "schedules": "ulysses"}, "8 heads on 2 .* 3 groups .* nearest number that works is 2"),

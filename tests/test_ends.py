@@ -15,9 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from test_completion import ALL
 from typer.core import TyperCommand
 
 from pebblesim.cli import main as cli
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import whole_file
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNT = "count small-cache -n 64 -d 8 -M 100"
@@ -72,6 +76,34 @@ def test_a_file_without_room_is_not_written_at_all(line: str, tmp_path: Path) ->
     assert ran.returncode == 2
     assert ran.stderr.count("\n") == 1 and "File too large" in ran.stderr and str(tmp_path / "full") in ran.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_every_file_that_a_command_writes_is_looked_at_before_the_work() -> None:
+    seen = 0
+    for words, command in ALL.items():
+        for option in command.params:
+            if type(option.type).__name__ != "TyperPath" or option.param_type_name != "option":
+                continue
+            if option.opts[0] in ("--card", "--game", "--inputs"):  # these are read
+                continue
+            seen += 1
+            with pytest.raises(UsageError, match=r"^cannot write nowhere/x: there is no folder"):
+                option.process_value(typer.Context(command, info_name=words), "nowhere/x")
+    assert seen > 20
+
+
+def test_a_device_a_pipe_or_a_link_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(UsageError, match="this is no file but a device or a pipe"), whole_file(name) as part:
+            part.write_text("text")
+        assert not name.is_file()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with whole_file(tmp_path / "link") as part:
+        part.write_text("text")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "text"
+    with pytest.raises(UsageError, match=r"[Nn]ame too long"), whole_file(tmp_path / ("x" * 300)):
+        pass
 
 
 Run = Callable[..., str]

@@ -63,7 +63,7 @@ def test_files_are_written_whole_in_one_place() -> None:
     """Nobody else names an unfinished file or puts one in the place of another."""
     for path in SOURCES:
         source = path.read_text(encoding="utf-8")
-        if path.name != "files.py" and (".part" in source or "replace" in source):
+        if path.name != "files.py" and (".part" in source or re.search(r"\bos\b", source)):
             tree = parsed(path)
             calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
             replaced = [

@@ -209,6 +209,7 @@ def emitted(tiling: Tiling, dims: Mapping[str, int], mask: str | None = None) ->
     return gluon(program, {**dims, **tiling.blocks}, "bfloat16", band, **options).text
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("problem", "d", "mask"),
     [
@@ -239,6 +240,7 @@ def test_advice_for_hopper_is_the_gluon_kernel_that_a_plan_takes(problem: str, d
     assert advice.to_dict()["kernels"][0]["gluon"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("problem", ["forward", "backward-qkv"])
 def test_advice_for_other_cards_and_for_what_gluon_does_not_take_is_without_gluon(problem: str) -> None:
     def ranked(card: cards.Card, dims: dict[str, int], mask: str | None = None, shared: int = 1) -> list[Tiling]:
@@ -350,6 +352,7 @@ def own_tile(card: str, n: int, d: int, rows: int, columns: int) -> tuple[OwnTil
     return mine, mine.judged(ranked[0]), ranked[0].seconds
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("rows", "columns", "d"), [(128, 128, 128), (256, 128, 128), (128, 64, 128), (128, 128, 64)])
 def test_a_tile_that_registers_do_not_hold_gets_more_warps_or_a_sentence(rows: int, columns: int, d: int) -> None:
     """128 x 128 with 4 warps was forecast to be the fastest; it spills, and takes 1.8 times as long as 64 x 64."""
@@ -370,6 +373,7 @@ def test_a_tile_that_no_kernel_can_have() -> None:
     assert "does not fit, a block of flash2-forward 1 holds 163,840 bytes in shared memory, and 101,376 fit" in said
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["H100", "H200"])
 def test_the_tile_that_is_advised_is_the_fastest_of_those_that_readers_expect(name: str) -> None:
     """As measured from 2,048 tokens on: 64 x 64, 64 x 128, 128 x 64 and 128 x 128, with the warps that hold them."""
@@ -388,6 +392,7 @@ def test_the_tile_that_is_advised_is_the_fastest_of_those_that_readers_expect(na
     assert len(losses) == 10 and max(losses) < 0.05, losses
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("sizes", [{"n": 512}, pytest.param({"n_q": 128, "n_k": 4096}, marks=pytest.mark.slow)])
 def test_heads_that_share_keys_and_values_have_a_source_under_a_mask(sizes: dict[str, int]) -> None:
     """The line was missing, and the kernel of the rows of all heads could not be written by hand."""

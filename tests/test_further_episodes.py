@@ -215,6 +215,7 @@ def test_no_pair_has_more_products_that_are_new() -> None:
     assert max(WEIGHTS["dV"] * Fraction(m) / ((1 + m) * (1 + m)) for m in (Fraction(1, 3), 1)) < 3
 
 
+@pytest.mark.one_in(3)
 @needs_z3
 def test_the_sum_of_both_is_no_more_than_is_claimed() -> None:
     """At the corners of proof (a) to (e), in units of d² for X, h and the carried pairs, r² of them."""
@@ -243,6 +244,7 @@ def e8(M: int, **sizes: Any) -> LowerBound:
     return next(each for each in ps.bounds("backward-qkv", M=M, **sizes).lower if each.name == "E8")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("n", [1, 700, 3000])
 @pytest.mark.parametrize("M", [4, 50, 500, 3000])
 def test_its_value(n: int, M: int) -> None:

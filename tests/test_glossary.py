@@ -124,6 +124,7 @@ def evaluated(formula: str, values: dict[str, Any]) -> Any:
         raise AssertionError(f"{formula!r}: {unknown.name} is no tensor, and none of {', '.join(known)}") from None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", list(PROBLEMS))
 def test_the_formulas_are_true(name: str) -> None:
     """Each graph, evaluated on random inputs, agrees with the formulas of its tensors, where all tiles are whole."""

@@ -121,6 +121,7 @@ def test_drawn_kernels_move_the_words_of_the_count_give_the_reference_and_have_n
     run(name, dims, blocks, mask, stages, seed, name not in (SCORES, PAIRS) and data.draw(st.booleans()))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("mask", [None, "causal"])
 @pytest.mark.parametrize("name", [FORWARD, BACKWARD, ONE_PASS, SCORES, PAIRS])
 def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race(name: str, mask: str | None) -> None:
@@ -199,6 +200,7 @@ def test_the_interpreter_finds_what_is_left_out(change: tuple[str, str], said: s
         gluon_interpreter.run(broken, given_, "float16", (128, 128), 1)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -233,6 +235,7 @@ def test_the_interpreter_finds_what_is_left_out_of_additions(change: tuple[str, 
         compared()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("change", "said"),
     [

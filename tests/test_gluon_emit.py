@@ -24,11 +24,11 @@ def emitted(schedule: str, *options: str) -> str:
 
 
 def test_heads_that_share_keys_and_a_window_are_one_head_with_more_rows(tmp_path: Path) -> None:
-    sizes = "-d", "64", "-M", "1M", "--heads", "8", "--kv-heads", "2", "--mask", "window:256"
+    sizes = "-d", "64", "-M", "128k", "--heads", "8", "--kv-heads", "2", "--mask", "window:256"
     for schedule in (FORWARD, PAIRS):
         data = json.loads(emitted(schedule, *sizes, "--target", "gluon", "--json", "-o", str(tmp_path / "kernels.py")))
         assert data["n_q"] == 4 * 1024 and data["n_k"] == 1024
-        arguments = {"n": 1024, "d": 64, "M": 2**20, "heads": 8, "kv_heads": 2, "mask": "window:256"}
+        arguments = {"n": 1024, "d": 64, "M": 2**17, "heads": 8, "kv_heads": 2, "mask": "window:256"}
         counted = ps.count(schedule, blocks=data["blocks"], **arguments)  # type: ignore[arg-type]
         assert (data["reads"] + data["writes"], data["times"]) == (counted.io, counted.times)
         assert data["heads"] == counted.heads.to_dict()
@@ -39,16 +39,18 @@ def test_heads_that_share_keys_and_a_window_are_one_head_with_more_rows(tmp_path
     ("schedule", "options", "said"),
     [
         (FORWARD, "-d 64 -M 1k", "41,216 words on chip at once, and -M is 1,024; give -M 41216 or more"),
-        (FORWARD, "-d 64 -M 1M --warps 4", "four warps for each 64 rows .*leave --warps out"),
-        (FORWARD, "-d 64 -M 1M --workers 4", "leave --workers out"),
-        (FORWARD, "-d 64 -M 1M --threads 64", "128 threads for each 64 rows .*leave --threads out"),
-        (FORWARD, "-d 64 -M 1M --stages 1", "one slot .*take --stages 2 or more"),
-        (FORWARD, "-d 64 -M 1M --stages 100", "a block has 232,448; take fewer --stages"),
-        (FORWARD, "-d 512 -M 1M", "up to d = 256, and d is 512; give each --block, or take --target triton"),
-        (PAIRS, "-d 20 -M 1M", "rows of 20 words of Q, .* give such head dimensions"),
-        (PAIRS, "-d 64 -M 1M --persistent", "leave --persistent out"),
-        ("small-cache", "-d 64 -M 1M", f"no tiles for Gluon kernels; take {FORWARD}, "),
-        (FORWARD, "-d 64 -M 1M --dtype float32", "words of 16 bits, not float32; give --dtype"),
+        (FORWARD, "-d 64 -M 1M", "more than a block of a Hopper card has on chip: 181,760 words"),
+        (FORWARD, "-d 64 -M 600KiB --dtype fp16", "give -M 181760 or less"),
+        (FORWARD, "-d 64 -M 128k --warps 4", "four warps for each 64 rows .*leave --warps out"),
+        (FORWARD, "-d 64 -M 128k --workers 4", "leave --workers out"),
+        (FORWARD, "-d 64 -M 128k --threads 64", "128 threads for each 64 rows .*leave --threads out"),
+        (FORWARD, "-d 64 -M 128k --stages 1", "one slot .*take --stages 2 or more"),
+        (FORWARD, "-d 64 -M 128k --stages 100", f"^{FORWARD} takes .* a block has 232,448; take fewer --stages"),
+        (FORWARD, "-d 512 -M 128k", "up to d = 256, and d is 512; give each --block, or take --target triton"),
+        (PAIRS, "-d 20 -M 128k", "rows of 20 words of Q, .* give such head dimensions"),
+        (PAIRS, "-d 64 -M 128k --persistent", "leave --persistent out"),
+        ("small-cache", "-d 64 -M 128k", f"no tiles for Gluon kernels; take {FORWARD}, "),
+        (FORWARD, "-d 64 -M 128k --dtype float32", "words of 16 bits, not float32; give --dtype"),
     ],
 )
 def test_what_gluon_kernels_do_not_have_is_refused(schedule: str, options: str, said: str) -> None:
@@ -66,6 +68,11 @@ def test_what_gluon_kernels_do_not_have_is_refused(schedule: str, options: str, 
         ("triton", "--threads 64", "leave --threads out"),
         ("triton", "--warps 3", "has 1, 2, 4, 8, 16, 32 warps, not 3"),
         ("triton", "--no-persistent", "use --target gluon"),
+        (
+            "triton",
+            "--stages 1000",
+            "with 1,000 stages a block of .* no card has more than 232,448; take fewer --stages",
+        ),
         ("opencl", "--warps 4", "'opencl' is not known|opencl"),
     ],
 )

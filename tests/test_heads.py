@@ -309,6 +309,7 @@ def test_a_mask_for_each_head_from_a_file(run: Any, tmp_path: Any) -> None:
     assert found["pairs"] == 16 * (4 + 2 + 1)
 
 
+@pytest.mark.one_in(2)
 def test_heads_with_masks_of_their_own_have_their_own_blocks_and_pairs() -> None:
     """Together they have block sizes only where these are the same for all; pairs and bounds add up."""
     table = np.zeros((3, 4, 4), bool)

@@ -351,6 +351,7 @@ def test_a_large_l2_reads_what_must_be_read_and_order_does_not_matter() -> None:
         assert found.requested == heads * 4 * ps.count("flash2-forward", n=n, d=d, M=2**14, blocks=BLOCKS).io
 
 
+@pytest.mark.one_in(3)
 def test_heads_on_chiplets_of_their_own_swizzled() -> None:
     """MI355X, as in FlyDSL's pull request 919, at an eighth of n and of L2: heads spread, and kept together."""
     sizes = {"n": 8192, "d": 128, "M": 2**16, "blocks": {"B_r": 128, "B_c": 64}, "dtype": "bfloat16"}

@@ -67,6 +67,12 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def definitions(path: Path) -> list[ast.ClassDef | ast.FunctionDef]:
+    """The classes and functions of a file, inner ones, too."""
+    return [node for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+
+
 def _imports(part: ast.stmt, package: list[str]) -> Iterator[str]:
     for node in ast.walk(part):
         if isinstance(node, ast.Import):
@@ -181,10 +187,10 @@ def _sizes(module: str, path: Path) -> Iterator[tuple[tuple[str, str], int, int]
 
     Lines of inner functions count for the function around them, too, but not where all it does is define functions.
     """
-    for node in ast.walk(parsed(path)):
+    for node in definitions(path):
         if isinstance(node, ast.ClassDef):
             yield (module, node.name), (node.end_lineno or 0) - node.lineno + 1, LONGEST["class"]
-        elif isinstance(node, ast.FunctionDef):
+        else:
             first = node.body[min(len(node.body) - 1, ast.get_docstring(node) is not None)]
             compiled = any(re.match(r"(kernel|part)\(", ast.unparse(each)) for each in node.decorator_list)
             most = LONGEST["compiled" if compiled else "function"]
@@ -242,7 +248,7 @@ def test_data_classes_are_values_or_have_an_identity() -> None:
     compared by identity."""
     known, loose = 0, []
     for module, path in SOURCES.items():
-        for each in (node for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)):
+        for each in (node for node in definitions(path) if isinstance(node, ast.ClassDef)):
             for call in each.decorator_list:
                 if "dataclass" in ast.unparse(call):
                     options = ast.unparse(call).partition("(")[2]
@@ -260,7 +266,8 @@ def test_no_file_names_a_place_that_only_one_machine_has() -> None:
     hits = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in kept
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(places, text := path.read_text(encoding="utf-8"), re.MULTILINE)
+        for number, line in enumerate(text.splitlines(), 1)
         if re.search(places, line)
     ]
     assert hits == []

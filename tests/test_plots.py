@@ -478,6 +478,7 @@ def test_a_picture_that_fails_leaves_no_file(tmp_path: Path) -> None:
         save(lambda figure: figure.subplots(), tmp_path / "nowhere" / "a.png")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("command", "says"),
     [

@@ -84,6 +84,7 @@ def test_it_lies_a_little_below_what_holds_for_either_way(M: int) -> None:
     assert best(problem, sizes, M).value == some["E1h"].value
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("n", "d", "M"), [(2048, 32, 256), (2048, 32, 1024), (1024, 16, 512), (4096, 64, 512)])
 @pytest.mark.parametrize("eighths", range(1, 8))
 def test_a_game_that_keeps_P_for_some_rows_moves_no_fewer_words(n: int, d: int, M: int, eighths: int) -> None:

@@ -37,10 +37,14 @@ LONG_DOCUMENTS = (  # with examples that take a while
     "docs/which-tile.md",
     "docs/why-is-d-256-slow.md",
 )
-DOCUMENTS_IN_TURN = (  # a few seconds each
+DOCUMENTS_IN_TURN = (  # a second or more each
+    "docs/caches.md",
     "docs/is-flashattention-optimal.md",
     "docs/lower-bounds.md",
     "docs/parallel.md",
+    "docs/problems.md",
+    "docs/sweep.md",
+    "docs/tour.md",
 )
 MARKS = dict.fromkeys(LONG_DOCUMENTS, pytest.mark.slow) | dict.fromkeys(DOCUMENTS_IN_TURN, pytest.mark.one_in(4))
 

@@ -47,6 +47,7 @@ NAMES = (*DRAWN, "list", "formula", "glossary", "sweep")
 ROWS = {"compare": 2, "gaps": 2, "list": 2, "sweep": 2, "glossary": 3}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_result_is_plain_data_and_a_frame(name: str) -> None:
     pytest.importorskip("pandas")

@@ -668,6 +668,7 @@ def test_words_of_one_byte_are_words() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
+        (["-P", "1e3"], "P must be a whole number, 1 or more, such as 4096, 64k"),
         (["-P", "2", "--batch", "3"], "deals the heads of one sequence"),
         (["-P", "2", "--heads", "2", "--separate"], "--heads and --kv-heads only"),
         (["--word-bytes", "Q=2", "--dtype", "bf16"], "one for each tensor; take one"),

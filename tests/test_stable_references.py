@@ -140,6 +140,7 @@ def test_integers_are_numbers(name: str) -> None:
         np.testing.assert_array_equal(whole[key], value)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
 def test_schedules_run_on_integers_as_on_the_same_reals(name: str) -> None:
     schedule = get(name)

@@ -120,6 +120,7 @@ def by_terms(graph: Cdag, stream: list[int]) -> tuple[Any, list[int]]:
     return contracted, played
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [*ONCE, *AGAIN])
 @given(data=st.data())
 @strategies.draws(4, 40)
@@ -261,6 +262,7 @@ def test_on_the_machine_of_accelforge_fewer_words_than_its_mapping() -> None:
     assert ps.search("forward-relu", M=2_081, n=1024, d=64, summation="in-place").io < theirs
 
 
+@pytest.mark.one_in(2)
 @given(data=st.data())
 @strategies.draws(30, 600)
 def test_no_game_is_below_the_lower_bounds_for_two_pebbles_more(data: st.DataObject) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.torch import boxes, definition, eager, launching, operators, public, recorded  # noqa: E402
+from pebblesim.gpu.torch import boxes, definition, eager, launching, operators, planning, public, recorded  # noqa: E402
 from pebblesim.gpu.torch.launch import Notes, Torch, noted  # noqa: E402
 from pebblesim.gpu.torch.layout import numbers_from, numbers_of, round_sums  # noqa: E402
 from pebblesim.gpu.torch.recent import Recent  # noqa: E402
@@ -141,8 +141,10 @@ def test_what_is_kept_is_bounded_and_the_oldest_goes(monkeypatch: Any) -> None:
     for number in (1, 2, 3, 2, 4):
         kept[number] = f"of {number}"
     assert kept == {2: "of 2", 3: "of 3", 4: "of 4"}
-    for table in (recorded._KEPT, eager._CHECKED, launching._CHOSEN, boxes._MADE):
+    for table in (recorded._KEPT, eager._CHECKED, boxes._MADE):
         assert isinstance(table, Recent) and table.most <= 2**14
+    for function in (planning.chosen, planning._forecasts):
+        assert function.cache_info().maxsize <= 2**14  # type: ignore[operator]
 
 
 def test_every_tensors_type_says_which_pass_is_kept(monkeypatch: Any) -> None:

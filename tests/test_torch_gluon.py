@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import interpreted_kernels  # noqa: E402
 from hypothesis import HealthCheck, given, settings, strategies as st  # noqa: E402
-from tensors import close  # noqa: E402
+from tensors import check_kernels, laid  # noqa: E402
 
 from pebblesim.gpu import tiles  # noqa: E402
 from pebblesim.gpu.advice import cards  # noqa: E402
@@ -21,9 +21,7 @@ from pebblesim.gpu.torch import (  # noqa: E402
     boxes,
     launch as launch_of_kernels,
     launching,
-    operators,
     parallel,
-    planning,
     public,
 )
 from pebblesim.gpu.torch.layout import BYTES  # noqa: E402
@@ -71,14 +69,9 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(launching, "adds_here", lambda: True)
     monkeypatch.setattr(tiles, "TILINGS", {"forward": (), "backward-qkv": ()})
 
-    def forget() -> None:
-        for each in (planning._FOUND, launching._CHOSEN):
-            each.clear()
-        launching.loaded.cache_clear()
-
-    forget()
+    interpreted_kernels.forget()
     yield used
-    forget()
+    interpreted_kernels.forget()
 
 
 @st.composite
@@ -100,21 +93,8 @@ def check(sizes: tuple[int, ...], d: int, mask: tuple[Any, ...], layout: str, sa
     batch, heads, kv_heads, n_q, n_k = sizes
     torch.manual_seed(n_q)
     shapes = (batch, heads, n_q, d), (batch, kv_heads, n_k, d), (batch, kv_heads, n_k, d), (batch, heads, n_q, d)
-    q, k, v, dO = (torch.randn(shape).half() for shape in shapes)
-    if layout == "tokens first":
-        q, k, v, dO = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, dO))
-    if layout == "cut from wider":
-        q, k, v, dO = (torch.nn.functional.pad(x, (8, 8), value=torch.nan)[..., 8:-8] for x in (q, k, v, dO))
-    rest = (None, None, *mask, d**-0.5, 0.0, None, same)
-    out, lse = operators.forward_on_gpu(q, k, v, *rest)
-    dL = torch.randn_like(lse)
-    made = operators.backward_on_gpu(dO, dL, q, k, v, out, lse, *rest)
-    x = [each.double().requires_grad_() for each in (q, k, v)]
-    true = torch.ops.pebblesim.attention(*x, *rest)
-    close([out.double(), lse.double()], list(true), 4e-3)
-    for found, right in zip(made, torch.autograd.grad(true, x, (dO.double(), dL.double())), strict=True):
-        assert found.shape == right.shape
-        assert float((found.double() - right).norm()) <= 4e-3 * max(float(right.norm()), 0.1)
+    given = [laid(torch.randn(shape).half(), layout) for shape in shapes]
+    check_kernels(given, (None, None, *mask, d**-0.5, 0.0, None, same), True)
 
 
 @pytest.mark.slow

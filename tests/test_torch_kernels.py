@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import interpreted_kernels  # noqa: E402
-from tensors import close  # noqa: E402
+from tensors import check_kernels, close, laid  # noqa: E402
 
 from pebblesim.gpu import tiles  # noqa: E402
 from pebblesim.gpu.advice import cards  # noqa: E402
@@ -51,20 +51,15 @@ PASSES = {
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Tensors on the CPU go through kernels, run by the interpreter; called, it sets the tiles of both passes."""
 
-    def forget() -> None:
-        for each in (planning._FOUND, launching._CHOSEN):
-            each.clear()
-        launching.loaded.cache_clear()
-
     def only(forward: Any, backward: Any) -> None:
         monkeypatch.setattr(tiles, "TILINGS", {"forward": forward, "backward-qkv": backward})
-        forget()
+        interpreted_kernels.forget()
 
     monkeypatch.setattr(launching, "module_of", interpreted_kernels.module_of)
     monkeypatch.setattr(tiles, "FEWEST_ROWS", 32)
     only(*(made + SMALL[problem] for problem, made in TILINGS.items()))
     yield only
-    forget()
+    interpreted_kernels.forget()
 
 
 @pytest.mark.parametrize("layout", ["heads first", "tokens first", "cut from wider"])
@@ -73,7 +68,7 @@ def test_matrices_are_read_and_written_where_they_are(interpreted: Any, monkeypa
     shapes = (2, 5, 6, 24), (2, 5, 2, 24), (2, 5, 2, 16), (2, 5, 6, 16)
     q, k, v, dO = (torch.randn(*shape[:3], shape[3] + 8).half()[..., : shape[3]].transpose(1, 2) for shape in shapes)
     if layout == "tokens first":
-        q, k, v, dO = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, dO))
+        q, k, v, dO = (laid(x, layout) for x in (q, k, v, dO))
     if layout == "heads first":
         q, k, v, dO = (x.contiguous() for x in (q, k, v, dO))
     monkeypatch.setattr(launching, "room_for", None)
@@ -226,18 +221,6 @@ def test_kernels_by_the_interpreter(
     torch.manual_seed(sum(n))
     (n_q, n_k), (d_k, d_v), (h, kv) = n, d, heads
     shapes = (2, h, n_q, d_k), (2, kv, n_k, d_k), (2, kv, n_k, d_v), (2, h, n_q, d_v)
-    q, k, v, dO = (torch.randn(shape).half() for shape in shapes)
-    if layout == "tokens first":
-        q, k, v, dO = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, dO))
-    if layout == "cut from wider":
-        q, k, v, dO = (torch.nn.functional.pad(x, (8, 8), value=torch.nan)[..., 8:-8] for x in (q, k, v, dO))
+    given = [laid(torch.randn(shape).half(), layout) for shape in shapes]
     rest = (None, None, *mask, d_k**-0.5 if scale is None else scale, 0.0, workspace, False)
-    out, lse = operators.forward_on_gpu(q, k, v, *rest)
-    made = operators.backward_on_gpu(dO, None, q, k, v, out, lse, *rest)
-    x = [each.double().requires_grad_() for each in (q, k, v)]
-    true, true_lse = torch.ops.pebblesim.attention(*x, *rest)
-    close([out.double(), lse.double()], [true, true_lse], 4e-3)
-    assert out.stride() == torch.empty_like(true.to(out.dtype)).stride()
-    for found, right in zip(made, torch.autograd.grad(true, x, dO.double()), strict=True):
-        assert found.shape == right.shape
-        assert float((found.double() - right).norm()) <= 4e-3 * max(float(right.norm()), 0.1)
+    check_kernels(given, rest, False)

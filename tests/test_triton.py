@@ -294,6 +294,7 @@ def test_a_gradient_of_the_logarithms_is_passed_on(name: str, mask: str | None) 
 ATTENTION = [name for name in BLOCKED if not name.startswith("matmul")]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "mask"), [("flash2-backward", None), *product(ATTENTION, [None, "causal"])])
 def test_scores_are_scaled(name: str, mask: str | None) -> None:
     blocks = dict.fromkeys(get(name).blocks, 16)

@@ -436,6 +436,7 @@ def other_ways(schedule: Schedule) -> list[dict[str, object]]:
 CASES = [(name, way) for name in sorted(SCHEDULES) for way in other_ways(get(name))]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "way"), some(CASES, 48), ids=str)
 def test_a_graph_that_declares_another_way_is_found_out(name: str, way: dict[str, object]) -> None:
     sizes: dict[str, Any] = {"n": 4, "d": 3}

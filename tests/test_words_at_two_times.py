@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from strategies import amount
 from test_segments import Moves, of_use, random_game
 
 import pebblesim as ps
@@ -143,19 +144,23 @@ def test_where_it_is_not_proved() -> None:
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
-    ("problem", "M", "most"),
+    ("problem", "M", "most", "best"),
     [
-        ("forward", 2**23, 1.25),
-        pytest.param("forward", 2**24, 1.13, marks=pytest.mark.slow),
-        pytest.param("forward", 16, 1.31, marks=pytest.mark.slow),
-        pytest.param("backward", 2**23, 1.21, marks=pytest.mark.slow),
-        ("backward-qkv", 2**23, 1.51),
-        pytest.param("backward-qkv", 2**24, 1.45, marks=pytest.mark.slow),
+        ("forward", 2**23, 1.25, "first-rows-keys-stay"),
+        pytest.param("forward", 2**24, 1.13, None, marks=pytest.mark.slow),
+        pytest.param("forward", 16, 1.31, None, marks=pytest.mark.slow),
+        pytest.param("backward", 2**23, 1.21, None, marks=pytest.mark.slow),
+        ("backward-qkv", 2**23, 1.51, "first-keys-by-columns"),
+        pytest.param("backward-qkv", 2**24, 1.45, None, marks=pytest.mark.slow),
     ],
 )
-def test_gaps_where_they_were_largest(problem: str, M: int, most: float) -> None:
+def test_gaps_where_they_were_largest(problem: str, M: int, most: float, best: str | None) -> None:
     """n = 65536, d = 128; before, 1.60, 1.50, 1.46, 1.50, 1.88 and 2.01."""
-    rows = ps.compare(problem_name=problem, n=2**16, d=2**7, M=M, blocks="best").rows
+    sizes: dict[str, Any] = {"n": 2**16, "d": 2**7, "M": M, "blocks": "best"}
+    if best is not None and amount(True, False):  # the others of the catalogue take seconds
+        rows = (ps.count(best, **sizes),)
+    else:
+        rows = tuple(ps.compare(problem_name=problem, **sizes).rows)
     assert 1 < min(row.gap_of_way for row in rows if row.feasible) < most
 
 

@@ -136,10 +136,10 @@ class Bounds(Result):
         sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
         theta = "not stated" if self.theta is None else f"{self.theta.expr} = {self.theta_value:,.0f}"
         lines = [f"{self.problem}: {sizes}", f"Θ           {theta}"]
-        for each in self.lower:
-            says = f"not here: {each.why_not}" if each.why_not else f"{each.value:,} words"
-            form = f" ≥ {each.form.expr}" if each.form else ""
-            lines.append(f"{each.name:<12}{says}{form}" + (f", for {each.way}" if each.way else ""))
+        for bound in self.lower:
+            says = f"not here: {bound.why_not}" if bound.why_not else f"{bound.value:,} words"
+            form = f" ≥ {bound.form.expr}" if bound.form else ""
+            lines.append(f"{bound.name:<12}{says}{form}" + (f", for {bound.way}" if bound.way else ""))
         return "\n".join([*lines, *self.summary()])
 
 
@@ -234,7 +234,7 @@ def _refuse_above_counts(
     Raises:
         UsageError: a schedule of the problem moves fewer words; the message names it.
     """
-    names = [each.name for each in of_problem(solves.name, mask is not None)]
+    names = [schedule.name for schedule in of_problem(solves.name, mask is not None)]
     row = compare(solves.name, schedules=names, M=M, mask=mask, **dict(sizes)).best if names else None  # type: ignore[arg-type]
     if row is not None and row.io < claimed.value:
         raise UsageError(

@@ -13,6 +13,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 from math import inf, isqrt, prod
+from typing import TypeVar
 
 from pebblesim.analysis import blocks as block_rules
 from pebblesim.analysis.count import io
@@ -26,6 +27,8 @@ from pebblesim.counting.heads import Heads
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.lower_bounds.own import best_with_own
+
+T = TypeVar("T")
 
 PAIRS = (("small-cache", "large-cache"), ("small-cache-streamed", "row-stationary"))
 """Pairs that are compared by default: the paper's two algorithms, and ours."""
@@ -160,7 +163,7 @@ def _axis_error(several: Sequence[str], M: int | None) -> str:
 
 def _crossing(a: Schedule, b: Schedule, dims: Mapping[str, int], times: int) -> Crossing:
     """Find the crossing along M, for all M."""
-    of_a, of_b = (Curve(each.in_dims(dims), dims) for each in (a, b))
+    of_a, of_b = (Curve(schedule.in_dims(dims), dims) for schedule in (a, b))
     low = min(of_a.least_M, of_b.least_M)
     high = max(of_a.most_M, of_b.most_M, low + 1)
     leads = [(low, _lead(of_a(low), of_b(low))), *_changes(of_a, of_b, low, high)]
@@ -169,7 +172,7 @@ def _crossing(a: Schedule, b: Schedule, dims: Mapping[str, int], times: int) -> 
 
 def _with_proofs(crossings: Iterable[Crossing], pairs: Iterable[tuple[Schedule, Schedule]]) -> Iterator[Crossing]:
     """Add the exponents, which are the same for all sizes."""
-    named = {each.name: each for pair in pairs for each in pair}  # some may not be registered
+    named = {schedule.name: schedule for pair in pairs for schedule in pair}  # some may not be registered
     known: dict[tuple[str, str], tuple[Fraction | None, str]] = {}
     for crossing in crossings:
         if crossing.schedules not in known:
@@ -199,17 +202,25 @@ def _along(
         return moved
 
     of_a, of_b = moved_by(a), moved_by(b)
-
-    def lead(size: int) -> int:
-        return _lead(of_a(size), of_b(size))
-
-    leads = [(sizes[0], lead(sizes[0]))]
-    for low, high in pairwise(sizes):
-        while lead(high) != leads[-1][1]:
-            now = leads[-1][1]
-            low = last_that(lambda size, now=now: lead(size) == now, low, high) + 1  # type: ignore[misc]
-            leads.append((low, lead(low)))
+    leads = list(_turns(lambda size: _lead(of_a(size), of_b(size)), sizes))
     return _made((a.name, b.name), (of_a, of_b), leads, along, shape(sizes[-1]), times)
+
+
+def _turns(value: Callable[[int], T], sizes: Iterable[int]) -> Iterator[tuple[int, T]]:
+    """Yield (first size, value), then each size at which the value changes, and its new value.
+
+    Between neighbours of `sizes` with different values, bisection finds the change.
+    """
+    ascending = iter(sizes)
+    low = next(ascending)
+    now = value(low)
+    yield low, now
+    for high in ascending:
+        while value(high) != now:
+            low = last_that(lambda size, now=now: value(size) == now, low, high) + 1  # type: ignore[misc]
+            now = value(low)
+            yield low, now
+        low = high
 
 
 def _made(
@@ -246,24 +257,18 @@ def regimes(
 ) -> Iterator[tuple[int, str]]:
     """Yield (M, name) of the largest lower bound for all ways of computing, from this M on.
 
-    It is evaluated at every half power of 2 up to four times the largest input. Between neighbours that differ,
-    bisection finds the change.
+    It is evaluated at every half power of 2 up to four times the largest input.
     """
 
-    def name(M: int) -> str:
-        return best_with_own(problem, dims, M).name
+    def tried() -> Iterator[int]:
+        powers = range(2, 2 * _most(problem, dims).bit_length())
+        yield 1
+        for done, power in enumerate(powers, 1):
+            yield isqrt(2**power)
+            if progress:
+                progress(done / len(powers))
 
-    low, now = 1, name(1)
-    yield low, now
-    powers = range(2, 2 * _most(problem, dims).bit_length())
-    for done, high in enumerate((isqrt(2**power) for power in powers), 1):
-        while name(high) != now:
-            low = last_that(lambda M, now=now: name(M) == now, low, high) + 1  # type: ignore[misc]
-            now = name(low)
-            yield low, now
-        low = high
-        if progress:
-            progress(done / len(powers))
+    return _turns(lambda M: best_with_own(problem, dims, M).name, tried())
 
 
 def _most(problem: Problem, dims: Mapping[str, int]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isqrt, prod
+from math import prod
 from typing import Any, SupportsIndex
 
 from pebblesim.core.errors import UsageError
@@ -142,19 +142,9 @@ def gaps(
 
 def _range(name: str, dims: Mapping[str, int], steps: int) -> list[int]:
     """M = ⌊2^(k/steps)⌋, from 4 words to one M at which every input fits twice."""
+    from sympy import integer_nthroot
+
     solves = problem(name).in_dims(dims)
     shapes = (*solves.inputs.values(), *solves.outputs.values())
     last = 4 * sum(prod(dims[dim] for dim in shape) for shape in shapes)
-    return sorted({_root(2**k, steps) for k in range(2 * steps, last.bit_length() * steps)})
-
-
-def _root(x: int, steps: int) -> int:
-    """⌊x^(1/steps)⌋, exactly."""
-    if steps == 2:
-        return isqrt(x)
-    root = round(x ** (1 / steps))
-    while root**steps > x:
-        root -= 1
-    while (root + 1) ** steps <= x:
-        root += 1
-    return root
+    return sorted({int(integer_nthroot(2**k, steps)[0]) for k in range(2 * steps, last.bit_length() * steps)})

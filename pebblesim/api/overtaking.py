@@ -26,15 +26,15 @@ def crossing_exponent(a: Schedule, b: Schedule) -> tuple[Fraction | None, str]:
 
     from pebblesim.analysis.formula import formula
 
-    missing = [each.name for each in (a, b) if not each.closed]
+    missing = [schedule.name for schedule in (a, b) if not schedule.closed]
     if missing:
         return None, f"no block sizes in closed form are known for {', '.join(missing)}"
     forms: list[Expression] = []
     rules: dict[str, Expression] = {}
-    for each in (a, b):
-        own = {name: f"{name}_of_{each.name}" for name in each.blocks}  # both may have a B
-        forms.append(formula(each.program).io.xreplace({Symbol(old): Symbol(new) for old, new in own.items()}))
-        rules |= {own[name]: rule for name, rule in each.closed.items()}
+    for schedule in (a, b):
+        own = {name: f"{name}_of_{schedule.name}" for name in schedule.blocks}  # both may have a B
+        forms.append(formula(schedule.program).io.xreplace({Symbol(old): Symbol(new) for old, new in own.items()}))
+        rules |= {own[name]: rule for name, rule in schedule.closed.items()}
     return overtakes(forms[0], forms[1], "n >= d, M >= d, M <= n*d", rules, (a.name, b.name))
 
 

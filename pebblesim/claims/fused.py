@@ -9,61 +9,14 @@ that each entry of C enters a segment with an earlier partial sum, which is true
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import isqrt
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pebblesim.claims.playing import Playing
 from pebblesim.core.errors import Infeasible
 from pebblesim.core.sizes import whole
-from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
-from pebblesim.game.referee import Game, referee
-
-Ids = NDArray[np.int64]
-
-
-class FusedProduct:
-    """The graph of C = A B in fused multiply-adds: A[i,t], then B[t,j], then C[i,j,t], each in row-major order."""
-
-    def __init__(self, m: int, k: int, n: int) -> None:
-        self.m, self.k, self.n = whole("m", m), whole("k", k), whole("n", n)
-        self.vertices = m * k + k * n + m * n * k
-        i, j, t = (axis.ravel() for axis in np.indices((m, n, k)))
-        last = self.sums(i, j, t) - 1
-        operands = np.stack([self.of_A(i, t), self.of_B(t, j), last], axis=1)
-        present = np.ones_like(operands, dtype=bool)
-        present[:, 2] = t > 0
-        degrees = np.concatenate([np.zeros(m * k + k * n, dtype=np.int64), present.sum(axis=1)])
-        self.indptr: Ids = np.append(0, np.cumsum(degrees))
-        self.preds: Ids = operands[present]
-        self.edges = len(self.preds)
-        self.inputs: Ids = np.arange(m * k + k * n)
-        self.outputs: Ids = self.sums(i, j, t)[t == k - 1]
-
-    def of_A(self, i: Ids | int, t: Ids | int) -> Ids:
-        """Ids of A[i,t]."""
-        return np.asarray(i * self.k + t)
-
-    def of_B(self, t: Ids | int, j: Ids | int) -> Ids:
-        """Ids of B[t,j]."""
-        return np.asarray(self.m * self.k + t * self.n + j)
-
-    def sums(self, i: Ids | int, j: Ids | int, t: Ids | int) -> Ids:
-        """Ids of C[i,j,t], the sum of the terms 0 ... t of C[i,j]."""
-        return np.asarray((self.m + self.n) * self.k + (i * self.n + j) * self.k + t)
-
-    def describe(self, v: int) -> str:
-        """Return the name of vertex v."""
-        if v < self.m * self.k:
-            return f"A[{v // self.k},{v % self.k}]"
-        v -= self.m * self.k
-        if v < self.k * self.n:
-            return f"B[{v // self.n},{v % self.n}]"
-        entry, t = divmod(v - self.k * self.n, self.k)
-        return f"C[{entry // self.n},{entry % self.n}] (sum {t + 1} of {self.k})"
+from pebblesim.game.referee import Game
 
 
 @dataclass(frozen=True)
@@ -105,27 +58,28 @@ def undercut(m: int = 25, k: int = 3, n: int = 25, S: int = 20) -> Undercut:
     Raises:
         Infeasible: S is too small for a row of A, a column of B and two sums.
     """
-    graph = FusedProduct(m, k, n)
     p = (whole("S", S) - k - 2) // k
     if p < 1:
         raise Infeasible(f"S = {S} red pebbles are too few for k = {k}; this game needs S ≥ {2 * k + 2}.", 2 * k + 2)
-    return Undercut(m, k, n, S, referee(graph, S, _moves(graph, p)))
+    return Undercut(m, k, n, S, played(whole("m", m), whole("k", k), whole("n", n), p).judged(S))
 
 
-def _moves(graph: FusedProduct, p: int) -> Iterator[Ids]:
-    """Yield the moves, one chunk for each column of B; the columns follow each other for each group of p rows of A."""
-    k, terms = graph.k, np.arange(graph.k)
-    for first in range(0, graph.m, p):
-        rows = range(first, min(first + p, graph.m))
-        resident = np.concatenate([graph.of_A(i, terms) for i in rows])
-        yield pack(READ, resident)
-        for j in range(graph.n):
-            column = graph.of_B(terms, j)
-            chunk = [pack(READ, column)]
-            for i in rows:
-                sums = graph.sums(i, j, terms)
-                steps = np.stack([pack(COMPUTE, sums), pack(DELETE, sums - 1)], axis=1).ravel()
-                chunk.append(np.delete(steps, 1))  # there is no sum before the first one to delete
-                chunk.append(np.array([pack(WRITE, sums[k - 1]), pack(DELETE, sums[k - 1])]))
-            yield np.concatenate([*chunk, pack(DELETE, column)])
-        yield pack(DELETE, resident)
+def played(m: int, k: int, n: int, p: int) -> Playing:
+    """Play C = A B in fused multiply-adds, p rows of A at a time; inputs are rows of A, then columns of B."""
+    play = Playing()
+    A, B = [play.new(k) for _ in range(m)], [play.new(k) for _ in range(n)]
+    for first in range(0, m, p):
+        rows = A[first : first + p]
+        for row in rows:
+            play.read(*row)
+        for column in B:
+            play.read(*column)
+            for row in rows:
+                total = play.make(row[0], column[0])
+                for a, b in zip(row[1:], column[1:], strict=True):
+                    total = play.make(a, b, total, dropping=(total,))
+                play.write(total)
+            play.drop(*column)
+        for row in rows:
+            play.drop(*row)
+    return play

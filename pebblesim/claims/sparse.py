@@ -24,61 +24,14 @@ from pebblesim.claims.claim import (
     shown,
     tried,
 )
+from pebblesim.claims.playing import Playing
 from pebblesim.core.notation import parse
-from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
-from pebblesim.game.referee import Game, referee
-
-
-class _Playing:
-    """A game and its graph, recorded together: each vertex with its operands, and the moves."""
-
-    def __init__(self) -> None:
-        self.vertices = 0
-        self.edges: list[tuple[int, int]] = []
-        self.moves: list[tuple[int, int]] = []
-
-    def new(self, number: int) -> list[int]:
-        """Add this number of inputs; return their ids."""
-        self.vertices += number
-        return list(range(self.vertices - number, self.vertices))
-
-    def read(self, *vertices: int) -> None:
-        """Read inputs into the cache."""
-        self.moves += [(READ, v) for v in vertices]
-
-    def drop(self, *vertices: int) -> None:
-        """Delete vertices from the cache."""
-        self.moves += [(DELETE, v) for v in vertices]
-
-    def make(self, *operands: int, dropping: Sequence[int] = ()) -> int:
-        """Add a vertex and compute it, then delete some of its operands; return its id."""
-        (v,) = self.new(1)
-        self.edges += [(operand, v) for operand in operands]
-        self.moves.append((COMPUTE, v))
-        self.drop(*dropping)
-        return v
-
-    def added(self, sums: list[tuple[int, int]], row: int, *terms: int) -> list[tuple[int, int]]:
-        """Return the two sums of each row with two terms added to those of one row; the first terms start the sums."""
-        if row == len(sums):
-            return [*sums, (terms[0], terms[1])]
-        first, second = (self.make(old, new, dropping=(old, new)) for old, new in zip(sums[row], terms, strict=True))
-        return [*sums[:row], (first, second), *sums[row + 1 :]]
-
-    def write(self, v: int) -> None:
-        """Write an output, then delete it from the cache."""
-        self.moves += [(WRITE, v), (DELETE, v)]
-
-    def judged(self, M: int) -> Game:
-        """Return the referee's result."""
-        from pebblesim import Cdag
-
-        return referee(Cdag.from_edges(self.vertices, self.edges), M, [moves(*self.moves)])
+from pebblesim.game.referee import Game
 
 
 def diagonal_game(n: int, M: int) -> Game:
     """Play C = AB for diagonal n x n matrices over a semiring: each product is computed from its two operands."""
-    play = _Playing()
+    play = Playing()
     A, B = play.new(n), play.new(n)
     for a, b in zip(A, B, strict=True):
         play.read(a, b)
@@ -86,7 +39,7 @@ def diagonal_game(n: int, M: int) -> Game:
     return play.judged(M)
 
 
-def _column(play: _Playing, x: int, nonzeros: Sequence[int]) -> list[int]:
+def _column(play: Playing, x: int, nonzeros: Sequence[int]) -> list[int]:
     """Read the nonzeros of a column of A1, and multiply each by the entry x of X; only the products stay."""
     play.read(x)
     S = []
@@ -99,7 +52,7 @@ def _column(play: _Playing, x: int, nonzeros: Sequence[int]) -> list[int]:
 
 def one_per_row_game(n: int, d: int, M: int) -> Game:
     """Play A1 X A2ᵀ; X = I, A1 and A2 have one nonzero in each row and n/d in each column; all nonzeros are stored."""
-    play, rows = _Playing(), n // d  # rows of each column
+    play, rows = Playing(), n // d  # rows of each column
     X, A1, A2 = play.new(d), play.new(n), play.new(n)
     for c in range(d):
         of_c = range(c * rows, (c + 1) * rows)
@@ -115,7 +68,7 @@ def one_per_row_game(n: int, d: int, M: int) -> Game:
 
 def rank_one_game(n: int, d: int, M: int) -> Game:
     """Play A1 X A2ᵀ; A1 has one nonzero column, X one nonzero row, A2 is dense; A1 X is recomputed for each key."""
-    play = _Playing()
+    play = Playing()
     X, A1 = play.new(d), play.new(n)
     S = [play.new(d) for _ in A1]
     play.edges += [
@@ -129,7 +82,7 @@ def rank_one_game(n: int, d: int, M: int) -> Game:
             play.read(a)
             total = None
             for s, b in zip(row, column, strict=True):
-                play.moves.append((COMPUTE, s))
+                play.compute(s)
                 term = play.make(s, b, dropping=(s,))
                 total = term if total is None else play.make(total, term, dropping=(total, term))
             assert total is not None
@@ -141,7 +94,7 @@ def rank_one_game(n: int, d: int, M: int) -> Game:
 
 def sparse_forward_game(n: int, d: int, M: int) -> Game:
     """Play attention on the inputs of `one_per_row_game`, A3 like A2, Y = I; softmax over nonzeros; O is stored."""
-    play, rows = _Playing(), n // d
+    play, rows = Playing(), n // d
     X, Y, A1, A2, A3 = play.new(d), play.new(d), play.new(n), play.new(n), play.new(n)
     for c in range(d):
         of_c = range(c * rows, (c + 1) * rows)
@@ -165,7 +118,7 @@ def sparse_forward_game(n: int, d: int, M: int) -> Game:
 
 def sparse_backward_game(n: int, d: int, M: int) -> Game:
     """Play dL/dX on the same inputs, dO like A1, n ≥ 2d; its d nonzeros are stored, exponentials computed twice."""
-    play, rows = _Playing(), n // d
+    play, rows = Playing(), n // d
     X, Y, A1, A2, A3, dO = play.new(d), play.new(d), *(play.new(n) for _ in range(4))
     for c in range(d):
         of_c = range(c * rows, (c + 1) * rows)
@@ -193,10 +146,12 @@ def sparse_backward_game(n: int, d: int, M: int) -> Game:
         g = None
         for j in of_c:
             play.read(A2[j], A3[j])
-            play.moves += [(COMPUTE, h[j]), (DELETE, A3[j])]
+            play.compute(h[j], dropping=(A3[j],))
             for i in range(rows):
                 score, exponential = A[i, j]
-                play.moves += [(COMPUTE, score), (COMPUTE, exponential), (DELETE, score), (COMPUTE, q[i, j])]
+                play.compute(score)
+                play.compute(exponential, dropping=(score,))
+                play.compute(q[i, j])
                 f = play.make(exponential, sums[i][0], dropping=(exponential,))
                 less = play.make(q[i, j], v[i], dropping=(q[i, j],))
                 p = play.make(f, less, dropping=(f, less))

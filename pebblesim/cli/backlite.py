@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pebblesim.cli.options import command, family, option, pairs
+from pebblesim.cli.options import command, family, option, output_file, pairs
 from pebblesim.cli.printing import print_json, print_table, progress_bar, say
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
@@ -54,7 +54,7 @@ def backlite(
     l2: Annotated[
         float | None, option("--l2", "Largest relative difference (L2 norm) allowed; 0.05 by default.")
     ] = None,
-    csv_file: Annotated[Path | None, option("--csv", "Also write the table to a CSV file.")] = None,
+    csv_file: Annotated[Path | None, output_file("--csv", "Also write the table to a CSV file.")] = None,
     as_json: Annotated[bool, option("--json", "Print the result as JSON.")] = False,
 ) -> None:
     """Leave tiles with little probability out of the backward pass; show the words saved and the gradient error.

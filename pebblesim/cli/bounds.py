@@ -24,6 +24,7 @@ from pebblesim.cli.options import (
     family,
     one_problem,
     option,
+    output_file,
 )
 from pebblesim.cli.printing import one_way, print_json, print_table, progress_bar, say, show
 from pebblesim.core.errors import UsageError
@@ -222,7 +223,7 @@ def crossover(
     ] = None,
     dtype: Dtype = None,
     heads: HeadChoice,
-    output: Annotated[Path | None, option("--output -o", "Draw I/O over M: .png, .svg or .pdf.", "FILE")] = None,
+    output: Annotated[Path | None, output_file("--output -o", "Draw I/O over M: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find where another of two schedules begins to move fewer words: the exact M, or the exact size; and why."""

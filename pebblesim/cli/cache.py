@@ -17,6 +17,7 @@ from pebblesim.cli.options import (
     command,
     family,
     option,
+    output_file,
 )
 from pebblesim.cli.printing import print_json, print_table, progress_bar, say
 from pebblesim.core.errors import UsageError
@@ -58,14 +59,14 @@ def cache(
     heads: HeadChoice,
     save: Annotated[
         Path | None,
-        option(
+        output_file(
             "--save",
             "Save the accesses of one schedule at one M as a trace: .oracleGeneral.bin, .csv, .txt; with --words "
             "also addresses, for Dinero (.din), Ramulator (.ramulator), gem5 (.gem5.txt) and ChampSim (.champsim).",
             "FILE",
         ),
     ] = None,
-    output: Annotated[Path | None, option("--output -o", "A picture over M: .png, .svg or .pdf.", "FILE")] = None,
+    output: Annotated[Path | None, output_file("--output -o", "A picture over M: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay the accesses of a schedule, or a trace, through automatic caches: LRU, OPT, FIFO."""

@@ -22,11 +22,11 @@ from pebblesim.cli.options import (
     family,
     option,
     option_value,
+    output_file,
     pairs,
 )
 from pebblesim.cli.printing import print_json, print_rules, progress_bar, say, show
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.files import check_place
 from pebblesim.core.sizes import parse_size, parse_words, quantity
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ SourceName = Annotated[
     ),
 ]
 Rules = Annotated[str, option("--rules", "hong-kung, no-recompute, replace or partial.", values=all_rules)]
-Save = Annotated[Path | None, option("--save", "Save the moves to a file: .npy (packed) or .txt (text).")]
+Save = Annotated[Path | None, output_file("--save", "Save the moves to a file: .npy (packed) or .txt (text).")]
 Seconds = Annotated[str | None, option("--seconds", "Stop after this many seconds.", "S")]
 Format = Annotated[
     str | None, option("--format", "File format, if the file name does not show it: hyperdag, dot, converter, …")
@@ -156,8 +156,6 @@ def pebble(
     import pebblesim as ps
     from pebblesim.dags.judging import save_game
 
-    if save is not None:
-        check_place(save)
     name, graph = made.graph(source)
     with progress_bar("pebbling") as line:
 
@@ -210,8 +208,6 @@ def optimum(
     import pebblesim as ps
     from pebblesim.dags.judging import save_game
 
-    if save is not None:
-        check_place(save)
     name, graph = made.graph(source)
     most = None if states is None else parse_size("--states", states)
     room = parse_words(memory, "float8") if memory[-1:] == "B" else parse_size("--memory", memory)  # a byte each
@@ -265,7 +261,9 @@ def dags(
     *,
     rules: Rules = "no-recompute",
     seconds: Annotated[str, option("--seconds", "Seconds for each row of the table.", "S")] = "5",
-    output: Annotated[Path | None, option("--output -o", "Save the table to a file: .csv, .json or .parquet.")] = None,
+    output: Annotated[
+        Path | None, output_file("--output -o", "Save the table to a file: .csv, .json or .parquet.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Pebble each graph of a folder at several M.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pebblesim.cli.completion import parallel_schedules
-from pebblesim.cli.options import AsJson, Sizes, argument, command, family, option
+from pebblesim.cli.options import AsJson, Sizes, argument, command, family, option, output_file
 from pebblesim.cli.printing import print_json, show
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import parse_size, parse_words
@@ -61,7 +61,7 @@ def devices(
     ] = "InfiniBand NDR",
     output: Annotated[
         Path | None,
-        option(
+        output_file(
             "--output -o",
             "A picture over P, powers of two up to P, of words, or of times with --gpu: .png, .svg or .pdf.",
             "FILE",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pebblesim.cli.options import Group, option
+from pebblesim.cli.options import Group, output_file
 from pebblesim.views.plots.style import check, save
 
 
@@ -15,7 +15,7 @@ from pebblesim.views.plots.style import check, save
 class Drawing(Group):
     """The file of a picture; its name is checked before anything is computed for it."""
 
-    output: Annotated[Path, option("--output -o", "The picture: .png, .svg or .pdf.", "FILE")]
+    output: Annotated[Path, output_file("--output -o", "The picture: .png, .svg or .pdf.")]
 
     def __post_init__(self) -> None:
         check(self.output)

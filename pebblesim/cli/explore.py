@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from pebblesim.cli.completion import problems
-from pebblesim.cli.options import argument, command, family, option
+from pebblesim.cli.options import argument, command, family, output_file
 from pebblesim.cli.printing import say
 
 app = family()
@@ -19,7 +19,7 @@ def explore(
         list[str] | None, argument("Problems; by default forward, backward-qkv and backward.", values=problems)
     ] = None,
     *,
-    output: Annotated[Path, option("--output -o", "The page, an HTML file.", "FILE")],
+    output: Annotated[Path, output_file("--output -o", "The page, an HTML file.")],
 ) -> None:
     """Write a page for any browser, offline: the words of every schedule, with sizes and M moved by hand."""
     from pebblesim.gpu.advice.cards import caches

@@ -14,7 +14,7 @@ import typer
 from pebblesim.cli import gpu_emit, gpu_measure
 from pebblesim.cli.completion import BANDS
 from pebblesim.cli.gpu_cases import Output
-from pebblesim.cli.options import AsJson, D, N, command, family, option
+from pebblesim.cli.options import AsJson, D, N, command, family, option, output_file
 from pebblesim.cli.printing import print_json, print_table, say, show
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import dtype_of, parse_size
@@ -45,9 +45,10 @@ def doctor(as_json: AsJson = False) -> None:
 @command(app, example="pebblesim gpu calibrate")
 def calibrate(
     output: Annotated[
-        Path | None, option("--output -o", "File of the card; by default in your configuration, where it is found.")
+        Path | None,
+        output_file("--output -o", "File of the card; by default in your configuration, where it is found."),
     ] = None,
-    rows: Annotated[Path | None, option("--rows", "File of JSON lines for all measured kernels.", "FILE")] = None,
+    rows: Annotated[Path | None, output_file("--rows", "File of JSON lines for all measured kernels.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure this GPU in a few minutes, for forecasts of our kernels: bandwidths, matrix units, launches, waiting."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pebblesim.cli.options import option
+from pebblesim.cli.options import option, output_file
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import dtype_of
 
@@ -21,7 +21,7 @@ Workers = Annotated[
 ]
 Threads = Annotated[int | None, option("--threads", "Threads in a thread block; by default chosen by its words.")]
 Output = Annotated[
-    Path | None, option("--output -o", "File of results, .jsonl; a run adds to it, and skips what is in it.")
+    Path | None, output_file("--output -o", "File of results, .jsonl; a run adds to it, and skips what is in it.")
 ]
 
 

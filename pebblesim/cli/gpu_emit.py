@@ -9,11 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pebblesim.cli.completion import BANDS
 from pebblesim.cli.gpu_cases import Threads, Workers, case_of, check_float32
-from pebblesim.cli.options import AsJson, BlockChoice, Cache, HeadChoice, ScheduleName, Sizes, command, family, option
+from pebblesim.cli.options import (
+    AsJson,
+    BlockChoice,
+    Cache,
+    HeadChoice,
+    ScheduleName,
+    Sizes,
+    command,
+    family,
+    option,
+    output_file,
+)
 from pebblesim.cli.printing import print_json, say
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.files import whole_file
-from pebblesim.core.sizes import dtype_of, listed
+from pebblesim.core.sizes import dtype_of, listed, quantity
 
 if TYPE_CHECKING:
     from pebblesim.counting.count import Counted
@@ -65,7 +76,7 @@ def emit(
     ] = None,
     workers: Workers = 1,
     threads: Threads = None,
-    output: Annotated[Path | None, option("--output -o", "File to write the source to.")] = None,
+    output: Annotated[Path | None, output_file("--output -o", "File to write the source to.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print or write the source of a schedule's kernels; --json adds the launches and the words they move."""
@@ -81,7 +92,7 @@ def emit(
         added = _added(asked, counted) if target == "gluon" else {}
         kernels = [{"name": k.name, "programs": k.programs, "arrays": list(k.tensors)} for k in source.kernels]
         of_these = f"; {sum(added.values()):,} of these are read to be added to, which memory does" if added else ""
-        summary = f"{len(kernels)} kernels, {counted.io:,} words moved for {_whose(shared)}{of_these}"
+        summary = f"{quantity(len(kernels), 'kernel')}, {counted.io:,} words moved for {_whose(shared)}{of_these}"
         data = {"schedule": counted.schedule, **counted.dims, "dtype": asked.dtype, "blocks": dict(counted.blocks)}
         data |= {"heads": shared.to_dict(), "times": shared.times} if shared.is_given else {}
         data |= {"reads": counted.reads, "writes": counted.writes, **({"added": added} if added else {})}
@@ -89,10 +100,13 @@ def emit(
         return
     check_float32(cache.dtype)
     made = case_of(schedule, sizes.dims, cache.words, blocks.rule, workers, threads)
-    summary = f"{len(made.source.kernels)} kernels, {made.shared_words:,} words of shared memory"
+    summary = f"{quantity(len(made.source.kernels), 'kernel')}, {made.shared_words:,} words of shared memory"
     launches = {"shared_words": made.shared_words, "launches": made.launches} if as_json else {}
     _give(made.text, summary, output, {**made.to_dict(), **launches} if as_json else None)
 
+
+REGISTERS = 64 * 1024
+"""Registers of a block on Hopper, of 32 bits."""
 
 WARPS = (1, 2, 4, 8, 16, 32)
 """Triton's numbers of warps: powers of two, up to 1,024 threads."""
@@ -186,14 +200,40 @@ def _triton(asked: _Asked, warps: int | None, stages: int | None) -> tuple[Sourc
     program, factor = asked.program(counted.dims)
     sizes = {**counted.dims, **counted.blocks}
     options: dict[str, Any] = {"warps": warps or 8, "stages": stages or 3}
+    if stages is not None:
+        _check_stages(asked, counted, **options)
     return triton(program, sizes, asked.dtype, asked.mask, scale=factor, **options), counted
+
+
+def _check_stages(asked: _Asked, counted: Counted, warps: int, stages: int) -> None:
+    """Refuse more stages than the shared memory of any card has room for."""
+    from pebblesim.gpu.advice.cards import cards
+    from pebblesim.gpu.launch_costs import launch_costs
+    from pebblesim.gpu.tiles import Tiling
+
+    most = max(card.size("shared_per_block") for card in cards().values())
+    for cost in launch_costs(
+        Tiling(asked.schedule, counted.blocks, warps, stages), counted.dims, asked.dtype, mask=asked.mask
+    ):
+        if cost.storage.shared > most:
+            raise UsageError(
+                f"with {stages:,} stages a block of {cost.name} holds {cost.storage.shared:,} bytes in shared memory, "
+                f"and no card has more than {most:,}; take fewer --stages, or smaller blocks with --block."
+            )
 
 
 def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[Source, Counted]:
     from pebblesim.counting.count import count
     from pebblesim.gpu.emit.gluon import gluon
+    from pebblesim.gpu.emit.gluon_plan import SHARED
     from pebblesim.gpu.emit.gluon_tiles import tiles_of
 
+    most = SHARED // 2 + REGISTERS  # words of 16 bits
+    if most < asked.M:
+        raise UsageError(
+            f"-M {asked.M} is more than a block of a Hopper card has on chip: {most:,} words, "
+            f"{SHARED // 1024} KiB of shared memory and {REGISTERS:,} registers; give -M {most} or less."
+        )
     rule = asked.rule
     apart: Mapping[str, int] = {}
     arguments: dict[str, Any] = {"M": asked.M, "mask": asked.mask, **asked.dims}

@@ -14,7 +14,19 @@ import typer
 
 from pebblesim.cli.completion import schedules
 from pebblesim.cli.gpu_cases import Output, Threads, Workers, case_of, check_float32
-from pebblesim.cli.options import AsJson, BlockChoice, D, Dtype, N, Sizes, argument, command, family, option
+from pebblesim.cli.options import (
+    AsJson,
+    BlockChoice,
+    D,
+    Dtype,
+    N,
+    Sizes,
+    argument,
+    command,
+    family,
+    option,
+    output_file,
+)
 from pebblesim.cli.printing import print_json, print_table, say
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed, parse_size, parse_words, separated
@@ -72,7 +84,7 @@ def crossover(
     at: Annotated[str, option("--at", "Values of M in words, separated by commas.", "M,M,…")] = ...,  # type: ignore[assignment]
     workers: Workers = 1,
     output: Output = None,
-    picture: Annotated[Path | None, option("--picture", "Draw the curves: .png, .svg or .pdf.")] = None,
+    picture: Annotated[Path | None, output_file("--picture", "Draw the curves: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure two schedules over M: the predicted and measured M at which their traffic crosses, and their times."""

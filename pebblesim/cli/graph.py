@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pebblesim.cli.dags import GraphChoice, SourceName, literature
-from pebblesim.cli.options import AsJson, command, family, option, option_value, pairs
+from pebblesim.cli.options import AsJson, command, family, option_value, output_file, pairs
 from pebblesim.cli.printing import print_json, say
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed
@@ -21,7 +21,9 @@ def graph(
     made: GraphChoice,
     output: Annotated[
         Path | None,
-        option("--output -o", "File to export to: .dot, .graphml, .json (networkx), .hdag (HyperDAG), .edges or .mtx."),
+        output_file(
+            "--output -o", "File to export to: .dot, .graphml, .json (networkx), .hdag (HyperDAG), .edges or .mtx."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

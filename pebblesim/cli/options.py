@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -14,6 +15,7 @@ from typer.core import TyperCommand
 from pebblesim.cli.completion import BY_NAME, Values, one_of, problems, schedules
 from pebblesim.cli.printing import WIDE
 from pebblesim.core.errors import NoSizes, UsageError
+from pebblesim.core.files import check_place
 from pebblesim.core.sizes import parse_size, parse_words
 
 
@@ -30,6 +32,17 @@ def option(names: str, help: str, metavar: str | None = None, values: Values | N
     declared = names.split()
     known = values or next((BY_NAME[name] for name in declared if name in BY_NAME), None)
     return typer.Option(*declared, help=help, metavar=metavar, autocompletion=known and one_of(known), **rules)
+
+
+def output_file(names: str, help: str, metavar: str = "FILE") -> Any:
+    """An option that names a file to write; one that cannot be written is refused before anything is computed."""
+    return option(names, help, metavar, callback=_in_its_place)
+
+
+def _in_its_place(context: typer.Context, path: Path | None) -> Path | None:
+    if path is not None and not context.resilient_parsing:
+        check_place(path)
+    return path
 
 
 def argument(help: str, metavar: str | None = None, values: Values | None = None) -> Any:

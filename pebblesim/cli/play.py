@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pebblesim.cli.completion import boards
-from pebblesim.cli.dags import Format, GraphChoice
+from pebblesim.cli.dags import Format, GraphChoice, Save
 from pebblesim.cli.options import (
     AsJson,
     GameChoice,
@@ -19,10 +19,10 @@ from pebblesim.cli.options import (
     command,
     family,
     option,
+    output_file,
 )
 from pebblesim.cli.printing import print_json, print_rules, progress_bar, say
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.files import check_place
 
 if TYPE_CHECKING:
     from pebblesim.views.recording import Recording
@@ -39,14 +39,12 @@ def play(
     *,
     game: GameChoice,
     heads: HeadChoice,
-    save: Annotated[Path | None, option("--save", "Save the moves to a file: .npy (packed) or .txt (text).")] = None,
+    save: Save = None,
     as_json: AsJson = False,
 ) -> None:
     """Play a schedule move by move as a red-blue pebble game; a referee checks each move."""
     import pebblesim as ps
 
-    if save is not None:
-        check_place(save)
     with progress_bar("playing") as progress:
         played = ps.play(
             schedule,
@@ -81,7 +79,7 @@ def watch(
     moves: Annotated[
         Path | None, option("--game", "A saved game on the graph, .npy or .txt; by default one is searched.")
     ] = None,
-    output: Annotated[Path | None, option("--output -o", "Output file; NAME.html by default.", "FILE")] = None,
+    output: Annotated[Path | None, output_file("--output -o", "Output file; NAME.html by default.")] = None,
 ) -> None:
     """Write an HTML page that explains, replays and compares games, and lets you play, in any browser, offline."""
     from pebblesim.views.replay import save

@@ -6,8 +6,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pebblesim.cli.completion import problems
-from pebblesim.cli.options import AsJson, Cache, HeadChoice, MaskText, Sizes, argument, command, family, option, pairs
+from pebblesim.cli.options import (
+    AsJson,
+    Cache,
+    HeadChoice,
+    MaskText,
+    Sizes,
+    argument,
+    command,
+    family,
+    option,
+    output_file,
+    pairs,
+)
 from pebblesim.cli.printing import print_json, progress_bar, say
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import whole_file
+from pebblesim.core.sizes import parse_size, parse_words
 
 app = family()
 
@@ -24,7 +39,7 @@ def search(
         str | None, option("--kept", "Inputs that the forward pass kept, as O,l; any by default.", "NAMES")
     ] = None,
     save: Annotated[
-        Path | None, option("--save", "Save its source to a file; `--load FILE` loads it again.", "FILE.py")
+        Path | None, output_file("--save", "Save its source to a file; `--load FILE` loads it again.", "FILE.py")
     ] = None,
     mask: MaskText = None,
     word_bytes: Annotated[
@@ -33,38 +48,31 @@ def search(
     ] = None,
     heads: HeadChoice,
     devices: Annotated[
-        int | None, option("-P", "Devices: forward attention split over them, each with a schedule of its own.", "P")
+        str | None, option("-P", "Devices: forward attention split over them, each with a schedule of its own.", "P")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Search for the schedule with the least I/O, print it, count it, and play it under the referee."""
     import pebblesim as ps
-    from pebblesim.core.errors import UsageError
-    from pebblesim.core.files import check_place, whole_file
-    from pebblesim.core.sizes import parse_words
 
-    if save is not None:
-        check_place(save)
     if devices is not None:
         if problem != "forward" or any((kept, save, mask, word_bytes, heads.separate)) or summation != "chain":
             raise UsageError("search -P takes the problem forward, with sizes, -M, --heads and --kv-heads only.")
         if heads.batch != 1:
             raise UsageError("search -P deals the heads of one sequence; leave --batch out, or ask for more --heads.")
+        dealt_to: dict[str, Any] = {"P": parse_size("P", devices), "heads": heads.heads, "kv_heads": heads.kv_heads}
         with progress_bar("searching") as progress:
-            dealt_to: dict[str, Any] = {"P": devices, "heads": heads.heads, "kv_heads": heads.kv_heads, **sizes.dims}
-            dealt = ps.search_on_devices(M=cache.words, name=name or "found-forward", progress=progress, **dealt_to)
+            dealt = ps.search_on_devices(
+                M=cache.words, name=name or "found-forward", progress=progress, **dealt_to, **sizes.dims
+            )
         print_json(dealt.to_dict()) if as_json else say(dealt)
         return
+    asked: dict[str, Any] = {"M": cache.words} if word_bytes is None else _in_bytes(cache, word_bytes)
+    if kept is not None:
+        asked["kept"] = tuple(filter(None, (each.strip() for each in kept.split(","))))
+    asked |= {"summation": summation, "name": name, "mask": mask, **heads.arguments, **sizes.dims}
     with progress_bar("searching") as progress:
-        asked: dict[str, Any] = {"mask": mask, **heads.arguments, **sizes.dims}
-        words = cache.words if word_bytes is None else parse_words(cache.m, "float8")
-        if word_bytes is not None:
-            if cache.dtype is not None:
-                raise UsageError("--dtype is one type for all words, --word-bytes has one for each tensor; take one.")
-            asked["word_bytes"] = _sizes(word_bytes)
-        if kept is not None:
-            asked["kept"] = tuple(filter(None, (each.strip() for each in kept.split(","))))
-        result = ps.search(problem, M=words, summation=summation, name=name, progress=progress, **asked)
+        result = ps.search(problem, progress=progress, **asked)
     if save is not None and result.new:
         with whole_file(save) as part:
             part.write_text(result.source, encoding="utf-8")
@@ -80,12 +88,12 @@ def search(
         say(f"{save} is not written: {result.schedule.name} is already in the catalogue, see `pebblesim show`")
 
 
-def _sizes(text: str) -> dict[str, int]:
-    """Parse Q=2,K=1."""
-    from pebblesim.core.errors import UsageError
-
-    named = dict(pairs([each.strip() for each in text.split(",")], "--word-bytes"))
+def _in_bytes(cache: Cache, word_bytes: str) -> dict[str, Any]:
+    """M in bytes, and the bytes of a word of each tensor, from a text such as Q=2,K=1."""
+    if cache.dtype is not None:
+        raise UsageError("--dtype is one type for all words, --word-bytes has one for each tensor; take one.")
+    named = dict(pairs([each.strip() for each in word_bytes.split(",")], "--word-bytes"))
     for name, size in named.items():
         if not size.isdecimal():
             raise UsageError(f"--word-bytes has {size!r} for {name}, not a number of bytes; write Q=2,K=2,V=1.")
-    return {name: int(size) for name, size in named.items()}
+    return {"M": parse_words(cache.m, "float8"), "word_bytes": {name: int(size) for name, size in named.items()}}

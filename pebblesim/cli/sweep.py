@@ -21,6 +21,7 @@ from pebblesim.cli.options import (
     command,
     family,
     option,
+    output_file,
     pairs,
 )
 from pebblesim.cli.printing import print_json, progress_bar, say, show
@@ -50,10 +51,10 @@ def sweep(
     heads: HeadChoice,
     summation: Summation = "chain",
     rules: Annotated[str, option("--rules", "Rules of the games: hong-kung, replace or no-recompute.")] = "hong-kung",
-    output: Annotated[Path | None, option("--output -o", "The table: .csv, .json or .parquet.", "FILE")] = None,
+    output: Annotated[Path | None, output_file("--output -o", "The table: .csv, .json or .parquet.")] = None,
     store: Annotated[
         Path | None,
-        option("--store", "Where each row is kept once it is computed; by default beside the output.", "FILE"),
+        output_file("--store", "Where each row is kept once it is computed; by default beside the output."),
     ] = None,
     jobs: Annotated[int | None, option("--jobs", "Processes; by default one for each core.", "J", min=1)] = None,
     dask: Annotated[str | None, option("--dask", "Run on the workers of a Dask scheduler.", "ADDRESS")] = None,

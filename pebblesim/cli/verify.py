@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pebblesim.cli.options import AsJson, argument, command, family, option
+from pebblesim.cli.options import AsJson, argument, command, family, option, output_file
 from pebblesim.cli.printing import print_json, progress_bar, say
 from pebblesim.core.errors import UsageError
 
@@ -21,7 +21,7 @@ def verify(
         bool, option("--full", "Try more and larger samples; this takes minutes instead of seconds.")
     ] = False,
     errata: Annotated[
-        Path | None, option("--errata", "Write the list of errata to a file instead of printing the claims.", "FILE")
+        Path | None, output_file("--errata", "Write the list of errata to a file instead of printing the claims.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

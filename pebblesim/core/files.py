@@ -21,9 +21,13 @@ def whole_file(path: Path, saying: str | None = None) -> Iterator[Path]:
 
     If no file exists at the temporary path when the block ends, `path` does not change.
 
+    A symbolic link stays, and the file that it leads to is written.
+
     Raises:
         UsageError: the file cannot be written.
     """
+    check_place(path, saying)
+    path = path.resolve() if path.is_symlink() else path
     unfinished = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
     try:
         yield unfinished
@@ -36,16 +40,30 @@ def whole_file(path: Path, saying: str | None = None) -> Iterator[Path]:
             unfinished.unlink()
 
 
-def check_place(path: Path) -> None:
+def check_place(path: Path, saying: str | None = None) -> None:
     """Refuse a file that cannot be written where it is to be, before the work that makes it.
 
+    Args:
+        path: the file.
+        saying: start of the error message.
+
     Raises:
-        UsageError: there is no such folder, or the path is a folder itself.
+        UsageError: there is no such folder, or nothing may be written in it, or the path is a folder or a device.
     """
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: this is a folder; give the name of a file in it.")
-    if not path.parent.is_dir():
-        raise UsageError(f"cannot write {path}: there is no folder {str(path.parent)!r}; make it first.")
+    said = saying or f"cannot write {path}"
+    try:
+        if path.is_dir():
+            raise UsageError(f"{said}: this is a folder; give the name of a file in it.")
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{said}: this is no file but a device or a pipe; give the name of a file.")
+        if not path.parent.is_dir():
+            raise UsageError(f"{said}: there is no folder {str(path.parent)!r}; make it first.")
+    except OSError as error:  # a name that is too long
+        raise UsageError(f"{said}: {error.strerror}.") from error
+    except ValueError as error:  # a name with a NUL
+        raise UsageError(f"{said}: {error}.") from error
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UsageError(f"{said}: nothing may be written in {str(path.parent)!r}; name a file elsewhere.")
 
 
 @contextmanager

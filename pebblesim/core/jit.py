@@ -108,7 +108,7 @@ def _called_from(function: Any) -> set[str]:
     """The other files with kernels that a function may call, or that these may call."""
     kernels = {each.py_func for each in function.__globals__.values() if isinstance(each, Dispatcher)}
     others = {each for each in kernels if each.__code__.co_filename != function.__code__.co_filename}
-    return {each.__code__.co_filename for each in others}.union(*map(_called_from, others))
+    return {other.__code__.co_filename for other in others}.union(*map(_called_from, others))
 
 
 def _stamp(file: str) -> tuple[float, int]:

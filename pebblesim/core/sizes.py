@@ -29,6 +29,11 @@ def quantity(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}{'s' * (amount != 1)}"
 
 
+def heads_on(heads: int, kv_heads: int | None) -> str:
+    """Return numbers of heads as text: 1 head, 32 heads, 32 heads on 8 of keys and values."""
+    return quantity(heads, "head") + (f" on {kv_heads:,} of keys and values" if kv_heads not in (None, heads) else "")
+
+
 def listed(sizes: Mapping[str, int]) -> str:
     """Return sizes as a line of text: n = 4,096, d = 64."""
     return ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
@@ -76,7 +81,7 @@ def whole_groups(heads: int, kv_heads: Any) -> None:
         )
 
 
-_NUMBER = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*)(?:\^([0-9]{1,4})|([kKMG]))?")
+_NUMBER = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*)(?:\^([0-9]{1,4})|([kKMGT]))?")
 """Commas group thousands, as in 1,048,576; underscores stand between any digits."""
 
 MOST_LETTERS = 1000
@@ -84,7 +89,7 @@ MOST_LETTERS = 1000
 
 
 def parse_size(what: str, text: str) -> int:
-    """Parse a number such as 4096, 4,096, 64k, 1M or 2^20 (k, M, G are powers of 1024).
+    """Parse a number such as 4096, 4,096, 64k, 1M or 2^20 (k, M, G, T are powers of 1024).
 
     Raises:
         UsageError: the text is not such a number, or the number is less than 1.
@@ -94,12 +99,12 @@ def parse_size(what: str, text: str) -> int:
     if not match or base < 1 or int(match[2] or 0) > 4096:
         shown = text if len(text) <= 60 else f"{text[:60]}…"
         why = f"{what} = {shown!r} was given; {what} must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20"
-        commas = re.fullmatch(r"\s*[0-9,]*[0-9],[0-9][0-9,]*[kKMG]?\s*", text)
+        commas = re.fullmatch(r"\s*[0-9,]*[0-9],[0-9][0-9,]*[kKMGT]?\s*", text)
         raise UsageError(
             f"{why}; commas group thousands, as in 4,096, and do not separate sizes." if commas else f"{why}."
         )
     power, suffix = match[2], match[3]
-    return whole(what, base ** int(power) if power else base * 1024 ** (" KMG".index(suffix.upper()) if suffix else 0))
+    return whole(what, base ** int(power) if power else base * 1024 ** (" KMGT".index(suffix.upper()) if suffix else 0))
 
 
 def separated(what: str, text: str) -> list[str]:
@@ -140,11 +145,11 @@ def parse_bytes(what: str, text: str) -> int:
         UsageError: the text is not such a size.
     """
     number = r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]+)?"
-    match = re.fullmatch(rf"{number}\s*([KMG]i)?B", text.strip()) if len(text) <= MOST_LETTERS else None
+    match = re.fullmatch(rf"{number}\s*([KMGT]i)?B", text.strip()) if len(text) <= MOST_LETTERS else None
     if not match:
         raise UsageError(f"{what} = {text[:60]!r} is not a size in bytes; write e.g. 192KiB, 1.5MiB or 4096B.")
     figure = Fraction(match[1].replace(",", "") + (match[2] or ""))
-    size = figure * 1024 ** (" KMG".index(match[3][0]) if match[3] else 0)
+    size = figure * 1024 ** (" KMGT".index(match[3][0]) if match[3] else 0)
     if size.denominator > 1:
         raise UsageError(f"{what} = {text!r} is not a whole number of bytes; write e.g. {int(size)}B.")
     return int(size)

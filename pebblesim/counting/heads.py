@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import whole, whole_groups
+from pebblesim.core.sizes import heads_on, whole, whole_groups
 from pebblesim.counting.arguments import problem_dims
 from pebblesim.language.masks import AnyHeads, HeadMasks, Mask
 from pebblesim.language.problems import Problem
@@ -100,7 +100,7 @@ class Heads:
     def _grouped(self, solves: Problem, sizes: Mapping[str, int]) -> dict[str, int]:
         own = shared(solves)
         assert own.pairs is not None
-        grouped = {dim: sizes[dim if dim in sizes else own.from_nd[dim]] for dim in own.dims}
+        grouped = own.sizes(sizes)
         grouped[own.pairs[0]] *= self.heads_per_problem
         return grouped
 
@@ -110,9 +110,8 @@ class Heads:
         return {**among, "separate": self.separate}
 
     def __str__(self) -> str:
-        shared = "" if self.sharing == 1 else f" on {self.kv_heads:,} of keys and values"
         sequences = "" if self.batch == 1 else f", {self.batch:,} sequences"
-        return f"{self.heads:,} head{'s' * (self.heads > 1)}{shared}{sequences}"
+        return heads_on(self.heads, self.kv_heads) + sequences
 
 
 def shared(solves: Problem) -> Problem:

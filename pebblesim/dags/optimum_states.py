@@ -125,19 +125,13 @@ def _bit_board(task: Task, seconds: float = SECONDS_FOR_SYMMETRIES) -> tuple[Any
     """Return the graph for the kernel, its vertices renumbered in topological order, and their old numbers."""
     from pebblesim.dags.optimum_bounds_kernel import BitBoard
 
-    graph = task.graph
     is_input, is_output = task.board.input == 1, task.board.output == 1
     data = TaskData(task, task.M)
     matters = (task.needed == 1) | (is_input & data.used)
     vertex = task.order[matters[task.order]].astype(np.int64)
     number = {int(v): k for k, v in enumerate(vertex)}
     n = len(vertex)
-    before = [
-        []
-        if is_input[v]
-        else sorted({number[int(u)] for u in graph.preds[int(graph.indptr[v]) : int(graph.indptr[v + 1])].tolist()})
-        for v in vertex
-    ]
+    before = [sorted(number[u] for u in data.before[v]) for v in vertex]
     preds = [_mask(us) for us in before]
     # Operands of what is above a vertex are `early`, those of what is below it are kept.
     succs, above, early, below, keeps = ([0] * n for _ in range(5))

@@ -18,6 +18,7 @@ from pebblesim.dags.best_order import BestOrder
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.optimum_states import search_states
 from pebblesim.dags.orders import Task
+from pebblesim.dags.start_kernel import heights
 from pebblesim.dags.task_data import TaskData, components
 from pebblesim.graphs.cdag import Cdag
 
@@ -47,26 +48,25 @@ class Operands:
     """
 
     def __init__(self, data: TaskData) -> None:
-        self.data = data
-        n = data.task.graph.vertices
-        self.order: list[int] = [v for v in data.task.topological.tolist() if data.task.needed[v]]
-        self.before: list[list[int]] = [[] for _ in range(n)]
-        self.uses: list[list[int]] = [[] for _ in range(n)]
-        self.least = list(range(n))
+        self.data, self.before = data, data.before
+        self.order: list[int] = data.task.topological.tolist()
+        self.uses: list[list[int]] = [[] for _ in self.before]
         for v in self.order:
-            self.before[v] = np.unique(data.preds[data.indptr[v] : data.indptr[v + 1]]).tolist()
-            self.least[v] = min((self.least[u] for u in self.before[v]), default=v)
             for u in self.before[v]:
                 self.uses[u].append(v)
+        height, least, _ = heights(*data.operands, data.task.order)
+        self.height: list[int] = height.tolist()
+        self.least: list[int] = least.tolist()
 
     def depths(self, late: bool) -> dict[int, int]:
         """Return the level of each vertex, by the edges on the longest path to it or, if `late`, on that from it."""
-        depth: dict[int, int] = {}
-        for v in reversed(self.order) if late else self.order:
-            beside = self.uses[v] if late else self.before[v]
-            depth[v] = max((depth.get(u, 0) + 1 for u in beside), default=0)
-        most = max(depth.values(), default=0)
-        return {v: most - level for v, level in depth.items()} if late else depth
+        if not late:
+            return {v: self.height[v] for v in self.order}
+        below: dict[int, int] = {}
+        for v in reversed(self.order):
+            below[v] = max((below[w] + 1 for w in self.uses[v]), default=0)
+        most = max(below.values(), default=0)
+        return {v: most - level for v, level in below.items()}
 
     def parts(self, levels: int, late: bool) -> Iterator[list[int]]:
         """Cut the vertices by depth into slabs, these into what is connected, that by least inputs into small parts."""

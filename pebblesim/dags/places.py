@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.dags import places_kernel as kernel
+from pebblesim.dags.start_kernel import heights
 
 if TYPE_CHECKING:
     from pebblesim.dags.task_data import TaskData
@@ -70,15 +71,11 @@ class Layout:
     """
 
     def __init__(self, data: TaskData) -> None:
-        n, needed = data.task.graph.vertices, data.task.needed
-        edges = np.unique(data.targets.astype(np.int64) * n + data.preds)
-        edges = edges[needed[edges // n] == 1]
-        self.start, self.preds = np.append(0, np.cumsum(np.bincount(edges // n, minlength=n))), edges % n
+        n, (self.start, self.preds) = data.task.graph.vertices, data.operands
         self.degree = np.diff(self.start)
-        topological = data.task.order.astype(np.int64)
-        depth = kernel.depths(topological, self.start, self.preds)
-        self.above = kernel.ancestors(topological, self.start, self.preds)
-        users = edges // n
+        depth, _, _ = heights(self.start, self.preds, data.task.order)
+        self.above = kernel.ancestors(data.task.order, self.start, self.preds)
+        users = np.repeat(np.arange(n), self.degree)
         self.uses = users[np.lexsort((depth[users], self.preds))]
         self.use_start = np.append(0, np.cumsum(np.bincount(self.preds, minlength=n)))
         vertices = data.task.topological.astype(np.int64)

@@ -24,16 +24,6 @@ def ancestors(order: Any, start: Any, preds: Any) -> Any:
     return above
 
 
-@kernel()
-def depths(order: Any, start: Any, preds: Any) -> Any:
-    """Return the number of edges on the longest path to each vertex; `order` is topological."""
-    depth = np.zeros(start.size - 1, dtype=np.int64)
-    for v in order:
-        for e in range(start[v], start[v + 1]):
-            depth[v] = max(depth[v], depth[preds[e]] + 1)
-    return depth
-
-
 @part()
 def leads(above: Any, u: int, v: int) -> bool:
     """Whether u is an ancestor of v."""

@@ -36,21 +36,17 @@ def products_in(data: TaskData) -> Products:
 
     On the way from a product to its output, each value has one use and is no output itself.
     """
-    n, needed = data.task.graph.vertices, data.task.needed == 1
-    edges = np.unique(data.targets.astype(np.int64) * n + data.preds)
-    edges = edges[needed[edges // n]]
-    users, operands = edges // n, edges % n
-    uses, degree = np.bincount(operands, minlength=n), np.bincount(users, minlength=n)
+    n, (start, operands) = data.task.graph.vertices, data.operands
+    uses, degree = np.bincount(operands, minlength=n), np.diff(start)
     only = np.full(n, -1, dtype=np.int64)
-    only[operands] = users  # the use, where there is one
+    only[operands] = np.repeat(np.arange(n), degree)  # the use, where there is one
     root = np.full(n, -1, dtype=np.int64)
     order = data.task.topological.astype(np.int64)[::-1]
     ends = data.is_output & (uses == 0)
     inner = ~data.is_output & (uses == 1)
     for v in order.tolist():
         root[v] = v if ends[v] else root[only[v]] if inner[v] else -1
-    start = np.append(0, np.cumsum(degree))
-    found = np.flatnonzero(needed & ~data.is_input & (degree == 2) & (root >= 0))
+    found = np.flatnonzero((degree == 2) & (root >= 0))
     pairs = operands[start[found][:, None] + np.arange(2)] if len(found) else np.empty((0, 2), dtype=np.int64)
     both = data.is_input[pairs].all(axis=1)
     return Products(pairs[both], root[found[both]])

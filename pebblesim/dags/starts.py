@@ -54,17 +54,22 @@ def starts(task: Task) -> Iterator[tuple[str, Ints]]:
         yield "greedily", kernel.greedy(indptr, preds, task.succ_start, task.succs, task.needed, task.words, task.M)
     # A group shares the cache with its operands; how much they take depends on the graph. These come early, for on a
     # large graph the time may not suffice for all.
-    for size in (task.M * parts // 20 for parts in (18, 17, 16)):
-        if 1 < size < len(written):
-            yield grouped(size)
+    early = {task.M * parts // 20: None for parts in (18, 17, 16) if 1 < task.M * parts // 20 < len(written)}
+    for size in early:
+        yield grouped(size)
     yield from _strips(task, high, low, height)
     for other in others:
         yield walk(*other)
     order = task.topological.astype(np.int64)
     yield "as numbered", order if (np.diff(order) > 0).all() else _by_number(task, height)
     yield "by height", order[np.argsort(height[order], kind="stable")]
-    for power in range(min(len(written), task.M).bit_length() - 1, 0, -1):
-        yield grouped(1 << power)
+    most = min(len(written), task.M)
+    sizes = {1 << power for power in range(1, most.bit_length())}
+    if n <= SMALL:  # a rectangle of sums that is no square may fit where no power of two does
+        sizes |= {3 << power for power in range(most.bit_length())} | {task.M * parts // 20 for parts in range(11, 16)}
+    for size in sorted(sizes.difference(early), reverse=True):
+        if 1 < size <= most:
+            yield grouped(size)
 
 
 def _halved(task: Task, keys: tuple[Ints, ...]) -> Ints:

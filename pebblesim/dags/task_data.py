@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,20 @@ class TaskData:
         self.words = int(task.words[written].sum() + task.words[read].sum())
         # The graph without inputs, and without outputs that have successors; the words of these are counted already.
         self.inner = (task.needed == 1) & ~(written & self.used)
+
+    @cached_property
+    def operands(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(start, operands) of the vertices to compute: each operand once, in increasing order."""
+        n = self.task.graph.vertices
+        edges = np.unique(self.targets * n + self.preds)
+        edges = edges[self.task.needed[edges // n] == 1]
+        return np.append(0, np.cumsum(np.bincount(edges // n, minlength=n))), edges % n
+
+    @cached_property
+    def before(self) -> list[list[int]]:
+        """For each vertex its `operands`."""
+        start, operands = self.operands
+        return [part.tolist() for part in np.split(operands, start[1:-1])]
 
     def part(self, vertices: NDArray[Any]) -> tuple[NDArray[np.int64], ...]:
         """Return (start of preds, preds, start of succs, succs) of the subgraph on some vertices, numbered in order."""

@@ -18,19 +18,14 @@ def cuts(data: TaskData) -> int:
     by decreasing label (Sethi & Ullman 1970) the j-th label + j - 1, as each of the others holds a place meanwhile.
     From the leaves on, the operands with the largest labels are cut off until v fits.
     """
-    graph = data.task.graph
-    uses = np.zeros(graph.vertices, dtype=np.int64)
-    operands: dict[int, list[int]] = {}
-    for v in data.task.topological.tolist():
-        operands[v] = np.unique(data.preds[data.indptr[v] : data.indptr[v + 1]]).tolist()
-        uses[operands[v]] += 1
+    uses = np.bincount(data.operands[1], minlength=data.task.graph.vertices)
     in_tree = (uses == 1) & ~data.is_input & ~data.is_output
     labels: dict[int, int] = {}
     total = 0
-    for v, before in operands.items():
-        held = sorted(labels[u] for u in before if in_tree[u])
+    for v in data.task.topological.tolist():
+        held = sorted(labels[u] for u in data.before[v] if in_tree[u])
         while held and max(label + k for k, label in enumerate(reversed(held))) > data.M:
             held.pop()
             total += 1
-        labels[v] = max([len(before) + 1, *(label + k for k, label in enumerate(reversed(held)))])
+        labels[v] = max([len(data.before[v]) + 1, *(label + k for k, label in enumerate(reversed(held)))])
     return total

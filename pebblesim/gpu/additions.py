@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator
 
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.language import program as ir
@@ -27,8 +28,15 @@ def added(body: list[ir.Node]) -> dict[ir.Compute, ir.Write]:
 
 def adds(program: ir.Program) -> bool:
     """Whether some part of a program adds products to memory."""
-    loops = [node for phase in program.phases for node in ir.walk(phase.body) if isinstance(node, ir.Loop)]
-    return any(added(loop.body) for loop in loops)
+    return any(_added_to(program))
+
+
+def _added_to(program: ir.Program) -> Iterator[ir.Write]:
+    """The writes of sums that some loop's body only adds products to."""
+    for phase in program.phases:
+        for node in ir.walk(phase.body):
+            if isinstance(node, ir.Loop):
+                yield from added(node.body).values()
 
 
 def read_to_be_added_to(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> dict[str, int]:
@@ -36,15 +44,13 @@ def read_to_be_added_to(program: ir.Program, sizes: ir.Sizes, mask: Mask | None 
 
     They are part of the reads of `count`.
     """
-    loops = [node for phase in program.phases for node in ir.walk(phase.body) if isinstance(node, ir.Loop)]
-    tiles = {write.tile for loop in loops for write in added(loop.body).values()}
+    tiles = {write.tile for write in _added_to(program)}
 
     def amounts(node: ir.Node, at: LoopContext) -> Iterator[tuple[str, int]]:
         if isinstance(node, ir.Read) and node.tile in tiles:
             yield node.tensor.name, at.words(ir.moved_part(node))
 
-    found: dict[str, int] = {}
+    found: Counter[Hashable] = Counter()
     for phase in program.phases:
-        for name, number in totals(phase.body, sizes, amounts, mask).items():
-            found[str(name)] = found.get(str(name), 0) + number
-    return found
+        found.update(totals(phase.body, sizes, amounts, mask))
+    return {str(name): number for name, number in found.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Container, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -16,7 +16,7 @@ from math import prod
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
 from pebblesim.gpu.additions import read_to_be_added_to
-from pebblesim.gpu.emit.bands import launched_across, tiles_across
+from pebblesim.gpu.emit.bands import launched_across
 from pebblesim.gpu.emit.gluon_plan import multiplies
 from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.storage import Storage, entries, padded, storage
@@ -46,7 +46,7 @@ MOST_LISTED = 2**18
 """Tiles of rows or columns, of one head, up to which those of each launch under a mask are told apart."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LaunchCost:
     """The work of a launch, for all heads.
 
@@ -78,19 +78,19 @@ class LaunchCost:
 
     name: str
     kinds: tuple[str, ...]
-    times: int
+    times: int = 1
     heads: int
     programs: int
     working: int
     rounds: Rounds
-    products: Mapping[int, int]
-    elementwise: int
-    beside: int
-    begun: int
-    masked: int
+    products: Mapping[int, int] = field(default_factory=dict)
+    elementwise: int = 0
+    beside: int = 0
+    begun: int = 0
+    masked: int = 0
     moved: Bytes
-    added: int
-    late: int
+    added: int = 0
+    late: int = 0
     least: int
     storage: Storage
     warps: int
@@ -103,6 +103,7 @@ class Memory:
     def __init__(self, program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None = None) -> None:
         self._sizes = sizes
         self._kept = tables(program, launches(program, masked=True, repeated=True), sizes, mask)
+        self._whole = replace(self._kept, parts={}, aligned=frozenset())
         self._widths = {tensor: word_bytes(program, tensor, dtype) for tensor in program.tensors.values()}
 
     @property
@@ -116,14 +117,7 @@ class Memory:
 
     def bytes(self, tensor: ir.Tensor) -> int:
         """Bytes of a whole tensor; of one that is used in parts, those of all parts."""
-        if tensor in self._kept.tiled:
-            rows, columns = self._kept.tiled[tensor]
-            tall, wide = tensor.sides(self._sizes)
-            across = -(-wide // columns)
-            if self._kept.band is not None:
-                across = min(across, tiles_across(self._kept.band, rows, columns))
-            return -(-tall // rows) * rows * across * columns * self._widths[tensor]
-        return prod(tensor.sides(self._sizes)) * self._widths[tensor]
+        return prod(self._whole.lengths(tensor, self._sizes)) * self._widths[tensor]
 
 
 def launch_costs(
@@ -142,7 +136,7 @@ def launch_costs(
     program = schedule.under(mask)
     sizes = {**dims, **tiling.blocks}
     costs = [
-        _cost(program, launch, sizes, dtype, heads, mask, *tiling.of(launch.name), tiling.gluon)
+        _cost(program, launch, sizes, dtype, heads, mask, tiling)
         for launch in launches(program, masked=True, repeated=True, adding=tiling.gluon)
         if launch.kind == "tiles" and not (tiling.gluon and for_no_pair(launch))
     ]
@@ -159,19 +153,11 @@ def _of_sums(program: ir.Program, sizes: ir.Sizes, dtype: str, heads: int) -> It
             yield LaunchCost(
                 name=f"{name}, {what}",
                 kinds=(f"{program.name}: {name}, {what}, Gluon",),
-                times=1,
                 heads=heads,
                 programs=programs,
                 working=programs,
                 rounds=((1, ((1.0, programs),)),),
-                products={},
-                elementwise=0,
-                beside=0,
-                begun=0,
-                masked=0,
                 moved=Bytes(reads * words, writes * words),
-                added=0,
-                late=0,
                 least=(reads + writes) * words,
                 storage=Storage(0, 4 * WORDS_OF_SUMS),
                 warps=4,
@@ -186,10 +172,9 @@ def _cost(
     dtype: str,
     heads: int,
     mask: Mask | None,
-    warps: int,
-    stages: int,
-    gluon: bool,
+    tiling: Tiling,
 ) -> LaunchCost:
+    (warps, stages), gluon = tiling.of(launch.name), tiling.gluon
     read, held = {node.tile for node in ir.walk(launch.body) if isinstance(node, ir.Read)}, turned(ir.walk(launch.body))
     memory = Memory(program, sizes, dtype, mask)
     noted = _Noted(

@@ -85,19 +85,12 @@ def version(ncu: str) -> str:
     return match[1] if match else "unknown"
 
 
-def profile(
-    command: Sequence[str],
-    *,
-    kernels: str | None = None,
-    cold: bool = True,
-    timeout: float | None = None,
-) -> list[Profiled]:
-    """Run a command and read the counters of each kernel that it launches.
+def profile(command: Sequence[str], *, kernels: str | None = None, timeout: float | None = None) -> list[Profiled]:
+    """Run a command and read the counters of each kernel that it launches, with empty caches before each.
 
     Args:
         command: a program and its arguments.
         kernels: a regular expression that the names of the kernels must match; all by default.
-        cold: empty the caches before each kernel; otherwise they are as the previous kernel left them.
         timeout: time limit in seconds.
 
     Raises:
@@ -117,7 +110,7 @@ def profile(
             "--metrics",
             ",".join(METRICS),
         ]
-        options += ["--clock-control", "none", "--cache-control", "all" if cold else "none"]
+        options += ["--clock-control", "none", "--cache-control", "all"]
         options += ["--target-processes", "all"]
         if kernels:
             options += ["--kernel-name", f"regex:{kernels}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,14 @@ def load(path: Path) -> list[Row]:
 
 
 def save(path: Path, rows: Iterable[Row]) -> None:
-    """Write the rows, all or none; of rows with the same id the last one counts.
+    """Write the rows, all or none, in a folder that may be new; of rows with the same id the last one counts.
 
     Raises:
         UsageError: the file cannot be written.
     """
     kept = {row["id"]: row for row in rows}
-    with whole_file(path, f"{str(path)!r} cannot be written") as unfinished:
+    with suppress(OSError):  # then the file cannot be written either, which is said
         path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path, f"{str(path)!r} cannot be written") as unfinished:
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in kept.values())
         unfinished.write_text("".join(lines), encoding="utf-8")

@@ -110,10 +110,10 @@ class Tracer(Protocol):
 
 
 class Tensor(_InMemory):
-    """A tensor in memory; `T[i, k]` is a part of it, `T` the whole tensor."""
+    """A tensor in memory, with a `name`; `T[i, k]` is a part of it, `T` the whole tensor."""
 
     def __init__(self, m: Tracer, tensor: ir.Tensor) -> None:
-        self._m, self._tensor = m, tensor
+        self._m, self._tensor, self.name = m, tensor, tensor.name
 
     @property
     def shape(self) -> tuple[Index, ...]:

@@ -177,7 +177,9 @@ class Machine(Tracing):
         """Return the loop over the skipped tiles, which writes constants."""
         assert loop.when
         rng = ir.Range(loop.range.name, loop.range.parent, loop.range.block)
-        rows, columns = (rng if each is loop.range else each for each in (loop.when.rows, loop.when.columns))
+        rows, columns = (
+            rng if axis_range is loop.range else axis_range for axis_range in (loop.when.rows, loop.when.columns)
+        )
         body: list[ir.Node] = []
         for tensor, value in values.items():
             if not isinstance(tensor, Tensor) or value not in CONSTANTS:

@@ -198,6 +198,10 @@ class Problem:
         """Return the problem in the given dimensions: as declared if they are its own, otherwise the square case."""
         return self.rectangle if self.rectangle and set(names) == set(self.rectangle.dims) else self
 
+    def sizes(self, given: Mapping[str, int]) -> dict[str, int]:
+        """Return the size of each dimension: the given one, or that of n or d."""
+        return {dim: given[dim if dim in given else self.from_nd[dim]] for dim in self.dims}
+
     def grid(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         """Return the numbers of queries and of keys."""
         return grid(self.pairs, sizes)

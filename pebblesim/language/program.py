@@ -50,7 +50,7 @@ class Range:
 
     def within(self, outer: Range) -> bool:
         """Whether it is another range, or cut from its tiles."""
-        return any(each is outer for each in self.around)
+        return any(axis_range is outer for axis_range in self.around)
 
     @property
     def outermost(self) -> Range:

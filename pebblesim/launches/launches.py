@@ -9,7 +9,7 @@ if the cache is empty between its parts, it runs outside of the launches: all of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
@@ -157,15 +157,13 @@ def layout(launch: Launch, sizes: ir.Sizes) -> Layout:
     lifetimes = lifetimes_of(launch.block)
     lengths = largest_lengths(launch, sizes)
     room = {tile: words(tile.ranges, sizes, lengths) for tile in lifetimes}
-    peak = max(
-        (sum(room[t] for t, (a, b) in lifetimes.items() if a <= at < b) for at, _ in lifetimes.values()), default=0
-    )
+    least = peak(room, lifetimes)
     best: tuple[int, dict[ir.Tile, int]] | None = None
     for order in _orders(list(lifetimes), lambda tile: -room[tile]):
         placed = _placed(order, room, lifetimes)
         if best is None or placed[0] < best[0]:
             best = placed
-        if best[0] == peak:
+        if best[0] == least:
             break
     assert best is not None
     return Layout(best[1], best[0])
@@ -203,6 +201,12 @@ def lifetimes_of(body: list[ir.Node]) -> dict[ir.Tile, tuple[int, int]]:
         elif tile := ir.leaving(node):
             last[tile] = number
     return {tile: (start, last.get(tile, number + 1)) for tile, start in first.items()}
+
+
+def peak(room: Mapping[ir.Tile, int], lifetimes: Mapping[ir.Tile, tuple[int, int]]) -> int:
+    """Most room that some tiles take at the same time, by the room of each."""
+    begun = (at for at, _ in lifetimes.values())
+    return max((sum(room[tile] for tile, (a, b) in lifetimes.items() if a <= at < b) for at in begun), default=0)
 
 
 def _placed(

@@ -30,16 +30,6 @@ class Moved:
     sectors_read: int = 0
     sectors_written: int = 0
 
-    def __add__(self, other: Moved) -> Moved:
-        if not isinstance(other, Moved):
-            return NotImplemented
-        return Moved(
-            self.words_read + other.words_read,
-            self.words_written + other.words_written,
-            self.sectors_read + other.sectors_read,
-            self.sectors_written + other.sectors_written,
-        )
-
 
 def pitch(tensor: ir.Tensor, sizes: ir.Sizes) -> int:
     """Distance in words between rows of a tensor; a vector is one row."""

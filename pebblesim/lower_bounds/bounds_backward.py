@@ -65,7 +65,7 @@ def _merged(case: Cutting, why_not: str, any_order: bool) -> Iterator[CuttingBou
     tree = scores.weight + (q.weight if whole else 0)
     if not any_order:
         yield case.of_light_pairs("D4", "products of pairs, one family a pair", LINES, [scores, q, dQ], tree, why_not)
-    made = [each._replace(weight=1) for each in (scores, q)]
+    made = [product._replace(weight=1) for product in (scores, q)]
     yield case.of_light_pairs("D4r", "products that make pairs, one family a pair", LINES, made, 2 if whole else 1)
 
 

@@ -183,7 +183,7 @@ class Cutting(Instance):
         """
         weight = max(product.weight for product in products)
         of_pairs = {product.result for product in products if product.sides[1] not in ("queries", "keys")}
-        _check(name, (*products, *of_some), weight, frozenset(of_pairs.union(each.result for each in of_some)))
+        _check(name, (*products, *of_some), weight, frozenset(of_pairs.union(product.result for product in of_some)))
         others = [self.trees(p) for p in products if p.result not in (*of_pairs, *self.outputs)]
         others += [self.size(sides) for sides in between]
         families, total = len(of_pairs), sum(product.weight for product in products)

@@ -73,8 +73,7 @@ class Devices(Result):
 
     def _row(self, row: Moved) -> dict[str, Any]:
         return {
-            **plain(row, schedule="schedule.name", source="schedule.source"),
-            "split": [row.split.heads, row.split.rows, row.split.keys],
+            **plain(row, schedule="schedule.name", source="schedule.source", split="split"),
             **plain(row, "words", "total", "words_held"),
             "fits": self.fits(row),
             "gap": self.gap(row),
@@ -117,7 +116,7 @@ class Devices(Result):
         memory = "" if self.M is None else f", M = {self.M:,} words in each device"
         title = (
             f"attention, {'backward' if team.backward else 'forward'}{', causal' if team.causal else ''}: "
-            f"{team.sizes}, {team.heads:,} heads on {team.kv_heads:,} of keys and values, "
+            f"{team.sizes}, {team.heads_in_words}, "
             f"P = {team.P:,}, {team.ownership} tokens{memory}"
         )
         return [
@@ -234,9 +233,9 @@ def _named(names: Iterable[str], M: int | None, every: bool) -> list[Parallel]:
         if name not in SCHEDULES:
             raise UnknownName("schedule for many devices", name, SCHEDULES)
     chosen = [SCHEDULES[name] for name in dict.fromkeys(names)]
-    if M is None and not every and any(each.order == IN_PASSES for each in chosen):
+    if M is None and not every and any(schedule.order == IN_PASSES for schedule in chosen):
         raise UsageError("tiles-in-passes takes as many passes as a memory asks for; give its words, M.")
-    return [each for each in chosen if M is not None or each.order != IN_PASSES]
+    return [schedule for schedule in chosen if M is not None or schedule.order != IN_PASSES]
 
 
 def _steps(row: Moved) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 AT_ONCE = "at once"
 """All words of others arrive before the first product, and partial sums leave after the last."""
@@ -33,8 +33,7 @@ class Letters:
     b: Any
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """The heads in groups, and the rows and keys of a group in parts; the product of the three is P."""
 
     heads: Any

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import whole, whole_groups
+from pebblesim.core.sizes import heads_on, whole, whole_groups
 from pebblesim.parallel.tokens import Tokens, owned
 
 MOST_DEVICES = 1024
@@ -105,6 +105,11 @@ class Team:
         n = f"n = {self.n_q:,}" if self.n_q == self.n_k else f"n_q = {self.n_q:,}, n_k = {self.n_k:,}"
         d = f"d = {self.d_k:,}" if self.d_k == self.d_v else f"d_k = {self.d_k:,}, d_v = {self.d_v:,}"
         return f"{n}, {d}{', latent values' if self.latent else ''}"
+
+    @property
+    def heads_in_words(self) -> str:
+        """The heads, such as 32 heads on 8 of keys and values."""
+        return heads_on(self.heads, self.kv_heads)
 
     @cached_property
     def traffic(self) -> Traffic:

@@ -57,7 +57,7 @@ class Tokens:
 def united(sets: Iterable[Tokens]) -> Tokens:
     """Return the union of disjoint sets; neighbours become one range."""
     merged: list[range] = []
-    for part in sorted((part for each in sets for part in each.parts), key=lambda part: part.start):
+    for part in sorted((part for tokens in sets for part in tokens.parts), key=lambda part: part.start):
         if merged and part.step == 1 == merged[-1].step and merged[-1].stop == part.start:
             merged[-1] = range(merged[-1].start, part.stop)
         else:

@@ -127,7 +127,11 @@ def systems(problem: Problem, kept: Collection[str] | None = None, masked: bool 
     Raises:
         UsageError: the problem has no graph.
     """
-    declared = [dict(each.graph) for each in of_problem(problem.name) if not {*each.graph.values()} & {*each.blocks}]
+    declared = [
+        dict(schedule.graph)
+        for schedule in of_problem(problem.name)
+        if not {*schedule.graph.values()} & {*schedule.blocks}
+    ]
     distinct: dict[tuple[Equation, ...], System] = {}
     for options in declared or [{}]:
         if (made := system(problem, options)) is not None:

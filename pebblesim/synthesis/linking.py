@@ -18,14 +18,14 @@ from pebblesim.synthesis.plans import Plan
 
 def variants(plan: Plan, steps: Steps) -> Iterator[Plan]:
     """Yield the plan; if it stores pairs under a mask, with blocks that are shared, and with all tiles filled."""
-    stored = {name: each for each in plan.passes for name in each.stores if name in each.regions}
+    stored = {name: one_pass for one_pass in plan.passes for name in one_pass.stores if name in one_pass.regions}
     if steps.sums is None or not stored:
         yield plan
         return
     names: dict[str, str] = {}
     filled = {name for name in stored if name in plan.system.outputs}
     for name, by in stored.items():
-        readers = [each for each in plan.passes if name in each.reads]
+        readers = [one_pass for one_pass in plan.passes if name in one_pass.reads]
         shared = _shared(name, by, readers, names)
         if shared is None:
             filled.add(name)
@@ -45,7 +45,7 @@ def _shared(name: str, by: Pass, readers: list[Pass], names: Mapping[str, str]) 
     (written,) = by.regions[name]
     if written is None:
         return shared  # without leaving any out
-    for region in (region for each in readers for region in each.regions[name]):
+    for region in (region for one_pass in readers for region in one_pass.regions[name]):
         if region is None:
             return None  # all of them are read
         for block, whole in zip(region, written, strict=True):
@@ -69,20 +69,20 @@ def _written(plan: Plan, steps: Steps, names: Mapping[str, str], filled: frozens
         name = names.get(block, block)
         blocks[name] = min(size, blocks.get(name, size))
     blocks = _improved(passes, steps, blocks) if names else blocks
-    words = sum(steps.moved(each, blocks) for each in passes)
+    words = sum(steps.moved(one_pass, blocks) for one_pass in passes)
     return replace(plan, words=words, passes=passes, blocks=blocks)
 
 
 def _improved(passes: tuple[Pass, ...], steps: Steps, blocks: dict[str, int]) -> dict[str, int]:
     """Return blocks that move fewer words: one block after the other takes its best size beside the others, twice."""
     for name in [*blocks] * 2:
-        own = [each for each in passes if name in each.blocks]
+        own = [one_pass for one_pass in passes if name in one_pass.blocks]
         others = {block: size for block, size in blocks.items() if block != name}
-        top = min(each.largest_block(steps.sizes, steps.M, name, others, steps.widths) for each in own)
+        top = min(one_pass.largest_block(steps.sizes, steps.M, name, others, steps.widths) for one_pass in own)
         sizes = parts(steps.sizes[own[0].blocks[name]], top)
 
         def words(size: int, name: str = name, own: list[Pass] = own, others: Mapping[str, int] = others) -> int:
-            return sum(steps.moved(each, {**others, name: size}) for each in own)
+            return sum(steps.moved(one_pass, {**others, name: size}) for one_pass in own)
 
         blocks[name] = min([*sizes, blocks[name]], key=words)
     return blocks

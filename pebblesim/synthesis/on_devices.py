@@ -7,14 +7,15 @@ finds how. Where keys are split or go round, O is put together from parts, which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.results import Result
+from pebblesim.core.results import Result, plain
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.arguments import problem_dims
+from pebblesim.counting.heads import shared
 from pebblesim.language.problems import problem
 from pebblesim.parallel.count import Moved
 from pebblesim.parallel.devices import Devices, devices
@@ -60,34 +61,16 @@ class FoundOnDevices(Result):
     def to_dict(self) -> dict[str, Any]:
         """As printed by `pebblesim search -P … --json`."""
         rows = [
-            {
-                "schedule": row.moved.schedule.name,
-                "split": [row.moved.split.heads, row.moved.split.rows, row.moved.split.keys],
-                "words": row.moved.words,
-                "gap": self.devices.gap(row.moved),
-                "queries": row.queries,
-                "keys": row.keys,
-                "kv_heads": row.kv_heads,
-                "io": row.io,
-                "found": row.found.to_dict(),
-            }
+            plain(row.moved, schedule="schedule.name", split="split", words="words")
+            | {"gap": self.devices.gap(row.moved)}
+            | plain(row, "queries", "keys", "kv_heads", "io", "found")
             for row in self.rows
         ]
         return {"P": self.devices.team.P, "rows": rows, "lower_bound": self.devices.lower_bound.value}
 
     def __str__(self) -> str:
         team = self.devices.team
-        columns = [
-            "split as",
-            "u x a x b",
-            "between devices",
-            "gap",
-            "queries x keys",
-            "heads",
-            "I/O",
-            "gap",
-            "schedule",
-        ]
+        columns = ["split as", "u x a x b", "between devices", "gap", "queries x keys", "heads", "I/O", "gap"]
         lines = [
             [
                 row.moved.schedule.name,
@@ -104,9 +87,9 @@ class FoundOnDevices(Result):
         ]
         return "\n".join(
             [
-                f"forward: {team.sizes}, {team.heads:,} heads on {team.kv_heads:,} of keys and values, P = {team.P:,}, "
+                f"forward: {team.sizes}, {team.heads_in_words}, P = {team.P:,}, "
                 f"M = {self.rows[0].found.counted.M:,} words",
-                str(Sheet(columns, lines, ("split as", "between devices", "I/O"), left=2)),
+                str(Sheet([*columns, "schedule"], lines, ("split as", "between devices", "I/O"), left=2)),
                 "between devices: words that the busiest device moves",
                 "heads: those of keys and values on a device, each with so many queries and keys",
                 "I/O: words between its cache and its memory, for all its heads",
@@ -144,7 +127,8 @@ def search_on_devices(
     Raises:
         UsageError, Infeasible: as for `devices` and `search`; or no split leaves keys whole.
     """
-    sizes = _whole_sizes(dims)
+    own = problem("forward")
+    sizes: dict[str, Any] = shared(own).sizes(problem_dims(own, dims))
     counted = devices(P=P, heads=heads, kv_heads=kv_heads, **sizes)
     whole = [row for row in counted.rows if row.schedule.order == AT_ONCE and row.split.keys == 1]
     splits: dict[Split, Moved] = {}
@@ -156,18 +140,9 @@ def search_on_devices(
     for number, row in enumerate(sorted(splits.values(), key=lambda row: row.words), 1):
         share = max(row.layout.shares, key=lambda share: share.rows.number)
         queries = share.rows.number * share.sharing
-        local: dict[str, Any] = {**sizes, "n_q": queries, "n_k": share.keys.number}
+        local = {**sizes, "n_q": queries, "n_k": share.keys.number}
         found = search("forward", M=M, name=f"{name}-{row.schedule.name}", **local)
         rows.append(OnDevice(row, queries, share.keys.number, len(share.kv_heads), found))
         if progress:
             progress(number / len(splits))
     return FoundOnDevices(counted, tuple(rows))
-
-
-def _whole_sizes(dims: Mapping[str, int]) -> dict[str, Any]:
-    """Return n_q, n_k, d_k and d_v."""
-    own = problem("forward")
-    rectangle = own.rectangle
-    assert rectangle is not None
-    given = problem_dims(own, dims)
-    return {dim: given[dim if dim in given else rectangle.from_nd[dim]] for dim in rectangle.dims}

@@ -114,7 +114,7 @@ class Pass:
         widths: WordSizes = WORDS,
     ) -> int:
         """Return the number of words, or bytes, moved at these sizes, under a mask if there is one."""
-        return sum(widths[each.tensor] * each.words(sizes, blocks, sums) for each in self.moved)
+        return sum(widths[transfer.tensor] * transfer.words(sizes, blocks, sums) for transfer in self.moved)
 
     def room(self, sizes: Mapping[int, int], blocks: Mapping[str, int], widths: WordSizes = WORDS) -> int:
         """Return the largest number of words, or bytes, in cache, with those for the intermediates of an expression."""

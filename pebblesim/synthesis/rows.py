@@ -26,23 +26,25 @@ class _Rows:
         self.x, self.y, self.resident = form.x, form.y, form.resident
         self.order = [each for name, each in system.equations.items() if name in computed]
         self.stores = stores
-        self.reads = list(dict.fromkeys(name for each in self.order for name in each.uses if name not in computed))
+        self.reads = list(
+            dict.fromkeys(name for equation in self.order for name in equation.uses if name not in computed)
+        )
         self.absorbed = {
             name for name in computed - stores if _in_one_row_sum(name, system, self.order, (form.x, form.y))
         }
         self._all_operands = {
-            each.name: (
-                *each.uses,
-                *(one for name in each.uses if name in self.absorbed for one in system.equations[name].uses),
+            equation.name: (
+                *equation.uses,
+                *(one for name in equation.uses if name in self.absorbed for one in system.equations[name].uses),
             )
-            for each in self.order
+            for equation in self.order
         }
         timing = Timing(Choices(system, [(computed, stores)]), form)
         if not timing.possible[0]:
             raise Impossible
         self.when = {name: When(when[0]) for name, when in timing.when.items()}
         # when an equation is computed; its sum may be complete only later
-        self.done = {each.name: When(timing.done[each.name][0]) for each in self.order}
+        self.done = {equation.name: When(timing.done[equation.name][0]) for equation in self.order}
         self.writer = Writer(system, draft)
         self.tile: dict[str, str] = {}  # variables of the tensors that are in cache
 
@@ -56,13 +58,13 @@ class _Rows:
         writer, number = self.writer, self.draft.number
         self._bring(When.BEFORE)
         self._at(When.BEFORE)
-        summed = any(self.when[each.name] == When.AFTER for each in self.order)
+        summed = any(self.when[equation.name] == When.AFTER for equation in self.order)
         with writer.loop(writer.i, self.x, self.system.free(f"B{number}"), more="" if summed else ", independent=True"):
             self._at(When.BLOCK)
             self._leave(When.BLOCK)
             if self.y is not None:
                 self._bring(When.BLOCK)
-                written = [each.name for each in self.order if each.name in self.stores]
+                written = [equation.name for equation in self.order if equation.name in self.stores]
                 over_pairs = [name for name in written if self._over(name) == (True, True)]
                 with writer.loop(writer.j, self.y, met=self.x, stores=over_pairs):
                     self._at(When.PASSING)
@@ -73,7 +75,7 @@ class _Rows:
 
     def _uses(self, name: str, after: When) -> bool:
         """Whether a tensor is used as an operand, or stored, at a later level."""
-        later = any(name in self._operands(each) and self.done[each.name] > after for each in self.order)
+        later = any(name in self._operands(equation) and self.done[equation.name] > after for equation in self.order)
         return later or (name in self.stores and self.when[name] > after)
 
     def _operands(self, each: Equation) -> tuple[str, ...]:
@@ -82,51 +84,53 @@ class _Rows:
 
     def _bring(self, level: When) -> None:
         """Before a loop, read the operands that it uses and does not change, and create tiles for its sums."""
-        for each in self.order:
-            if each.name in self.absorbed:
+        for equation in self.order:
+            if equation.name in self.absorbed:
                 continue
-            inside = self.done[each.name] > level and (level == When.BEFORE or self.done[each.name] == When.PASSING)
-            for name in each.uses:
+            inside = self.done[equation.name] > level and (
+                level == When.BEFORE or self.done[equation.name] == When.PASSING
+            )
+            for name in equation.uses:
                 if inside and name in self.reads and self.when[name] == level and name not in self.tile:
                     self.tile[name] = self.writer.bring(name)
-            begins = When.BEFORE if self.when[each.name] == When.AFTER else When.BLOCK
-            if self.done[each.name] < self.when[each.name] and begins == level:
-                self.tile[each.name] = self.writer.zeros(each.name)
+            begins = When.BEFORE if self.when[equation.name] == When.AFTER else When.BLOCK
+            if self.done[equation.name] < self.when[equation.name] and begins == level:
+                self.tile[equation.name] = self.writer.zeros(equation.name)
 
     def _leave(self, level: When) -> None:
         """After a level, drop tiles that no later level needs, and those that are needed again only after streaming."""
         for name, tile in [*self.tile.items()]:
             if not self.writer.here(tile):
                 continue
-            passing = any(name in each.uses and self.done[each.name] == When.PASSING for each in self.order)
+            passing = any(name in equation.uses and self.done[equation.name] == When.PASSING for equation in self.order)
             if not self._uses(name, level) or (level == When.BLOCK and name in self.reads and not passing):
                 self.writer.kill(tile)
                 del self.tile[name]
 
     def _at(self, level: When) -> None:
         """Write the equations of a level, and store the results that are complete at this level."""
-        for each in self.order:
-            if each.name not in self.absorbed and self.done[each.name] == level:
-                made_of = [one for one in self._operands(each) if one not in self.absorbed]
-                self._left = self.order[self.order.index(each) + 1 :]
-                if each.op == "matmul":
-                    self._product(each)
-                elif each.op == "rowsum":
-                    self._rowsum(each)
+        for equation in self.order:
+            if equation.name not in self.absorbed and self.done[equation.name] == level:
+                made_of = [one for one in self._operands(equation) if one not in self.absorbed]
+                self._left = self.order[self.order.index(equation) + 1 :]
+                if equation.op == "matmul":
+                    self._product(equation)
+                elif equation.op == "rowsum":
+                    self._rowsum(equation)
                 else:
-                    self._elementwise(each)
+                    self._elementwise(equation)
                 for name in made_of:
                     if name in self.tile and self._dead(name, level) and self.writer.here(self.tile[name]):
                         self.writer.kill(self.tile.pop(name))
-            if each.name in self.stores and self.when[each.name] == level:
-                self._left = [] if self.done[each.name] < level else self._left
-                self.writer.write(each.name, self.tile[each.name])
-                if self._dead(each.name, level) and self.writer.here(self.tile[each.name]):
-                    self.writer.kill(self.tile.pop(each.name))
+            if equation.name in self.stores and self.when[equation.name] == level:
+                self._left = [] if self.done[equation.name] < level else self._left
+                self.writer.write(equation.name, self.tile[equation.name])
+                if self._dead(equation.name, level) and self.writer.here(self.tile[equation.name]):
+                    self.writer.kill(self.tile.pop(equation.name))
 
     def _dead(self, name: str, level: When) -> bool:
         """Whether no equation after the last written one needs this tensor."""
-        here = any(name in self._operands(each) for each in self._left if self.done[each.name] == level)
+        here = any(name in self._operands(equation) for equation in self._left if self.done[equation.name] == level)
         return not here and not self._uses(name, level)
 
     # -- equations ----------------------------------------------------------------------------------------------

@@ -409,7 +409,7 @@ def _small_game(schedule: Schedule, dims: Iterable[str], widths: WordSizes, plan
     M = LARGEST
     if plan is not None:
         by_axis = {axis: sizes[dim] for axis, dim in enumerate(plan.system.dims)}
-        M = max(each.room(by_axis, blocks, widths) for each in plan.passes)
+        M = max(one_pass.room(by_axis, blocks, widths) for one_pass in plan.passes)
     return game(schedule, sizes, blocks, widths, M)
 
 
@@ -435,9 +435,9 @@ def _known(asked: _Asked, kept: Collection[str] | None) -> Counted | None:
     """Return the count of the best schedule of the catalogue, with its best blocks; None if no schedule fits."""
     best: Counted | None = None
     possible = [
-        each.in_dims(asked.sizes)
-        for each in of_problem(asked.solves.name, asked.mask is not None)
-        if not _is_ours(each) and (kept is None or {*each.kept} <= {*kept})
+        schedule.in_dims(asked.sizes)
+        for schedule in of_problem(asked.solves.name, asked.mask is not None)
+        if not _is_ours(schedule) and (kept is None or {*schedule.kept} <= {*kept})
     ]
     least = map(asked.least, possible)
     for words, each in sorted(zip(least, possible, strict=True), key=lambda pair: pair[0]):

@@ -22,26 +22,28 @@ def tiles(system: System, x: int, y: int, computed: frozenset[str], stores: froz
         or any(name in computed for name in product.uses)
     ):
         raise Impossible
-    sums = [each for each in others if each.op == "rowsum"]
-    epilogue = [each for each in others if each.elementwise]
-    if len(sums) + len(epilogue) < len(others) or any(each.contracted != y or each.name not in stores for each in sums):
+    sums = [other for other in others if other.op == "rowsum"]
+    epilogue = [other for other in others if other.elementwise]
+    if len(sums) + len(epilogue) < len(others) or any(
+        equation.contracted != y or equation.name not in stores for equation in sums
+    ):
         raise Impossible
-    if any({*system.axes[each.name]} != {x, y} for each in epilogue):
+    if any({*system.axes[equation.name]} != {x, y} for equation in epilogue):
         raise Impossible
-    made = {product.name, *(each.name for each in epilogue)}
-    if any(name in {each.name for each in sums} for each in epilogue for name in each.uses):
+    made = {product.name, *(equation.name for equation in epilogue)}
+    if any(name in {each.name for each in sums} for equation in epilogue for name in equation.uses):
         raise Impossible  # a row sum is complete only after all tiles of its row
-    inside = [name for each in epilogue for name in each.uses if name not in made]
+    inside = [name for equation in epilogue for name in equation.uses if name not in made]
     by_word = any(len(system.axes[name]) == 2 for name in inside)
-    once = all(sum(name in each.uses for each in epilogue) == 1 for name in inside)
+    once = all(sum(name in equation.uses for equation in epilogue) == 1 for name in inside)
     if by_word and (not once or sums or stores != {order[-1].name} or not _chain(product, epilogue)):
         raise Impossible
 
     writer = Writer(system, draft)
     i, j, a, b = writer.i, writer.j, system.free(f"a{draft.number}"), system.free(f"b{draft.number}")
-    free = "" if stores & {each.name for each in sums} else ", independent=True"
+    free = "" if stores & {equation.name for equation in sums} else ", independent=True"
     with writer.loop(i, x, a, more=", independent=True"):
-        totals = {each.name: writer.zeros(each.name) for each in sums}
+        totals = {equation.name: writer.zeros(equation.name) for equation in sums}
         with writer.loop(j, y, b, more=free, met=x, stores=sorted(stores)):
             C = writer.zeros(product.name)
             _rank_one_updates(writer, product, C)
@@ -52,7 +54,7 @@ def tiles(system: System, x: int, y: int, computed: frozenset[str], stores: froz
                 _tile_by_tile(writer, [product, *epilogue, *sums], C, totals, stores)
         for each in sums:
             writer.write(each.name, totals[each.name])
-    reads = {name for each in order for name in each.uses if name not in computed}
+    reads = {name for equation in order for name in equation.uses if name not in computed}
     return writer.finish(reads, stores)
 
 
@@ -75,36 +77,39 @@ def _tile_by_tile(
     writer: Writer, order: list[Equation], C: str, totals: dict[str, str], stores: frozenset[str]
 ) -> None:
     held = {order[0].name: C}
-    left = {name: sum(name in each.uses for each in order) for each in order for name in (each.name, *each.uses)}
+    left = {
+        name: sum(name in each.uses for each in order) for equation in order for name in (equation.name, *equation.uses)
+    }
     read: dict[str, str] = {}
-    for each in order:
-        if each is not order[0]:
-            for name in each.uses:
+    for equation in order:
+        if equation is not order[0]:
+            for name in equation.uses:
                 if name not in held and name not in read:
                     read[name] = writer.bring(name)
                 left[name] -= 1
-            text = expression(each, held | read)
-            if each.name in totals:
-                writer.say(f"{totals[each.name]} += {text}")
+            text = expression(equation, held | read)
+            if equation.name in totals:
+                writer.say(f"{totals[equation.name]} += {text}")
             else:
-                old = next((held[name] for name in each.uses if name in held and not left[name]), None)
+                old = next((held[name] for name in equation.uses if name in held and not left[name]), None)
                 if old is None:
                     raise Impossible  # it would need a second tile for results
-                writer.say(f"{old}[:] = {text}  # {each.name}")
-                writer.becomes(old, each.name)
-                held = {name: tile for name, tile in held.items() if tile != old} | {each.name: old}
-            for name in each.uses:
+                writer.say(f"{old}[:] = {text}  # {equation.name}")
+                writer.becomes(old, equation.name)
+                held = {name: tile for name, tile in held.items() if tile != old} | {equation.name: old}
+            for name in equation.uses:
                 if name in read and not left[name]:
                     writer.kill(read[name])
-        if each.name in stores and each.name in held:
-            writer.write(each.name, held[each.name])
+        if equation.name in stores and equation.name in held:
+            writer.write(equation.name, held[equation.name])
 
 
 def _chain(product: Equation, epilogue: list[Equation]) -> bool:
     """Whether each result is used exactly once, by the next equation, so that all equations make one expression."""
     before = [product, *epilogue]
     return all(
-        sum(operand.name == one.name for each in epilogue for operand in each.operands) == (one is not before[-1])
+        sum(operand.name == one.name for equation in epilogue for operand in equation.operands)
+        == (one is not before[-1])
         for one in before
     )
 
@@ -114,8 +119,8 @@ def _word_by_word(writer: Writer, product: Equation, epilogue: list[Equation], C
     texts = {product.name: f"{C}[{writer.r}, {writer.c}]"}
     tiles = {
         name: writer.bring(name)
-        for each in epilogue
-        for name in each.uses
+        for equation in epilogue
+        for name in equation.uses
         if len(axes[name]) == 1 and name not in texts
     }
     row, column = axes[product.name]
@@ -124,12 +129,12 @@ def _word_by_word(writer: Writer, product: Equation, epilogue: list[Equation], C
         writer.loop(writer.c, column, 1, over=writer.index(column) or ""),
     ):
         texts |= {name: f"{tile}[{writer.r}]" for name, tile in tiles.items()}
-        for each in epilogue:
-            for name in each.uses:
+        for equation in epilogue:
+            for name in equation.uses:
                 if name not in texts:
                     texts[name] = writer.read(name)
                     writer.hold(writer.tile(name, (row, column)))
-            text = expression(each, texts)
-            texts[each.name] = text if each is epilogue[-1] else f"({text})"
+            text = expression(equation, texts)
+            texts[equation.name] = text if equation is epilogue[-1] else f"({text})"
         writer.say(f"{C}[{writer.r}, {writer.c}] = {texts[epilogue[-1].name]}")
         writer.becomes(C, epilogue[-1].name)

@@ -92,7 +92,11 @@ class Choices:
 
     def used(self, name: str, by: Mapping[str, Array]) -> Array:
         """Return for which choices one of the equations that are true in `by` uses a tensor."""
-        users = [by[each.name] for each in self.system.equations.values() if name in each.uses and each.name in by]
+        users = [
+            by[equation.name]
+            for equation in self.system.equations.values()
+            if name in equation.uses and equation.name in by
+        ]
         return np.logical_or.reduce(users) if users else np.zeros(self.number, bool)
 
     def forms(self) -> Iterator[tuple[Form, Array]]:
@@ -275,9 +279,9 @@ class Cost:
             return True
         for axis, other in (pairs, pairs[::-1]):
             if axis in axes[name] and axis != form.x and other in (form.x, form.y):
-                users = (each for each in self.system.equations.values() if name in each.uses)
-                summed = (each for each in users if each.contracted == axis)
-                if axis == form.y or any(axes[one] == pairs for each in summed for one in each.uses):
+                users = (equation for equation in self.system.equations.values() if name in equation.uses)
+                summed = (equation for equation in users if equation.contracted == axis)
+                if axis == form.y or any(axes[one] == pairs for equation in summed for one in equation.uses):
                     return True
         return False
 

@@ -36,12 +36,12 @@ class WordSizes:
     @property
     def largest(self) -> int:
         """Bytes of the largest word."""
-        return max(self.others, *self.named.values(), 1)
+        return max((self.others, *self.named.values()))
 
     @property
     def smallest(self) -> int:
         """Bytes of the smallest word."""
-        return min(self.others, *self.named.values(), self.others)
+        return min((self.others, *self.named.values()))
 
     @property
     def spare(self) -> int:

@@ -14,16 +14,16 @@ WIDTH = 120
 def source(plan: Plan, name: str, where: str) -> str:
     """Return the plan as the text of a Python file; `where` names the sizes for which it was found."""
     system, made = plan.system, plan.passes
-    blocks = [*dict.fromkeys(block for each in made for block in each.blocks)]
+    blocks = [*dict.fromkeys(block for one_pass in made for block in one_pass.blocks)]
     body = [*_sizes(plan), *_tensors(plan)]
     if len(made) == 1:
         body += made[0].lines
     else:
-        for each in made:
-            stored = ", ".join(name for name in system.equations if name in each.stores)
-            body += ["", f'with {system.machine}.phase("{stored}"):', *(f"{INDENT}{line}" for line in each.lines)]
+        for one_pass in made:
+            stored = ", ".join(name for name in system.equations if name in one_pass.stores)
+            body += ["", f'with {system.machine}.phase("{stored}"):', *(f"{INDENT}{line}" for line in one_pass.lines)]
     arguments = [system.machine, *system.inputs, *(["*", *blocks] if blocks else [])]
-    words = [moved.text(system.dims) for each in made for moved in each.moved]
+    words = [moved.text(system.dims) for one_pass in made for moved in one_pass.moved]
     return "\n".join(
         [
             f'"""{name}: found by `pebblesim search` for {where}."""',
@@ -79,7 +79,7 @@ def _sizes(plan: Plan) -> list[str]:
 
 def _tensors(plan: Plan) -> list[str]:
     system = plan.system
-    stored = [name for name in system.equations if any(name in each.stores for each in plan.passes)]
+    stored = [name for name in system.equations if any(name in one_pass.stores for one_pass in plan.passes)]
     return [
         f'{name} = {system.machine}.tensor("{name}", {", ".join(system.dims[axis] for axis in system.axes[name])})'
         for name in stored

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,40 +101,41 @@ def advise(
     counted = Heads(heads, kv_heads, batch, separate)
     sizes, (pattern,), _ = counted.cases(solves, dims, pattern)
     last = chosen.last_cache
+    boundary = partial(_boundary, chosen, dtype, solves.name, sizes, pattern)
     boundaries = (
-        _boundary(
-            "SM",
-            "shared memory of a block",
-            "shared_per_block",
-            "l2_bandwidth",
-            chosen,
-            dtype,
-            solves.name,
-            sizes,
-            pattern,
-            blocks,
-        ),
-        _boundary("HBM", last.upper(), last, "memory_bandwidth", chosen, dtype, solves.name, sizes, pattern),
+        boundary("SM", "shared memory of a block", "shared_per_block", "l2_bandwidth", blocks),
+        boundary("HBM", last.upper(), last, "memory_bandwidth"),
     )
     useful = useful_operations(solves.name, sizes, pattern)
-    advice = Advice(
-        chosen, solves.name, sizes, dtype, heads, batch, pattern, boundaries, useful, counted.heads_per_problem
-    )
     shared = counted.heads_per_problem
+    advice = Advice(
+        card=chosen,
+        problem=solves.name,
+        dims=sizes,
+        dtype=dtype,
+        heads=heads,
+        kv_heads=kv_heads,
+        batch=batch,
+        mask=pattern,
+        asked=dims,
+        useful=useful,
+        heads_per_problem=shared,
+        boundaries=boundaries,
+    )
     ranked, own = kernels(solves.name, sizes, chosen, dtype, advice.times, pattern, blocks, workspace, shared)
-    return replace(advice, kernels=ranked, own_kernels=own, kv_heads=kv_heads, asked=dims)
+    return replace(advice, kernels=ranked, own_kernels=own)
 
 
 def _boundary(
-    name: str,
-    cache: str,
-    figure: str,
-    bandwidth: str,
     card: Card,
     dtype: str,
     problem_name: str,
     sizes: Mapping[str, int],
     mask: Mask | None,
+    name: str,
+    cache: str,
+    figure: str,
+    bandwidth: str,
     blocks: Mapping[str, int] | None = None,
 ) -> Boundary:
     M = cards.words(card, figure, dtype)

@@ -93,6 +93,9 @@ class Card:
     capability: str = ""
     scaled: bool = False
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.device, self.capability, self.scaled))
+
     def size(self, figure: str) -> int:
         """Return a size in bytes that every card has."""
         return int(self.figures[figure].value)

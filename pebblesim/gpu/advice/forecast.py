@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.results import plain
 from pebblesim.gpu.advice.cards import SCALED, Card
 from pebblesim.gpu.advice.sharing import pace, time_of, together
 from pebblesim.gpu.launch_costs import LaunchCost, Round, launch_costs
@@ -72,6 +73,11 @@ class LaunchForecast:
             return slow
         return max(others, key=lambda part: self.parts[part])
 
+    def to_dict(self) -> dict[str, Any]:
+        """As printed by `pebblesim advise --json`."""
+        cost = (f"cost.{name}" for name in ("name", "times", "programs", "warps", "stages", "storage.shared"))
+        return plain(self, *cost, "seconds", "binds", "parts")
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -102,30 +108,8 @@ class Forecast:
 
     def to_dict(self) -> dict[str, Any]:
         """As printed by `pebblesim advise --json`."""
-        return {
-            "schedule": self.tiling.schedule,
-            "blocks": dict(self.tiling.blocks),
-            "warps": self.tiling.warps,
-            "stages": self.tiling.stages,
-            "gluon": self.tiling.gluon,
-            "rounds": self.rounds,
-            "seconds": self.seconds,
-            "binds": self.binds,
-            "launches": [
-                {
-                    "name": launch.cost.name,
-                    "times": launch.cost.times,
-                    "programs": launch.cost.programs,
-                    "warps": launch.cost.warps,
-                    "stages": launch.cost.stages,
-                    "shared": launch.cost.storage.shared,
-                    "seconds": launch.seconds,
-                    "binds": launch.binds,
-                    "parts": dict(launch.parts),
-                }
-                for launch in self.launches
-            ],
-        }
+        tiling = (f"tiling.{name}" for name in ("schedule", "blocks", "warps", "stages", "gluon"))
+        return plain(self, *tiling, "rounds", "seconds", "binds", "launches")
 
 
 def can_forecast(card: Card) -> bool:

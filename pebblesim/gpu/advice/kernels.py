@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pebblesim.core.tables import Sheet
@@ -84,45 +84,56 @@ def why_none(problem_name: str, card: Card, dtype: str, mask: Mask | None) -> st
 def tile(tiling: Tiling) -> str:
     """The blocks of a tiling, each beside its name in a Triton kernel; Gluon kernels have the schedule's."""
     if tiling.gluon:
-        return ", ".join(f"{name}={size}" for name, size in tiling.blocks.items())
+        return amounts.sizes(tiling.blocks)
     return ", ".join(
         f"{name}={size}" if name not in NAMED else f"{NAMED[name]}={size} ({name})"
         for name, size in tiling.blocks.items()
     )
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """Our kernels for a card and an attention.
+@dataclass(frozen=True, kw_only=True)
+class OurKernels:
+    """Our kernels for a card and an attention, to be shown.
 
     Attributes:
-        card, problem, dims, dtype, mask: what they are for.
-        heads: problems that are solved together.
-        shared: heads that share keys and values, and are one problem.
-        asked: options of the command line for the sizes and heads of one problem.
-        useful: operations that one problem needs.
-        M: words of shared memory of a block.
-        ranked: forecasts, the fastest first.
-        own: the user's tile as a kernel of each schedule that has such blocks.
+        card, problem, dtype, heads, kv_heads, batch, mask: what they are for.
+        asked: the dimensions that were given; `dims` are those of a counted problem.
+        useful: operations that the problem needs, for one head; a schedule may execute more, and repeat some.
+        heads_per_problem: number of heads that share keys and values; they are counted as one head with this many times
+            the queries.
+        kernels: forecasts of kernels on matrix units, fastest first; empty for other data types or an unmeasured card.
+        own_kernels: the user's tile as a kernel of each schedule that has such blocks.
     """
 
     card: Card
     problem: str
     dims: Mapping[str, int]
     dtype: str
-    mask: Mask | None
     heads: int
-    shared: int
-    asked: str
+    batch: int
+    mask: Mask | None
     useful: int
-    M: int
-    ranked: tuple[Forecast, ...]
-    own: tuple[OwnTile, ...]
+    heads_per_problem: int = 1
+    kernels: tuple[Forecast, ...] = ()
+    own_kernels: tuple[OwnTile, ...] = ()
+    kv_heads: int | None = None
+    asked: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def times(self) -> int:
+        """Number of counted problems: one for each head of each sequence, or for each group of heads counted as one."""
+        return self.heads // self.heads_per_problem * self.batch
 
     def tile_of(self, kernel: Forecast) -> Counted:
         """The count of a kernel's tile at the multiprocessors."""
         dims: dict[str, Any] = dict(self.dims)
-        return count(kernel.tiling.schedule, M=self.M, blocks=kernel.tiling.blocks, mask=self.mask, **dims)
+        return count(
+            kernel.tiling.schedule,
+            M=cards.words(self.card, "shared_per_block", self.dtype),
+            blocks=kernel.tiling.blocks,
+            mask=self.mask,
+            **dims,
+        )
 
     def as_data(self, kernel: Forecast) -> dict[str, Any]:
         """A kernel as printed by `pebblesim advise --json`; `seconds` are None where a card was not calibrated."""
@@ -139,31 +150,31 @@ class Kernels:
         head = {"schedule": own.schedule, "blocks": dict(own.blocks), "why": own.why, "spilling": spilling}
         return head | ({} if own.forecast is None else self.as_data(own.forecast))
 
-    def shown(self) -> Iterator[str | Sheet]:
+    def shown_kernels(self) -> Iterator[str | Sheet]:
         """The part of an advice on kernels: what to take, and a table of all that fit."""
         none = why_none(self.problem, self.card, self.dtype, self.mask)
-        if none is not None or not self.ranked:
+        if none is not None or not self.kernels:
             small = f"none of them fits into the {self.card.size('shared_per_block'):,} bytes of a block"
             yield f"kernels on matrix units: {none or small}"
             return
-        best = self.ranked[0]
+        best = self.kernels[0]
         yield f"take {best.tiling.schedule}{', Gluon' * best.tiling.gluon}: {_settings(best, self.dims)}"
         yield from self._launches(best)
         if best.tiling.gluon:
             yield from self._without_gluon()
         yield ""
         yield "our kernels on matrix units"
-        yield self._table()
+        yield self._kernels_table()
         if not self.card.calibrated:
             yield (
-                f"no forecast: {self.card.name} was not calibrated; `pebblesim gpu calibrate` on one measures what a "
-                f"forecast needs. The order is by rates of {cards.MODEL}, scaled; no kernel counts as faster than it "
+                f"no forecast: {self.card.name} was not calibrated; `pebblesim gpu calibrate` on one measures what "
+                f"a forecast needs. The order is by rates of {cards.MODEL}, scaled; no kernel counts as faster than it "
                 "can be, and those without tables in memory go before others that are near."
             )
-        yield from (each.judged(best) for each in self.own if self.card.calibrated or each.forecast is None)
+        yield from (each.judged(best) for each in self.own_kernels if self.card.calibrated or each.forecast is None)
 
     def _launches(self, best: Forecast) -> Iterator[str]:
-        heads = self.heads // best.rounds
+        heads = self.times // best.rounds
         for launch in best.launches:
             cost = launch.cost
             often = f"{cost.times} times " if cost.times > 1 else ""
@@ -182,7 +193,7 @@ class Kernels:
         yield self._source(best)
 
     def _without_gluon(self) -> Iterator[str]:
-        for other in [each for each in self.ranked if not each.tiling.gluon][:1]:
+        for other in [each for each in self.kernels if not each.tiling.gluon][:1]:
             settings = f"{_settings(other, self.dims)}, {amounts.duration(other.seconds)}"
             yield f"without Gluon, or with a softcap or packed sequences, {other.tiling.schedule}: {settings}"
             yield self._source(other)
@@ -190,18 +201,24 @@ class Kernels:
     def _source(self, kernel: Forecast) -> str:
         """How the source of a kernel is written."""
         tiling, mask = kernel.tiling, "" if self.mask is None else f" --mask {self.mask}"
-        emit = f"  its source: pebblesim gpu emit {tiling.schedule} {self.asked}"
-        emit += f" -M {self.card.size('shared_per_block')} --dtype {self.dtype}"
+        emit = f"  its source: pebblesim gpu emit {tiling.schedule} {self._options()}"
+        emit += f" -M {self.card.size('shared_per_block')}B --dtype {self.dtype}"
         if not tiling.gluon:
             blocks = " ".join(f"--block {name}={size}" for name, size in tiling.blocks.items())
             return f"{emit} {blocks}{mask} --warps {tiling.warps} --stages {tiling.stages} --target triton"
         return f"{emit}{mask} --target gluon"  # which has the tiles of the table that tilings are made from
 
-    def _table(self) -> Sheet:
-        useful = amounts.ratio(self.useful * self.heads, 10**12)
+    def _options(self) -> str:
+        """Sizes and heads as options of the command line."""
+        sizes = (f"-{name} {size}" if len(name) == 1 else f"--size {name}={size}" for name, size in self.asked.items())
+        heads, shared = self.heads, self.heads_per_problem
+        return " ".join(sizes) + (f" --heads {heads} --kv-heads {heads // shared}" if shared > 1 else "")
+
+    def _kernels_table(self) -> Sheet:
+        useful = amounts.ratio(self.useful * self.times, 10**12)
         rows = []
-        own = (each.forecast for each in self.own)
-        for each in (*self.ranked, *(each for each in own if each and each not in self.ranked)):
+        own = (each.forecast for each in self.own_kernels)
+        for each in (*self.kernels, *(each for each in own if each and each not in self.kernels)):
             held = max(launch.cost.storage.shared for launch in each.launches)
             row = [
                 each.tiling.schedule + ", Gluon" * each.tiling.gluon,
@@ -214,7 +231,7 @@ class Kernels:
             ]
             if self.card.calibrated:
                 row += [amounts.duration(each.seconds), f"{useful / each.seconds:,.0f}", each.binds]
-            rows.append(row if max(other.rounds for other in self.ranked) == 1 else [*row, self.heads // each.rounds])
+            rows.append(row if max(other.rounds for other in self.kernels) == 1 else [*row, self.times // each.rounds])
         columns = ["kernel", "tile", "warps", "stages", "shared", "gap", "at least"]
         columns += ["forecast", "useful Top/s", "limited by"] if self.card.calibrated else []
         columns += ["heads at once"] if len(rows[0]) > len(columns) else []

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.advice.amounts import sizes as listed
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import MOST_REGISTERS, REGISTERS_BESIDES, Forecast, forecast
 from pebblesim.gpu.emit.words import LEAST_SIDE
@@ -41,7 +42,7 @@ class OwnTile:
 
     def judged(self, best: Forecast) -> str:
         """A sentence on the tile beside the kernel that is advised."""
-        said = f"your tile, {self.schedule} {', '.join(f'{name}={size}' for name, size in self.blocks.items())}"
+        said = f"your tile, {self.schedule} {listed(self.blocks)}"
         spilling = "; ".join(
             f"with {warps} warps it spills: a thread holds {held} registers of tiles, besides some "
             f"{REGISTERS_BESIDES}, and has {MOST_REGISTERS}"
@@ -88,8 +89,8 @@ def own_tiles(
             continue
         tile = {**offered[0].tiling.blocks, **blocks}
         if wrong := {name: size for name, size in blocks.items() if size < LEAST_SIDE or size & (size - 1)}:
-            named = ", ".join(f"{name}={size}" for name, size in wrong.items())
-            why = f"no kernel, sides of tiles on matrix units are powers of two from {LEAST_SIDE} on, unlike {named}"
+            why = "no kernel, sides of tiles on matrix units are powers of two from "
+            why += f"{LEAST_SIDE} on, unlike {listed(wrong)}"
             yield OwnTile(schedule, tile, why=why)
             continue
         yield _fastest(schedule, tile, offered, dims, card, dtype, heads, mask)

@@ -7,7 +7,7 @@ tile on the multiprocessors, where they are executed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -19,12 +19,9 @@ from pebblesim.core.sizes import BYTES, listed
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, count
 from pebblesim.gpu.advice.amounts import amount, duration, ratio, sizes
-from pebblesim.gpu.advice.cards import Card
-from pebblesim.gpu.advice.forecast import Forecast
-from pebblesim.gpu.advice.kernels import Kernels
-from pebblesim.gpu.advice.own_tile import OwnTile
+from pebblesim.gpu.advice.kernels import OurKernels
 from pebblesim.language.loops import in_parts
-from pebblesim.language.masks import Band, Mask
+from pebblesim.language.masks import Band
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import get
 
@@ -69,40 +66,15 @@ class Boundary:
         return self.rows[0]
 
 
-@dataclass(frozen=True)
-class Advice(Result):
+@dataclass(frozen=True, kw_only=True)
+class Advice(OurKernels, Result):
     """The advice for a card.
 
     Attributes:
-        card, problem, dtype, heads, kv_heads, batch, mask: the arguments.
-        asked: the dimensions that were given; `dims` are those of a counted problem.
         boundaries: the results at the multiprocessors and at the memory.
-        useful: operations that the problem needs, for one head; a schedule may execute more, and repeat some.
-        heads_per_problem: number of heads that share keys and values; they are counted as one head with this many times
-            the queries.
-        kernels: forecasts of kernels on matrix units, fastest first; empty for other data types or an unmeasured card.
-        own_kernels: the user's tile as a kernel of each schedule that has such blocks.
     """
 
-    card: Card
-    problem: str
-    dims: Mapping[str, int]
-    dtype: str
-    heads: int
-    batch: int
-    mask: Mask | None
     boundaries: tuple[Boundary, ...]
-    useful: int
-    heads_per_problem: int = 1
-    kernels: tuple[Forecast, ...] = ()
-    own_kernels: tuple[OwnTile, ...] = ()
-    kv_heads: int | None = None
-    asked: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def times(self) -> int:
-        """Number of counted problems: one for each head of each sequence, or for each group of heads counted as one."""
-        return self.heads // self.heads_per_problem * self.batch
 
     @property
     def peak(self) -> float | None:
@@ -151,24 +123,6 @@ class Advice(Result):
         """Return (limit, seconds), the roofline time of a tile; None if the arithmetic rate is not known."""
         return None if self.peak is None else max(self.limits(tile).items(), key=lambda item: item[1])
 
-    @property
-    def ours(self) -> Kernels:
-        """Our kernels, to be shown."""
-        return Kernels(
-            self.card,
-            self.problem,
-            self.dims,
-            self.dtype,
-            self.mask,
-            self.times,
-            self.heads_per_problem,
-            _options(self),
-            self.useful,
-            self.boundaries[0].M,
-            self.kernels,
-            self.own_kernels,
-        )
-
     @cached_property
     def fastest(self) -> Counted:
         """The advised tile: that of the kernel with the shortest forecast, where there are forecasts.
@@ -177,7 +131,7 @@ class Advice(Result):
         the least I/O. Differences below 1 % are ignored; then it is the tile with the least I/O at the first boundary.
         """
         if self.kernels:
-            return self.ours.tile_of(self.kernels[0])
+            return self.tile_of(self.kernels[0])
         rows = [row for row in self.boundaries[0].rows if not in_parts(self._program(row))]  # others are no kernels
         worst = [allowed[1] for row in rows if (allowed := self.allowed(row))]
         return next((row for row, each in zip(rows, worst, strict=False) if each <= 1.01 * min(worst)), rows[0])
@@ -191,7 +145,8 @@ class Advice(Result):
         if self.mask is not None and not isinstance(self.mask, Band):
             raise UsageError(f"mask {self.mask} has no closed form to explain; causal, window:W and band:W have one.")
         best = boundary.best
-        doubled = count(best.schedule, M=2 * boundary.M, blocks="best", mask=self.mask, **_any(self.dims)).blocks
+        twice: dict[str, Any] = {"M": 2 * boundary.M, "mask": self.mask, **self.dims}
+        doubled = count(best.schedule, blocks="best", **twice).blocks
         program = self._program(best)
         return terms.terms(program, {**self.dims, **best.blocks}, {**self.dims, **doubled}, boundary.M, self.mask)
 
@@ -228,8 +183,8 @@ class Advice(Result):
             for boundary in self.boundaries
         ]
         roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
-        ours = {"kernels": [self.ours.as_data(each) for each in self.kernels]}
-        own = {"own_kernels": [self.ours.own_as_data(each) for each in self.own_kernels]}
+        ours = {"kernels": [self.as_data(each) for each in self.kernels]}
+        own = {"own_kernels": [self.own_as_data(each) for each in self.own_kernels]}
         return {**head, **ours, **own, "boundaries": boundaries, **roofline}
 
     def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
@@ -273,7 +228,7 @@ class Advice(Result):
     def parts(self) -> list[str | Sheet]:
         """Return the parts to print: sentences and tables."""
         parts: list[str | Sheet] = [_heading(self)]
-        parts += ["", *self.ours.shown(), "", MODEL]
+        parts += ["", *self.shown_kernels(), "", MODEL]
         for boundary in self.boundaries:
             parts += ["", *self._shown(boundary)]
         return [*parts, "", self._roofline()]
@@ -378,14 +333,3 @@ def _heading(advice: Advice) -> str:
         heads += f"with {next(iter(advice.dims.values())):,} rows of queries)"
     given = listed(advice.asked or advice.dims)
     return f"{advice.card.name}: {advice.problem}, {given}, {advice.dtype}{under}, {heads}"
-
-
-def _options(advice: Advice) -> str:
-    """Sizes and heads as options of the command line."""
-    sizes = (f"-{name} {size}" if len(name) == 1 else f"--size {name}={size}" for name, size in advice.asked.items())
-    shared = advice.heads_per_problem
-    return " ".join(sizes) + (f" --heads {advice.heads} --kv-heads {advice.heads // shared}" if shared > 1 else "")
-
-
-def _any(dims: Mapping[str, int]) -> dict[str, Any]:
-    return dict(dims)

@@ -158,18 +158,17 @@ class _Writer(Places):
         assert isinstance(node, ir.Init)
         self.line("SECTION {")
         self.indent += 1
-        if self.launch.copies:
+        each, place = "", self.of[node.tensor]
+        for tensor in self.launch.copies:
             self._share()
-            (tensor,), value = self.launch.copies, _constant(node.value)
-            self.line(
-                f"for (int copy = 0; copy < total; ++copy) fill({self.copies[tensor]} + copy * {self._room(tensor)}, "
-                f"{self._part(node.tensor, node.ranges)}, {value}, block * threads + tid, blocks * threads);"
+            each, place = (
+                "for (int copy = 0; copy < total; ++copy) ",
+                f"{self.copies[tensor]} + copy * {self._room(tensor)}",
             )
-        else:
-            self.line(
-                f"fill({self.of[node.tensor]}, {self._part(node.tensor, node.ranges)}, {_constant(node.value)}, "
-                "block * threads + tid, blocks * threads);"
-            )
+        self.line(
+            f"{each}fill({place}, {self._part(node.tensor, node.ranges)}, {_constant(node.value)}, "
+            "block * threads + tid, blocks * threads);"
+        )
         self.indent -= 1
         self.line("} BARRIER")
 

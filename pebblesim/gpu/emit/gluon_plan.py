@@ -22,7 +22,7 @@ from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.storage import padded
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch, lifetimes_of
+from pebblesim.launches.launches import Launch, lifetimes_of, peak
 
 IN_TURNS = 64
 """Most columns of sums with which warpgroups take turns at the matrix units: exponentials then bind, not products."""
@@ -173,7 +173,8 @@ SMALLER_BLOCKS = "give smaller blocks, or leave --block out for the tiles that w
 
 def refused(program: ir.Program, why: str, advice: str = OTHER_PROGRAM) -> UsageError:
     """The error for a program, or sizes, that this reading cannot write a kernel for, and what to do."""
-    return UsageError(f"{program.name}: {why}; {advice}.")
+    of = "" if why.startswith(f"{program.name} ") else f"{program.name}: "  # a launch of the same name
+    return UsageError(f"{of}{why}; {advice}.")
 
 
 def check_shared(program: ir.Program, launch: Launch, taken: int, slots: int) -> None:
@@ -313,9 +314,9 @@ def _check_tiles(
             width = padded(columns, sizes)
             if rows is not own or not 16 <= width <= WIDEST or width & (width - 1):
                 raise refused(program, f"line {line} has a tile of other rows, or of {width} columns", SMALLER_BLOCKS)
-    peak, most = _held(launch, sizes, (), additions), REGISTERS[ir.length(own.block, sizes) // ROWS]
-    if peak >= most:
-        raise refused(program, f"a thread of {launch.name} holds {peak} words in {most} registers", SMALLER_BLOCKS)
+    held, most = _held(launch, sizes, (), additions), REGISTERS[ir.length(own.block, sizes) // ROWS]
+    if held >= most:
+        raise refused(program, f"a thread of {launch.name} holds {held} words in {most} registers", SMALLER_BLOCKS)
 
 
 def _held(launch: Launch, sizes: ir.Sizes, late: tuple[ir.Compute, ...], additions: tuple[Addition, ...]) -> int:
@@ -331,8 +332,8 @@ def _held(launch: Launch, sizes: ir.Sizes, late: tuple[ir.Compute, ...], additio
         return padded(tile.ranges[0 if tile in transposed else -1], sizes) // 2 if len(tile.ranges) == 2 else 1
 
     lives = {tile: life for tile, life in lifetimes_of(launch.block).items() if tile in computed}
-    peak = max(sum(words(tile) for tile, (a, b) in lives.items() if a <= at < b) for at, _ in lives.values())
-    return peak + sum(words(node.expr.left.tile) // 2 for node in late if isinstance(node.expr, ir.MatMul))
+    most = peak({tile: words(tile) for tile in lives}, lives)
+    return most + sum(words(node.expr.left.tile) // 2 for node in late if isinstance(node.expr, ir.MatMul))
 
 
 def _late(loop: ir.Loop) -> tuple[ir.Compute, ...]:

@@ -62,25 +62,14 @@ def predicate(rows: str, columns: str, along_rows: str, along_columns: str) -> s
     return f"({keys} >= {rows}_first{along_rows}) & ({keys} < {rows}_end{along_rows})"
 
 
-def met_by_rows(start: str, stop: str) -> tuple[str, str]:
-    """The first key that some of the positions from `start` to before `stop` sees, and the one after the last."""
-    return f"tl.load({FIRST} + {start})", f"tl.load({END} + ({stop} - 1))"
+def seen_by_rows(start: str, stop: str, by_all: bool) -> tuple[str, str]:
+    """The first key that some, or all, positions from `start` to before `stop` see, and the one after the last."""
+    first, last = (f"({stop} - 1)", start) if by_all else (start, f"({stop} - 1)")
+    return f"tl.load({FIRST} + {first})", f"tl.load({END} + {last})"
 
 
-def seen_by_all_rows(start: str, stop: str) -> tuple[str, str]:
-    """The first key that all of these positions see, and the one after the last."""
-    return f"tl.load({FIRST} + ({stop} - 1))", f"tl.load({END} + {start})"
-
-
-def meeting_columns(left: str, right: str, rows: int) -> tuple[str, str]:
-    """The first row that sees one of the keys from `left` to before `right`, and the one after the last."""
-    return _rows(f"tl.load({ABOVE} + {left})", rows), _rows(f"tl.load({BELOW} + ({right} - 1))", rows)
-
-
-def seeing_all_columns(left: str, right: str, rows: int) -> tuple[str, str]:
-    """The first row that sees all these keys, and the one after the last."""
-    return _rows(f"tl.load({ABOVE} + ({right} - 1))", rows), _rows(f"tl.load({BELOW} + {left})", rows)
-
-
-def _rows(position: str, rows: int) -> str:
-    return position if rows == 1 else f"{position} * {rows}"
+def seeing_columns(left: str, right: str, rows: int, by_all: bool) -> tuple[str, str]:
+    """The first row that sees some, or all, of the keys from `left` to before `right`, and the one after the last."""
+    first, last = (f"({right} - 1)", left) if by_all else (left, f"({right} - 1)")
+    several = f" * {rows}" * (rows > 1)
+    return f"tl.load({ABOVE} + {first}){several}", f"tl.load({BELOW} + {last}){several}"

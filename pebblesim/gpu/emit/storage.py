@@ -14,7 +14,7 @@ from math import prod
 from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch, lifetimes_of
+from pebblesim.launches.launches import Launch, lifetimes_of, peak
 
 
 @dataclass(frozen=True)
@@ -73,17 +73,13 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
     }
     room = {tile: 4 * entries(tile.ranges, sizes) for tile in held_in_registers}
     at, lives = {node: number for number, node in enumerate(nodes)}, held_in_registers.items()
-    peak = max(
-        sum(room[tile] for tile, (enters, leaves) in lives if enters <= time < leaves)
-        for time in [0, *(enters for enters, _ in held_in_registers.values())]
-    )
     beside = [
         entries(node.tile.ranges, sizes)
         for node in _looped(launch.block)
         if any(tile is not node.tile and enters <= at[node] < leaves for tile, (enters, leaves) in lives)
     ]
     addresses = 8 * max(beside, default=0)
-    return Storage(held + width * largest, peak + 4 * largest + addresses)
+    return Storage(held + width * largest, peak(room, held_in_registers) + 4 * largest + addresses)
 
 
 def through_shared(product: ir.MatMul, read: Container[ir.Tile], turned: Container[ir.Tile]) -> list[ir.Ref]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.bands import launched_across
-from pebblesim.gpu.emit.key_ranges import KeyRanges, met_by_rows
+from pebblesim.gpu.emit.key_ranges import KeyRanges, seen_by_rows
 from pebblesim.gpu.emit.triton_copies import Copies
 from pebblesim.gpu.emit.triton_ranges import GROUP
 from pebblesim.language import program as ir
@@ -67,7 +67,7 @@ class Grid(Copies):
         if self._before is not None:
             out.append(f"({top} - {right} >= {self._before})")
         if isinstance(self._mask, KeyRanges) and None not in (when.rows.parent, when.columns.parent):
-            first, end = met_by_rows(top, bottom)
+            first, end = seen_by_rows(top, bottom, False)
             out += [f"({left} >= {end})", f"({right} <= {first})"]
         if out:
             self._say(1, f"if {'not ' if when.none else ''}({' | '.join(out)}):")

@@ -86,10 +86,8 @@ class Loops(Ranges):
         when = loop.when
         assert when is not None and self._mask is not None
         if when.columns is loop.range:
-            positions = self._positions(when.rows)
-            return key_ranges.seen_by_all_rows(*positions) if by_all else key_ranges.met_by_rows(*positions)
-        ask = key_ranges.seeing_all_columns if by_all else key_ranges.meeting_columns
-        low, end = ask(*self._ends(when.columns), self._mask.rows)
+            return key_ranges.seen_by_rows(*self._positions(when.rows), by_all)
+        low, end = key_ranges.seeing_columns(*self._ends(when.columns), self._mask.rows, by_all)
         return (f"tl.maximum({low} - start, 0)", f"({end} - start)") if self._within(loop.range) else (low, end)
 
     def _around_whole(self, loop: ir.Loop, low: str, high: str, complete: bool) -> list[Piece]:

@@ -171,12 +171,7 @@ class Ranges:
         """Whether some tile of the range has indices that the dimension does not."""
         if rng.dim not in self._setting.free:
             return self._sizes[rng.dim] % self._length(rng) != 0
-        each: ir.Range | None = rng
-        while each is not None:
-            if each in self._complete:
-                return False
-            each = each.parent
-        return not self._setting.even
+        return not self._setting.even and not any(each in self._complete for each in rng.around)
 
     def _within(self, rng: ir.Range) -> bool:
         """Whether it is over tiles of the rows that launches are repeated for."""
@@ -184,10 +179,7 @@ class Ranges:
 
     def _within_rows(self, rng: ir.Range) -> bool:
         """Whether it is over a part of the rows that launches are repeated for."""
-        each: ir.Range | None = rng
-        while each is not None and each is not self._around:
-            each = each.parent
-        return each is not None
+        return self._around is not None and rng.within(self._around)
 
     def _cut(self, rng: ir.Range) -> bool:
         """Whether it is over tiles of a tile."""
@@ -279,7 +271,7 @@ class Ranges:
         """The condition that all pairs of a tile are allowed."""
         (left, right), positions = self._ends(tile[1]), self._positions(tile[0])
         if isinstance(self._mask, KeyRanges):
-            first, end = key_ranges.seen_by_all_rows(*positions)
+            first, end = key_ranges.seen_by_rows(*positions, True)
             return f"({left} >= {first}) & ({right} <= {end})"
         return f"{right} - {positions[0]} <= {self._after} + 1"
 

@@ -61,8 +61,6 @@ class Values(Loops):
         self._empty: set[ir.Tile] = set()  # sums without a term yet
         self._of_scores = {node.tile for node in nodes if isinstance(node, ir.Read) and node.tensor.name in ("Q", "K")}
         changed = [node.target.tile for node in nodes if isinstance(node, ir.Compute) and not _multiplies(node)]
-        computed = {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
-        self._read_only = {node.tile for node in nodes if isinstance(node, ir.Read)} - computed
         self._zero = {  # 0 where memory is: for pairs that are not allowed
             node.tile for node in nodes if isinstance(node, ir.Read) and node.tile not in changed
         }

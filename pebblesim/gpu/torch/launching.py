@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,7 +21,6 @@ from pebblesim.gpu.torch.boxes import MAKERS, adds_here, gluon_here, remembered
 from pebblesim.gpu.torch.launch import Kernel, Torch, notes
 from pebblesim.gpu.torch.layout import fits, fitted, room_for, round_sums
 from pebblesim.gpu.torch.planning import CARD, ROOM, Choice, Dims, Pattern, chosen, program_of
-from pebblesim.gpu.torch.recent import Recent
 
 LEAST_ROOM = 2**26
 """Bytes of tables that are taken without asking how much memory is free."""
@@ -224,7 +222,7 @@ def fitting(
     card = card_of(device, gluon)
     if card.hopper and not adds_here():
         pattern = pattern._replace(same_bits=True)  # the kernels that do not add to memory
-    choice = _chosen(way, dims, heads, dtype, pattern, ROOM if workspace is None else workspace, card)
+    choice = chosen(way, dims, heads, dtype, pattern, ROOM if workspace is None else workspace, card)
     if workspace is not None or choice.bytes <= LEAST_ROOM or torch.cuda.is_current_stream_capturing():
         return choice
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -233,18 +231,8 @@ def fitting(
         written.other = True  # kernels for this moment are not those to be launched again
     while choice.bytes > free and room > LEAST_ROOM:
         room //= 2
-        choice = _chosen(way, dims, heads, dtype, pattern, room, card)
+        choice = chosen(way, dims, heads, dtype, pattern, room, card)
     return choice
-
-
-_CHOSEN: Recent[tuple[Hashable, ...], Choice] = Recent(4096)
-
-
-def _chosen(way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card) -> Choice:
-    key = (way, dims, heads, dtype, pattern, room, id(card))
-    if (found := _CHOSEN.get(key)) is None:
-        _CHOSEN[key] = found = chosen(way, dims, heads, dtype, pattern, room, card)
-    return found
 
 
 @lru_cache(maxsize=64)

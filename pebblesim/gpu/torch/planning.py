@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import listed, whole
+from pebblesim.core.sizes import BYTES, listed, quantity, whole
 from pebblesim.gpu.additions import adds
 from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.amounts import amount
 from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
 from pebblesim.gpu.emit.key_ranges import KeyRanges
 from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.tiles import PROBLEM, Tiling, gluon_takes
-from pebblesim.gpu.torch.recent import Recent
 from pebblesim.gpu.torch.sizes import check_heads, check_seeing, check_workspace, sharing, too_wide, word_of
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
@@ -30,6 +31,9 @@ ROOM = 2**30
 
 STEPS = 8
 """Lengths are rounded up to multiples of this part of a power of two where memory is limited."""
+
+KEPT = 4096
+"""Choices, and forecasts for rounded lengths, that are kept by their arguments."""
 
 CAPPED = (
     "flash2-forward",
@@ -106,6 +110,7 @@ class KernelPlan:
 
     Attributes:
         dims: n_q, n_k, d_k and d_v as they are computed; heads that share keys are one with the rows of all.
+        widths: d_k and d_v as given; matrices of fewer than 16 columns are filled up with zeros.
         heads: number of heads of keys, computed all at once or in several rounds.
         pattern: the pairs that are allowed.
         card: the card whose rates are used in the forecasts.
@@ -126,15 +131,17 @@ class KernelPlan:
     backward: tuple[Forecast, ...]
     tables: tuple[int, int]
     unlimited: tuple[Forecast, Forecast]
+    widths: tuple[int, int]
 
     def __str__(self) -> str:
         band, rates = self.pattern.band, f"rates of {self.card}"
         if self.scaled:
             rates = f"{cards.SCALED} to {self.card}: so kernels are compared, and times are not known"
-        dims, shared = dict(self.dims), self.pattern.shared
+        dims, shared = {**self.dims, "d_k": self.widths[0], "d_v": self.widths[1]}, self.pattern.shared
+        padded = "" if dims == self.dims else f" (filled up to {LEAST_SIDE} columns with zeros)"
         dims["n_q"] //= shared
-        heads = f"{self.heads * shared:,} heads{f' on {self.heads:,} of keys' if shared > 1 else ''}"
-        lines = [f"{listed(dims)}, {heads}{f', {band.name}' if band else ''}, {rates}"]
+        heads = f"{quantity(self.heads * shared, 'head')}{f' on {self.heads:,} of keys' if shared > 1 else ''}"
+        lines = [f"{listed(dims)}{padded}, {heads}{f', {band.name}' if band else ''}, {rates}"]
         passes = zip(PROBLEM, (self.forward, self.backward), self.tables, self.unlimited, strict=True)
         for way, ranked, taken, free in passes:
             best = ranked[0]
@@ -183,7 +190,8 @@ def plan(
             which kernels can be compared, and no times are printed.
 
     Raises:
-        UsageError: a size or an option is none that `attention` takes, or no kernel fits.
+        UsageError: a size or an option is none that `attention` takes, no kernel fits, or the card has too little
+            memory for inputs and outputs.
 
     >>> print(plan(16384, 512, 2))  # doctest: +ELLIPSIS
     n_q = 16,384, n_k = 16,384, d_k = 512, d_v = 512, 2 heads, rates of NVIDIA H200 SXM 141GB
@@ -205,7 +213,9 @@ def plan(
     dtype, pattern = word_of(dtype), limits(window, is_causal, align, shared)
     check_seeing(n, n_k, pattern.left, pattern.right, pattern.at_end)
     dims = {"n_q": n * shared, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
-    key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(cards.card(card))
+    own = cards.card(card)
+    _check_memory(heads * (n * shared + n_k) * (d + d_v) * BYTES[dtype], own)
+    key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(own)
     ranked, tables, unlimited = [], [], []
     for way in PROBLEM:
         best = chosen(way, key, heads, dtype, pattern, room, rates)
@@ -226,7 +236,22 @@ def plan(
         ranked[1],
         (tables[0], tables[1]),
         (unlimited[0], unlimited[1]),
+        (d, d_v),
     )
+
+
+def _check_memory(held: int, card: cards.Card) -> None:
+    """Check that Q, K, V and O, so many bytes, fit into a card's memory, where that is known.
+
+    Raises:
+        UsageError: they do not.
+    """
+    memory = card.rate("memory")
+    if memory and held > memory:
+        raise UsageError(
+            f"Q, K, V and O are {amount(held, 'B')}, and {card.name} has {amount(memory, 'B')} of memory; give fewer "
+            "tokens or heads, or deal them to several devices (`pebblesim devices`)."
+        )
 
 
 def limits(window: tuple[int | None, int | None] | None, causal: bool, align: str, shared: int) -> Pattern:
@@ -256,6 +281,7 @@ def limits(window: tuple[int | None, int | None] | None, causal: bool, align: st
     return Pattern(left, right, align == "end" and (left is not None or right is not None), shared)
 
 
+@lru_cache(maxsize=KEPT)
 def chosen(
     way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
 ) -> Choice:
@@ -297,22 +323,13 @@ def _first(
     )
 
 
-_FOUND: Recent[tuple[Hashable, ...], tuple[Forecast, ...]] = Recent(4096)
-"""Forecasts by their arguments; a card is known by its address, and is kept."""
-
-_KEPT: dict[int, cards.Card] = {}
-
-
+@lru_cache(maxsize=KEPT)
 def _forecasts(
     way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
 ) -> tuple[Forecast, ...]:
     """Forecasts of the kernels that fit, the fastest first."""
-    _KEPT.setdefault(id(card), card)
-    key = (way, dims, heads, dtype, pattern, room, id(card))
-    if (found := _FOUND.get(key)) is None:
-        made = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room, gluon=True)
-        _FOUND[key] = found = tuple(each for each in made if _computes(each.tiling, dict(dims), pattern))
-    return found
+    made = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room, gluon=True)
+    return tuple(each for each in made if _computes(each.tiling, dict(dims), pattern))
 
 
 def _computes(tiling: Tiling, dims: Mapping[str, int], pattern: Pattern) -> bool:

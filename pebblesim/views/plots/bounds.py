@@ -23,8 +23,8 @@ def bounds(result: Bounds, ax: Axes) -> Axes:
         ax: where to draw.
     """
     bars = sorted((each for each in result.lower if not each.why_not), key=lambda each: each.value)
-    labels = [each.label + (f"\n{each.way}" if each.way else "") for each in bars]
-    drawn = ax.barh(range(len(bars)), [float(each.value) for each in bars], color=BLUE, alpha=0.6)
+    labels = [bound.label + (f"\n{bound.way}" if bound.way else "") for bound in bars]
+    drawn = ax.barh(range(len(bars)), [float(bound.value) for bound in bars], color=BLUE, alpha=0.6)
     for bar, each in zip(drawn, bars, strict=True):
         bar.set_hatch(HATCHES[bool(each.way)])
     ax.set_yticks(range(len(bars)), labels, fontsize=9)

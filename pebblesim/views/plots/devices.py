@@ -40,8 +40,7 @@ def figure(results: Sequence[Devices], figure: Figure) -> None:
     team = results[0].team
     what = "backward" if team.backward else "forward"
     ax.set_title(
-        f"attention, {what}{', causal' if team.causal else ''}: {team.sizes}, "
-        f"{team.heads:,} heads on {team.kv_heads:,} of keys and values",
+        f"attention, {what}{', causal' if team.causal else ''}: {team.sizes}, {team.heads_in_words}",
         fontsize=11,
     )
     ax.set_xscale("log", base=2)

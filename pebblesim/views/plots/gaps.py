@@ -25,7 +25,9 @@ def gap_without(row: Counted, names: Collection[str]) -> float:
     """Return I/O ÷ the lower bound for every way of computing, without the bounds of these names."""
     solves = problem(row.problem)
     ways, own = bounds_of_ways(solves, row.dims, row.M), own_bounds(solves, row.dims, row.M)
-    least = min(largest([each for each in (*of_way, *own) if each.name not in names]).value for of_way in ways.values())
+    least = min(
+        largest([bound for bound in (*of_way, *own) if bound.name not in names]).value for of_way in ways.values()
+    )
     return float(Fraction(row.io, least))
 
 

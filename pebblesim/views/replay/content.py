@@ -141,8 +141,8 @@ def _plain(graph: Cdag) -> tuple[dict[str, Any], dict[str, Any]]:
     layer[start] = late[start]
     members = [np.flatnonzero(layer == at) for at in range(int(layer.max(initial=-1)) + 1)]
     height = np.empty(n)
-    for each in members:
-        height[each] = np.arange(len(each)) - (len(each) - 1) / 2
+    for member in members:
+        height[member] = np.arange(len(member)) - (len(member) - 1) / 2
     for sweep in range(SWEEPS):
         ends = (preds, targets) if sweep % 2 == 0 else (targets, preds)
         for each in members if sweep % 2 == 0 else reversed(members):
