@@ -27,6 +27,7 @@ from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.emit.storage import entries
 from pebblesim.gpu.emit.tables import moved_words
+from pebblesim.gpu.emit.triton import triton
 from pebblesim.gpu.emit.words import WORDS, moved_bytes, of_launch
 from pebblesim.gpu.tiles import PROBLEM, Tiling, tilings
 from pebblesim.gpu.torch.launching import loaded
@@ -37,6 +38,9 @@ from pebblesim.launches.launches import launches
 SEED, CASES, CARD, PROCESSES = 25, 20, "H200", 14
 METRICS = {"l1tex__m_xbar2l1tex_read_bytes.sum": "read", "l1tex__m_l1tex2xbar_write_bytes.sum": "written"}
 SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+DESCRIPTOR = 128
+"""Bytes of a tensor descriptor, which a program writes to memory for the copy engine."""
+
 MARK = "spin_kernel"
 """The kernel of PyTorch that stands between two cases."""
 
@@ -50,11 +54,13 @@ class Case(NamedTuple):
     pattern: Pattern
 
     def counted(self) -> dict[str, int]:
-        """Bytes read and written by all heads, and the zeros of boxes that the copy engine reads beside them."""
+        """Bytes read and written by all heads; beside the count the zeros of boxes that the copy engine reads, and the
+        descriptors that each program writes."""
         program, sizes = program_of(self.tiling, self.pattern.masked), {**self.dims, **self.tiling.blocks}
         words = moved_words(program, sizes, self.pattern.band)
         moved = moved_bytes(program, words, "bfloat16")
-        boxes = self._boxes(program)
+        described = self._described(program)
+        boxes = {node for nodes in described.values() for node in nodes}
 
         def zeros(node: ir.Node, at: LoopContext) -> Iterator[tuple[str, int]]:
             if isinstance(node, ir.Read) and node in boxes:
@@ -62,21 +68,21 @@ class Case(NamedTuple):
 
         beside = sum(totals(phase.body, sizes, zeros, self.pattern.band)["zeros"] for phase in program.phases)
         reads = moved.reads + beside * WORDS["bfloat16"]
-        return {"read": self.heads * reads, "written": self.heads * moved.writes}
+        made = triton(program, sizes, "bfloat16", self.pattern.band, **self.tiling.options).kernels
+        tensors = {name: len({node.tensor.name for node in nodes}) for name, nodes in described.items()}
+        descriptors = sum(kernel.programs * tensors.get(kernel.launch.name, 0) for kernel in made)
+        return {"read": self.heads * reads, "written": self.heads * (moved.writes + DESCRIPTOR * descriptors)}
 
-    def _boxes(self, program: ir.Program) -> set[ir.Node]:
-        """The reads that descriptors serve: of tiles of matrices, in loops of launches that have descriptors."""
-        named = dict.fromkeys(self.tiling.described, (1,))
-        loops = [
-            loop
-            for launch in launches(program, masked=True, repeated=True)
-            if of_launch(named, launch.name, ())
-            for loop in launch.block
-            if isinstance(loop, ir.Loop)
-        ]
-        reads = [node for loop in loops for node in ir.walk(loop.body) if isinstance(node, ir.Read)]
-        matrices = [node for node in reads if len(node.tile.ranges) == 2 and node.tensor.name in program.inputs]
-        return {node for node in matrices if node.tile.ranges[0].parent is not None}
+    def _described(self, program: ir.Program) -> dict[str, list[ir.Read]]:
+        """The reads that descriptors serve, by launch: of tiles of matrices, in loops."""
+        named, found = dict.fromkeys(self.tiling.described, (1,)), dict[str, list[ir.Read]]()
+        for launch in launches(program, masked=True, repeated=True):
+            if of_launch(named, launch.name, ()):
+                loops = [loop for loop in launch.block if isinstance(loop, ir.Loop)]
+                reads = [node for loop in loops for node in ir.walk(loop.body) if isinstance(node, ir.Read)]
+                matrices = [node for node in reads if len(node.tile.ranges) == 2 and node.tensor.name in program.inputs]
+                found[launch.name] = [node for node in matrices if node.tile.ranges[0].parent is not None]
+        return found
 
     @property
     def dims(self) -> dict[str, int]:

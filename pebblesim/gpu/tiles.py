@@ -126,7 +126,7 @@ def _splits(
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     "forward": (
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 64)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 3, widths=(1, 64), masked=True),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 2, widths=(1, 64), masked=True),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128), described=("flash2-forward",)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256), described=("flash2-forward",)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 256), one_source=True),
@@ -142,9 +142,9 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
             early=True,
             one_source=True,
         ),
-        _splits(64, 256, 4, 3, (1, 512)),
+        _splits(64, 256, 8, 3, (1, 512)),
         _splits(128, 256, 8, 3, (1, 256)),
-        *_small_cache("small-cache-forward-blocked"),
+        *(replace(each, even=each.blocks["a"] == 256) for each in _small_cache("small-cache-forward-blocked")),
         replace(_small_cache("scores-stored-blocked")[0], widths=(129, 1024), described=("A",)),
         replace(_small_cache("scores-stored-blocked")[2], widths=(1, 256)),
         Tiling(
@@ -180,10 +180,10 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 """For each problem, the kernels that are forecast and raced."""
 
 
-def _small_room(schedule: str, *apart: str) -> tuple[Tiling, ...]:
-    """Three stages, or two; the launches `apart` spill registers with two."""
-    own = dict.fromkeys(apart, (8, 3))
-    return tuple(Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, stages, own) for stages in (3, 2))
+def _small_room(schedule: str, *apart: str, even: bool = False) -> tuple[Tiling, ...]:
+    """Three stages, or two, `even`: for lengths that they divide; the launches `apart` spill registers with two."""
+    three = Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, 3, dict.fromkeys(apart, (8, 3)))
+    return three, replace(three, stages=2, even=even)
 
 
 def _two_pass_small(
@@ -200,13 +200,13 @@ SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 64)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(65, 128)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 32}, 8, 3, widths=(65, 128)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 2, widths=(65, 128)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 3, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 2, widths=(65, 128), even=True),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 2, widths=(65, 128)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 2, widths=(129, 256)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 16}, 4, 2, widths=(129, 256)),
         Tiling("flash-decoding-blocked", {"B_r": 16, "S": 256, "c": 32, "e": 16}, 4, 2, {"merge": (8, 2)}),
-        *_small_room("small-cache-forward-blocked", "O"),
-        *_small_room("scores-stored-blocked"),
+        *_small_room("small-cache-forward-blocked", "O", even=True),
+        *_small_room("scores-stored-blocked", even=True),
     ),
     "backward-qkv": (
         *_small_room("small-cache-backward-blocked", "dQ", "dK", "dV"),
@@ -237,8 +237,9 @@ def tilings(problem_name: str, shared: int, gluon: bool = False) -> tuple[Tiling
     `gluon`: those for Hopper cards, too.
     """
     known = (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
-    if shared < THREE_STAGES:  # a launch that has three where the others have two does not fit
-        known += tuple(replace(each, apart={}) for each in known if each.stages == 2 and (8, 3) in each.apart.values())
+    if shared < THREE_STAGES:  # three stages do not fit, in all launches or in some; so two are for all lengths
+        two = tuple(each for each in known if each.stages == 2 and (each.even or (8, 3) in each.apart.values()))
+        known += tuple(replace(each, apart={}, even=False) for each in two)
     return known + _for_hopper(problem_name) if gluon else known
 
 
@@ -300,11 +301,20 @@ def within(
     for at_once in (each for each in range(1, heads + 1) if heads % each == 0):
         if at_once * whole <= room:
             fitting = [(tiling, at_once)]  # as many heads as fit
-        elif tiling.schedule in IN_ROWS and (rows := _rows(tiling, dims, dtype, room // at_once, mask)):
+        elif _in_rows(tiling, dims) and (rows := _rows(tiling, dims, dtype, room // at_once, mask)):
             for width in {tiling.blocks["b"], min(tiling.blocks["b"], 128)}:
                 cut = {"C": rows, **tiling.blocks, "e": width}
                 fitting.append((replace(tiling, schedule=IN_ROWS[tiling.schedule], blocks=cut), at_once))
     return fitting
+
+
+def _in_rows(tiling: Tiling, dims: Mapping[str, int]) -> bool:
+    """Whether there are kernels for some rows at a time that keep their sums in registers.
+
+    dK and dV add to what memory has. With 256 rows of keys at a time, and predicates for a last tile, they spill.
+    """
+    wide = tiling.schedule == "small-cache-backward-blocked" and max(tiling.blocks.values()) > 128
+    return tiling.schedule in IN_ROWS and (not wide or replace(tiling, even=True).suits(dims, False))
 
 
 def least_room(tiling: Tiling, dims: Mapping[str, int], dtype: str, mask: Mask | None = None) -> int:
