@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pebblesim.core.files import whole_file
 from pebblesim.dags.bounds import at_once, partition, parts, places, products, spectral, trees, wavefronts
 from pebblesim.dags.formats import load_graph
 from pebblesim.dags.generators import generate
@@ -83,10 +83,10 @@ def row_of(folder: Path | None, known: dict[str, str], seconds: float) -> dict[s
     cost = min([game.io, *others])
     data = TaskData(Task(graph, M, RULES), M)
     made = {"compulsory": at_once(data)[0].value}
+    limits = {places: 60, parts: seconds if folder else PARTS, wavefronts: seconds, partition: seconds}
     for bound in (products, trees, places, parts, wavefronts, spectral, partition):
         if max(made.values()) < cost:
-            timed = (places, 60), (parts, seconds if folder else PARTS), (wavefronts, seconds), (partition, seconds)
-            ends = [time.monotonic() + limit for each, limit in timed if each is bound]
+            ends = [time.monotonic() + limits[bound]] if bound in limits else []
             made[bound.__name__] = bound(data, *ends).value
     if max(made.values()) < cost and graph.vertices <= SIZES[0]:
         interval = optimum(graph, M, RULES, seconds=NARROWING)
@@ -112,12 +112,10 @@ def table(folder: Path | None, part: str, seconds: float, output: Path) -> Itera
 
 def _write(output: Path, rows: Any) -> None:
     """Write the table whole, or leave it as it was."""
-    beside = output.with_name(output.name + ".part")
-    with beside.open("w", encoding="utf-8", newline="") as file:
+    with whole_file(output) as path, path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="")
         writer.writeheader()
         writer.writerows(rows)
-    os.replace(beside, output)
 
 
 def ratio(row: dict[str, str]) -> float:
@@ -130,14 +128,11 @@ def summary(rows: list[dict[str, str]]) -> str:
     above = [row for row in rows if int(row["cost"]) > int(row["compulsory"])]
     seconds = sum(float(row["CPU seconds"]) for row in rows)
     lines = [f"{len(rows)} rows, {len(above)} above the compulsory words, {seconds:.0f} s of CPU"]
-    for low, high in zip((0, *SIZES[:-1]), SIZES, strict=True):
+    for low, high in (*zip((0, *SIZES[:-1]), SIZES, strict=True), (0, SIZES[-1])):
         ratios = [ratio(row) for row in above if low < int(row["vertices"]) <= high]
         if ratios:
-            to = f"{low + 1} to {high} vertices" if high < SIZES[-1] else f"more than {low} vertices"
+            to = f"{low + 1} to {high} vertices" if high < SIZES[-1] else f"more than {low} vertices" if low else "all"
             lines.append(f"{to}: {len(ratios)} rows, mean {sum(ratios) / len(ratios):.3f}, least {min(ratios):.3f}")
-    ratios = [ratio(row) for row in above]
-    if ratios:
-        lines.append(f"all: {len(ratios)} rows, mean {sum(ratios) / len(ratios):.3f}, least {min(ratios):.3f}")
     return "\n".join(lines)
 
 

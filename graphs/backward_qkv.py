@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pebblesim.core.errors import UnknownName
 from pebblesim.graphs.builder import Builder, Mask, in_memory, sizes
-from pebblesim.graphs.forward import WEIGHTS
+from pebblesim.graphs.forward import WEIGHTS, exp_of_difference
 from pebblesim.graphs.projections import absorbable, queries_keys_values
 
 KEPT: Final = ("l", "L", "m", "P", "P, O")
@@ -94,9 +94,7 @@ def _probabilities(b: Builder, n_q: int, n_k: int, d_v: int, kept: str, queries:
         b.elementwise("A", "exp", "S")
         b.elementwise("P", "div", "A", "l")
     elif kept == "L":
-        b.elementwise("SL", "sub", "S", "L")
-        b.elementwise("P", "exp", "SL")
+        exp_of_difference(b, "P", "SL", "S", "L")
     else:
-        b.elementwise("Sm", "sub", "S", "m")
-        b.elementwise("A", "exp", "Sm")
+        exp_of_difference(b, "A", "Sm", "S", "m")
         b.elementwise("P", "div", "A", "l_m")

@@ -145,12 +145,23 @@ def output(b: Builder, softmax: str, n_q: int, n_k: int, blocks: Blocks, values:
         ONLINE[softmax](b, n_q, n_k, column_block, rows, values)
 
 
+def exp_of_difference(b: Builder, name: str, difference: str, x: str, y: str) -> None:
+    """Declare exp(x - y), and the difference."""
+    b.elementwise(difference, "sub", x, y)
+    b.elementwise(name, "exp", difference)
+
+
+def log_of_sum(b: Builder, name: str, log: str, maximum: str, total: str) -> None:
+    """Declare m + log l, from a maximum m and a sum l of exponentials relative to it, and the logarithm."""
+    b.elementwise(log, "log", total)
+    b.elementwise(name, "add", maximum, log)
+
+
 def _whole_rows(b: Builder, softmax: str, values: Values) -> None:
     """Compute the row sums over all columns, then divide."""
     if softmax == "safe":
         b.rowmax("m", "S")
-        b.elementwise("Sm", "sub", "S", "m")
-        b.elementwise("A", "exp", "Sm")
+        exp_of_difference(b, "A", "Sm", "S", "m")
     else:
         b.elementwise("A", "exp", "S")
     l = "l_m" if softmax == "safe" else "l"
@@ -170,18 +181,15 @@ def _flash1(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], v
     """
     with b.loop(n_k, block, rows):
         b.rowmax("m_block", "S")
-    b.elementwise("Sm", "sub", "S", "m_block")
-    b.elementwise("A", "exp", "Sm")
+    exp_of_difference(b, "A", "Sm", "S", "m_block")
     with b.loop(n_k, block, rows):
         b.running("m", (n_q,), float("-inf"))
         b.running("l_m", (n_q,), 0.0)
         b.running(values.result, (n_q, values.width), 0.0)
         b.rowsum("l_block", "A")
         b.elementwise("m", "max", "m.prev", "m_block")
-        b.elementwise("down", "sub", "m.prev", "m")
-        b.elementwise("a", "exp", "down")
-        b.elementwise("down_block", "sub", "m_block", "m")
-        b.elementwise("a_block", "exp", "down_block")
+        exp_of_difference(b, "a", "down", "m.prev", "m")
+        exp_of_difference(b, "a_block", "down_block", "m_block", "m")
         b.elementwise("al", "mul", "a", "l_m.prev")
         b.elementwise("al_block", "mul", "a_block", "l_block")
         b.elementwise("l_m", "add", "al", "al_block")
@@ -198,18 +206,15 @@ def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int
         b.running("m", (n_q,), float("-inf"))
         b.rowmax("m_block", "S")
         b.elementwise("m", "max", "m.prev", "m_block")
-        b.elementwise("down", "sub", "m.prev", "m")
-        b.elementwise("a", "exp", "down")
-    b.elementwise("Sm", "sub", "S", "m")
-    b.elementwise("A", "exp", "Sm")
+        exp_of_difference(b, "a", "down", "m.prev", "m")
+    exp_of_difference(b, "A", "Sm", "S", "m")
 
 
 def _flash2(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
     """Dao 2023, Algorithm 1: probabilities relative to the running maximum, O is divided by l once, at the end."""
     _running_output(b, n_q, n_k, block, rows, values)
     b.elementwise(values.result, "div", "lO.last", "l_m.last")
-    b.elementwise("log_l", "log", "l_m.last")
-    b.elementwise("L", "add", "m.last", "log_l")
+    log_of_sum(b, "L", "log_l", "m.last", "l_m.last")
 
 
 def _running_output(
@@ -233,10 +238,8 @@ def _logsumexp(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...]
         b.running("l_m", (n_q,), 0.0)
         b.elementwise("al", "mul", "a", "l_m.prev")
         b.rowsum("l_m", "A", onto="al")
-    b.elementwise("log_l", "log", "l_m.last")
-    b.elementwise("L", "add", "m.last", "log_l")
-    b.elementwise("SL", "sub", "S", "L")
-    b.elementwise("f", "exp", "SL")
+    log_of_sum(b, "L", "log_l", "m.last", "l_m.last")
+    exp_of_difference(b, "f", "SL", "S", "L")
     b.matmul(values.result, "f", values.name)
 
 
@@ -244,8 +247,7 @@ def _own_softmax(b: Builder, n_k: int, block: int, rows: tuple[int, ...]) -> Non
     """Declare A, relative to the maximum of each block of columns."""
     with b.loop(n_k, block, rows):
         b.rowmax("m_s", "S")
-    b.elementwise("Sm", "sub", "S", "m_s")
-    b.elementwise("A", "exp", "Sm")
+    exp_of_difference(b, "A", "Sm", "S", "m_s")
 
 
 def _split(
@@ -256,8 +258,7 @@ def _split(
     _running_output(b, n_q, n_k, block, rows, values, split)
     with b.loop(n_k, split, rows):
         b.elementwise("O_s", "div", "lO.ends", "l_m.ends")
-        b.elementwise("log_l_s", "log", "l_m.ends")
-        b.elementwise("L_s", "add", "m.ends", "log_l_s")
+        log_of_sum(b, "L_s", "log_l_s", "m.ends", "l_m.ends")
     with b.loop(n_k, split, rows):
         _weight(b, n_q)
         b.running("WO", (n_q, values.width), 0.0)
@@ -265,7 +266,7 @@ def _split(
         b.elementwise("wO", "mul", "w", "O_s")
         b.elementwise("WO", "add", "fadeO", "wO")
     b.elementwise(values.result, "div", "WO.last", "W.last")
-    _log_of_weights(b)
+    log_of_sum(b, "L", "log_W", "top.last", "W.last")
 
 
 def _outputs_of_blocks(b: Builder, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
@@ -275,8 +276,7 @@ def _outputs_of_blocks(b: Builder, n_k: int, block: int, rows: tuple[int, ...], 
         b.rowsum("l_s", "A")
         b.matmul("AV", "A", values.name)
         b.elementwise("O_s", "div", "AV", "l_s")
-        b.elementwise("log_l_s", "log", "l_s")
-        b.elementwise("L_s", "add", "m_s", "log_l_s")
+        log_of_sum(b, "L_s", "log_l_s", "m_s", "l_s")
 
 
 def _split_weighted(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
@@ -288,13 +288,12 @@ def _split_weighted(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int,
     with b.loop(n_k, block, rows):
         b.running("W", (n_q,), 0.0)
         b.running("WO", (n_q, values.width), 0.0)
-        b.elementwise("down_s", "sub", "L_s", "top.last")
-        b.elementwise("w", "exp", "down_s")
+        exp_of_difference(b, "w", "down_s", "L_s", "top.last")
         b.elementwise("W", "add", "W.prev", "w")
         b.elementwise("wO", "mul", "w", "O_s")
         b.elementwise("WO", "add", "WO.prev", "wO")
     b.elementwise(values.result, "div", "WO.last", "W.last")
-    _log_of_weights(b)
+    log_of_sum(b, "L", "log_W", "top.last", "W.last")
 
 
 def _weight(b: Builder, n_q: int) -> None:
@@ -302,17 +301,10 @@ def _weight(b: Builder, n_q: int) -> None:
     b.running("top", (n_q,), float("-inf"))
     b.running("W", (n_q,), 0.0)
     b.elementwise("top", "max", "top.prev", "L_s")
-    b.elementwise("down_top", "sub", "top.prev", "top")
-    b.elementwise("fade", "exp", "down_top")
-    b.elementwise("down_s", "sub", "L_s", "top")
-    b.elementwise("w", "exp", "down_s")
+    exp_of_difference(b, "fade", "down_top", "top.prev", "top")
+    exp_of_difference(b, "w", "down_s", "L_s", "top")
     b.elementwise("fadeW", "mul", "fade", "W.prev")
     b.elementwise("W", "add", "fadeW", "w")
-
-
-def _log_of_weights(b: Builder) -> None:
-    b.elementwise("log_W", "log", "W.last")
-    b.elementwise("L", "add", "top.last", "log_W")
 
 
 def _split_scores(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
@@ -320,15 +312,13 @@ def _split_scores(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, .
     _own_softmax(b, n_k, block, rows)
     with b.loop(n_k, block, rows):
         b.rowsum("l_s", "A")
-        b.elementwise("log_l_s", "log", "l_s")
-        b.elementwise("L_s", "add", "m_s", "log_l_s")
+        log_of_sum(b, "L_s", "log_l_s", "m_s", "l_s")
     b.elementwise("P_s", "div", "A", "l_s")
     with b.loop(n_k, block, rows):
         _weight(b, n_q)
-    _log_of_weights(b)
+    log_of_sum(b, "L", "log_W", "top.last", "W.last")
     with b.loop(n_k, block, rows):
-        b.elementwise("down_L", "sub", "L_s", "L")
-        b.elementwise("share", "exp", "down_L")
+        exp_of_difference(b, "share", "down_L", "L_s", "L")
     b.elementwise("P", "mul", "share", "P_s")
     b.matmul(values.result, "P", values.name)
 

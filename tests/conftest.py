@@ -75,7 +75,7 @@ def pytest_collection_finish() -> None:
     """Imported modules stay: the collector of garbage need not look through it, nor through the rest so often."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(100_000, 20, 20)
     gc.enable()
 
 

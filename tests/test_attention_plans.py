@@ -244,3 +244,10 @@ def test_forecasts_are_kept() -> None:
     known = planning._forecasts.cache_info().misses
     assert planning.plan(3001, 64, 4).forward[0].tiling == first.forward[0].tiling
     assert planning._forecasts.cache_info().misses == known
+
+
+def test_blocks_in_the_same_order_take_the_same_time() -> None:
+    """Heads on as many of keys, or on a quarter: Gluon kernels order causal tiles of all heads, the longest first."""
+    apart, shared = (plan(4096, 128, 8, kv_heads=heads, is_causal=True).forward[0] for heads in (8, 2))
+    assert apart.tiling.gluon and apart.tiling == shared.tiling
+    assert apart.seconds == pytest.approx(shared.seconds, rel=0.05)

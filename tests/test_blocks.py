@@ -111,6 +111,7 @@ def test_the_least_m_is_the_least(schedule: Schedule, data: st.DataObject) -> No
         choose(schedule, dims, least, rule, summation)
 
 
+@pytest.mark.one_in(2)
 def test_every_schedule_whose_blocks_compete_is_named_here() -> None:
     """A new schedule that was not named failed a test of blocks that grow in turn, in one of a thousand draws."""
     compete = set()
@@ -418,6 +419,7 @@ def test_the_cache_needed_beside_a_first_part_that_may_be_all(name: str) -> None
             assert room(blocks) == peak_red(schedule.program, {"n": n, "d": d} | blocks), (n, d, blocks)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("turn", "summation"), [(0, "chain"), (1, "in-place"), (2, "balanced")])
 def test_bounds_on_the_peak_hold_where_all_sizes_are_1_or_2(turn: int, summation: str) -> None:
     """There a sum has one term, so that hardly any of what a primitive may hold is held."""

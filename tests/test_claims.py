@@ -98,7 +98,6 @@ def report() -> Report:
     return Report(tuple(map(judged, strategies.amount(short, list(range(len(CLAIMS)))))))
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "number",
     [

@@ -407,6 +407,23 @@ def test_a_bad_input_gets_one_sentence(line: str, says: str, pebblesim: Pebblesi
         ("gaps -n 65536", "it got n = 65536; d is missing."),
         ("cache f.din -M 1k", "error: f.din cannot be replayed: a trace is a file *.oracleGeneral.bin, *.txt"),
         ("pebble . -M 4", "error: . is a folder; name one of its files, or see `pebblesim dags .` for them all."),
+        ("--load", "error: Option '--load' requires an argument."),
+        ("--nothing", "error: No such option: --nothing."),
+        (
+            "count -n 8 -d 4 -M 24 --heads 1e3",
+            "Invalid value for '--heads': '1e3' is not a whole number; for example: ",
+        ),
+        ("crossover flash -n 8 -d 4", "error: 1 schedule given; a crossing is between two schedules"),
+        ("count flash2-forward -n 8 -d 4 -M 99 --l2 0MiB", "error: --l2 = 0 was given"),
+        ("optimum fft -n 8 -M 3 --memory -1GiB", "error: --memory = '-1GiB' is not a size in bytes"),
+        ("judge fft none.npy -n 8 -M 4", "error: cannot read moves from 'none.npy': No such file or directory."),
+        ("gpu emit flash2-forward -n 2^40 -d 16 -M 64k", "n = 1,099,511,627,776 was given; CUDA kernels count rows"),
+        *(
+            (f"{command} --problem= -n 8 -d 4 -M 99", "error: no problem is called ''")
+            for command in ("count", "gaps", "bounds")
+        ),
+        ("sweep --problem= -n 8 -d 4 -M 99", "error: no problem is called ''"),
+        ("advise --problem= --gpu H100 -n 8 -d 4", "error: no problem is called ''"),
         ("glossary gap", "Terms such as gap, way or ops/byte are explained in docs/words.md."),
         (
             "advise --gpu H100 -n 64 -d 8 --block BLOCK_M=128",

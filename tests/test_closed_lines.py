@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 from test_segments import Moves, of_use
 
 from pebblesim import graphs
@@ -123,6 +124,7 @@ def in_any_order(graph: Cdag, rng: random.Random, forget: float) -> Moves:
     return game
 
 
+@pytest.mark.one_in(2)
 def test_a_closed_line_keeps_its_pairs_red_in_every_order() -> None:
     rng, seen = random.Random(11), Counter[str]()
     for drawn in range(24):

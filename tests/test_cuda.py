@@ -345,6 +345,7 @@ def test_a_missing_barrier_is_seen(tmp_path: Path) -> None:
     assert not np.allclose(outputs["C"], reference["C"], rtol=1e-3)
 
 
+@pytest.mark.one_in(2)
 def test_a_word_outside_its_tile_or_tensor_is_seen(tmp_path: Path) -> None:
     schedule = SCHEDULES["matmul-tiled"]
     source = cuda(schedule.program)
@@ -357,6 +358,7 @@ def test_a_word_outside_its_tile_or_tensor_is_seen(tmp_path: Path) -> None:
         assert seen[0].faults > 0
 
 
+@pytest.mark.one_in(2)
 def test_a_word_outside_of_memory_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a word would be another array's, or the allocator's."""
     rooms = []

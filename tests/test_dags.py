@@ -318,6 +318,7 @@ def best_start(graph: Cdag, M: int) -> BestOrder:
     return best
 
 
+@pytest.mark.one_in(3)
 def test_halves_of_halves_are_tiles_askew_in_time() -> None:
     """A stencil of 256 points over 64 steps at M = 32: a sweep a step moves some 2 · 256 · 64 words."""
     best = best_start(generate("stencil", n=256, t=64), 32)

@@ -254,7 +254,8 @@ def test_advice_for_other_cards_and_for_what_gluon_does_not_take_is_without_gluo
     unmeasured = replace(H200, rates={}, besides={}, device="")
     apart = {"n_q": 2048, "n_k": 512, "d_k": 128, "d_v": 128}  # with 64 keys before each query, most see none
     others = [ranked(unmeasured, square), ranked(cards.card("A100"), square), ranked(H200, {"n": 2048, "d": 100})]
-    others += [ranked(H200, apart, "window:64"), ranked(H200, square, shared=3), ranked(H200, {"n": 2**25, "d": 128})]
+    assert not ranked(H200, apart, "window:64")
+    others += [ranked(H200, square, shared=3), ranked(H200, {"n": 2**25, "d": 128})]
     assert all(each and not any(tiling.gluon for tiling in each) for each in others)
 
 
@@ -270,6 +271,28 @@ def test_the_command_named_for_shared_heads_or_a_window_emits_the_advised_gluon_
     data = json.loads(shown.stdout)
     assert data["blocks"] == {"B_r": 128, "B_c": 128} == advice.kernels[0].tiling.blocks
     assert (data["n_q"] if kv_heads == 8 else data["n"]) == 4096 * 32 // kv_heads
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--gpu H200 -n 7 -d 3", "they take head dimensions of 16 and more, and one is 3; fill rows up with zeros"),
+        ("--gpu H200 --size n_q=5 --size n_k=3 -d 64 --mask causal", "they need a key for each query, and mask causal"),
+        ("--gpu A100 --size n_q=1 --size n_k=4096 -d 128 --mask window:512", "none of them .* leave these keys out"),
+    ],
+)
+def test_where_no_kernel_can_be_written_none_is_advised(options: str, said: str) -> None:
+    text = CliRunner().invoke(app, ["advise", *options.split()]).stdout
+    assert re.search(f"kernels on matrix units: {said}", text) and "its source" not in text
+
+
+@pytest.mark.parametrize("way", ["", "--backward"])
+def test_under_a_window_that_few_keys_are_in_the_advised_kernel_is_written(way: str) -> None:
+    asked = f"--gpu H200 --size n_q=1 --size n_k=4096 -d 128 --mask window:512 {way}"
+    commands = re.findall(
+        r"its source: pebblesim (gpu emit .*)", CliRunner().invoke(app, ["advise", *asked.split()]).stdout
+    )
+    assert commands and all(CliRunner().invoke(app, command.split()).exit_code == 0 for command in commands)
 
 
 def test_a_tile_of_ones_own_that_a_gluon_kernel_has() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from pebblesim.gpu.emit.gluon import gluon
+from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER, heads_together
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 
@@ -77,3 +78,20 @@ def test_the_ragged_tile_is_streamed_before_the_loop(schedule: str, blocks: dict
     assert any("gl.where(" in before for before, *_ in parts)
     for _, *loops in parts:
         assert len(loops) == 1 and "gl.where(" not in loops[0]
+
+
+@example(n=2176, heads=31)  # in groups of 30, one head was left alone at the end
+@example(n=65536, heads=3)  # one head streams 32 MiB
+@given(n=st.integers(1, 70000), heads=st.integers(1, 300))
+def test_heads_that_are_ordered_together_are_in_even_groups(n: int, heads: int) -> None:
+    band, dims, blocks = Band("causal", None, 0), {"n_q": n, "n_k": n, "d_k": 128, "d_v": 128}, {"B_r": 128, "B_c": 128}
+    text = gluon(get("flash2-forward").in_dims(dims).under(band), {**dims, **blocks}, "bfloat16", band).text
+    asked, streamed = re.search(r"together = (.*?)  #", text), n * 2 * 128 * 2
+    assert asked is not None
+    together = eval(asked[1], {"triton": SCALARS, "heads": heads, "n": n, "n_q": n, "n_k": n})
+    sides = [min(together, heads - first) for first in range(0, heads, together)]
+    assert together == heads_together(heads, streamed) and sum(sides) == heads
+    assert together * streamed <= STREAMED_TOGETHER or together == 1
+    if heads * streamed <= STREAMED_TOGETHER:
+        assert sides == [heads]
+    assert sides[-1] > together - len(sides)

@@ -252,6 +252,7 @@ def test_totals_are_those_of_heads_by_themselves(data: st.DataObject) -> None:
     assert ps.bounds(solves := found.problem, M=500, **asked, **sizes).total <= found.total.io, solves
 
 
+@pytest.mark.one_in(2)
 @given(data=st.data())
 @strategies.draws(4, 60)
 def test_each_head_is_counted_under_its_own_mask(data: st.DataObject) -> None:

@@ -272,6 +272,7 @@ TOGETHER = ["flash2-forward", "flash2-backward", "small-cache", "flash", "flash1
 IN_ROWS = ["scores-stored-in-rows", "small-cache-forward-in-rows", "small-cache-backward-in-rows"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [*TOGETHER, *IN_ROWS])
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_blocks_together_move_what_the_schedule_moves(name: str, mask: str | None) -> None:

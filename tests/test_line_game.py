@@ -69,6 +69,7 @@ def theorem(m: int, n: int, b: int) -> Fraction:
 GAMES = [(m, n, b) for m in range(2, 5) for n in range(m, 6) for b in range(2, m + n) if m * n <= 12]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("m", "n", "b"), GAMES)
 def test_no_game_of_lines_has_fewer_loads(m: int, n: int, b: int) -> None:
     least = least_loads(m, n, b)

@@ -378,10 +378,12 @@ def test_no_bound_exceeds_the_optimum_of_many_masked_graphs() -> None:
     assert check_optima(seed=5, wanted=300, names=names, largest_graph=42, states=40_000, masked=True) > 0
 
 
+@pytest.mark.one_in(2)
 def test_no_bound_exceeds_the_optimum_of_small_products() -> None:
     assert check_optima(seed=1, wanted=strategies.amount(30, 60), names=["matmul"], largest_graph=30, states=50_000) > 0
 
 
+@pytest.mark.one_in(2)
 def test_no_bound_exceeds_the_optimum_of_small_attention_graphs() -> None:
     names = [name for name in PROBLEMS if name != "matmul"]
     check_optima(seed=2, wanted=strategies.amount(30, 60), names=names, largest_graph=36, states=4_000)

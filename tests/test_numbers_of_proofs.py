@@ -223,6 +223,7 @@ once_of_table = cache(most_of_table)
 """Many claims have the same table."""
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "claim"), list(tables()), ids=lambda each: each if isinstance(each, str) else "")
 def test_every_cube_has_a_certificate_and_is_reached(name: str, claim: CuttingBound) -> None:
     table = tuple((each[:3], each.weight) for each in claim.table)
@@ -318,6 +319,7 @@ def products_joined(split: Any) -> Any:
     return np.sqrt(a) * (np.sqrt((I * J + e1) * np.minimum(u1, I)) + np.sqrt(e2 * u2))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("x", [3.0, 12.0, 20.0, 30.0, 200.0])
 @pytest.mark.parametrize(
     ("name", "bound", "products", "kinds"),

@@ -127,6 +127,7 @@ def test_no_two_lines_look_the_same() -> None:
     assert len({tuple(line(number).values()) for number in range(385)}) == 385
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("by", ["tensor", "phase"])
 def test_the_bars_are_as_long_as_what_is_moved(by: Any, ax: Axes) -> None:
     rows = [row for row in compared() if row.M == 800 and row.feasible]
@@ -280,6 +281,7 @@ def test_a_picture_of_words_says_what_its_tensors_are() -> None:
     assert "S = A1 X" in picture.get_supxlabel().replace("\N{NO-BREAK SPACE}", " ")
 
 
+@pytest.mark.one_in(3)
 def test_no_line_crosses_the_text_at_a_crossing() -> None:
     """Two crossings near each other, with a bound below them, as in the picture of the README."""
     M = [2**k for k in range(4, 21)]

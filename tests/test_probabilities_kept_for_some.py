@@ -41,6 +41,7 @@ def most_words(N: NDArray[np.int64], w: int, M: int, trees: NDArray[np.int64], t
     return most
 
 
+@pytest.mark.one_in(3)
 @given(n_q=SIDE, n_k=SIDE, d_k=SIDE, d_v=SIDE, M=st.integers(2, 400), share=st.fractions(0, 1) | st.none())
 @example(n_q=6, n_k=7, d_k=5, d_v=5, M=99, share=None)
 @example(n_q=6, n_k=7, d_k=6, d_v=7, M=70, share=None)

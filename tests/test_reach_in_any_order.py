@@ -206,6 +206,7 @@ def c2m(case: Attention, _: random.Random) -> Case:
     return families, judged
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("of", [e3, e4, e1h, e1m, c2m])
 def test_no_set_of_families_within_reach_evaluates_more_than_a_capacity_in_mixed_orders(
     of: Callable[[Attention, random.Random], Case],

@@ -46,6 +46,24 @@ def test_one_block_at_a_time_is_a_list_of_ends(lengths: list[int], heads: int, u
     assert time_of(blocks, heads, units, 1, alone) == pytest.approx(expected, rel=0.02)
 
 
+@given(
+    lengths=st.lists(st.integers(1, 8), min_size=2, max_size=6, unique=True),
+    heads=st.integers(1, 5),
+    side=st.integers(1, 6),
+    units=st.integers(1, 4),
+)
+def test_heads_side_by_side_begin_with_the_longest_blocks_of_all(
+    lengths: list[int], heads: int, side: int, units: int
+) -> None:
+    ends = [0.0] * units
+    for first in range(0, heads, side):
+        for length in sorted(lengths * min(side, heads - first), reverse=True):
+            heapreplace(ends, ends[0] + length)
+    if heads * len(lengths) <= MANY * units:
+        blocks = tuple((float(length), heads) for length in sorted(lengths, reverse=True))
+        assert time_of(blocks, heads, units, 1, 1e-9, side) == pytest.approx(max(ends), rel=0.02)
+
+
 @pytest.mark.parametrize(("units", "places", "alone"), [(1, 2, 1.5), (2, 3, 2.0), (3, 2, 4.0)])
 def test_blocks_together_progress_at_the_same_pace(units: int, places: int, alone: float) -> None:
     lengths = [3.0, 2.5, 2.0, 1.0, 0.5]

@@ -277,6 +277,7 @@ def test_a_row_that_is_there_is_not_computed_again(tmp_path: Path) -> None:
     assert len(stored(store)) == 3
 
 
+@pytest.mark.one_in(2)
 def test_rows_of_different_meaning_never_mix(tmp_path: Path) -> None:
     store = tmp_path / "rows.sqlite"
 

@@ -49,6 +49,7 @@ def test_where_a_theorem_is_said_to_hold_it_does(each: Theorem) -> None:
         assert (bool(apart) and all(not re.search(refused, one.why_not) for one in apart)) == each.rectangles
 
 
+@pytest.mark.one_in(3)
 def test_the_table_in_json_and_latex() -> None:
     runner = CliRunner()
     rows = json.loads(runner.invoke(app, ["bounds", "--all", "--json"]).output)["theorems"]

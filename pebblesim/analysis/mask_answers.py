@@ -113,7 +113,7 @@ class _Side:
         return pairs + tiles * self.times * floor_sum(least, self.group, 1, 0)
 
     def _seen(self, first: int) -> int:
-        """The others that the lines from `first` on see."""
+        """Number of lines of the other side that the lines from `first` on see."""
         low = first // self.group * self.times - self.before
         high = (self.lines - 1) // self.group * self.times + self.after + 1
         return min(self.others, max(0, high)) - min(self.others, max(0, low))
@@ -122,7 +122,7 @@ class _Side:
         """Σ for t = 1 ... edges of ⌊(step·t + shift)/g⌋·h + offset, none below 0 or above the number of the others."""
 
         def below(limit: int) -> int:
-            """How many terms are less than a limit: the first ones."""
+            """Number of terms that are less than a limit; they are the first ones."""
             groups = -(-(limit - offset) // self.times)
             return min(edges, max(0, -(-(groups * self.group - shift) // step) - 1))
 

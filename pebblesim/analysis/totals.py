@@ -200,7 +200,10 @@ class LoopContext:
         return np.concatenate(found)
 
     def _visited(self, top: ir.Range, *besides: ir.Range) -> Array:
-        """How often each tile is visited for each visit of what is around, as conditions say, some ranges aside."""
+        """Number of visits of each tile of a range in one run of the loops around it, under all its conditions.
+
+        Conditions with a range of `besides`, or with a part of one, do not count.
+        """
         import numpy as np
 
         def tiles(rng: ir.Range) -> int:
@@ -222,7 +225,7 @@ class LoopContext:
         return [condition for condition in self.conditions.values() if top in (condition.rows, condition.columns)]
 
     def _partners(self, top: ir.Range, *besides: ir.Range) -> list[ir.Range]:
-        """The other ranges of loops around that run for some tiles only of this range, or it of theirs."""
+        """Ranges of loops around a range that share a condition with it: for some pairs of their tiles nothing runs."""
         ends = [end for condition in self._conditions_of(top) for end in (condition.rows, condition.columns)]
         return [
             end

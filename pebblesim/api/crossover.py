@@ -22,7 +22,7 @@ from pebblesim.api.crossover_result import BOTH, NEITHER, RATIO, Crossing, Cross
 from pebblesim.api.overtaking import bound_exponent, crossing_exponent
 from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.core.sizes import LARGEST, axis, whole
+from pebblesim.core.sizes import LARGEST, axis, quantity, whole
 from pebblesim.counting.heads import Heads
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
@@ -88,7 +88,7 @@ def crossover(
 
     >>> crossover("small-cache-streamed", "row-stationary", n=4096, d=64, over_d=()).crossings[0].M
     2223
-    >>> crossover("flash2-forward", "standard-forward", n="64:1024:x2", d=64, M=3000).crossings[0].leads
+    >>> crossover("flash2-forward", "standard-forward", n="64:256:x2", d=64, M=3000).crossings[0].leads
     ((64, 'flash2-forward'),)
 
     Raises:
@@ -98,7 +98,7 @@ def crossover(
     named = [get(name) for name in schedules] or [get(name) for pair in PAIRS for name in pair]
     if len(named) % 2:
         raise UsageError(
-            f"{len(named)} schedules were given; a crossing is between two schedules, so give them in pairs."
+            f"{quantity(len(named), 'schedule')} given; a crossing is between two schedules, so give them in pairs."
         )
     pairs = list(zip(named[::2], named[1::2], strict=True))
     for a, b in pairwise(named):

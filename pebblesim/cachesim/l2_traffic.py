@@ -14,6 +14,7 @@ from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.run import Run
 from pebblesim.language import masks, program as ir
+from pebblesim.language.loops import EveryTile
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule
 
@@ -168,10 +169,11 @@ def kernels_of(program: ir.Program, sizes: ir.Sizes, sawtooth: bool, mask: Mask 
     check_alike(program)
     all_launches = launches(program, masked=True, repeated=True, adding=True)
     in_turn = {tensor.name for tensor in used_in_turn(program, all_launches)}
-    made = []
+    made, at = [], EveryTile(sizes)
     for around, several in groupby(enumerate(all_launches), lambda each: each[1].around):
         repeated = list(several)
-        for rows in [{}] if around is None else _iterations(around.range, sizes):
+        for _ in (1,) if around is None else at.iterations(around):
+            rows = {} if around is None else {around.range: at.bounds(around.range)}
             for number, launch in repeated:
                 kernel = _kernel(program, sizes, launch, rows, sawtooth, mask, number)
                 start = 0 if around is None else rows[around.range][0]
@@ -191,13 +193,6 @@ def _moved_up(kernel: Accesses, names: Container[str], start: int) -> Accesses:
         return replace(stream, ids=ids)
 
     return replace(kernel, forth=moved(kernel.forth), back=None if kernel.back is None else moved(kernel.back))
-
-
-def _iterations(rng: ir.Range, sizes: ir.Sizes) -> list[dict[ir.Range, tuple[int, int]]]:
-    """Start and end of a range in each iteration of its loop."""
-    begin, end = ir.stretch(rng, sizes[rng.dim], sizes)
-    block = ir.length(rng.block, sizes)
-    return [{rng: (start, min(start + block, end))} for start in range(begin, end, block)]
 
 
 def _kernel(

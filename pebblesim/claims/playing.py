@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 from pebblesim.game.referee import Game, referee
-from pebblesim.graphs.cdag import Cdag
 
 
 class Playing:
@@ -56,8 +56,10 @@ class Playing:
         self.moves += [pack(WRITE, v), pack(DELETE, v)]
 
     @property
-    def graph(self) -> Cdag:
-        """The graph so far."""
+    def graph(self) -> Any:
+        """The graph so far, a `Cdag`."""
+        from pebblesim import Cdag
+
         return Cdag.from_edges(self.vertices, self.edges)
 
     def judged(self, M: int) -> Game:

@@ -45,7 +45,7 @@ class Theorem:
 
     @property
     def proof(self) -> str:
-        """Where its proof is."""
+        """Place of the proof in the documents."""
         return f"{PROOFS}, {self.name}"
 
     @property

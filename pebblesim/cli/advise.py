@@ -47,7 +47,7 @@ def advise(
         raise UsageError(
             f"--backward means --problem backward-qkv, but --problem {problem} was given too; use one of them."
         )
-    solves = problem or ("backward-qkv" if backward else "forward")
+    solves = ("backward-qkv" if backward else "forward") if problem is None else problem
     blocks = BlockChoice(block=block).rule if block else None
     assert not isinstance(blocks, str)
     advice = ask(

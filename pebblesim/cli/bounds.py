@@ -75,7 +75,8 @@ def bounds(
             raise UsageError(f"--all lists theorems for all sizes; leave out {', '.join(given)}.")
         _print_all(problem, latex, as_json)
         return
-    problem = problem or ("backward" if schedule is None else get(schedule).problem.name)
+    if problem is None:
+        problem = "backward" if schedule is None else get(schedule).problem.name
     pattern, Z = of_heads(mask), None if pairs is None else parse_size("--pairs", pairs)
 
     shape: dict[str, Any] = {"mask": pattern, "pairs": Z, **heads.arguments, **sizes.dims}
@@ -202,7 +203,8 @@ def gaps(
     one_way(latex, as_json)
     capacities = [parse_words(words, dtype) for words in m or ()]
     shape: dict[str, Any] = {"blocks": blocks, "summation": summation, "steps": steps, **sizes.dims}
-    result = gaps_of(one_problem(named, problem) or "backward", M=capacities or None, **shape)
+    solves = one_problem(named, problem)
+    result = gaps_of("backward" if solves is None else solves, M=capacities or None, **shape)
     if as_json or latex:
         print(result.latex()) if latex else print_json(result.to_dict())
         return

@@ -28,7 +28,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import one_way, print_json, print_table, print_tensors, say
 from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.core.sizes import bytes_of, listed, parse_bytes
+from pebblesim.core.sizes import bytes_of, listed, parse_bytes, whole
 
 if TYPE_CHECKING:
     from pebblesim.cachesim.l2_traffic import L2
@@ -75,7 +75,7 @@ class Shared(Group):
             return None
         halves = self.l2.removeprefix("2x")
         partitions = 1 if halves == self.l2 else 2
-        return {"size": partitions * parse_bytes("--l2", halves), "partitions": partitions, **arguments}
+        return {"size": partitions * whole("--l2", parse_bytes("--l2", halves)), "partitions": partitions, **arguments}
 
 
 @command(app, example="pebblesim count -n 4096 -d 64 -M 16384")
@@ -102,7 +102,8 @@ def count(
     words, rule = cache.words, blocks.rule
     bytes_of(cache.dtype or "float32")  # refuses an unknown type
     names = list(dict.fromkeys(get(name).name for name in schedules or ()))
-    problem = problem or (get(names[0]).problem.name if names else "backward")
+    if problem is None:
+        problem = get(names[0]).problem.name if names else "backward"
     shape: dict[str, Any] = {"mask": masks.of_heads(mask), **heads.arguments, **sizes.dims}
     asked: dict[str, Any] = {"M": words, "blocks": rule, "summation": summation, **shape}
     if len(names) == 1 and problem == get(names[0]).problem.name:

@@ -27,7 +27,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import print_json, print_rules, progress_bar, say, show
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.sizes import parse_size, parse_words, quantity
+from pebblesim.core.sizes import parse_bytes, parse_size, quantity
 
 if TYPE_CHECKING:
     from pebblesim import Cdag
@@ -210,7 +210,7 @@ def optimum(
 
     name, graph = made.graph(source)
     most = None if states is None else parse_size("--states", states)
-    room = parse_words(memory, "float8") if memory[-1:] == "B" else parse_size("--memory", memory)  # a byte each
+    room = parse_bytes("--memory", memory) if memory[-1:] == "B" else parse_size("--memory", memory)  # a byte each
     with progress_bar("searching") as line:
 
         def on_progress(done: float, bound: int, io: int, kept: int) -> None:

@@ -226,7 +226,7 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
     from pebblesim.counting.count import count
     from pebblesim.gpu.emit.gluon import gluon
     from pebblesim.gpu.emit.gluon_plan import SHARED
-    from pebblesim.gpu.emit.gluon_tiles import tiles_of
+    from pebblesim.gpu.tiles import hopper_tiling
 
     most = SHARED // 2 + REGISTERS  # words of 16 bits
     if most < asked.M:
@@ -235,11 +235,10 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
             f"{SHARED // 1024} KiB of shared memory and {REGISTERS:,} registers; give -M {most} or less."
         )
     rule = asked.rule
-    apart: Mapping[str, int] = {}
     arguments: dict[str, Any] = {"M": asked.M, "mask": asked.mask, **asked.dims}
     if isinstance(rule, str):
-        tiles = tiles_of(asked.schedule, asked.dims)
-        rule, stages, apart = tiles.blocks, stages or tiles.stages, {} if stages else tiles.apart
+        tiles = hopper_tiling(asked.schedule, asked.dims)
+        rule, stages = tiles.blocks, stages or tiles.stages
         persistent = tiles.persistent and asked.mask is None if persistent is None else persistent
     counted = count(asked.schedule, blocks=rule, **arguments)
     if counted.peak_words > asked.M:
@@ -250,7 +249,7 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
         )
     program, factor = asked.program(counted.dims)
     sizes = {**counted.dims, **counted.blocks}
-    ring: dict[str, Any] = {"stages": stages or 2, "apart": apart, "persistent": bool(persistent)}
+    ring: dict[str, Any] = {"stages": stages or 2, "persistent": bool(persistent)}
     return gluon(program, sizes, asked.dtype, asked.mask, scale=factor, **ring), counted
 
 

@@ -53,6 +53,15 @@ class _Commands(TyperGroup):
             raise UnknownName("command", args[0], HOMES)
         return super().resolve_command(context, args)
 
+    def parse_args(self, context: Any, args: list[str]) -> list[str]:
+        asked = bool(args)
+        try:
+            return super().parse_args(context, args)
+        except TyperException as error:
+            if not asked:  # the help is the answer
+                raise
+            raise UsageError(_explained(error)) from None
+
     def invoke(self, context: Any) -> Any:
         try:
             return super().invoke(context)
@@ -64,7 +73,7 @@ class _Commands(TyperGroup):
 
 def _explained(error: TyperException) -> str:
     """A sentence on an option or argument that is missing, not known, or of the wrong kind, with an example."""
-    said = error.format_message().rstrip(".")
+    said = re.sub("a valid int( range)?$", "a whole number", error.format_message().rstrip("."))
     context: Any = getattr(error, "ctx", None)
     if context is None:
         return f"{said}."

@@ -104,7 +104,7 @@ def one_problem(named: str | None, option: str | None) -> str | None:
     """Return the problem that is named as an argument or with --problem; None if none is."""
     if named is not None and option not in (None, named):
         raise UsageError(f"two problems were given, {named} and --problem {option}; give one.")
-    return named or option
+    return option if named is None else named
 
 
 def pairs(texts: list[str] | None, option: str) -> Iterator[tuple[str, str]]:

@@ -275,7 +275,7 @@ def _compared(
     import pebblesim as ps
     from pebblesim.language.registry import get
 
-    solves = problem or (get(names[0]).problem.name if names else "backward")
+    solves = (get(names[0]).problem.name if names else "backward") if problem is None else problem
     return ps.compare(solves, schedules=names, M=M, blocks=blocks, mask=mask, **dims)
 
 

@@ -127,7 +127,8 @@ def compare(
     if isinstance(schedules, str | Schedule):
         schedules = [schedules]
     algorithms = list({get(each).name: get(each) for each in schedules or ()}.values())
-    solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
+    by_schedule = algorithms[0].problem.name if algorithms else "backward"
+    solves = problem(by_schedule if problem_name is None else problem_name)
     hold_theta(solves)
     if not algorithms:
         algorithms = of_problem(solves.name, mask is not None)

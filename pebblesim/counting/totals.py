@@ -69,7 +69,7 @@ class Totals:
         return any(row.io_without_sharing is not None for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed with `--json`."""
+        """Return the data for `--json`."""
         return {
             **self.heads.to_dict(),
             "times": self.counted[0].times,

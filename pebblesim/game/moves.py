@@ -78,8 +78,8 @@ def load(path: str | os.PathLike[str]) -> NDArray[Any]:
     try:
         array = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot read moves from {os.fspath(path)!r}: {why}") from error
+        why = str(getattr(error, "strerror", None) or error).rstrip(".")
+        raise UsageError(f"cannot read moves from {os.fspath(path)!r}: {why}.") from error
     return as_chunk(array)
 
 

@@ -28,10 +28,15 @@ def added(body: list[ir.Node]) -> dict[ir.Compute, ir.Write]:
 
 def adds(program: ir.Program) -> bool:
     """Whether some part of a program adds products to memory."""
-    return any(_added_to(program))
+    return bool(added_to(program))
 
 
-def _added_to(program: ir.Program) -> Iterator[ir.Write]:
+def added_to(program: ir.Program) -> tuple[ir.Tensor, ...]:
+    """The tensors in memory that some part of a program adds products to."""
+    return tuple(dict.fromkeys(write.tensor for write in _writes(program)))
+
+
+def _writes(program: ir.Program) -> Iterator[ir.Write]:
     """The writes of sums that some loop's body only adds products to."""
     for phase in program.phases:
         for node in ir.walk(phase.body):
@@ -44,7 +49,7 @@ def read_to_be_added_to(program: ir.Program, sizes: ir.Sizes, mask: Mask | None 
 
     They are part of the reads of `count`.
     """
-    tiles = {write.tile for write in _added_to(program)}
+    tiles = {write.tile for write in _writes(program)}
 
     def amounts(node: ir.Node, at: LoopContext) -> Iterator[tuple[str, int]]:
         if isinstance(node, ir.Read) and node.tile in tiles:

@@ -12,7 +12,7 @@ from typing import Any
 from pebblesim.analysis.blocks import choose
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.results import plain
-from pebblesim.core.sizes import whole
+from pebblesim.core.sizes import listed, whole
 from pebblesim.counting.arguments import problem_dims
 from pebblesim.gpu.emit.cuda import Source, cuda, prelude
 from pebblesim.gpu.emit.cuda_places import WORKERS
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def program(self) -> ir.Program:
-        """Its traced program."""
+        """Traced program of the schedule."""
         return self.algorithm.program
 
     @property
@@ -63,7 +63,7 @@ class Case:
 
     @cached_property
     def source(self) -> Source:
-        """Its kernels."""
+        """Kernels of the program."""
         return cuda(self.program, self.workers, self.sizes, PREFIX)
 
     @property
@@ -120,6 +120,8 @@ def case(
     """
     algorithm = get(schedule)
     sizes, M, workers = problem_dims(algorithm.problem, dims), whole("M", M), whole("workers", workers)
+    if beyond := {name: size for name, size in sizes.items() if size >= 2**31}:
+        raise UsageError(f"{listed(beyond)} was given; CUDA kernels count rows and columns up to 2^31 - 1.")
     algorithm = algorithm.in_dims(sizes)
     if threads is not None and not (isinstance(threads, int) and threads % 32 == 0 and 32 <= threads <= 512):
         raise UsageError(f"threads = {threads!r} was given; a block has 32, 64, … or 512 threads.")

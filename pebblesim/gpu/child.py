@@ -21,9 +21,11 @@ MOST_STEPS = 20_000
 """Largest number of primitives of a program for which the float32 error bound is computed entry by entry."""
 
 LARGEST_ERROR = 1e-4
-"""Otherwise: the largest allowed ‖output − reference‖ / ‖reference‖. Each of the k additions of a sum has a relative
-error of at most 2^-24: together at most k·2^-24, and about √k·2^-24 if the errors are random, 4e-6 for k = 4096.
-Outputs are sums of sums that partly cancel; a wrong or missing tile causes an error of its share, 1/k or more."""
+"""Largest allowed ‖output − reference‖ / ‖reference‖ of a program with more primitives than `MOST_STEPS`.
+
+Each of the k additions of a sum has a relative error of at most 2^-24: together at most k·2^-24, and about √k·2^-24 if
+the errors are random, 4e-6 for k = 4096. Outputs are sums of sums that partly cancel; a wrong or missing tile causes an
+error of its share, 1/k or more."""
 
 
 def main(cases: Path, results: Path | None) -> None:

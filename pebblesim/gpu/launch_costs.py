@@ -9,15 +9,16 @@ import re
 from collections import Counter
 from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
-from pebblesim.gpu.additions import read_to_be_added_to
+from pebblesim.gpu.additions import added_to
 from pebblesim.gpu.emit.bands import launched_across
 from pebblesim.gpu.emit.gluon_plan import multiplies
+from pebblesim.gpu.emit.gluon_text import heads_together
 from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.storage import Storage, entries, padded, storage
 from pebblesim.gpu.emit.tables import tables
@@ -56,6 +57,7 @@ class LaunchCost:
             do not divide its lengths; with so many edges of a mask; with this tile.
         times: how often it is launched; all other values are totals over these launches.
         heads: problems that are solved together.
+        side_by_side: of these, heads whose blocks are ordered together, and not one head after another.
         programs: number of thread blocks.
         working: number of thread blocks that have work under the mask.
         rounds: the thread blocks with work of the times that it is launched, longest first: time of a block is in units
@@ -80,6 +82,7 @@ class LaunchCost:
     kinds: tuple[str, ...]
     times: int = 1
     heads: int
+    side_by_side: int
     programs: int
     working: int
     rounds: Rounds
@@ -101,7 +104,7 @@ class Memory:
     """Bytes of the tensors of a program as its kernels keep them."""
 
     def __init__(self, program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None = None) -> None:
-        self._sizes = sizes
+        self.sizes = sizes
         self._kept = tables(program, launches(program, masked=True, repeated=True), sizes, mask)
         self._whole = replace(self._kept, parts={}, aligned=frozenset())
         self._widths = {tensor: word_bytes(program, tensor, dtype) for tensor in program.tensors.values()}
@@ -113,11 +116,11 @@ class Memory:
 
     def moved(self, node: ir.Read | ir.Write, at: LoopContext) -> int:
         """Bytes that a primitive moves."""
-        return self._kept.words(node, self._sizes, at) * self._widths[node.tensor]
+        return self._kept.words(node, self.sizes, at) * self._widths[node.tensor]
 
     def bytes(self, tensor: ir.Tensor) -> int:
         """Bytes of a whole tensor; of one that is used in parts, those of all parts."""
-        return prod(self._whole.lengths(tensor, self._sizes)) * self._widths[tensor]
+        return prod(self._whole.lengths(tensor, self.sizes)) * self._widths[tensor]
 
 
 def launch_costs(
@@ -135,8 +138,9 @@ def launch_costs(
     schedule = get(tiling.schedule).in_dims(dims)
     program = schedule.under(mask)
     sizes = {**dims, **tiling.blocks}
+    memory = Memory(program, sizes, dtype, mask)
     costs = [
-        _cost(program, launch, sizes, dtype, heads, mask, tiling)
+        _cost(program, launch, memory, dtype, heads, mask, tiling)
         for launch in launches(program, masked=True, repeated=True, adding=tiling.gluon)
         if launch.kind == "tiles" and not (tiling.gluon and for_no_pair(launch))
     ]
@@ -145,8 +149,8 @@ def launch_costs(
 
 def _of_sums(program: ir.Program, sizes: ir.Sizes, dtype: str, heads: int) -> Iterator[LaunchCost]:
     """Yield the work for tensors that kernels add to in memory, in float32: zeros before, and rounding behind."""
-    for name in read_to_be_added_to(program, sizes):
-        tensor = program.tensors[name]
+    for tensor in added_to(program):
+        name = tensor.name
         words, wide = heads * prod(tensor.sides(sizes)), word_bytes(program, tensor, dtype)
         programs = -(-words // WORDS_OF_SUMS)
         for what, reads, writes in (("zeros", 0, wide), ("rounded", wide, WORDS[dtype])):
@@ -154,6 +158,7 @@ def _of_sums(program: ir.Program, sizes: ir.Sizes, dtype: str, heads: int) -> It
                 name=f"{name}, {what}",
                 kinds=(f"{program.name}: {name}, {what}, Gluon",),
                 heads=heads,
+                side_by_side=1,
                 programs=programs,
                 working=programs,
                 rounds=((1, ((1.0, programs),)),),
@@ -168,25 +173,15 @@ def _of_sums(program: ir.Program, sizes: ir.Sizes, dtype: str, heads: int) -> It
 def _cost(
     program: ir.Program,
     launch: Launch,
-    sizes: ir.Sizes,
+    memory: Memory,
     dtype: str,
     heads: int,
     mask: Mask | None,
     tiling: Tiling,
 ) -> LaunchCost:
-    (warps, stages), gluon = tiling.of(launch.name), tiling.gluon
-    read, held = {node.tile for node in ir.walk(launch.body) if isinstance(node, ir.Read)}, turned(ir.walk(launch.body))
-    memory = Memory(program, sizes, dtype, mask)
-    noted = _Noted(
-        set(_late(launch.block)),
-        read,
-        held,
-        _last(launch),
-        set(_beside(launch.block, read)),
-        _begun(launch, sizes, mask),
-        _masked(launch, sizes, mask),
-    )
-    summed = totals(launch.body, sizes, partial(_amounts, sizes, memory, warps, noted), mask)
+    (warps, stages), gluon, sizes = tiling.of(launch.name), tiling.gluon, memory.sizes
+    amounts = _Amounts(launch, memory, mask, warps)
+    summed = totals(launch.body, sizes, amounts, mask)
     launched = times(launch, sizes)
     touched: dict[tuple[str, ir.Tensor], int] = {}
     for node in ir.walk(launch.body):
@@ -197,25 +192,26 @@ def _cost(
                 n_q, n_k = program.grid(sizes)
                 whole = whole * mask.pairs(n_q, n_k) // (n_q * n_k)
             touched[way, node.tensor] = min(summed[way, node.tensor], whole)
-    spared = read_to_be_added_to(program, sizes, mask) if gluon else ()
+    spared = added_to(program) if gluon and multiplies(launch) else ()
     return LaunchCost(
         name=launch.name,
         kinds=tuple(_kinds(program, launch, sizes, mask, gluon)),
         times=launched,
         heads=heads,
+        side_by_side=_side_by_side(program, launch, sizes, dtype, heads) if gluon and mask is not None else 1,
         programs=_programs(launch, sizes, mask) * heads,
         working=summed["blocks"] * heads,
         rounds=_rounds(launch, sizes, program, mask, summed["blocks"] * heads, heads),
-        products={width: summed["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
+        products={width: operations * heads for width, operations in sorted(_by(summed, "products").items())},
         elementwise=summed["elementwise"] * heads,
         beside=summed["beside"] * heads,
         begun=summed["begun"] * heads,
         masked=sum(
             entries * (summed[node] if most is None else min(summed[node], most * summed["blocks"])) * heads
-            for node, (entries, most) in noted.masked.items()
+            for node, (entries, most) in amounts.masked.items()
         ),
-        moved=Bytes(_sum(summed, "reads"), _sum(summed, "writes")).each(lambda words: words * heads),
-        added=sum(summed["reads", program.tensors[name]] for name in spared) * heads if multiplies(launch) else 0,
+        moved=Bytes(*(heads * sum(_by(summed, way).values()) for way in ("reads", "writes"))),
+        added=sum(summed["reads", tensor] for tensor in spared) * heads,
         late=summed["late"] * heads,
         least=sum(touched.values()) * heads,
         storage=ALONE if gluon and multiplies(launch) else storage(launch, sizes, dtype, stages),
@@ -233,6 +229,19 @@ def _programs(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> int:
             tiles = -(-sizes[loop.range.dim] // padded(loop.range, sizes))
             total = total // tiles * min(tiles, across)
     return total
+
+
+def _side_by_side(program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, heads: int) -> int:
+    """Heads whose blocks a Gluon kernel under a mask orders together: those of which L2 holds what they stream."""
+    if len(launch.grid) > 1 or not multiplies(launch):
+        return 1
+    streamed = {
+        node.tensor: prod(node.tensor.sides(sizes))
+        for node in ir.walk(launch.block)
+        if isinstance(node, ir.Read) and len(node.tile.ranges) == 2 and launch.grid[0].range not in node.tile.ranges
+        if node.tensor.name in program.inputs
+    }
+    return heads_together(heads, sum(streamed.values()) * WORDS[dtype])
 
 
 def _last(launch: Launch) -> ir.Node:
@@ -290,8 +299,9 @@ def _apart(tile: ir.Tile, launch: Launch) -> bool:
     return launch.around is not None and any(rng.outermost is launch.around.range for rng in tile.ranges)
 
 
-def _sum(amounts: Mapping[Hashable, int], kind: str) -> int:
-    return sum(amount for key, amount in amounts.items() if isinstance(key, tuple) and key[0] == kind)
+def _by(amounts: Mapping[Hashable, int], kind: str) -> dict[Any, int]:
+    """The amounts of a kind, by what they are of."""
+    return {key[1]: amount for key, amount in amounts.items() if isinstance(key, tuple) and key[0] == kind}
 
 
 def _beside(body: list[ir.Node], read: set[ir.Tile]) -> Iterator[ir.Node]:
@@ -380,26 +390,40 @@ def _late(body: list[ir.Node]) -> Iterator[ir.Read]:
             yield from _late(loop.body)
 
 
-@dataclass(frozen=True)
-class _Noted:
-    """Nodes of a launch that something is counted of."""
+class _Amounts:
+    """Bytes and operations that are counted of the nodes of a launch, for one head; see `LaunchCost`."""
 
-    late: set[ir.Read]
-    read: set[ir.Tile]
-    transposed: frozenset[ir.Tile]
-    last: ir.Node
-    beside: set[ir.Node]
-    begun: Mapping[ir.Node, int]
-    masked: Mapping[ir.Node, tuple[int, int | None]]
+    def __init__(self, launch: Launch, memory: Memory, mask: Mask | None, warps: int) -> None:
+        nodes, self._sizes, self._memory, self._warps = list(ir.walk(launch.body)), memory.sizes, memory, warps
+        self._transposed, self._last = turned(nodes), _last(launch)
+        self._read = {node.tile for node in nodes if isinstance(node, ir.Read)}
+        self._late, self._beside = set(_late(launch.block)), set(_beside(launch.block, self._read))
+        self._begun = _begun(launch, self._sizes, mask)
+        self.masked = _masked(launch, self._sizes, mask)
 
-
-def _widths(body: list[ir.Node], sizes: ir.Sizes, warps: int) -> set[int]:
-    transposed = turned(ir.walk(body))
-    return {
-        _width(node.expr, sizes, warps, node.target.tile in transposed)
-        for node in ir.walk(body)
-        if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)
-    }
+    def __call__(self, node: ir.Node, at: LoopContext) -> Iterator[tuple[Hashable, int]]:
+        if node is self._last:
+            yield "blocks", 1
+        if node in self.masked:
+            yield node, 1
+        if node in self._begun:
+            yield "begun", self._begun[node]
+        match node:
+            case ir.Read(tensor=tensor):
+                moved = self._memory.moved(node, at)
+                yield ("reads", tensor), moved
+                if node in self._late:
+                    yield "late", moved
+            case ir.Write(tensor=tensor):
+                yield ("writes", tensor), self._memory.moved(node, at)
+            case ir.Compute(target=target, expr=ir.MatMul() as product):
+                width = _width(product, self._sizes, self._warps, target.tile in self._transposed)
+                yield ("products", width), 2 * entries((*product.shape, product.left.shape[1]), self._sizes)
+            case ir.Compute(target=target, expr=expr):
+                for shape in _operations(expr):
+                    yield "beside" if node in self._beside else "elementwise", entries(shape, self._sizes)
+                if _changes(node, self._read):
+                    yield "elementwise", 2 * entries(target.ranges, self._sizes)
 
 
 def _width(product: ir.MatMul, sizes: ir.Sizes, warps: int, transposed: bool) -> int:
@@ -407,38 +431,6 @@ def _width(product: ir.MatMul, sizes: ir.Sizes, warps: int, transposed: bool) ->
     rows, columns = (padded(rng, sizes) for rng in product.shape[:: -1 if transposed else 1])
     groups, high = max(1, warps // 4), max(1, rows // 64)
     return min(256, max(8, columns * high // groups) if high < groups else columns)
-
-
-def _amounts(
-    sizes: ir.Sizes,
-    memory: Memory,
-    warps: int,
-    noted: _Noted,
-    node: ir.Node,
-    at: LoopContext,
-) -> Iterator[tuple[Hashable, int]]:
-    if node is noted.last:
-        yield "blocks", 1
-    if node in noted.masked:
-        yield node, 1
-    if node in noted.begun:
-        yield "begun", noted.begun[node]
-    match node:
-        case ir.Read(tensor=tensor):
-            moved = memory.moved(node, at)
-            yield ("reads", tensor), moved
-            if node in noted.late:
-                yield "late", moved
-        case ir.Write(tensor=tensor):
-            yield ("writes", tensor), memory.moved(node, at)
-        case ir.Compute(target=target, expr=ir.MatMul() as product):
-            terms, width = product.left.shape[1], _width(product, sizes, warps, target.tile in noted.transposed)
-            yield ("products", width), 2 * entries((*product.shape, terms), sizes)
-        case ir.Compute(target=target, expr=expr):
-            for shape in _operations(expr):
-                yield "beside" if node in noted.beside else "elementwise", entries(shape, sizes)
-            if _changes(node, noted.read):
-                yield "elementwise", 2 * entries(target.ranges, sizes)
 
 
 def _operations(expr: ir.Expr) -> Iterator[ir.Ranges]:

@@ -79,7 +79,7 @@ def require() -> str:
 
 
 def version(ncu: str) -> str:
-    """Its version."""
+    """Version of Nsight Compute, as its command line tool prints it; "unknown" if it prints none."""
     printed = subprocess.run([ncu, "--version"], capture_output=True, text=True, check=False).stdout
     match = re.search(r"Version ([\d.]+)", printed)
     return match[1] if match else "unknown"

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cache
+from functools import partial
 from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.additions import adds
 from pebblesim.gpu.emit.gluon_additions import ROWS
-from pebblesim.gpu.emit.gluon_tiles import TILES as HOPPER
 from pebblesim.gpu.emit.storage import Storage
 from pebblesim.gpu.emit.strides import WORDS as GROUP
 from pebblesim.gpu.emit.tables import workspace
@@ -36,7 +35,7 @@ class Tiling:
             registers of a thread, so that two blocks fit into a multiprocessor.
         widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
         described: launches that read tiles by tensor descriptors.
-        masked: whether they are tried under a mask alone.
+        masked: whether they are tried under a mask alone; False: without one alone; None: both.
         even: whether they are for lengths that they divide, and no mask: with predicates their registers are too few.
         gluon: whether its kernels are those of the Gluon reading, whose stages are slots of rings.
         persistent: whether these have as many blocks as multiprocessors where there is no mask.
@@ -51,7 +50,7 @@ class Tiling:
     apart: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     widths: tuple[int, int] = (1, 1024)
     described: tuple[str, ...] = ()
-    masked: bool = False
+    masked: bool | None = None
     even: bool = False
     gluon: bool = False
     persistent: bool = False
@@ -72,8 +71,7 @@ class Tiling:
     def options(self) -> dict[str, Any]:
         """Options of `triton`, or of `gluon`, for its kernels."""
         if self.gluon:
-            slots = {name: own[1] for name, own in self.apart.items()}
-            return {"stages": self.stages, "apart": slots, "persistent": self.persistent}
+            return {"stages": self.stages, "persistent": self.persistent}
         shape = {"warps": self.warps, "stages": self.stages, "apart": self.apart}
         return {**shape, "described": self.described, "early": self.early}
 
@@ -81,7 +79,7 @@ class Tiling:
         """Whether it is tried for these lengths, under a mask or without one."""
         longest = max(size for name, size in self.blocks.items() if name not in "ce")
         divided = not any(size % longest for name, size in dims.items() if name.startswith("n"))
-        return masked >= self.masked and (not self.even or (divided and not masked))
+        return self.masked in (None, masked) and (not self.even or (divided and not masked))
 
     def of(self, launch: str) -> tuple[int, int]:
         """Return the warps and stages of a launch."""
@@ -126,7 +124,9 @@ def _splits(
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     "forward": (
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 64)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 2, widths=(1, 64), masked=True),
+        Tiling(
+            "flash2-forward", {"B_r": 64, "B_c": 128}, 4, 3, widths=(1, 64), described=("flash2-forward",), masked=True
+        ),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128), described=("flash2-forward",)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256), described=("flash2-forward",)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 256), one_source=True),
@@ -142,7 +142,8 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
             early=True,
             one_source=True,
         ),
-        _splits(64, 256, 8, 3, (1, 512)),
+        replace(_splits(64, 256, 4, 3, (1, 512)), masked=False),
+        replace(_splits(64, 256, 8, 3, (1, 512)), masked=True),  # four warps spill at widths that are no power of two
         _splits(128, 256, 8, 3, (1, 256)),
         *(replace(each, even=each.blocks["a"] == 256) for each in _small_cache("small-cache-forward-blocked")),
         replace(_small_cache("scores-stored-blocked")[0], widths=(129, 1024), described=("A",)),
@@ -219,6 +220,28 @@ SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 }
 """For blocks of threads that have less than `LARGE` bytes of shared memory: at most 163 KiB, many of them 64."""
 
+WARPS = 8
+"""Warps that hold the sums of a Gluon kernel, 64 rows for each four."""
+
+RESIDENT = {"a": 128, "b": 128, "c": 64, "e": 256}
+
+_gluon = partial(Tiling, warps=WARPS, gluon=True)
+
+HOPPER = (
+    _gluon("flash2-forward", {"B_r": 128, "B_c": 128}, stages=3, widths=(1, 64), persistent=True),
+    _gluon("flash2-forward", {"B_r": 128, "B_c": 128}, stages=2, widths=(65, 128), persistent=True),
+    _gluon("flash2-forward", {"B_r": 128, "B_c": 64}, stages=2, widths=(129, 256), persistent=True),
+    _gluon("scores-stored-resident", RESIDENT, stages=8, widths=(1, 256)),
+    _gluon("scores-stored-resident", RESIDENT, stages=8, widths=(257, 512)),
+    _gluon("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, stages=3, widths=(1, 64), persistent=True),
+    _gluon("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, stages=2, widths=(65, 128), persistent=True),
+    _gluon("small-cache-backward-resident", RESIDENT, stages=8, widths=(1, 256)),
+    _gluon("small-cache-backward-resident", RESIDENT, stages=8, widths=(257, 512)),
+    _gluon("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 128}, stages=3, widths=(1, 64)),
+    _gluon("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 64}, stages=2, widths=(65, 128)),
+)
+"""The kernels of Gluon for Hopper, from narrow heads to wide ones: of each schedule the fastest that spill nothing."""
+
 LARGE = 200 * 1024
 """Bytes of shared memory of a block from which on the tiles of large cards fit: of Hopper and later ones.
 
@@ -240,25 +263,28 @@ def tilings(problem_name: str, shared: int, gluon: bool = False) -> tuple[Tiling
     if shared < THREE_STAGES:  # three stages do not fit, in all launches or in some; so two are for all lengths
         two = tuple(each for each in known if each.stages == 2 and (each.even or (8, 3) in each.apart.values()))
         known += tuple(replace(each, apart={}, even=False) for each in two)
-    return known + _for_hopper(problem_name) if gluon else known
+    return known + tuple(each for each in HOPPER if gluon and get(each.schedule).problem.name == problem_name)
 
 
-@cache
-def _for_hopper(problem_name: str) -> tuple[Tiling, ...]:
-    """The tiles of Gluon kernels; each is for the widths above those of the one before."""
-    made, narrower = list[Tiling](), dict[str, int]()
-    for each in HOPPER:
-        if get(each.schedule).problem.name == problem_name:
-            widths = narrower.get(each.schedule, 0) + 1, each.widest
-            apart = {name: (WARPS, slots) for name, slots in each.apart.items()}
-            ring: dict[str, Any] = {"stages": each.stages, "apart": apart, "persistent": each.persistent}
-            made.append(Tiling(each.schedule, each.blocks, WARPS, widths=widths, gluon=True, **ring))
-            narrower[each.schedule] = each.widest
-    return tuple(made)
+def hopper_tiling(schedule: str, dims: Mapping[str, int]) -> Tiling:
+    """The tiles of a schedule's Gluon kernels, for its dimensions.
 
-
-WARPS = 8
-"""Warps that hold the sums of a Gluon kernel, 64 rows for each four."""
+    Raises:
+        UsageError: there are none; the sentence says for which there are.
+    """
+    widest = max((size for name, size in dims.items() if name.startswith("d")), default=1)
+    offered = {each.schedule: each.widths[1] for each in HOPPER}  # the widest is the last one
+    if schedule not in offered:
+        raise UsageError(
+            f"{schedule} has no tiles for Gluon kernels; take {', '.join(offered)}, give each --block, or take "
+            "--target triton."
+        )
+    if widest > offered[schedule]:
+        raise UsageError(
+            f"{schedule} has tiles for Gluon kernels up to d = {offered[schedule]}, and d is {widest}; give each "
+            "--block, or take --target triton."
+        )
+    return next(each for each in HOPPER if each.schedule == schedule and widest <= each.widths[1])
 
 
 def gluon_takes(schedule: str, dims: Mapping[str, int], shared: int = 1) -> bool:

@@ -117,7 +117,7 @@ class Tensor(_InMemory):
 
     @property
     def shape(self) -> tuple[Index, ...]:
-        """Its dimensions, for use in loops."""
+        """Dimensions of the tensor, for use in loops."""
         return tuple(self._m._whole[dim] for dim in self._tensor.shape)
 
     @property
@@ -190,7 +190,7 @@ class Tile(Value):
 
     @property
     def T(self) -> Tile:
-        """Its transpose; no words are moved."""
+        """Transpose of the tile; no words are moved."""
         return Tile(self._m, ir.Ref(self._expr.tile, self._expr.ranges, not self._expr.transposed))
 
     def __getitem__(self, key: Any) -> Tile:

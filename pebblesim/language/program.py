@@ -111,7 +111,7 @@ class Ref:
 
     @property
     def shape(self) -> Ranges:
-        """Its ranges in the operation that uses it, transposed if needed."""
+        """Ranges of the tile in the operation that uses it, transposed if needed."""
         return self.ranges[::-1] if self.transposed else self.ranges
 
 

@@ -116,7 +116,7 @@ class LowerBound:
 
     @property
     def label(self) -> str:
-        """Its name in pictures and tables; of a user's own bound it says so."""
+        """Name of the bound in pictures and tables; for a user's own bound it says so."""
         return f"{self.name}, a user's own" if self.own else self.name
 
     def to_dict(self) -> dict[str, str | int]:

@@ -56,7 +56,7 @@ class OwnBound:
 
     @property
     def source(self) -> str:
-        """Its name, that it is a user's, and how it was tested."""
+        """Name of the bound, that it is a user's, and how it was tested."""
         return (
             f"{self.name}: a user's own, without proof: at most each of {self.optima:,} proven optima of small graphs"
         )

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.game.devices import ADD, BEGIN, COLLECT, DELETE, RECEIVE, SEND, DevicesGame, play as referee
+from pebblesim.graphs.cdag import Cdag
 from pebblesim.parallel.count import Moved
 from pebblesim.parallel.play import Compute, Receive, Send, moves
 from pebblesim.parallel.team import Team
@@ -27,7 +28,14 @@ Move: TypeAlias = tuple[int, int, int]
 
 @dataclass(eq=False)
 class Graph:
-    """Vertices by name, each with its terms in order; what the referee asks for is made when it is asked."""
+    """Vertices by name, each with its terms in order.
+
+    Attributes:
+        terms: those of each vertex.
+        inputs_named, outputs_named: the device that has each input at the start, and each output at the end.
+        sums_named: the sums of pairs' products.
+        ids, edge, cdag: numbers of vertices and of edges, and the graph; there are none before `number`.
+    """
 
     terms: dict[Name, list[Name]] = field(default_factory=dict)
     inputs_named: dict[Name, int] = field(default_factory=dict)
@@ -36,44 +44,18 @@ class Graph:
 
     def number(self) -> None:
         """Number the vertices and edges; nothing may be added after that."""
-        self.names = list(self.terms)
-        self.ids = {name: v for v, name in enumerate(self.names)}
-        self.indptr = np.cumsum([0, *map(len, self.terms.values())])
-        self.preds = np.array([self.ids[u] for terms in self.terms.values() for u in terms], np.int64)
-        self.edge = {
-            (u, name): int(self.indptr[v]) + k
-            for v, (name, terms) in enumerate(self.terms.items())
-            for k, u in enumerate(terms)
-        }
+        self.ids = ids = {name: v for v, name in enumerate(self.terms)}
+        edges = [(term, name) for name, terms in self.terms.items() for term in terms]
+        self.edge = {ends: e for e, ends in enumerate(edges)}
+        ends = ([ids[name] for name in named] for named in (self.inputs_named, self.outputs_named))
+        names = [f"{name}[{','.join(map(str, numbers))}]" for name, *numbers in ids]
+        self.cdag = Cdag.from_edges(len(ids), [(ids[u], ids[v]) for u, v in edges], *ends, names=names)
 
-    @property
-    def vertices(self) -> int:
-        return len(self.terms)
-
-    @property
-    def edges(self) -> int:
-        return int(self.indptr[-1])
-
-    @property
-    def inputs(self) -> NDArray[Any]:
-        return np.array([self.ids[name] for name in self.inputs_named], np.int64)
-
-    @property
-    def outputs(self) -> NDArray[Any]:
-        return np.array([self.ids[name] for name in self.outputs_named], np.int64)
-
-    @property
-    def sums(self) -> list[int]:
-        return [self.ids[name] for name in self.sums_named]
-
-    @property
-    def owners(self) -> list[int]:
+    def judged(self, P: int, moves: NDArray[Any]) -> DevicesGame:
+        """Return the referee's result for moves of P devices."""
         owner = self.inputs_named | self.outputs_named
-        return [owner.get(name, 0) for name in self.names]
-
-    def describe(self, v: int) -> str:
-        name, *numbers = self.names[v]
-        return f"{name}[{','.join(map(str, numbers))}]"
+        sums, owners = [self.ids[name] for name in self.sums_named], [owner.get(name, 0) for name in self.ids]
+        return referee(self.cdag, sums, owners, P, moves)
 
 
 class _Cut:
@@ -262,9 +244,8 @@ def play(moved: Moved) -> DevicesGame:
         IllegalMove: the schedule breaks a rule of the game.
     """
     cut = _Cut(moved)
-    graph = cut.graph
     steps = np.array(list(cut.played()), np.int64).reshape(-1, 3)
-    return referee(graph, graph.sums, graph.owners, moved.layout.team.P, steps)
+    return cut.graph.judged(moved.layout.team.P, steps)
 
 
 def exceeds(team: Team) -> int:

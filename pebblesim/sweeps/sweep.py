@@ -91,7 +91,8 @@ def sweep(
         raise UnknownName("kind of row", what, RESULTS)
     named = [schedules] if isinstance(schedules, str | Schedule) else list(schedules or ())
     algorithms = list({get(name).name: get(name) for name in named}.values())
-    solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
+    by_schedule = algorithms[0].problem.name if algorithms else "backward"
+    solves = problem(by_schedule if problem_name is None else problem_name)
     algorithms = algorithms or of_problem(solves.name, mask is not None)
     axes = {name: axis(name, sizes) for name, sizes in dims.items()}
     meant = dims_meant(solves, axes)

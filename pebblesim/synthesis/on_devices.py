@@ -59,7 +59,7 @@ class FoundOnDevices(Result):
     rows: tuple[OnDevice, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed by `pebblesim search -P … --json`."""
+        """Return the data of `pebblesim search -P … --json`."""
         rows = [
             plain(row.moved, schedule="schedule.name", split="split", words="words")
             | {"gap": self.devices.gap(row.moved)}

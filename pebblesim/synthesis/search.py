@@ -79,7 +79,7 @@ class Found(Result):
 
     @property
     def io(self) -> int:
-        """Its I/O, in words."""
+        """I/O of the schedule, in words."""
         return self.counted.io
 
     @property
@@ -98,7 +98,7 @@ class Found(Result):
         return {name: words for name, words in more.items() if words}
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed by `pebblesim search --json`."""
+        """Return the data of `pebblesim search --json`."""
         heads = {"heads": self.heads.to_dict(), "times": self.times} if self.heads.is_given else {}
         sizes = {"word_bytes": {**self.widths.named, "others": self.widths.others}, "M_bytes": self.M_bytes}
         return {
@@ -315,7 +315,7 @@ class _Asked:
 
     @property
     def words(self) -> int:
-        """So many words surely fit into M."""
+        """Number of words that surely fit into M."""
         return max(1, self.M // self.widths.largest)
 
     @property

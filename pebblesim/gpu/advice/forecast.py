@@ -74,7 +74,7 @@ class LaunchForecast:
         return max(others, key=lambda part: self.parts[part])
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed by `pebblesim advise --json`."""
+        """Return the data of `pebblesim advise --json`."""
         cost = (f"cost.{name}" for name in ("name", "times", "programs", "warps", "stages", "storage.shared"))
         return plain(self, *cost, "seconds", "binds", "parts")
 
@@ -107,7 +107,7 @@ class Forecast:
         return max(shares, key=lambda part: shares[part])
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed by `pebblesim advise --json`."""
+        """Return the data of `pebblesim advise --json`."""
         tiling = (f"tiling.{name}" for name in ("schedule", "blocks", "warps", "stages", "gluon"))
         return plain(self, *tiling, "rounds", "seconds", "binds", "launches")
 
@@ -154,7 +154,9 @@ def timed(
     alone = busy + rate["begin"] * cost.begun / cost.working
     slower = alone / busy if busy else 1.0  # a block that only leaves takes no time of its own
     rounds = ((alike, each) for alike, each in cost.rounds if each)
-    work = busy * sum(alike * time_of(each, cost.heads, units, slots, slower) for alike, each in rounds)
+    work = busy * sum(
+        alike * time_of(each, cost.heads, units, slots, slower, cost.side_by_side) for alike, each in rounds
+    )
     parts = {name: factor * seconds / units for name, seconds in spent.items()}
     parts["waiting"] = (pace(slots, slower) - 1) * sum(parts.values())
     parts["too few blocks"] = max(0.0, factor * work - sum(parts.values()))

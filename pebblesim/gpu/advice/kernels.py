@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import quantity
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, count
 from pebblesim.gpu.advice import amounts, cards
@@ -13,9 +15,12 @@ from pebblesim.gpu.advice.beside import beside
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import Forecast, at_least, forecasts
 from pebblesim.gpu.advice.own_tile import OwnTile, own_tiles
+from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.triton import far_away
+from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.tiles import TILINGS, Tiling, gluon_takes
 from pebblesim.language.masks import Band, Mask
+from pebblesim.language.problems import problem
 from pebblesim.language.registry import get
 
 NAMED = {
@@ -47,12 +52,12 @@ def kernels(
     Those of Gluon are among them on Hopper cards that were calibrated. Where a card was not, the order is by the least
     time; see `forecasts`. `shared`: heads that share keys and values, whose rows are those of one problem.
     """
-    if why_none(problem_name, card, dtype, mask):
+    if why_none(problem_name, card, dtype, mask, dims):
         return (), ()
     assert mask is None or isinstance(mask, Band)
     with_rates = cards.with_rates(card)
     made = forecasts(problem_name, dims, with_rates, dtype, heads, mask, workspace, gluon=card.calibrated)
-    ranked = tuple(each for each in made if not each.tiling.gluon or _in_gluon(each.tiling, dims, mask, shared))
+    ranked = tuple(each for each in made if _is_written(each.tiling, dims, mask, shared))
     others = beside([each for each in ranked if not each.tiling.gluon], dims, with_rates, dtype, heads, mask)
     if others:
         ranked = tuple(sorted((*ranked, *others), key=lambda each: each.seconds))
@@ -60,15 +65,20 @@ def kernels(
     return ranked, tuple(own)
 
 
-def _in_gluon(tiling: Tiling, dims: Mapping[str, int], mask: Mask | None, shared: int) -> bool:
-    """Whether the Gluon reading writes the kernels of a tiling for this attention."""
+def _is_written(tiling: Tiling, dims: Mapping[str, int], mask: Mask | None, shared: int) -> bool:
+    """Whether `gpu emit` writes the kernels of a tiling for this attention, in which every query has a key."""
     program = get(tiling.schedule).in_dims(dims).under(mask)
-    if not gluon_takes(tiling.schedule, dims, shared) or far_away(program, dims):
+    if tiling.gluon and (not gluon_takes(tiling.schedule, dims, shared) or far_away(program, dims)):
         return False
-    return mask is None or not mask.empty(program.grid(dims), 1, 0).any()
+    if mask is None or not mask.empty(program.grid(dims), 1, 1).any():
+        return True
+    try:  # some keys have no query: a Gluon kernel minds if all keys of a tile have none
+        return tiling.gluon and bool(gluon(program, {**dims, **tiling.blocks}, mask=mask, stages=tiling.stages))
+    except UsageError:
+        return False
 
 
-def why_none(problem_name: str, card: Card, dtype: str, mask: Mask | None) -> str | None:
+def why_none(problem_name: str, card: Card, dtype: str, mask: Mask | None, dims: Mapping[str, int]) -> str | None:
     """Why there are no kernels to advise; None if there may be some."""
     if problem_name not in TILINGS:
         return f"none is written for the problem {problem_name}; there are some for {' and '.join(TILINGS)}"
@@ -78,6 +88,10 @@ def why_none(problem_name: str, card: Card, dtype: str, mask: Mask | None) -> st
         return f"{card.name} has no matrix units for {dtype} that are known (known: {', '.join(card.peak)})"
     if not (mask is None or isinstance(mask, Band)):
         return f"they know causal, window:W and band:W, and not {mask}"
+    if (least := min(size for name, size in dims.items() if name.startswith("d"))) < LEAST_SIDE:
+        return f"they take head dimensions of {LEAST_SIDE} and more, and one is {least}; fill rows up with zeros"
+    if mask is not None and mask.empty(problem(problem_name).in_dims(dims).grid(dims), 1, 0).any():
+        return f"they need a key for each query, and mask {mask} leaves some without; leave these queries out"
     return None
 
 
@@ -152,9 +166,11 @@ class OurKernels:
 
     def shown_kernels(self) -> Iterator[str | Sheet]:
         """The part of an advice on kernels: what to take, and a table of all that fit."""
-        none = why_none(self.problem, self.card, self.dtype, self.mask)
+        none = why_none(self.problem, self.card, self.dtype, self.mask, self.dims)
         if none is not None or not self.kernels:
             small = f"none of them fits into the {self.card.size('shared_per_block'):,} bytes of a block"
+            if self.mask is not None:
+                small += f", or mask {self.mask} leaves keys without a query: then leave these keys out"
             yield f"kernels on matrix units: {none or small}"
             return
         best = self.kernels[0]
@@ -179,7 +195,7 @@ class OurKernels:
             cost = launch.cost
             often = f"{cost.times} times " if cost.times > 1 else ""
             if best.tiling.gluon:  # a block has one tile or several
-                said = f"  {cost.name}: {often}{cost.programs // cost.times:,} tiles"
+                said = f"  {cost.name}: {often}{quantity(cost.programs // cost.times, 'tile')}"
             else:
                 said = f"  {cost.name}: {often}grid ({-(-cost.programs // heads // cost.times)}, {heads}), "
                 said += f"{cost.storage.shared:,} bytes of shared memory"

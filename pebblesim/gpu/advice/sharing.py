@@ -32,15 +32,16 @@ def together(times: Iterable[float], power: float) -> float:
     return longest * sum((time / longest) ** power for time in times) ** (1 / power) if longest else 0.0
 
 
-def time_of(blocks: Round, heads: int, units: int, places: int, alone: float) -> float:
+def time_of(blocks: Round, heads: int, units: int, places: int, alone: float, side_by_side: int = 1) -> float:
     """The time until the last block of a launch has ended.
 
     Args:
         blocks: (time of a block divided by the average, number of such blocks), the longest first.
-        heads: the blocks of one head come after those of another, the longest of each first.
+        heads: those that the blocks are of.
         units: multiprocessors.
         places: blocks that fit on one at a time.
         alone: time of an average block that is alone.
+        side_by_side: heads that begin together, their longest blocks first; the next ones come after them.
     """
     work, number = sum(time * each for time, each in blocks), sum(each for _, each in blocks)
     if number > MANY * units * places:
@@ -48,9 +49,11 @@ def time_of(blocks: Round, heads: int, units: int, places: int, alone: float) ->
     if len(blocks) == 1:
         full, rest = divmod(number, units * places)
         return blocks[0][0] * (full * _of(places, alone) + (_of(ceil(rest / units), alone) if rest else 0.0))
+    sides = [min(side_by_side, heads - first) for first in range(0, heads, side_by_side)]
+    queue = tuple(time for side in sides for time, each in blocks for _ in range(each // heads * side))
     power = log(alone) / log(STEP)
     low = floor(power)
-    left, right = (_simulated(blocks, heads, units, places, STEP**each) for each in (low, low + 1))
+    left, right = (_simulated(queue, units, places, STEP**each) for each in (low, low + 1))
     return left + (right - left) * (power - low)
 
 
@@ -65,9 +68,9 @@ def _of(together_there: int, alone: float) -> float:
 
 
 @lru_cache(maxsize=2**14)
-def _simulated(blocks: Round, heads: int, units: int, places: int, alone: float) -> float:
-    """The time of blocks that differ; each next one begins where one has ended."""
-    queue = [time for _ in range(heads) for time, number in blocks for _ in range(number // heads)][::-1]
+def _simulated(blocks: tuple[float, ...], units: int, places: int, alone: float) -> float:
+    """The time of blocks in their order, by the time of each; each next one begins where one has ended."""
+    queue = list(reversed(blocks))
     paces = [0.0, *(1 / _of(number, alone) for number in range(1, places + 1))]
     running: list[list[float]] = [[] for _ in range(units)]
     for _ in range(places):

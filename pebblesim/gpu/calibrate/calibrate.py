@@ -71,7 +71,7 @@ class Calibration(Result):
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed by `pebblesim gpu calibrate --json`."""
+        """Return the data of `pebblesim gpu calibrate --json`."""
         values = {name: figure.value for name, figure in self.card.figures.items()}
         rates = {name: figure.value for name, figure in self.card.rates.items()}
         rows = [compared.row.to_row() | {"forecast": compared.forecast} for compared in self.held_out]

@@ -48,7 +48,7 @@ class Measured:
     error: str = ""
 
     def to_row(self) -> dict[str, Any]:
-        """As plain data, without the costs."""
+        """Return the measurement as plain data, without the costs."""
         names = ["schedule", "blocks", "warps", "stages", "apart", *["gluon", "persistent"] * self.cell.tiling.gluon]
         tiling = {name: getattr(self.cell.tiling, name) for name in names}
         told = {"shape": asdict(self.cell.shape), "tiling": tiling, "seconds": self.seconds, "launches": self.launches}

@@ -11,7 +11,6 @@ It is for no mask and for bands: causal ones and windows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from pebblesim.core.errors import UnknownName
@@ -26,7 +25,7 @@ from pebblesim.gpu.emit.tables import Tables, tables
 from pebblesim.gpu.emit.triton import Source, Writes, far_away, for_no_pair, module, setting_of
 from pebblesim.gpu.emit.triton_kernel import Writer
 from pebblesim.gpu.emit.triton_ranges import Setting
-from pebblesim.gpu.emit.words import WORDS, of_launch
+from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.launches.launches import Launch, check_alike, launches
@@ -48,7 +47,6 @@ def gluon(
     *,
     scale: float | None = None,
     stages: int = 2,
-    apart: Mapping[str, int] | None = None,
     persistent: bool = False,
     shared: int = 0,
     dense: bool = False,
@@ -63,7 +61,6 @@ def gluon(
         mask: None, or a band, for a program traced under a mask.
         scale: factor of the scores, which the schedules omit: each product with Q or K is multiplied by it.
         stages: slots of a ring.
-        apart: those of launches that have others, by the name of the launch.
         persistent: as many blocks as multiprocessors, each with several tiles of the grid.
         shared, dense: as for `triton`; so many heads of queries are a power of two of at most 64.
 
@@ -85,7 +82,7 @@ def gluon(
         raise refused(program, f"mask {mask} is not a band", f"give causal, window:W or band:W, or {OTHERWISE}")
     if mask is not None and mask.empty(program.grid(sizes), 1, 0).any():
         raise refused(program, f"mask {mask} leaves some queries without a key", "leave these queries out")
-    if min((stages, *(apart or {}).values())) < 2:
+    if stages < 2:
         raise refused(program, "a ring of one slot would be waited for by itself", "take --stages 2 or more")
     if not shared and far_away(program, sizes):
         raise refused(program, "a head has 2³¹ words or more", OTHERWISE)
@@ -99,12 +96,11 @@ def gluon(
     setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory)
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
-        slots = slots_of(launch, apart or {}, stages)
-        block = _block(program, launch, sizes, dtype, slots, persistent, setting.tables)
+        block = _block(program, launch, sizes, dtype, stages, persistent, setting.tables)
         if isinstance(block, Scores) and persistent:
             raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
         if block is not None:
-            check_shared(program, launch, block.shared(dtype), slots)
+            check_shared(program, launch, block.shared(dtype), stages)
         match block:
             case Product():
                 return ProductKernel(setting, launch, name, block)
@@ -154,16 +150,12 @@ def plans(
     sizes: ir.Sizes,
     dtype: str,
     stages: int = 2,
-    apart: Mapping[str, int] | None = None,
     persistent: bool = False,
 ) -> dict[str, Block]:
     """Return the plans of the Gluon kernels, by the name of the launch."""
-    made, own = _launches(program), apart or {}
+    made = _launches(program)
     kept = tables(program, made, sizes)
-    blocks = (
-        (launch.name, _block(program, launch, sizes, dtype, slots_of(launch, own, stages), persistent, kept))
-        for launch in made
-    )
+    blocks = ((each.name, _block(program, each, sizes, dtype, stages, persistent, kept)) for each in made)
     return {name: block for name, block in blocks if block is not None}
 
 
@@ -174,19 +166,14 @@ def _launches(program: ir.Program) -> list[Launch]:
 
 
 def _block(
-    program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, slots: int, persistent: bool, kept: Tables
+    program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stages: int, persistent: bool, kept: Tables
 ) -> Block | None:
     """The plan of a launch's Gluon kernel; None if it is written as in the Triton reading."""
     if (product := _product(launch, sizes, kept)) is not None:
         return product
     if not multiplies(launch) or _is_of_table(launch):
         return None
-    return scores(launch, sizes, slots) or plan(program, launch, sizes, dtype, slots, persistent)
-
-
-def slots_of(launch: Launch, apart: Mapping[str, int], otherwise: int) -> int:
-    """The slots of a ring of a launch, by its name or that of its phase."""
-    return of_launch({name: (slots,) for name, slots in apart.items()}, launch.name, (otherwise,))[0]
+    return scores(launch, sizes, stages) or plan(program, launch, sizes, dtype, stages, persistent)
 
 
 def _product(launch: Launch, sizes: ir.Sizes, kept: Tables) -> Product | None:

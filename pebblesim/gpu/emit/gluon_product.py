@@ -130,7 +130,7 @@ class ProductRows(Rows):
 
     @property
     def numbers(self) -> list[str]:
-        """It has none: heads are an axis of the grid."""
+        """Parameters for numbers of heads: none, for heads are an axis of the grid."""
         return []
 
     @property

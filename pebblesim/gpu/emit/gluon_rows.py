@@ -166,7 +166,7 @@ class Rows(Writer):
         return f"{total} // {block}" if self._setting.even else f"tl.cdiv({total}, {block})"
 
     def _ends(self, rng: ir.Range) -> tuple[str, str]:
-        """Those of the whole block's tile: all its warpgroups share the stream."""
+        """Begin and end of a tile; of the block's own range, that of all its warpgroups, which share the stream."""
         if rng is not self._plan.own:
             return super()._ends(rng)
         number, block, size = self._numbers[rng], self._block_rows(), self._setting.size(rng.dim)

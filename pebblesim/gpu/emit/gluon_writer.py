@@ -89,7 +89,8 @@ class GluonWriter(ABC, Generic[RowsOf]):
         if setting.mask is not None:
             row = self._streamed_words * WORDS[setting.dtype]
             streamed = f"({setting.size(plan.loop.range.dim)} * {row})"
-            lines.append(f"    together = max({STREAMED_TOGETHER} // {streamed}, 1)  # heads")
+            groups = f"triton.cdiv(heads, max({STREAMED_TOGETHER} // {streamed}, 1))"
+            lines.append(f"    together = triton.cdiv(heads, {groups})  # heads whose long tiles come first")
             grid = f"{count} * heads, 1"
         if plan.persistent:
             lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")

@@ -74,15 +74,15 @@ class Place:
         return Place(x.data_ptr(), tuple(x.shape), tuple(strides), x.dtype)
 
     def data_ptr(self) -> int:
-        """Its address."""
+        """Address of the first word."""
         return self.address
 
     def stride(self) -> tuple[int, ...]:
-        """Its strides."""
+        """Strides of the axes, in words."""
         return self.strides
 
     def numel(self) -> int:
-        """Its number of words."""
+        """Number of words."""
         number = 1
         for length in self.shape:
             number *= length

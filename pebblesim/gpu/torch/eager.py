@@ -69,7 +69,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> Tensor
 
 
 class _Passes(torch.autograd.Function):
-    """Both passes; L stays as kernels have it."""
+    """The forward and the backward pass as one autograd function; L stays as kernels have it."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from pebblesim.gpu.torch.boxes import Described, start_of
 
 HERE = threading.local()
-"""Its `notes`, if it has some, are those of the call that this thread makes."""
+"""State of this thread: `notes` are those of the call that it makes, if it makes one."""
 
 
 class Notes:
