@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from pebblesim.gpu.emit.gluon import gluon, plans
-from pebblesim.gpu.emit.gluon_tiles import TILES, HopperTiles, tiles_of
 from pebblesim.gpu.emit.words import is_float32
+from pebblesim.gpu.tiles import HOPPER, Tiling, hopper_tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
@@ -26,7 +26,7 @@ BESIDE = 5 * 1024
 """Most bytes of shared memory beside buffers and barriers: arguments of the roles, gaps, and what sums go through on
 their way to memory."""
 
-SLOW = [(tiles, tiles.widest, mask, n) for tiles in TILES for mask in (None, "causal") for n in (4096, 4001)]
+SLOW = [(tiles, tiles.widths[1], mask, n) for tiles in HOPPER for mask in (None, "causal") for n in (4096, 4001)]
 
 
 def described(text: str, launch: str, kind: Any, layouts: Any) -> dict[str, str]:
@@ -94,7 +94,7 @@ def spilled(code: str) -> list[str]:
 
 
 def check(
-    tiles: HopperTiles,
+    tiles: Tiling,
     d: int,
     mask: str | None,
     n: int,
@@ -137,27 +137,27 @@ def check(
 @pytest.mark.slow
 @pytest.mark.parametrize(("tiles", "d", "mask", "n"), SLOW)
 def test_all_kernels_for_hopper_keep_their_tiles_in_registers(
-    tiles: HopperTiles, d: int, mask: str | None, n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiles: Tiling, d: int, mask: str | None, n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(tiles, d, mask, n, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mask", "rows"), [("window:1024", 1), ("causal", 4), (None, 4)])
-@pytest.mark.parametrize("tiles", TILES)
+@pytest.mark.parametrize("tiles", HOPPER)
 def test_all_kernels_of_windows_and_of_heads_that_share_keys(
-    tiles: HopperTiles, mask: str | None, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiles: Tiling, mask: str | None, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if (tiles.schedule, tiles.widest, mask) == ("small-cache-backward-resident", 512, "window:1024"):
+    if (tiles.schedule, tiles.widths[1], mask) == ("small-cache-backward-resident", 512, "window:1024"):
         pytest.skip("P spills some words here, as docs/hopper.md says")
-    check(tiles, tiles.widest, mask, 4096, tmp_path, monkeypatch, rows=rows)
+    check(tiles, tiles.widths[1], mask, 4096, tmp_path, monkeypatch, rows=rows)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [1, 2, 8])
 @pytest.mark.parametrize(("tiles", "d", "mask", "n"), SLOW)
 def test_all_kernels_of_the_operator_keep_their_tiles_in_registers(
-    tiles: HopperTiles,
+    tiles: Tiling,
     d: int,
     mask: str | None,
     n: int,
@@ -169,7 +169,7 @@ def test_all_kernels_of_the_operator_keep_their_tiles_in_registers(
 
 
 def test_kernels_for_hopper_keep_their_tiles_in_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(tiles_of("flash2-backward-blocked", {"d": 64}), 64, None, 4096, tmp_path, monkeypatch)
+    check(hopper_tiling("flash2-backward-blocked", {"d": 64}), 64, None, 4096, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ def test_a_loop_at_odd_lengths_is_as_long_as_at_others(d: int, tmp_path: Path, m
     """Nothing is taken apart and packed again on its way from one loop to another."""
     pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    tiles, lengths = tiles_of("flash2-forward", {"d": d}), list[int]()
+    tiles, lengths = hopper_tiling("flash2-forward", {"d": d}), list[int]()
     for n in (1152, 1134):
         dims = {"n_q": n, "n_k": n, "d_k": d, "d_v": d}
         program, ring = get(tiles.schedule).in_dims(dims).program, {"stages": tiles.stages, "persistent": True}

@@ -95,3 +95,14 @@ def test_heads_that_are_ordered_together_are_in_even_groups(n: int, heads: int) 
     if heads * streamed <= STREAMED_TOGETHER:
         assert sides == [heads]
     assert sides[-1] > together - len(sides)
+
+
+@pytest.mark.parametrize("shared", [0, 2])
+def test_rows_that_do_not_exist_are_asked_for_once_in_each_tile_of_a_table(shared: int) -> None:
+    """Warpgroups all of whose rows exist go past the predicates."""
+    dims = {"n_q": 300 * max(shared, 1), "n_k": 301, "d_k": 128, "d_v": 128}
+    sizes = {**dims, "a": 128, "b": 128, "c": 64, "e": 128}
+    text = gluon(get("scores-stored-resident").in_dims(dims).program, sizes, stages=8, shared=shared).text
+    (role,) = re.findall(r"def A_rows\(.*?(?=\n@gluon)", text, re.DOTALL)
+    asked = re.findall(r"if \(part \+ 1\) \* 64 > (?:n_q|n \* 2|n):\n +(\w+) = gl\.where\(\(at_i\[:, None\]", role)
+    assert asked == ["S_ij"] * 2 and role.count("gl.where((at_i[:, None]") == 2

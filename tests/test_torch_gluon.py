@@ -114,10 +114,8 @@ def test_drawn_cases_of_the_operator(interpreted: list[str], case: dict[str, Any
 def test_the_operator_by_gluon_kernels(
     interpreted: list[str], monkeypatch: Any, sizes: Any, mask: Any, layout: str, same: bool, backward: str
 ) -> None:
-    offered, made = {"flash2-forward", "flash2-backward-blocked", backward}, tiles._for_hopper
-    monkeypatch.setattr(
-        tiles, "_for_hopper", lambda name: tuple(each for each in made(name) if each.schedule in offered)
-    )
+    offered = {"flash2-forward", "flash2-backward-blocked", backward}
+    monkeypatch.setattr(tiles, "HOPPER", tuple(tiling for tiling in tiles.HOPPER if tiling.schedule in offered))
     check(sizes, 32, mask, layout, same)
     assert interpreted == ["flash2-forward", backward]
 

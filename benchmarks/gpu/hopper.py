@@ -47,11 +47,10 @@ from pebblesim.gpu.calibrate.calibrate import load, save
 from pebblesim.gpu.calibrate.measure import Measured, measured, near
 from pebblesim.gpu.calibrate.shapes import Cell, Shape, calibrating, drawn
 from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.gluon_tiles import TILES, HopperTiles, tiles_of
 from pebblesim.gpu.emit.triton import Source
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.race import seconds_of_launches
-from pebblesim.gpu.tiles import PROBLEM, tilings
+from pebblesim.gpu.tiles import HOPPER, PROBLEM, Tiling, hopper_tiling, tilings
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 
@@ -98,9 +97,9 @@ class Case(NamedTuple):
     shapes: tuple[tuple[int, int], ...] = SHAPES
 
     @property
-    def tiles(self) -> HopperTiles:
+    def tiles(self) -> Tiling:
         """Its blocks, and slots of its rings."""
-        return tiles_of(self.schedule, {"d": max(self.d_k, self.d_v)})
+        return hopper_tiling(self.schedule, {"d": max(self.d_k, self.d_v)})
 
     def operations(self, n: int, heads: int) -> float:
         """Useful operations of all heads."""
@@ -453,7 +452,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the files")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--schedules", nargs="+", default={each.schedule for each in TILES}, help="to calibrate with")
+    parser.add_argument("--schedules", nargs="+", default={each.schedule for each in HOPPER}, help="to calibrate with")
     parser.add_argument("--seed", type=int, default=SEED, help="of the attentions that are drawn")
     parser.add_argument("--number", type=int, default=NUMBER, help="of these")
     given, began = parser.parse_args(), time.monotonic()

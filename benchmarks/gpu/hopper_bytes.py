@@ -2,7 +2,7 @@
 
     python benchmarks/gpu/hopper_bytes.py -o benchmarks/gpu/hopper_bytes.jsonl
 
-Tiles are those of `gluon_tiles`, with lengths that they need not divide, and head dimensions of any group of 16 bytes.
+Tiles are those of `tiles.HOPPER`, with lengths that they need not divide, and head dimensions of any group of 16 bytes.
 Memory adds what a kernel adds to a tensor (`m.add`): the old words, which the count has among the words read, do not
 cross to the multiprocessors, and are left out here. Nsight Compute reads the counters of one process that runs all
 cases, one after the other.
@@ -26,10 +26,10 @@ from profiler import under_profiler
 
 from pebblesim.gpu.additions import read_to_be_added_to
 from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.gluon_tiles import TILES, HopperTiles
 from pebblesim.gpu.emit.tables import moved_words
 from pebblesim.gpu.emit.words import moved_bytes, word_bytes
 from pebblesim.gpu.module import module_of
+from pebblesim.gpu.tiles import HOPPER, Tiling
 from pebblesim.language import masks
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
@@ -47,7 +47,7 @@ MARK, FILL = "spin_kernel", "FillFunctor"
 
 
 class Case(NamedTuple):
-    tiles: HopperTiles
+    tiles: Tiling
     n: int
     d: int
     heads: int
@@ -98,12 +98,10 @@ def cases() -> list[Case]:
     """Tiles that are offered, each with sizes that a seed draws; every second one has rows of whole sectors."""
     chance, found = random.Random(SEED), list[Case]()
     for number in range(CASES):
-        tiles = TILES[number % len(TILES)] if number < len(TILES) else chance.choice(TILES)
-        narrow = max(
-            (each.widest for each in TILES if each.schedule == tiles.schedule and each.widest < tiles.widest), default=0
-        )
+        tiles = HOPPER[number] if number < len(HOPPER) else chance.choice(HOPPER)
+        least, most = tiles.widths
         step = 8 if number % 4 == 3 else 16
-        d = step * chance.randint(max(narrow // step + 1, 2), tiles.widest // step)
+        d = step * chance.randint(max((least - 1) // step + 1, 2), most // step)
         found.append(
             Case(tiles, chance.randrange(300, 3000), d, chance.randrange(2, 9), chance.choice((None, None, "causal")))
         )

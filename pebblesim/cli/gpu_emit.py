@@ -226,7 +226,7 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
     from pebblesim.counting.count import count
     from pebblesim.gpu.emit.gluon import gluon
     from pebblesim.gpu.emit.gluon_plan import SHARED
-    from pebblesim.gpu.emit.gluon_tiles import tiles_of
+    from pebblesim.gpu.tiles import hopper_tiling
 
     most = SHARED // 2 + REGISTERS  # words of 16 bits
     if most < asked.M:
@@ -237,7 +237,7 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
     rule = asked.rule
     arguments: dict[str, Any] = {"M": asked.M, "mask": asked.mask, **asked.dims}
     if isinstance(rule, str):
-        tiles = tiles_of(asked.schedule, asked.dims)
+        tiles = hopper_tiling(asked.schedule, asked.dims)
         rule, stages = tiles.blocks, stages or tiles.stages
         persistent = tiles.persistent and asked.mask is None if persistent is None else persistent
     counted = count(asked.schedule, blocks=rule, **arguments)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cache
+from functools import partial
 from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.additions import adds
 from pebblesim.gpu.emit.gluon_additions import ROWS
-from pebblesim.gpu.emit.gluon_tiles import TILES as HOPPER
 from pebblesim.gpu.emit.storage import Storage
 from pebblesim.gpu.emit.strides import WORDS as GROUP
 from pebblesim.gpu.emit.tables import workspace
@@ -218,6 +217,28 @@ SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 }
 """For blocks of threads that have less than `LARGE` bytes of shared memory: at most 163 KiB, many of them 64."""
 
+WARPS = 8
+"""Warps that hold the sums of a Gluon kernel, 64 rows for each four."""
+
+RESIDENT = {"a": 128, "b": 128, "c": 64, "e": 256}
+
+_gluon = partial(Tiling, warps=WARPS, gluon=True)
+
+HOPPER = (
+    _gluon("flash2-forward", {"B_r": 128, "B_c": 128}, stages=3, widths=(1, 64), persistent=True),
+    _gluon("flash2-forward", {"B_r": 128, "B_c": 128}, stages=2, widths=(65, 128), persistent=True),
+    _gluon("flash2-forward", {"B_r": 128, "B_c": 64}, stages=2, widths=(129, 256), persistent=True),
+    _gluon("scores-stored-resident", RESIDENT, stages=8, widths=(1, 256)),
+    _gluon("scores-stored-resident", RESIDENT, stages=8, widths=(257, 512)),
+    _gluon("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, stages=3, widths=(1, 64), persistent=True),
+    _gluon("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, stages=2, widths=(65, 128), persistent=True),
+    _gluon("small-cache-backward-resident", RESIDENT, stages=8, widths=(1, 256)),
+    _gluon("small-cache-backward-resident", RESIDENT, stages=8, widths=(257, 512)),
+    _gluon("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 128}, stages=3, widths=(1, 64)),
+    _gluon("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 64}, stages=2, widths=(65, 128)),
+)
+"""The kernels of Gluon for Hopper, from narrow heads to wide ones: of each schedule the fastest that spill nothing."""
+
 LARGE = 200 * 1024
 """Bytes of shared memory of a block from which on the tiles of large cards fit: of Hopper and later ones.
 
@@ -238,24 +259,28 @@ def tilings(problem_name: str, shared: int, gluon: bool = False) -> tuple[Tiling
     known = (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
     if shared < THREE_STAGES:  # a launch that has three where the others have two does not fit
         known += tuple(replace(each, apart={}) for each in known if each.stages == 2 and (8, 3) in each.apart.values())
-    return known + _for_hopper(problem_name) if gluon else known
+    return known + tuple(each for each in HOPPER if gluon and get(each.schedule).problem.name == problem_name)
 
 
-@cache
-def _for_hopper(problem_name: str) -> tuple[Tiling, ...]:
-    """The tiles of Gluon kernels; each is for the widths above those of the one before."""
-    made, narrower = list[Tiling](), dict[str, int]()
-    for each in HOPPER:
-        if get(each.schedule).problem.name == problem_name:
-            widths = narrower.get(each.schedule, 0) + 1, each.widest
-            tiling = Tiling(each.schedule, each.blocks, WARPS, each.stages, widths=widths, gluon=True)
-            made.append(replace(tiling, persistent=each.persistent))
-            narrower[each.schedule] = each.widest
-    return tuple(made)
+def hopper_tiling(schedule: str, dims: Mapping[str, int]) -> Tiling:
+    """The tiles of a schedule's Gluon kernels, for its dimensions.
 
-
-WARPS = 8
-"""Warps that hold the sums of a Gluon kernel, 64 rows for each four."""
+    Raises:
+        UsageError: there are none; the sentence says for which there are.
+    """
+    widest = max((size for name, size in dims.items() if name.startswith("d")), default=1)
+    offered = {each.schedule: each.widths[1] for each in HOPPER}  # the widest is the last one
+    if schedule not in offered:
+        raise UsageError(
+            f"{schedule} has no tiles for Gluon kernels; take {', '.join(offered)}, give each --block, or take "
+            "--target triton."
+        )
+    if widest > offered[schedule]:
+        raise UsageError(
+            f"{schedule} has tiles for Gluon kernels up to d = {offered[schedule]}, and d is {widest}; give each "
+            "--block, or take --target triton."
+        )
+    return next(each for each in HOPPER if each.schedule == schedule and widest <= each.widths[1])
 
 
 def gluon_takes(schedule: str, dims: Mapping[str, int], shared: int = 1) -> bool:

@@ -28,7 +28,7 @@ from pebblesim.gpu.emit.gluon_plan import (
 from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.gluon_writer import GluonWriter
 from pebblesim.gpu.emit.triton_loops import Piece
-from pebblesim.gpu.emit.triton_ranges import Setting
+from pebblesim.gpu.emit.triton_ranges import Setting, only
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
@@ -250,6 +250,19 @@ class ScoresRows(Rows):
         self._say(depth, f"mbarrier.wait({self.tile}_full.index({at}), {turn} // 2 & 1)")
         self._say(depth, f"{self._tile(node.tile)} = {self.tile}.index({at}).load({self._layout(self._plan.width)})")
         self._loaded.add(node.tile)
+
+    def _write(self, depth: int, node: ir.Write) -> None:
+        """Rows of the table that do not exist are 0, for which only warpgroups that have some do anything."""
+        row = (node.tile, self._plan.own)
+        there = "" if node is not self._plan.table or self._vanishes(*row) else self._exist(self._plan.own, 0)
+        if there:
+            name = self._tile(node.tile)
+            self._say(depth, f"if (part + 1) * {ROWS} > {self._setting.size(self._plan.own.dim)}:")
+            self._say(depth + 1, f"{name} = {only(name, there, '0.0')}")
+            self._vanishing.add(row)
+        super()._write(depth, node)
+        if there:  # where the loop is written again, it is not yet
+            self._vanishing.discard(row)
 
     def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
         if node is not self._plan.table:
