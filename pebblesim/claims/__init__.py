@@ -144,10 +144,10 @@ def verify(
     chosen = [claim for claim in CLAIMS if not names or any(name in f"{claim.source}, {claim.name}" for name in names)]
     if not chosen:
         raise UsageError(f"no claim has {' or '.join(map(repr, names))} in its name; `pebblesim verify` lists all.")
-    chosen = [each for each in chosen if each.erratum or not errata_only]
+    chosen = [claim for claim in chosen if claim.erratum or not errata_only]
     rows = []
-    for each in chosen:
-        rows.append(_judged(each, Effort(full)))
+    for claim in chosen:
+        rows.append(_judged(claim, Effort(full)))
         if progress:
             progress(len(rows) / len(chosen))
     return Report(tuple(rows))
