@@ -35,9 +35,10 @@ from pebblesim.claims.claim import (
     shown,
     tried,
 )
-from pebblesim.claims.games import drawn, in_sizes
+from pebblesim.claims.games import drawn
 from pebblesim.core.errors import Infeasible
 from pebblesim.core.notation import parse
+from pebblesim.core.sizes import assigned
 from pebblesim.counting.count import count
 from pebblesim.language.problems import PROBLEMS, Problem, problem
 from pebblesim.language.registry import SCHEDULES, Schedule
@@ -249,7 +250,7 @@ class _Against:
         """Return FAILS if the count is below a bound."""
         words = count(schedule, M=M, **sizes)  # type: ignore[arg-type]
         way = Formulation.of(schedule)
-        text = f'ps.count("{schedule.name}", {in_sizes({**words.dims, "M": M})})'
+        text = f'ps.count("{schedule.name}", {assigned({**words.dims, "M": M})})'
         bounds = lower_bounds(schedule.problem, words.dims, M, way)
         bound = largest(bounds)
         if bound.value > words.io:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import assigned
 from pebblesim.gpu.additions import adds
 from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.storage import Storage
@@ -61,7 +62,7 @@ class Tiling:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{name}={size}" for name, size in self.blocks.items())
+        sizes = assigned(self.blocks)
         if self.gluon:
             return f"{self.schedule} {sizes}, {self.stages} slots, Gluon"
         apart = "".join("; {}: {} warps, {} stages".format(name, *own[:2]) for name, own in self.apart.items())
