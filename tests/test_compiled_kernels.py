@@ -17,7 +17,7 @@ from pebblesim.gpu.advice.cards import card
 from pebblesim.gpu.emit.storage import storage
 from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.emit.words import is_float32
-from pebblesim.gpu.tiles import TILINGS, Tiling, check, tilings
+from pebblesim.gpu.tiles import TILINGS, Tiling, check, tilings, within
 from pebblesim.language import masks
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
@@ -182,6 +182,26 @@ def test_no_kernel_spills_at_odd_lengths_or_under_a_mask(
     found = cases(d, architecture=architecture, odd=True, mask=mask, strided=True)
     assert {case.tiling.schedule for case in found} >= {"small-cache-backward-blocked", "scores-stored-blocked"}
     assert not all_spills(found, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [96, 192, 224])
+def test_splits_spill_at_no_width_under_a_mask(d: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Widths that are no power of two are where four warps did."""
+    found = cases(d, odd=True, mask="causal", strided=True)
+    splits = [case for case in found if case.tiling.schedule == "flash-decoding-blocked" and case.tiling.warps == 8]
+    assert len(splits) == 2
+    assert not all_spills(splits, tmp_path, monkeypatch)
+
+
+def test_rows_at_a_time_keep_their_sums_in_registers() -> None:
+    """dV and dK that add to memory spill with 256 keys and predicates: such tiles are for lengths that they divide."""
+    tiles = [each for each in TILINGS["backward-qkv"] if each.schedule == "small-cache-backward-blocked"]
+    sides = {
+        n: {each.blocks["b"] for tile in tiles for each, _ in within(tile, {"n": n, "d": 320}, 1, "bfloat16", 2**25)}
+        for n in (4519, 8192)
+    }
+    assert sides == {4519: {128, 64}, 8192: {256, 128, 64}}
 
 
 def all_spills(many: list[Case], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, int]]:
