@@ -93,7 +93,7 @@ def test_tables_of_some_heads_are_freed_before_others_need_theirs(noting: Any, m
 
     choice = SimpleNamespace(forecast=SimpleNamespace(rounds=3))
     module = SimpleNamespace(run=run, filled=(), fills=0)
-    monkeypatch.setattr(launching, "_prepared", lambda *given: (choice, module, ("Q", "K")))
+    monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, module, ("Q", "K"), given))
     tensors = {name: torch.zeros(3, 1, 8, 16).half() for name in ("Q", "K")} | {"L": torch.zeros(3, 8)}
     results = {name: torch.zeros(3, 1, 8, 16).half() for name in ("dQ", "dK")}
     with noting():
@@ -137,7 +137,7 @@ def test_kernels_run_on_the_device_of_the_tensors(monkeypatch: Any) -> None:
         monkeypatch.setattr(launching, name, lambda each: each)
     choice = SimpleNamespace(forecast=SimpleNamespace(rounds=1))
     module = SimpleNamespace(run=lambda *given, **others: used.append(current[0]) or {})
-    monkeypatch.setattr(launching, "_prepared", lambda *given: (choice, module, ("Q", "K")))
+    monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, module, ("Q", "K"), given))
     x = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 1), shape=(1, 1, 8, 16), dim=lambda: 4)
     monkeypatch.setattr(launching, "_of_part", lambda tensors, *given: tensors)
     launching.compute("backward", {"Q": x, "K": x}, {}, launching.Setting(planning.Pattern(), 1.0, None))
