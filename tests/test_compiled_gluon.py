@@ -26,6 +26,9 @@ BESIDE = 5 * 1024
 """Most bytes of shared memory beside buffers and barriers: arguments of the roles, gaps, and what sums go through on
 their way to memory."""
 
+STORED = {("backward-two-pass-blocked", 64, "causal"): 6}
+"""Registers that a loop may store, as docs/hopper.md says, by schedule, widest head and mask; none otherwise."""
+
 SLOW = [(tiles, tiles.widths[1], mask, n) for tiles in HOPPER for mask in (None, "causal") for n in (4096, 4001)]
 
 
@@ -127,7 +130,7 @@ def check(
             continue
         code, shared = compiled(made.text, kernel.name, vectors, folder)
         assert "HGMMA" in code and "UTMALDG" in code
-        assert not spilled(code), f"{kernel.name} spills"
+        assert len(spilled(code)) <= STORED.get((tiles.schedule, tiles.widths[1], mask), 0), f"{kernel.name} spills"
         plan = kept[kernel.launch.name]
         assert plan.shared("bfloat16") <= shared <= plan.shared("bfloat16") + BESIDE
         waits = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\w+)", code)

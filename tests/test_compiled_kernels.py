@@ -18,7 +18,7 @@ from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges
 from pebblesim.gpu.emit.storage import storage
 from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.emit.words import is_float32
-from pebblesim.gpu.tiles import TILINGS, Tiling, check, tilings
+from pebblesim.gpu.tiles import TILINGS, Tiling, check, tilings, within
 from pebblesim.language import masks
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
@@ -211,6 +211,26 @@ def test_what_spills_with_ranges_of_keys_is_what_the_document_says(
     found = all_spills(many, tmp_path, monkeypatch)
     assert {name for kernels in found.values() for name in kernels} == expected
     assert len(found) == len(expected) and max(max(kernels.values()) for kernels in found.values()) <= 23
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [96, 192, 224])
+def test_splits_spill_at_no_width_under_a_mask(d: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Widths that are no power of two are where four warps did."""
+    found = cases(d, odd=True, mask="causal", strided=True)
+    splits = [case for case in found if case.tiling.schedule == "flash-decoding-blocked" and case.tiling.warps == 8]
+    assert len(splits) == 2
+    assert not all_spills(splits, tmp_path, monkeypatch)
+
+
+def test_rows_at_a_time_keep_their_sums_in_registers() -> None:
+    """dV and dK that add to memory spill with 256 keys and predicates: such tiles are for lengths that they divide."""
+    tiles = [each for each in TILINGS["backward-qkv"] if each.schedule == "small-cache-backward-blocked"]
+    sides = {
+        n: {each.blocks["b"] for tile in tiles for each, _ in within(tile, {"n": n, "d": 320}, 1, "bfloat16", 2**25)}
+        for n in (4519, 8192)
+    }
+    assert sides == {4519: {128, 64}, 8192: {256, 128, 64}}
 
 
 def all_spills(many: list[Case], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, int]]:

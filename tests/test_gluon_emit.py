@@ -35,6 +35,14 @@ def test_heads_that_share_keys_and_a_window_are_one_head_with_more_rows(tmp_path
         assert "// 4" in (tmp_path / "kernels.py").read_text(encoding="utf-8")  # four rows stand at each position
 
 
+def test_blocks_that_are_left_out_are_those_of_the_measured_tiles() -> None:
+    """The others were the largest that fit into M, which no kernel has."""
+    data = json.loads(emitted(FORWARD, "-d", "64", "-M", "64k", "--target", "gluon", "--block", "B_r=64", "--json"))
+    assert data["blocks"] == {"B_r": 64, "B_c": 128}
+    with pytest.raises(PebblesimError, match="no block of flash2-forward is called 'a'"):
+        emitted(FORWARD, "-d", "64", "-M", "64k", "--target", "gluon", "--block", "a=64")
+
+
 @pytest.mark.parametrize(
     ("schedule", "options", "said"),
     [

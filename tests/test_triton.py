@@ -361,10 +361,12 @@ def test_the_crossing_is_drawn() -> None:
     for d, ratio in zip(*drawn["dS-stored-blocked: time, measured"].get_data(), strict=True):
         small = of["small-cache-backward-blocked", d]["seconds"]
         assert ratio == of["dS-stored-blocked", d]["seconds"] / small
-    moved = {name: of[name, 64]["read_bytes"] + of[name, 64]["written_bytes"] for name, d in of if "blocked" in name}
-    bytes_at_64 = drawn["backward-two-pass-blocked: bytes, counted"].get_ydata()[0]
-    assert bytes_at_64 == moved["backward-two-pass-blocked"] / moved["small-cache-backward-blocked"]
+    in_triton = [each for each in of["backward-two-pass-blocked", 64]["tried"] if "gluon" not in each]
+    fastest = min(in_triton, key=lambda each: each["seconds"])
+    two, small = (row["read_bytes"] + row["written_bytes"] for row in (fastest, of["small-cache-backward-blocked", 64]))
+    assert drawn["backward-two-pass-blocked: bytes, counted"].get_ydata()[0] == two / small
     assert list(drawn["backward-two-pass-blocked: time, measured"].get_xdata()) == [64, 96, 128, 192, 256]
+    assert not any("resident" in label for label in drawn)  # these are Gluon kernels alone
     assert "small-cache-forward-blocked" in forward.get_ylabel()
     with pytest.raises(UsageError, match="no two schedules of ours"):
         crossing(rows, Figure(), 7)
@@ -388,6 +390,11 @@ def plain(name: str) -> list[Row]:
     return [json.loads(line) for line in (DATA / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
+def tried(row: Row) -> list[float]:
+    """Rates of the Triton kernels of a schedule."""
+    return [each["tflops"] for each in row.get("tried", ()) if "tflops" in each and "gluon" not in each]
+
+
 def test_what_the_document_says_of_the_data() -> None:
     grid, races = load(DATA / "grid.jsonl"), load(DATA / "race.jsonl")
 
@@ -402,11 +409,19 @@ def test_what_the_document_says_of_the_data() -> None:
         return fastest(rows, True, **where) / fastest(rows, False, **where)
 
     for n in (1024, 4096, 16384):
-        assert all(0.745 < ahead(grid, way="backward", n=n, d=d) < 1.035 for d in (64, 96, 128))
-        assert all(1.05 < ahead(grid, way="backward", n=n, d=d) < 1.265 for d in (192, 256))
-        assert all(7.75 < ahead(grid, way="backward", n=n, d=d) < 10.35 for d in (320, 384, 512, 576, 768, 1024))
-        assert all(2.15 < ahead(grid, way="forward", n=n, d=d) < 4.2 for d in (320, 384, 512, 576, 768, 1024))
-        assert fastest(grid, True, way="forward", n=n, d=512) > 440
+        assert all(0.93 < ahead(grid, way="forward", n=n, d=d) < 1.075 for d in (64, 96, 128, 256))
+        assert 0.79 < ahead(grid, way="forward", n=n, d=192) < 0.905
+        assert all(2.55 < ahead(grid, way="forward", n=n, d=d) < 4.85 for d in (320, 384, 512, 576, 768, 1024))
+        assert all(0.945 < ahead(grid, way="backward", n=n, d=d) < 1.03 for d in (64, 96, 128))
+        assert all(1.34 < ahead(grid, way="backward", n=n, d=d) < 1.58 for d in (192, 256))
+        assert all(7.8 < ahead(grid, way="backward", n=n, d=d) < 11.5 for d in (320, 384, 512, 576, 768, 1024))
+        assert fastest(grid, True, way="forward", n=n, d=512) > 535
+        for d in (64, 96, 128, 192, 256):
+            kernels = [
+                each for row in grid if (row["way"], row["n"], row["d"]) == ("backward", n, d) for each in tried(row)
+            ]
+            ratio = max(kernels) / fastest(grid, False, way="backward", n=n, d=d)
+            assert 0.745 < ratio < 0.935 if d <= 128 else 1.03 < ratio < 1.235
     half = [
         row
         for row in races
@@ -419,19 +434,31 @@ def test_what_the_document_says_of_the_data() -> None:
         assert row["ratio"] < 1.25 or row["kernel"] == "math"
     for row in plain("kernel_bytes"):
         read, written = (row["measured"][way] / row["counted"][way] - 1 for way in ("sm_read", "sm_written"))
-        if row["spilled"]:
-            assert (row["schedule"], row["dims"]["n"]) == ("dS-stored-blocked", 5000) and 0.1 < read < written
+        if row["spilled"]:  # kernels that are not offered for such lengths
+            spilling = {("dS-stored-blocked", 5000), ("small-cache-backward-in-rows", 4519)}
+            assert (row["schedule"], row["dims"]["n"]) in spilling and 0.015 < read < written
         else:
-            assert -0.0014 < read < 0.00023 and -0.00001 < written < 0.0009
+            assert -0.0016 < read < 0.00025 and -0.00001 < written < 0.0009
+    for row in plain("drawn_bytes"):
+        read, written = (row["measured"][way] / row["counted"][way] - 1 for way in ("read", "written"))
+        assert -0.0097 < read < 0.0039
+        merged = 28 * row["n_q"] * row["heads"] / row["counted"]["written"] if "decoding" in row["tiling"] else 0
+        assert (
+            -1e-5 < written < max(0.0025, 1.002 * merged)
+        )  # L is written a word at a time, each in a sector of its own
 
 
 def test_traffic_to_memory_is_predicted_as_the_document_says() -> None:
-    """Over 100 MB: reads within 6 %, and 3.3 % where no tile divides n, but for 1,000; groups of rows within 0.7 %."""
+    """Over 100 MB, at lengths that no tile divides and in groups of rows: within 5 %, but two of 80 MB tables."""
     rows = [row for row in plain("kernel_bytes") if row["predicted"] is not None]
-    assert len(rows) == 28
+    assert len(rows) == 38
     for row in rows:
-        reads = {4096: 0.06, 1000: 0.066}.get(row["dims"]["n"], 0.033)
-        reads, writes = (0.0075, 0.0075) if "in-rows" in row["schedule"] else (reads, 0.0135)
+        n, in_rows = row["dims"]["n"], "in-rows" in row["schedule"]
+        reads, writes = {1000: (0.066, 0.0135), 2060: (0.089, 0.077)}.get(n, (0.038, 0.0135))
+        if n == 4096:
+            reads, writes = (0.0095, 0.0085) if in_rows else (0.082, 0.0135)
+        elif in_rows:
+            reads, writes = 0.03, 0.055 if row["spilled"] else 0.05
         for what, most in (("hbm_read", reads), ("hbm_written", writes)):
             if row["measured"][what] > 1e8:
                 assert abs(row["predicted"][what] / row["measured"][what] - 1) < most, (row["schedule"], row["dims"])

@@ -1,8 +1,9 @@
 """Measure the grid of docs/kernels.md on this GPU: `python benchmarks/gpu/grid.py -o FOLDER`.
 
-Writes FOLDER/ceilings.jsonl (what the card's memories and matrix units reach) and FOLDER/grid.jsonl (every kernel of
-`TILINGS`, and PyTorch's, over d and n), a line for each as it is measured; run again, it goes on where it was stopped.
-Kernels are compiled by other processes ahead of those that are measured.
+Writes FOLDER/ceilings.jsonl (what the card's memories and matrix units reach) and FOLDER/grid.jsonl (our kernels for
+many queries, and PyTorch's, over d and n), a line for each as it is measured; run again, it goes on where it was
+stopped. Of each schedule those kernels race, in Triton and in Gluon, whose forecasts are within 15 % of its fastest;
+not those for few queries. Kernels are compiled by several processes first.
 """
 
 from __future__ import annotations
@@ -11,20 +12,27 @@ import argparse
 import json
 import multiprocessing
 import time
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.forecast import forecast
 from pebblesim.gpu.calibrate.measure import streaming
-from pebblesim.gpu.module import module_of
-from pebblesim.gpu.race import Track, contenders, fits, race, source_of
-from pebblesim.gpu.tiles import PROBLEM, TILINGS
+from pebblesim.gpu.race import BACKENDS, Track, offered, prepared, race, source_of
+from pebblesim.gpu.tiles import PROBLEM, Tiling
+from pebblesim.language import masks
 from pebblesim.language.registry import get
 
 D = (64, 96, 128, 192, 256, 320, 384, 512, 576, 768, 1024)
 N = (4096, 16384, 1024)
 TOKENS = 65536
 """heads x n."""
+
+WITHIN = 1.15
+"""How far the forecasts of kernels that race may be from that of their schedule's fastest."""
 
 
 def main() -> None:
@@ -38,41 +46,70 @@ def main() -> None:
     asked.output.mkdir(parents=True, exist_ok=True)
     tracks = [Track(way, n, d, TOKENS // n) for n in asked.n for d in asked.d for way in PROBLEM]
     start = time.monotonic()
-    with ProcessPoolExecutor(asked.workers, multiprocessing.get_context("spawn")) as pool:
-        compiled: list[list[Future[None]]] = [
-            [pool.submit(compile_kernels, track, number) for number in range(len(TILINGS[PROBLEM[track.way]]))]
-            for track in tracks
-        ]
-        ceilings(asked.output / "ceilings.jsonl")
-        for track, futures in zip(tracks, compiled, strict=True):
-            if time.monotonic() - start > asked.seconds:
-                for future in (each for other in compiled for each in other):
-                    future.cancel()
-                break
-            for future in futures:
-                future.exception()  # what fails to compile fails again where it is measured
-            only = [name for name in contenders(track.way) if name != "torch-flex"]
-            rows = race(track, asked.output / "grid.jsonl", only=only)
-            best = {row["contender"]: f"{row.get('tflops', 0):.0f}" for row in rows}
-            print(f"{time.monotonic() - start:.0f} s: {track.way}, n = {track.n}, d = {track.d}: {best}", flush=True)
+    kernels = compiled(tracks, asked.workers)
+    print(f"{time.monotonic() - start:.0f} s: compiled", flush=True)
+    ceilings(asked.output / "ceilings.jsonl")
+    for track, own in zip(tracks, kernels, strict=True):
+        if time.monotonic() - start > asked.seconds:
+            break
+        rows = race(track, asked.output / "grid.jsonl", only=racing(own), kernels=own, by_launch=False)
+        best = {row["contender"]: f"{row.get('tflops', 0):.0f}" for row in rows}
+        print(f"{time.monotonic() - start:.0f} s: {track.way}, n = {track.n}, d = {track.d}: {best}", flush=True)
 
 
-def compile_kernels(track: Track, number: int) -> None:
-    """Compile the kernels of a tiling into Triton's cache."""
+def racing(kernels: Sequence[Tiling]) -> list[str]:
+    """The contenders: the schedules of kernels, and PyTorch's attentions but FlexAttention."""
+    return [*dict.fromkeys(each.schedule for each in kernels), *(f"torch-{name}" for name in BACKENDS)]
+
+
+def compiled(tracks: Sequence[Track], workers: int) -> list[list[Tiling]]:
+    """The kernels that race in each task, compiled into Triton's cache; one text is for many lengths."""
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        named = list(pool.map(near, tracks))
+        first: dict[str, tuple[Track, Tiling]] = {}
+        for track, found in zip(tracks, named, strict=True):
+            for tiling, text in found:
+                first.setdefault(text, (track, tiling))
+        for failed in pool.map(compile_kernels, *zip(*first.values(), strict=True)):
+            if failed:
+                print(failed, flush=True)
+    return [[tiling for tiling, _ in found] for found in named]
+
+
+def near(track: Track) -> list[tuple[Tiling, str]]:
+    """The kernels that race in a task, with their texts: those near the fastest forecast of their schedule."""
+    card, band, found = cards.card("H200"), masks.of(track.mask), list[tuple[float, Tiling, str]]()
+    for tiling in (each for each in offered(track) if not each.one_source and "decoding" not in each.schedule):
+        try:
+            seconds = forecast(tiling, track.dims, card, track.dtype, track.heads, band).seconds
+            found.append((seconds, tiling, source_of(track, tiling).text))
+        except UsageError:  # blocks that no multiprocessor has room for
+            continue
+    least: dict[tuple[str, bool], float] = {}
+    for seconds, tiling, _ in found:
+        kind = tiling.schedule, tiling.gluon
+        least[kind] = min(seconds, least.get(kind, seconds))
+    return [
+        (tiling, text) for seconds, tiling, text in found if seconds <= WITHIN * least[tiling.schedule, tiling.gluon]
+    ]
+
+
+def compile_kernels(track: Track, tiling: Tiling) -> str:
+    """Run the kernels of a tiling once, so that Triton's cache on disk holds them; the error that this ends with."""
     import torch
 
-    tiling = TILINGS[PROBLEM[track.way]][number]
-    source = source_of(track, tiling)
-    fits(tiling, source, track)
-    module, tensors = module_of(source.text), get(tiling.schedule).program.tensors
-    for kernel in source.kernels:
-        shapes = (tensors[name].shape for name in kernel.tensors)
-        kinds = [torch.float32 if len(shape) == 1 else getattr(torch, track.dtype) for shape in shapes]
-        given = [torch.empty(16, dtype=kind, device="cuda") for kind in kinds]
-        before, behind = ([track.n] * len(names) for names in kernel.numbers)
-        warps, stages = tiling.of(kernel.launch.name)
-        warmup = getattr(module, kernel.name).warmup
-        warmup(*before, *given, *behind, grid=(1,), num_warps=warps, num_stages=stages)
+    program, shape = (
+        get(tiling.schedule).in_dims(track.dims).under(masks.of(track.mask)),
+        (track.heads, track.n, track.d),
+    )
+    try:
+        given = {name: torch.randn(shape, device="cuda").to(torch.bfloat16) for name in ("Q", "K", "V", "dO", "O")}
+        given["L"] = torch.full(shape[:2], 8.0, device="cuda")
+        prepared(source_of(track, tiling), program, given, track.outputs)()
+        torch.cuda.synchronize()
+    except Exception as error:  # Triton's, PyTorch's
+        return f"{tiling}, d = {track.d}: {type(error).__name__}: {error}"[:300]
+    return ""
 
 
 def ceilings(path: Path) -> None:

@@ -5,8 +5,10 @@
 Cases that are in FILE already are not measured again. With --predict it needs no GPU: it adds to what was measured in
 FILE what the model of L2 predicts for memory.
 
-Needs PyTorch, Triton and `ncu` otherwise. One process runs all cases for each group of metrics. Caches are left as they
-are between launches; what is in L2 at the end, not yet written to memory, is driven out by a large read, and counted.
+Needs PyTorch, Triton and `ncu` otherwise. Kernels are compiled by several processes; then one process runs all cases
+for each group of metrics. Behind the cases that are listed come some whose lengths, widths and heads a seed draws.
+Caches are left as they are between launches; what is in L2 at the end, not yet written to memory, is driven out by a
+large read, and counted.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import multiprocessing
+import random
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from math import lcm
 from pathlib import Path
@@ -46,7 +51,8 @@ IN_ROWS = {"C": 1024, "a": 128, "b": 256, "c": 64, "e": 128}
 TWO_PASSES = {"B_r": 128, "b_c": 64, "B_c": 64, "b_r": 64}
 WIDE = {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 64}
 STORED = {"B_c": 128, "b_r": 64, "b": 128, "c": 64}
-CASES: list[tuple[str, dict[str, int], int, dict[str, int], int, int, str | None]] = [
+Case = tuple[str, dict[str, int], int, dict[str, int], int, int, str | None]
+CASES: list[Case] = [
     (BACKWARD, {"n": 4096, "d": 512}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, None),
     (BACKWARD, {"n": 4096, "d": 512}, 16, {"a": 128, "b": 256, "c": 64}, 8, 4, None),
     (BACKWARD, {"n": 4096, "d": 512}, 16, {"a": 256, "b": 128, "c": 64}, 8, 3, None),
@@ -76,6 +82,32 @@ CASES: list[tuple[str, dict[str, int], int, dict[str, int], int, int, str | None
     (BACKWARD, {"n": 2500, "d": 448}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, "causal"),
     ("flash2-forward", {"n": 7000, "d": 96}, 8, {"B_r": 128, "B_c": 64}, 8, 3, "causal"),
 ]
+SEED, DRAWN, TOKENS, PROCESSES = 26, 10, 40_000, 14
+LISTED = 4096
+"""The length of those launches of the listed cases that are predicted with other caches, too."""
+
+DRAWN_TILES: list[tuple[str, dict[str, int], int, int]] = [
+    (BACKWARD, {"a": 128, "b": 128, "c": 64}, 8, 3),
+    (BACKWARD, {"a": 128, "b": 256, "c": 64}, 8, 4),
+    ("scores-stored-blocked", {"a": 128, "b": 128, "c": 64}, 8, 3),
+    ("small-cache-forward-blocked", {"a": 128, "b": 128, "c": 64}, 8, 3),
+    ("small-cache-backward-in-rows", IN_ROWS, 8, 4),
+    ("scores-stored-in-rows", IN_ROWS, 8, 4),
+]
+
+
+def drawn() -> Iterator[Case]:
+    """Cases of lengths that no tile divides and head dimensions of whole sectors, with some 40,000 tokens."""
+    chance = random.Random(SEED)
+    for number in range(DRAWN):
+        name, blocks, warps, stages = DRAWN_TILES[number % len(DRAWN_TILES)]
+        n = next(n for n in iter(lambda: chance.randrange(1000, 6000), None) if n % 16)
+        d, mask = 16 * chance.randrange(5, 41), chance.choice((None, None, "causal"))
+        yield name, {"n": n, "d": d}, TOKENS // n, blocks, warps, stages, mask
+
+
+CASES += drawn()
+
 METRICS = (
     {"l1tex__m_xbar2l1tex_read_bytes.sum": "sm_read", "l1tex__m_l1tex2xbar_write_bytes.sum": "sm_written"},
     {"dram__bytes_read.sum": "hbm_read", "dram__bytes_write.sum": "hbm_written"},
@@ -104,7 +136,7 @@ def main() -> None:
         known = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
         rows = [row | {"predicted": predicted(row)} for row in known]
         for row in rows:
-            if row["schedule"] == "small-cache-forward-blocked":
+            if row["schedule"] == "small-cache-forward-blocked" and row["dims"]["n"] == LISTED:
                 row["by_launch"] = by_launch(row)
         text = "".join(json.dumps(row) + "\n" for row in rows)
         output.write_text(text, encoding="utf-8")
@@ -112,7 +144,10 @@ def main() -> None:
     done = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
     rows = list(map(json.loads, done))
     known = [json.dumps(case_of(row)) for row in rows]
-    for row in measured([number for number, case in enumerate(CASES) if json.dumps(case) not in known]):
+    asked_for = [number for number, case in enumerate(CASES) if json.dumps(case) not in known]
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(compiled, asked_for))
+    for row in measured(asked_for):
         rows.append(row)
         output.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
         ratios = ", ".join(
@@ -235,8 +270,8 @@ def by_launch(row: dict[str, Any]) -> dict[str, dict[str, int]]:
     return found
 
 
-def profiled(number: int) -> None:
-    """Run a case under the profiler, behind a mark, and print what its kernels take."""
+def prepared(number: int) -> tuple[Callable[[], Any], Any, dict[str, Any], Source]:
+    """A call of a case, made once; the module of its kernels, its row and its source."""
     import torch
 
     row, source, arguments = counted(number)
@@ -245,15 +280,29 @@ def profiled(number: int) -> None:
     matrix = {name: torch.randn(heads, n, d, device="cuda").bfloat16() for name in ("Q", "K", "V", "dO", "O")}
     arrays = [matrix[name] if name in matrix else torch.full((heads, n), 8.0, device="cuda") for name in arguments]
     module.run(*arrays)
+    torch.cuda.synchronize()
+    return lambda: module.run(*arrays), module, row, source
+
+
+def compiled(number: int) -> None:
+    """Run a case once, so that Triton's cache on disk holds its kernels."""
+    prepared(number)
+
+
+def profiled(number: int) -> None:
+    """Run a case under the profiler, behind a mark, and print what its kernels take."""
+    import torch
+
+    call, module, row, source = prepared(number)
     large = torch.zeros(2**28, device="cuda")
     large.sum()  # leaves nothing in L2 that is to be written
-    under_profiler(lambda: (module.run(*arrays), large.sum()))
+    under_profiler(lambda: (call(), large.sum()))
     spilled, resident, tiling = 0, [], _tiling(row)  # bytes that all threads spill, each once
     figures = cards.card("H200").figures
     for kernel in source.kernels:
         threads = 32 * tiling.of(kernel.launch.name)[0]
         (compiled,) = next(iter(getattr(module, kernel.name).device_caches.values()))[0].values()
-        spilled += 4 * compiled.n_spills * kernel.programs * heads * threads
+        spilled += 4 * compiled.n_spills * kernel.programs * row["heads"] * threads
         registers = -(-compiled.n_regs // 8) * 8 * threads  # eight are given at a time
         shared = compiled.metadata.shared + RESERVED
         by_shared = int(figures["shared_per_multiprocessor"].value) // shared

@@ -1,4 +1,4 @@
-"""The races of docs/kernels.md beside the grid: long sequences, the causal mask, FlexAttention.
+"""The races of docs/kernels.md beside the grid: long sequences, and the causal mask.
 
 python benchmarks/gpu/races.py -o benchmarks/gpu/race.jsonl
 """
@@ -6,14 +6,12 @@ python benchmarks/gpu/races.py -o benchmarks/gpu/race.jsonl
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from grid import compile_kernels
+from grid import compiled, racing
 
 from pebblesim.gpu.race import Track, race
-from pebblesim.gpu.tiles import PROBLEM, TILINGS
+from pebblesim.gpu.tiles import PROBLEM
 
 TRACKS = (
     (16384, 512, 2, None),
@@ -32,16 +30,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     output = parser.parse_args().output
     tracks = [Track(way, *sizes) for sizes in TRACKS for way in PROBLEM]
-    with ProcessPoolExecutor(14, multiprocessing.get_context("spawn")) as pool:
-        compiled = [
-            pool.submit(compile_kernels, track, number)
-            for track in tracks
-            for number in range(len(TILINGS[PROBLEM[track.way]]))
-        ]
-        for future in compiled:
-            future.exception()  # what fails to compile fails again where it is measured
-    for track in tracks:
-        rows = race(track, output)
+    for track, kernels in zip(tracks, compiled(tracks, 14), strict=True):
+        rows = race(track, output, only=racing(kernels), kernels=kernels, by_launch=False)
         best = {row["contender"]: f"{row['tflops']:.0f}" for row in rows if "tflops" in row}
         print(f"{track.way}, n = {track.n}, d = {track.d}, {track.mask}: {best}", flush=True)
 

@@ -41,10 +41,11 @@ def best(rows: Sequence[Row], ours: bool) -> Row | None:
 def forecast_of(schedule: str, n: int, d: int, mask: str | None, dtype: str, heads: int, *tile: Any) -> Forecast:
     """The forecast of a kernel; many tables name the same ones.
 
-    `tile`: its blocks, as pairs, then warps and stages, then those of launches that have others.
+    `tile`: its blocks, as pairs, then warps and stages, then those of launches that have others, then whether it is a
+    Gluon kernel, and whether its blocks stay for several tiles.
     """
-    *blocks, warps, stages, apart = tile
-    tiling = Tiling(schedule, dict(blocks), warps, stages, dict(apart))
+    *blocks, warps, stages, apart, gluon, persistent = tile
+    tiling = Tiling(schedule, dict(blocks), warps, stages, dict(apart), gluon=gluon, persistent=persistent)
     return forecast(tiling, {"n": n, "d": d}, cards.card("H200"), dtype, heads, masks.of(mask))
 
 
@@ -56,7 +57,8 @@ def tried(row: Row) -> list[tuple[Forecast, float]]:
             case = (row[key] for key in ("contender", "n", "d", "mask", "dtype", "heads"))
             try:
                 apart = tuple((name, tuple(own)) for name, own in each.get("apart", {}).items())
-                made = forecast_of(*case, *each["blocks"].items(), each["warps"], each["stages"], apart)
+                kind = each.get("gluon", False), each.get("persistent", False)
+                made = forecast_of(*case, *each["blocks"].items(), each["warps"], each["stages"], apart, *kind)
                 found.append((made, each["seconds"]))
             except UsageError:
                 continue  # is held to spill
@@ -69,16 +71,31 @@ def race(rows: Sequence[Row], way: str) -> str:
         ours, theirs = best(cell, True), best(cell, False)
         if of != way or ours is None or theirs is None:
             continue
-        blocks = ", ".join(f"{name}={size}" for name, size in ours["blocks"].items())
+        kind = ", Gluon" * ours.get("gluon", False)
+        triton = max(kernel["tflops"] for row in cell for kernel in row.get("tried", ()) if in_triton(kernel))
         lines.append(
             (
-                *(f"{n:,}", str(d), str(heads), mask or "none", f"{ours['tflops']:.0f}", ours["contender"], blocks),
-                *(f"{theirs['tflops']:.0f}", theirs["contender"].removeprefix("torch-")),
+                *(f"{n:,}", str(d), str(heads), mask or "none", rate(ours), ours["contender"] + kind, f"{triton:.0f}"),
+                *(rate(theirs), theirs["contender"].removeprefix("torch-")),
                 f"{ours['tflops'] / theirs['tflops']:.2f}",
+                " / ".join(f"{1e3 * max(row['errors'].values()):.1f}" for row in (ours, theirs)),
             )
         )
-    columns = ("n", "d", "heads", "mask", "ours, TFLOP/s", "schedule", "blocks", "PyTorch's best", "which", "ratio")
+    columns = (
+        *("n", "d", "heads", "mask", "ours, TFLOP/s", "schedule", "in Triton", "PyTorch's best", "which", "ratio"),
+        "errors, 10⁻³",
+    )
     return table(columns, lines)
+
+
+def rate(row: Row) -> str:
+    """Useful operations a second, and between which rates all but a tenth of the runs at each end are."""
+    low, high = (row["tflops"] * row["seconds"] / seconds for seconds in reversed(row["spread"]))
+    return f"{row['tflops']:.0f} ({low:.0f}-{high:.0f})"
+
+
+def in_triton(kernel: Row) -> bool:
+    return "tflops" in kernel and not kernel.get("gluon", False)
 
 
 def named(rows: Sequence[Row]) -> str:

@@ -17,7 +17,7 @@ from pebblesim.analysis.peak import CHAINS, peak_red
 from pebblesim.analysis.words_moved import Words
 from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
-from pebblesim.core.sizes import LARGEST, evaluate_rule, whole
+from pebblesim.core.sizes import LARGEST, check_rule, evaluate_rule, whole
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule
@@ -59,6 +59,7 @@ def choose(
         Infeasible: M is too small for blocks of one index; the error has the M that they need, the least for a chain.
         UsageError, UnknownName: the rule, block or size does not exist.
     """
+    check_rule(rule)
     if not isinstance(rule, str):
         for name, size in rule.items():
             if name not in schedule.blocks:

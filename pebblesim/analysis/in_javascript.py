@@ -91,7 +91,7 @@ def _words(words: Words) -> str | None:
 def _factors(term: TermsOfTiles) -> list[str]:
     factors = [_tiles(dim, tiles) for dim, tiles in term.tiles]
     if term.pairs is not None:
-        (a, p), (b, q) = (("null", 0) if each is None else (_size(each.block), each.power) for each in term.pairs)
+        (a, p), (b, q) = (("null", 0) if pair is None else (_size(pair.block), pair.power) for pair in term.pairs)
         factors.append(f"causal(s, {a}, {p}, {b}, {q})")
     return factors
 

@@ -156,7 +156,9 @@ class Constants:
         """Return the rows (axis 0) or columns (1) in tiles of the range without an allowed pair."""
         import numpy as np
 
-        blocks = [ir.length(each.block, self.sizes) for each in rng.around if each.parent is not None][::-1]
+        blocks = [
+            ir.length(axis_range.block, self.sizes) for axis_range in rng.around if axis_range.parent is not None
+        ][::-1]
         grid, whole = ir.grid(rng.pairs, self.sizes), self.sizes[rng.dim]
         if len(blocks) < 2:
             return self.mask.empty(grid, min([whole, *blocks]), axis)

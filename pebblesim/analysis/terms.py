@@ -186,16 +186,18 @@ def explained(terms: list[Term], program: ir.Program, sizes: Sizes, words: int) 
         if abs(term.value) * 200 < total:
             continue
         lines += [f"  {line}" for line in _origins(term.origins, program)]
-        for each in term.passes:
-            if each.count == 1:
-                lines.append(f"  {written(each.expr)} = 1: one tile of {each.block} = {each.size:,} holds all of it")
+        for passes in term.passes:
+            if passes.count == 1:
+                lines.append(
+                    f"  {written(passes.expr)} = 1: one tile of {passes.block} = {passes.size:,} holds all of it"
+                )
                 continue
             lines.append(
-                f"  {written(each.expr)} = {each.count:,} since {each.block} = {each.size:,}: phase {each.phase} holds "
-                f"{written(each.held)} words, and M is {words:,}"
+                f"  {written(passes.expr)} = {passes.count:,} since {passes.block} = {passes.size:,}: phase "
+                f"{passes.phase} holds {written(passes.held)} words, and M is {words:,}"
             )
         if term.about is not None:
-            blocks = " and ".join(dict.fromkeys(each.block for each in term.passes if each.about is not None))
+            blocks = " and ".join(dict.fromkeys(passes.block for passes in term.passes if passes.about is not None))
             about = f"{written(term.about)} = {int(term.about.subs(values)):,}"
             lines.append(f"  with {blocks} as large as that allows it is about {about}")
         change = (

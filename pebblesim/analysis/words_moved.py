@@ -292,7 +292,7 @@ def conditions_on(loops: tuple[ir.Loop, ...]) -> list[ir.MaskCondition]:
             for other in met
         )
 
-    return [each for each in met if not follows(each)]
+    return [condition for condition in met if not follows(condition)]
 
 
 def _kinds(n: int, tiles: Tiles | None, sizes: Sizes) -> list[TileRange]:

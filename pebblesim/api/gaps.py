@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, SupportsIndex
+from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result, plain
-from pebblesim.core.sizes import listed, whole
+from pebblesim.core.sizes import axis, listed
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.arguments import BlockRule, problem_dims
 from pebblesim.counting.compare import compare
@@ -129,9 +129,7 @@ def gaps(
     sizes = problem_dims(solves, dims)
     shape: dict[str, Any] = dict(sizes)
     rows, among = [], None if schedules is None else list(schedules)
-    if isinstance(M, SupportsIndex):
-        M = [whole("M", M)]
-    for words in _range(solves.name, sizes, steps) if M is None else M:
+    for words in _range(solves.name, sizes, steps) if M is None else axis("M", M):
         row = compare(solves.name, schedules=among, M=words, blocks=blocks, summation=summation, **shape)[0]
         if row.feasible:
             rows.append(row)

@@ -70,7 +70,7 @@ def glossary(of: str | Problem, names: Iterable[str] | None = None) -> Glossary:
     Raises:
         UnknownName: the problem is not known.
     """
-    solves = (problem(of).rectangle or problem(of)) if isinstance(of, str) else of
+    solves = of if isinstance(of, Problem) else problem(of).rectangle or problem(of)
     roles = dict.fromkeys(solves.extra, "output") | dict.fromkeys(solves.kept, "kept")
     roles |= dict.fromkeys(solves.inputs, "input") | dict.fromkeys(solves.outputs, "output")
     shapes = {**solves.extra, **solves.kept, **solves.inputs, **solves.outputs}

@@ -127,10 +127,11 @@ def cache(
     from pebblesim.cachesim.policies import POLICIES
 
     sizes = several("M", M) if isinstance(M, str) else [whole("M", each) for each in _several(M)]
-    policies = (policy,) if isinstance(policy, str) else tuple(dict.fromkeys(policy))
-    for name in policies:
-        if name not in POLICIES:
+    named = [policy] if isinstance(policy, str) or not isinstance(policy, Iterable) else policy
+    for name in named:
+        if not isinstance(name, str) or name not in POLICIES:
             raise UnknownName("policy", name, POLICIES)
+    policies = tuple(dict.fromkeys(named))
     if not sizes or not policies:
         raise UsageError("give at least one cache size and one policy.")
     words = None if line is None else _words_in(line, dtype)

@@ -134,9 +134,9 @@ def l2(
     chip = Chip(most_at_once, whole("size", size), whole("chiplets", chiplets), contiguous, partitions)
     kernels = kernels_of(run.program, run.sizes, wanted.kind == "sawtooth", run.only_mask)
     if not isinstance(at_once, int):
-        if len(several) != (number := len({each.number for each in kernels})):
+        if len(several) != (number := len({kernel.number for kernel in kernels})):
             raise UsageError(f"at_once has {len(several)} numbers, and {run.schedule.name} has {number} launches.")
-        kernels = [replace(each, at_once=several[each.number]) for each in kernels]
+        kernels = [replace(kernel, at_once=several[kernel.number]) for kernel in kernels]
     solves = run.schedule.problem
     shared_keys = tuple(name for name in solves.keys if name in solves.inputs)
     at_once_heads = HeadsAtOnce(launched.times, among.sharing if separate else 1, shared_keys)
@@ -186,10 +186,10 @@ def _moved_up(kernel: Accesses, names: Container[str], start: int) -> Accesses:
 
     def moved(stream: Stream) -> Stream:
         ids = stream.ids.copy()
-        for each in stream.places:
-            if each.name in names:
-                own = (stream.ids >= each.first) & (stream.ids < each.first + each.items)
-                ids[own] -= start // each.height * each.across
+        for matrix in stream.places:
+            if matrix.name in names:
+                own = (stream.ids >= matrix.first) & (stream.ids < matrix.first + matrix.items)
+                ids[own] -= start // matrix.height * matrix.across
         return replace(stream, ids=ids)
 
     return replace(kernel, forth=moved(kernel.forth), back=None if kernel.back is None else moved(kernel.back))

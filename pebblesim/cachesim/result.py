@@ -144,8 +144,8 @@ class CacheTable(Result, Sequence[Cached]):
         lines = []
         for row in self.rows:
             moved = [row.total(policy) for policy in policies]
-            in_bytes = [each.in_bytes(dtype).io for each in moved] if dtype else []
-            lines.append([row.name, row.M, *(each.io for each in moved), *in_bytes])
+            in_bytes = [traffic.in_bytes(dtype).io for traffic in moved] if dtype else []
+            lines.append([row.name, row.M, *(traffic.io for traffic in moved), *in_bytes])
         return head, lines
 
     def notes(self) -> Iterable[tuple[tuple[str, int], int]]:

@@ -141,9 +141,11 @@ def verify(
     Raises:
         UsageError: no claim has this name.
     """
-    chosen = [claim for claim in CLAIMS if not names or any(name in f"{claim.source}, {claim.name}" for name in names)]
-    if not chosen:
-        raise UsageError(f"no claim has {' or '.join(map(repr, names))} in its name; `pebblesim verify` lists all.")
+    called = {f"{claim.source}, {claim.name}": claim for claim in CLAIMS}
+    for name in names:
+        if not isinstance(name, str) or not name or not any(name in full for full in called):
+            raise UsageError(f"no claim has {name!r} in its name; `pebblesim verify` lists all.")
+    chosen = [claim for full, claim in called.items() if not names or any(name in full for name in names)]
     chosen = [each for each in chosen if each.erratum or not errata_only]
     rows = []
     for each in chosen:

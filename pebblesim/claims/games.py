@@ -22,7 +22,7 @@ from pebblesim.claims.claim import (
     tried,
 )
 from pebblesim.core.errors import Infeasible
-from pebblesim.core.sizes import evaluate_rule
+from pebblesim.core.sizes import assigned, evaluate_rule
 from pebblesim.counting.count import count
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
@@ -81,10 +81,6 @@ def drawn(schedule: Schedule, random: Random, largest: int, most_M: int) -> dict
     return {**dims, "M": least + random.choice([0, 1, random.randint(0, most_M), random.randint(0, 8 * most_M)])}
 
 
-def in_sizes(sizes: dict[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in sizes.items())
-
-
 @claim(
     "game = count = closed form",
     "ours",
@@ -100,7 +96,7 @@ def _agreement(effort: Effort) -> Finding:
         closed: Any = formula(schedule)
         for _ in range(effort.draws(1, 12)):
             sizes = drawn(schedule, random, 5, 40)
-            text = f'ps.play("{schedule.name}", {in_sizes(sizes)})'
+            text = f'ps.play("{schedule.name}", {assigned(sizes)})'
             game = play(schedule, strict=False, **sizes)  # type: ignore[arg-type]
             derived = closed.evaluate(**game.dims, **game.blocks)
             if not (game.passed and game.io == derived):
@@ -131,7 +127,7 @@ def _closed_blocks(effort: Effort) -> Finding:
             words = count(schedule, M=M, blocks=blocks, **sizes)  # type: ignore[arg-type]
             fit = count(schedule, M=M, **sizes)  # type: ignore[arg-type]
             if peak_red(schedule.program, {**sizes, **blocks}) > M or fit.io > words.io:
-                text = f'ps.count("{schedule.name}", {in_sizes(sizes)}, M={M}, blocks={blocks})'
+                text = f'ps.count("{schedule.name}", {assigned(sizes)}, M={M}, blocks={blocks})'
                 return Finding(FAILS, f'{text} against "fit"')
     return tried(number, f"{number} sizes for {len(schedules)} schedules")
 
@@ -187,7 +183,7 @@ def _product(effort: Effort) -> Finding:
         for _ in range(effort.draws(20, 1000)):
             sizes = drawn(schedule, random, random.choice([5, 60]), 200)
             m, k, n, S = (sizes[name] for name in ("m", "k", "n", "M"))
-            text = f'ps.count("{schedule.name}", {in_sizes(sizes)}).io'
+            text = f'ps.count("{schedule.name}", {assigned(sizes)}).io'
             words = count(schedule, **sizes).io  # type: ignore[arg-type]
             number += 1
             if 2 * S * (words + S) ** 2 < (m * k * n) ** 2 or words < m * k + k * n + m * n or S < 3:

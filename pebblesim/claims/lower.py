@@ -35,9 +35,10 @@ from pebblesim.claims.claim import (
     shown,
     tried,
 )
-from pebblesim.claims.games import drawn, in_sizes
+from pebblesim.claims.games import drawn
 from pebblesim.core.errors import Infeasible
 from pebblesim.core.notation import parse
+from pebblesim.core.sizes import assigned
 from pebblesim.counting.count import count
 from pebblesim.language.problems import PROBLEMS, Problem, problem
 from pebblesim.language.registry import SCHEDULES, Schedule
@@ -111,8 +112,8 @@ def _both(*findings: Finding) -> Finding:
     wrong = next((finding for finding in findings if finding.status != PROVED), None)
     if wrong is not None:
         return wrong
-    names = tuple(dict.fromkeys(name for each in findings if each.given for name in each.given.names))
-    lines = dict.fromkeys("\n".join(each.evidence for each in findings).split("\n"))
+    names = tuple(dict.fromkeys(name for finding in findings if finding.given for name in finding.given.names))
+    lines = dict.fromkeys("\n".join(finding.evidence for finding in findings).split("\n"))
     return Finding(PROVED, "\n".join(lines), Proofs(4, names) if names else None)
 
 
@@ -249,7 +250,7 @@ class _Against:
         """Return FAILS if the count is below a bound."""
         words = count(schedule, M=M, **sizes)  # type: ignore[arg-type]
         way = Formulation.of(schedule)
-        text = f'ps.count("{schedule.name}", {in_sizes({**words.dims, "M": M})})'
+        text = f'ps.count("{schedule.name}", {assigned({**words.dims, "M": M})})'
         bounds = lower_bounds(schedule.problem, words.dims, M, way)
         bound = largest(bounds)
         if bound.value > words.io:
@@ -302,7 +303,7 @@ def _capacities(effort: Effort) -> Finding:
         made = {name: of for name, of in bounding.made.items() if name not in solves.inputs}
         for way in bounding.ways.values():
             first = bounding.claims(Cutting(solves, _sizes(solves), way, None, made))
-            for stated in (each for bound in first for each in (bound, *bound.others)):
+            for stated in (claimed for bound in first for claimed in (bound, *bound.others)):
                 if isinstance(stated.capacity, Cube) and stated.table:
                     table = tuple((product[:3], product.weight) for product in stated.table)
                     private = private_families(table, stated.capacity.w)

@@ -26,6 +26,7 @@ from pebblesim.claims.claim import (
 )
 from pebblesim.claims.playing import Playing
 from pebblesim.core.notation import parse
+from pebblesim.core.sizes import assigned
 from pebblesim.game.referee import Game
 
 
@@ -198,7 +199,7 @@ def _undercut(game: str, arguments: str, bound: str, sizes: Mapping[str, int], v
     text = f"ps.claims.sparse.{game}({arguments})"
     played, _ = shown(text)
     words, line = played.io, f"{text}.io → {played.io}"
-    inner = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    inner = assigned(sizes)
     claimed, other = shown(f'ps.claims.value("{bound}", {inner})')
     asymptotic = refuted(verdict)
     undercut = played.complete and words < claimed and asymptotic.status == FAILS and same.status == COMPUTED

@@ -68,7 +68,7 @@ class Theorem:
 
 def theorems(problems: Iterable[Problem] | None = None) -> list[Theorem]:
     """Return the theorems of some problems; of all built-in ones by default."""
-    return [each for solves in (PROBLEMS.values() if problems is None else problems) for each in _of(solves)]
+    return [theorem for solves in (PROBLEMS.values() if problems is None else problems) for theorem in _of(solves)]
 
 
 def _of(solves: Problem) -> Iterator[Theorem]:

@@ -17,7 +17,7 @@ from pebblesim.cli.gpu_cases import Output
 from pebblesim.cli.options import AsJson, D, N, command, family, option, output_file
 from pebblesim.cli.printing import print_json, print_table, say, show
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import dtype_of, parse_size
+from pebblesim.core.sizes import assigned, dtype_of, parse_size
 
 app = family("Generate kernels from the schedules, run them, and read hardware counters.")
 for each in (gpu_emit.app, gpu_measure.app):
@@ -114,7 +114,7 @@ def race(
     lines = [
         (
             row["contender"],
-            ", ".join(f"{name}={size}" for name, size in row.get("blocks", {}).items()) or row.get("error", ""),
+            assigned(row.get("blocks", {})) or row.get("error", ""),
             f"{row['seconds'] * 1e3:,.3f}" if "seconds" in row else "",
             f"{row['tflops']:,.0f}" if "tflops" in row else "",
             f"{max(row['errors'].values()):.1e}" if "errors" in row else "",

@@ -227,6 +227,7 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
     from pebblesim.gpu.emit.gluon import gluon
     from pebblesim.gpu.emit.gluon_plan import SHARED
     from pebblesim.gpu.tiles import hopper_tiling
+    from pebblesim.language.registry import get
 
     most = SHARED // 2 + REGISTERS  # words of 16 bits
     if most < asked.M:
@@ -240,6 +241,8 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
         tiles = hopper_tiling(asked.schedule, asked.dims)
         rule, stages = tiles.blocks, stages or tiles.stages
         persistent = tiles.persistent and asked.mask is None if persistent is None else persistent
+    elif not set(get(asked.schedule).blocks) <= set(rule):  # the rest is what was measured, not what fills M
+        rule = {**hopper_tiling(asked.schedule, asked.dims).blocks, **rule}
     counted = count(asked.schedule, blocks=rule, **arguments)
     if counted.peak_words > asked.M:
         blocks = listed(counted.blocks)

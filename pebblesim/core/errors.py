@@ -41,12 +41,13 @@ class UnknownName(UsageError):
 
     SHOWN = 24  # a longer list would hide the sentence
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         import difflib
 
         names = sorted(known)
-        similar = difflib.get_close_matches(name, names, n=1, cutoff=0.65)
-        beginning = (known for known in names if name and known.startswith(name))
+        text = name if isinstance(name, str) else ""
+        similar = difflib.get_close_matches(text, names, n=1, cutoff=0.65)
+        beginning = (known for known in names if text and known.startswith(text))
         self.kind, self.near = kind, next(iter(similar), None) or next(beginning, None)
         shown = ", ".join(repr(each) if "," in each else each for each in names[: self.SHOWN])
         more = f", and {len(names) - self.SHOWN} more" if len(names) > self.SHOWN else ""

@@ -39,6 +39,11 @@ def listed(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
 
 
+def assigned(sizes: Mapping[str, int]) -> str:
+    """Return sizes as they are given to a function or an option: B_r=128, B_c=64."""
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
 def tile_starts(length: int, *blocks: int) -> list[int]:
     """Return where tiles start: of the first block's size, each cut into tiles of the second block's size, and so on.
 
@@ -231,6 +236,16 @@ def bytes_of(dtype: str) -> int:
         UnknownName: the type is not known.
     """
     return BYTES[dtype_of(dtype)]
+
+
+def check_rule(rule: object) -> None:
+    """Refuse what is neither the name of a block rule nor sizes by name.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not isinstance(rule, str | Mapping):
+        raise UsageError(f"blocks = {rule!r} was given; give 'fit', 'paper' or 'best', or sizes such as {{'B_r': 64}}.")
 
 
 def evaluate_rule(rule: str, values: Mapping[str, int]) -> int:

@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
-from pebblesim.core.sizes import listed
+from pebblesim.core.sizes import check_rule, listed
 from pebblesim.core.tables import aligned
 from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.count import OF_WAY, Counted, count_run
@@ -20,7 +20,7 @@ from pebblesim.counting.totals import Totals
 from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads
 from pebblesim.language.problems import problem
-from pebblesim.language.registry import Schedule, get, of_problem
+from pebblesim.language.registry import Schedule, get_all, of_problem
 from pebblesim.lower_bounds.bounds import LowerBound, added_up
 from pebblesim.lower_bounds.own import best_with_own
 
@@ -124,9 +124,8 @@ def compare(
     Raises:
         UsageError: a name or size that is not allowed, or a schedule of another problem.
     """
-    if isinstance(schedules, str | Schedule):
-        schedules = [schedules]
-    algorithms = list({get(each).name: get(each) for each in schedules or ()}.values())
+    check_rule(blocks)
+    algorithms = get_all(schedules)
     by_schedule = algorithms[0].problem.name if algorithms else "backward"
     solves = problem(by_schedule if problem_name is None else problem_name)
     hold_theta(solves)

@@ -14,7 +14,7 @@ from pebblesim.analysis.peak import IN_PLACE, spared
 from pebblesim.analysis.work import work
 from pebblesim.core.errors import BelowBound, Infeasible
 from pebblesim.core.results import Result, plain
-from pebblesim.core.sizes import listed
+from pebblesim.core.sizes import assigned, listed
 from pebblesim.core.units import Traffic
 from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.heads import Heads
@@ -87,7 +87,7 @@ class Counted(Result):
         """Block sizes as a line of text."""
         if any(part.blocks != self.blocks for part in self.parts):
             return "each head its own"
-        return ", ".join(f"{name}={size}" for name, size in self.blocks.items()) or "none"
+        return assigned(self.blocks) or "none"
 
     @property
     def total(self) -> Traffic:

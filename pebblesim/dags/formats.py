@@ -136,7 +136,7 @@ def written(graph: Cdag, known: Format) -> bytes:
         )
     needed = {*[WORDS] * (graph.weights is not None), *[ENDS] * (not graph.has_usual_ends)}
     if lost := sorted(needed - {*known.stores}):
-        able = [each.suffixes[0] for each in FORMATS.values() if needed <= {*each.stores}]
+        able = [file_format.suffixes[0] for file_format in FORMATS.values() if needed <= {*file_format.stores}]
         raise UsageError(
             f"a {known.suffixes[0]} file cannot store {' or '.join(lost)}; "
             f"save to {', '.join(able[:-1])} or {able[-1]}."

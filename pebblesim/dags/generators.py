@@ -76,7 +76,7 @@ def generate(name: str, /, **parameters: Any) -> Cdag:
         UnknownName: the family or a parameter is not known.
         UsageError: a parameter is missing or out of range, or the graph would be too large.
     """
-    if name not in GENERATORS:
+    if not isinstance(name, str) or name not in GENERATORS:
         raise UnknownName("generator", name, GENERATORS)
     known = GENERATORS[name].parameters
     for parameter, value in parameters.items():

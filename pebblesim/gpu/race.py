@@ -1,8 +1,9 @@
 """A race: kernels from our schedules against every attention kernel of PyTorch, on this GPU, in one run.
 
 Each contender computes the same attention on the same random arrays, several heads at once. Times are medians of many
-runs. Only useful operations are counted (4d for each allowed pair forward, 10d backward), so recomputation does not
-look efficient. Errors are those of the first head against float64.
+runs; a tenth of the runs is outside of their `spread` at each end. Only useful operations are counted (4d for each
+allowed pair forward, 10d backward), so recomputation does not look efficient. Errors are those of the first head
+against float64.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from statistics import median
 from typing import Any
 
 from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.gpu.advice.cards import card
+from pebblesim.gpu.advice.cards import HOPPER, capability_of, card
+from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.storage import Storage, storage
 from pebblesim.gpu.emit.tables import moved_words
 from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.emit.words import moved_bytes
 from pebblesim.gpu.module import module_of, torch_with_gpu
 from pebblesim.gpu.results import load, save
-from pebblesim.gpu.tiles import PROBLEM, TILINGS, Tiling, check
+from pebblesim.gpu.tiles import PROBLEM, Tiling, check, gluon_takes, tilings
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
@@ -72,6 +74,16 @@ class Track:
         object.__setattr__(self, "pairs", self.n**2 if band is None else band.pairs(self.n))
 
     @property
+    def dims(self) -> dict[str, int]:
+        """The dimensions of its problem."""
+        return {"n_q": self.n, "n_k": self.n, "d_k": self.d, "d_v": self.d}
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The results that are compared."""
+        return ("O",) if self.way == "forward" else ("dQ", "dK", "dV")
+
+    @property
     def operations(self) -> int:
         """Useful operations of all heads."""
         return (4 if self.way == "forward" else 10) * self.pairs * self.d * self.heads
@@ -82,9 +94,21 @@ class Track:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def contenders(way: str) -> tuple[str, ...]:
-    """Return the contenders: our schedules, and PyTorch's kernels."""
-    ours = dict.fromkeys(tiling.schedule for tiling in TILINGS[PROBLEM[way]])
+def offered(track: Track, hopper: bool = True) -> list[Tiling]:
+    """Return our kernels for the length, head dimension and mask of a task; `hopper`: those in Gluon, too."""
+    room = card("H200").size("shared_per_block")
+    return [
+        tiling
+        for tiling in tilings(PROBLEM[track.way], room, hopper)
+        if tiling.widths[0] <= track.d <= tiling.widths[1]
+        and tiling.suits({"n": track.n}, track.mask is not None)
+        and (not tiling.gluon or gluon_takes(tiling.schedule, track.dims))
+    ]
+
+
+def contenders(track: Track, hopper: bool = True) -> tuple[str, ...]:
+    """Return the contenders for a task: our schedules, and PyTorch's kernels."""
+    ours = dict.fromkeys(tiling.schedule for tiling in offered(track, hopper))
     return (*ours, *(f"torch-{name}" for name in (*BACKENDS, "flex")))
 
 
@@ -93,12 +117,16 @@ def race(
     output: Path | None = None,
     on_progress: Callable[[Row], None] | None = None,
     only: Sequence[str] | None = None,
+    kernels: Sequence[Tiling] | None = None,
+    by_launch: bool = True,
 ) -> list[Row]:
     """Run every contender that is not in `output` yet; return the rows, as they are stored there.
 
     Args:
         track: the task.
         only: these contenders; all if None.
+        kernels: of our schedules; all that are for the task if None.
+        by_launch: also time the launches of our kernels one by one.
         output: a file of JSON lines, updated after each contender, so that a stopped race can be resumed.
         on_progress: called with each new row.
 
@@ -106,13 +134,21 @@ def race(
         UsageError: there is no PyTorch with a GPU, or no Triton.
     """
     torch = torch_with_gpu("a race", "triton")
+    hopper = capability_of(torch.cuda.get_device_properties(0)) == HOPPER
+    tried = offered(track, hopper) if kernels is None else kernels
     known = {row["id"]: row for row in load(output)} if output else {}
     rows, arrays = [], None
-    for contender in only or contenders(track.way):
+    for contender in only or contenders(track, hopper):
         key = track.identity(f"{contender} on {torch.cuda.get_device_name()}")
         if key not in known:
             arrays = arrays or Arrays(torch, track)
-            known[key] = {"id": key, **asdict(track), "contender": contender, **_run(torch, arrays, contender)}
+            own = [tiling for tiling in tried if tiling.schedule == contender]
+            known[key] = {
+                "id": key,
+                **asdict(track),
+                "contender": contender,
+                **_run(torch, arrays, contender, own, by_launch),
+            }
             if output:
                 save(output, known.values())
             if on_progress:
@@ -131,15 +167,11 @@ class Arrays:
         shape = (track.heads, track.n, track.d)
         self.of = {name: (torch.randn(shape, device="cuda") / track.d**0.25).to(dtype) for name in "QKV"}
         self.of["dO"] = torch.randn(shape, device="cuda").to(dtype)
-        self.expected = {name: torch.zeros(shape[1:], device="cuda", dtype=torch.float64) for name in self._outputs}
+        self.expected = {name: torch.zeros(shape[1:], device="cuda", dtype=torch.float64) for name in track.outputs}
         self.of["O"] = torch.empty(shape, device="cuda", dtype=dtype)
         self.of["L"] = torch.empty(shape[:2], device="cuda")
         for head in range(track.heads):
             self._head(head)
-
-    @property
-    def _outputs(self) -> tuple[str, ...]:
-        return ("O",) if self.track.way == "forward" else ("dQ", "dK", "dV")
 
     def _head(self, head: int, rows: int = 1024) -> None:
         """Compute the arrays that the forward pass keeps of a head; for the first head, all outputs in float64."""
@@ -171,27 +203,40 @@ class Arrays:
         }
 
 
-def _run(torch: Any, arrays: Arrays, contender: str) -> Row:
+def _run(torch: Any, arrays: Arrays, contender: str, kernels: Sequence[Tiling], by_launch: bool) -> Row:
     """Time a contender. The row of a schedule has its fastest kernels, and all that were `tried`."""
     try:
         if contender.startswith("torch-"):
             return _of_torch(torch, arrays, contender.removeprefix("torch-"))
-        tried = [
-            run_tiling(torch, arrays, tiling)
-            for tiling in TILINGS[PROBLEM[arrays.track.way]]
-            if tiling.schedule == contender and tiling.suits({"n": arrays.track.n}, arrays.track.mask is not None)
-        ]
+        tried = [run_tiling(torch, arrays, tiling, by_launch) for tiling in kernels]
     except torch.cuda.OutOfMemoryError:
         return {"error": "out of memory"}
+    if not tried:
+        return {"error": f"it has no kernels for d = {arrays.track.d}"}
     fine = [row for row in tried if "seconds" in row]
     return (min(fine, key=lambda row: row["seconds"]) if fine else tried[-1]) | {"tried": tried}
 
 
-def _timed(arrays: Arrays, call: Callable[[], Any]) -> Row:
+def _timed(torch: Any, track: Track, call: Callable[[], Any]) -> Row:
+    """Seconds of a call on the GPU, the median of many; `spread`: a tenth of them take less, and a tenth more.
+
+    Calls are replays of a CUDA graph, so that the GPU waits for no launch of the host; what cannot be in a graph, as
+    some backward passes of cuDNN, is called as it is.
+    """
     from triton.testing import do_bench
 
-    seconds = do_bench(call, warmup=10, rep=40, return_mode="median") / 1e3
-    return {"seconds": seconds, "tflops": arrays.track.operations / seconds / 1e12}
+    call()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            call()
+        again: Callable[[], Any] = graph.replay
+    except Exception:  # PyTorch's
+        torch.cuda.synchronize()
+        again = call
+    seconds, *spread = (each / 1e3 for each in do_bench(again, warmup=10, rep=40, quantiles=[0.5, 0.1, 0.9]))
+    row = {"seconds": seconds, "spread": spread, "tflops": track.operations / seconds / 1e12}
+    return row | ({"called": True} if again is call else {})
 
 
 def source_of(track: Track, tiling: Tiling) -> Source:
@@ -201,13 +246,16 @@ def source_of(track: Track, tiling: Tiling) -> Source:
         UsageError: there are no such kernels.
     """
     program, band = _program(track, tiling)
-    sizes = {"n": track.n, "d": track.d, **tiling.blocks}
-    return triton(program, sizes, track.dtype, band, **tiling.options)
+    sizes = {**track.dims, **tiling.blocks}
+    if not tiling.gluon:
+        return triton(program, sizes, track.dtype, band, **tiling.options)
+    options = tiling.options | {"persistent": tiling.persistent and band is None}
+    return gluon(program, sizes, track.dtype, band, **options)
 
 
 def held(source: Source, track: Track, tiling: Tiling) -> list[tuple[str, Storage]]:
     """Return the storage of a block of each kernel, by name."""
-    sizes = {"n": track.n, "d": track.d, **tiling.blocks}
+    sizes = {**track.dims, **tiling.blocks}
     return [
         (kernel.name, storage(kernel.launch, sizes, track.dtype, tiling.of(kernel.launch.name)[1]))
         for kernel in source.kernels
@@ -217,8 +265,7 @@ def held(source: Source, track: Track, tiling: Tiling) -> list[tuple[str, Storag
 def _program(track: Track, tiling: Tiling) -> tuple[Program, Band | None]:
     band = masks.of(track.mask)
     assert band is None or isinstance(band, Band)
-    schedule = get(tiling.schedule)
-    return schedule.under(band), band
+    return get(tiling.schedule).in_dims(track.dims).under(band), band
 
 
 def fits(tiling: Tiling, source: Source, track: Track) -> None:
@@ -233,28 +280,43 @@ def fits(tiling: Tiling, source: Source, track: Track) -> None:
     )
 
 
-def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling) -> Row:
+def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling, by_launch: bool) -> Row:
     """Return time, errors and traffic of a schedule's kernels with given tiles; or the error that they end with."""
     track, (program, band) = arrays.track, _program(arrays.track, tiling)
     row: Row = {"blocks": dict(tiling.blocks), "warps": tiling.warps, "stages": tiling.stages}
     row |= {"apart": dict(tiling.apart)} if tiling.apart else {}
+    row |= {"gluon": True, "persistent": tiling.persistent} if tiling.gluon else {}
     try:
         source = source_of(track, tiling)
-        fits(tiling, source, track)
-        run = module_of(source.text).run
-        inputs = [arrays.of[tensor] for tensor in program.tensors if tensor in program.inputs]
-        row["errors"] = arrays.errors(run(*inputs))
-        row |= _timed(arrays, lambda: run(*inputs))
-        row["launches"] = seconds_of_launches(torch, lambda: run(*inputs), [kernel.name for kernel in source.kernels])
+        if not tiling.gluon:
+            fits(tiling, source, track)
+        call = prepared(source, program, arrays.of, track.outputs)
+        row["errors"] = arrays.errors(call())
+        row |= _timed(torch, track, call)
+        if by_launch:
+            row["launches"] = seconds_of_launches(torch, call, [kernel.name for kernel in source.kernels])
     except (UsageError, Infeasible) as error:
         return row | {"error": str(error)}
     except torch.cuda.OutOfMemoryError:
         return row | {"error": "out of memory"}
     except Exception as error:  # Triton's: out of registers, of shared memory
         return row | {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"}
-    words = moved_words(program, {"n": track.n, "d": track.d, **tiling.blocks}, band)
+    words = moved_words(program, {**track.dims, **tiling.blocks}, band)
     moved = moved_bytes(program, words, track.dtype).each(lambda moved: moved * track.heads)
     return row | {"read_bytes": moved.reads, "written_bytes": moved.writes}
+
+
+def prepared(
+    source: Source, program: Program, given: Mapping[str, Any], outputs: Sequence[str]
+) -> Callable[[], dict[str, Any]]:
+    """A call of kernels; sums that memory added are rounded to the words of the inputs, which takes time, too."""
+    run, inputs = module_of(source.text).run, [given[name] for name in program.tensors if name in program.inputs]
+
+    def call() -> dict[str, Any]:
+        made = run(*inputs)
+        return {name: made[name].to(given["Q"].dtype) for name in outputs}
+
+    return call
 
 
 def seconds_of_launches(torch: Any, call: Callable[[], Any], names: Sequence[str], times: int = 5) -> dict[str, float]:
@@ -282,13 +344,13 @@ def _of_torch(torch: Any, arrays: Arrays, name: str) -> Row:
     try:
         O = attend(Q, K, V)
         if track.way == "forward":
-            return {"errors": arrays.errors({"O": O[0]}), **_timed(arrays, lambda: attend(Q, K, V))}
+            return {"errors": arrays.errors({"O": O[0]}), **_timed(torch, track, lambda: attend(Q, K, V))}
 
         def back() -> Any:
             return torch.autograd.grad(O, (Q, K, V), arrays.of["dO"][None], retain_graph=True)
 
         gradients = dict(zip(("dQ", "dK", "dV"), (each[0] for each in back()), strict=True))
-        return {"errors": arrays.errors(gradients), **_timed(arrays, back)}
+        return {"errors": arrays.errors(gradients), **_timed(torch, track, back)}
     except Exception as error:  # PyTorch's, Triton's and those of its compiler
         return {"error": (str(error).splitlines() or [type(error).__name__])[0][:120]}
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import assigned
 from pebblesim.gpu.additions import adds
 from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.storage import Storage
@@ -35,7 +36,7 @@ class Tiling:
             registers of a thread, so that two blocks fit into a multiprocessor.
         widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
         described: launches that read tiles by tensor descriptors.
-        masked: whether they are tried under a mask alone.
+        masked: whether they are tried under a mask alone; False: without one alone; None: both.
         even: whether they are for lengths that they divide, and no mask: with predicates their registers are too few.
         gluon: whether its kernels are those of the Gluon reading, whose stages are slots of rings.
         persistent: whether these have as many blocks as multiprocessors where there is no mask.
@@ -50,7 +51,7 @@ class Tiling:
     apart: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     widths: tuple[int, int] = (1, 1024)
     described: tuple[str, ...] = ()
-    masked: bool = False
+    masked: bool | None = None
     even: bool = False
     gluon: bool = False
     persistent: bool = False
@@ -61,7 +62,7 @@ class Tiling:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{name}={size}" for name, size in self.blocks.items())
+        sizes = assigned(self.blocks)
         if self.gluon:
             return f"{self.schedule} {sizes}, {self.stages} slots, Gluon"
         apart = "".join("; {}: {} warps, {} stages".format(name, *own[:2]) for name, own in self.apart.items())
@@ -79,7 +80,7 @@ class Tiling:
         """Whether it is tried for these lengths, under a mask or without one."""
         longest = max(size for name, size in self.blocks.items() if name not in "ce")
         divided = not any(size % longest for name, size in dims.items() if name.startswith("n"))
-        return masked >= self.masked and (not self.even or (divided and not masked))
+        return self.masked in (None, masked) and (not self.even or (divided and not masked))
 
     def of(self, launch: str) -> tuple[int, int]:
         """Return the warps and stages of a launch."""
@@ -124,7 +125,9 @@ def _splits(
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     "forward": (
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 64)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 128}, 4, 3, widths=(1, 64), masked=True),
+        Tiling(
+            "flash2-forward", {"B_r": 64, "B_c": 128}, 4, 3, widths=(1, 64), described=("flash2-forward",), masked=True
+        ),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128), described=("flash2-forward",)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256), described=("flash2-forward",)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 256), one_source=True),
@@ -140,9 +143,10 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
             early=True,
             one_source=True,
         ),
-        _splits(64, 256, 4, 3, (1, 512)),
+        replace(_splits(64, 256, 4, 3, (1, 512)), masked=False),
+        replace(_splits(64, 256, 8, 3, (1, 512)), masked=True),  # four warps spill at widths that are no power of two
         _splits(128, 256, 8, 3, (1, 256)),
-        *_small_cache("small-cache-forward-blocked"),
+        *(replace(each, even=each.blocks["a"] == 256) for each in _small_cache("small-cache-forward-blocked")),
         replace(_small_cache("scores-stored-blocked")[0], widths=(129, 1024), described=("A",)),
         replace(_small_cache("scores-stored-blocked")[2], widths=(1, 256)),
         Tiling(
@@ -178,10 +182,10 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 """For each problem, the kernels that are forecast and raced."""
 
 
-def _small_room(schedule: str, *apart: str) -> tuple[Tiling, ...]:
-    """Three stages, or two; the launches `apart` spill registers with two."""
-    own = dict.fromkeys(apart, (8, 3))
-    return tuple(Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, stages, own) for stages in (3, 2))
+def _small_room(schedule: str, *apart: str, even: bool = False) -> tuple[Tiling, ...]:
+    """Three stages, or two, `even`: for lengths that they divide; the launches `apart` spill registers with two."""
+    three = Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, 3, dict.fromkeys(apart, (8, 3)))
+    return three, replace(three, stages=2, even=even)
 
 
 def _two_pass_small(
@@ -198,13 +202,13 @@ SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 64)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(65, 128)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 32}, 8, 3, widths=(65, 128)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 2, widths=(65, 128)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 3, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 2, widths=(65, 128), even=True),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 2, widths=(65, 128)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 2, widths=(129, 256)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 16}, 4, 2, widths=(129, 256)),
         Tiling("flash-decoding-blocked", {"B_r": 16, "S": 256, "c": 32, "e": 16}, 4, 2, {"merge": (8, 2)}),
-        *_small_room("small-cache-forward-blocked", "O"),
-        *_small_room("scores-stored-blocked"),
+        *_small_room("small-cache-forward-blocked", "O", even=True),
+        *_small_room("scores-stored-blocked", even=True),
     ),
     "backward-qkv": (
         *_small_room("small-cache-backward-blocked", "dQ", "dK", "dV"),
@@ -257,8 +261,9 @@ def tilings(problem_name: str, shared: int, gluon: bool = False) -> tuple[Tiling
     `gluon`: those for Hopper cards, too.
     """
     known = (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
-    if shared < THREE_STAGES:  # a launch that has three where the others have two does not fit
-        known += tuple(replace(each, apart={}) for each in known if each.stages == 2 and (8, 3) in each.apart.values())
+    if shared < THREE_STAGES:  # three stages do not fit, in all launches or in some; so two are for all lengths
+        two = tuple(each for each in known if each.stages == 2 and (each.even or (8, 3) in each.apart.values()))
+        known += tuple(replace(each, apart={}, even=False) for each in two)
     return known + tuple(each for each in HOPPER if gluon and get(each.schedule).problem.name == problem_name)
 
 
@@ -323,11 +328,20 @@ def within(
     for at_once in (each for each in range(1, heads + 1) if heads % each == 0):
         if at_once * whole <= room:
             fitting = [(tiling, at_once)]  # as many heads as fit
-        elif tiling.schedule in IN_ROWS and (rows := _rows(tiling, dims, dtype, room // at_once, mask)):
+        elif _in_rows(tiling, dims) and (rows := _rows(tiling, dims, dtype, room // at_once, mask)):
             for width in {tiling.blocks["b"], min(tiling.blocks["b"], 128)}:
                 cut = {"C": rows, **tiling.blocks, "e": width}
                 fitting.append((replace(tiling, schedule=IN_ROWS[tiling.schedule], blocks=cut), at_once))
     return fitting
+
+
+def _in_rows(tiling: Tiling, dims: Mapping[str, int]) -> bool:
+    """Whether there are kernels for some rows at a time that keep their sums in registers.
+
+    dK and dV add to what memory has. With 256 rows of keys at a time, and predicates for a last tile, they spill.
+    """
+    wide = tiling.schedule == "small-cache-backward-blocked" and max(tiling.blocks.values()) > 128
+    return tiling.schedule in IN_ROWS and (not wide or replace(tiling, even=True).suits(dims, False))
 
 
 def least_room(tiling: Tiling, dims: Mapping[str, int], dtype: str, mask: Mask | None = None) -> int:

@@ -27,6 +27,9 @@ class Catalogue(MutableMapping[str, T]):
         import_module(self._home)  # has no effect while the package is being imported, or afterwards
         return self._known
 
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._all
+
     def __getitem__(self, name: str) -> T:
         return self._all[name]
 

@@ -267,6 +267,17 @@ def get(name: str | Schedule) -> Schedule:
     return SCHEDULES[name]
 
 
+def get_all(names: str | Schedule | Iterable[str | Schedule] | None) -> list[Schedule]:
+    """Return one schedule or several, each once; none for None.
+
+    Raises:
+        UnknownName: as for `get`.
+    """
+    given: Any = names
+    each = [given] if isinstance(given, str) or not isinstance(given, Iterable | None) else given or ()
+    return list({get(name).name: get(name) for name in each}.values())
+
+
 def _known(name: str, dims: tuple[str, ...]) -> Schedule:
     return get(name).in_dims(dims)
 

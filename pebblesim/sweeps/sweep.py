@@ -17,7 +17,7 @@ from typing import Any
 
 from pebblesim.api.derive import formula
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.sizes import axis, bytes_of
+from pebblesim.core.sizes import axis, bytes_of, check_rule
 from pebblesim.core.tables import Table, format_of
 from pebblesim.counting.arguments import AnyMask, dims_meant
 from pebblesim.counting.heads import Heads, shared
@@ -26,7 +26,7 @@ from pebblesim.counting.run import Run
 from pebblesim.language import masks
 from pebblesim.language.masks import HeadMasks
 from pebblesim.language.problems import Problem, problem
-from pebblesim.language.registry import Schedule, get, of_problem
+from pebblesim.language.registry import Schedule, get_all, of_problem
 from pebblesim.sweeps.rows import RESULTS, Point, Workers, describe, row_of
 
 MOST_POINTS = 10_000_000
@@ -89,8 +89,8 @@ def sweep(
     """
     if what not in RESULTS:
         raise UnknownName("kind of row", what, RESULTS)
-    named = [schedules] if isinstance(schedules, str | Schedule) else list(schedules or ())
-    algorithms = list({get(name).name: get(name) for name in named}.values())
+    check_rule(blocks)
+    algorithms = get_all(schedules)
     by_schedule = algorithms[0].problem.name if algorithms else "backward"
     solves = problem(by_schedule if problem_name is None else problem_name)
     algorithms = algorithms or of_problem(solves.name, mask is not None)

@@ -15,7 +15,7 @@ from pebblesim.analysis.peak import CHAINS, IN_PLACE, spared
 from pebblesim.core.bisection import first_that
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.core.results import Result
-from pebblesim.core.sizes import LARGEST, listed, whole
+from pebblesim.core.sizes import LARGEST, assigned, listed, whole
 from pebblesim.counting.arguments import AnyMask
 from pebblesim.counting.count import Counted, count
 from pebblesim.counting.heads import Heads
@@ -122,7 +122,7 @@ class Found(Result):
         under = (
             "" if counted.mask is None else f", mask {counted.mask} ({counted.pairs:,} of {counted.all_pairs:,} pairs)"
         )
-        chosen = ", ".join(f"{name}={size}" for name, size in counted.blocks.items()) or "none"
+        chosen = assigned(counted.blocks) or "none"
         if known is None:
             beside = "no schedule of the catalogue fits"
         elif not self.new:

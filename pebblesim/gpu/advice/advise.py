@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.core.sizes import dtype_of
+from pebblesim.core.sizes import check_rule, dtype_of
 from pebblesim.counting.arguments import AnyMask
 from pebblesim.counting.compare import compare
 from pebblesim.counting.count import Counted, count
@@ -92,6 +92,7 @@ def advise(
     if (gpu is None) == (card is None):
         raise UsageError("give either a known card with --gpu, such as --gpu H200, or a file with --card.")
     chosen = cards.from_file(Path(card)) if card is not None else gpu if isinstance(gpu, Card) else cards.card(str(gpu))
+    check_rule(blocks or {})
     for block in blocks or ():
         if meant := [name for name, called in NAMED.items() if called == block]:
             named = " or ".join(f"{name}={(blocks or {})[block]}" for name in meant)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
 
 from pebblesim.core.errors import UsageError
@@ -18,11 +17,6 @@ def ratio(amount: int, of: float) -> float:
         return float(Fraction(amount) / Fraction(of))
     except OverflowError:
         raise UsageError("these sizes give times beyond 1e308 s; use smaller ones, or `count`.") from None
-
-
-def sizes(blocks: Mapping[str, int]) -> str:
-    """Block sizes as a line of text."""
-    return ", ".join(f"{name}={size}" for name, size in blocks.items())
 
 
 def duration(seconds: float | None) -> str:

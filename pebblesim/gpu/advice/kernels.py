@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import quantity
+from pebblesim.core.sizes import assigned, quantity
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, count
 from pebblesim.gpu.advice import amounts, cards
@@ -98,7 +98,7 @@ def why_none(problem_name: str, card: Card, dtype: str, mask: Mask | None, dims:
 def tile(tiling: Tiling) -> str:
     """The blocks of a tiling, each beside its name in a Triton kernel; Gluon kernels have the schedule's."""
     if tiling.gluon:
-        return amounts.sizes(tiling.blocks)
+        return assigned(tiling.blocks)
     return ", ".join(
         f"{name}={size}" if name not in NAMED else f"{NAMED[name]}={size} ({name})"
         for name, size in tiling.blocks.items()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.advice.amounts import sizes as listed
+from pebblesim.core.sizes import assigned
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import MOST_REGISTERS, REGISTERS_BESIDES, Forecast, forecast
 from pebblesim.gpu.emit.words import LEAST_SIDE
@@ -42,7 +42,7 @@ class OwnTile:
 
     def judged(self, best: Forecast) -> str:
         """A sentence on the tile beside the kernel that is advised."""
-        said = f"your tile, {self.schedule} {listed(self.blocks)}"
+        said = f"your tile, {self.schedule} {assigned(self.blocks)}"
         spilling = "; ".join(
             f"with {warps} warps it spills: a thread holds {held} registers of tiles, besides some "
             f"{REGISTERS_BESIDES}, and has {MOST_REGISTERS}"
@@ -90,7 +90,7 @@ def own_tiles(
         tile = {**offered[0].tiling.blocks, **blocks}
         if wrong := {name: size for name, size in blocks.items() if size < LEAST_SIDE or size & (size - 1)}:
             why = "no kernel, sides of tiles on matrix units are powers of two from "
-            why += f"{LEAST_SIDE} on, unlike {listed(wrong)}"
+            why += f"{LEAST_SIDE} on, unlike {assigned(wrong)}"
             yield OwnTile(schedule, tile, why=why)
             continue
         yield _fastest(schedule, tile, offered, dims, card, dtype, heads, mask)

@@ -15,10 +15,10 @@ from typing import Any
 from pebblesim.analysis import terms
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
-from pebblesim.core.sizes import BYTES, listed
+from pebblesim.core.sizes import BYTES, assigned, listed
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, count
-from pebblesim.gpu.advice.amounts import amount, duration, ratio, sizes
+from pebblesim.gpu.advice.amounts import amount, duration, ratio
 from pebblesim.gpu.advice.kernels import OurKernels
 from pebblesim.language.loops import in_parts
 from pebblesim.language.masks import Band
@@ -256,7 +256,7 @@ class Advice(OurKernels, Result):
         cells = [
             (
                 row.schedule,
-                sizes(row.blocks) or "none",
+                assigned(row.blocks) or "none",
                 row.io,
                 row.gap,
                 self.per_byte(row),
@@ -280,7 +280,7 @@ class Advice(OurKernels, Result):
         elif own.io <= best.io and own.feasible:
             said += "no tile is known that moves less"
         else:
-            said += f"{ratio(own.io, best.io):.2f} x the words of {sizes(best.blocks)}"
+            said += f"{ratio(own.io, best.io):.2f} x the words of {assigned(best.blocks)}"
         if own.feasible and (allowed := self.allowed(own)):
             said += f"; it is allowed {duration(allowed[1])}, limited by {allowed[0]}"
         return said
@@ -303,7 +303,7 @@ class Advice(OurKernels, Result):
                 f"  arithmetic: {amount(operations, 'op')} of {tile.schedule}",
             ]
         else:
-            of = f" with {sizes(tile.blocks)}" if self.kernels else ""
+            of = f" with {assigned(tile.blocks)}" if self.kernels else ""
             lines = [
                 f"roofline: {tile.schedule}{of} is allowed {duration(allowed[1])}, limited by {allowed[0]}; a real "
                 "kernel takes longer",
