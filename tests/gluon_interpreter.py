@@ -387,6 +387,13 @@ def _product(left: Any, right: View, onto: Any, use_acc: bool = True, is_async: 
     return made
 
 
+def _last_sum(product: Flying, flying: list[Flying]) -> Flying:
+    """The last product on its way that is added onto this one, or onto one that is: it has its registers."""
+    for each in flying:
+        product = each if each.onto is product else product
+    return product
+
+
 def _waited(number: int, deps: tuple[Any, ...]) -> Any:
     """Wait until no more than `number` products are on their way; they end in order."""
     role = BLOCK.role
@@ -394,7 +401,8 @@ def _waited(number: int, deps: tuple[Any, ...]) -> Any:
         product = role.flying.pop(0)
         product.end(role)
         registers = [] if isinstance(product.left, View | Kept) else [product.left]
-        onward = [each for each in role.flying if each.onto is product and any(each is dep for dep in deps)]
+        last = _last_sum(product, role.flying)
+        onward = last is not product and any(last is dep for dep in deps)
         for each in registers if onward else (product, *registers):
             assert any(each is dep for dep in deps), "what a product uses until it ends is not kept"
     results = tuple(dep.value if isinstance(dep, Flying) and dep.value is not None else dep for dep in deps)

@@ -15,7 +15,7 @@ from pebblesim.gpu.torch import launching, planning
 
 def forget() -> None:
     """Forget which kernels were chosen, and their modules."""
-    for each in (planning._forecasts, planning.chosen, launching.loaded):
+    for each in (planning._forecasts, planning.chosen, planning.chosen_for_latent, launching.loaded):
         each.cache_clear()
 
 

@@ -29,7 +29,15 @@ their way to memory."""
 STORED = {("backward-two-pass-blocked", 64, "causal"): 6}
 """Registers that a loop may store, as docs/hopper.md says, by schedule, widest head and mask; none otherwise."""
 
-SLOW = [(tiles, tiles.widths[1], mask, n) for tiles in HOPPER for mask in (None, "causal") for n in (4096, 4001)]
+TOGETHER = ("flash2-latent",)
+"""Schedules of keys whose first columns are the values; their kernels know no mask."""
+
+SLOW = [
+    (tiles, tiles.widths[1], mask, n)
+    for tiles in HOPPER
+    for mask in ((None,) if tiles.schedule in TOGETHER else (None, "causal"))
+    for n in (4096, 4001)
+]
 
 
 def described(text: str, launch: str, kind: Any, layouts: Any) -> dict[str, str]:
@@ -42,7 +50,8 @@ def described(text: str, launch: str, kind: Any, layouts: Any) -> dict[str, str]
         rows, width, *several = (int(side) if side.isdecimal() else 0 for side in sides.split(", "))
         shape = {"vectors": [1, width], "pairs": [rows, width]}.get(made, [1, rows, width])
         if made == "tiles" and apart:
-            shape = [1, 1, *([rows // several[0], several[0]] if several else [rows]), width]
+            of_one = [max(rows // several[0], 1), min(rows, several[0])] if several else [rows]
+            shape = [1, 1, *of_one, width]
         word = "fp32" if made in ("vectors", "sums") else "bf16"
         layout = layouts.get_default_for(shape, kind.bfloat16 if word == "bf16" else kind.float32)
         types[name] = f"tensordesc<{word}{shape},{layout!r}>"
@@ -115,7 +124,8 @@ def check(
     pytest.importorskip("torch")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
     several = max(shared, rows)
-    dims = {"n_q": n * several, "n_k": n, "d_k": d, "d_v": d}
+    widths = {"d_v": d, "d_r": 64} if tiles.schedule in TOGETHER else {"d_k": d, "d_v": d}
+    dims = {"n_q": n * several, "n_k": n, **widths}
     band = masks.of(mask)
     if isinstance(band, Band) and (shared or rows > 1):
         band = replace(band, from_start=bool(shared), rows=several)
@@ -151,6 +161,8 @@ def test_all_kernels_for_hopper_keep_their_tiles_in_registers(
 def test_all_kernels_of_windows_and_of_heads_that_share_keys(
     tiles: Tiling, mask: str | None, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if tiles.schedule in TOGETHER and mask is not None:
+        pytest.skip("these kernels know no mask")
     if (tiles.schedule, tiles.widths[1], mask) == ("small-cache-backward-resident", 512, "window:1024"):
         pytest.skip("P spills some words here, as docs/hopper.md says")
     check(tiles, tiles.widths[1], mask, 4096, tmp_path, monkeypatch, rows=rows)
@@ -173,6 +185,15 @@ def test_all_kernels_of_the_operator_keep_their_tiles_in_registers(
 
 def test_kernels_for_hopper_keep_their_tiles_in_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(hopper_tiling("flash2-backward-blocked", {"d": 64}), 64, None, 4096, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [0, 1, 128])
+@pytest.mark.parametrize(("d", "n"), [(512, 4096), (512, 4001), (264, 4096)])
+def test_warpgroups_that_divide_columns_keep_their_tiles_in_registers(
+    shared: int, d: int, n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(hopper_tiling("flash2-latent", {"d_v": 512}), d, None, n, tmp_path, monkeypatch, shared)
 
 
 @pytest.mark.slow

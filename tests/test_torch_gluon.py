@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import interpreted_kernels  # noqa: E402
 from hypothesis import HealthCheck, given, settings, strategies as st  # noqa: E402
-from tensors import check_kernels, laid  # noqa: E402
+from tensors import check_kernels, close, laid  # noqa: E402
 
 from pebblesim.gpu import tiles  # noqa: E402
 from pebblesim.gpu.advice import cards  # noqa: E402
@@ -21,11 +21,12 @@ from pebblesim.gpu.torch import (  # noqa: E402
     boxes,
     launch as launch_of_kernels,
     launching,
+    operators,
     parallel,
     public,
 )
 from pebblesim.gpu.torch.layout import BYTES  # noqa: E402
-from pebblesim.gpu.torch.planning import Pattern, chosen  # noqa: E402
+from pebblesim.gpu.torch.planning import Pattern, chosen, chosen_for_latent  # noqa: E402
 
 H200 = cards.card("H200")
 EVERY_PAIR = Pattern()
@@ -118,6 +119,32 @@ def test_the_operator_by_gluon_kernels(
     monkeypatch.setattr(tiles, "HOPPER", tuple(tiling for tiling in tiles.HOPPER if tiling.schedule in offered))
     check(sizes, 32, mask, layout, same)
     assert interpreted == ["flash2-forward", backward]
+
+
+@pytest.mark.parametrize(("together", "schedule"), [(True, "flash2-latent"), (False, "scores-stored-resident")])
+def test_values_that_are_a_part_of_the_keys_are_read_with_them(
+    interpreted: list[str], together: bool, schedule: str
+) -> None:
+    torch.manual_seed(1)
+    q, k = torch.randn(1, 8, 3, 288).half(), torch.randn(1, 2, 70, 288).half()
+    v = k[..., :264] if together else k[..., :264].clone()
+    rest = (None, None, None, None, False, 288**-0.5, 0.0, None, False)
+    out, lse = operators.forward_on_gpu(q, k, v, *rest)
+    true = torch.ops.pebblesim.attention(q.double(), k.double(), v.double(), *rest)
+    close([out.double(), lse.double()], list(true), 4e-3)
+    assert interpreted == [schedule]
+
+
+def test_more_heads_than_a_tile_has_rows_share_keys_that_are_values() -> None:
+    dims = (("n_q", 128), ("n_k", 8192), ("d_v", 512), ("d_r", 64))
+    found = chosen_for_latent(dims, 64, "bfloat16", Pattern(shared=128), H200)
+    assert found is not None and found.forecast.tiling.schedule == "flash2-latent"
+    for pattern in (Pattern(shared=96), Pattern(None, 0, False, 128), Pattern(shared=128, softcap=1.0)):
+        assert chosen_for_latent(dims, 64, "bfloat16", pattern, H200) is None
+    assert chosen_for_latent(dims, 64, "bfloat16", Pattern(shared=128), replace(H200, capability="")) is None
+    for d_v, d_r in ((256, 64), (512, 72), (512, 60), (520, 64)):
+        others = (*dims[:2], ("d_v", d_v), ("d_r", d_r))
+        assert chosen_for_latent(others, 64, "bfloat16", Pattern(shared=128), H200) is None
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Tiling:
         even: whether they are for lengths that they divide, and no mask: with predicates their registers are too few.
         gluon: whether its kernels are those of the Gluon reading, whose stages are slots of rings.
         persistent: whether these have as many blocks as multiprocessors where there is no mask.
-        early: whether launches behind the first begin while the one before them ends: on Hopper and later cards.
+        early: whether launches begin while the one before them ends: on Hopper and later cards.
         one_source: whether all lengths have the source with predicates: for few rows, where it is as fast.
     """
 
@@ -133,15 +133,18 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 256), one_source=True),
         Tiling("flash2-forward", {"B_r": 32, "B_c": 32}, 8, 2, widths=(257, 512), one_source=True),
         replace(_splits(16, 512, 4, 2, (1, 1024), {"merge": (8, 2)}), described=("splits",)),
-        Tiling(
-            "flash-decoding",
-            {"B_r": 16, "S": 2048, "B_c": 128},
-            4,
-            3,
-            {"merge": (2, 2)},
-            widths=(1, 128),
-            early=True,
-            one_source=True,
+        *(
+            Tiling(
+                "flash-decoding",
+                {"B_r": 16, "S": keys, "B_c": at_once},
+                4,
+                3,
+                {"merge": (2, 2)},
+                widths=(1, 128),
+                early=True,
+                one_source=True,
+            )
+            for keys, at_once in ((256, 64), (512, 64), (2048, 128), (4096, 128))
         ),
         replace(_splits(64, 256, 4, 3, (1, 512)), masked=False),
         replace(_splits(64, 256, 8, 3, (1, 512)), masked=True),  # four warps spill at widths that are no power of two
@@ -232,6 +235,7 @@ HOPPER = (
     _gluon("flash2-forward", {"B_r": 128, "B_c": 128}, stages=3, widths=(1, 64), persistent=True),
     _gluon("flash2-forward", {"B_r": 128, "B_c": 128}, stages=2, widths=(65, 128), persistent=True),
     _gluon("flash2-forward", {"B_r": 128, "B_c": 64}, stages=2, widths=(129, 256), persistent=True),
+    _gluon("flash2-latent", {"B_r": 64, "B_c": 128}, stages=2, widths=(257, 512)),
     _gluon("scores-stored-resident", RESIDENT, stages=8, widths=(1, 256)),
     _gluon("scores-stored-resident", RESIDENT, stages=8, widths=(257, 512)),
     _gluon("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, stages=3, widths=(1, 64), persistent=True),
@@ -288,6 +292,10 @@ def hopper_tiling(schedule: str, dims: Mapping[str, int]) -> Tiling:
     return next(each for each in HOPPER if each.schedule == schedule and widest <= each.widths[1])
 
 
+OF_ONE_POSITION = ("flash2-latent",)
+"""Schedules whose Gluon kernels are for more heads that share keys than a warpgroup has rows, too."""
+
+
 def gluon_takes(schedule: str, dims: Mapping[str, int], shared: int = 1) -> bool:
     """Whether the Gluon kernels of a schedule are for these head dimensions, and so many heads that share keys.
 
@@ -298,8 +306,9 @@ def gluon_takes(schedule: str, dims: Mapping[str, int], shared: int = 1) -> bool
     least = {name: LEAST_SIDE for name in algorithm.problem.dims if name.startswith("d")}
     if adds(algorithm.program):
         least["d_k" if "d_k" in least else "d"] += 1  # a side is padded to a power of two
-    heads = shared & (shared - 1) == 0 and shared <= ROWS
-    return heads and all(dims[name] % GROUP == 0 and dims[name] >= size for name, size in least.items())
+    heads = shared & (shared - 1) == 0 and (shared <= ROWS or schedule in OF_ONE_POSITION)
+    fits = dims.get("d_r", 0) <= ROWS  # shared memory has no room for more
+    return heads and fits and all(dims[name] % GROUP == 0 and dims[name] >= size for name, size in least.items())
 
 
 IN_ROWS = {

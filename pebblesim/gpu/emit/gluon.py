@@ -15,6 +15,7 @@ from functools import partial
 
 from pebblesim.core.errors import UnknownName
 from pebblesim.gpu.emit.gluon_additions import ROWS
+from pebblesim.gpu.emit.gluon_columns import Columns, ColumnsKernel, check_columns, columns_of
 from pebblesim.gpu.emit.gluon_kernel import GluonKernel
 from pebblesim.gpu.emit.gluon_plan import GROUP_OF_BYTES, Block, Plan, check_shared, multiplies, plan, refused
 from pebblesim.gpu.emit.gluon_product import Product, ProductKernel, product_of
@@ -86,7 +87,7 @@ def gluon(
         raise refused(program, "a ring of one slot would be waited for by itself", "take --stages 2 or more")
     if not shared and far_away(program, sizes):
         raise refused(program, "a head has 2³¹ words or more", OTHERWISE)
-    if shared & (shared - 1) or shared > ROWS:
+    if shared & (shared - 1):
         raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each", OTHERWISE)
     check_alike(program)
     made = _launches(program)
@@ -99,6 +100,11 @@ def gluon(
         block = _block(program, launch, sizes, dtype, stages, persistent, setting.tables)
         if isinstance(block, Scores) and persistent:
             raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
+        if isinstance(block, Columns):
+            check_columns(program, block, persistent)
+        if block is not None and not isinstance(block, Columns) and setting.strides.shared > ROWS:
+            why = f"{setting.strides.shared} heads share keys, and a tile has {ROWS} rows of a warpgroup"
+            raise refused(program, why, OTHERWISE)
         if block is not None:
             check_shared(program, launch, block.shared(dtype), stages)
         match block:
@@ -106,6 +112,8 @@ def gluon(
                 return ProductKernel(setting, launch, name, block)
             case Scores():
                 return ScoresKernel(setting, launch, name, block)
+            case Columns():
+                return ColumnsKernel(setting, name, block)
             case Plan():
                 return GluonKernel(setting, launch, name, block)
         return Writer(setting, launch, name)
@@ -173,7 +181,10 @@ def _block(
         return product
     if not multiplies(launch) or _is_of_table(launch):
         return None
-    return scores(launch, sizes, stages) or plan(program, launch, sizes, dtype, stages, persistent)
+    for of_kind in (scores, columns_of):
+        if (block := of_kind(launch, sizes, stages)) is not None:
+            return block
+    return plan(program, launch, sizes, dtype, stages, persistent)
 
 
 def _product(launch: Launch, sizes: ir.Sizes, kept: Tables) -> Product | None:

@@ -7,6 +7,7 @@ axis, and brings their rows next to each other, as a block has them.
 
 from __future__ import annotations
 
+from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.strides import WORDS
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
@@ -28,15 +29,18 @@ def sides(setting: Setting, tensor: ir.Tensor, rows: int, width: int) -> str:
     together = several(setting, tensor)
     if tensor not in setting.strides.of:
         return f"{rows}, {width}"
-    return f"1, {rows // together}, {together}, {width}" if together > 1 else f"1, {rows}, {width}"
+    if together > 1:  # of a position some heads, or all of them
+        return f"1, {max(rows // together, 1)}, {min(rows, together)}, {width}"
+    return f"1, {rows}, {width}"
 
 
-def corner(setting: Setting, tensor: ir.Tensor, row: str, column: str) -> str:
-    """Where a box begins, as text."""
+def corner(setting: Setting, tensor: ir.Tensor, row: str, column: str, rows: int = ROWS) -> str:
+    """Where a box of so many rows begins, as text."""
     if tensor not in setting.strides.of:
         return f"[head, {row}, {column}]"
     together = several(setting, tensor)
-    place = f"{row} // {together}, 0" if together > 1 else row
+    head = f"{row} % {together}" if together > rows else "0"
+    place = f"{row} // {together}, {head}" if together > 1 else row
     return f"[batch, key_head, {place}, {column}]"
 
 

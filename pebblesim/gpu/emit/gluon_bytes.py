@@ -16,6 +16,7 @@ from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
 from pebblesim.gpu.additions import read_to_be_added_to
 from pebblesim.gpu.emit.gluon import plans
+from pebblesim.gpu.emit.gluon_columns import SHARES, Columns
 from pebblesim.gpu.emit.gluon_plan import Block, Plan
 from pebblesim.gpu.emit.gluon_product import Product
 from pebblesim.gpu.emit.gluon_scores import Scores
@@ -71,7 +72,7 @@ def crossing(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None
 
 def _pieces(block: Block) -> Iterator[tuple[ir.Write, int]]:
     """The writes of matrices by threads, and the bytes of a row that a warp stores at a time."""
-    if isinstance(block, Plan):
+    if isinstance(block, Plan | Columns):
         added = {each.write for each in block.additions}
         for node in block.writes:
             if len(node.tile.ranges) == 2 and node not in added:
@@ -90,6 +91,11 @@ def _boxes(block: Block, sizes: ir.Sizes) -> Iterator[tuple[ir.Read, tuple[int, 
             yield block.part, (block.width, block.deep)
         case Product():
             yield block.matrix, (block.deep, block.width)
+        case Columns():
+            for cut in block.held.values():
+                yield cut.read, (cut.rows, cut.parts * cut.width)
+            for cut in block.rings.values():
+                yield cut.read, (SHARES * cut.rows, cut.parts * cut.width)
 
 
 def _in_sectors(box: tuple[int, ...], node: ir.Read, at: LoopContext, sizes: ir.Sizes, wide: int) -> int:

@@ -113,6 +113,11 @@ class Block:
     persistent: bool = False
     roomy: bool = True
 
+    @property
+    def height(self) -> int:
+        """Rows of the grid's tile: 64 of each warpgroup."""
+        return ROWS * self.warpgroups
+
     def shared(self, dtype: str) -> int:
         """Bytes of shared memory, with a word of 8 bytes for each barrier."""
         raise NotImplementedError

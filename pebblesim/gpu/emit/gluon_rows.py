@@ -80,12 +80,16 @@ class Rows(Writer):
 
     def text(self) -> str:
         """The source of what a warpgroup does, but for indices that nothing uses."""
-        self._lines, depth, number = [], self.depth, self.number
-        self._say(depth, f"part = {number} * {self._plan.warpgroups} + w  # these {ROWS} rows of tile {number}")
+        self._lines, depth = [], self.depth
+        self._say(depth, self._which())
         self._named(self._plan.own, depth, "part", "")
         self._body(self._launch.block, depth)
         text = "\n".join(self._lines)
         return "\n".join(line for line in self._lines if not _unused(line, text))
+
+    def _which(self) -> str:
+        """The line that says which rows the warpgroup has."""
+        return f"part = {self.number} * {self._plan.warpgroups} + w  # these {ROWS} rows of tile {self.number}"
 
     def closing(self) -> list[str]:
         """The lines that each role's tile ends with."""
@@ -156,20 +160,17 @@ class Rows(Writer):
     def _length(self, rng: ir.Range) -> int:
         return ROWS if rng is self._plan.own else super()._length(rng)
 
-    def _block_rows(self) -> int:
-        return ROWS * self._plan.warpgroups
-
     def _count(self, rng: ir.Range) -> str:
         if rng is not self._plan.own:
             return super()._count(rng)
-        total, block = self._total(rng), self._block_rows()
+        total, block = self._total(rng), self._plan.height
         return f"{total} // {block}" if self._setting.even else f"tl.cdiv({total}, {block})"
 
     def _ends(self, rng: ir.Range) -> tuple[str, str]:
         """Begin and end of a tile; of the block's own range, that of all its warpgroups, which share the stream."""
         if rng is not self._plan.own:
             return super()._ends(rng)
-        number, block, size = self._numbers[rng], self._block_rows(), self._setting.size(rng.dim)
+        number, block, size = self._numbers[rng], self._plan.height, self._setting.size(rng.dim)
         last = f"({number} + 1) * {block}"
         return f"{number} * {block}", f"tl.minimum({last}, {size})" if self._ragged(rng) else last
 
@@ -238,15 +239,20 @@ class Rows(Writer):
             value = f"gl.convert_layout({value}, {layout})"
             self.stored.add(width)
         self._say(depth, f"{rows} = part * {ROWS} + tl.arange(0, {ROWS}, gl.SliceLayout(1, {layout}))")
-        self._say(depth, f"{columns} = tl.arange(0, {width}, gl.SliceLayout(0, {layout}))")
+        first, whole = self._columns(ranges[1])
+        self._say(depth, f"{columns} = {first}tl.arange(0, {width}, gl.SliceLayout(0, {layout}))")
         inside = [f"({rows}[:, None] < {self._setting.size(ranges[0].dim)})"] if self._ragged(ranges[0]) else []
-        inside += [f"({columns}[None, :] < {length})"] if length != str(width) else []
+        inside += [f"({columns}[None, :] < {length})"] if length != str(whole) else []
         mask = f", mask={' & '.join(inside)}" if inside else ""
         down = f"{rows}[:, None] * {length}"
         if node.tensor in self._setting.strides.of:
             down = self._setting.strides.places_of(node.tensor, rows)
         place = f"{self._setting.of[node.tensor]} + {down} + {columns}[None, :]"
         self._say(depth, f"tl.store({place}, {value}{mask})")
+
+    def _columns(self, rng: ir.Range) -> tuple[str, int]:
+        """The text before the numbers of a warpgroup's columns, and how many columns all warpgroups have."""
+        return "", self._length(rng)
 
 
 def _unused(line: str, text: str) -> bool:

@@ -65,7 +65,7 @@ def tiles_of(tensor, rows, width, several=1):
     shape, strides, block = [batch, heads, n, d], [far, wide, row, one], [1, 1, rows, width]
     if several > 1:
         shape, strides = [batch, heads // several, n, several, d], [far, wide * several, row, wide, one]
-        block = [1, 1, rows // several, several, width]
+        block = [1, 1, max(rows // several, 1), min(rows, several), width]
     layout = gl.NVMMASharedLayout.get_default_for(block, gl.{dtype})
     return TensorDescriptor(tensor, shape, strides, block, layout)"""
 
@@ -103,7 +103,7 @@ def common(dtype: str, apart: bool, widths: set[int], stored: set[int], helpers:
         widths, stored: columns of the tiles of products, and of those that threads store to memory.
         helpers: names of `HELPERS`.
     """
-    fence = FENCE * bool(helpers & {"sums_of", "pairs_of"})
+    fence = FENCE * bool(helpers & {"sums_of", "pairs_of", "fence_async_shared"})
     layouts = [
         f"tile_{width} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16]))"
         for width in sorted(widths)

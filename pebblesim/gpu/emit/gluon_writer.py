@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_boxes import HEADS, address, stored, strides_in_words
 from pebblesim.gpu.emit.gluon_plan import Block
 from pebblesim.gpu.emit.gluon_rows import Rows
@@ -84,7 +83,7 @@ class GluonWriter(ABC, Generic[RowsOf]):
     def call(self, options: str) -> list[str]:
         """The lines that launch it. The warps of a block follow from its tiles."""
         setting, plan = self._setting, self._block
-        count = f"triton.cdiv({setting.size(plan.own.dim)}, {ROWS * plan.warpgroups})"
+        count = f"triton.cdiv({setting.size(plan.own.dim)}, {plan.height})"
         lines, grid = [*for_each_query(setting), *self._described()], f"{count}, heads"
         if setting.mask is not None:
             row = self._streamed_words * WORDS[setting.dtype]

@@ -16,6 +16,9 @@ from pebblesim.language import program as ir
 WORDS = 8
 """Words of 16 bits that a stride is a multiple of: 16 bytes."""
 
+QUERIES = ("Q", "Q_C")
+"""Matrices with a row for each query: a program has one of them."""
+
 RESULTS = "results"
 """The argument of `run` that has the matrices to be written, by name."""
 
@@ -87,6 +90,6 @@ def strides(program: ir.Program, sizes: ir.Sizes, shared: int, dense: bool, name
         for name, tensor in program.tensors.items()
         if shared and name in given and len(tensor.shape) == 2 and not is_float32(program, tensor)
     }
-    queries = program.tensors["Q"].shape[0] if of else ""
+    queries = next(program.tensors[name].shape[0] for name in QUERIES if name in given) if of else ""
     alone = [tensor for tensor in of if shared == 1 or tensor.shape[0] != queries] if dense else []
     return Strides(of, shared, queries, {tensor: tensor.sides(sizes)[1] for tensor in alone})  # type: ignore[arg-type]

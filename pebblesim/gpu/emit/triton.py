@@ -112,8 +112,8 @@ def triton(
         dense: the rows of each of these follow one another, but for several heads at a position.
         described: launches that read the tiles of their loops by tensor descriptors, which need no addresses of
             threads: a Hopper card has an engine for them.
-        early: launches behind the first begin while the one before them ends, and wait for it before they touch memory,
-            which Hopper and later cards can (programmatic dependent launch).
+        early: launches begin while the one before them ends, the first one, too, and wait for it before they touch
+            memory, which Hopper and later cards can (programmatic dependent launch).
 
     Raises:
         UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
@@ -184,7 +184,7 @@ def module(
             calls.append(f"        rows = min(at_once, {whole} - start)")
         around = launch.around
         own = ", ".join(map("{}={}".format, OPTIONS, of_launch(apart, launch.name, otherwise)))
-        own = "launch_pdl=True, " * (launch.name in setting.early[1:]) + own
+        own = "launch_pdl=True, " * (launch.name in setting.early) + own
         calls += [("" if around is None else "    ") + line for line in writers[-1].call(own)]
         if _shifted(program, launch) is not None:
             rows = setting.size(program.tensors[SHIFTED].shape[0])

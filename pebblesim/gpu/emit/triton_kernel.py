@@ -89,10 +89,9 @@ class Writer(Grid):
             "    head = tl.program_id(1).to(tl.int64)" + " + tl.program_id(2) * tl.num_programs(1)" * self._apart,
         ]
         self._at_head(self._tensors.values())
-        if self._launch.name in self._setting.early[:-1]:
-            self._say(1, "tl.extra.cuda.gdc_launch_dependents()")
-        if self._launch.name in self._setting.early[1:]:
+        if self._launch.name in self._setting.early:
             self._say(1, "tl.extra.cuda.gdc_wait()  # for the launch before, of which blocks may still run")
+            self._say(1, "tl.extra.cuda.gdc_launch_dependents()  # earlier, they would crowd where blocks end first")
         self._describe()
         self._opening()
         self._grid()

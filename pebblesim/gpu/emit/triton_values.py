@@ -20,6 +20,9 @@ from pebblesim.launches.launches import Launch
 
 TO_BASE_2, FROM_BASE_2 = repr(log2(euler)), repr(log(2))
 
+OF_SCORES = ("Q", "K", "Q_C", "Q_R")
+"""Matrices whose products are scores, or gradients of what scores are products of."""
+
 MINUS_INFINITY = 'float("-inf")'
 
 OPERATIONS = {
@@ -59,7 +62,7 @@ class Values(Loops):
         self._base_2: set[ir.Tile] = set()  # logarithms, to base 2
         self._unscaled: set[ir.Tile] = set()  # what is still to be multiplied by the scale
         self._empty: set[ir.Tile] = set()  # sums without a term yet
-        self._of_scores = {node.tile for node in nodes if isinstance(node, ir.Read) and node.tensor.name in ("Q", "K")}
+        self._of_scores = {node.tile for node in nodes if isinstance(node, ir.Read) and node.tensor.name in OF_SCORES}
         changed = [node.target.tile for node in nodes if isinstance(node, ir.Compute) and not _multiplies(node)]
         self._zero = {  # 0 where memory is: for pairs that are not allowed
             node.tile for node in nodes if isinstance(node, ir.Read) and node.tile not in changed

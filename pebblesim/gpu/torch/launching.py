@@ -20,7 +20,7 @@ from pebblesim.gpu.tiles import Tiling
 from pebblesim.gpu.torch.boxes import MAKERS, adds_here, gluon_here, remembered
 from pebblesim.gpu.torch.launch import Kernel, Torch, notes
 from pebblesim.gpu.torch.layout import fits, fitted, room_for, round_sums
-from pebblesim.gpu.torch.planning import CARD, ROOM, Choice, Dims, Pattern, chosen, program_of
+from pebblesim.gpu.torch.planning import CARD, ROOM, Choice, Dims, Pattern, chosen, chosen_for_latent, program_of
 
 LEAST_ROOM = 2**26
 """Bytes of tables that are taken without asking how much memory is free."""
@@ -96,7 +96,7 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
             return compute(way, tensors, results, setting)
     given = {name: fitted(each) if each.dim() == 4 else each for name, each in tensors.items()}
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
-    choice, module, names = _prepared(way, given, made, setting)
+    choice, module, names, taken = _prepared(way, given, made, setting)
     batch, kv_heads = given["K"].shape[:2]
     if (written := notes()) is not None:
         moved = any(each is not tensors[name] for name, each in given.items())
@@ -105,7 +105,7 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
         written.other |= moved or aligned or "dL" in given or choice.forecast.rounds > 1
     lse = None
     for part in _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds):
-        some, room = (_of_part(each, part, setting.pattern.shared, kv_heads) for each in (given, made))
+        some, room = (_of_part(each, part, setting.pattern.shared, kv_heads) for each in (taken, made))
         L = _launched(module, names, some, room)
         if way == "forward":
             lse = _joined(lse, L, part, batch, kv_heads)
@@ -122,7 +122,7 @@ def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: 
     """
     others = {name: each for name, each in given.items() if name not in names}
     found = module.run(*(given[name] for name in names), results=room, **others)
-    written, kv_heads = notes(), given["K"].shape[1]
+    written, kv_heads = notes(), next(given[name] for name in ("K", "C") if name in given).shape[1]
     if written is not None:
         written.zeros |= {found[name].data_ptr() for name in module.filled if name in found}
         written.other |= len([name for name in module.filled if name in found]) < module.fills
@@ -137,7 +137,7 @@ def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: 
 Part = tuple[slice, slice]
 """Batches, and heads of keys in each of them."""
 
-OF_QUERIES = ("Q", "dO", "O", "dQ")
+OF_QUERIES = ("Q", "dO", "O", "dQ", "Q_C", "Q_R")
 """Matrices with a row for each query."""
 
 
@@ -178,8 +178,8 @@ def _joined(whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any
 
 def _prepared(
     way: str, given: dict[str, Any], results: dict[str, Any], setting: Setting
-) -> tuple[Choice, Any, tuple[str, ...]]:
-    """The kernels for these sizes, their module, and the names of the tensors that it takes."""
+) -> tuple[Choice, Any, tuple[str, ...], dict[str, Any]]:
+    """The kernels for these sizes, their module, the names of the tensors that it takes, and these by name."""
     pattern, scale, workspace = setting
     Q, (batch, kv_heads, n_k, d_v) = given["Q"], given["V"].shape
     dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
@@ -187,12 +187,30 @@ def _prepared(
     choice = fitting(way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device)
     matrices = [(name, each) for name, each in (*given.items(), *results.items()) if each.dim() == 4]
     far = any(_extent(each, pattern.shared) >= FAR for _, each in matrices)
-    if choice.forecast.tiling.gluon and (far or scale <= 0 or any(_repeats(each) for _, each in matrices)):
+    unlike = far or scale <= 0 or any(_repeats(each) for _, each in matrices)
+    if way == "forward" and not unlike and (together := _together(given, pattern)) is not None:
+        sizes, parts = together
+        latent = chosen_for_latent(sizes, batch * kv_heads, dtype, pattern, card_of(Q.device))
+        if latent is not None and latent.forecast.seconds < choice.forecast.seconds:
+            own = loaded(latent.forecast.tiling, sizes[2:], latent.even, far, False, dtype, pattern, scale)
+            return latent, *own, parts
+    if choice.forecast.tiling.gluon and unlike:
         choice = fitting(way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device, gluon=False)
     alone = [each for name, each in matrices if pattern.shared == 1 or name not in OF_QUERIES]
     dense = all(each.stride(2) == each.shape[3] for each in alone)
     alike = pattern._replace(same_bits=False)  # which says what is chosen, and not what is compiled
-    return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale)
+    return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale), given
+
+
+def _together(given: dict[str, Any], pattern: Pattern) -> tuple[Dims, dict[str, Any]] | None:
+    """Sizes and matrices of an attention whose values are the first columns of its keys; None if they are not."""
+    Q, K, V = (given[name] for name in "QKV")
+    d_v, d_r = V.shape[3], K.shape[3] - V.shape[3]
+    if d_r <= 0 or (K.data_ptr(), K.stride(), K.shape[:3]) != (V.data_ptr(), V.stride(), V.shape[:3]):
+        return None
+    dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", K.shape[2]), ("d_v", d_v), ("d_r", d_r))
+    parts = {"Q_C": Q[..., :d_v], "Q_R": Q[..., d_v:], "C": V, "R": K[..., d_v:]}
+    return dims, parts
 
 
 def _extent(x: Any, shared: int) -> int:

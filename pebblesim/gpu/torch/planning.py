@@ -44,6 +44,9 @@ CAPPED = (
 )
 """Schedules that have scores and their gradients in one launch, and so can cap them."""
 
+LATENT = "forward-latent"
+"""The problem of a forward pass whose values are a part of its keys."""
+
 Dims = tuple[tuple[str, int], ...]
 """Sizes by name, as a key of a table."""
 
@@ -309,11 +312,8 @@ def _first(
     way: str, rounded: Dims, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
 ) -> Choice:
     """The first of the kernels for rounded lengths that are for these lengths, too."""
-    for made in _forecasts(way, rounded, heads, dtype, pattern, room, card):
-        if made.tiling.suits(dict(dims), pattern.masked):
-            program, sizes = program_of(made.tiling, pattern.masked), {**dict(dims), **made.tiling.blocks}
-            taken = heads // made.rounds * table_bytes(program, sizes, dtype, pattern.band)
-            return Choice(made, not made.tiling.one_source and divided(program, sizes), taken)
+    if (found := _suiting(way, rounded, dims, heads, dtype, pattern, room, card)) is not None:
+        return found
     if pattern.softcap:
         raise UsageError("no kernel caps scores with these head dimensions; give 256 or less, or no softcap.")
     widths = f"{dict(dims)['d_k']:,} and {dict(dims)['d_v']:,}"
@@ -323,12 +323,37 @@ def _first(
     )
 
 
+def _suiting(
+    way: str, rounded: Dims, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
+) -> Choice | None:
+    """The first of the kernels for rounded lengths that are for these lengths, too; None if there is none."""
+    for made in _forecasts(way, rounded, heads, dtype, pattern, room, card):
+        if made.tiling.suits(dict(dims), pattern.masked):
+            program, sizes = program_of(made.tiling, pattern.masked), {**dict(dims), **made.tiling.blocks}
+            taken = heads // made.rounds * table_bytes(program, sizes, dtype, pattern.band)
+            return Choice(made, not made.tiling.one_source and divided(program, sizes), taken)
+    return None
+
+
+@lru_cache(maxsize=KEPT)
+def chosen_for_latent(dims: Dims, heads: int, dtype: str, pattern: Pattern, card: cards.Card) -> Choice | None:
+    """The kernels of a forward pass that read keys and values together; None if there are none for these sizes.
+
+    Args:
+        dims: n_q (rows of all heads that share keys), n_k, d_v and d_r: words of a key that are its value, and others.
+        heads, dtype, pattern, card: as for `chosen`.
+    """
+    if pattern.masked or pattern.softcap or not card.hopper:
+        return None
+    return _suiting(LATENT, _rounded(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
+
+
 @lru_cache(maxsize=KEPT)
 def _forecasts(
     way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
 ) -> tuple[Forecast, ...]:
     """Forecasts of the kernels that fit, the fastest first."""
-    made = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room, gluon=True)
+    made = forecasts(PROBLEM.get(way, way), dict(dims), card, dtype, heads, pattern.band, room, gluon=True)
     return tuple(each for each in made if _computes(each.tiling, dict(dims), pattern))
 
 
@@ -360,7 +385,8 @@ def _rounded(dims: Dims, pattern: Pattern, steps: int) -> Dims:
 
 def program_of(tiling: Tiling, masked: bool) -> Program:
     """The traced schedule of a tiling."""
-    schedule = get(tiling.schedule).in_dims({"n_q": 1, "n_k": 1, "d_k": 1, "d_v": 1})
+    schedule = get(tiling.schedule)
+    schedule = schedule.in_dims(() if schedule.problem.rectangle is None else schedule.problem.rectangle.dims)
     return schedule.masked if masked else schedule.program
 
 
