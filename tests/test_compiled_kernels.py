@@ -14,6 +14,7 @@ import pytest
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice.cards import card
+from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges
 from pebblesim.gpu.emit.storage import storage
 from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.emit.words import is_float32
@@ -26,11 +27,14 @@ ARCHITECTURES = {80: "A100", 89: "RTX4090", 90: "H100", 120: "RTX5090"}
 """Compute capabilities, and a card with the shared memory of a thread block."""
 
 
+RANGES = "ranges"
+
+
 @dataclass(frozen=True)
 class Case:
     """Kernels to compile: a tiling, for a head dimension and lengths that are multiples of 128 or one less.
 
-    `strided`: as `attention` launches them, for matrices with strides.
+    `strided`: as `attention` launches them, for matrices with strides; and with `RANGES` for those that they read.
     """
 
     tiling: Tiling
@@ -51,8 +55,12 @@ class Case:
         return {"n_q": n, "n_k": n, "d_k": self.d, "d_v": self.d}
 
     @property
+    def band(self) -> Any:
+        return KeyRanges() if self.mask == RANGES else masks.of(self.mask)
+
+    @property
     def program(self) -> Program:
-        return get(self.tiling.schedule).in_dims(self.dims).under(masks.of(self.mask))
+        return get(self.tiling.schedule).in_dims(self.dims).under(self.band)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -78,7 +86,7 @@ def cases(*widths: int, architecture: int = 90, **others: Any) -> list[Case]:
 
 def offered(case: Case) -> Source | None:
     """The kernels; None where a block has no room for one of them, so that they are not offered there."""
-    tiling, band = case.tiling, masks.of(case.mask)
+    tiling, band = case.tiling, case.band
     strides = {"shared": 1, "dense": True} if case.strided else {}
     source = triton(case.program, case.sizes, "bfloat16", band, scale=0.1, **tiling.options, **strides)
     held = (
@@ -114,7 +122,8 @@ def spilled(case: Case, kernel: Any, function: Any, folder: Path) -> int:
     program = case.program
     types = ["*fp32" if is_float32(program, program.tensors[name]) else "*bf16" for name in kernel.tensors]
     before, behind = (["i32"] * len(names) for names in kernel.numbers)
-    arguments = dict(zip(function.arg_names, [*before, *types, *behind], strict=True))
+    ranges = ["*i32", "*i32", "*i32", "*i32", "i32"] if ARGUMENTS[0] in function.arg_names else []
+    arguments = dict(zip(function.arg_names, [*before, *types, *ranges, *behind], strict=True))
     general = set(function.do_not_specialize or ())
     divided = {
         (i,): [["tt.divisibility", 16]]
@@ -182,6 +191,26 @@ def test_no_kernel_spills_at_odd_lengths_or_under_a_mask(
     found = cases(d, architecture=architecture, odd=True, mask=mask, strided=True)
     assert {case.tiling.schedule for case in found} >= {"small-cache-backward-blocked", "scores-stored-blocked"}
     assert not all_spills(found, tmp_path, monkeypatch)
+
+
+READING_RANGES = (
+    "flash2-forward",
+    "scores-stored-blocked",
+    "dS-stored-blocked",
+    "small-cache-backward-blocked",
+    "backward-two-pass-blocked",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("d", "expected"), [(64, {"dK_dV_dS_1"}), (128, {"dS", "dK_dV_1"})])
+def test_what_spills_with_ranges_of_keys_is_what_the_document_says(
+    d: int, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = [case for case in cases(d, odd=True, mask=RANGES, strided=True) if case.tiling.schedule in READING_RANGES]
+    found = all_spills(many, tmp_path, monkeypatch)
+    assert {name for kernels in found.values() for name in kernels} == expected
+    assert len(found) == len(expected) and max(max(kernels.values()) for kernels in found.values()) <= 23
 
 
 @pytest.mark.slow
