@@ -508,6 +508,14 @@ def test_no_larger_M_moves_more_under_a_causal_mask(name: str) -> None:
     assert moved == sorted(moved, reverse=True)
 
 
+def test_a_block_that_takes_no_room_is_kept_where_there_is_room_for_more() -> None:
+    """32,523 take no room beside a row; with two words more 32,520 were taken, which leave a third tile."""
+    moved = [
+        ps.count("small-cache-backward-resident", n=1, d=65_042, M=65_047 + k, mask="causal").io for k in range(12)
+    ]
+    assert moved == sorted(moved, reverse=True)
+
+
 def test_under_a_causal_mask_best_is_no_worse_than_the_largest_that_fit() -> None:
     sizes = {"n": 8192, "d": 128, "M": 227 * 1024 // 2, "mask": "causal"}
     fit, best = (ps.count("flash2-backward", blocks=rule, **sizes) for rule in ("fit", "best"))

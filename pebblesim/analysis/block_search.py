@@ -98,9 +98,10 @@ class Part:
             limit = self.largest(M, grown, max(caps.values()))
             simple = self.words.nonincreasing or not self.words.blocks & set(group)
             # Rows of a workspace take no room in the cache. A search over all their sizes would not end for a large n.
-            free = not simple and self.room(grown(limit)) == self.room(end)
-            halves = [limit >> halved for halved in range(limit.bit_length())]
-            for size in [limit] if simple else halves if free else self._least_in_order(M, grown, limit):
+            # What takes no room is also tried where M has room for more, or a larger M could move more.
+            free = limit if simple else self.largest(self.room(end), grown, limit)
+            halves = [free >> halved for halved in range(1 if simple else free.bit_length())]
+            for size in halves if free == limit else halves + self._least_in_order(M, grown, limit):
                 if self.words(grown(size)) <= least:
                     best, least = grown(size), self.words(grown(size))
             end = grown(limit)
