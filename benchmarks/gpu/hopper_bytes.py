@@ -22,7 +22,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from profiler import under_profiler
+from profiler import launched, under_profiler
 
 from pebblesim.gpu.additions import read_to_be_added_to
 from pebblesim.gpu.emit.gluon import gluon
@@ -111,29 +111,14 @@ def cases() -> list[Case]:
     return found
 
 
-def launched(number: int) -> Callable[[], Any]:
-    """A case's call, made once, so that Triton's cache on disk holds its kernels; if that fails, a call of nothing."""
-    import torch
-
-    case = cases()[number]
-    try:
-        call = case.call()
-        call()
-    except Exception as error:  # the other cases are measured
-        print(case, error, file=sys.stderr)
-        return int
-    torch.cuda.synchronize()
-    return call
-
-
 def compiled(number: int) -> None:
-    launched(number)
+    launched(cases()[number])
 
 
 def profiled() -> None:
     """Run all cases under the profiler, each behind a mark."""
     for number in range(CASES):
-        under_profiler(launched(number))
+        under_profiler(launched(cases()[number]))
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""One call under Nsight Compute, as `ncu --profile-from-start off` sees it; needs a GPU."""
+"""Calls under Nsight Compute, as `ncu --profile-from-start off` sees them; needs a GPU."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,3 +17,17 @@ def under_profiler(call: Callable[[], Any]) -> None:
     call()
     torch.cuda.synchronize()
     torch.cuda.cudart().cudaProfilerStop()
+
+
+def launched(case: Any) -> Callable[[], Any]:
+    """A case's call, made once, so that Triton's cache on disk holds its kernels; if that fails, a call of nothing."""
+    import torch
+
+    try:
+        call: Callable[[], Any] = case.call()
+        call()
+    except Exception as error:  # the other cases are measured
+        print(case, error, file=sys.stderr)
+        return int
+    torch.cuda.synchronize()
+    return call

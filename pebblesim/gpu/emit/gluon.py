@@ -15,7 +15,8 @@ from functools import partial
 
 from pebblesim.core.errors import UnknownName
 from pebblesim.gpu.emit.gluon_additions import ROWS
-from pebblesim.gpu.emit.gluon_columns import Columns, ColumnsKernel, check_columns, columns_of
+from pebblesim.gpu.emit.gluon_columns import ColumnsKernel
+from pebblesim.gpu.emit.gluon_columns_plan import Columns, check_columns, columns_of
 from pebblesim.gpu.emit.gluon_kernel import GluonKernel
 from pebblesim.gpu.emit.gluon_plan import GROUP_OF_BYTES, Block, Plan, check_shared, multiplies, plan, refused
 from pebblesim.gpu.emit.gluon_product import Product, ProductKernel, product_of

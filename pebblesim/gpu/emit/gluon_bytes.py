@@ -16,7 +16,7 @@ from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
 from pebblesim.gpu.additions import read_to_be_added_to
 from pebblesim.gpu.emit.gluon import plans
-from pebblesim.gpu.emit.gluon_columns import SHARES, Columns
+from pebblesim.gpu.emit.gluon_columns_plan import SHARES, Columns
 from pebblesim.gpu.emit.gluon_plan import Block, Plan
 from pebblesim.gpu.emit.gluon_product import Product
 from pebblesim.gpu.emit.gluon_scores import Scores
