@@ -73,7 +73,7 @@ def whole(what: str, value: Any) -> int:
 
 
 def whole_groups(heads: int, kv_heads: Any) -> None:
-    """Check that every head of keys and values serves as many heads.
+    """Check that all heads of keys and values serve equally many heads of queries.
 
     Raises:
         UsageError: kv_heads is no whole number, or does not divide the number of heads.
