@@ -18,11 +18,13 @@ from typing import TypeVar
 from pebblesim.analysis import blocks as block_rules
 from pebblesim.analysis.count import io
 from pebblesim.analysis.peak import peak_red
-from pebblesim.api.crossover_result import BOTH, NEITHER, RATIO, Crossing, Crossover
+from pebblesim.api.crossover_result import BOTH, NEITHER, RATIO, Around, Crossing, Crossover
 from pebblesim.api.overtaking import bound_exponent, crossing_exponent
 from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import LARGEST, axis, quantity, whole
+from pebblesim.counting.compare import compare
+from pebblesim.counting.count import count
 from pebblesim.counting.heads import Heads
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
@@ -30,8 +32,14 @@ from pebblesim.lower_bounds.own import best_with_own
 
 T = TypeVar("T")
 
-PAIRS = (("small-cache", "large-cache"), ("small-cache-streamed", "row-stationary"))
-"""Pairs that are compared by default: the paper's two algorithms, and ours."""
+PAIRS = (("small-cache", "large-cache"), ("small-cache", "flash"), ("flash", "large-cache"))
+"""Pairs that are compared by default: the paper's Algorithms 6 and 9, and FlashAttention."""
+
+OWN_PASSES = ("flash2-forward", "flash2-backward")
+"""FlashAttention's own passes, which are other problems than the paper's gradient, beside the default comparison."""
+
+AROUND = (Fraction(1, 4), Fraction(1), Fraction(4), Fraction(16))
+"""M ÷ d² at which the schedules are counted."""
 
 
 OVER_D = (8, 16, 32, 64, 128, 256)
@@ -126,6 +134,8 @@ def crossover(
         largest = {**last, along: ascending[-1]}
         return Crossover(largest, at, ascending, among, cases.times, compared, (None, ""), (), ())
     square = set(cases.sizes) == {"n", "d"}
+    rows = list(_around(solves, named, cases.sizes)) if "d" in cases.sizes else []
+    beside = [count(each, M=rows[-1].M, **cases.sizes) for each in OWN_PASSES] if rows and not schedules else []
     crossings: Iterable[Crossing] = [_crossing(a, b, cases.sizes, cases.times) for a, b in pairs]
     many = [{"n": RATIO * d, "d": d} for d in (OVER_D if over_d is None else over_d)] if square else []
     measured: Iterable[Crossing] = [_crossing(a, b, size, 1) for size in many for a, b in pairs]
@@ -141,7 +151,19 @@ def crossover(
         bound_exponent() if square and solves.bounds == "backward" else (None, ""),
         tuple(regimes(solves.in_dims(cases.sizes), cases.sizes, progress)),
         tuple(measured),
+        tuple(rows),
+        tuple(beside),
     )
+
+
+def _around(solves: Problem, named: Sequence[Schedule], dims: dict[str, int]) -> Iterator[Around]:
+    """Yield the counts of the schedules, and of the best one, for some M around d²."""
+    names = dict.fromkeys(each.name for each in named)
+    for factor in AROUND:
+        if (M := factor * dims["d"] ** 2).denominator == 1:
+            rows = {row.schedule: row for row in compare(schedules=names, M=int(M), **dims)}
+            best = compare(solves.name, M=int(M), **dims).best
+            yield Around(int(M), tuple(rows[name] for name in names), best)
 
 
 def _axis_error(several: Sequence[str], M: int | None) -> str:
@@ -303,6 +325,7 @@ class Sweep:
         theta: the expression inside Θ at each; empty if the problem states none.
         lower: the lower bound for all ways of computing at each.
         own: users' own bounds among these, by name.
+        best: (size, I/O of the schedule of the problem that moves the fewest words) for some of them.
     """
 
     crossover: Crossover
@@ -311,6 +334,7 @@ class Sweep:
     theta: Sequence[float]
     lower: Sequence[int]
     own: Sequence[str] = ()
+    best: Sequence[tuple[int, int]] = ()
 
 
 def sweep(result: Crossover, points: int = 160) -> Sweep:
@@ -336,7 +360,15 @@ def sweep(result: Crossover, points: int = 160) -> Sweep:
         [] if theta is None else [float(theta.value({**dims, "M": M})) for dims, M in cases],
         [bound.value for bound in lower],
         list(dict.fromkeys(bound.name for bound in lower if bound.own)),
+        list(_best(solves, zip(steps[::4], cases[::4], strict=True))),
     )
+
+
+def _best(solves: Problem, cases: Iterable[tuple[int, tuple[dict[str, int], int]]]) -> Iterator[tuple[int, int]]:
+    """Yield the I/O of the best schedule of a problem at each size where one fits."""
+    for at, (dims, M) in cases:
+        if (row := compare(solves.name, M=M, **dims).best) is not None:
+            yield at, row.io
 
 
 def _words(schedule: Schedule, dims: Mapping[str, int], M: int) -> int | None:

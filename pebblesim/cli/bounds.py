@@ -26,7 +26,7 @@ from pebblesim.cli.options import (
     option,
     output_file,
 )
-from pebblesim.cli.printing import one_way, print_json, print_table, progress_bar, say, show
+from pebblesim.cli.printing import WIDE, one_way, print_json, print_table, progress_bar, say, show
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed, parse_size, parse_words
 
@@ -236,6 +236,8 @@ def crossover(
 
         check(output)
     asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
+    if not (WIDE.get() or as_json):
+        asked["over_d"] = ()
     with progress_bar("comparing") as progress:
         result = find(*schedules or (), M=None if m is None else parse_words(m, dtype), progress=progress, **asked)
     if output is not None:
@@ -247,7 +249,7 @@ def crossover(
     if as_json:
         print_json(result.to_dict())
     else:
-        say(result)
+        show(*result.parts(WIDE.get()))
         if output is not None:
             say(f"written {output}")
 
