@@ -261,7 +261,7 @@ def test_count_shows_all_schedules_by_io_and_those_that_do_not_fit_last(pebblesi
     assert "Θ: nd + min(" in out
     assert len(re.findall(r"^gap: I/O ÷ .* for every way of computing$", out, re.MULTILINE)) == 1
     wide = pebblesim("count -n 4096 -d 64 -M 4096 --wide").out
-    assert "gap, own way: I/O ÷ the largest lower bound for the way in which a schedule computes:\n" in wide
+    assert "own-way gap: I/O ÷ the largest lower bound for the way in which a schedule computes:\n" in wide
     assert re.search(r"\n  [\d,]+ words \(D1: all products .*: .*\brow-stationary, row-stationary-fused\b", wide)
 
 
@@ -272,7 +272,7 @@ def test_tables_are_at_most_a_hundred_columns_wide(pebblesim: Pebblesim) -> None
             out = pebblesim(f"count -p {name} -n 4096 -d 64 -M 65536").out
             table = out.partition("\n\n")[2].partition("\n\n")[0].split("\n")
             assert len(table) > 2 and max(map(len, table)) <= 100
-            assert len(re.split("   +", table[0].strip())) == 5 - (PROBLEMS[name].theta is None)
+            assert {"schedule", "I/O", "gap"} <= {*re.split("   +", table[0].strip())}
 
 
 def test_printed_blocks_that_do_not_fit_say_so(pebblesim: Pebblesim) -> None:
@@ -696,7 +696,7 @@ def test_bounds_as_json(pebblesim: Pebblesim) -> None:
 
 
 def test_bounds_as_a_table(pebblesim: Pebblesim) -> None:
-    out = pebblesim("bounds -n 4096 -d 64 -M 64k").out
+    out = pebblesim("bounds -n 4096 -d 64 -M 64k --wide").out
     assert re.search(
         r" D2 +6\*n\*\*2\*d\*\*2/M - n\*d \+ 3\*d\*\*2 +32/3·d² ≤ M +g = A1ᵀ p A2 +[\d,]+$", out, re.MULTILINE
     )

@@ -107,7 +107,7 @@ def count(
     asked: dict[str, Any] = {"M": words, "blocks": rule, "summation": summation, **shape}
     if len(names) == 1 and problem == get(names[0]).problem.name:
         one = ps.count(names[0], **asked)
-        rows = ps.Comparison(problem, one.dims, words, rule, one.mask, (one,))
+        rows = ps.Comparison(problem, one.dims, words, rule, one.mask, (one,), named=True)
     else:
         rows = ps.compare(problem, schedules=names, **asked)
     first = rows[0]

@@ -39,9 +39,18 @@ WIDE = ContextVar("wide", default=False)
 """Whether lines may be wider than the terminal."""
 
 
+MOST_COLUMNS = 100
+"""The widest that a table is without --wide, on a terminal or in a pipe."""
+
+
 def limit() -> int | None:
     """The longest that a line may be; None in a pipe, or with --wide."""
     return None if WIDE.get() or not sys.stdout.isatty() else get_terminal_size().columns
+
+
+def widest_table() -> int | None:
+    """The widest that a table may be; None with --wide."""
+    return None if WIDE.get() else min(MOST_COLUMNS, limit() or MOST_COLUMNS)
 
 
 def say(*texts: object) -> None:
@@ -60,7 +69,7 @@ def show(*parts: str | Sheet) -> None:
     """Print texts and tables."""
     for part in parts:
         if isinstance(part, Sheet):
-            print_table(None, part.columns, part.lines, part.words, part.first)
+            print_table(None, part.columns, part.lines, part.words, part.first, part.others)
         else:
             say(part)
 
@@ -71,8 +80,9 @@ def print_table(
     rows: Sequence[Sequence[str]],
     left: int | Sequence[bool] = 1,
     first: Sequence[str] = (),
+    others: Sequence[str] = (),
 ) -> None:
-    """Print a table that fits the terminal, unless lines may be wide; in a pipe it is complete.
+    """Print a table that fits the terminal and `MOST_COLUMNS`, unless lines may be wide.
 
     Columns are left out, the last ones first, until the others fit; those in `first` are left out last, and the first
     of them never. Before one of these is left out, texts are wrapped. No cell is ever cut off.
@@ -82,10 +92,11 @@ def print_table(
         columns, rows: the table.
         left: how many columns, from the left, are text and aligned left; or, for each, whether it is.
         first: the columns that matter most, in that order.
+        others: the columns that are left out in any case, unless lines may be wide.
     """
     from rich.cells import cell_len
 
-    width = limit()
+    width = widest_table()
     text = [number < left for number in range(len(columns))] if isinstance(left, int) else left
     matter = [columns.index(name) for name in first if name in columns]
     order = matter + [number for number in range(len(columns)) if number not in matter]
@@ -97,7 +108,8 @@ def print_table(
         """Return the width of a table in which cells of some columns are wrapped between words."""
         return 2 + sum(words[number] if number in folded else whole[number] for number in shown) + 2 * (len(shown) - 1)
 
-    shown, folded = order, list[int]()
+    order.sort(key=lambda number: columns[number] in others)
+    shown, folded = order[: len(columns) - (0 if width is None else len(others))], list[int]()
     while width is not None and room(shown, folded) + len(shown) - 1 > width and len(shown) > max(1, len(matter)):
         shown = shown[:-1]
     if width is not None and room(shown, folded) + len(shown) - 1 > width:
@@ -114,7 +126,7 @@ def print_table(
     else:
         _print_lines(lines, aligned, [whole[number] for number in sorted(shown)])
     if len(shown) < len(columns):
-        say(f"(left out, for --wide: {', '.join(columns[number] for number in sorted(order[len(shown) :]))})")
+        say(f"(--wide adds: {', '.join(columns[number] for number in sorted(order[len(shown) :]))})")
 
 
 def _print_lines(lines: Sequence[Sequence[str]], left: Sequence[bool], widths: Sequence[int]) -> None:

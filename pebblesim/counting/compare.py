@@ -34,6 +34,7 @@ class Comparison(Result, Sequence[Counted]):
         problem, dims, M, mask: what was asked.
         blocks: the block rule, or the sizes that were given.
         rows: what each schedule moves.
+        named: whether the schedules were named, and are not all of the problem.
     """
 
     problem: str
@@ -42,6 +43,7 @@ class Comparison(Result, Sequence[Counted]):
     blocks: BlockRule
     mask: AnyHeads | None
     rows: tuple[Counted, ...]
+    named: bool = False
 
     @overload
     def __getitem__(self, index: int) -> Counted: ...
@@ -79,31 +81,33 @@ class Comparison(Result, Sequence[Counted]):
         """Return the parts to print: the schedules that fit, those that need a larger cache, and what is divided by.
 
         Args:
-            wide: all columns, and the lower bounds of all ways of computing.
+            wide: with the lower bounds of all ways of computing.
             dtype: data type of a word; with it, a wide table has operations per byte.
         """
         first = self.rows[0]
         under = "" if first.mask is None else f", mask {first.mask} ({first.pairs:,} of {first.all_pairs:,} pairs)"
         title = problem(self.problem).heading(f"{listed({**self.dims, 'M': self.M})} words{under}")
         said = [each for each in (self._larger, self._theta, *self._lower_bounds(wide), self._kept) if each]
-        return [title, self._sheet(wide, dtype), *said, *([first.on_bounds] if first.on_bounds else [])]
+        return [title, self._sheet(dtype), *said, *([first.on_bounds] if first.on_bounds else [])]
 
-    def _sheet(self, wide: bool, dtype: str | None) -> Sheet:
+    def _sheet(self, dtype: str | None) -> Sheet:
         """The table of the schedules that fit."""
         columns = {
             "schedule": lambda row: row.schedule,
             "algorithm or source": lambda row: get(row.schedule).credit,
-            **({"blocks": lambda row: row.blocks_in_words} if wide else {}),
-            **({"reads": lambda row: row.reads, "writes": lambda row: row.writes} if wide else {}),
+            "blocks": lambda row: row.blocks_in_words,
+            "reads": lambda row: row.reads,
+            "writes": lambda row: row.writes,
             "I/O": lambda row: row.io,
-            **({"peak red": lambda row: f"{row.peak_red:,}{'' if row.feasible else ' > M'}"} if wide else {}),
-            **({f"ops/byte {dtype}": lambda row: f"{row.arithmetic_intensity(dtype):.1f}"} if wide and dtype else {}),
+            "peak red": lambda row: f"{row.peak_red:,}{'' if row.feasible else ' > M'}",
+            **({f"ops/byte {dtype}": lambda row: f"{row.arithmetic_intensity(dtype):.1f}"} if dtype else {}),
             **({"÷ Θ": lambda row: ratio(row.bound_ratio)} if self.rows[0].bound else {}),
             "gap": lambda row: ratio(row.gap),
-            **({OF_WAY: lambda row: ratio(row.gap_of_way)} if wide else {}),
+            OF_WAY: lambda row: ratio(row.gap_of_way),
         }
         cells = [[made(row) for made in columns.values()] for row in self.rows if row.least_M is None]
-        return Sheet(list(columns), cells, ("schedule", "I/O", "gap", "blocks"), left=3 if wide else 2)
+        others = ("algorithm or source" if self.named else "blocks", "reads", "writes", "peak red", OF_WAY)
+        return Sheet(list(columns), cells, ("schedule", "I/O", "gap", "blocks"), 3, others)
 
     @property
     def _larger(self) -> str:
@@ -192,6 +196,7 @@ def compare(
     """
     check_rule(blocks)
     algorithms = get_all(schedules)
+    named = bool(algorithms)
     by_schedule = algorithms[0].problem.name if algorithms else "backward"
     solves = problem(by_schedule if problem_name is None else problem_name)
     hold_theta(solves)
@@ -212,7 +217,7 @@ def compare(
     ]
     rows = [count_run(run, fallback_to_smallest=True) for run in runs]
     rows.sort(key=lambda row: (not row.feasible, row.least_M or 0, row.io))
-    return Comparison(solves.name, rows[0].dims, rows[0].M, blocks, rows[0].mask, tuple(rows))
+    return Comparison(solves.name, rows[0].dims, rows[0].M, blocks, rows[0].mask, tuple(rows), named)
 
 
 def _follows(algorithm: Schedule, rule: BlockRule) -> bool:

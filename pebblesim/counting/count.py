@@ -27,7 +27,7 @@ from pebblesim.launches.path import Stage, path
 from pebblesim.lower_bounds.bounds import Formulation, LowerBound, added_up, best, largest
 from pebblesim.lower_bounds.own import own_bounds
 
-OF_WAY = "gap, own way"
+OF_WAY = "own-way gap"
 """Head of the column, behind that of the gap, for I/O ÷ the lower bound for a schedule's own way of computing."""
 
 
