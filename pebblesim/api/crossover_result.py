@@ -295,7 +295,9 @@ class Crossover(Result):
     @property
     def _divided_by(self) -> list[str]:
         """What Θ and the gap are."""
-        return ["÷ Θ: I/O ÷ the bound of the literature without its constant; gap: I/O ÷ the lower bound proved with one"]
+        return [
+            "÷ Θ: I/O ÷ the bound of the literature without its constant; gap: I/O ÷ the lower bound proved with one"
+        ]
 
     @staticmethod
     def _own_pass(row: Counted) -> str:

@@ -284,7 +284,13 @@ def theorems(
         if as_json:
             print_json({"rows": records})
             return
-        print_table("Table 1 of Li et al.", ("attention", "M ≥ d²", "source", "M ≤ d²", "source"), rows, left=5, first=("attention", "M ≥ d²", "M ≤ d²"))
+        print_table(
+            "Table 1 of Li et al.",
+            ("attention", "M ≥ d²", "source", "M ≤ d²", "source"),
+            rows,
+            left=5,
+            first=("attention", "M ≥ d²", "M ≤ d²"),
+        )
     elif as_json:
         print_json({"rows": [asdict(statement) for statement in STATEMENTS]})
     else:

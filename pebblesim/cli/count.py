@@ -127,6 +127,7 @@ def count(
             totals.columns,
             [[_cell(cell) for cell in line] for line in totals.lines],
             first=("schedule", "I/O", f"bytes, {cache.dtype}"),
+            others=("reads", "writes"),
         )
     if len(rows) == 1:
         _print_details(first)
