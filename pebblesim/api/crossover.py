@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 from math import inf, isqrt, prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pebblesim.analysis import blocks as block_rules
 from pebblesim.analysis.count import io
@@ -24,7 +24,7 @@ from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import LARGEST, axis, quantity, whole
 from pebblesim.counting.compare import compare
-from pebblesim.counting.count import count
+from pebblesim.counting.count import Counted
 from pebblesim.counting.heads import Heads
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
@@ -135,7 +135,7 @@ def crossover(
         return Crossover(largest, at, ascending, among, cases.times, compared, (None, ""), (), ())
     square = set(cases.sizes) == {"n", "d"}
     rows = list(_around(solves, named, cases.sizes)) if "d" in cases.sizes else []
-    beside = [count(each, M=rows[-1].M, **cases.sizes) for each in OWN_PASSES] if rows and not schedules else []
+    beside = list(_own_passes(cases.sizes, rows[-1].M)) if rows and not schedules else []
     crossings: Iterable[Crossing] = [_crossing(a, b, cases.sizes, cases.times) for a, b in pairs]
     many = [{"n": RATIO * d, "d": d} for d in (OVER_D if over_d is None else over_d)] if square else []
     measured: Iterable[Crossing] = [_crossing(a, b, size, 1) for size in many for a, b in pairs]
@@ -156,7 +156,7 @@ def crossover(
     )
 
 
-def _around(solves: Problem, named: Sequence[Schedule], dims: dict[str, int]) -> Iterator[Around]:
+def _around(solves: Problem, named: Sequence[Schedule], dims: dict[str, Any]) -> Iterator[Around]:
     """Yield the counts of the schedules, and of the best one, for some M around d²."""
     names = dict.fromkeys(each.name for each in named)
     for factor in AROUND:
@@ -164,6 +164,13 @@ def _around(solves: Problem, named: Sequence[Schedule], dims: dict[str, int]) ->
             rows = {row.schedule: row for row in compare(schedules=names, M=int(M), **dims)}
             best = compare(solves.name, M=int(M), **dims).best
             yield Around(int(M), tuple(rows[name] for name in names), best)
+
+
+def _own_passes(dims: dict[str, Any], M: int) -> Iterator[Counted]:
+    """Yield the counts of FlashAttention's own passes, if they fit."""
+    for name in OWN_PASSES:
+        if (row := compare(schedules=[name], M=M, **dims)[0]).feasible:
+            yield row
 
 
 def _axis_error(several: Sequence[str], M: int | None) -> str:
@@ -367,7 +374,8 @@ def sweep(result: Crossover, points: int = 160) -> Sweep:
 def _best(solves: Problem, cases: Iterable[tuple[int, tuple[dict[str, int], int]]]) -> Iterator[tuple[int, int]]:
     """Yield the I/O of the best schedule of a problem at each size where one fits."""
     for at, (dims, M) in cases:
-        if (row := compare(solves.name, M=M, **dims).best) is not None:
+        shape: dict[str, Any] = dims
+        if (row := compare(solves.name, M=M, **shape).best) is not None:
             yield at, row.io
 
 

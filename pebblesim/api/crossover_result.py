@@ -129,7 +129,8 @@ class Crossing:
         first, second = (get(name).known_as or name for name in self.schedules)
         less, more = f"{self.words[1]:,}", f"{self.words[0]:,}"
         in_d2 = f" = {self.M / self.d**2:.2f} d²" if self.d else ""
-        return f"from M = {self.M:,}{in_d2} on, {second} moves fewer words than {first}: {less} against {more}"
+        fits = "" if self.fits else f" ({second} does not fit below)"
+        return f"from M = {self.M:,}{in_d2} on, {second} moves fewer words than {first}: {less} against {more}{fits}"
 
     def _says(self, leader: str) -> str:
         if leader in self.schedules:

@@ -28,7 +28,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import WIDE, one_way, print_json, print_table, print_tensors, say, show as show_parts
 from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.core.sizes import bytes_of, listed, parse_bytes, whole
+from pebblesim.core.sizes import bytes_of, parse_bytes, whole
 
 if TYPE_CHECKING:
     from pebblesim.cachesim.l2_traffic import L2
@@ -152,6 +152,8 @@ def _larger(row: Counted) -> str:
 
 def _print_details(row: Counted) -> None:
     """Print the blocks, the operations, the words of each phase, tensor and head, and the critical path."""
+    from pebblesim.counting.count import ratio
+
     say(f"blocks {row.blocks_in_words}; {row.reads:,} reads, {row.writes:,} writes; peak red {row.peak_red:,}")
     work = ", ".join(f"{number:,} {kind}" for kind, number in row.work.items())
     say(f"work: {work}; {row.intensity:.3g} operations per word")

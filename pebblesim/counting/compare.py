@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, overload
@@ -92,7 +92,7 @@ class Comparison(Result, Sequence[Counted]):
 
     def _sheet(self, dtype: str | None) -> Sheet:
         """The table of the schedules that fit."""
-        columns = {
+        columns: dict[str, Callable[[Counted], Any]] = {
             "schedule": lambda row: row.schedule,
             "algorithm or source": lambda row: get(row.schedule).credit,
             "blocks": lambda row: row.blocks_in_words,
