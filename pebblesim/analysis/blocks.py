@@ -95,7 +95,7 @@ def least_feasible(
     """
     blocks = smallest(schedule) | dict(fixed or {})
     for part in parts(schedule, dims, summation, None):
-        blocks |= min(starts(part, tuple(blocks.items()), frozenset(fixed or {})), key=part.room)
+        blocks = min(starts(part, tuple(blocks.items()), frozenset(fixed or {})), key=part.room)
     return blocks
 
 
