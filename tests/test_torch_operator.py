@@ -106,24 +106,6 @@ def test_packed_sequences_with_other_numbers_of_keys() -> None:
         close([made[:, :, a:b]], [alone])
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_key_padding(side: str) -> None:
-    x = qkv(3, 2, 1, 6, 6, 4)
-    real = torch.ones(3, 6, dtype=torch.bool)
-    real[1, : 2 if side == "left" else None] = side == "left" or real[1]
-    real[1, slice(0, 2) if side == "left" else slice(4, 6)] = False
-    real[2] = False
-    made = attention(*x, is_causal=True, enable_gqa=True, key_padding=real)
-    allowed = torch.ones(6, 6, dtype=torch.bool).tril() & real[:, None, None, :]
-    true = masked(*x, allowed)
-    close([made, *gradients(made, x)], [true, *gradients(true, x)])
-    real[0, 3] = False
-    with pytest.raises(UsageError, match="padding between keys"):
-        attention(*x, enable_gqa=True, key_padding=real)
-    with pytest.raises(UsageError, match=r"booleans of shape \(3, 6\)"):
-        attention(*x, enable_gqa=True, key_padding=real.int())
-
-
 def test_spans_that_look_both_ways_are_key_ranges() -> None:
     """Tokens 2 to 4 are an image: each sees all of it, and all that comes before."""
     x = qkv(1, 2, 2, 7, 7, 4)

@@ -79,7 +79,7 @@ def test_masks_that_are_none() -> None:
         ranges = torch.full((1, 8), first).int(), torch.full((1, 8), end).int()
         assert "between 0 and the 8 keys" in refused(*x, key_ranges=ranges)
     meta = torch.zeros(1, 8, device="meta")
-    for name in ("cu_seqlens", "key_padding", "attn_mask"):
+    for name in ("cu_seqlens", "key_padding_mask", "attn_mask"):
         assert f"{name} is on meta and query on cpu" in refused(*x, **{name: meta})
     assert "key_ranges is on meta" in refused(*x, key_ranges=(meta.int(), meta.int()))
 

@@ -112,8 +112,8 @@ def check_supported(query: Tensor, value: Tensor, attn_mask: Any, dropout_p: flo
     """
     if attn_mask is not None:
         raise Unsupported(
-            "attention takes no dense attn_mask; give is_causal, window, cu_seqlens, key_padding or key_ranges, or "
-            'fallback="sdpa" to have PyTorch compute it.'
+            "attention takes no dense attn_mask; give is_causal, window, cu_seqlens, key_padding_mask or key_ranges, "
+            'or fallback="sdpa" to have PyTorch compute it.'
         )
     if dropout_p:
         raise Unsupported('attention has no dropout; give dropout_p=0, or fallback="sdpa" to have PyTorch compute it.')

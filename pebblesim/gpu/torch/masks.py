@@ -119,24 +119,33 @@ def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right
     return first.clamp(max=n_k).int()[None], end.clamp(max=n_k).int()[None]
 
 
-def ranges_of_padding(real: Tensor, batch: int, n_q: int, n_k: int) -> Ranges:
-    """Ranges of keys without those that are padding, on the left or on the right.
+def ranges_of_padding(padding: Any, batch: int, n_q: int, n_k: int) -> Ranges:
+    """Ranges of keys without those that are padding, on the left and on the right.
 
     Args:
-        real: (batch, n_k) booleans, True where a key is none of the padding.
+        padding: booleans of shape (batch, n_k) or (1, n_k), True where a key is padding.
         batch, n_q, n_k: sizes.
 
     Raises:
         UsageError: it has another shape or type, or padding is found between keys.
     """
-    if not isinstance(real, Tensor) or real.dtype != torch.bool or tuple(real.shape) != (batch, n_k):
-        raise UsageError(f"key_padding takes booleans of shape ({batch}, {n_k}), True where a key is no padding.")
+    if (
+        not isinstance(padding, Tensor)
+        or padding.dtype != torch.bool
+        or tuple(padding.shape) not in ((batch, n_k), (1, n_k))
+    ):
+        raise UsageError(
+            f"key_padding_mask is {_described(padding)}; give booleans of shape ({batch}, {n_k}) or (1, {n_k}), True "
+            "where a key is padding."
+        )
+    real = ~padding
     first = real.int().argmax(-1)
     end = torch.where(real.any(-1), n_k - real.flip(-1).int().argmax(-1), 0)
     promise(
-        real.sum(-1) == end - first * real.any(-1), "key_padding has padding between keys; it may be left or right."
+        real.sum(-1) == end - first * real.any(-1),
+        "key_padding_mask has padding between two keys of the text; padding may be on the left and on the right of it.",
     )
-    first, end = (each[:, None].expand(batch, n_q).int().contiguous() for each in (first, end))
+    first, end = (each[:, None].expand(-1, n_q).int().contiguous() for each in (first, end))
     return first, end
 
 
@@ -186,6 +195,11 @@ def check_ranges(ranges: Any, batch: int, n_q: int, n_k: int) -> Ranges:
         f"key_ranges must not decrease from one query to the next, and must be between 0 and the {n_k:,} keys.",
     )
     return ranges[0], ranges[1]
+
+
+def _described(x: Any) -> str:
+    """The type of an argument, and the shape if it is a tensor."""
+    return f"of {x.dtype} and shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"of {type(x).__name__}"
 
 
 def promise(holds: Tensor, sentence: str) -> None:
