@@ -67,9 +67,9 @@ class Part:
         # So may blocks of more than half of what they cut, since no second tile is as large.
         edges = sorted({0, cap, *(cut // 2 for cuts in self.cuts.values() for cut in cuts if cut // 2 < cap)})
         for low, high in reversed(list(pairwise(edges))):
-            top = last_within(lambda size: self.room.least(grown(size)), M, low, high)
+            top = last_that(lambda size: self.room.least(grown(size)) <= M, low, high)
             sure = last_that(lambda size: self._surely_fits(M, grown(size)), low, top)
-            size = last_that(lambda size: self.room(grown(size)) <= M, sure, top)
+            size = last_within(lambda size: self.room(grown(size)), M, max(sure, low + 1), top)
             if size > low:
                 return size
         return 0
@@ -294,6 +294,7 @@ class BlockSearch:
         order = count()
         ones = self.others | dict.fromkeys(self.names, 1)
         boxes = [(0, 0, ones, self.tightened(ones, ones | self.caps))]
+        self._look(*boxes[0][2:])
         few = self.words.nonincreasing or prod(boxes[0][3][name] for name in self.names) <= FEW
         for _ in range(most if few else most // 8):
             if not boxes or boxes[0][0] >= self.least:
@@ -317,11 +318,10 @@ class BlockSearch:
         for name in self.names:
             if low[name] < high[name]:
                 middle = isqrt(low[name] * high[name])
-                halves = []
-                for first, last in ((low, high | {name: middle}), (low | {name: middle + 1}, high)):
-                    if self.part.room.least(first) <= self.M:
-                        last = self.tightened(first, last)
-                        halves.append((self.words.least(first, last), first, last))
+                boxes = [(low, high | {name: max(low[name], self._smaller(name, middle))})]
+                if self.part.room.least(more := low | {name: middle + 1}) <= self.M:
+                    boxes.append((more, self.tightened(more, high)))
+                halves = [(self.words.least(*box), *box) for box in boxes]
                 bounds = sorted(bound for bound, _, _ in halves)
                 choices.append((len(halves) < 2, bounds, high[name] / low[name], halves))
         return max(choices, key=lambda choice: choice[:3])[3] if choices else []
@@ -334,7 +334,7 @@ class BlockSearch:
             def needed(size: int, name: str = name) -> int:
                 return self.part.room.least(low | {name: size})
 
-            size = last_within(needed, self.M, low[name], high[name])
+            size = max(low[name], last_within(needed, self.M, low[name], high[name]))
             sizes[name] = max(low[name], self._smaller(name, size))
         return high | sizes
 

@@ -130,7 +130,8 @@ def gaps(
     solves = problem(problem_name)
     sizes = problem_dims(solves, dims)
     shape: dict[str, Any] = dict(sizes)
-    rows, among = [], None if schedules is None else list(schedules)
+    rows: list[Counted] = []
+    among = None if schedules is None else list(schedules)
     for words in _range(solves.name, sizes, steps) if M is None else axis("M", M):
         runs = runs_of(solves.name, schedules=among, M=words, blocks=blocks, summation=summation, **shape)
         if (row := best_of(runs, rows[-1].schedule if rows else "")) is not None:

@@ -51,14 +51,17 @@ def first_beyond(value: Callable[[int], int], limit: int) -> int:
 
 
 def last_within(value: Callable[[int], int], limit: int, low: int, high: int) -> int:
-    """Return the largest number from `low` to `high` with a value up to `limit`, `low` if there is none.
+    """Return the largest number from `low` to `high` with a value up to `limit`; `low` - 1 if there is none.
 
     Values never fall. If they grow like a polynomial of small degree, a few steps are enough.
     """
-    if low >= high or (most := value(high)) <= limit:
-        return max(low, high)
-    least = value(low)
-    return low if least > limit else _interpolated(value, limit, low, high, least, most)
+    if low > high:
+        return low - 1
+    if (most := value(high)) <= limit:
+        return high
+    if low == high or (least := value(low)) > limit:
+        return low - 1
+    return _interpolated(value, limit, low, high, least, most)
 
 
 def _interpolated(value: Callable[[int], int], limit: int, low: int, high: int, least: int, most: int) -> int:

@@ -55,7 +55,7 @@ class Comparison(Result, Sequence[Counted]):
 
     @property
     def best(self) -> Counted | None:
-        """The schedule with the least I/O among those that fit; None if none fits."""
+        """The schedule with the least I/O among those that fit, with these blocks; None if none fits."""
         return self.rows[0] if self.rows[0].feasible else None
 
     @property
@@ -145,7 +145,7 @@ def runs_of(
     schedules: Iterable[str | Schedule] | None,
     M: int,
     blocks: BlockRule,
-    summation: str,
+    summation: str = "chain",
     mask: AnyMask | None = None,
     heads: Heads | None = None,
     **dims: int,
