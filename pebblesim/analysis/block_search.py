@@ -273,7 +273,7 @@ class BlockSearch:
                 sizes = {size + step for step in more} | {-(-cap // max(1, tiles + step)) for step in more}
             else:
                 sizes = {size + size // divisor, size * divisor // (divisor + 1)}
-            for other_size in sizes:
+            for other_size in sorted(sizes):
                 if other_size < 1 or other_size == size:
                     continue
                 blocks = base | {name: min(cap, other_size)}
