@@ -116,3 +116,14 @@ def test_most_schedules_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     for M in (64, 4096, 2**16, 2**20):
         ps.gaps("forward", n=65_536, d=128, M=M)
     assert len(looked_at) <= 5 * 4 < len(of_problem("forward"))
+
+
+@pytest.mark.slow
+@strategies.draws(3, 20)
+@given(st.sampled_from(["forward", "backward", "backward-qkv"]), st.integers(1, 5_000), st.sampled_from([16, 64, 256]))
+def test_nothing_is_below_what_advise_calls_the_best(problem: str, n: int, d: int) -> None:
+    """It looks for the best blocks of a few schedules only."""
+    for mask in (None, "causal"):
+        for boundary in ps.advise("H100", problem_name=problem, n=n, d=d, mask=mask).boundaries:
+            rows = ps.compare(problem, n=n, d=d, M=boundary.M, mask=mask, blocks="best")
+            assert boundary.best.io == rows[0].io
