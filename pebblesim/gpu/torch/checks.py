@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.torch.launching import fitting
-from pebblesim.gpu.torch.masks import Asked, seen_keys
+from pebblesim.gpu.torch.masks import Asked
 from pebblesim.gpu.torch.sizes import WORDS, check_heads, check_workspace, too_wide
 
 TYPES = tuple(getattr(torch, name) for name in WORDS)
@@ -177,8 +177,7 @@ def check_room(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None:
     if asked.workspace is None or torch.compiler.is_compiling():
         return
     pattern, kind = asked.pattern(query, key), query.dtype if query.dtype in TYPES else TYPES[0]
-    n_q, n_k = query.shape[-2], len(range(key.shape[-2])[seen_keys(query.shape[-2], key.shape[-2], pattern)])
-    sizes = {"n_q": n_q * pattern.shared, "n_k": n_k}
+    sizes = {"n_q": query.shape[-2] * pattern.shared, "n_k": key.shape[-2]}
     sizes |= {"d_k": max(key.shape[-1], LEAST_SIDE), "d_v": max(value.shape[-1], LEAST_SIDE)}
     gradients = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
     for way in ("forward", "backward") if gradients else ("forward",):
