@@ -197,12 +197,16 @@ def _described(x: Any) -> str:
 def promise(holds: Tensor, sentence: str) -> None:
     """Check a tensor of booleans: at once on the CPU, and on a GPU when it is computed, without waiting.
 
+    Under `vmap` it is checked for all calls that are made together.
+
     Raises:
         UsageError: some are False (on the CPU).
     """
-    holds = holds.all()
-    if holds.device.type == "cpu" and not torch.compiler.is_compiling():
-        if not holds:
-            raise UsageError(sentence)
-        return
-    torch._assert_async(holds, sentence)
+    if not torch.compiler.is_compiling():
+        while torch._C._functorch.is_functorch_wrapped_tensor(holds):
+            holds = torch._C._functorch.get_unwrapped(holds)
+        if holds.device.type == "cpu":
+            if not holds.all():
+                raise UsageError(sentence)
+            return
+    torch._assert_async(holds.all(), sentence)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch import definition, recorded
+from pebblesim.gpu.torch.checks import check_forward_mode
 from pebblesim.gpu.torch.launching import OF_QUERIES, Setting, check_triton, compute
 from pebblesim.gpu.torch.layout import empty_like, in_order, numbers_from, numbers_of
 from pebblesim.gpu.torch.masks import Asked, arguments_of
@@ -142,6 +143,7 @@ def backward(
 
 def forward_on_gpu(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """O and L by kernels; the same arguments as the operator, those of `Asked` behind the matrices."""
+    check_forward_mode()
     out, L = forward(query, key, value, Asked(*rest))
     return out, numbers_from(L, query, key.shape[1])
 
@@ -162,6 +164,7 @@ def backward_on_gpu(
 
 
 def _forward_by_definition(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    check_forward_mode()
     out, lse = definition.forward(query, key, value, *_factors_and_pairs(query, key, Asked(*rest)))
     return in_order(out, query), lse
 
@@ -188,6 +191,7 @@ torch.library.impl(BACKWARD, "CPU", _backward_by_definition)
 
 @torch.library.register_fake(FORWARD)
 def _fake(query: Tensor, key: Tensor, value: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
+    check_forward_mode()
     kind = torch.float64 if query.dtype == torch.float64 else torch.float32
     return empty_like(query, value.shape[-1]), query.new_empty(query.shape[:-1], dtype=kind)
 

@@ -18,7 +18,7 @@ from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.tiles import PROBLEM, Tiling, gluon_takes
-from pebblesim.gpu.torch.sizes import check_heads, check_workspace, met, sharing, too_wide, word_of
+from pebblesim.gpu.torch.sizes import check_heads, check_workspace, is_count, met, sharing, too_wide, word_of
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
@@ -278,10 +278,16 @@ def limits(window: tuple[int | None, int | None] | None, causal: bool, align: st
     if window is not None and (
         not isinstance(window, tuple | list)
         or len(window) != 2
-        or any(not (each is None or (isinstance(each, int) and each >= -1)) for each in window)
+        or not all(each is None or each == -1 or is_count(each, 2**31) for each in window)
     ):
-        raise UsageError(f"window is {window!r}; give (left, right), numbers of keys before and after each query.")
-    left, right = (None if each == -1 else each for each in window or (None, None))
+        raise UsageError(
+            f"window is {window!r}; give (left, right), numbers of keys before and after each query below 2^31, or "
+            "None where there is no limit."
+        )
+    left, right = (
+        None if each is None or each == -1 else each if isinstance(each, int) else int(each)
+        for each in window or (None, None)
+    )
     right = 0 if causal else right
     return Pattern(left, right, align == "end" and (left is not None or right is not None), shared)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 from pebblesim.core.errors import UsageError
@@ -60,17 +61,22 @@ def check_workspace(workspace: Any) -> None:
     """Check a limit of memory.
 
     Raises:
-        UsageError: it is no number of bytes.
+        UsageError: it is not a number of bytes.
     """
-    if workspace is not None and (isinstance(workspace, bool) or not isinstance(workspace, int) or workspace < 0):
-        raise UsageError(f"workspace is {workspace!r}; give a number of bytes, or None for 1 GiB at most.")
+    if workspace is not None and (isinstance(workspace, bool) or not is_count(workspace, 2**63)):
+        raise UsageError(f"workspace is {workspace!r}; give a number of bytes below 2^63, or None for 1 GiB at most.")
+
+
+def is_count(x: Any, limit: int) -> bool:
+    """Whether something is an integer from 0 up, below a limit: of Python or of NumPy."""
+    return isinstance(x, (int, Integral)) and 0 <= int(x) < limit
 
 
 def word_of(dtype: str) -> str:
     """Return the full name of a type of words.
 
     Raises:
-        UsageError: kernels take no such words.
+        UsageError: kernels do not take this type.
     """
     if (known := dtype_of(dtype)) not in WORDS:
         raise UsageError(f"dtype is {dtype!r}, and kernels are for bfloat16 and float16; give one of these.")
