@@ -23,7 +23,8 @@ from pebblesim.api.overtaking import bound_exponent, crossing_exponent
 from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import LARGEST, axis, quantity, whole
-from pebblesim.counting.compare import compare
+from pebblesim.counting.best import best_of
+from pebblesim.counting.compare import compare, runs_of
 from pebblesim.counting.count import Counted
 from pebblesim.counting.heads import Heads
 from pebblesim.language.problems import Problem
@@ -52,7 +53,7 @@ class Curve:
     def __init__(self, schedule: Schedule, dims: Mapping[str, int]) -> None:
         self.schedule, self.dims = schedule, dims
         self._known: dict[int, int] = {}
-        self.least_M = peak_red(schedule.program, {**dims, **block_rules.smallest(schedule)})
+        self.least_M = peak_red(schedule.program, {**dims, **block_rules.least_feasible(schedule, dims)})
         whole = block_rules.choose(schedule, dims, LARGEST)
         self.most_M = peak_red(schedule.program, {**dims, **whole})  # from here on blocks hold everything
 
@@ -75,6 +76,7 @@ def crossover(
     kv_heads: int | None = None,
     batch: int = 1,
     separate: bool = False,
+    proofs: bool = True,
     progress: Callable[[float], None] | None = None,
     **dims: int | str | Iterable[int],
 ) -> Crossover:
@@ -87,6 +89,7 @@ def crossover(
         over_d: head dimensions at which a crossing along M is also measured, with n = 64 d; by default `OVER_D`, if
             only n and d are given.
         heads, kv_heads, batch, separate: as for `count`; sharing keys and values changes the crossing.
+        proofs: whether to prove the exponents, and to find which lower bound is the largest where; it takes seconds.
         progress: called with the part of the sizes of M at which bounds were compared, which takes long for a large n.
         dims: the sizes: n and d, or all dimensions of the problem. With M, one of them has several sizes, such as
             n="1k:1M:x2"; the crossing is along this dimension.
@@ -139,7 +142,7 @@ def crossover(
     crossings: Iterable[Crossing] = [_crossing(a, b, cases.sizes, cases.times) for a, b in pairs]
     many = [{"n": RATIO * d, "d": d} for d in (OVER_D if over_d is None else over_d)] if square else []
     measured: Iterable[Crossing] = [_crossing(a, b, size, 1) for size in many for a, b in pairs]
-    if square:
+    if square and proofs:
         crossings, measured = (_with_proofs(each, pairs) for each in (crossings, measured))
     return Crossover(
         cases.sizes,
@@ -148,8 +151,8 @@ def crossover(
         among,
         cases.times,
         tuple(crossings),
-        bound_exponent() if square and solves.bounds == "backward" else (None, ""),
-        tuple(regimes(solves.in_dims(cases.sizes), cases.sizes, progress)),
+        bound_exponent() if square and proofs and solves.bounds == "backward" else (None, ""),
+        tuple(regimes(solves.in_dims(cases.sizes), cases.sizes, progress)) if proofs else (),
         tuple(measured),
         tuple(rows),
         tuple(beside),
@@ -162,8 +165,13 @@ def _around(solves: Problem, named: Sequence[Schedule], dims: dict[str, Any]) ->
     for factor in AROUND:
         if (M := factor * dims["d"] ** 2).denominator == 1:
             rows = {row.schedule: row for row in compare(schedules=names, M=int(M), **dims)}
-            best = compare(solves.name, M=int(M), **dims).best
-            yield Around(int(M), tuple(rows[name] for name in names), best)
+            yield Around(int(M), tuple(rows[name] for name in names), _best(solves, dims, int(M)))
+
+
+def _best(solves: Problem, dims: Mapping[str, int], M: int, like: str = "") -> Counted | None:
+    """The schedule that moves the fewest words, with its best blocks; `like`: the best one for a similar M."""
+    shape: dict[str, Any] = {"schedules": None, "M": M, "blocks": "best", **dims}
+    return best_of(runs_of(solves.name, **shape), like)
 
 
 def _own_passes(dims: dict[str, Any], M: int) -> Iterator[Counted]:
@@ -367,15 +375,16 @@ def sweep(result: Crossover, points: int = 160) -> Sweep:
         [] if theta is None else [float(theta.value({**dims, "M": M})) for dims, M in cases],
         [bound.value for bound in lower],
         list(dict.fromkeys(bound.name for bound in lower if bound.own)),
-        list(_best(solves, zip(steps[::4], cases[::4], strict=True))),
+        list(_least(solves, zip(steps[::4], cases[::4], strict=True))),
     )
 
 
-def _best(solves: Problem, cases: Iterable[tuple[int, tuple[dict[str, int], int]]]) -> Iterator[tuple[int, int]]:
+def _least(solves: Problem, cases: Iterable[tuple[int, tuple[dict[str, int], int]]]) -> Iterator[tuple[int, int]]:
     """Yield the I/O of the best schedule of a problem at each size where one fits."""
+    like = ""
     for at, (dims, M) in cases:
-        shape: dict[str, Any] = dims
-        if (row := compare(solves.name, M=M, **shape).best) is not None:
+        if (row := _best(solves, dims, M, like)) is not None:
+            like = row.schedule
             yield at, row.io
 
 

@@ -130,7 +130,7 @@ class Crossing:
         less, more = f"{self.words[1]:,}", f"{self.words[0]:,}"
         in_d2 = f" = {self.M / self.d**2:.2f} d²" if self.d else ""
         fits = "" if self.fits else f" ({second} does not fit below)"
-        return f"from M = {self.M:,}{in_d2} on, {second} moves fewer words than {first}: {less} against {more}{fits}"
+        return f"from M = {self.M:,}{in_d2} on, {second} is below {first}: {less} against {more}{fits}"
 
     def _says(self, leader: str) -> str:
         if leader in self.schedules:
@@ -264,7 +264,7 @@ class Crossover(Result):
         along = f"; along {self.along}, from {self.looked_at[0]:,} to {self.looked_at[-1]:,}" if self.looked_at else ""
         parts: list[str | Sheet] = [solves.heading(self.title + along)]
         if self.around:
-            parts += [self._sheet, *self._divided_by]
+            parts += [self._sheet, *self._said]
         for crossing in self.crossings:
             parts.append(str(crossing) if wide or not self.around else crossing.brief)
             if crossing.proof and wide:
@@ -294,17 +294,18 @@ class Crossover(Result):
         return Sheet(("M, words", "schedule", "I/O, words", "÷ Θ", "gap"), lines, ("schedule", "I/O, words"), left=2)
 
     @property
-    def _divided_by(self) -> list[str]:
-        """What Θ and the gap are."""
+    def _said(self) -> list[str]:
+        """What the columns divide by, and which blocks were taken."""
         return [
-            "÷ Θ: I/O ÷ the bound of the literature without its constant; gap: I/O ÷ the lower bound proved with one"
+            "÷ Θ: I/O ÷ the bound of the literature, without its constant; gap: I/O ÷ the lower bound with constants",
+            "blocks: the largest that fit; of the best schedule, the best",
         ]
 
     @staticmethod
     def _own_pass(row: Counted) -> str:
         """A line on one of FlashAttention's own passes."""
-        what = f"{get(row.schedule).title}, at M = {row.M:,}"
-        return f"{what}: {row.io:,} words, gap {ratio(row.gap)}; all schedules: count -p {row.problem}"
+        words = f"{row.io:,} words, gap {ratio(row.gap)}"
+        return f"{row.schedule} ({get(row.schedule).credit}) at M = {row.M:,}: {words} (count -p {row.problem})"
 
     @property
     def _on_bounds(self) -> list[str]:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import axis, listed
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.arguments import BlockRule, problem_dims
-from pebblesim.counting.compare import compare
+from pebblesim.counting.best import best_of
+from pebblesim.counting.compare import runs_of
 from pebblesim.counting.count import OF_WAY, Counted
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule
@@ -51,8 +53,11 @@ class Gaps(Result):
         rows = [plain(row, *names) for row in self.rows]
         return {"problem": self.problem, **self.dims, "rows": rows, "largest": plain(self.worst, "M", "gap")}
 
-    def parts(self) -> list[str | Sheet]:
-        """Return the parts to print: a row for each M, the ways of computing behind the bounds, and the largest gap."""
+    def parts(self, wide: bool = False) -> list[str | Sheet]:
+        """Return the parts to print: a row for each M, and the largest gap.
+
+        `wide`: also the ways of computing behind the bounds for a schedule's own way.
+        """
         sizes = listed(self.dims)
         columns = ("best schedule", "bound", "M", "I/O", "lower bound", "gap", "for its way", OF_WAY)
         rows = [
@@ -68,17 +73,18 @@ class Gaps(Result):
             )
             for row in self.rows
         ]
-        table = Sheet(columns, rows, ("best schedule", "M", "gap", "I/O"), left=2)
+        others = ("bound", "for its way", OF_WAY)
+        table = Sheet(columns, rows, ("best schedule", "M", "gap", "I/O"), left=2, others=others)
         ways = [f"its way, {way}: {', '.join(schedules)}" for way, schedules in self.ways.items()]
         if problem(self.problem).kept:
             ways.append("Its way counts all that it reads of a forward pass, `bounds` what every way needs of it.")
         worst = f"largest gap: {self.worst.gap:.3f} at M = {self.worst.M:,} ({self.worst.schedule})"
         on_bounds = [self.worst.on_bounds] if self.worst.on_bounds else []
         own = dict.fromkeys(row.every_way.source for row in self.rows if row.every_way.own)
-        return [f"{self.problem}: {sizes}", table, *ways, worst, *on_bounds, *own]
+        return [problem(self.problem).heading(sizes), table, *(ways if wide else []), worst, *on_bounds, *own]
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.parts()))
+        return "\n".join(map(str, self.parts(wide=True)))
 
     def latex(self) -> str:
         """Return a row for each M, as a LaTeX `tabular` environment."""
@@ -100,7 +106,7 @@ def gaps(
     *,
     schedules: Iterable[str | Schedule] | None = None,
     M: int | Sequence[int] | None = None,
-    blocks: BlockRule = "fit",
+    blocks: BlockRule = "best",
     summation: str = "chain",
     steps: int = 4,
     **dims: int,
@@ -128,10 +134,11 @@ def gaps(
     solves = problem(problem_name)
     sizes = problem_dims(solves, dims)
     shape: dict[str, Any] = dict(sizes)
-    rows, among = [], None if schedules is None else list(schedules)
+    rows: list[Counted] = []
+    among = None if schedules is None else list(schedules)
     for words in _range(solves.name, sizes, steps) if M is None else axis("M", M):
-        row = compare(solves.name, schedules=among, M=words, blocks=blocks, summation=summation, **shape)[0]
-        if row.feasible:
+        runs = runs_of(solves.name, schedules=among, M=words, blocks=blocks, summation=summation, **shape)
+        if (row := best_of(runs, rows[-1].schedule if rows else "")) is not None:
             rows.append(row)
     if not rows:
         raise UsageError(f"no schedule of {solves.name!r} fits at any of these M.")
@@ -140,9 +147,8 @@ def gaps(
 
 def _range(name: str, dims: Mapping[str, int], steps: int) -> list[int]:
     """M = ⌊2^(k/steps)⌋, from 4 words to one M at which every input fits twice."""
-    from sympy import integer_nthroot
-
     solves = problem(name).in_dims(dims)
     shapes = (*solves.inputs.values(), *solves.outputs.values())
     last = 4 * sum(prod(dims[dim] for dim in shape) for shape in shapes)
-    return sorted({int(integer_nthroot(2**k, steps)[0]) for k in range(2 * steps, last.bit_length() * steps)})
+    powers = (2**k for k in range(2 * steps, last.bit_length() * steps))
+    return sorted({last_that(lambda root, power=power: root**steps <= power, 1, last) for power in powers})  # type: ignore[misc]

@@ -189,7 +189,7 @@ def gaps(
     ] = None,
     dtype: Dtype = None,
     problem: Problem = None,
-    blocks: Blocks = "fit",
+    blocks: Blocks = "best",
     summation: Summation = "chain",
     steps: Annotated[
         int, option("--steps", "Without -M: how many values of M from one power of two to the next.", min=1, max=64)
@@ -208,7 +208,7 @@ def gaps(
     if as_json or latex:
         print(result.latex()) if latex else print_json(result.to_dict())
         return
-    show(*result.parts())
+    show(*result.parts(WIDE.get()))
 
 
 @command(app, example="pebblesim crossover -n 4096 -d 64 -o crossover.png")
@@ -236,8 +236,8 @@ def crossover(
 
         check(output)
     asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
-    if not (WIDE.get() or as_json):
-        asked["over_d"] = ()
+    if not (WIDE.get() or as_json):  # what is not printed
+        asked |= {"over_d": (), "proofs": False}
     with progress_bar("comparing") as progress:
         result = find(*schedules or (), M=None if m is None else parse_words(m, dtype), progress=progress, **asked)
     if output is not None:
