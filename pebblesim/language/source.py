@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
-from types import ModuleType
 from typing import Any
 
 _HERE = Path(__file__).parent
-_TRACER = {str(_HERE / name) for name in ("source.py", "expressions.py", "machine.py", "tracing.py", "carried.py")}
+_TRACER = {
+    str(_HERE / f"{name}.py")
+    for name in ("source", "expressions", "machine", "tracing", "tile_by_tile", "every_iteration")
+}
 _TRACER.add(contextmanager.__code__.co_filename)
 
 
@@ -21,24 +23,6 @@ def frame() -> Any:
     while caller.f_code.co_filename in _TRACER:
         caller = caller.f_back
     return caller
-
-
-def frames() -> list[Any]:
-    """Return the frames of the schedule: the innermost, and those of the functions that called it."""
-    found = [frame()]
-    while (caller := found[-1].f_back) is not None and caller.f_code.co_filename not in _TRACER:
-        found.append(caller)
-    return found
-
-
-def of_tracer(value: object) -> bool:
-    """Whether this is a module, or an object of the tracer's; its state is no state of the schedule's."""
-    code = getattr(value, "gi_code", None)
-    return (
-        isinstance(value, ModuleType)
-        or str(getattr(value, "__module__", None)).startswith("pebblesim.")
-        or (code is not None and code.co_filename in _TRACER)
-    )
 
 
 class Line(int):
@@ -107,6 +91,11 @@ def what_raised(error: Exception, inputs: Sequence[str], blocks: Sequence[str]) 
     kinds = (("input", inputs), ("block", blocks))
     has = [f"the {kind}{'s' * (len(names) > 1)} {', '.join(names)}" for kind, names in kinds if names]
     return f"{name!r} is not defined; {hint} schedule has {' and '.join(has) or 'no inputs'}."
+
+
+def raised_by_tracer(error: BaseException) -> bool:
+    """Whether an error was raised inside the tracer, as by what is not an object of its run."""
+    return [step for step, _ in walk_tb(error.__traceback__)][-1].f_code.co_filename in _TRACER
 
 
 def _steps(error: BaseException) -> list[tuple[Any, int]]:
