@@ -233,12 +233,15 @@ def test_a_schedule_without_state_runs_again_for_each_of_its_traces() -> None:
         assert runs[0] is Machine and {*runs[1:]} == {TileByTile} and len(runs) > 3
 
 
-def test_state_that_only_a_mask_shows() -> None:
+@pytest.mark.parametrize("later", [None, "all"])
+def test_state_that_only_a_mask_shows(later: str | None) -> None:
+    """Later iterations skip no tiles, or those without a pair in any row."""
+
     def masked_once(m: Machine, Q: Tensor, K: Tensor, V: Tensor, *, b: Block) -> None:
-        O = m.tensor("O", Q.shape[0], V.shape[1])
+        O, rows = m.tensor("O", Q.shape[0], V.shape[1]), Q.shape[0] if later else None
         for k, i in enumerate(m.tiles(Q.shape[0], b)):
             O_i = m.constant(0, i, V.shape[1])
-            for j in m.tiles(K.shape[0], b, keys_of=i if k == 0 else None):
+            for j in m.tiles(K.shape[0], b, keys_of=i if k == 0 else rows):
                 O_i += m.compute(m.read(Q[i, :]) @ m.read(K[j, :]).T) @ m.read(V[j, :])
             m.write(O[i, :], O_i)
 
@@ -246,6 +249,39 @@ def test_state_that_only_a_mask_shows() -> None:
     assert made.program
     with pytest.raises(TraceError, match="in iteration 2 of the loop in line"):
         _ = made.masked
+
+
+def test_tiles_of_pairs_that_loops_leave_out() -> None:
+    """In a loop over keys, and in one over queries."""
+
+    def leaves_out(m: Machine, Q: Tensor, K: Tensor, V: Tensor, *, b: Block, c: Block) -> None:
+        O, S = m.tensor("O", Q.shape[0], V.shape[1]), m.tensor("S", Q.shape[0], K.shape[0])
+        for i in m.tiles(Q.shape[0], b):
+            Q_i = m.read(Q[i, :])
+            for j in m.tiles(K.shape[0], c, keys_of=i, otherwise={S: 0}):
+                m.write(S[i, j], m.compute(Q_i @ m.read(K[j, :]).T))
+        for j in m.tiles(K.shape[0], b):
+            for i in m.tiles(Q.shape[0], c, queries_of=j, otherwise={S: 0}):
+                m.write(S[i, j], m.compute(m.read(Q[i, :]) @ m.read(K[j, :]).T))
+        m.write(O, 0)
+
+    assert schedule(problem="forward", source="this test")(leaves_out).masked
+
+
+@pytest.mark.parametrize(
+    "use", ["m.write(C, LEFT[0])", "m.write(C, m.compute(m.read(A) @ LEFT[0]))", "m.delete(LEFT[0])"]
+)
+def test_what_another_schedule_has_left_behind_is_refused(use: str) -> None:
+    """Tiles of its trace, and of its runs tile by tile."""
+    keeps = function("m.write(C, 0)\nLEFT.append(m.read(B))", "LEFT = []")
+    assert registered(keeps).program
+    for tile in keeps.__globals__["LEFT"]:
+        later = function(f"m.write(C, 0)\n{use}", "LEFT = []")
+        later.__globals__["LEFT"].append(tile)
+        with pytest.raises(
+            TraceError, match=r"^mine\.py:6: (an argument is not of this run|.* is not in cache: it left)"
+        ):
+            _ = registered(later).program
 
 
 @strategies.every(SCHEDULES, of=16)
@@ -281,7 +317,7 @@ def test_each_loop_has_several_iterations() -> None:
     for dim, block in (("m", "a"), ("n", "b"), ("k", 1)):
         lengths = [(each[dim], each.get(str(block), 1)) for each in sizes]
         times = [-(-whole // part) for whole, part in lengths]
-        assert sum(each >= 4 for each in times) >= 3 and max(times) >= 17
+        assert times[:3] == [4, 5, 6] and max(times) >= 33
         assert block == 1 or any(whole % part for whole, part in lengths)
 
 

@@ -17,7 +17,7 @@ from pebblesim.language.expressions import Block
 from pebblesim.language.loops import EveryTile
 from pebblesim.language.problems import Problem
 from pebblesim.language.small_sizes import small_sizes
-from pebblesim.language.source import Line, frame, raised_by_tracer, what_raised, where_is, where_raised
+from pebblesim.language.source import Line, frame, what_raised, where_is, where_raised
 from pebblesim.language.tile_by_tile import Bounds, Move, TileByTile
 
 ADVICE = (
@@ -25,8 +25,6 @@ ADVICE = (
     "m.tiles with after=), and keep what changes in a tile (x[:] = ..., x += ...)."
 )
 AGAIN = "What a schedule does must not depend on chance, on time, or on what an earlier run of it left behind."
-
-OF_ANOTHER_RUN = "an argument is not of this run of the schedule"
 
 STRUCTURE = ("phase", "loop", "tile", "end")
 """Moves that move nothing."""
@@ -147,8 +145,7 @@ class _Run:
         except PebblesimError as error:
             self.fault = self.fault or self._impossible(str(error))
         except Exception as error:
-            foreign = raised_by_tracer(error)
-            what = OF_ANOTHER_RUN if foreign else what_raised(error, program.inputs, program.blocks)
+            what = what_raised(error, program.inputs, program.blocks)
             self.fault = self.fault or self._impossible(f"{where_raised(error, program.name)}: {what}")
         if self.fault is None and len(self.lines) < len(self.traced.moves):
             self.fault = self._difference(None)

@@ -75,6 +75,9 @@ def what_raised(error: Exception, inputs: Sequence[str], blocks: Sequence[str]) 
 
     from pebblesim import language
 
+    *_, (raised_in, _) = walk_tb(error.__traceback__)
+    if raised_in.f_code.co_filename in _TRACER:  # whose objects lack what those of another run have
+        return "an argument is not of this run of the schedule."
     if isinstance(error, AttributeError) and error.name:
         public = [attribute for attribute in dir(error.obj) if not attribute.startswith("_")]
         near = get_close_matches(error.name, public, n=1)
@@ -91,11 +94,6 @@ def what_raised(error: Exception, inputs: Sequence[str], blocks: Sequence[str]) 
     kinds = (("input", inputs), ("block", blocks))
     has = [f"the {kind}{'s' * (len(names) > 1)} {', '.join(names)}" for kind, names in kinds if names]
     return f"{name!r} is not defined; {hint} schedule has {' and '.join(has) or 'no inputs'}."
-
-
-def raised_by_tracer(error: BaseException) -> bool:
-    """Whether an error was raised inside the tracer, as by what is not an object of its run."""
-    return [step for step, _ in walk_tb(error.__traceback__)][-1].f_code.co_filename in _TRACER
 
 
 def _steps(error: BaseException) -> list[tuple[Any, int]]:

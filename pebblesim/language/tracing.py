@@ -28,7 +28,7 @@ class Tracing:
         self._unused: dict[int, Value] = {}
         self._updated: Tile | None = None
         self._left_early: str | None = None
-        self._implicit = self._ended = False
+        self._implicit = False
 
     # -- expressions -----------------------------------------------------------------------------------------
 
@@ -116,8 +116,6 @@ class Tracing:
         self._scopes.append((body, []))
 
     def _body(self) -> list[ir.Node]:
-        if self._ended:
-            raise TraceError(f"{where()}: uses the machine of another run of the schedule.")
         if self._left_early:
             raise TraceError(
                 f"{where()}: the loop in {self._left_early} was left with break or return; a schedule "
@@ -155,8 +153,6 @@ class Tracing:
         self._copies.pop(tile, None)
 
     def _check_in_cache(self, tile: ir.Tile) -> None:
-        if tile not in self._state:
-            raise TraceError(f"{where()}: uses a tile of another run of the schedule.")
         if self._state[tile] not in ("empty", "full"):
             raise TraceError(f"{where()}: {label_of(tile)} is not in cache: it {self._state[tile]}.")
 
@@ -187,7 +183,6 @@ class Tracing:
             raise TraceError(f"{where}: a loop or a phase was begun and never ended.")
         if self._implicit:
             self._close_scope("the end of the schedule")
-        self._ended = True
         for value in self._unused.values():
             raise TraceError(f"{value._line}: an expression is never computed; use m.compute(...) to make a tile.")
         for output in self._program.outputs:
