@@ -17,7 +17,7 @@ from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu.torch import attention, eager  # noqa: E402
 
 pytestmark = [  # of PyTorch itself: in make_dual, and where vmap adds a dimension
-    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit"),
     pytest.mark.filterwarnings("ignore:torch.searchsorted:UserWarning"),
 ]
 

@@ -124,7 +124,7 @@ def test_wrong_shapes_and_schedules_get_a_sentence(tmp_path: Path) -> None:
             attention(x, x, x, tokens=6)
         with pytest.raises(UsageError, match="the length of each document"):
             attention(x, x, x, tokens=())
-        with pytest.raises(UsageError, match="n_q = 0 was given"):
+        with pytest.raises(UsageError, match="tokens = 0 was given"):
             attention(x, x, x, tokens=(5, 0))
         with pytest.raises(UsageError, match="four dimensions"):
             attention(x[0], x[0], x[0])

@@ -21,12 +21,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.sizes import whole
 from pebblesim.gpu.torch import operators as _operators  # noqa: F401
+from pebblesim.gpu.torch.agreement import Given, check_agreement, check_group
+from pebblesim.gpu.torch.checks import check_flags, check_numbers, check_tensors, unsupported
 from pebblesim.parallel.count import Moved, best
 from pebblesim.parallel.exchange import Device
 from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES, SCHEDULES
 from pebblesim.parallel.team import Team
-from pebblesim.parallel.tokens import owned
+from pebblesim.parallel.tokens import OWNERSHIPS, owned
 
 RUNNING = tuple(name for name, each in SCHEDULES.items() if each.order != IN_PASSES)
 """The schedules that run on devices."""
@@ -75,31 +78,92 @@ def attention(
     Raises:
         UsageError: the shapes do not belong together, or the heads cannot be dealt to the processes as asked.
     """
-    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
-        raise UsageError("query, key and value have four dimensions: batch, heads, tokens of this process, words.")
-    P, rank = dist.get_world_size(group), dist.get_rank(group)
-    own = ownership or ("zig-zag" if is_causal else "contiguous")
-    teams = tuple(
-        Team(n, n, query.shape[3], value.shape[3], query.shape[1], key.shape[1], P, False, is_causal, own)
-        for n in _lengths(query.shape[2] * P if tokens is None else tokens)
-    )
-    mine = sum(team.own_rows[rank].number for team in teams)
-    if {query.shape[2], key.shape[2], value.shape[2]} != {mine}:
-        n = sum(team.n_q for team in teams)
-        raise UsageError(
-            f"process {rank} of {P} owns {mine:,} of {n:,} tokens, but query, key and value have {query.shape[2]:,}, "
-            f"{key.shape[2]:,} and {value.shape[2]:,}; give the number of all tokens, and take them by tokens_of."
+    P, rank = check_group(group)
+    x, teams, given, wrong = (query, key, value), tuple[Team, ...](), dict[str, Any](), None
+    try:
+        _check_options(x, is_causal, scale, schedule, ownership)
+        lengths = _lengths(query.shape[2] * P if tokens is None else tokens)
+        own = ownership or ("zig-zag" if is_causal else "contiguous")
+        given = _options(x, lengths, is_causal, scale, schedule, own)
+        teams = tuple(
+            Team(n, n, query.shape[3], value.shape[3], query.shape[1], key.shape[1], P, False, is_causal, own)
+            for n in lengths
         )
+        _check_tensors(x, teams, rank, inside)
+        for team in teams:
+            counted(schedule, team)
+            if given["gradients"]:
+                counted(schedule, replace(team, backward=True))
+    except UsageError as error:
+        wrong = str(error)
+    check_agreement(Given(given, wrong), group)
     scale = query.shape[3] ** -0.5 if scale is None else float(scale)
     made: Tensor = _Attention.apply(query, key, value, group, schedule, teams, inside or Kernels(scale))
     return made
 
 
-def _lengths(tokens: int | Sequence[int]) -> tuple[int, ...]:
-    found = (tokens,) if isinstance(tokens, int) else tuple(tokens)
+def _check_options(x: tuple[Tensor, ...], is_causal: Any, scale: Any, schedule: Any, ownership: Any) -> None:
+    """Check what can be wrong in a process whatever others do.
+
+    Raises:
+        UsageError: something is.
+    """
+    if not all(isinstance(each, Tensor) and each.dim() == 4 for each in x):
+        raise UsageError("query, key and value must be tensors of four dimensions: batch, heads, tokens, words.")
+    check_flags(is_causal=is_causal)
+    check_numbers(scale, None, None, 0.0, None, None)
+    if schedule not in ("best", *RUNNING):
+        raise UnknownName("schedule that runs on devices", schedule, ("best", *RUNNING))
+    if ownership is not None and ownership not in OWNERSHIPS:
+        raise UnknownName("ownership", ownership, OWNERSHIPS)
+
+
+def _options(
+    x: tuple[Tensor, ...], lengths: tuple[int, ...], is_causal: bool, scale: Any, schedule: str, ownership: str
+) -> dict[str, Any]:
+    """What all processes must give alike, by name."""
+    query, key, value = x
+    return {
+        "batch": query.shape[0],
+        "heads": query.shape[1],
+        "heads of keys": key.shape[1],
+        "d_k": query.shape[3],
+        "d_v": value.shape[3],
+        "tokens": lengths[0] if len(lengths) == 1 else lengths,
+        "type": query.dtype,
+        "device": query.device.type,
+        "is_causal": is_causal,
+        "scale": None if scale is None else float(scale),
+        "schedule": schedule,
+        "ownership": ownership,
+        "gradients": torch.is_grad_enabled() and any(each.requires_grad for each in x),
+    }
+
+
+def _check_tensors(x: tuple[Tensor, ...], teams: tuple[Team, ...], rank: int, inside: Any) -> None:
+    """Check that a process has the tokens that it owns, and that they can be computed inside it.
+
+    Raises:
+        UsageError: it has not, or they cannot.
+    """
+    mine, n = sum(team.own_rows[rank].number for team in teams), sum(team.n_q for team in teams)
+    if {each.shape[2] for each in x} != {mine}:
+        of_q, of_k, of_v = (f"{each.shape[2]:,}" for each in x)
+        raise UsageError(
+            f"this process owns {mine:,} of {n:,} tokens, but query, key and value have {of_q}, {of_k} and {of_v}; "
+            "give the number of all tokens, and take them by tokens_of."
+        )
+    if mine:
+        check_tensors(*x, True)
+    if inside is None and (sentence := unsupported(x[0], x[2], None, 0.0, None)) is not None:
+        raise UsageError(f"{sentence.partition(';')[0]}; give other tensors, or attention of your own as inside.")
+
+
+def _lengths(tokens: Any) -> tuple[int, ...]:
+    found = tuple(tokens) if isinstance(tokens, tuple | list) else (tokens,)
     if not found:
         raise UsageError("tokens = () was given; it is the number of all tokens, or the length of each document.")
-    return found
+    return tuple(whole("tokens", each) for each in found)
 
 
 def tokens_of(rank: int, P: int, n: int | Sequence[int], ownership: str = "contiguous") -> Tensor:
@@ -124,11 +188,9 @@ def counted(schedule: str, team: Team) -> Moved:
     Among equals words that go round come first, since they travel while others are used.
 
     Raises:
-        UnknownName, UsageError: there is no such schedule, or it is impossible for these heads and processes.
+        UsageError: it is impossible for these heads and processes.
     """
     if schedule != "best":
-        if schedule not in RUNNING:
-            raise UnknownName("schedule that runs on devices", schedule, ("best", *RUNNING))
         return best(SCHEDULES[schedule], team)
     possible = []
     for name in RUNNING:
