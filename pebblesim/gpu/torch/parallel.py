@@ -25,6 +25,7 @@ from pebblesim.core.sizes import whole
 from pebblesim.gpu.torch import operators as _operators  # noqa: F401
 from pebblesim.gpu.torch.agreement import Given, check_agreement, check_group
 from pebblesim.gpu.torch.checks import check_flags, check_numbers, check_tensors, unsupported
+from pebblesim.gpu.torch.fresh import fresh
 from pebblesim.parallel.count import Moved, best
 from pebblesim.parallel.exchange import Device
 from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES, SCHEDULES
@@ -306,7 +307,7 @@ class _Local:
 
     def empty(self, like: Tensor, heads: int, tokens: int, words: int, statistic: bool) -> Tensor:
         kind = self._wide(like) if statistic else like.dtype
-        return like.new_empty((like.shape[0], heads, tokens, words), dtype=kind)
+        return fresh(like.new_empty((like.shape[0], heads, tokens, words), dtype=kind))
 
     def sums(self, like: Tensor, heads: int, tokens: int, words: int, value: float) -> Tensor:
         return like.new_full((like.shape[0], heads, tokens, words), value, dtype=self._wide(like))

@@ -15,7 +15,6 @@ from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch import checks, eager, masks
 from pebblesim.gpu.torch.fallback import by_pytorch
 from pebblesim.gpu.torch.planning import Pattern, limits
-from pebblesim.gpu.torch.sizes import check_seeing
 
 
 def attention(
@@ -170,7 +169,6 @@ def _shown(
     if key_ranges is not None:
         ranges = masks.both(ranges, masks.check_ranges(key_ranges, batch, n_q, n_k))
     if ranges is None:
-        check_seeing(n_q, n_k, left, right, at_end)
         return masks.Shown(None, None, left, right, at_end)
     first, end = (each.expand(batch, n_q) for each in ranges)
     return masks.Shown(first, end, None, None, False)
