@@ -39,7 +39,7 @@ def by_pytorch(
         _check_mask(attn_mask, query.dtype, (*query.shape[:-1], key.shape[-2]))
     if not torch.compiler.is_compiling() and reason not in _SAID:
         _SAID.add(reason)
-        warnings.warn(f"PyTorch's attention is used: {reason}", stacklevel=3)
+        warnings.warn(f"PyTorch's attention is used: {reason.partition(';')[0]}.", stacklevel=3)
     gqa = {"enable_gqa": True} if query.shape[-3] != key.shape[-3] else {}
     causal = attn_mask is None and shown == Shown(None, None, None, 0, False)
     mask = attn_mask

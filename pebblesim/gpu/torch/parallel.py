@@ -24,8 +24,9 @@ from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import whole
 from pebblesim.gpu.torch import operators as _operators  # noqa: F401
 from pebblesim.gpu.torch.agreement import Given, check_agreement, check_group
-from pebblesim.gpu.torch.checks import check_flags, check_numbers, check_tensors, unsupported
+from pebblesim.gpu.torch.checks import check_numbers, check_tensors, unsupported
 from pebblesim.gpu.torch.fresh import fresh
+from pebblesim.gpu.torch.sizes import check_flag
 from pebblesim.parallel.count import Moved, best
 from pebblesim.parallel.exchange import Device
 from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES, SCHEDULES
@@ -111,7 +112,7 @@ def _check_options(x: tuple[Tensor, ...], is_causal: Any, scale: Any, schedule: 
     """
     if not all(isinstance(each, Tensor) and each.dim() == 4 for each in x):
         raise UsageError("query, key and value must be tensors of four dimensions: batch, heads, tokens, words.")
-    check_flags(is_causal=is_causal)
+    check_flag("is_causal", is_causal)
     check_numbers(scale, None, None, 0.0, None, None)
     if schedule not in ("best", *RUNNING):
         raise UnknownName("schedule that runs on devices", schedule, ("best", *RUNNING))
@@ -147,16 +148,17 @@ def _check_tensors(x: tuple[Tensor, ...], teams: tuple[Team, ...], rank: int, in
     Raises:
         UsageError: it has not, or they cannot.
     """
-    mine, n = sum(team.own_rows[rank].number for team in teams), sum(team.n_q for team in teams)
+    (query, key, value), mine = x, sum(team.own_rows[rank].number for team in teams)
     if {each.shape[2] for each in x} != {mine}:
+        n = sum(team.n_q for team in teams)
         of_q, of_k, of_v = (f"{each.shape[2]:,}" for each in x)
         raise UsageError(
             f"this process owns {mine:,} of {n:,} tokens, but query, key and value have {of_q}, {of_k} and {of_v}; "
             "give the number of all tokens, and take them by tokens_of."
         )
     if mine:
-        check_tensors(*x, True)
-    if inside is None and (sentence := unsupported(x[0], x[2], None, 0.0, None)) is not None:
+        check_tensors(query, key, value, True)
+    if inside is None and (sentence := unsupported(query, value, None, 0.0, None)) is not None:
         raise UsageError(f"{sentence.partition(';')[0]}; give other tensors, or attention of your own as inside.")
 
 

@@ -15,6 +15,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch import checks, eager, masks
 from pebblesim.gpu.torch.fallback import by_pytorch
 from pebblesim.gpu.torch.planning import Pattern, limits
+from pebblesim.gpu.torch.sizes import check_flag
 
 
 def attention(
@@ -84,9 +85,9 @@ def attention(
         UsageError: these kernels do not support the arguments.
     """
     if not (type(is_causal) is type(enable_gqa) is type(return_lse) is type(deterministic) is bool):
-        checks.check_flags(
-            is_causal=is_causal, enable_gqa=enable_gqa, return_lse=return_lse, deterministic=deterministic
-        )
+        flags = {"is_causal": is_causal, "enable_gqa": enable_gqa, "return_lse": return_lse}
+        for name, flag in {**flags, "deterministic": deterministic}.items():
+            check_flag(name, flag)
     window = tuple(window) if isinstance(window, list) else window
     same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
     call = None
@@ -116,10 +117,8 @@ def attention(
     if reason is not None and fallback is None:
         raise UsageError(reason)
     if reason is not None and (return_lse or softcap):
-        why, _, _ = reason.partition(";")
-        raise UsageError(
-            f'{why}, and fallback="sdpa" has no return_lse and no softcap; leave out the one or the other.'
-        )
+        (why, _, _), other = reason.partition(";"), "return_lse" if return_lse else "softcap"
+        raise UsageError(f'{why}, and fallback="sdpa" has no {other}; leave out the one or the other.')
     shown = _shown(query, key, pattern, **masks_of)
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     if reason is not None:
