@@ -33,6 +33,8 @@ def check_group(group: Any) -> tuple[int, int]:
     """
     if not dist.is_available() or not dist.is_initialized():
         raise UsageError("there is no group of processes; start them with torchrun, and call init_process_group first.")
+    if group not in (None, dist.GroupMember.NON_GROUP_MEMBER) and not isinstance(group, dist.ProcessGroup):
+        raise UsageError(f"group is of {type(group).__name__}; give a group of torch.distributed, or None for all.")
     rank = dist.get_rank(group)
     if rank < 0:
         raise UsageError("this process is not in the group that was given; call attention in the processes that are.")

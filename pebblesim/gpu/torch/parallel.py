@@ -26,11 +26,11 @@ from pebblesim.gpu.torch import operators as _operators  # noqa: F401
 from pebblesim.gpu.torch.agreement import Given, check_agreement, check_group
 from pebblesim.gpu.torch.checks import check_numbers, check_tensors, unsupported
 from pebblesim.gpu.torch.fresh import fresh
-from pebblesim.gpu.torch.sizes import check_flag
+from pebblesim.gpu.torch.sizes import check_flag, is_count
 from pebblesim.parallel.count import Moved, best
 from pebblesim.parallel.exchange import Device
 from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES, SCHEDULES
-from pebblesim.parallel.team import Team
+from pebblesim.parallel.team import MOST_DEVICES, Team
 from pebblesim.parallel.tokens import OWNERSHIPS, owned
 
 RUNNING = tuple(name for name, each in SCHEDULES.items() if each.order != IN_PASSES)
@@ -83,7 +83,7 @@ def attention(
     P, rank = check_group(group)
     x, teams, given, wrong = (query, key, value), tuple[Team, ...](), dict[str, Any](), None
     try:
-        _check_options(x, is_causal, scale, schedule, ownership)
+        _check_options(x, is_causal, scale, schedule, ownership, inside)
         lengths = _lengths(query.shape[2] * P if tokens is None else tokens)
         own = ownership or ("zig-zag" if is_causal else "contiguous")
         given = _options(x, lengths, is_causal, scale, schedule, own)
@@ -104,7 +104,9 @@ def attention(
     return made
 
 
-def _check_options(x: tuple[Tensor, ...], is_causal: Any, scale: Any, schedule: Any, ownership: Any) -> None:
+def _check_options(
+    x: tuple[Tensor, ...], is_causal: Any, scale: Any, schedule: Any, ownership: Any, inside: Any
+) -> None:
     """Check what can be wrong in a process whatever others do.
 
     Raises:
@@ -118,6 +120,13 @@ def _check_options(x: tuple[Tensor, ...], is_causal: Any, scale: Any, schedule: 
         raise UnknownName("schedule that runs on devices", schedule, ("best", *RUNNING))
     if ownership is not None and ownership not in OWNERSHIPS:
         raise UnknownName("ownership", ownership, OWNERSHIPS)
+    if inside is not None and not all(callable(getattr(inside, way, None)) for way in ("forward", "backward")):
+        raise UsageError(
+            f"inside is of {type(inside).__name__}; give an object with forward and backward, such as "
+            "Differentiable(function)."
+        )
+    if inside is not None and scale is not None:
+        raise UsageError("scale is for pebblesim's kernels; leave it out, and have inside use it.")
 
 
 def _options(
@@ -164,13 +173,27 @@ def _check_tensors(x: tuple[Tensor, ...], teams: tuple[Team, ...], rank: int, in
 
 def _lengths(tokens: Any) -> tuple[int, ...]:
     found = tuple(tokens) if isinstance(tokens, tuple | list) else (tokens,)
-    if not found:
-        raise UsageError("tokens = () was given; it is the number of all tokens, or the length of each document.")
-    return tuple(whole("tokens", each) for each in found)
+    if not found or not all(is_count(each, 2**63) and each > 0 for each in found):
+        raise UsageError(
+            f"tokens = {tokens!r} was given; it is the number of all tokens, or the length of each document, 1 or more."
+        )
+    return tuple(map(int, found))
 
 
 def tokens_of(rank: int, P: int, n: int | Sequence[int], ownership: str = "contiguous") -> Tensor:
-    """Return the tokens that a process owns, in the order in which it holds them; n may be the lengths of documents.
+    """Return the numbers of the tokens that a process owns, in the order in which it must hold them.
+
+    Args:
+        rank: the number of the process, from 0 to P - 1.
+        P: the number of processes.
+        n: the number of all tokens, or the lengths of packed documents, as `tokens` of `attention`.
+        ownership: "contiguous", "zig-zag" or "striped", as for `attention`; its default is "zig-zag" if `is_causal`.
+
+    Returns:
+        int64 of shape (tokens of this process,); it may be empty where n < P.
+
+    Raises:
+        UsageError: a number is not allowed, or the ownership is not known.
 
     >>> tokens_of(1, 2, 8, "zig-zag").tolist()
     [2, 3, 4, 5]
@@ -178,6 +201,10 @@ def tokens_of(rank: int, P: int, n: int | Sequence[int], ownership: str = "conti
     [1, 2, 5, 6]
     """
     mine, start = list[int](), 0
+    if whole("P", P) > MOST_DEVICES or not is_count(rank, P):
+        raise UsageError(
+            f"rank = {rank!r} was given with P = {P:,}; a rank is from 0 to P - 1, and P up to {MOST_DEVICES:,}."
+        )
     for length in _lengths(n):
         mine += (start + token for part in owned(ownership, length, P)[rank].parts for token in part)
         start += length

@@ -135,6 +135,7 @@ class KernelPlan:
         tables: bytes of the tables of the forward pass, and of the backward pass.
         unlimited: forecasts of the kernels of both passes that would be used if tables had no limit.
         lengths: n_q and n_k, rounded up, for which the kernels of both passes are chosen.
+        without_keys: queries of each head that see no key, and are not computed.
     """
 
     dims: Mapping[str, int]
@@ -149,6 +150,7 @@ class KernelPlan:
     unlimited: tuple[Forecast, Forecast]
     widths: tuple[int, int]
     lengths: tuple[tuple[int, int], tuple[int, int]]
+    without_keys: int = 0
 
     def __str__(self) -> str:
         band, rates = self.pattern.band, f"rates of {self.card}"
@@ -158,7 +160,8 @@ class KernelPlan:
         padded = "" if dims == self.dims else f" (filled up to {LEAST_SIDE} columns with zeros)"
         dims["n_q"] //= shared
         heads = f"{quantity(self.heads * shared, 'head')}{f' on {self.heads:,} of keys' if shared > 1 else ''}"
-        lines = [f"{listed(dims)}{padded}, {heads}{f', {band.name}' if band else ''}, {rates}"]
+        unseeing = f" ({self.without_keys:,} more queries see no key: O = 0)" if self.without_keys else ""
+        lines = [f"{listed(dims)}{padded}{unseeing}, {heads}{f', {band.name}' if band else ''}, {rates}"]
         passes = zip(PROBLEM, (self.forward, self.backward), self.tables, self.unlimited, self.lengths, strict=True)
         for way, ranked, taken, free, lengths in passes:
             best = ranked[0]
@@ -265,6 +268,7 @@ def plan(
         (unlimited[0], unlimited[1]),
         (d, d_v),
         (lengths[0], lengths[1]),
+        n - n_q // shared,
     )
 
 
