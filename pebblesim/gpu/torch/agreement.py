@@ -1,4 +1,7 @@
-"""What all processes of a group must give alike: compared before words travel, which would be lost or never arrive."""
+"""Arguments of a call that all processes of a group must give alike, compared before words travel.
+
+Words that one process sends and another does not expect would be lost, or be waited for.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from pebblesim.core.errors import UsageError
 
 
 class Given(NamedTuple):
-    """What a process gives.
+    """Arguments that a process gives.
 
     Attributes:
         options: by name; empty if something is wrong with them.

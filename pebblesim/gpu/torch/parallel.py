@@ -60,25 +60,40 @@ def attention(
 ) -> Tensor:
     """softmax(Q Kᵀ scale) V over the tokens of all processes of a group, for those of this process.
 
+    All processes of the group must call it, and with the same options. Before words travel each call gathers one number
+    of each process, for which the host waits. If the processes disagree, or something is wrong in one of them, all of
+    them raise the same sentence, which names the process. The backward pass must be called in all processes, or in no
+    one of them.
+
+    n is the number of all tokens, and P that of the processes. There are as many queries as keys. n need not be a
+    multiple of P, and may be less than P: `tokens_of` says which tokens a process owns.
+
     Args:
-        query: (batch, heads, n/P, d_k), the rows of this process's tokens, in their order (see `tokens_of`).
-            Of packed documents, its tokens of the first, then those of the second, and so on.
-        key, value: (batch, heads of keys, n/P, d_k or d_v); heads of queries may share them.
-        group: the processes; all by default. NCCL for GPUs, gloo for CPUs.
-        schedule: a name in `RUNNING`, or "best": the one that moves the fewest words, forward and backward each.
-        is_causal: whether a query sees only keys of tokens up to its own.
-        scale: 1/√d_k if None.
-        ownership: "contiguous", "zig-zag" or "striped"; by default zig-zag if causal, which gives each process as many
-            pairs, and contiguous else.
-        tokens: n; needed only if the processes do not divide it. Or the lengths of packed documents: no query sees
-            keys of another, and each document is dealt to all processes for itself, so that all have as many pairs.
-        inside: attention inside a process; pebblesim's kernels by default. `Differentiable` makes one of a function.
+        query: (batch, heads, n_own, d_k), the rows of the n_own tokens of this process, in the order of `tokens_of`.
+            Of packed documents, its tokens of the first, then those of the second, and so on. bfloat16 or float16; on
+            the CPU also float32 or float64.
+        key: (batch, kv_heads, n_own, d_k) of the same tokens; `kv_heads` is a divisor of `heads`.
+        value: (batch, kv_heads, n_own, d_v) of the same tokens.
+        group: the processes, a group of torch.distributed with NCCL for GPUs or gloo for CPUs; all if None.
+        schedule: "all-gather", "ring", "query-ring", "ulysses", "ulysses-rows", "tiles" or "heads-tiles", which
+            docs/parallel.md explains; or "best": for each pass the one that moves the fewest words.
+        is_causal: True if a query attends to no key of a later token, by the tokens' numbers of `tokens_of`; in packed
+            documents by their numbers within a document.
+        scale: a finite number; it may be 0 or negative. 1/√d_k if None.
+        ownership: who owns which tokens: "contiguous", "zig-zag" or "striped". If None, "zig-zag" if `is_causal`, which
+            gives each process as many pairs, and "contiguous" otherwise.
+        tokens: n, or a list or tuple of the lengths of packed documents, of which no query attends to keys of another.
+            Each document is dealt to all processes by itself. If None, n is P times the tokens of this process.
+        inside: attention inside a process, an object with the methods of `Inside`: `Differentiable` makes one of a
+            function. pebblesim's kernels if None. It has a scale of its own: not with `scale`.
 
     Returns:
-        (batch, heads, n/P, d_v). It and the gradients equal those of one device but for rounding.
+        (batch, heads, n_own, d_v), in the type of `query`. It and the gradients equal those of one device but for
+        rounding.
 
     Raises:
-        UsageError: the shapes do not belong together, or the heads cannot be dealt to the processes as asked.
+        UsageError: the processes disagree, the shapes do not belong together, the tokens are not those that a process
+            owns, the heads cannot be dealt to the processes as the schedule asks, or kernels do not support them.
     """
     P, rank = check_group(group)
     x, teams, given, wrong = (query, key, value), tuple[Team, ...](), dict[str, Any](), None
@@ -132,7 +147,7 @@ def _check_options(
 def _options(
     x: tuple[Tensor, ...], lengths: tuple[int, ...], is_causal: bool, scale: Any, schedule: str, ownership: str
 ) -> dict[str, Any]:
-    """What all processes must give alike, by name."""
+    """Options that all processes must give alike, by name."""
     query, key, value = x
     return {
         "batch": query.shape[0],
@@ -382,8 +397,9 @@ class Differentiable:
     """Attention inside a device by a function, such as FlexAttention, that returns O and L and has gradients of both.
 
     Args:
-        function: takes query, key, value and whether a causal mask, aligned at the end, holds. It returns O, and the
-            natural logarithm of each row's sum of exponentials, (batch, heads, n) in 32 bits or more.
+        function: takes query (batch, heads, n_q, d_k), key, value with heads that queries may share, and whether a
+            causal mask, aligned at the end, holds. It returns O, (batch, heads, n_q, d_v), and the natural logarithm of
+            each row's sum of exponentials, (batch, heads, n_q) in 32 bits or more. It scales the scores itself.
     """
 
     def __init__(self, function: Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]) -> None:

@@ -202,18 +202,27 @@ def plan(
 ) -> KernelPlan:
     """Return the kernels for attention over n tokens with head dimension d, and the reason; print it to read it.
 
+    They are those of a call without `key_padding_mask`, `key_ranges`, `cu_seqlens`, `softcap` and `deterministic`, and
+    with a scale above 0, on a card with Triton 3.6; other calls may get other kernels.
+
     Args:
-        n, d: tokens of queries, and words in a row of queries and keys.
-        heads, kv_heads: numbers of heads of queries, and of keys and values, of all sequences; as many if None.
-        n_k, d_v: tokens of keys, and words in a row of values; as many as n and d if None.
-        dtype: "bfloat16" or "float16".
+        n: number of queries of a head, n_q.
+        d: head dimension of queries and keys, d_k, up to 1,024.
+        heads: number of heads of queries, of all batches together.
+        kv_heads: number of heads of keys and values, of all batches together, a divisor of `heads`; `heads` if None.
+        n_k: number of keys of a head; n if None.
+        d_v: head dimension of values, up to 1,024; d if None.
+        dtype: "bfloat16", "float16", or these types of PyTorch.
         is_causal, window, align, workspace: as for `attention`.
-        card: the card whose rates are used, by its name; where they were not measured, those of an H200 are scaled, by
-            which kernels can be compared, and no times are printed.
+        card: name of the card whose rates are used. Where its rates were not measured, those of an H200 are scaled;
+            then kernels are compared, and no times are printed.
+
+    Returns:
+        The forecasts of both passes, the kernels that are used first.
 
     Raises:
-        UsageError: a size or an option is none that `attention` takes, no kernel fits, or the card has too little
-            memory for inputs and outputs.
+        UsageError: `attention` does not take a size or an option, no kernel fits into the workspace, the card is not
+            known or has a compute capability below 8.0, or its memory is too small for Q, K, V and O.
 
     >>> print(plan(16384, 512, 2))  # doctest: +ELLIPSIS
     n_q = 16,384, n_k = 16,384, d_k = 512, d_v = 512, 2 heads, rates of NVIDIA H200 SXM 141GB
