@@ -258,7 +258,7 @@ def test_count_shows_all_schedules_by_io_and_those_that_do_not_fit_last(pebblesi
     assert {row["schedule"] for row in rows[len(fitting) :]} >= {"no-cache", "large-cache"}
     for line, row in zip(lines, fitting, strict=True):
         assert f"{row['io']:,}" in line
-    assert "Θ: nd + min(" in out
+    assert "Θ: d*n + Min(" in out
     assert len(re.findall(r"^gap: I/O ÷ .* for every way of computing$", out, re.MULTILINE)) == 1
     wide = pebblesim("count -n 4096 -d 64 -M 4096 --wide").out
     assert "own-way gap: I/O ÷ the largest lower bound for the way in which a schedule computes:\n" in wide
@@ -610,6 +610,25 @@ def test_a_schedule_of_ones_own(pebblesim: Pebblesim, tmp_path: Path) -> None:
     )
     assert pebblesim(f"--load {own} count own -n 4 -d 3 -M 100 --json").json["rows"][0]["io"] == 12 + 12 + 16
     assert "this file does not exist" in pebblesim(f"--load {own}.txt list").err
+
+
+def test_a_schedule_whose_iterations_differ_is_one_sentence(pebblesim: Pebblesim, tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import pebblesim as ps\n"
+        "@ps.schedule(problem='matmul', source='a test')\n"
+        "def own(m, A, B, *, b):\n"
+        "    C = m.tensor('C', A.shape[0], B.shape[1])\n"
+        "    for k, i in enumerate(m.tiles(A.shape[0], b)):\n"
+        "        if k == 0:\n"
+        "            m.delete(m.read(B))\n"
+        "        m.write(C[i, :], m.compute(m.read(A[i, :]) @ m.read(B)))\n"
+    )
+    for command in ("count own -n 4 -d 3 -M 100", "formula own", "play own -n 4 -d 3 -M 100"):
+        told = pebblesim(f"--load {own} {command}")
+        assert told.code == 2
+        assert told.err.startswith(f"error: {own}:7: in iteration 2 of the loop in line 5 the schedule does not do")
+        assert told.err.count("\n") == 1
 
 
 @pytest.mark.one_in(2)

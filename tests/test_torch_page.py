@@ -91,3 +91,26 @@ def test_the_old_name_of_padding_is_refused_whatever_is_in_it() -> None:
         said = str(error.value)
         assert "documented as True where a key is padding" in said and "computed as True where a key is not" in said
         assert "key_padding_mask=~mask" in said and "\n" not in said
+
+
+@pytest.mark.filterwarnings("ignore:PyTorch's attention is used")
+@pytest.mark.parametrize("added", [False, True])
+def test_a_query_without_a_key_is_zero_whatever_kernel_pytorch_takes(added: bool, monkeypatch: Any) -> None:
+    """Some of its kernels give other numbers there, and gradients of these."""
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+
+    def another(query: Any, key: Any, value: Any, mask: Any, *others: Any, **options: Any) -> Any:
+        off = (~mask if mask.dtype == torch.bool else mask.isneginf()).all(-1, keepdim=True)
+        return sdpa(query, key, value, mask, *others, **options) + off * (value.sum(-2, keepdim=True) + 7)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", another)
+    x = drawn(1, (2, 2, 4, 3), (2, 2, 5, 3), (2, 2, 5, 3))
+    mask = torch.ones(4, 5, dtype=torch.bool).tril(-1)
+    mask[2] = False
+    padding = torch.tensor([[True, False, False, False, False], [True] * 5])
+    given = torch.zeros(4, 5, dtype=x[0].dtype).masked_fill(~mask, -torch.inf) if added else mask
+    made = attention(*x, given, key_padding_mask=padding, fallback="sdpa")
+    some = (mask & ~padding[:, None]).any(-1)
+    assert some.sum() == 1 and not made.masked_fill(some[:, None, :, None], 0).any()
+    true, _ = by_pairs(*x, lambda b, i, j: bool(mask[i, j]) and not padding[b, j], 1 / math.sqrt(3))
+    compare(made, true, x)

@@ -295,7 +295,7 @@ class Crossover(Result):
 
     @property
     def _said(self) -> list[str]:
-        """What the columns divide by, and which blocks were taken."""
+        """Sentences on what the columns divide by, and on which blocks were taken."""
         return [
             "÷ Θ: I/O ÷ the bound of the literature, without its constant; gap: I/O ÷ the lower bound with constants",
             "blocks: the largest that fit; of the best schedule, the best",

@@ -117,16 +117,14 @@ class Comparison(Result, Sequence[Counted]):
 
     @property
     def _theta(self) -> str:
-        """What the column ÷ Θ divides by."""
+        """A sentence on what the column ÷ Θ divides by."""
         first = self.rows[0]
         if first.bound is None:
             return f"Θ: not stated for {self.problem}"
-        from pebblesim.core.notation import parse, written
-
-        return f"Θ: {written(parse(first.bound.expr))} = {first.bound_value:,.0f}  ({first.bound.source})"
+        return f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})"
 
     def _lower_bounds(self, wide: bool) -> list[str]:
-        """What the gaps divide by; if wide, for schedules that keep other values or compute in another way, too."""
+        """Sentences on what the gaps divide by; if wide, for each way of computing, too."""
         common: dict[str, list[str]] = {}  # several if the blocks of some need more pebbles than M
         names: dict[str, list[str]] = {}
         for row in self.rows:
