@@ -104,7 +104,7 @@ def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right
     if at_end:
         position = end - of_q[number + 1] + at
     if left is not None:
-        first = torch.maximum(first, position - left)
+        first = torch.minimum(torch.maximum(first, position - left), end)  # the next sequence begins there
     if right is not None:
         end = torch.minimum(end, position + right + 1)
     first, end = torch.where(outside, of_k[-1], first), torch.where(outside, of_k[-1], torch.maximum(end, first))
@@ -146,7 +146,7 @@ def ranges_of_band(n_q: int, n_k: int, left: int | None, right: int | None, at_e
     if left is None and right is None:
         return None
     position = torch.arange(n_q, device=device, dtype=torch.int32)[None] + (n_k - n_q if at_end else 0)
-    first = torch.zeros_like(position) if left is None else (position - left).clamp(min=0)
+    first = torch.zeros_like(position) if left is None else (position - left).clamp(0, n_k)
     end = torch.full_like(position, n_k) if right is None else (position + right + 1).clamp(0, n_k)
     return first, end
 
