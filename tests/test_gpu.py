@@ -184,7 +184,7 @@ def test_what_is_known_is_not_measured_again(tmp_path: Path, monkeypatch: pytest
         measured.append(cases)
         return ({"id": each.identity(**where), "schedule": each.schedule} for each in cases)
 
-    monkeypatch.setattr(measure, "_where", lambda: {"gpu": gpu})
+    monkeypatch.setattr(measure, "_where", lambda many: {"gpu": gpu})
     monkeypatch.setattr(measure, "_rows", rows)
     one, two = case("small-cache", n=9, d=3, M=99), case("flash", n=9, d=3, M=99)
     output = tmp_path / "results.jsonl"

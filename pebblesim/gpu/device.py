@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UsageError
-from pebblesim.gpu.cases import BYTES, Case
+from pebblesim.gpu.cases import BYTES, RESERVED, Case
 from pebblesim.gpu.emit.cuda import Kernel, memory
 from pebblesim.language import program as ir
 from pebblesim.launches.sectors import pitch
@@ -81,42 +81,65 @@ def with_registers(text: str, threads: int) -> str:
     return text.replace(BOUND, f"__launch_bounds__({threads}, 1)")
 
 
+def built(case: Case) -> list[tuple[Kernel, Any]]:
+    """Build the kernels of a case; CuPy keeps them on disk.
+
+    Raises:
+        PebblesimError: the compiler spilled registers, so the traffic would not be that of the tiles.
+    """
+
+    def functions(text: str) -> list[tuple[Kernel, Any]]:
+        module = cupy().RawModule(code=text, options=OPTIONS)
+        return [(kernel, module.get_function(kernel.name)) for kernel in case.source.kernels]
+
+    kernels = functions(case.text)
+    if any(function.local_size_bytes for _, function in kernels):  # with fewer threads each has more registers
+        kernels = functions(with_registers(case.text, case.threads))
+    for kernel, function in kernels:
+        if function.local_size_bytes:
+            raise PebblesimError(f"{kernel.name} spills {function.local_size_bytes} bytes of registers per thread.")
+    return kernels
+
+
 class Runner:
     """A case on the GPU, with its memory."""
 
-    def __init__(self, case: Case, inputs: Mapping[str, Any]) -> None:
+    def __init__(self, case: Case, inputs: Sequence[Mapping[str, Any]]) -> None:
         """Build the kernels and fill the memory: inputs, and NaN elsewhere.
+
+        Args:
+            case: the case.
+            inputs: those of the first heads; the other heads have the same ones, in turn.
 
         Raises:
             PebblesimError: the compiler spilled registers, so the traffic would not be that of the tiles.
         """
-        self.case, self._cp = case, cupy()
-        kernels = case.source.kernels
-        self.kernels = self._built(case.text)
-        if any(function.local_size_bytes for _, function in self.kernels):  # with fewer threads each has more registers
-            self.kernels = self._built(with_registers(case.text, case.threads))
+        self.case, self._cp, self.kernels = case, cupy(), built(case)
+        of_multiprocessor = self._cp.cuda.runtime.getDeviceProperties(0)["sharedMemPerMultiprocessor"]
+        self.shared = {kernel.name: _shared_bytes(case, kernel, of_multiprocessor) for kernel, _ in self.kernels}
         for kernel, function in self.kernels:
-            if function.local_size_bytes:
-                raise PebblesimError(f"{kernel.name} spills {function.local_size_bytes} bytes of registers per thread.")
-            words = kernel.shared_words(case.sizes)
-            function.max_dynamic_shared_size_bytes = max(words * BYTES, 1)
+            function.max_dynamic_shared_size_bytes = self.shared[kernel.name]
+            if case.resident:
+                function.preferred_shared_memory_carveout = 100  # so that as many blocks run at once as fit
         self.arrays = {}
-        for name, words in memory(kernels, case.program, case.sizes).items():
-            filled = np.full(words, np.nan, np.float32)
-            if name in case.program.inputs:
-                rows(filled, case.program.tensors[name], case.sizes)[...] = inputs[name]
-            self.arrays[name] = self._cp.asarray(filled)
+        self.words = memory(case.source.kernels, case.program, case.sizes)
+        for name, apart in case.apart.items():
+            self.arrays[name] = self._cp.full(case.heads * apart, np.nan, np.float32)
+            for number, values in enumerate(inputs if name in case.program.inputs else ()):
+                filled = np.full(self.words[name], np.nan, np.float32)
+                rows(filled, case.program.tensors[name], case.sizes)[...] = values[name]
+                self._heads(name)[number :: len(inputs)] = self._cp.asarray(filled)
 
-    def _built(self, text: str) -> list[tuple[Kernel, Any]]:
-        module = self._cp.RawModule(code=text, options=OPTIONS)
-        return [(kernel, module.get_function(kernel.name)) for kernel in self.case.source.kernels]
+    def _heads(self, name: str) -> Any:
+        """The parts of an array, one for each head, as a view."""
+        return self.arrays[name].reshape(self.case.heads, -1)[:, : self.words[name]]
 
     def launch(self, kernel: Kernel, function: Any) -> None:
         """Launch a kernel asynchronously."""
         case = self.case
         blocks = kernel.blocks(case.sizes) or FREE_BLOCKS
         pointers = tuple(self.arrays[name] for name in kernel.tensors)
-        function((blocks,), (case.threads,), pointers, shared_mem=kernel.shared_words(case.sizes) * BYTES)
+        function((blocks,), (case.threads,), pointers, shared_mem=self.shared[kernel.name])
 
     def run(self) -> None:
         """All launches, in order."""
@@ -124,26 +147,28 @@ class Runner:
             self.launch(kernel, function)
         self._cp.cuda.runtime.deviceSynchronize()
 
-    def outputs(self) -> dict[str, Any]:
-        """Return the outputs of the kernels."""
+    def outputs(self, head: int = 0) -> dict[str, Any]:
+        """Return the outputs of the kernels for a head."""
         program = self.case.program
         return {
-            name: rows(self._cp.asnumpy(self.arrays[name]), program.tensors[name], self.case.sizes).astype(np.float64)
+            name: rows(self._cp.asnumpy(self._heads(name)[head]), program.tensors[name], self.case.sizes).astype(float)
             for name in program.outputs
         }
 
-    def registers(self) -> dict[str, int]:
-        """Registers per thread of each kernel."""
-        return {kernel.name: function.num_regs for kernel, function in self.kernels}
+    def repeat(self, every: int) -> bool:
+        """Whether heads that are `every` apart, and so have the same inputs, have the same outputs, to the bit."""
+        found = (self._heads(name).view(np.uint32) for name in self.case.program.outputs)
+        return all(bool((bits[at::every] == bits[at]).all()) for bits in found for at in range(every))
 
-    def resident(self) -> dict[str, int]:
-        """Blocks of each kernel that a multiprocessor can hold at once."""
-        driver = self._cp.cuda.driver
+    def resources(self) -> dict[str, dict[str, int]]:
+        """Of each kernel, the registers of a thread, and the blocks that a multiprocessor can hold at once."""
+        occupancy = self._cp.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
         return {
-            kernel.name: driver.occupancyMaxActiveBlocksPerMultiprocessor(
-                function.kernel.ptr, self.case.threads, kernel.shared_words(self.case.sizes) * BYTES
-            )
-            for kernel, function in self.kernels
+            "registers": {kernel.name: function.num_regs for kernel, function in self.kernels},
+            "resident": {
+                kernel.name: occupancy(function.kernel.ptr, self.case.threads, self.shared[kernel.name])
+                for kernel, function in self.kernels
+            },
         }
 
     def seconds(self) -> list[float]:
@@ -167,6 +192,15 @@ class Runner:
 
     def _event(self) -> Any:
         return self._cp.cuda.Event()
+
+
+def _shared_bytes(case: Case, kernel: Kernel, of_multiprocessor: int) -> int:
+    """Return the shared memory with which a kernel is launched: its tiles', or so much that no more blocks run at once
+    than the case wants."""
+    least = max(kernel.shared_words(case.sizes) * BYTES, 1)
+    if not case.resident:
+        return least
+    return max(least, (of_multiprocessor // case.resident - RESERVED) // 128 * 128)
 
 
 def copy_bandwidth() -> float:
