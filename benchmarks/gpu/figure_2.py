@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,27 @@ MARK = "spin_kernel"
 Call = Callable[..., Any]
 
 
-def standard(mask: bool, dropout: float) -> Call:
-    """Attention as it was written before there were fused kernels: each line is a kernel or two."""
+METRICS = (ncu.HBM_READ_BYTES, ncu.HBM_WRITE_BYTES, ncu.TIME)
+
+
+def standard(mask: str, dropout: float) -> Call:
+    """Attention as it was written before there were fused kernels, each line a kernel or two.
+
+    Args:
+        mask: how the causal mask is applied: "added" to the scores, "filled" in, or "".
+        dropout: the part of the probabilities that is dropped.
+    """
     import torch
 
     def attention(q: Any, k: Any, v: Any) -> Any:
         scores = torch.empty(BATCH * HEADS, N, N, dtype=q.dtype, device=q.device)
         q, k, v = (each.reshape(BATCH * HEADS, N, D) for each in (q, k, v))
         scores = torch.baddbmm(scores, q, k.transpose(1, 2), beta=0, alpha=D**-0.5)
-        if mask:
+        if mask == "added":
             scores = scores + torch.full((N, N), -10000.0, dtype=q.dtype, device=q.device).triu(1)
+        elif mask == "filled":
+            hidden = torch.ones(N, N, dtype=torch.bool, device=q.device).triu(1)
+            scores = scores.masked_fill(hidden, -10000.0)
         weights = torch.dropout(torch.softmax(scores, dim=-1), dropout, True)
         return torch.bmm(weights, v).reshape(BATCH, HEADS, N, D)
 
@@ -61,10 +72,12 @@ def ours(**options: Any) -> Call:
 
 
 CASES: dict[str, Callable[[], Call]] = {
-    "standard": lambda: standard(False, 0.0),
-    "standard, mask": lambda: standard(True, 0.0),
-    "standard, dropout": lambda: standard(False, 0.1),
-    "standard, mask and dropout": lambda: standard(True, 0.1),
+    "standard": lambda: standard("", 0.0),
+    "standard, mask filled in": lambda: standard("filled", 0.0),
+    "standard, mask added": lambda: standard("added", 0.0),
+    "standard, dropout": lambda: standard("", 0.1),
+    "standard, mask filled in and dropout": lambda: standard("filled", 0.1),
+    "standard, mask added and dropout": lambda: standard("added", 0.1),
     "PyTorch, math": lambda: of_pytorch("MATH"),
     "PyTorch, math, mask and dropout": lambda: of_pytorch("MATH", is_causal=True, dropout_p=0.1),
     "PyTorch, flash": lambda: of_pytorch("FLASH_ATTENTION"),
@@ -96,43 +109,36 @@ class Case:
         return lambda: torch.autograd.grad(attention(*inputs), inputs, gradient)
 
 
-def profiled() -> None:
+def profiled(names: Sequence[str]) -> None:
     """Run each case once to compile its kernels, and once for the profiler."""
-    for name in CASES:
+    for name in names:
         under_profiler(launched(Case(name)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("file", type=Path, nargs="?", help="where the rows are written; without it the cases are run")
+    parser.add_argument("file", type=Path, help="where the rows are written, in the place of earlier ones of the cases")
+    parser.add_argument("--cases", nargs="*", default=list(CASES), help=f"all by default: {'; '.join(CASES)}")
+    parser.add_argument("--run", action="store_true", help="run the cases, under the profiler")
     chosen = parser.parse_args()
-    if chosen.file is None:
-        profiled()
+    if chosen.run:
+        profiled(chosen.cases)
         return
-    command = [sys.executable, str(Path(__file__).resolve())]
-    kernels = ncu.profile(command, metrics=ncu.OF_BATCHES, cold=False, marked=True)
-    rows, names = [], iter(CASES)
-    for each in kernels:
+    command = [sys.executable, str(Path(__file__).resolve()), str(chosen.file), "--run", "--cases", *chosen.cases]
+    earlier = chosen.file.read_text(encoding="utf-8").splitlines() if chosen.file.exists() else []
+    rows = [row for row in map(json.loads, earlier) if row["case"] not in chosen.cases]
+    names = iter(chosen.cases)
+    for each in ncu.profile(command, metrics=METRICS, cold=False, marked=True):
         if MARK in each.kernel:
             name = next(names)
             continue
-        values = each.values
+        read, written, time = (each.values[metric] for metric in METRICS)
+        kernel = each.kernel.partition("(")[0][:120]
         rows.append(
-            {
-                "case": name,
-                "kernel": each.kernel.partition("(")[0][:120],
-                "read": round(values[ncu.HBM_READ_BYTES]),
-                "written": round(values[ncu.HBM_WRITE_BYTES]),
-                "sm_read": round(values[ncu.SM_READ_BYTES]),
-                "sm_written": 32 * round(values[ncu.SM_WRITE_SECTORS]),
-                "seconds": values[ncu.TIME] / 1e9,
-            }
+            {"case": name, "kernel": kernel, "read": round(read), "written": round(written), "seconds": time / 1e9}
         )
+    rows.sort(key=lambda row: list(CASES).index(row["case"]))
     chosen.file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    for name in CASES:
-        mine = [row for row in rows if row["case"] == name]
-        total = sum(row["read"] + row["written"] for row in mine) / 1e9
-        print(f"{name:34} {len(mine):3} kernels {total:7.2f} GB {1e3 * sum(row['seconds'] for row in mine):7.2f} ms")
 
 
 if __name__ == "__main__":

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from pebblesim.analysis.totals import totals
 from pebblesim.core.errors import PebblesimError
-from pebblesim.gpu.beyond_l2 import Chip, beyond_l2
+from pebblesim.gpu.beyond_l2 import Chip, beyond_l2, predicted
 from pebblesim.gpu.cases import Case, case
-from pebblesim.gpu.measure import QUANTITIES, error_of, measure
+from pebblesim.gpu.measure_batches import case_of, measure_batches, total
+from pebblesim.gpu.results import load, save
 from pebblesim.language import program as ir
 
 ROUND = {  # d: n, and the sides of Algorithm 6's tiles
@@ -42,6 +43,7 @@ def words_for(side: int) -> int:
 
 
 def rounds() -> Iterator[tuple[str, int, int, int]]:
+    yield from ((name, 2048, 32, words_for(128)) for name in BACKWARD)
     for d, (n, sides) in ROUND.items():
         for side in sides:
             for name in BACKWARD:
@@ -52,12 +54,17 @@ def rounds() -> Iterator[tuple[str, int, int, int]]:
 
 
 def drawn(seed: int) -> Iterator[tuple[str, int, int, int]]:
-    """Any n and d, and M from a quarter of d² on."""
+    """Any n and d, and M from a quarter of d² on; then sizes at which rows and tiles take whole 64-byte pieces."""
     chance = random.Random(seed)
     for _ in range(4):
         d = chance.randrange(24, 128)
         n = chance.randrange(max(5 * d, 250), 10 * d + 200)
         M = min(MOST_WORDS, int(d * d * 4 ** chance.uniform(-1, 1)))
+        for name in (*BACKWARD, chance.choice(FORWARD)):
+            yield name, n, d, M
+    for d in chance.sample((48, 80, 96, 112), 2):
+        n = 16 * chance.randrange(5 * d // 16, 9 * d // 16) - chance.randrange(8)
+        M = words_for(16 * chance.randrange(round(d / 32), d // 16 + 1))
         for name in (*BACKWARD, chance.choice(FORWARD)):
             yield name, n, d, M
 
@@ -87,13 +94,33 @@ def cases(seed: int | None, chip: Chip) -> Iterator[Case]:
             print(f"left out: {name}, n = {n}, d = {d}, M = {M}: {error}", file=sys.stderr)
 
 
+def predict(path: Path) -> None:
+    """Add the bytes that the model of L2 predicts for HBM, read and written; None where the replay would take long."""
+    rows = load(path)
+    for row in rows:
+        if "predicted" not in row:
+            one = case_of(row)
+            found = [
+                predicted(one, kernel, launch["at_once"], H200)
+                for kernel, launch in zip(one.source.kernels, row["launches"], strict=True)
+            ]
+            sums = [[each[name] for each in found] for name in ("hbm_read", "hbm_written")]
+            row["predicted"] = [None if None in each else sum(each) for each in sums]
+            save(path, rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", type=Path, help="where the results are kept")
     parser.add_argument("--seed", type=int, help="draw more sizes")
     parser.add_argument("--list", action="store_true", help="print the cases and measure nothing")
     parser.add_argument("--cases", type=Path, help="measure these cases, as --list prints them")
+    parser.add_argument("--predict", action="store_true", help="measure nothing; add to its rows what L2's model says")
+    parser.add_argument("--seconds", type=float, help="begin no case when about so much time has gone")
     chosen = parser.parse_args()
+    if chosen.predict:
+        predict(chosen.file)
+        return
     if chosen.cases:
         found = [Case(**json.loads(line)) for line in chosen.cases.read_text(encoding="utf-8").splitlines()]
     else:
@@ -102,10 +129,10 @@ def main() -> None:
         print("\n".join(json.dumps(each.to_dict()) for each in found))
         return
     started = time.perf_counter()
-    for row in measure(found, chosen.file):
-        errors = ", ".join(f"{name} {error_of(row, name)}" for name in QUANTITIES)
-        print(f"{row['schedule']} {row['dims']} M = {row['M']}: {row['seconds']:.3f} s, {errors}", flush=True)
-    print(f"{len(found)} cases in {time.perf_counter() - started:.0f} s")
+    rows = measure_batches(found, chosen.file, chosen.seconds)
+    for row in rows:
+        print(row["schedule"], row["dims"], f"M = {row['M']}:", total(row), f"error {row['error']:.1e}")
+    print(f"{len(rows)} of {len(found)} cases in {time.perf_counter() - started:.0f} s")
 
 
 if __name__ == "__main__":

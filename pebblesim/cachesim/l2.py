@@ -257,6 +257,7 @@ def replay(
     l2_bytes: int,
     partitions: int = 1,
     batch: Batch = ONE,
+    in_pairs: bool = False,
 ) -> tuple[int, int]:
     """Return the bytes that a launch of a generated kernel reads and writes behind an L2 that is empty at its start.
 
@@ -269,6 +270,7 @@ def replay(
         at_once: thread blocks that the GPU holds at once.
         l2_bytes, partitions: the size of L2, and the number of its partitions, 1 or 2.
         batch: the heads of the launch, as `Batch.of` gives them for it.
+        in_pairs: whether memory gives two sectors at a time, 64 bytes, where one of them is read.
     """
     from pebblesim.cachesim.l2_kernel import lines_of, take_turns, through
 
@@ -295,6 +297,9 @@ def replay(
     spend = LATENCY + 1.0 * rows * units
     who, what, places = take_turns(starts, work / OPERATIONS, spend, np.arange(len(per_block)), at_once)
     ids, asked, each, sides = lines_of(what, sides_of(places[who], partitions), first, rows, units, stride, kinds)
+    if in_pairs:
+        both = np.array([3 * bool(bits & 3) + 12 * bool(bits & 12) for bits in range(16)], np.uint8)
+        asked = np.where(each & READ, both[asked], asked)
     lines = np.arange(sectors * SECTOR // LINE)
     home, group = _dealt_lines(lines, partitions)
     pieces = home, group, np.full(len(lines), LINE), np.full(len(lines), SECTOR), np.zeros(len(lines), bool)

@@ -28,14 +28,14 @@ MOST_BLOCKS, REGISTERS, OF_THREAD = 32, 65536, 64
 MANY = 100
 """The bytes that a batch moves, in sizes of L2: what is left in L2 at the end is then little."""
 
-MEMORY = 0.8
+MEMORY = 0.65
 """The part of a card's memory that a batch may take."""
 
 KEPT_BY_HALVES = 2 / 3
 """The part of an L2 of two halves in which lines are distinct: half of all lines are far from their only reader, and
 are kept in both halves (docs/gpu.md)."""
 
-MOST_ACCESSES = 2_000_000
+MOST_ACCESSES = 500_000
 """Largest number of tiles for which HBM traffic is predicted; this takes some seconds."""
 
 
@@ -136,7 +136,7 @@ def predicted(case: Case, kernel: Kernel, at_once: int, chip: Chip) -> dict[str,
     batch = Batch(few, kernel.batch.turns)
     room = memory(case.source.kernels, case.program, case.sizes)
     l2 = chip.kept * few // case.heads
-    read, written = replay(kernel.launch, case.sizes, 1, room, at_once=1, l2_bytes=l2, batch=batch)
+    read, written = replay(kernel.launch, case.sizes, 1, room, at_once=1, l2_bytes=l2, batch=batch, in_pairs=True)
     return {**made, "hbm_read": read * case.heads // few, "hbm_written": written * case.heads // few}
 
 

@@ -1,7 +1,10 @@
-"""Run cases on the GPU in a separate process: `python -m pebblesim.gpu.child cases.json [results.json | build]`.
+"""Run cases on the GPU in a separate process.
 
-With a second file, results are checked and times are measured, and written there. Without it, each kernel is launched
-once, for the profiler. With the word "build", the kernels are built only, by as many processes as there are cores.
+    python -m pebblesim.gpu.child cases.json [results.json [SECONDS] | build]
+
+With a second file, results are checked and times are measured, and written there; no case begins after so many seconds.
+Without it, each kernel is launched once, for the profiler. With the word "build", the kernels are built only, by as
+many processes as there are cores.
 """
 
 from __future__ import annotations
@@ -10,21 +13,23 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from pebblesim.analysis.totals import totals
 from pebblesim.core.errors import PebblesimError
 from pebblesim.gpu.cases import Case
-from pebblesim.gpu.device import Runner, built, cupy
+from pebblesim.gpu.device import Runner, built, bytes_needed, cupy
 from pebblesim.gpu.rounding import rounding
 
 MOST_STEPS = 20_000
-"""Largest number of primitives of a program for which the float32 error bound is computed entry by entry."""
+"""Largest number of primitives of a program of one head for which float32's error bound is computed entry by entry."""
 
 LARGEST_ERROR = 1e-4
-"""Largest allowed ‖output − reference‖ / ‖reference‖ of a program with more primitives than `MOST_STEPS`.
+"""Largest allowed ‖output − reference‖ / ‖reference‖ where the bound is not computed entry by entry.
 
 Each of the k additions of a sum has a relative error of at most 2^-24: together at most k·2^-24, and about √k·2^-24 if
 the errors are random, 4e-6 for k = 4096. Outputs are sums of sums that partly cancel; a wrong or missing tile causes an
@@ -35,22 +40,24 @@ DIFFERENT = 3
 """Heads of a batch with inputs of their own; the others have the same ones, in turn."""
 
 
-def main(cases: Path, results: Path | None) -> None:
-    checks = []
-    for fields in json.loads(cases.read_text(encoding="utf-8")):
-        case = Case(**fields)
+def main(cases: Path, results: Path | None, seconds: float = inf) -> None:
+    checks: list[dict[str, Any]] = []
+    started = monotonic()
+    to_run = [Case(**fields) for fields in json.loads(cases.read_text(encoding="utf-8"))]
+    memory = cupy().empty(max(map(bytes_needed, to_run)), "uint8")
+    for case in to_run:
+        if monotonic() - started > seconds:
+            break
         problem, kept = case.algorithm.problem, case.algorithm.kept
         inputs = [problem.random_inputs(case.dims, seed, kept) for seed in range(min(DIFFERENT, case.heads))]
-        runner = Runner(case, inputs)
-        runner.run()
+        runner = Runner(case, inputs, memory)
+        first = runner.run()
         if results is not None:
             if not runner.repeat(len(inputs)):
                 raise PebblesimError(f"{case.schedule}: heads with equal inputs differ, {case.to_dict()}.")
             errors = [_checked(case, runner.outputs(head), values) for head, values in enumerate(inputs)]
-            checks.append({"checks": _worst(errors), "seconds": runner.seconds(), **runner.resources()})
+            checks.append({"checks": _worst(errors), "seconds": runner.seconds(first), **runner.resources()})
             results.write_text(json.dumps(checks), encoding="utf-8")
-        del runner
-        cupy().get_default_memory_pool().free_all_blocks()
 
 
 def _worst(errors: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dict[str, dict[str, float | None]]:
@@ -86,7 +93,8 @@ def _checked(case: Case, outputs: Mapping[str, Any], inputs: dict[str, Any]) -> 
         sum(totals(phase.body, case.sizes, lambda node, words: [("steps", 1)]).values())
         for phase in case.program.phases
     )
-    bounds = rounding(case.program, case.sizes, inputs, case.workers) if steps <= MOST_STEPS else {}
+    entry_by_entry = case.heads == 1 and steps <= MOST_STEPS
+    bounds = rounding(case.program, case.sizes, inputs, case.workers) if entry_by_entry else {}
     checks = {}
     for name, value in outputs.items():
         off, size = np.abs(value - reference[name]), float(np.linalg.norm(reference[name]))
@@ -103,7 +111,8 @@ if __name__ == "__main__":
         if sys.argv[2:] == ["build"]:
             build(Path(sys.argv[1]))
         else:
-            main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+            results = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+            main(Path(sys.argv[1]), results, *map(float, sys.argv[3:]))
     except PebblesimError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

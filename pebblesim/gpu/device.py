@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -101,15 +102,39 @@ def built(case: Case) -> list[tuple[Kernel, Any]]:
     return kernels
 
 
+def bytes_needed(case: Case) -> int:
+    """Bytes of memory in which `arrays_in` places the arrays of a case."""
+    return sum(map(_whole, _bytes_of(case).values()))
+
+
+def arrays_in(memory_of_gpu: Any, case: Case) -> dict[str, Any]:
+    """The arrays of a case, of all heads, one after the other in a buffer of bytes, as views."""
+    arrays, first = {}, 0
+    for name, size in _bytes_of(case).items():
+        arrays[name] = memory_of_gpu[first : first + size].view(np.float32)
+        first += _whole(size)
+    return arrays
+
+
+def _bytes_of(case: Case) -> dict[str, int]:
+    return {name: BYTES * case.heads * apart for name, apart in case.apart.items()}
+
+
+def _whole(size: int) -> int:
+    return -(-size // 512) * 512
+
+
 class Runner:
     """A case on the GPU, with its memory."""
 
-    def __init__(self, case: Case, inputs: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, case: Case, inputs: Sequence[Mapping[str, Any]], memory_of_gpu: Any) -> None:
         """Build the kernels and fill the memory: inputs, and NaN elsewhere.
 
         Args:
             case: the case.
             inputs: those of the first heads; the other heads have the same ones, in turn.
+            memory_of_gpu: `bytes_needed` of the GPU's memory, or more. Cases that follow each other share it: memory
+                that is given back seems to be cleared while the next kernels run, and the counters see that.
 
         Raises:
             PebblesimError: the compiler spilled registers, so the traffic would not be that of the tiles.
@@ -121,10 +146,10 @@ class Runner:
             function.max_dynamic_shared_size_bytes = self.shared[kernel.name]
             if case.resident:
                 function.preferred_shared_memory_carveout = 100  # so that as many blocks run at once as fit
-        self.arrays = {}
+        self.arrays = arrays_in(memory_of_gpu, case)
         self.words = memory(case.source.kernels, case.program, case.sizes)
-        for name, apart in case.apart.items():
-            self.arrays[name] = self._cp.full(case.heads * apart, np.nan, np.float32)
+        for name, array in self.arrays.items():
+            array.fill(np.nan)
             for number, values in enumerate(inputs if name in case.program.inputs else ()):
                 filled = np.full(self.words[name], np.nan, np.float32)
                 rows(filled, case.program.tensors[name], case.sizes)[...] = values[name]
@@ -141,11 +166,15 @@ class Runner:
         pointers = tuple(self.arrays[name] for name in kernel.tensors)
         function((blocks,), (case.threads,), pointers, shared_mem=self.shared[kernel.name])
 
-    def run(self) -> None:
-        """All launches, in order."""
-        for kernel, function in self.kernels:
+    def run(self) -> list[float]:
+        """All launches, in order; return the time of each."""
+        events = [self._event() for _ in range(len(self.kernels) + 1)]
+        events[0].record()
+        for number, (kernel, function) in enumerate(self.kernels):
             self.launch(kernel, function)
-        self._cp.cuda.runtime.deviceSynchronize()
+            events[number + 1].record()
+        events[-1].synchronize()
+        return [self._cp.cuda.get_elapsed_time(*pair) / 1e3 for pair in pairwise(events)]
 
     def outputs(self, head: int = 0) -> dict[str, Any]:
         """Return the outputs of the kernels for a head."""
@@ -171,24 +200,16 @@ class Runner:
             },
         }
 
-    def seconds(self) -> list[float]:
-        """Return the time of each launch: the median of some rounds, with caches as the previous launch left them."""
-        times: list[list[float]] = [[] for _ in self.kernels]
-        events = [[self._event() for _ in range(len(self.kernels) + 1)] for _ in range(20)]
-        spent = 0.0
-        for round_of_events in events:
-            round_of_events[0].record()
-            for number, (kernel, function) in enumerate(self.kernels):
-                self.launch(kernel, function)
-                round_of_events[number + 1].record()
-            round_of_events[-1].synchronize()
-            for number in range(len(self.kernels)):
-                elapsed = self._cp.cuda.get_elapsed_time(round_of_events[number], round_of_events[number + 1])
-                times[number].append(elapsed / 1e3)
-                spent += elapsed / 1e3
-            if spent > SECONDS:
-                break
-        return [median(each) for each in times]
+    def seconds(self, first: list[float]) -> list[float]:
+        """Return the time of each launch: the median of some rounds, with caches as the previous launch left them.
+
+        Args:
+            first: what the first round took; if that is long, there is no other.
+        """
+        rounds = [first] if sum(first) > SECONDS else []
+        while len(rounds) < 20 and sum(map(sum, rounds)) <= SECONDS:
+            rounds.append(self.run())
+        return [median(each) for each in zip(*rounds, strict=True)]
 
     def _event(self) -> Any:
         return self._cp.cuda.Event()

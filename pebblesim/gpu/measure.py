@@ -15,7 +15,6 @@ from pebblesim.analysis.work import coarse
 from pebblesim.cachesim.l2 import replay
 from pebblesim.core.errors import PebblesimError, UsageError
 from pebblesim.gpu import ncu
-from pebblesim.gpu.beyond_l2 import Chip, predicted as of_batch
 from pebblesim.gpu.cases import BYTES, PREFIX, Case
 from pebblesim.gpu.device import copy_bandwidth, describe
 from pebblesim.gpu.emit.cuda import memory
@@ -24,9 +23,6 @@ from pebblesim.language import program as ir
 from pebblesim.launches.sectors import moved
 
 CHILD = (sys.executable, "-m", "pebblesim.gpu.child")
-
-BATCHES_AT_ONCE = 8
-"""Batches that run in one process; then what was measured is saved."""
 
 MOST_ACCESSES = 1_000_000
 """Largest number of tiles moved in a launch for which HBM traffic is predicted; this takes some seconds."""
@@ -51,16 +47,15 @@ def measure(cases: Sequence[Case], output: Path | None = None, timeout: float | 
     """Measure cases; cases that are already in the file of results, for this same GPU, are not measured again.
 
     Args:
-        cases: the cases, either all of one head or all of many; some run in one process, and again in one process under
-            the profiler.
+        cases: the cases; all run in one process, and again in one process under the profiler.
         output: a file of results to take rows from and to add rows to.
-        timeout: time limit in seconds, for the cases that run in one process.
+        timeout: time limit in seconds.
 
     Raises:
         UsageError: no GPU, no CuPy, no Nsight Compute, no permission to read the counters, or too little shared memory.
         PebblesimError: a kernel failed or gave wrong results.
     """
-    where = _where(many := any(case.heads > 1 for case in cases))
+    where = _where()
     room = where["gpu"]["shared_bytes_per_block"]
     for case in cases:
         if case.shared_words * BYTES > room:
@@ -71,43 +66,29 @@ def measure(cases: Sequence[Case], output: Path | None = None, timeout: float | 
     ids = [case.identity(**where) for case in cases]
     known = {row["id"]: row for row in (load(output) if output else [])}
     missing = [case for case, identity in zip(cases, ids, strict=True) if identity not in known]
-    if many and len(missing) > 1:
-        _run(missing, "build", timeout)
-    at_once = BATCHES_AT_ONCE if many else len(missing)
-    for first in range(0, len(missing), at_once):
-        for row in _rows(missing[first : first + at_once], where, timeout):
-            known[row["id"]] = row
+    for row in _rows(missing, where, timeout) if missing else ():
+        known[row["id"]] = row
         if output:
             save(output, known.values())
     return [known[identity] for identity in ids]
 
 
-def _where(many: bool) -> dict[str, Any]:
+def _where() -> dict[str, Any]:
     """Everything that defines a measurement, except the case."""
-    metrics, caches = (ncu.OF_BATCHES, "as the launch before left them") if many else (ncu.METRICS, "cold")
-    return {"gpu": describe(), "ncu": ncu.version(ncu.require()), "metrics": list(metrics), "caches": caches}
-
-
-def _run(cases: list[Case], how: str, timeout: float | None) -> Any:
-    """Run cases in a process of their own; return what it finds."""
-    with tempfile.TemporaryDirectory() as folder:
-        to_run, results = Path(folder) / "cases.json", Path(folder) / "results.json"
-        to_run.write_text(json.dumps([case.to_dict() for case in cases]), encoding="utf-8")
-        if how == "profile":
-            many = cases[0].heads > 1
-            metrics, command = ncu.OF_BATCHES if many else ncu.METRICS, [*CHILD, str(to_run)]
-            return ncu.profile(command, kernels=f"^{PREFIX}", timeout=timeout, metrics=metrics, cold=not many)
-        last = "build" if how == "build" else str(results)
-        command = [*CHILD, str(to_run), last]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
-        if done.returncode:
-            raise PebblesimError(f"the kernels did not run: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
-        return None if how == "build" else json.loads(results.read_text(encoding="utf-8"))
+    path = ncu.require()
+    return {"gpu": describe(), "ncu": ncu.version(path), "metrics": list(ncu.METRICS), "caches": "cold"}
 
 
 def _rows(cases: list[Case], where: Mapping[str, Any], timeout: float | None) -> Iterator[Row]:
     bandwidth = copy_bandwidth()
-    checked, profiled = _run(cases, "check", timeout), iter(_run(cases, "profile", timeout))
+    with tempfile.TemporaryDirectory() as folder:
+        to_run, results = Path(folder) / "cases.json", Path(folder) / "results.json"
+        to_run.write_text(json.dumps([case.to_dict() for case in cases]), encoding="utf-8")
+        done = subprocess.run([*CHILD, to_run, results], capture_output=True, text=True, check=False, timeout=timeout)
+        if done.returncode:
+            raise PebblesimError(f"the kernels did not run: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+        checked = json.loads(results.read_text(encoding="utf-8"))
+        profiled = iter(ncu.profile([*CHILD, str(to_run)], kernels=f"^{PREFIX}", timeout=timeout))
     for case, check in zip(cases, checked, strict=True):
         yield _row(case, where, check, [next(profiled) for _ in case.source.kernels], bandwidth)
 
@@ -132,18 +113,16 @@ def _row(
                 "clock": profiled.values[ncu.CLOCK],
                 "predicted": predicted(case, kernel, at_once, where["gpu"]),
                 "measured": {
-                    name: _whole(profiled.values.get(metric, float("nan")) * factor)
-                    for name, (metric, factor) in _MEASURED_AS.items()
+                    name: _whole(profiled.values[metric] * factor) for name, (metric, factor) in _MEASURED_AS.items()
                 },
-                **({"counters": dict(profiled.values)} if case.heads == 1 else {}),
+                "counters": dict(profiled.values),
             }
         )
     total = {
         side: {name: _sum(launch[side][name] for launch in launches) for name in QUANTITIES}
         for side in ("predicted", "measured")
     }
-    seconds = sum(launch["seconds"] for launch in launches)
-    operations = case.heads * coarse(case.program, case.sizes)
+    seconds, operations = sum(launch["seconds"] for launch in launches), coarse(case.program, case.sizes)
     clock = max(launch["clock"] for launch in launches)
     return {
         "id": case.identity(**where),
@@ -161,8 +140,6 @@ def _row(
 
 def predicted(case: Case, kernel: Any, at_once: int, gpu: Mapping[str, Any]) -> dict[str, int | None]:
     """Return the predicted traffic of a launch on a GPU; None at HBM if the replay would take too long."""
-    if case.heads > 1:
-        return of_batch(case, kernel, at_once, Chip.of(gpu))
     exact = moved(kernel.launch, case.sizes, case.workers)
     made = {
         "words_read": exact.words_read,

@@ -34,7 +34,7 @@ class Batch:
         """The batch as this launch has it: a block that holds a matrix through its loops serves one head."""
         loops = any(isinstance(node, ir.Loop) for node in launch.block)
         parks = all(len(tile.ranges) == 1 for tile in parked(launch))
-        return self if loops and parks else replace(self, turns=1)
+        return replace(self, turns=min(self.turns, self.heads) if loops and parks else 1)
 
     def served(self, group: int) -> range:
         """The heads that a block of this group serves, in order."""
