@@ -212,6 +212,18 @@ def crossings() -> str:
 TABLE = 2 * 64 * 16 * 1024**2
 """Bytes of a table of scores of FlashAttention's Figure 2, in 16-bit words."""
 
+TENSOR = TABLE // 1024 * 64
+"""Bytes of Q, of K, and of any other tensor with a row for each token."""
+
+ATTENTION = (
+    ("forward", "Q, K, V", "O"),
+    ("zeros for dQ", "", "dQ in float32"),
+    ("row sums of dO ∘ O", "dO, O", ""),
+    ("backward", "Q, K, V, dO, dQ in float32", "dK, dV, dQ in float32"),
+    ("dQ in 16 bits", "dQ in float32", "dQ"),
+)
+"""The kernels of `attention`, and the tensors that they read and write."""
+
 STANDARD = (
     "S = Q Kᵀ",
     "P = softmax(S)",
@@ -238,14 +250,22 @@ def figure_2() -> Iterator[str]:
         cells = (f"{read / 1e9:.2f}", f"{written / 1e9:.2f}", f"{both / 1e9:.2f}", f"{both / TABLE:.2f}")
         lines.append((name, str(len(mine)), *cells, f"{1e3 * seconds:.2f}"))
     yield table(("", "kernels", "read, GB", "written, GB", "both, GB", "in tables", "ms"), lines)
-    mine = [row for row in found if row["case"] == "standard"]
-    yield table(
-        ("kernel", "tables read", "tables written"),
-        [
-            (what, *(f"{row[way] / TABLE:.2f}" for way in ("read", "written")))
-            for what, row in zip(STANDARD, mine, strict=True)
-        ],
-    )
+    lines = [
+        (what, *(f"{row[way] / TABLE:.2f}" for way in ("read", "written")))
+        for what, row in zip(STANDARD, [row for row in found if row["case"] == "standard"], strict=True)
+    ]
+    yield table(("kernel", "tables read", "tables written"), lines)
+    lines = [
+        (
+            *(what, reads, writes),
+            f"{sum(2 if 'float32' in each else 1 for each in (reads + ', ' + writes).split(', ') if each) * TENSOR / 1e9:.2f}",
+            f"{(row['read'] + row['written']) / 1e9:.2f}",
+        )
+        for (what, reads, writes), row in zip(
+            ATTENTION, [row for row in found if row["case"] == "attention"], strict=True
+        )
+    ]
+    yield table(("kernel", "reads", "writes", "GB counted", "GB measured"), lines)
 
 
 def times() -> str:

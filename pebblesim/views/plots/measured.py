@@ -85,20 +85,15 @@ def crossing(
                 ax.plot(*_counted(name, dims, min(M), max(M)), **look | {"marker": ""}, label=f"{name}, counted")
                 look |= {"linestyle": ""}
             ax.plot(M, [values[what] for _, values in known], **look, label=f"{name}, measured")
-        ax.axvline(d2, color="0.5", linewidth=0.8, linestyle=(0, (2, 4)))
-        ax.annotate("M = d²", (d2, 0.99), xycoords=("data", "axes fraction"), xytext=(4, 0), **_WORDS, va="top")
         ax.set(
             xscale="log", yscale="log", ylabel=f"{label}, for one head", xlabel="M, words of shared memory of a block"
         )
-        ax.legend(frameon=False, fontsize=9)
-        for at, other in enumerate(names[1:]):
+        _mark(ax, d2, "d²", color="0.4", linestyle=(0, (2, 4)))
+        for at, other in enumerate(names[1:], 1):
             for found in crossings(points, names[0], other, what):
-                ax.axvline(found.at, color=line(at + 1)["color"], linewidth=0.8)
-                late = found.at > (ax.get_xlim()[0] * ax.get_xlim()[1] ** 3) ** 0.25
-                side = {"xytext": (-4 if late else 4, 0), "ha": "right" if late else "left", "bbox": _PAPER}
-                place = (found.at, 0.3 + 0.12 * at)
-                text = f"{names[0]} and\n{other}: {found.at / d2:.2f} d²"
-                ax.annotate(text, place, xycoords=("data", "axes fraction"), **_WORDS, **side)
+                name = f"{names[0]} and {other} cross"
+                _mark(ax, found.at, f"{found.at / d2:.2f} d²", color=line(at)["color"], linestyle="-", label=name)
+        ax.legend(frameon=False, fontsize=8)
     figure.suptitle(title, fontsize=11)
 
 
@@ -112,5 +107,8 @@ def _counted(name: str, dims: Mapping[str, int], low: int, high: int) -> tuple[l
     return M, [4 * curve(at) for at in M]
 
 
-_PAPER: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
-_WORDS: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, "color": "0.2"}
+def _mark(ax: Axes, M: float, text: str, **look: Any) -> None:
+    """Draw a line at this M, and a text at its upper end."""
+    ax.axvline(M, linewidth=0.8, **look)
+    place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center"}
+    ax.annotate(text, (M, 1), xytext=(0, 3), fontsize=9, color=look["color"], **place)
