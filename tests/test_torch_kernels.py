@@ -15,7 +15,6 @@ torch = pytest.importorskip("torch")
 import interpreted_kernels  # noqa: E402
 from tensors import check_kernels, close, laid  # noqa: E402
 
-from pebblesim.gpu import tiles  # noqa: E402
 from pebblesim.gpu.advice import cards  # noqa: E402
 from pebblesim.gpu.tiles import TILINGS, Tiling  # noqa: E402
 from pebblesim.gpu.torch import (  # noqa: E402
@@ -48,18 +47,11 @@ PASSES = {
 
 
 @pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def interpreted() -> Iterator[Any]:
     """Tensors on the CPU go through kernels, run by the interpreter; called, it sets the tiles of both passes."""
-
-    def only(forward: Any, backward: Any) -> None:
-        monkeypatch.setattr(tiles, "TILINGS", {"forward": forward, "backward-qkv": backward})
-        interpreted_kernels.forget()
-
-    monkeypatch.setattr(launching, "module_of", interpreted_kernels.module_of)
-    monkeypatch.setattr(tiles, "FEWEST_ROWS", 32)
-    only(*(made + SMALL[problem] for problem, made in TILINGS.items()))
-    yield only
-    interpreted_kernels.forget()
+    with interpreted_kernels.launched() as only:
+        only(*(made + SMALL[problem] for problem, made in TILINGS.items()))
+        yield only
 
 
 @pytest.mark.parametrize("layout", ["heads first", "tokens first", "cut from wider"])
@@ -151,8 +143,8 @@ def test_kernels_run_on_the_device_of_the_tensors(monkeypatch: Any) -> None:
         (70, 70, (2, 2), {"cu_seqlens": [0, 13, 13, 50, 61], "is_causal": True}),
         (61, 61, (4, 2), {"cu_seqlens": [0, 40, 61], "is_causal": True, "window": (7, None)}),
         (64, 64, (2, 2), {"cu_seqlens": [0, 3, 64]}),
-        (33, 70, (4, 2), {"key_padding": [0, 45], "is_causal": True, "align": "end"}),
-        (33, 33, (2, 1), {"key_padding": [30, 0], "is_causal": True}),
+        (33, 70, (4, 2), {"key_padding_mask": [0, 45], "is_causal": True, "align": "end"}),
+        (33, 33, (2, 1), {"key_padding_mask": [30, 0], "is_causal": True}),
         (50, 50, (3, 3), {"window": (9, 4)}),
         (50, 50, (4, 2), {"softcap": 1.0, "is_causal": True}),
         (50, 50, (2, 2), {"softcap": 1.0, "cu_seqlens": [0, 20, 50]}),
@@ -172,10 +164,10 @@ def test_masks_of_kernels_by_the_interpreter(
     asked = dict(mask)
     if "cu_seqlens" in asked:
         asked["cu_seqlens"] = torch.tensor(asked["cu_seqlens"])
-    if "key_padding" in asked:
-        asked["key_padding"] = torch.arange(n_k) >= torch.tensor(asked["key_padding"])[:, None]
+    if "key_padding_mask" in asked:
+        asked["key_padding_mask"] = torch.arange(n_k) < torch.tensor(asked["key_padding_mask"])[:, None]
     pattern = planning.limits(asked.get("window"), asked.get("is_causal", False), asked.get("align", "start"), 1)
-    shown = public._shown(q, k, pattern, asked.get("cu_seqlens"), asked.get("key_padding"), None)
+    shown = public._shown(q, k, pattern, asked.get("cu_seqlens"), asked.get("key_padding_mask"), None)
     rest = (*shown, 0.3, asked.get("softcap", 0.0), None, False)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)
     dL = torch.randn_like(lse).masked_fill(lse.isinf(), 0.0)

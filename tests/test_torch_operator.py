@@ -97,6 +97,27 @@ def test_packed_sequences_against_each_for_itself(
     assert not made[:, :, n - behind :].any()
 
 
+@pytest.mark.parametrize(
+    "mask", [{"is_causal": True, "align": "end"}, {"window": (1, 0), "align": "end"}, {"window": (2, 0)}]
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_queries_that_see_no_key_have_zeros(mask: dict[str, Any], packed: bool) -> None:
+    x = qkv(1, 2, 2, 8, 3, 4)
+    parts = ((range(5), range(1)), (range(5, 8), range(1, 3))) if packed else ((range(8), range(3)),)
+    starts = (torch.tensor([0, 5, 8]), torch.tensor([0, 1, 3])) if packed else None
+    made, lse = attention(*x, return_lse=True, cu_seqlens=starts, **mask)
+    allowed, (left, right) = torch.zeros(8, 3, dtype=torch.bool), mask.get("window", (9, 0))
+    for rows, columns in parts:
+        shift = columns.stop - rows.stop if "align" in mask else columns.start - rows.start
+        for i in rows:
+            for j in columns:
+                allowed[i, j] = -left <= j - i - shift <= right
+    some = allowed.any(-1)
+    assert not some.all() and (lse.isinf() == ~some).all()
+    true = masked(*x, allowed)
+    close([made, *gradients(made, x)], [true, *gradients(true, x)])
+
+
 def test_packed_sequences_with_other_numbers_of_keys() -> None:
     x = qkv(1, 2, 2, 5, 9, 4)
     starts = torch.tensor([0, 2, 5]), torch.tensor([0, 4, 9])
@@ -104,24 +125,6 @@ def test_packed_sequences_with_other_numbers_of_keys() -> None:
     for (a, b), (c, d) in (((0, 2), (0, 4)), ((2, 5), (4, 9))):
         alone = attention(x[0][:, :, a:b], x[1][:, :, c:d], x[2][:, :, c:d], is_causal=True, align="end")
         close([made[:, :, a:b]], [alone])
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_key_padding(side: str) -> None:
-    x = qkv(3, 2, 1, 6, 6, 4)
-    real = torch.ones(3, 6, dtype=torch.bool)
-    real[1, : 2 if side == "left" else None] = side == "left" or real[1]
-    real[1, slice(0, 2) if side == "left" else slice(4, 6)] = False
-    real[2] = False
-    made = attention(*x, is_causal=True, enable_gqa=True, key_padding=real)
-    allowed = torch.ones(6, 6, dtype=torch.bool).tril() & real[:, None, None, :]
-    true = masked(*x, allowed)
-    close([made, *gradients(made, x)], [true, *gradients(true, x)])
-    real[0, 3] = False
-    with pytest.raises(UsageError, match="padding between keys"):
-        attention(*x, enable_gqa=True, key_padding=real)
-    with pytest.raises(UsageError, match=r"booleans of shape \(3, 6\)"):
-        attention(*x, enable_gqa=True, key_padding=real.int())
 
 
 def test_spans_that_look_both_ways_are_key_ranges() -> None:

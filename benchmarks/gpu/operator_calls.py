@@ -137,7 +137,7 @@ def waits(asked: Any) -> Iterator[dict[str, Any]]:
 
     masks = {
         "packed": {"cu_seqlens": torch.tensor([0, 700, 701, 2000], dtype=torch.int32, device="cuda")},
-        "padded": {"key_padding": (torch.arange(2000, device="cuda") >= 300)[None]},
+        "padded": {"key_padding_mask": (torch.arange(2000, device="cuda") < 300)[None]},
         "window": {"window": (500, 0)},
     }
     for d in (64, 128, 256, 512, 1024):

@@ -70,7 +70,7 @@ def options_of(torch: Any, case: dict[str, Any], device: str) -> tuple[dict[str,
         return options | {"cu_seqlens": starts.int(), "is_causal": True}, allowed & (of[:, None] == of) & (j <= i)
     if case["mask"] == "padded":
         real = j >= torch.tensor(case["left_out"], device=device)[:, None]
-        return options | {"key_padding": real}, allowed & real[:, None, None, :]
+        return options | {"key_padding_mask": ~real}, allowed & real[:, None, None, :]
     return options, allowed
 
 

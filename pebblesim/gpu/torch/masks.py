@@ -69,14 +69,6 @@ class Asked(NamedTuple):
         return Pattern(self.left, self.right, at_end, shared, self.first is not None, self.softcap, self.deterministic)
 
 
-def seen_keys(n_q: int, n_k: int, pattern: Pattern) -> slice:
-    """The keys that some query sees: those before and behind have gradients of 0, and need not be read."""
-    shift = n_k - n_q if pattern.at_end else 0
-    low = 0 if pattern.left is None else max(0, shift - pattern.left)
-    high = n_k if pattern.right is None else min(n_k, n_q + shift + pattern.right)
-    return slice(low, high)
-
-
 def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool) -> Ranges:
     """Ranges of packed sequences, computed where their starts are, without waiting.
 
@@ -119,24 +111,33 @@ def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right
     return first.clamp(max=n_k).int()[None], end.clamp(max=n_k).int()[None]
 
 
-def ranges_of_padding(real: Tensor, batch: int, n_q: int, n_k: int) -> Ranges:
-    """Ranges of keys without those that are padding, on the left or on the right.
+def ranges_of_padding(padding: Any, batch: int, n_q: int, n_k: int) -> Ranges:
+    """Ranges of keys without those that are padding, on the left and on the right.
 
     Args:
-        real: (batch, n_k) booleans, True where a key is none of the padding.
+        padding: booleans of shape (batch, n_k) or (1, n_k), True where a key is padding.
         batch, n_q, n_k: sizes.
 
     Raises:
         UsageError: it has another shape or type, or padding is found between keys.
     """
-    if not isinstance(real, Tensor) or real.dtype != torch.bool or tuple(real.shape) != (batch, n_k):
-        raise UsageError(f"key_padding takes booleans of shape ({batch}, {n_k}), True where a key is no padding.")
+    if (
+        not isinstance(padding, Tensor)
+        or padding.dtype != torch.bool
+        or tuple(padding.shape) not in ((batch, n_k), (1, n_k))
+    ):
+        raise UsageError(
+            f"key_padding_mask is {_described(padding)}; give booleans of shape ({batch}, {n_k}) or (1, {n_k}), True "
+            "where a key is padding."
+        )
+    real = ~padding
     first = real.int().argmax(-1)
     end = torch.where(real.any(-1), n_k - real.flip(-1).int().argmax(-1), 0)
     promise(
-        real.sum(-1) == end - first * real.any(-1), "key_padding has padding between keys; it may be left or right."
+        real.sum(-1) == end - first * real.any(-1),
+        "key_padding_mask has padding between two keys of the text; padding may be on the left and on the right of it.",
     )
-    first, end = (each[:, None].expand(batch, n_q).int().contiguous() for each in (first, end))
+    first, end = (each[:, None].expand(-1, n_q).int().contiguous() for each in (first, end))
     return first, end
 
 
@@ -188,15 +189,24 @@ def check_ranges(ranges: Any, batch: int, n_q: int, n_k: int) -> Ranges:
     return ranges[0], ranges[1]
 
 
+def _described(x: Any) -> str:
+    """The type of an argument, and the shape if it is a tensor."""
+    return f"of {x.dtype} and shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"of {type(x).__name__}"
+
+
 def promise(holds: Tensor, sentence: str) -> None:
     """Check a tensor of booleans: at once on the CPU, and on a GPU when it is computed, without waiting.
+
+    Under `vmap` it is checked for all calls that are made together.
 
     Raises:
         UsageError: some are False (on the CPU).
     """
-    holds = holds.all()
-    if holds.device.type == "cpu" and not torch.compiler.is_compiling():
-        if not holds:
-            raise UsageError(sentence)
-        return
-    torch._assert_async(holds, sentence)
+    if not torch.compiler.is_compiling():
+        while torch._C._functorch.is_functorch_wrapped_tensor(holds):
+            holds = torch._C._functorch.get_unwrapped(holds)
+        if holds.device.type == "cpu":
+            if not holds.all():
+                raise UsageError(sentence)
+            return
+    torch._assert_async(holds.all(), sentence)
