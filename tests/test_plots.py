@@ -431,7 +431,7 @@ def test_measured_schedules_are_drawn_over_m() -> None:
     from typer.testing import CliRunner
 
     from pebblesim.cli.main import app
-    from pebblesim.gpu.crossings import crossings, points
+    from pebblesim.gpu.crossings import crossings, points, summary
     from pebblesim.gpu.results import load
     from pebblesim.views.plots.measured import crossing
 
@@ -439,7 +439,7 @@ def test_measured_schedules_are_drawn_over_m() -> None:
     names = ["small-cache", "large-cache", "flash"]
     measured = points([row for row in load(results) if row["dims"] == dims], names)
     figure = Figure()
-    crossing(measured, names, dims, figure, "a title")
+    crossing(measured, names, summary(measured, names)["crossings"], dims, figure, "a title")
     bytes_, times = figure.axes
     marks = {line.get_label(): line for line in bytes_.lines if line.get_linestyle() == "None"}
     for name in names:
@@ -455,11 +455,11 @@ def test_measured_schedules_are_drawn_over_m() -> None:
         (found,) = crossings(measured, "small-cache", other, "hbm")
         assert f"{found.at / 64**2:.2f} d²" in texts
     with pytest.raises(UsageError, match="no M at which small-cache and flash was measured for many heads"):
-        crossing([], ["small-cache", "flash"], dims, Figure(), "")
+        crossing([], ["small-cache", "flash"], [], dims, Figure(), "")
     for asked, says in (
         (
             ["--crossing", "small-cache,flash"],
-            "at one size on one card, are needed (`pebblesim gpu crossover` makes them); give -n and -d. There are: n = ",
+            "at one size on one card, are needed (`pebblesim gpu crossover` makes them); give -n and -d. There are:",
         ),
         (["--crossing", "small-cache"], "it takes some schedules"),
         (["-n", "512"], "sizes choose runs for --crossing"),

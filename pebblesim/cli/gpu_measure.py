@@ -109,7 +109,7 @@ def crossover(
         from pebblesim.views.plots.measured import crossing as draw
 
         title = f"{listed(dims)}, {rows[0]['card']}"
-        save(lambda empty: draw(measured, names, dims, empty, title), picture, size=(11, 5))
+        save(lambda empty: draw(measured, names, result["crossings"], dims, empty, title), picture, size=(11, 5))
     if as_json:
         print_json({"n": n, "d": d, "schedules": list(names), "points": measured, **result})
     else:

@@ -38,7 +38,7 @@ def measured(
 
 def _draw_measured_crossing(rows: list[dict[str, Any]], crossing: str, dims: dict[str, int], drawing: Drawing) -> None:
     """Draw the batches of heads of some schedules at some sizes; of one card, which the title names."""
-    from pebblesim.gpu.crossings import points
+    from pebblesim.gpu.crossings import points, summary
     from pebblesim.views.plots.measured import crossing as draw
 
     names = [name.strip() for name in crossing.split(",")]
@@ -55,7 +55,8 @@ def _draw_measured_crossing(rows: list[dict[str, Any]], crossing: str, dims: dic
             f"them); give -n and -d. There are: {found}."
         )
     measured, title = points(chosen, names), ", ".join(*shapes)
-    drawing.save(lambda empty: draw(measured, names, chosen[0]["dims"], empty, title), size=(11, 5))
+    crossed, dims = summary(measured, names)["crossings"], chosen[0]["dims"]
+    drawing.save(lambda empty: draw(measured, names, crossed, dims, empty, title), size=(11, 5))
 
 
 @command(app, example="pebblesim plot race benchmarks/gpu/race.jsonl -n 4096 -o race.png")

@@ -23,7 +23,7 @@ from pebblesim.launches.batches import Batch, parked
 from pebblesim.launches.sectors import moved
 
 MOST_BLOCKS, REGISTERS, OF_THREAD = 32, 65536, 64
-"""Of a multiprocessor: blocks, and registers; and registers of a thread of these kernels."""
+"""Most blocks of a multiprocessor, and its registers; and registers of a thread of these kernels."""
 
 MANY = 100
 """The bytes that a batch moves, in sizes of L2: what is left in L2 at the end is then little."""
@@ -41,8 +41,8 @@ MOST_ACCESSES = 500_000
 
 @dataclass(frozen=True)
 class Chip:
-    """What matters of a card: its multiprocessors and their shared memory, L2, the part of it that keeps distinct
-    lines, and memory, in bytes."""
+    """A card: its multiprocessors, and in bytes their shared memory, L2, the part of it that keeps distinct lines, and
+    memory."""
 
     multiprocessors: int
     shared: int

@@ -20,7 +20,7 @@ QUANTITIES = {
     "sm": "bytes into and out of the multiprocessors",
     "seconds": "seconds",
 }
-"""What a point has of each schedule, for one head."""
+"""The values that a point has for each schedule, for one head."""
 
 
 @dataclass(frozen=True)

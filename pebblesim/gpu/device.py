@@ -190,7 +190,7 @@ class Runner:
         return all(bool((bits[at::every] == bits[at]).all()) for bits in found for at in range(every))
 
     def resources(self) -> dict[str, dict[str, int]]:
-        """Of each kernel, the registers of a thread, and the blocks that a multiprocessor can hold at once."""
+        """For each kernel, the registers of a thread, and the blocks that a multiprocessor can hold at once."""
         occupancy = self._cp.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
         return {
             "registers": {kernel.name: function.num_regs for kernel, function in self.kernels},

@@ -25,7 +25,7 @@ QUANTITIES = {
     "sm_read": ncu.SM_READ_BYTES,
     "sm_written": ncu.SM_WRITE_SECTORS,
 }
-"""What is measured of each launch, and by which counter: bytes to and from HBM, and between multiprocessors and L2."""
+"""The values of each launch, and their counters: bytes to and from HBM, and between multiprocessors and L2."""
 
 AT_ONCE = 20
 """Batches that are profiled in one process; then what was measured is saved."""
@@ -108,7 +108,7 @@ def _bytes(name: str, profiled: ncu.Profiled) -> dict[str, int]:
 def _row(
     case: Case, where: dict[str, Any], gpu: dict[str, Any], check: dict[str, Any], moved: list[dict[str, int]]
 ) -> Row:
-    """What was measured of a case, in short: all that is counted follows from the case."""
+    """A row holds what was measured; all that is counted follows from the case."""
     return {
         "id": case.identity(**where),
         **case.to_dict(),
@@ -133,7 +133,7 @@ def case_of(row: Mapping[str, Any]) -> Case:
 
 
 def total(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What was measured of all launches of a row together: bytes, None where they were not measured, and seconds."""
+    """The measurements of all launches of a row together: bytes, None where they were not measured, and seconds."""
     found: dict[str, Any] = {"seconds": sum(each["seconds"] for each in row["launches"])}
     for at, quantity in enumerate(QUANTITIES):
         values = [each["moved"][at] for each in row["launches"]]

@@ -58,13 +58,19 @@ def measured(rows: Sequence[Mapping[str, Any]], ax: Axes) -> Axes:
 
 
 def crossing(
-    points: Sequence[Mapping[str, Any]], names: Sequence[str], dims: Mapping[str, int], figure: Figure, title: str
+    points: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    crossings: Sequence[Mapping[str, Any]],
+    dims: Mapping[str, int],
+    figure: Figure,
+    title: str,
 ) -> None:
     """Draw the bytes at HBM of some schedules over M, for one head, counted as lines and measured as marks; and times.
 
     Args:
         points: what each schedule moves and takes at each M, as `pebblesim.gpu.crossings.points` returns it.
-        names: the schedules; the crossings of the first with the others are marked.
+        names: the schedules.
+        crossings: where the first crosses the others, as `pebblesim.gpu.crossings.summary` returns it.
         dims: n and d, or as for `pebblesim.count`; M = d² is marked.
         figure: where to draw.
         title: what was measured, and on which card.
@@ -72,8 +78,6 @@ def crossing(
     Raises:
         UsageError: some schedule was measured at no M.
     """
-    from pebblesim.gpu.crossings import crossings
-
     if missing := [name for name in names if not any(name in point for point in points)]:
         raise UsageError(f"these results hold no M at which {' and '.join(missing)} was measured for many heads.")
     d2, sides = dims["d"] ** 2, figure.subplots(1, 2)
@@ -85,15 +89,20 @@ def crossing(
                 ax.plot(*_counted(name, dims, min(M), max(M)), **look | {"marker": ""}, label=f"{name}, counted")
                 look |= {"linestyle": ""}
             ax.plot(M, [values[what] for _, values in known], **look, label=f"{name}, measured")
-        ax.set(
-            xscale="log", yscale="log", ylabel=f"{label}, for one head", xlabel="M, words of shared memory of a block"
-        )
+        ax.set(xscale="log", yscale="log", xlabel="M, words of shared memory of a block", ylabel=f"{label}, for a head")
         _mark(ax, d2, "d²", color="0.4", linestyle=(0, (2, 4)))
-        for at, other in enumerate(names[1:], 1):
-            for found in crossings(points, names[0], other, what):
-                name = f"{names[0]} and {other} cross"
-                _mark(ax, found.at, f"{found.at / d2:.2f} d²", color=line(at)["color"], linestyle="-", label=name)
-        ax.legend(frameon=False, fontsize=8)
+        for found in crossings:
+            if found["of"] == what:
+                look = {"color": line(names.index(found["schedules"][1]))["color"], "linestyle": "-"}
+                for each in found["between"]:
+                    _mark(
+                        ax,
+                        each["at"],
+                        f"{each['at'] / d2:.2f} d²",
+                        **look,
+                        label=f"{' and '.join(found['schedules'])} cross",
+                    )
+        ax.legend(fontsize=8, framealpha=0.9, edgecolor="none")
     figure.suptitle(title, fontsize=11)
 
 
@@ -110,5 +119,5 @@ def _counted(name: str, dims: Mapping[str, int], low: int, high: int) -> tuple[l
 def _mark(ax: Axes, M: float, text: str, **look: Any) -> None:
     """Draw a line at this M, and a text at its upper end."""
     ax.axvline(M, linewidth=0.8, **look)
-    place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center"}
-    ax.annotate(text, (M, 1), xytext=(0, 3), fontsize=9, color=look["color"], **place)
+    place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+    ax.annotate(text, (M, 1), xytext=(0, 3), ha="center", fontsize=9, color=look["color"], **place)
