@@ -17,7 +17,7 @@ from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu.torch import attention, eager  # noqa: E402
 
 pytestmark = [  # of PyTorch itself: in make_dual, and where vmap adds a dimension
-    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit"),
     pytest.mark.filterwarnings("ignore:torch.searchsorted:UserWarning"),
 ]
 
@@ -103,9 +103,10 @@ def test_a_call_of_a_gpu_is_no_plain_one_where_tangents_are(monkeypatch: pytest.
     assert eager.plain(x)
 
 
+@pytest.mark.filterwarnings("ignore:PyTorch's attention is used")
 def test_derivatives_that_pytorch_has_are_its_own_with_the_fallback() -> None:
     call, x = of_argument(0, attn_mask=torch.ones(3, 3).tril().bool(), fallback="sdpa")
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), pytest.warns(UserWarning):
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         found = func.grad(lambda x: call(x).square().sum())(x)
     y = x.clone().requires_grad_()
     close([found], list(torch.autograd.grad(of_argument(0, is_causal=True)[0](y).square().sum(), y)), 1e-5)
