@@ -71,6 +71,7 @@ def check(one: Case, folder: Path) -> None:
             assert exact.times(one.heads).words_read == one.heads * exact.words_read
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_heads_take_turns(name: str, folder: Path) -> None:
     """Five heads, two in each block but for the last, which has one."""
@@ -119,6 +120,7 @@ def test_a_batch_is_for_one_worker() -> None:
 # -- when L2 is of no help ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_beyond_l2_memory_gives_what_is_counted(name: str) -> None:
     """On a tiny card, replayed whole: all blocks that run at once, all heads, line by line, through all of its L2."""
@@ -297,7 +299,7 @@ def test_points_are_for_one_head() -> None:
     assert crossings.points([unknown], ["small-cache"])[0]["small-cache"]["sm"] is None
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 def test_crossover_measures_counts_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = {"capability": "8.6", "l2_bytes": 24_576, "shared_bytes_per_multiprocessor": 16_000}
     monkeypatch.setattr("pebblesim.gpu.device.describe", lambda: {**GPU, **gpu})
