@@ -16,7 +16,7 @@ transformers = pytest.importorskip("transformers")
 from transformers.models.gemma4 import Gemma4ForCausalLM, Gemma4TextConfig  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.transformers import attend, ranges, register  # noqa: E402
+from pebblesim.gpu.transformers import attend, register, seen  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -169,13 +169,21 @@ def test_ranges_of_mask_functions() -> None:
     def spans(batch: Any, head: Any, q: Any, k: Any) -> Any:
         return (k <= q) | ((q >= 2) & (q < 5) & (k >= 2) & (k < 5))
 
-    made = ranges(1, 6, 6, mask_function=spans, allow_is_causal_skip=False)
-    assert made[0, 0].tolist() == [[0, 1], [0, 2], [0, 5], [0, 5], [0, 5], [0, 6]]
-    assert ranges(1, 6, 6, mask_function=spans, allow_is_causal_skip=True) is None  # transformers says it is causal
+    for said in (False, True):  # a flag says nothing of a function that says otherwise
+        made = torch.stack(seen(1, 6, 6, mask_function=spans, allow_is_causal_skip=said).ranges, -1)
+        assert made[0].tolist() == [[0, 1], [0, 2], [0, 5], [0, 5], [0, 5], [0, 6]]
     with pytest.raises(UsageError, match="others between them"):
-        ranges(1, 6, 6, mask_function=lambda b, h, q, k: (k % 2 == 0) & (q >= 0), allow_is_causal_skip=False)
+        seen(1, 6, 6, mask_function=lambda b, h, q, k: (k % 2 == 0) & (q >= 0))
     with pytest.raises(UsageError, match="begin or end earlier for a later query"):
-        ranges(1, 6, 6, mask_function=lambda b, h, q, k: k <= 5 - q, allow_is_causal_skip=False)
+        seen(1, 6, 6, mask_function=lambda b, h, q, k: k <= 5 - q)
+    dense = seen(1, 6, 6, mask_function=lambda b, h, q, k: k <= 5 - q, fallback="sdpa")
+    assert dense.dtype == torch.bool and dense[0, 0].tolist() == torch.ones(6, 6).tril().flip(0).bool().tolist()
+
+
+def test_register_names_the_version_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformers.masking_utils.sdpa_mask", lambda batch_size, cache_position, kv_length: None)
+    with pytest.raises(UsageError, match=r"needs transformers 5\.4 or later, and here is 5\.\d+"):
+        register()
 
 
 def test_images_of_gemma_4_look_both_ways() -> None:
