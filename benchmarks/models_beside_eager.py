@@ -229,7 +229,7 @@ def kind_of(mask: Any) -> str:
         return "numbers"
     if mask.band is None:
         return "ranges"
-    low, high = mask.band
+    low, high = mask.band.low, mask.band.high
     return {(True, True): "all keys", (True, False): "causal"}.get(
         (low is None, high is None), "causal window" if high == 0 else "window both ways"
     )
@@ -330,7 +330,7 @@ HEAD = """# Models of transformers beside eager
 `python benchmarks/models_beside_eager.py --page` makes this page: all text models of transformers
 {version} (causal and masked language models, encoders, and those that turn a text into another) with
 random weights and small sizes, with [our attention](attention.md#transformers) and with `eager`, in
-float32 on the CPU. {N} tokens are more than every window and chunk, and layers of each kind are there.
+float32 on the CPU. {N} tokens are more than any window and chunk, and layers of each kind are there.
 
 A difference is the largest of the logits of real tokens, divided by the largest of these logits; up
 to 10⁻⁴ is equal. The logits of padding are left out. Cases that `eager` itself does not do are not

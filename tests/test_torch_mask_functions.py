@@ -12,6 +12,7 @@ from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import event, given, strategies as st
@@ -23,6 +24,7 @@ transformers = pytest.importorskip("transformers")
 from transformers import masking_utils as theirs  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
+from pebblesim.gpu import transformers_masks as masks  # noqa: E402
 from pebblesim.gpu.transformers import REFUSED, attend, seen  # noqa: E402
 from pebblesim.gpu.transformers_masks import band_of  # noqa: E402
 
@@ -32,10 +34,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:PyTorch's attention is used")
 
 
 @st.composite
-def functions(draw: st.DrawFn, batch: int) -> tuple[str, Any, int | None, bool]:
+def functions(draw: st.DrawFn, batch: int, plain: bool) -> tuple[str, Any, int | None, bool]:
     """A mask function of transformers' own parts: its name, its `local_size`, and whether transformers may skip it."""
-    kind = draw(st.sampled_from(("causal", "sliding", "chunked", "all", "both ways")))
-    size = draw(st.integers(1, 12))
+    kinds = ("sliding", "both ways", "causal") if plain else ("causal", "sliding", "chunked", "all", "both ways")
+    kind, size = draw(st.sampled_from(kinds)), draw(st.integers(1, 5 if plain else 12))
     start = torch.tensor(draw(st.lists(st.integers(0, 5), min_size=batch, max_size=batch)))
     function = {
         "causal": theirs.causal_mask_function,
@@ -44,7 +46,7 @@ def functions(draw: st.DrawFn, batch: int) -> tuple[str, Any, int | None, bool]:
         "all": theirs.bidirectional_mask_function,
         "both ways": theirs.sliding_window_bidirectional_mask_function(size),
     }[kind]
-    more = draw(st.sampled_from(("", "", "", "packed", "images", "prefix", "and", "holes")))
+    more = "" if plain else draw(st.sampled_from(("", "packed", "images", "prefix", "and", "holes")))
     if more == "packed":
         lengths = draw(st.lists(st.integers(1, 20), min_size=8, max_size=8))
         at = torch.cat([torch.arange(n) for n in (*lengths, LONGEST)])[None, :LONGEST].expand(batch, -1)
@@ -66,17 +68,19 @@ def functions(draw: st.DrawFn, batch: int) -> tuple[str, Any, int | None, bool]:
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> dict[str, Any]:
-    """What transformers gives to a mask function."""
+def calls(draw: st.DrawFn, what: str) -> dict[str, Any]:
+    """What transformers gives to a mask function: windows alone, with padding, or anything."""
     batch = draw(st.integers(1, 3))
-    name, function, local, plain = draw(functions(batch))
-    q_length, kv_length = draw(st.integers(1, 24)), draw(st.integers(1, 24))
+    name, function, local, plain = draw(functions(batch, what != "anything"))
+    least = 1 if what == "anything" else 6
+    q_length, kv_length = draw(st.integers(least, 24)), draw(st.integers(least, 24))
     kv_offset = draw(st.integers(0, 4))
     meet = max(0, kv_length + kv_offset - q_length)
     q_offset: Any = draw(st.one_of(st.just(meet), st.just(0), st.integers(0, 12)))
     q_offset = torch.tensor(q_offset) if draw(st.integers(0, 3)) == 0 else q_offset
     padding = None
-    if (side := draw(st.sampled_from(("not", "not", "left", "right", "between")))) != "not":
+    sides = {"windows": ("not",), "padding": ("left", "right")}.get(what, ("not", "left", "right", "between"))
+    if (side := draw(st.sampled_from(sides))) != "not":
         number = draw(st.integers(1, kv_length + kv_offset + 2))
         padding = torch.ones(batch, number, dtype=torch.bool)
         for row in padding:
@@ -137,16 +141,21 @@ def representable(mask: Any) -> bool:
     return True
 
 
-@given(calls(), st.booleans(), st.one_of(st.none(), st.integers(1, 9)))
-@draws(100, 1000)
-def test_drawn_masks_are_equal_or_refused(call: dict[str, Any], causal: bool, window: int | None) -> None:
+@pytest.mark.parametrize("what", ["windows", "padding", "anything"])
+@given(data=st.data())
+@draws(60, 600)
+def test_drawn_masks_are_equal_or_refused(what: str, data: st.DataObject) -> None:
     """The layer may say of itself what it likes: its mask says it all."""
+    call = data.draw(calls(what))
+    causal, window = data.draw(st.booleans()), data.draw(st.one_of(st.none(), st.integers(1, 9)))
     mask, padding = dense(call), call["attention_mask"]
     x = tensors(*(call[each] for each in ("batch_size", "q_length", "kv_length")))
     layer = SimpleNamespace(is_causal=causal)
     right = by_definition(*x, mask)
+    at_once = data.draw(st.sampled_from((40, masks.AT_ONCE)))  # pairs, so that masks are found in several parts
     try:
-        found = seen(**call)
+        with mock.patch.object(masks, "AT_ONCE", at_once):
+            found = seen(**call)
     except UsageError as error:
         event("refused")
         assert "does not support this mask" in str(error) and "\n" not in str(error)
