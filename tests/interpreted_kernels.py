@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import gluon_interpreter
+import pytest
 import torch
 import triton_interpreter
 
+from pebblesim.gpu import tiles
 from pebblesim.gpu.torch import launching, planning
 
 
@@ -17,6 +21,25 @@ def forget() -> None:
     """Forget which kernels were chosen, and their modules."""
     for each in (planning._forecasts, planning.chosen, planning.chosen_for_latent, launching.loaded):
         each.cache_clear()
+
+
+@contextmanager
+def launched(fewest_rows: int = 32) -> Iterator[Callable[[Any, Any], None]]:
+    """Meanwhile tensors on the CPU go through kernels; called, it sets the tilings of both passes.
+
+    `fewest_rows`: the longest side of their tiles.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launching, "module_of", module_of)
+        patch.setattr(tiles, "FEWEST_ROWS", fewest_rows)
+
+        def only(forward: Any, backward: Any) -> None:
+            patch.setattr(tiles, "TILINGS", {"forward": tuple(forward), "backward-qkv": tuple(backward)})
+            forget()
+
+        forget()
+        yield only
+    forget()
 
 
 def module_of(text: str) -> Any:

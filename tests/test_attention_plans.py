@@ -144,13 +144,11 @@ def test_few_kernels_serve_all_lengths(d: int, causal: bool, gluon: bool) -> Non
         ({"dtype": "x"}, "no data type is called 'x'"),
         ({"card": "x"}, "no card is called 'x'"),
         ({"workspace": 1.5}, "workspace is 1.5; give a number of bytes"),
-        ({"n_k": 10, "is_causal": True, "align": "end"}, "the first 54 of 64 queries see none of 10 keys"),
         ({"heads": 6, "kv_heads": 4}, "6 heads cannot share 4 heads of keys and values evenly"),
         ({"n": 10**12}, "Q, K, V and O are 512 TB, and NVIDIA H200 SXM 141GB has 141 GB of memory; give fewer"),
         ({"n": 1, "n_k": 2**30, "heads": 2}, "Q, K, V and O are 550 GB"),
         ({"is_causal": "no"}, "is_causal is True or False, not 'no'"),
         ({"heads": 2**17, "kv_heads": 1}, "there are 131,072 heads in all"),
-        ({"n_k": 10, "window": (2, 0)}, "the last 52 of 64 queries see none of 10 keys"),
     ],
 )
 def test_sizes_that_are_none(given: dict[str, Any], said: str) -> None:

@@ -15,7 +15,6 @@ torch = pytest.importorskip("torch")
 import interpreted_kernels  # noqa: E402
 from tensors import check_kernels, close, laid  # noqa: E402
 
-from pebblesim.gpu import tiles  # noqa: E402
 from pebblesim.gpu.advice import cards  # noqa: E402
 from pebblesim.gpu.tiles import TILINGS, Tiling  # noqa: E402
 from pebblesim.gpu.torch import (  # noqa: E402
@@ -48,18 +47,11 @@ PASSES = {
 
 
 @pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def interpreted() -> Iterator[Any]:
     """Tensors on the CPU go through kernels, run by the interpreter; called, it sets the tiles of both passes."""
-
-    def only(forward: Any, backward: Any) -> None:
-        monkeypatch.setattr(tiles, "TILINGS", {"forward": forward, "backward-qkv": backward})
-        interpreted_kernels.forget()
-
-    monkeypatch.setattr(launching, "module_of", interpreted_kernels.module_of)
-    monkeypatch.setattr(tiles, "FEWEST_ROWS", 32)
-    only(*(made + SMALL[problem] for problem, made in TILINGS.items()))
-    yield only
-    interpreted_kernels.forget()
+    with interpreted_kernels.launched() as only:
+        only(*(made + SMALL[problem] for problem, made in TILINGS.items()))
+        yield only
 
 
 @pytest.mark.parametrize("layout", ["heads first", "tokens first", "cut from wider"])

@@ -97,6 +97,27 @@ def test_packed_sequences_against_each_for_itself(
     assert not made[:, :, n - behind :].any()
 
 
+@pytest.mark.parametrize(
+    "mask", [{"is_causal": True, "align": "end"}, {"window": (1, 0), "align": "end"}, {"window": (2, 0)}]
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_queries_that_see_no_key_have_zeros(mask: dict[str, Any], packed: bool) -> None:
+    x = qkv(1, 2, 2, 8, 3, 4)
+    parts = ((range(5), range(1)), (range(5, 8), range(1, 3))) if packed else ((range(8), range(3)),)
+    starts = (torch.tensor([0, 5, 8]), torch.tensor([0, 1, 3])) if packed else None
+    made, lse = attention(*x, return_lse=True, cu_seqlens=starts, **mask)
+    allowed, (left, right) = torch.zeros(8, 3, dtype=torch.bool), mask.get("window", (9, 0))
+    for rows, columns in parts:
+        shift = columns.stop - rows.stop if "align" in mask else columns.start - rows.start
+        for i in rows:
+            for j in columns:
+                allowed[i, j] = -left <= j - i - shift <= right
+    some = allowed.any(-1)
+    assert not some.all() and (lse.isinf() == ~some).all()
+    true = masked(*x, allowed)
+    close([made, *gradients(made, x)], [true, *gradients(true, x)])
+
+
 def test_packed_sequences_with_other_numbers_of_keys() -> None:
     x = qkv(1, 2, 2, 5, 9, 4)
     starts = torch.tensor([0, 2, 5]), torch.tensor([0, 4, 9])

@@ -29,13 +29,13 @@ def test_what_attention_cannot_do_is_said_in_a_sentence() -> None:
     assert "has no dropout" in refused(*x, dropout_p=0.1)
     assert "no dense attn_mask; give is_causal, window" in refused(*x, attn_mask=torch.ones(8, 8))
     assert "value is of torch.bfloat16 and query of torch.float32" in refused(*x[:2], x[2].bfloat16())
-    assert "numbers with a fraction" in refused(*tensors(good, good, good, dtype=torch.int32))
+    assert "is of torch.int32; give bfloat16 or float16" in refused(*tensors(good, good, good, dtype=torch.int32))
     assert "query is of list" in refused([1], *x[1:])
     assert "key is on meta and query on cpu" in refused(x[0], x[1].to("meta"), x[2])
     assert "query is on meta; give" in refused(*(each.to("meta") for each in x))
-    assert "query is sparse; give" in refused(x[0].to_sparse(), *x[1:])
+    assert "query is of layout torch.sparse_coo; give a dense tensor" in refused(x[0].to_sparse(), *x[1:])
     ragged = torch.nested.nested_tensor([torch.zeros(2, 3, 16), torch.zeros(2, 5, 16)], layout=torch.jagged)
-    assert "query is nested; give tensors of one length, or packed" in refused(ragged, ragged, ragged)
+    assert "query is nested; give a dense tensor, or sequences of several lengths" in refused(ragged, ragged, ragged)
     assert "key and value have 8 and 9 tokens" in refused(*tensors(good, good, (1, 2, 9, 16)))
     assert "query has shape (1, 2, 0, 16) and is empty" in refused(*tensors((1, 2, 0, 16), good, good))
     assert "is empty" in refused(*tensors((0, 2, 8, 16), (0, 2, 8, 16), (0, 2, 8, 16)))
@@ -43,13 +43,10 @@ def test_what_attention_cannot_do_is_said_in_a_sentence() -> None:
     one = (1, 1, 8, 16)
     assert "query has 2 heads and key 1" in refused(*tensors(good, one, one))
     assert "a number that divides 2" in refused(*tensors(good, (1, 3, 8, 16), (1, 3, 8, 16)), enable_gqa=True)
-    assert "must agree" in refused(*tensors(good, good, one))
+    assert "the same number of heads to key and value" in refused(*tensors(good, good, one))
     assert "give (…, heads, tokens" in refused(*tensors((8, 16), (8, 16), (8, 16)))
     many = (40, 2000, 1, 16)
     assert "80,000 heads in all" in refused(*tensors(many, many, many))
-    few = tensors(good, (1, 2, 3, 16), (1, 2, 3, 16))
-    assert "the first 5 of 8 queries see none of 3 keys" in refused(*few, is_causal=True, align="end")
-    assert "the last 3 of 8 queries see none of 3 keys" in refused(*few, window=(2, 0))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, "1", None, [1], torch.tensor(0.5)])
@@ -93,7 +90,7 @@ def test_masks_that_pytorch_does_not_take_either() -> None:
     assert "attn_mask is of torch.int32; give" in refused(*x, attn_mask=yes.int(), fallback="sdpa")
     assert "attn_mask is of str; give" in refused(*x, attn_mask="causal", fallback="sdpa")
     said = refused(*x, attn_mask=yes, fallback="sdpa", return_lse=True)
-    assert said.startswith("PyTorch's attention has no return_lse and no softcap, and attention takes no dense")
+    assert said.startswith('attention takes no dense attn_mask, and fallback="sdpa" has no return_lse and no softcap')
 
 
 def test_a_refused_call_and_a_failing_pass_leave_no_gradient(monkeypatch: Any) -> None:
@@ -143,9 +140,7 @@ def test_what_only_a_gpu_cannot_do() -> None:
 
     def said(dtype: Any, d: int = 16) -> str:
         x = torch.zeros(1, 1, 2, d, dtype=dtype).as_subclass(OnGpu)
-        with pytest.raises(checks.Unsupported) as error:
-            checks.check_supported(x, x, None, 0.0, None)
-        return str(error.value)
+        return str(checks.unsupported(x, x, None, 0.0, None))
 
     assert "compute_dtype=torch.bfloat16 to round to it" in said(torch.float32)
     assert "there is a head dimension of 1,025, and kernels are for 1,024 at most" in said(torch.bfloat16, 1025)

@@ -1,14 +1,18 @@
 """A small interpreter of the few Triton primitives that our kernels use, over numpy, which counts the words they touch.
 
-`load` runs the text of a module with stand-ins for torch and triton. A kernel runs program by program. Pointers are
-arrays with offsets; a load or a store outside its array, and one of a word that nobody wrote, is an error. Matrix
-products take words as they are in memory and add in float32.
+`run` runs the text of a module with stand-ins for torch and triton. A kernel runs program by program. Pointers are
+arrays with offsets; a load or a store outside its array is an error. Each array knows which of its words were written:
+a load of another one is an error that names kernel and tensor, also where the kernel would drop the value later, since
+0 times what memory holds may be NaN. Where a load is masked off, nothing is read. Matrix products take words as they
+are in memory and add in float32.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import contextmanager
 from itertools import product
 from types import ModuleType, SimpleNamespace
@@ -38,10 +42,16 @@ TYPES = {name: Type(name, bits) for name, bits in {"bfloat16": 16, "float16": 16
 
 
 class Array:
-    """A tensor in memory: (heads, …), NaN where nothing was written, and between its words if it has strides."""
+    """A tensor in memory, (heads, …), perhaps with strides.
+
+    Attributes:
+        values: words, NaN where nobody wrote one, as between the words of a tensor with strides.
+        there: which of them were written.
+        name: as kernels call it.
+    """
 
     def __init__(self, values: np.ndarray, dtype: Type, strides: tuple[int, ...] | None = None) -> None:
-        self.shape, self.dtype, self.device = values.shape, dtype, "numpy"
+        self.shape, self.dtype, self.device, self.name = values.shape, dtype, "numpy", "a tensor"
         self.strides, self.places = strides, None
         rounded = dtype.round(np.asarray(values, np.float32))
         if strides is None:
@@ -51,12 +61,26 @@ class Array:
             self.places = sum(np.ix_(*(np.arange(length) * stride for stride, length in axes)), np.int64(0))
             self.values = np.full(int(self.places.max()) + 1, np.nan, np.float32)
             self.values[self.places] = rounded
+        self.there = ~np.isnan(self.values)
         self.read, self.written = 0, 0
         self.pairs: tuple[int, int] | None = None  # of a table that is kept tile by tile
         self.allowed: np.ndarray | None = None  # of a table that has only the tiles of a band
         self.part = False  # whether it has fewer rows than there are: those from the start of a group on
         self.copied: Array | None = None  # what it stands for, with longer rows
         self.beside = [0, 0]  # words read and written where there is no pair
+
+    def get(self, places: np.ndarray) -> np.ndarray:
+        """The words at these places, read by the kernel that runs."""
+        assert self.there[places].all(), f"{LANGUAGE.kernel} reads words of {self.name} that nobody wrote"
+        self.touched(places.reshape(-1), False)
+        return self.values[places]
+
+    def put(self, places: np.ndarray, words: np.ndarray) -> None:
+        """Write words at these places, by the kernel that runs."""
+        assert not np.isnan(words).any(), f"{LANGUAGE.kernel} writes NaN to {self.name}"
+        self.values[places] = words
+        self.there[places] = True
+        self.touched(places.reshape(-1), True)
 
     def touched(self, places: np.ndarray, written: bool) -> None:
         if written:
@@ -79,7 +103,7 @@ class Array:
         return np.array([number[row] for row in rows.tolist()], np.int64)
 
     def fill_(self, value: float) -> None:
-        self.values[:] = value
+        self.values[:], self.there[:] = value, True
         self.written += self.values.size
 
     def __getitem__(self, key: tuple[slice, slice]) -> Rows:
@@ -101,12 +125,14 @@ class Rows:
 
     def __init__(self, array: Array, words: int) -> None:
         self.array, self.values = array, array.numpy()[:, :words]
+        self.there = array.there.reshape(array.shape)[:, :words]
 
     def copy_(self, other: Array) -> None:
-        self.values[:] = other.numpy()
+        self.values[:], self.there[:] = other.numpy(), True
         self.array.copied = other
 
     def sub_(self, other: Array) -> None:
+        assert self.there.all(), "a vector is changed that nobody wrote"
         self.values -= other.numpy()
 
 
@@ -154,8 +180,9 @@ def _kernel(function: Any = None, do_not_specialize: Any = ()) -> Any:
 
     class Launcher:
         def __getitem__(self, grid: tuple[int, ...]) -> Any:
-            def launch(*arrays: Array | int, num_warps: int, num_stages: int, maxnreg: int = 255) -> None:
+            def launch(*arrays: Array | int, **options: int | bool) -> None:
                 LANGUAGE.grid = grid
+                named(function, arrays)
                 for programs in product(*map(range, grid)):
                     LANGUAGE.programs = programs
                     LANGUAGE.start = arrays[0] if isinstance(arrays[0], int) else 0
@@ -165,6 +192,15 @@ def _kernel(function: Any = None, do_not_specialize: Any = ()) -> Any:
             return launch
 
     return Launcher()
+
+
+def named(function: Any, arguments: Iterable[Any]) -> None:
+    """Note that a kernel runs, and how it calls its tensors."""
+    LANGUAGE.kernel = function.__name__
+    for name, each in zip(inspect.signature(function).parameters, arguments, strict=True):
+        array = getattr(each, "array", each)  # of a descriptor
+        if isinstance(array, Array):
+            array.name = name.removesuffix("_ptr")
 
 
 def _places(pointer: Pointer, mask: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -178,16 +214,13 @@ def _places(pointer: Pointer, mask: Any) -> tuple[np.ndarray, np.ndarray]:
 def _load(pointer: Pointer, mask: Any = None, other: float = 0.0) -> Value:
     inside, places = _places(pointer, mask)
     values = np.full(inside.shape, other, np.int64 if pointer.array.dtype is TYPES["int64"] else np.float32)
-    values[inside] = pointer.array.values[places]
-    assert not np.isnan(values).any(), "a word that nobody wrote"
-    pointer.array.touched(places, False)
+    values[inside] = pointer.array.get(places)
     return _value(values)
 
 
 def _store(pointer: Pointer, value: Any, mask: Any = None) -> None:
     inside, places = _places(pointer, mask)
-    pointer.array.values[places] = np.broadcast_to(value, inside.shape)[inside]
-    pointer.array.touched(places, True)
+    pointer.array.put(places, np.broadcast_to(value, inside.shape)[inside])
 
 
 def _dot(left: Value, right: Value, onto: Any = 0.0, input_precision: str = "") -> Value:
@@ -204,6 +237,7 @@ LANGUAGE: Any = SimpleNamespace(
     programs=(0, 0),
     grid=(1, 1),
     start=0,
+    kernel="",
     program_id=lambda axis: _value(np.int64(LANGUAGE.programs[axis])),
     num_programs=lambda axis: _value(np.int64(LANGUAGE.grid[axis])),
     arange=_arange,

@@ -75,6 +75,15 @@ class Part:
         enough = self.room.most(blocks)
         return enough is not None and enough <= M
 
+    def starts(self, sizes: Blocks, fixed: frozenset[str]) -> Iterator[Blocks]:
+        """Yield these blocks; then, on chains, those with whole dimensions in some places that need a smaller cache."""
+        yield sizes
+        free = [name for name in self.cuts if name not in fixed and self.room.summation in CHAINS]
+        for wholes in product(*(sorted({sizes[name], *self.cuts[name]}) for name in free)):
+            blocks = sizes | dict(zip(free, wholes, strict=True))
+            if blocks != sizes and self.room.least(blocks) < self.room(sizes) > self.room(blocks):
+                yield blocks
+
     # -- "fit" --------------------------------------------------------------------------------------------------------
 
     def fit(self, M: int, sizes: Blocks, fixed: frozenset[str]) -> Blocks:

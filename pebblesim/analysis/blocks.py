@@ -56,7 +56,7 @@ def choose(
     cache of up to a billion words. For larger cases the result is a local optimum.
 
     Raises:
-        Infeasible: M is too small for blocks of one index; the error has the M that they need, the least for a chain.
+        Infeasible: M is too small; the error has the M that the `least_feasible` blocks need, the least for a chain.
         UsageError, UnknownName: the rule, block or size does not exist.
     """
     check_rule(rule)
@@ -81,8 +81,22 @@ def choose(
 
 
 def smallest(schedule: Schedule) -> Blocks:
-    """Return blocks of one index each, which need the least M."""
+    """Return blocks of one index each."""
     return dict.fromkeys(schedule.blocks, 1)
+
+
+def least_feasible(
+    schedule: Schedule, dims: Mapping[str, int], summation: str = "chain", fixed: Mapping[str, int] | None = None
+) -> Blocks:
+    """Return the blocks that need the least M on chains, and those that are fixed.
+
+    They are blocks of one index each, unless the whole of a short dimension needs less: it has no second tile, and so
+    nothing waits for one. On other summation trees they are always blocks of one index.
+    """
+    blocks = smallest(schedule) | dict(fixed or {})
+    for part in parts(schedule, dims, summation, None):
+        blocks = min(starts(part, tuple(blocks.items()), frozenset(fixed or {})), key=part.room)
+    return blocks
 
 
 def _printed(schedule: Schedule, dims: Mapping[str, int], M: int) -> Blocks:
@@ -111,6 +125,8 @@ def _fit(
     sizes: Blocks = smallest(schedule) | fixed
     least_M = peak_red(schedule.program, {**dims, **sizes}, summation)
     if least_M > M:
+        least_M = peak_red(schedule.program, {**dims, **least_feasible(schedule, dims, summation, fixed)}, summation)
+    if least_M > M:
         described = ", ".join(f"{name} = {size}" for name, size in (*dims.items(), *fixed.items()))
         raise Infeasible(
             f"M = {M} words is too small for {schedule.name} at {described}; it needs M ≥ {least_M}"
@@ -122,9 +138,17 @@ def _fit(
     return sizes
 
 
+@lru_cache(maxsize=1024)  # the same for every M
+def starts(part: Part, sizes: tuple[tuple[str, int], ...], fixed: frozenset[str]) -> tuple[Blocks, ...]:
+    """Return the blocks from which those of a part grow: the given ones, and wholes of dimensions that need less."""
+    return tuple(part.starts(dict(sizes), fixed))
+
+
 @lru_cache(maxsize=1024)  # "best" starts from it, and whoever compares asks for both
 def _fit_of(part: Part, M: int, sizes: tuple[tuple[str, int], ...], fixed: frozenset[str]) -> Blocks:
-    return part.fit(M, dict(sizes), fixed)
+    feasible = (start for start in starts(part, sizes, fixed) if part.fits(M, start))
+    found = (part.fit(M, start, fixed.union(name for name, size in sizes if start[name] != size)) for start in feasible)
+    return min(found, key=part.words)
 
 
 def least_words(schedule: Schedule, dims: Mapping[str, int], M: int, summation: str, mask: Mask | None) -> int:

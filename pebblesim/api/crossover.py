@@ -44,7 +44,7 @@ class Curve:
     def __init__(self, schedule: Schedule, dims: Mapping[str, int]) -> None:
         self.schedule, self.dims = schedule, dims
         self._known: dict[int, int] = {}
-        self.least_M = peak_red(schedule.program, {**dims, **block_rules.smallest(schedule)})
+        self.least_M = peak_red(schedule.program, {**dims, **block_rules.least_feasible(schedule, dims)})
         whole = block_rules.choose(schedule, dims, LARGEST)
         self.most_M = peak_red(schedule.program, {**dims, **whole})  # from here on blocks hold everything
 

@@ -96,9 +96,9 @@ class Run:
         return block_rules.choose(self.schedule, self.dims, self.M, self.blocks, self.summation, self.only_mask)
 
     def with_smallest_blocks(self) -> Run:
-        """Return the part with blocks of one index each, except for those that were given."""
+        """Return the part with the blocks that need the least M, except for those that were given."""
         given = {} if isinstance(self.blocks, str) else self.blocks
-        return replace(self, blocks={**block_rules.smallest(self.schedule), **given})
+        return replace(self, blocks=block_rules.least_feasible(self.schedule, self.dims, self.summation, given))
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import importlib.util
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
+from weakref import finalize
 
 from pebblesim.core.errors import UsageError
 
 
 def module_of(text: str) -> Any:
     """Return a module with this source; Triton must be able to read the source of a kernel from a file."""
-    folder = TemporaryDirectory(prefix="pebblesim-")
-    path = Path(folder.name) / "kernels.py"
+    folder = mkdtemp(prefix="pebblesim-")
+    path = Path(folder) / "kernels.py"
     path.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location("pebblesim_kernels", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
+    finalize(module, rmtree, folder, ignore_errors=True)  # it lives as long as the module
     spec.loader.exec_module(module)
-    module.folder = folder  # type: ignore[attr-defined]  # lives as long as the module
     return module
 
 

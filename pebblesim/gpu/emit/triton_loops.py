@@ -66,7 +66,8 @@ class Loops(Ranges):
             )
         if isinstance(self._mask, KeyRanges):
             low, end = self._met(loop, False)
-            return f"{low} // {block}", f"tl.minimum(tl.cdiv({end}, {block}), {count}) * ({low} < {end})"
+            last = f"tl.minimum(tl.cdiv({end}, {block}), {count})"
+            return f"{low} // {block}", last if _keeps_pairs(loop) else f"{last} * ({low} < {end})"
         of_columns = loop.when.columns is loop.range
         start, stop = self._positions(loop.when.rows) if of_columns else self._ends(loop.when.columns)
         before, after, several = self._before, self._after, 1 if of_columns else self._mask.rows
@@ -144,6 +145,14 @@ class Loops(Ranges):
             Piece(low, f"tl.minimum({high}, {full})" if "minimum" in high else full, whole, complete=True),
             Piece(full if low == "0" else f"tl.maximum({low}, {full})", high, whole, stages=1),
         ]
+
+
+def _keeps_pairs(loop: ir.Loop) -> bool:
+    """Whether a loop writes tiles of pairs to memory: all that a loop over the other side may meet, and read.
+
+    Keys that no query sees can lie between those of two queries of a tile, whose loop then meets them.
+    """
+    return any(isinstance(node, ir.Write) and ir.over_pairs(node.tile.ranges) for node in ir.walk(loop.body))
 
 
 def _moves(loop: ir.Loop) -> bool:

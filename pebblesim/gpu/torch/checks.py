@@ -8,17 +8,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.words import LEAST_SIDE
+from pebblesim.gpu.torch.launching import fitting
+from pebblesim.gpu.torch.masks import Asked
 from pebblesim.gpu.torch.sizes import WORDS, check_heads, check_workspace, too_wide
-
-
-class Unsupported(UsageError):
-    """No kernel of ours computes this; PyTorch's attention may."""
-
 
 TYPES = tuple(getattr(torch, name) for name in WORDS)
 """Types of the words that kernels take."""
+
+WIDE = (torch.float32, torch.float64)
+"""Types that are computed on the CPU, too, where no kernel is: for tests and references."""
+
+LARGEST_FACTOR, LEAST_FACTOR = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny
+"""Factors of scores that kernels can hold, in float32."""
 
 LEAST_CAPABILITY = (8, 0)
 """Compute capability of the oldest cards on which the kernels run: they multiply words of bfloat16."""
@@ -36,8 +41,8 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
             raise UsageError(f"{name} is of {type(each).__name__}; give a tensor.")
         if each.layout != torch.strided or each.is_nested:
             raise UsageError(
-                f"{name} is {'nested' if each.is_nested else 'sparse'}; give tensors of one length, or packed "
-                "sequences with cu_seqlens."
+                f"{name} is {'nested' if each.is_nested else f'of layout {each.layout}'}; give a dense tensor, or "
+                "sequences of several lengths one after another with cu_seqlens."
             )
         if each.dim() < 3:
             raise UsageError(f"{name} has shape {tuple(each.shape)}; give (…, heads, tokens, head dimension).")
@@ -46,17 +51,20 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
         if each.device != query.device or each.device.type not in ("cuda", "cpu"):
             others = "" if each.device == query.device else f" and query on {query.device}"
             raise UsageError(f"{name} is on {each.device}{others}; give all on one GPU, or the CPU.")
-        if not each.is_floating_point():
-            raise UsageError(f"{name} is of {each.dtype}; give numbers with a fraction.")
+        if each.dtype not in (*TYPES, *WIDE):
+            raise UsageError(f"{name} is of {each.dtype}; give bfloat16 or float16, or on the CPU float32 or float64.")
         if not all(each.shape):
-            raise UsageError(f"{name} has shape {tuple(each.shape)} and is empty; give one token or more.")
+            raise UsageError(f"{name} has shape {tuple(each.shape)} and is empty; give sizes of 1 or more.")
     if key.shape[-2] != value.shape[-2]:
         raise UsageError(f"key and value have {key.shape[-2]} and {value.shape[-2]} tokens; give as many of both.")
     if query.shape[-1] != key.shape[-1]:
         raise UsageError(f"query and key have head dimensions {query.shape[-1]} and {key.shape[-1]}; give the same.")
     if key.shape[:-2] != value.shape[:-2] or query.shape[:-3] != key.shape[:-3]:
         shapes = ", ".join(str(tuple(argument.shape)) for argument in arguments.values())
-        raise UsageError(f"query, key and value have shapes {shapes}; all but heads and head dimension must agree.")
+        raise UsageError(
+            f"query, key and value have shapes {shapes}; give the same dimensions before the heads to all three, and "
+            "the same number of heads to key and value."
+        )
     heads, shared = query.shape[-3], key.shape[-3]
     if heads != shared and not (enable_gqa and heads % shared == 0):
         raise UsageError(
@@ -65,16 +73,27 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
     check_heads(query.shape[:-2].numel())
 
 
+def check_flags(**flags: Any) -> None:
+    """Check arguments that are True or False.
+
+    Raises:
+        UsageError: one is something else.
+    """
+    for name, each in flags.items():
+        if not isinstance(each, bool):
+            raise UsageError(f"{name} is {each!r}; give True or False.")
+
+
 def check_numbers(scale: Any, softcap: Any, workspace: Any, dropout_p: Any, compute_dtype: Any, fallback: Any) -> None:
     """Check the arguments that are numbers or names.
 
     Raises:
-        UsageError: one is none that attention takes.
+        UsageError: attention does not take one of them.
     """
-    if softcap is not None and not (_is_number(softcap) and 0 < softcap < float("inf")):
-        raise UsageError(f"softcap is {softcap!r}; give a finite number above 0, or None.")
-    if scale is not None and not (_is_number(scale) and abs(scale) < float("inf")):
-        raise UsageError(f"scale is {scale!r}; give a finite number, or None for 1/√d.")
+    if softcap is not None and not (_is_number(softcap) and LEAST_FACTOR <= softcap <= LARGEST_FACTOR):
+        raise UsageError(f"softcap is {softcap!r}; give a number above 0 that float32 holds, or None.")
+    if scale is not None and not (_is_number(scale) and abs(scale) <= LARGEST_FACTOR):
+        raise UsageError(f"scale is {scale!r}; give a number that float32 holds, or None for 1/√d_k.")
     check_workspace(workspace)
     if not (_is_number(dropout_p) and 0 <= dropout_p < 1):
         raise UsageError(f"dropout_p is {dropout_p!r}; give a probability below 1.")
@@ -104,29 +123,66 @@ def check_masks(query: Tensor, **masks: Any) -> None:
                 raise UsageError(f"{name} is on {each.device} and query on {query.device}; give both on one device.")
 
 
-def check_supported(query: Tensor, value: Tensor, attn_mask: Any, dropout_p: float, softcap: float | None) -> None:
-    """Check that there are kernels for these options.
+def unsupported(query: Tensor, value: Tensor, attn_mask: Any, dropout_p: float, softcap: float | None) -> str | None:
+    """A sentence where kernels do not compute this, and PyTorch's attention may; else None.
 
-    Raises:
-        Unsupported: there are none.
+    Tensors of the CPU get the same sentences as those of a GPU, but for wide types and the age of the card.
     """
     if attn_mask is not None:
-        raise Unsupported(
+        return (
             "attention takes no dense attn_mask; give is_causal, window, cu_seqlens, key_padding_mask or key_ranges, "
             'or fallback="sdpa" to have PyTorch compute it.'
         )
     if dropout_p:
-        raise Unsupported('attention has no dropout; give dropout_p=0, or fallback="sdpa" to have PyTorch compute it.')
-    if not query.is_cuda:
-        return
-    if query.dtype not in TYPES:
-        raise Unsupported(
-            f"query is of {query.dtype}; give bfloat16 or float16, or compute_dtype=torch.bfloat16 to round to it."
-        )
+        return 'attention has no dropout; give dropout_p=0, or fallback="sdpa" to have PyTorch compute it.'
+    if query.is_cuda and query.dtype not in TYPES:
+        return f"query is of {query.dtype}; give bfloat16 or float16, or compute_dtype=torch.bfloat16 to round to it."
     if sentence := too_wide(query.shape[-1], value.shape[-1], softcap):
-        raise Unsupported(sentence)
-    if not torch.compiler.is_compiling() and (sentence := _too_old(query.device)):
-        raise Unsupported(sentence)
+        return sentence
+    if torch.compiler.is_compiling():  # then the operators check what they are called for
+        return None
+    transforms = torch._C._functorch.get_interpreter_stack() or ()
+    if forward_ad._current_level >= 0 or any(each.key() in _TRANSFORMS for each in transforms):
+        return DERIVATIVES
+    return _too_old(query.device) if query.is_cuda else None
+
+
+DERIVATIVES = (
+    "attention has the derivatives of backward() and torch.autograd.grad, and not those of torch.func (grad, vjp, jvp, "
+    "jacrev, jacfwd, hessian) and torch.autograd.forward_ad; use torch.autograd, or PyTorch's "
+    "scaled_dot_product_attention with its math kernel."
+)
+
+_TRANSFORMS = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
+
+
+def check_forward_mode() -> None:
+    """Check that no derivative in forward mode is computed: an operator would lose it, and it would be taken for 0.
+
+    Raises:
+        UsageError: one is.
+    """
+    if forward_ad._current_level >= 0:
+        raise UsageError(DERIVATIVES)
+
+
+def check_room(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None:
+    """Check that tables fit into a given workspace, those of the backward pass, too, if gradients are wanted.
+
+    On the CPU the kernels are those of the card that `plan` has.
+
+    Raises:
+        UsageError: they do not.
+    """
+    if asked.workspace is None or torch.compiler.is_compiling():
+        return
+    pattern, kind = asked.pattern(query, key), query.dtype if query.dtype in TYPES else TYPES[0]
+    sizes = {"n_q": query.shape[-2] * pattern.shared, "n_k": key.shape[-2]}
+    sizes |= {"d_k": max(key.shape[-1], LEAST_SIDE), "d_v": max(value.shape[-1], LEAST_SIDE)}
+    gradients = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+    for way in ("forward", "backward") if gradients else ("forward",):
+        rest = str(kind).removeprefix("torch."), pattern, asked.workspace, query.device
+        fitting(way, tuple(sizes.items()), key.shape[:-2].numel(), *rest, gluon=asked.scale > 0)
 
 
 @lru_cache(maxsize=64)

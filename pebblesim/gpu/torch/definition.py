@@ -58,10 +58,11 @@ def forward(
     query: Tensor, key: Tensor, value: Tensor, scale: float, softcap: float, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """O, and L to base 2; 0 and -infinity for a query without a key."""
-    S = scores(query, key, scale, softcap, mask)
-    L = torch.logsumexp(S, -1)
-    P = torch.exp(S - L.masked_fill(L.isinf(), 0.0)[..., None])
-    O = P @ _wide(value).repeat_interleave(query.shape[1] // key.shape[1], 1)
+    with _as_it_is():
+        S = scores(query, key, scale, softcap, mask)
+        L = torch.logsumexp(S, -1)
+        P = torch.exp(S - L.masked_fill(L.isinf(), 0.0)[..., None])
+        O = P @ _wide(value).repeat_interleave(query.shape[1] // key.shape[1], 1)
     return O.to(query.dtype), L * log2(euler)
 
 
@@ -81,20 +82,26 @@ def backward(
     shared = query.shape[1] // key.shape[1]
     dO, Q = _wide(grad), _wide(query)
     K, V = (_wide(each).repeat_interleave(shared, 1) for each in (key, value))
-    L = L * log(2)
-    P = torch.exp(scores(query, key, scale, softcap, mask) - L.masked_fill(L.isinf(), 0.0)[..., None])
-    v = (dO * _wide(out)).sum(-1)
-    if grad_L is not None:
-        v = v - grad_L * log2(euler)
-    dS = P * (dO @ V.mT - v[..., None])
-    if softcap:
-        dS = dS * (1 - torch.tanh(Q @ K.mT * (scale / softcap)) ** 2)
 
     def summed(x: Tensor) -> Tensor:
         return x.unflatten(1, (-1, shared)).sum(2)
 
-    dQ, dK, dV = dS @ K * scale, summed(dS.mT @ Q) * scale, summed(P.mT @ dO)
+    L = L * log(2)
+    v = (dO * _wide(out)).sum(-1)
+    if grad_L is not None:
+        v = v - grad_L * log2(euler)
+    with _as_it_is():
+        P = torch.exp(scores(query, key, scale, softcap, mask) - L.masked_fill(L.isinf(), 0.0)[..., None])
+        dS = P * (dO @ V.mT - v[..., None])
+        if softcap:
+            dS = dS * (1 - torch.tanh(Q @ K.mT * (scale / softcap)) ** 2)
+        dQ, dK, dV = dS @ K * scale, summed(dS.mT @ Q) * scale, summed(P.mT @ dO)
     return dQ.to(query.dtype), dK.to(key.dtype), dV.to(value.dtype)
+
+
+def _as_it_is() -> torch.autocast:
+    """Products in the type of their matrices, also where autocast would round these."""
+    return torch.autocast("cpu", enabled=False)
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from pebblesim.gpu.torch import operators, recorded
 from pebblesim.gpu.torch.layout import numbers_from
@@ -35,7 +36,7 @@ def plain(*tensors: Any) -> bool:
     """Whether these are dense tensors of the current GPU, and nothing traces or transforms what is done with them."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
         return False
-    if torch._C._functorch.maybe_current_level() is not None:
+    if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
         return False
     for each in tensors:
         if type(each) is not Tensor or not recorded.here(each) or each.is_nested or each.layout is not torch.strided:

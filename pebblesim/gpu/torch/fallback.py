@@ -16,7 +16,7 @@ _SAID: set[str] = set()
 
 
 def by_pytorch(
-    reason: UsageError,
+    reason: str,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -28,7 +28,7 @@ def by_pytorch(
     """Attention by `scaled_dot_product_attention`; a warning gives each reason once.
 
     Args:
-        reason: why it is taken.
+        reason: a sentence that says why it is taken.
         query, key, value, attn_mask, dropout_p, scale: as for `attention`.
         shown: the keys that each query may attend to, besides `attn_mask`.
 
@@ -37,8 +37,8 @@ def by_pytorch(
     """
     if attn_mask is not None:
         _check_mask(attn_mask, query.dtype, (*query.shape[:-1], key.shape[-2]))
-    if not torch.compiler.is_compiling() and str(reason) not in _SAID:
-        _SAID.add(str(reason))
+    if not torch.compiler.is_compiling() and reason not in _SAID:
+        _SAID.add(reason)
         warnings.warn(f"PyTorch's attention is used: {reason}", stacklevel=3)
     gqa = {"enable_gqa": True} if query.shape[-3] != key.shape[-3] else {}
     causal = attn_mask is None and shown == Shown(None, None, None, 0, False)
@@ -46,7 +46,7 @@ def by_pytorch(
     if not causal:
         found = allowed(query, key, shown)
         if found is not None and shown.first is not None:
-            found = found.unflatten(0, query.shape[:-3])
+            found = found.reshape(*query.shape[:-3], *found.shape[1:])
         mask = found if mask is None else mask if found is None else _joined(mask, found)
     return torch.nn.functional.scaled_dot_product_attention(
         query, key, value, mask, dropout_p, causal, scale=scale, **gqa

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.gpu.torch.boxes import Described, start_of
+from pebblesim.gpu.torch.fresh import fresh
 
 HERE = threading.local()
 """State of this thread: `notes` are those of the call that it makes, if it makes one."""
@@ -60,7 +61,7 @@ class Torch:
 
     @staticmethod
     def empty(*given: Any, **options: Any) -> Tensor:
-        made = torch.empty(*given, **options)
+        made = fresh(torch.empty(*given, **options))
         if (written := notes()) is not None:
             written.made.append(made)
         return made
@@ -112,7 +113,7 @@ def for_triton(argument: Any) -> Any:
 
 def _room(size: int, alignment: int, stream: int | None) -> torch.Tensor:
     """Memory that a kernel needs while it runs; the allocator's addresses are multiples of 512 bytes."""
-    return torch.empty(size, dtype=torch.int8, device="cuda")
+    return fresh(torch.empty(size, dtype=torch.int8, device="cuda"))
 
 
 class Kernel:

@@ -18,6 +18,7 @@ from pebblesim.gpu.emit.triton import FAR, triton
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.tiles import Tiling
 from pebblesim.gpu.torch.boxes import MAKERS, adds_here, gluon_here, remembered
+from pebblesim.gpu.torch.fresh import fresh
 from pebblesim.gpu.torch.launch import Kernel, Torch, notes
 from pebblesim.gpu.torch.layout import fits, fitted, room_for, round_sums
 from pebblesim.gpu.torch.planning import CARD, ROOM, Choice, Dims, Pattern, chosen, chosen_for_latent, program_of
@@ -170,7 +171,7 @@ def _joined(whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any
     if made.shape[0] == batch * kv_heads:
         return made
     if whole is None:
-        whole = torch.empty((batch * kv_heads, made.shape[1]), dtype=made.dtype, device=made.device)
+        whole = fresh(torch.empty((batch * kv_heads, made.shape[1]), dtype=made.dtype, device=made.device))
     there = whole.unflatten(0, (batch, kv_heads))[part]
     there.copy_(made.view(there.shape))
     return whole

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pebblesim.gpu.emit.strides import WORDS
 from pebblesim.gpu.emit.words import LEAST_SIDE
+from pebblesim.gpu.torch.fresh import fresh
 
 BYTES = 16
 """The address of a matrix that kernels can read is a multiple of this."""
@@ -36,7 +37,7 @@ def fitted(x: Tensor) -> Tensor:
 
 def room_for(like: Tensor, d: int) -> Tensor:
     """An empty matrix that kernels can write, of the length of another and with d columns or the least they have."""
-    rows = like.new_empty((*like.shape[:-1], -(-max(d, LEAST_SIDE) // WORDS) * WORDS))
+    rows = fresh(like.new_empty((*like.shape[:-1], -(-max(d, LEAST_SIDE) // WORDS) * WORDS)))
     return rows[..., : max(d, LEAST_SIDE)]
 
 
@@ -76,8 +77,8 @@ def empty_like(like: Tensor, d: int) -> Tensor:
     """An empty tensor (batch, heads, n, d), in memory as (batch, n, heads, d) if `like` is."""
     batch, heads, n, _ = like.shape
     if tokens_first(like):
-        return like.new_empty((batch, n, heads, d)).transpose(1, 2)
-    return like.new_empty((batch, heads, n, d))
+        return fresh(like.new_empty((batch, n, heads, d))).transpose(1, 2)
+    return fresh(like.new_empty((batch, heads, n, d)))
 
 
 def tokens_first(x: Tensor) -> bool:

@@ -69,14 +69,6 @@ class Asked(NamedTuple):
         return Pattern(self.left, self.right, at_end, shared, self.first is not None, self.softcap, self.deterministic)
 
 
-def seen_keys(n_q: int, n_k: int, pattern: Pattern) -> slice:
-    """The keys that some query sees: those before and behind have gradients of 0, and need not be read."""
-    shift = n_k - n_q if pattern.at_end else 0
-    low = 0 if pattern.left is None else max(0, shift - pattern.left)
-    high = n_k if pattern.right is None else min(n_k, n_q + shift + pattern.right)
-    return slice(low, high)
-
-
 def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool) -> Ranges:
     """Ranges of packed sequences, computed where their starts are, without waiting.
 
@@ -205,12 +197,16 @@ def _described(x: Any) -> str:
 def promise(holds: Tensor, sentence: str) -> None:
     """Check a tensor of booleans: at once on the CPU, and on a GPU when it is computed, without waiting.
 
+    Under `vmap` it is checked for all calls that are made together.
+
     Raises:
         UsageError: some are False (on the CPU).
     """
-    holds = holds.all()
-    if holds.device.type == "cpu" and not torch.compiler.is_compiling():
-        if not holds:
-            raise UsageError(sentence)
-        return
-    torch._assert_async(holds, sentence)
+    if not torch.compiler.is_compiling():
+        while torch._C._functorch.is_functorch_wrapped_tensor(holds):
+            holds = torch._C._functorch.get_unwrapped(holds)
+        if holds.device.type == "cpu":
+            if not holds.all():
+                raise UsageError(sentence)
+            return
+    torch._assert_async(holds.all(), sentence)

@@ -7,16 +7,18 @@ the definition. L is the logarithm to base 2 of each query's sum of exponentials
 from __future__ import annotations
 
 from math import e, log2
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch import definition, recorded
-from pebblesim.gpu.torch.launching import Setting, check_triton, compute
+from pebblesim.gpu.torch.checks import check_forward_mode
+from pebblesim.gpu.torch.launching import OF_QUERIES, Setting, check_triton, compute
 from pebblesim.gpu.torch.layout import empty_like, in_order, numbers_from, numbers_of
-from pebblesim.gpu.torch.masks import Asked, arguments_of, seen_keys
+from pebblesim.gpu.torch.masks import Asked, arguments_of
+from pebblesim.gpu.torch.sizes import met
 
 MASK = (
     "Tensor? first, Tensor? end, SymInt? left, SymInt? right, bool at_end, float scale, float softcap, int? workspace, "
@@ -32,6 +34,65 @@ torch.library.define(
 )
 
 
+class Met(NamedTuple):
+    """The queries and keys that meet, which are all that kernels compute.
+
+    Attributes:
+        setting: the setting of the kernels, for these.
+        queries, keys: which they are.
+        sizes: numbers of queries and of keys in all.
+    """
+
+    setting: Setting
+    queries: slice
+    keys: slice
+    sizes: tuple[int, int]
+
+    @property
+    def all(self) -> bool:
+        """Whether they are all queries and all keys."""
+        return (self.queries, self.keys) == tuple(slice(0, size) for size in self.sizes)
+
+    def rows(self, x: Tensor, otherwise: float | None = None) -> Tensor:
+        """The part of a matrix with a row for each query that kernels take; other rows become `otherwise`."""
+        return _part(x, self.queries, otherwise)
+
+    def columns(self, x: Tensor, otherwise: float | None = None) -> Tensor:
+        """The part of a matrix with a row for each key."""
+        return _part(x, self.keys, otherwise)
+
+    def gathered(self, L: Tensor) -> Tensor:
+        """The numbers of these queries, from (batch · kv_heads, n_q · shared)."""
+        if self.queries == slice(0, self.sizes[0]):
+            return L
+        return L.unflatten(1, (self.sizes[0], -1))[:, self.queries].flatten(1).contiguous()
+
+    def spread(self, L: Tensor) -> Tensor:
+        """L of all queries: -∞ for those that see no key."""
+        if self.queries == slice(0, self.sizes[0]):
+            return L
+        shared = L.shape[1] // (self.queries.stop - self.queries.start)
+        whole = L.new_full((L.shape[0], self.sizes[0], shared), -torch.inf)
+        whole[:, self.queries] = L.unflatten(1, (-1, shared))
+        return whole.flatten(1)
+
+
+def _part(x: Tensor, part: slice, otherwise: float | None) -> Tensor:
+    if part == slice(0, x.shape[2]):
+        return x
+    if otherwise is not None:
+        x.fill_(otherwise)
+    return x[:, :, part]
+
+
+def _pairs(query: Tensor, key: Tensor, asked: Asked) -> Met:
+    """The queries and keys that meet; under ranges, which are known to the GPU alone, all of them."""
+    sizes = query.shape[2], key.shape[2]
+    queries, keys = met(*sizes, asked.left, asked.right, asked.at_end)
+    pattern = asked.pattern(query[:, :, queries], key)
+    return Met(Setting(pattern, asked.scale, asked.workspace), queries, keys, sizes)
+
+
 def forward(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> tuple[Tensor, Tensor]:
     """O by kernels, and L as they have it, (batch · kv_heads, n_q · shared)."""
     inputs = query, key, value
@@ -41,15 +102,14 @@ def forward(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> tuple[Te
         assert L is not None
         return out, L
     check_triton()
-    setting, seen, ranges = _pairs(query, key, asked)
-    tensors = {"Q": query, "K": key, "V": value, **ranges}
-    if seen != slice(0, key.shape[2]):
-        tensors |= {"K": key[:, :, seen], "V": value[:, :, seen]}
+    pairs = _pairs(query, key, asked)
+    ranges = arguments_of(asked.first, asked.end, key.shape[2])
     out = empty_like(query, value.shape[-1])
     with recorded.keeping(sizes, inputs, (out,)) as kept:
-        kept.L = L = compute("forward", tensors, {"O": out}, setting)
-        kept.whole = tensors["K"] is key
-    return out, L
+        tensors = {"Q": pairs.rows(query), "K": pairs.columns(key), "V": pairs.columns(value), **ranges}
+        L = compute("forward", tensors, {"O": pairs.rows(out, 0.0)}, pairs.setting)
+        kept.L, kept.whole = L, pairs.all
+    return out, pairs.spread(L)
 
 
 def backward(
@@ -67,25 +127,23 @@ def backward(
     sizes = recorded.sizes_of("backward", inputs, asked) if grad_L is None else None
     if (found := recorded.again(sizes, inputs)) is not None:
         return found[0][0], found[0][1], found[0][2]
-    setting, seen, ranges = _pairs(query, key, asked)
-    tensors = {"Q": query, "K": key, "V": value, "dO": grad, "O": out, "L": L, **ranges}
+    pairs = _pairs(query, key, asked)
+    matrices = zip(("Q", "dO", "O", "K", "V"), (query, grad, out, key, value), strict=True)
+    tensors = {name: pairs.rows(each) if name in OF_QUERIES else pairs.columns(each) for name, each in matrices}
+    tensors |= {"L": pairs.gathered(L), **arguments_of(asked.first, asked.end, key.shape[2])}
     if grad_L is not None:
-        tensors["dL"] = grad_L
-    made = tuple(empty_like(each, each.shape[-1]) for each in (query, key, value))
-    results = dict(zip(("dQ", "dK", "dV"), made, strict=True))
-    if seen != slice(0, key.shape[2]):
-        for each in made[1:]:
-            each.zero_()
-        tensors |= {"K": key[:, :, seen], "V": value[:, :, seen]}
-        results |= {"dK": made[1][:, :, seen], "dV": made[2][:, :, seen]}
+        tensors["dL"] = pairs.gathered(grad_L)
+    made = dQ, dK, dV = tuple(empty_like(each, each.shape[-1]) for each in (query, key, value))
+    results = {"dQ": pairs.rows(dQ, 0.0), "dK": pairs.columns(dK, 0.0), "dV": pairs.columns(dV, 0.0)}
     with recorded.keeping(sizes, inputs, made) as kept:
-        compute("backward", tensors, results, setting)
-        kept.whole = tensors["K"] is key
+        compute("backward", tensors, results, pairs.setting)
+        kept.whole = pairs.all
     return made
 
 
 def forward_on_gpu(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """O and L by kernels; the same arguments as the operator, those of `Asked` behind the matrices."""
+    check_forward_mode()
     out, L = forward(query, key, value, Asked(*rest))
     return out, numbers_from(L, query, key.shape[1])
 
@@ -105,14 +163,8 @@ def backward_on_gpu(
     return backward(grad, query, key, value, out, numbers_of(lse, key.shape[1]), Asked(*rest), grad_L)
 
 
-def _pairs(query: Tensor, key: Tensor, asked: Asked) -> tuple[Setting, slice, dict[str, Tensor]]:
-    """The setting of the kernels, the keys that some query sees, and the ranges that kernels read."""
-    n_k, pattern = key.shape[2], asked.pattern(query, key)
-    setting = Setting(pattern, asked.scale, asked.workspace)
-    return setting, seen_keys(query.shape[2], n_k, pattern), arguments_of(asked.first, asked.end, n_k)
-
-
 def _forward_by_definition(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    check_forward_mode()
     out, lse = definition.forward(query, key, value, *_factors_and_pairs(query, key, Asked(*rest)))
     return in_order(out, query), lse
 
@@ -139,6 +191,7 @@ torch.library.impl(BACKWARD, "CPU", _backward_by_definition)
 
 @torch.library.register_fake(FORWARD)
 def _fake(query: Tensor, key: Tensor, value: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
+    check_forward_mode()
     kind = torch.float64 if query.dtype == torch.float64 else torch.float32
     return empty_like(query, value.shape[-1]), query.new_empty(query.shape[:-1], dtype=kind)
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.gpu.torch import operators as _operators  # noqa: F401
+from pebblesim.gpu.torch.fresh import fresh
 from pebblesim.parallel.count import Moved, best
 from pebblesim.parallel.exchange import Device
 from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES, SCHEDULES
@@ -244,7 +245,7 @@ class _Local:
 
     def empty(self, like: Tensor, heads: int, tokens: int, words: int, statistic: bool) -> Tensor:
         kind = self._wide(like) if statistic else like.dtype
-        return like.new_empty((like.shape[0], heads, tokens, words), dtype=kind)
+        return fresh(like.new_empty((like.shape[0], heads, tokens, words), dtype=kind))
 
     def sums(self, like: Tensor, heads: int, tokens: int, words: int, value: float) -> Tensor:
         return like.new_full((like.shape[0], heads, tokens, words), value, dtype=self._wide(like))

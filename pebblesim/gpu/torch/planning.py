@@ -18,7 +18,7 @@ from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.tiles import PROBLEM, Tiling, gluon_takes
-from pebblesim.gpu.torch.sizes import check_heads, check_seeing, check_workspace, sharing, too_wide, word_of
+from pebblesim.gpu.torch.sizes import check_heads, check_workspace, is_count, met, sharing, too_wide, word_of
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
@@ -112,7 +112,8 @@ class KernelPlan:
     """The kernels that compute an attention of some size, and the reason.
 
     Attributes:
-        dims: n_q, n_k, d_k and d_v as they are computed; heads that share keys are one with the rows of all.
+        dims: n_q, n_k, d_k and d_v as they are computed, without queries that see no key; heads that share keys are one
+            with the rows of all.
         widths: d_k and d_v as given; matrices of fewer than 16 columns are filled up with zeros.
         heads: number of heads of keys, computed all at once or in several rounds.
         pattern: the pairs that are allowed.
@@ -214,8 +215,9 @@ def plan(
     if not isinstance(is_causal, bool):
         raise UsageError(f"is_causal is True or False, not {is_causal!r}.")
     dtype, pattern = word_of(dtype), limits(window, is_causal, align, shared)
-    check_seeing(n, n_k, pattern.left, pattern.right, pattern.at_end)
-    dims = {"n_q": n * shared, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
+    seeing, _ = met(n, n_k, pattern.left, pattern.right, pattern.at_end)
+    n_q = (seeing.stop - seeing.start) * shared
+    dims = {"n_q": n_q, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
     own = cards.card(card)
     _check_memory(heads * (n * shared + n_k) * (d + d_v) * BYTES[dtype], own)
     key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(own)
@@ -276,10 +278,16 @@ def limits(window: tuple[int | None, int | None] | None, causal: bool, align: st
     if window is not None and (
         not isinstance(window, tuple | list)
         or len(window) != 2
-        or any(not (each is None or (isinstance(each, int) and each >= -1)) for each in window)
+        or not all(each is None or each == -1 or is_count(each, 2**31) for each in window)
     ):
-        raise UsageError(f"window is {window!r}; give (left, right), numbers of keys before and after each query.")
-    left, right = (None if each == -1 else each for each in window or (None, None))
+        raise UsageError(
+            f"window is {window!r}; give (left, right), numbers of keys before and after each query below 2^31, or "
+            "None where there is no limit."
+        )
+    left, right = (
+        None if each is None or each == -1 else each if isinstance(each, int) else int(each)
+        for each in window or (None, None)
+    )
     right = 0 if causal else right
     return Pattern(left, right, align == "end" and (left is not None or right is not None), shared)
 

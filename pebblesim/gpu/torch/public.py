@@ -15,7 +15,6 @@ from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch import checks, eager, masks
 from pebblesim.gpu.torch.fallback import by_pytorch
 from pebblesim.gpu.torch.planning import Pattern, limits
-from pebblesim.gpu.torch.sizes import check_seeing
 
 
 def attention(
@@ -84,8 +83,12 @@ def attention(
     Raises:
         UsageError: these kernels do not support the arguments.
     """
+    if not (type(is_causal) is type(enable_gqa) is type(return_lse) is type(deterministic) is bool):
+        checks.check_flags(
+            is_causal=is_causal, enable_gqa=enable_gqa, return_lse=return_lse, deterministic=deterministic
+        )
     window = tuple(window) if isinstance(window, list) else window
-    same_bits = bool(deterministic) or torch.are_deterministic_algorithms_enabled()
+    same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
     call = None
     if (
         attn_mask is cu_seqlens is key_padding_mask is key_padding is key_ranges is compute_dtype is None
@@ -109,18 +112,21 @@ def attention(
     masks_of = {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
     checks.check_masks(query, attn_mask=attn_mask, **masks_of)
     pattern = limits(window, is_causal, align, 1)
+    reason = checks.unsupported(query, value, attn_mask, dropout_p, softcap)
+    if reason is not None and fallback is None:
+        raise UsageError(reason)
+    if reason is not None and (return_lse or softcap):
+        why, _, _ = reason.partition(";")
+        raise UsageError(
+            f'{why}, and fallback="sdpa" has no return_lse and no softcap; leave out the one or the other.'
+        )
     shown = _shown(query, key, pattern, **masks_of)
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    try:
-        checks.check_supported(query, value, attn_mask, dropout_p, softcap)
-    except checks.Unsupported as reason:
-        if fallback is None:
-            raise
-        if return_lse or softcap:
-            raise UsageError(f"PyTorch's attention has no return_lse and no softcap, and {reason}") from None
+    if reason is not None:
         out = by_pytorch(reason, query, key, value, attn_mask, dropout_p, scale, shown)
         return out if kind is None else out.to(kind)
     asked = masks.Asked(*shown, scale, float(softcap or 0.0), workspace, same_bits)
+    checks.check_room(query, key, value, asked)
     if call is not None:
         out = eager.attention(query, key, value, asked)
         eager.keep(call, asked)
@@ -133,15 +139,18 @@ def attention(
 
 
 def _cast(tensors: tuple[Tensor, ...], compute_dtype: torch.dtype | None) -> tuple[Tensor, ...]:
-    """The tensors in the type that they are computed in: the given one, or that of autocast."""
+    """The tensors in the type that they are computed in: the given one, or that of autocast but for float64."""
     if not all(isinstance(each, Tensor) for each in tensors):
         return tensors
     where = tensors[0].device.type
+    stays = None
     if compute_dtype is None and where in ("cuda", "cpu") and torch.is_autocast_enabled(where):
-        compute_dtype = torch.get_autocast_dtype(where)
+        compute_dtype, stays = torch.get_autocast_dtype(where), torch.float64
     if compute_dtype is None:
         return tensors
-    return tuple(each.to(compute_dtype) if each.is_floating_point() else each for each in tensors)
+    return tuple(
+        each.to(compute_dtype) if each.is_floating_point() and each.dtype != stays else each for each in tensors
+    )
 
 
 def _shown(
@@ -160,7 +169,6 @@ def _shown(
     if key_ranges is not None:
         ranges = masks.both(ranges, masks.check_ranges(key_ranges, batch, n_q, n_k))
     if ranges is None:
-        check_seeing(n_q, n_k, left, right, at_end)
         return masks.Shown(None, None, left, right, at_end)
     first, end = (each.expand(batch, n_q) for each in ranges)
     return masks.Shown(first, end, None, None, False)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.gpu.torch.boxes import Described
+from pebblesim.gpu.torch.fresh import fresh
 from pebblesim.gpu.torch.launch import Notes, launch, noted
 from pebblesim.gpu.torch.layout import BYTES, round_sums
 from pebblesim.gpu.torch.recent import Recent
@@ -69,7 +70,7 @@ class Again:
         self._outputs = [_template(each, likes) for each in made.outputs]
         self._zeros = [at for at, each in enumerate(made.outputs) if each.data_ptr() in written.zeros]
         self._made = [  # of which PyTorch makes others fastest
-            (torch.zeros_like if each.data_ptr() in written.zeros else torch.empty_like, _small(each))
+            (torch.zeros_like if each.data_ptr() in written.zeros else _fresh_like, _small(each))
             for each in written.made
         ]
         first, last = len(made.inputs), len(made.inputs) + len(made.outputs)
@@ -89,7 +90,7 @@ class Again:
         if together % BYTES:
             return None
         outputs = [
-            torch.empty_like(inputs[at]) if at is not None else torch.empty_strided(*shape, **options)
+            _fresh_like(inputs[at]) if at is not None else fresh(torch.empty_strided(*shape, **options))
             for at, shape, options in self._outputs
         ]
         for at in self._zeros:
@@ -164,9 +165,13 @@ def _address(argument: Any) -> int | None:
     return argument.data_ptr() if isinstance(argument, Tensor) else None
 
 
+def _fresh_like(x: Tensor) -> Tensor:
+    return fresh(torch.empty_like(x))
+
+
 def _small(x: Tensor) -> Tensor:
     """A tensor of this shape that takes no memory."""
-    return x.new_empty(()).expand(x.shape)
+    return x.new_zeros(()).expand(x.shape)
 
 
 def _template(x: Tensor, likes: list[Tensor]) -> tuple[int | None, tuple[Any, ...], dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 from pebblesim.core.errors import UsageError
@@ -60,41 +61,37 @@ def check_workspace(workspace: Any) -> None:
     """Check a limit of memory.
 
     Raises:
-        UsageError: it is no number of bytes.
+        UsageError: it is not a number of bytes.
     """
-    if workspace is not None and (isinstance(workspace, bool) or not isinstance(workspace, int) or workspace < 0):
-        raise UsageError(f"workspace is {workspace!r}; give a number of bytes, or None for 1 GiB at most.")
+    if workspace is not None and (isinstance(workspace, bool) or not is_count(workspace, 2**63)):
+        raise UsageError(f"workspace is {workspace!r}; give a number of bytes below 2^63, or None for 1 GiB at most.")
+
+
+def is_count(x: Any, limit: int) -> bool:
+    """Whether something is an integer from 0 up, below a limit: of Python or of NumPy."""
+    return isinstance(x, (int, Integral)) and 0 <= int(x) < limit
 
 
 def word_of(dtype: str) -> str:
     """Return the full name of a type of words.
 
     Raises:
-        UsageError: kernels take no such words.
+        UsageError: kernels do not take this type.
     """
     if (known := dtype_of(dtype)) not in WORDS:
         raise UsageError(f"dtype is {dtype!r}, and kernels are for bfloat16 and float16; give one of these.")
     return known
 
 
-def check_seeing(n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool) -> None:
-    """Check that every query sees a key.
+def met(n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool) -> tuple[slice, slice]:
+    """The queries that see some key, and the keys that some query sees; others have gradients of 0.
 
     Args:
         n_q, n_k: numbers of queries and keys.
         left, right: limits of j - i.
         at_end: the last query is at the last key.
-
-    Raises:
-        UsageError: some do not.
     """
-    if at_end and right is not None and n_q - n_k > right:
-        raise UsageError(
-            f'with align="end" the first {n_q - n_k - right:,} of {n_q:,} queries see none of {n_k:,} keys; give as '
-            "many keys as queries, or more."
-        )
-    if not at_end and left is not None and n_q - n_k > left:
-        raise UsageError(
-            f"with {left:,} keys before each query, the last {n_q - n_k - left:,} of {n_q:,} queries see none of "
-            f"{n_k:,} keys; leave these queries out."
-        )
+    shift = n_k - n_q if at_end else 0
+    back, forth = (n_q + n_k if each is None else each for each in (left, right))  # of no limit: beyond all
+    queries = slice(max(0, -shift - forth), min(n_q, n_k - shift + back))
+    return queries, slice(max(0, shift - back), min(n_k, n_q + shift + forth))

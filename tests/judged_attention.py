@@ -1,0 +1,133 @@
+"""Judge an attention call by `oracle_attention`, beside PyTorch's own attention in the same type with a dense mask.
+
+An error is the Euclidean norm of what a result is off. It may be 1.5 times PyTorch's, and besides a part of what one
+rounding of each term to the type may change (`Meaning.rounding`): a quarter, and 1/√N for N rows that are not 0, since
+the ratio of two errors of few numbers is chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from oracle_attention import Call, Meaning, meaning
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+RATIO = 1.5
+Rows = dict[str, tuple[float, float, float]]
+Judged = tuple[list[str], Rows]
+
+
+def gradients(call: Call, device: str) -> tuple[Tensor, Tensor | None]:
+    """Gradients of O and L, as they come from a later layer; that of O strided for every other seed."""
+    made = torch.Generator().manual_seed(call.seed + 2)
+    shape = (*call.lead, call.kv_heads * call.shared, call.n_q)
+    dO = torch.randn(*shape, call.d_v, generator=made, dtype=torch.float64).to(device, call.computed)
+    dL = torch.randn(shape, generator=made, dtype=torch.float64).to(device, torch.float32) if call.return_lse else None
+    return (dO.transpose(-3, -2).contiguous().transpose(-3, -2) if call.seed % 2 else dO), dL
+
+
+def computed(
+    attention: Callable[..., Any],
+    call: Call,
+    leaves: Sequence[Tensor],
+    given: dict[str, Any],
+    dO: Tensor,
+    dL: Tensor | None,
+) -> dict[str, Tensor]:
+    """The function's results and gradients, under autocast where the call says so."""
+    cast = torch.autocast(dO.device.type, dtype=call.computed) if call.rounding == "autocast" else nullcontext()
+    with cast:
+        results = attention(*leaves, **given)
+    O, L = results if call.return_lse else (results, None)
+    ends, seeds = ([O], [dO.to(O.dtype)]) if L is None or dL is None else ([O, L], [dO.to(O.dtype), dL.to(L.dtype)])
+    found = dict(zip(("dQ", "dK", "dV"), torch.autograd.grad(ends, leaves, seeds), strict=True))
+    return {"O": O.detach(), **({} if L is None else {"L": L.detach()}), **found}
+
+
+def wide(call: Call) -> torch.dtype:
+    """The type of scores and sums."""
+    return torch.promote_types(call.computed, torch.float32)
+
+
+def peer(call: Call, leaves: Sequence[Tensor], what: Meaning, dO: Tensor, dL: Tensor | None) -> dict[str, Tensor]:
+    """PyTorch's own attention in the type of the call, heads repeated and the mask dense.
+
+    With L or capped scores the products one by one, scores and sums in 32 bits. A query without a key attends to all
+    here, and its gradients are 0.
+    """
+    q, k, v = (x.detach().to(call.computed).requires_grad_() for x in leaves)
+    K, V = (x.repeat_interleave(call.shared, -3) for x in (k, v))
+    some = what.pairs.any(-1, keepdim=True)
+    pairs = what.pairs | ~some
+    scale = 1 / math.sqrt(call.d_k) if call.scale is None else call.scale
+    dO = dO * some
+    if call.softcap or call.return_lse or scale == 0:
+        S = (q.to(wide(call)) @ K.to(wide(call)).mT) * scale
+        if call.softcap:
+            S = call.softcap * torch.tanh(S / call.softcap)
+        S = (S if what.added is None else S + what.added).masked_fill(~pairs, -torch.inf)
+        O, L = torch.softmax(S, -1).to(call.computed) @ V, torch.logsumexp(S, -1)
+        seeds = [dO, torch.zeros_like(L) if dL is None else dL.to(L.dtype) * some.squeeze(-1)]
+        ends = [O, L]
+    else:
+        mask = pairs if what.added is None else what.added.masked_fill(~pairs, -torch.inf)
+        shape = (1,) * (4 - q.ndim) + q.shape if q.ndim < 4 else (-1, *q.shape[-3:])
+        four = [pad(x.reshape(*shape[:-2], *x.shape[-2:]), (0, -x.shape[-1] % 8)) for x in (q, K, V)]
+        mask = mask.expand(*call.lead, 1, call.n_q, call.n_k).reshape(-1, 1, call.n_q, call.n_k)
+        mask = mask.expand(four[0].shape[0], four[0].shape[1], -1, -1)
+        kernels = [SDPBackend.EFFICIENT_ATTENTION] if q.is_cuda else [SDPBackend.MATH]
+        with sdpa_kernel(kernels):
+            O = scaled_dot_product_attention(*four, mask, scale=scale)[..., : call.d_v].reshape(dO.shape)
+        ends, seeds, L = [O], [dO], None
+    found = dict(zip(("dQ", "dK", "dV"), torch.autograd.grad(ends, [q, k, v], seeds), strict=True))
+    return {"O": (O * some).detach(), **({} if L is None else {"L": L.detach()}), **found}
+
+
+def rows_of(x: Tensor) -> int:
+    """How many rows are not 0, or 1."""
+    return max(1, int(x.any(-1).sum()))
+
+
+def errors(call: Call, given: dict[str, Tensor], peers: dict[str, Tensor], what: Meaning) -> Rows:
+    """Of each result: its error, PyTorch's and the most that is allowed, all relative to the norm (1 if that is 0)."""
+    rows = {}
+    for name in given:
+        if given[name].shape != what.values[name].shape:
+            rows[name] = (math.nan, math.nan, 0.0)
+            continue
+        true = what.values[name]
+        empty = true.isinf() if name == "L" else torch.zeros_like(true, dtype=torch.bool)
+        off = (given[name].double() - true).masked_fill(empty, 0).norm().item()
+        if not torch.equal(given[name] == -torch.inf, empty):
+            off = math.nan
+        theirs = (peers[name].double() - true).masked_fill(empty, 0).norm().item()
+        limits = torch.finfo(call.computed)
+        if name == "L":
+            floor = 32 * torch.finfo(wide(call)).eps * (1 + what.scores) * math.sqrt(true.numel())
+        else:
+            floor = what.rounding[name] * (16 if wide(call) == call.computed else 1 / 4 + 1 / math.sqrt(rows_of(true)))
+            floor += limits.smallest_normal * limits.eps * math.sqrt(true.numel())
+        size = true.masked_fill(empty, 0).norm().item() or 1.0
+        rows[name] = (off / size, theirs / size, (RATIO * theirs + floor) / size)
+    return rows
+
+
+def wrong(call: Call, given: dict[str, Tensor], leaves: Sequence[Tensor], dO: Tensor, dL: Tensor | None) -> Judged:
+    """Say what is wrong with a call's results, and their errors."""
+    what = meaning(call, leaves, dO, dL)
+    rows = errors(call, given, peer(call, leaves, what, dO, dL), what)
+    said = [
+        f"{name}: error {off:.3g}, PyTorch's {theirs:.3g}, allowed {most:.3g}"
+        for name, (off, theirs, most) in rows.items()
+        if not off <= most
+    ]
+    types = {"O": call.computed if call.rounding == "autocast" else leaves[0].dtype, "L": wide(call)}
+    types |= dict(zip(("dQ", "dK", "dV"), (x.dtype for x in leaves), strict=True))
+    said += [f"{name} is of {x.dtype}, not {types[name]}" for name, x in given.items() if x.dtype != types[name]]
+    return said, rows
