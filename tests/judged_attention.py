@@ -58,35 +58,52 @@ def wide(call: Call) -> torch.dtype:
 def peer(call: Call, leaves: Sequence[Tensor], what: Meaning, dO: Tensor, dL: Tensor | None) -> dict[str, Tensor]:
     """PyTorch's own attention in the type of the call, heads repeated and the mask dense.
 
-    With L or capped scores the products one by one, scores and sums in 32 bits. A query without a key attends to all
-    here, and its gradients are 0.
+    A query without a key attends to all here, and its gradients are 0. These kernels have neither L nor capped scores.
     """
+    some = what.pairs.any(-1, keepdim=True)
+    dO = dO * some
+    if call.softcap or call.return_lse:
+        return by_products(call, leaves, what, dO, torch.zeros_like(dO[..., 0]) if dL is None else dL)
     q, k, v = (x.detach().to(call.computed).requires_grad_() for x in leaves)
     K, V = (x.repeat_interleave(call.shared, -3) for x in (k, v))
-    some = what.pairs.any(-1, keepdim=True)
     pairs = what.pairs | ~some
-    scale = 1 / math.sqrt(call.d_k) if call.scale is None else call.scale
-    dO = dO * some
-    if call.softcap or call.return_lse or scale == 0:
-        S = (q.to(wide(call)) @ K.to(wide(call)).mT) * scale
-        if call.softcap:
-            S = call.softcap * torch.tanh(S / call.softcap)
-        S = (S if what.added is None else S + what.added).masked_fill(~pairs, -torch.inf)
-        O, L = torch.softmax(S, -1).to(call.computed) @ V, torch.logsumexp(S, -1)
-        seeds = [dO, torch.zeros_like(L) if dL is None else dL.to(L.dtype) * some.squeeze(-1)]
-        ends = [O, L]
-    else:
-        mask = pairs if what.added is None else what.added.masked_fill(~pairs, -torch.inf)
-        shape = (1,) * (4 - q.ndim) + q.shape if q.ndim < 4 else (-1, *q.shape[-3:])
-        four = [pad(x.reshape(*shape[:-2], *x.shape[-2:]), (0, -x.shape[-1] % 8)) for x in (q, K, V)]
-        mask = mask.expand(*call.lead, 1, call.n_q, call.n_k).reshape(-1, 1, call.n_q, call.n_k)
-        mask = mask.expand(four[0].shape[0], four[0].shape[1], -1, -1)
-        kernels = [SDPBackend.EFFICIENT_ATTENTION] if q.is_cuda else [SDPBackend.MATH]
-        with sdpa_kernel(kernels):
-            O = scaled_dot_product_attention(*four, mask, scale=scale)[..., : call.d_v].reshape(dO.shape)
-        ends, seeds, L = [O], [dO], None
-    found = dict(zip(("dQ", "dK", "dV"), torch.autograd.grad(ends, [q, k, v], seeds), strict=True))
-    return {"O": (O * some).detach(), **({} if L is None else {"L": L.detach()}), **found}
+    mask = pairs if what.added is None else what.added.masked_fill(~pairs, -torch.inf)
+    four = [pad(x.flatten(0, -4) if x.ndim > 4 else x, (0, -x.shape[-1] % 8)).contiguous() for x in (q, K, V)]
+    mask = mask.expand(*q.shape[:-1], call.n_k).reshape(*four[0].shape[:-1], call.n_k)
+    if len(four[0].shape) == 3:
+        four, mask = [x[None] for x in four], mask[None]
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION if q.is_cuda else SDPBackend.MATH]):
+        O = scaled_dot_product_attention(*four, mask, scale=scale_of(call))[..., : call.d_v].reshape(dO.shape)
+    found = dict(zip(("dQ", "dK", "dV"), torch.autograd.grad(O, [q, k, v], dO), strict=True))
+    return {"O": (O * some).detach(), **found}
+
+
+def by_products(call: Call, leaves: Sequence[Tensor], what: Meaning, dO: Tensor, dL: Tensor) -> dict[str, Tensor]:
+    """Attention by PyTorch's products one by one: P, O and dS are rounded to the type, as by FlashAttention (Dao 2023).
+
+    Scores and sums are in 32 bits.
+    """
+    rounded = lambda x: x.to(call.computed).to(wide(call))  # noqa: E731
+    q, k, v = (rounded(x.detach()) for x in leaves)
+    K, V = (x.repeat_interleave(call.shared, -3) for x in (k, v))
+    S, slope = q @ K.mT * scale_of(call), 1
+    if call.softcap:
+        capped = torch.tanh(S / call.softcap)
+        S, slope = call.softcap * capped, 1 - capped**2
+    S = S.masked_fill(~what.pairs, -torch.inf)
+    L = torch.logsumexp(S, -1, keepdim=True)
+    P = torch.exp(S - L.masked_fill(L.isinf(), 0))
+    O = rounded(rounded(P) @ V)
+    dO = dO.to(wide(call))
+    dS = rounded(P * (dO @ V.mT - (dO * O).sum(-1, keepdim=True) + dL.to(wide(call))[..., None]) * slope)
+    gather = lambda x: x.unflatten(-3, (call.kv_heads, call.shared)).sum(-3)  # noqa: E731
+    dQ, dK = dS @ K * scale_of(call), gather(dS.mT @ q) * scale_of(call)
+    found = {"O": O, "dQ": dQ, "dK": dK, "dV": gather(rounded(P).mT @ dO)}
+    return {"L": L.squeeze(-1)} | {name: rounded(x) for name, x in found.items()}
+
+
+def scale_of(call: Call) -> float:
+    return 1 / math.sqrt(call.d_k) if call.scale is None else call.scale
 
 
 def rows_of(x: Tensor) -> int:

@@ -75,6 +75,30 @@ def test_a_drawn_call_has_the_results_and_gradients_of_the_page(seed: int) -> No
     assert not said, f"{call}: {said}"
 
 
+BROKEN: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "window": lambda given: given | {"window": tuple(w if w in (None, -1) else w + 1 for w in given["window"])},
+    "align": lambda given: given | {"align": "start"},
+    "is_causal": lambda given: given | {"is_causal": False},
+    "cu_seqlens": lambda given: {name: x for name, x in given.items() if name != "cu_seqlens"},
+    "key_padding_mask": lambda given: given | {"key_padding_mask": torch.zeros_like(given["key_padding_mask"])},
+    "key_ranges": lambda given: given | {"key_ranges": (given["key_ranges"][0], given["key_ranges"][1] * 0)},
+    "softcap": lambda given: given | {"softcap": None},
+    "scale": lambda given: given | {"scale": 2 * given["scale"]},
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_option_that_is_computed_wrongly_is_seen(name: str) -> None:
+    """In three of twenty calls that have it, at least: options change nothing where others leave a key or two."""
+    calls = [call for seed in range(2000) if name in options(call := draw(seed, ROOM), "cpu") and not call.dense][:20]
+    said = []
+    for call in calls:
+        leaves, seeds = tensors(call, "cpu"), gradients(call, "cpu")
+        found = computed(attention, call, leaves, BROKEN[name](options(call, "cpu")), *seeds)
+        said.append(wrong(call, found, leaves, *seeds)[0])
+    assert len(calls) == 20 and sum(map(bool, said)) >= 3
+
+
 def test_the_draw_makes_what_the_page_names() -> None:
     calls = [draw(seed, ROOM) for seed in range(400)]
     asked = [options(call, "cpu") for call in calls]

@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 from hypothesis import given, strategies as st
 
-from pebblesim.core.bisection import first_beyond
+from pebblesim.core.bisection import first_beyond, last_within
 
 VALUES: dict[str, Callable[[int], int]] = {
     "linear": lambda x: x,
@@ -24,6 +24,14 @@ VALUES: dict[str, Callable[[int], int]] = {
 def test_the_first_beyond_a_limit_is_that_of_a_plain_search(name: str, limit: int) -> None:
     value = VALUES[name]
     assert first_beyond(value, limit) == next(x for x in count(1) if value(x) > limit)
+
+
+@pytest.mark.parametrize("name", VALUES)
+@given(limit=st.integers(0, 100), low=st.integers(1, 90), more=st.integers(-1, 90))
+def test_the_last_within_a_limit_is_that_of_a_plain_search(name: str, limit: int, low: int, more: int) -> None:
+    value, high = VALUES[name], low + more
+    within = [x for x in range(low, high + 1) if value(x) <= limit]
+    assert last_within(value, limit, low, high) == max(within, default=low - 1)
 
 
 @pytest.mark.parametrize("name", ["linear", "square", "steps", "squares of steps", "difference"])

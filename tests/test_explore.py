@@ -82,7 +82,7 @@ def counted(point: dict[str, Any]) -> Any:
     """What the page must say of a point, by `count`; None if M is too small, a sentence if it takes no mask."""
     view = point["view"]
     shared = {"kv_heads": view["kvHeads"]} if point["problem"] != "backward" else {}
-    given: dict[str, Any] = {"M": view["M"], "heads": view["heads"], **shared, **dims_of(point)}
+    given: dict[str, Any] = {"M": view["M"], "heads": view["heads"], "blocks": "best", **shared, **dims_of(point)}
     try:
         row = ps.count(point["schedule"], **given)
         if view["masked"]:
@@ -180,7 +180,7 @@ def test_the_page_answers_offline_on_a_desk_and_on_a_phone(look: dict[str, int],
     tab.goto(f"{path.as_uri()}#{view}")
     finished()
     left_out = data(["forward"])["problems"][0]["leftOut"]
-    rows = ps.compare("forward", n=512, d=32, M=4096, heads=8, kv_heads=2).rows
+    rows = ps.compare("forward", n=512, d=32, M=4096, heads=8, kv_heads=2, blocks="best").rows
     best = next(row for row in rows if row.schedule not in left_out)
     assert best.schedule in tab.inner_text("#answer")
     assert f"{best.io * 2:,}" in tab.inner_text("#answer")
@@ -219,7 +219,7 @@ def test_a_winner_that_needs_a_table_says_so(browser: Any, tmp_path: Path) -> No
     save(tmp_path / "page.html", ["backward-qkv"])
     tab = browser.new_page()
     tab.goto(f"{(tmp_path / 'page.html').as_uri()}#problem=backward-qkv&queries=8192&keys=8192&d=512&M=116224")
-    rows = ps.compare("backward-qkv", n=8192, d=512, M=116_224).rows
+    rows = ps.compare("backward-qkv", n=8192, d=512, M=116_224, blocks="best").rows
     assert rows[0].schedule == "kept-dS-stored"
     other = next(row for row in rows if "P" not in get(row.schedule).kept)
     said = tab.inner_text("#answer")

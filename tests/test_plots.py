@@ -48,7 +48,7 @@ CACHES = (40, 90, 250, 800)
 
 @cache
 def compared() -> list[ps.Counted]:
-    return [row for M in CACHES for row in ps.compare(n=40, d=6, M=M)]
+    return [row for M in CACHES for row in ps.compare(n=40, d=6, M=M, blocks="best")]
 
 
 def best(M: int) -> ps.Counted:

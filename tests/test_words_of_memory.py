@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import random
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import log, nan
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tensors import laid  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu.tiles import SMALL_TILINGS, TILINGS, Tiling  # noqa: E402
-from pebblesim.gpu.torch import fresh, launch, layout as layout_of_tensors, operators  # noqa: E402
+from pebblesim.gpu.torch import attention, fresh, launch, layout as layout_of_tensors, operators  # noqa: E402
 
 
 def shrunk(tiling: Tiling) -> Tiling:
@@ -89,8 +90,11 @@ def check(given: list[Any], rest: tuple[Any, ...], allowed: Any, gradient_of_L: 
     Q, K, V, dO = given
     out, lse = operators.forward_on_gpu(Q, K, V, *rest)
     dL = torch.randn_like(lse).masked_fill(lse.isinf(), 0.0) if gradient_of_L else None
-    found = [out, lse, *operators.backward_on_gpu(dO, dL, Q, K, V, out, lse, *rest)]
-    for made, right in zip(found, true(given, allowed, dL), strict=True):
+    compare([out, lse, *operators.backward_on_gpu(dO, dL, Q, K, V, out, lse, *rest)], true(given, allowed, dL))
+
+
+def compare(found: list[Any], wanted: list[Any]) -> None:
+    for made, right in zip(found, wanted, strict=True):
         assert made.shape == right.shape
         assert (made.isinf() == right.isinf()).all()
         finite = ~right.isinf()
@@ -160,6 +164,67 @@ def test_queries_without_a_key_have_zeros(case: dict[str, Any]) -> None:
         only(*((each,) for each in case["kernels"]))
         rest = (None, None, left, right, at_end, 0.3, 0.0, case["workspace"], False)
         check(given, rest, allowed.expand(1, 1, n_q, n_k), case["gradient_of_L"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("number", range(60))
+def test_results_do_not_depend_on_what_memory_held(number: int) -> None:
+    """Drawn calls with packed, padded and ranged masks and windows, on a card whose free memory holds 777, then NaN."""
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU is here")
+    draw = random.Random(number)
+    batch, shared, kv_heads = draw.choice([1, 2]), draw.choice([1, 2, 3, 4]), draw.choice([1, 2])
+    n_q, n_k = (draw.choice([1, 4, draw.randint(1, 64), draw.randint(1, 600)]) for _ in range(2))
+    d = draw.choice([32, 40, 64, 96, 128, 192, 256])
+    kind = draw.choice(["packed", "padded", "ranged", "window"])
+    left, right = draw.choice([None, draw.randint(0, n_k)]), draw.choice([None, 0, draw.randint(0, n_k)])
+    mask: dict[str, Any] = {"window": (left, right), "align": draw.choice(["start", "end"])}
+    low, high = torch.zeros(batch, n_q, dtype=torch.long), torch.full((batch, n_q), n_k)
+    place = torch.arange(n_q).expand(batch, n_q) + (n_k - n_q if mask["align"] == "end" else 0)
+    if kind == "packed":
+        many = draw.randint(1, 5)
+        starts = [[0, *sorted(draw.randint(0, n) for _ in range(many - 1)), n] for n in (n_q, n_k)]
+        mask["cu_seqlens"] = tuple(torch.tensor(each, dtype=torch.int32, device="cuda") for each in starts)
+        for (a, b), (c, e) in zip(pairwise(starts[0]), pairwise(starts[1]), strict=True):
+            low[:, a:b], high[:, a:b] = c, e
+            place[:, a:b] = torch.arange(b - a) + (e - (b - a) if mask["align"] == "end" else c)
+    if kind == "padded":
+        for at in range(batch):
+            low[at], high[at] = sorted(draw.randint(0, n_k) for _ in range(2))
+        keys = torch.arange(n_k)
+        padding = (keys < low[:, :1]) | (keys >= high[:, :1])
+        mask["key_padding_mask"] = padding.cuda()
+    if kind == "ranged":
+        for limit in (low, high):
+            limit[:] = torch.tensor([sorted(draw.choice([0, n_k, draw.randint(0, n_k)]) for _ in range(n_q))])
+        mask["key_ranges"] = low.int().cuda(), high.int().cuda()
+    keys = torch.arange(n_k)
+    allowed = (keys >= low[..., None]) & (keys < high[..., None])
+    if left is not None:
+        allowed &= keys >= place[..., None] - left
+    if right is not None:
+        allowed &= keys <= place[..., None] + right
+    torch.manual_seed(number)
+    shapes = (shared * kv_heads, n_q, d), (kv_heads, n_k, d), (kv_heads, n_k, d), (shared * kv_heads, n_q, d)
+    given = [torch.randn(batch, *shape, dtype=torch.float16, device="cuda") for shape in shapes]
+    of_each = []
+    for value in (777.0, nan, 777.0):
+        Q, K, V = (each.clone().requires_grad_() for each in given[:3])
+        leave(value)
+        options = {**mask, "enable_gqa": True, "scale": 0.3, "deterministic": True}
+        out, lse = attention(Q, K, V, return_lse=True, **options)
+        leave(value)
+        of_each.append([out.detach(), lse.detach() / log(2), *torch.autograd.grad(out, (Q, K, V), given[3])])
+    compare(of_each[0], true(given, allowed[:, None].cuda(), None))
+    for first, *others in zip(*of_each, strict=True):
+        assert all(torch.equal(first, other) for other in others)
+
+
+def leave(value: float) -> None:
+    """Leave a number in the memory that PyTorch gives out next."""
+    sizes = [2**each for each in range(8, 24, 2) for _ in range(16)]
+    held = [torch.full((size,), value, dtype=torch.float16, device="cuda") for size in (*sizes, 2**27)]
+    del held
 
 
 def test_new_memory_is_filled_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

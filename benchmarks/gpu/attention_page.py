@@ -18,6 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count, islice
 from multiprocessing import get_context
 from pathlib import Path
 from queue import Empty
@@ -170,9 +171,11 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--part", type=int, default=4, help="calls of one kind that a process takes at a time")
     parser.add_argument("--seconds", type=float, default=230, help="calls that are not done by then are left out")
+    parser.add_argument("--only", type=int, nargs="*", help="head dimensions of queries; all of the list by default")
     parser.add_argument("--device", default="cuda")
     asked = parser.parse_args()
-    seeds = list(range(asked.seed, asked.seed + asked.calls))
+    wanted = (seed for seed in count(asked.seed) if not asked.only or drawn(seed).d_k in asked.only)
+    seeds = list(islice(wanted, asked.calls))
     began, verdicts, worst = time.monotonic(), Counter[str](), dict[str, tuple[float, float, int]]()
     with asked.out.open("w") as file:
         for row in run(seeds, asked.workers, asked.part, asked.seconds, asked.device):

@@ -15,10 +15,13 @@ from math import isqrt, prod
 from pebblesim.analysis.cache_needed import CacheNeed
 from pebblesim.analysis.peak import CHAINS
 from pebblesim.analysis.words_moved import Words
-from pebblesim.core.bisection import last_that
+from pebblesim.core.bisection import last_that, last_within
 
 MOST_BOXES = 2_000
 """Largest number of boxes of block sizes that `best` examines."""
+
+FEW_BOXES = 400
+"""Largest number of boxes that are examined to prove that a schedule is not better than another."""
 
 REGROWN = 30
 """At steps of this part of a block `best` lets two other blocks grow again."""
@@ -66,7 +69,7 @@ class Part:
         for low, high in reversed(list(pairwise(edges))):
             top = last_that(lambda size: self.room.least(grown(size)) <= M, low, high)
             sure = last_that(lambda size: self._surely_fits(M, grown(size)), low, top)
-            size = last_that(lambda size: self.room(grown(size)) <= M, sure, top)
+            size = last_within(lambda size: self.room(grown(size)), M, max(sure, low + 1), top)
             if size > low:
                 return size
         return 0
@@ -124,6 +127,8 @@ class Part:
         This is true if they are proved to be the best. Otherwise they are the best found without a mask for the powers
         of two up to M.
         """
+        if self.words(start) <= self.least(M):
+            return start
         if self.words.nonincreasing:
             search = BlockSearch(self, self.words, M, names, start, sizes)
             search.climb()
@@ -177,11 +182,20 @@ class Part:
         search = BlockSearch(self, self.words, M, list(ones), ones, ones)
         return self.words.least(ones, search.tightened(ones, search.caps))
 
+    def moves_at_least(self, M: int, words: int) -> bool:
+        """Return whether it is proved, by few boxes, that no feasible blocks move fewer words than this."""
+        ones = dict.fromkeys(self.room.program.blocks, 1)
+        search = BlockSearch(self, self.words, M, sorted(self.words.blocks), ones, ones)
+        search.least = words
+        return search.prove(FEW_BOXES) and search.best is ones
+
     def best(self, M: int, start: Blocks) -> Blocks:
         """Return all blocks, those of this part with the fewest words; `start` is the result of "fit"."""
         names = [name for group in self.groups for name in group if name in self.words.blocks]
         if not names or (len(names) == 1 and (self.words.nonincreasing or max(self.cuts[names[0]]) <= 2 * GRID)):
             return start  # "fit" has looked at all sizes
+        if self.words(start) <= self.least(M):
+            return start
         rest = [name for group in self.groups for name in group if name not in names]
         search = BlockSearch(self, self.words, M, names, start, start | dict.fromkeys(rest, 1))
         search.climb(regrow=True)
@@ -259,7 +273,7 @@ class BlockSearch:
                 sizes = {size + step for step in more} | {-(-cap // max(1, tiles + step)) for step in more}
             else:
                 sizes = {size + size // divisor, size * divisor // (divisor + 1)}
-            for other_size in sizes:
+            for other_size in sorted(sizes):
                 if other_size < 1 or other_size == size:
                     continue
                 blocks = base | {name: min(cap, other_size)}
@@ -275,13 +289,14 @@ class BlockSearch:
                     if other != name:
                         yield self._with_largest(blocks, other)
 
-    def prove(self) -> bool:
+    def prove(self, most: int = MOST_BOXES) -> bool:
         """Examine boxes of sizes, the most promising first; return whether it is proved that none has better blocks."""
         order = count()
         ones = self.others | dict.fromkeys(self.names, 1)
         boxes = [(0, 0, ones, self.tightened(ones, ones | self.caps))]
+        self._look(*boxes[0][2:])
         few = self.words.nonincreasing or prod(boxes[0][3][name] for name in self.names) <= FEW
-        for _ in range(MOST_BOXES if few else MOST_BOXES // 8):
+        for _ in range(most if few else most // 8):
             if not boxes or boxes[0][0] >= self.least:
                 return True
             _, _, low, high = heappop(boxes)
@@ -303,11 +318,10 @@ class BlockSearch:
         for name in self.names:
             if low[name] < high[name]:
                 middle = isqrt(low[name] * high[name])
-                halves = []
-                for first, last in ((low, high | {name: middle}), (low | {name: middle + 1}, high)):
-                    if self.part.room.least(first) <= self.M:
-                        last = self.tightened(first, last)
-                        halves.append((self.words.least(first, last), first, last))
+                boxes = [(low, high | {name: max(low[name], self._smaller(name, middle))})]
+                if self.part.room.least(more := low | {name: middle + 1}) <= self.M:
+                    boxes.append((more, self.tightened(more, high)))
+                halves = [(self.words.least(*box), *box) for box in boxes]
                 bounds = sorted(bound for bound, _, _ in halves)
                 choices.append((len(halves) < 2, bounds, high[name] / low[name], halves))
         return max(choices, key=lambda choice: choice[:3])[3] if choices else []
@@ -317,10 +331,10 @@ class BlockSearch:
         sizes = {}
         for name in self.names:
 
-            def feasible(size: int, name: str = name) -> bool:
-                return self.part.room.least(low | {name: size}) <= self.M
+            def needed(size: int, name: str = name) -> int:
+                return self.part.room.least(low | {name: size})
 
-            size = last_that(feasible, low[name], high[name])
+            size = max(low[name], last_within(needed, self.M, low[name], high[name]))
             sizes[name] = max(low[name], self._smaller(name, size))
         return high | sizes
 

@@ -153,12 +153,29 @@ def _fit_of(part: Part, M: int, sizes: tuple[tuple[str, int], ...], fixed: froze
 
 def least_words(schedule: Schedule, dims: Mapping[str, int], M: int, summation: str, mask: Mask | None) -> int:
     """Return a lower bound on the words that a schedule moves with any feasible blocks, without a search for them."""
-    phases = schedule.under(mask).phases
-    used = set[str]().union(*map(_used, phases))
-    fixed = Words([phase for phase in phases if not _used(phase)], dict(dims), mask)({})
+    fixed, used = _without_blocks(schedule.under(mask), tuple(dims.items()), mask)
     return fixed + sum(
         part.least(M) for part in parts(schedule, dims, summation, mask) if not used.isdisjoint(part.cuts)
     )
+
+
+def moves_at_least(
+    schedule: Schedule, dims: Mapping[str, int], M: int, summation: str, mask: Mask | None, words: int
+) -> bool:
+    """Return whether it is proved, by a short search, that a schedule moves so many words with any feasible blocks."""
+    missing = words - least_words(schedule, dims, M, summation, mask)
+    return missing <= 0 or any(
+        part.moves_at_least(M, part.least(M) + missing) for part in parts(schedule, dims, summation, mask)
+    )
+
+
+@lru_cache(maxsize=64)
+def _without_blocks(
+    counted: ir.Program, dims: tuple[tuple[str, int], ...], mask: Mask | None
+) -> tuple[int, frozenset[str]]:
+    """The words of the phases that have no blocks, and the blocks that the others have."""
+    phases = [phase for phase in counted.phases if not _used(phase)]
+    return Words(phases, dict(dims), mask)({}), frozenset().union(*map(_used, counted.phases))
 
 
 def parts(schedule: Schedule, dims: Mapping[str, int], summation: str, mask: Mask | None) -> tuple[Part, ...]:

@@ -8,7 +8,7 @@ these two.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -34,34 +34,41 @@ class Tiles:
     first: bool = False
     after: str | int | None = None
 
-    def total(self, length: int, sizes: Sizes) -> int:
-        """Return the sum over the tiles for this number of indices."""
-        block = ir.length(self.block, sizes)
+    def total(self, length: str, sizes: str = "s") -> str:
+        """Return the sum over the tiles for this number of indices, as a function of the block sizes."""
+        block = text_of(self.block, sizes)
         if self.first:
-            length = min(length, block)
-        elif self.after is not None:
-            length = max(0, length - ir.length(self.after, sizes))
-        full, last = divmod(length - 1, block)
-        if not length:
-            return 0
-
-        def one(size: int) -> int:
-            return size**self.power * prod(part.total(size, sizes) for part in self.parts)
-
-        return (full * one(block) if full else 0) + one(last + 1)
-
-    def least(self, length: int, low: Sizes, high: Sizes) -> int:
-        """Return a lower bound on the sum for blocks between `low` and `high`."""
-        if self._settled(low, high):
-            return self.total(length, high)
-        if self.first:
-            return self.total(length, low) if self._rising else 0
+            return self._one(f"min({length}, {block})", sizes)
         if self.after is not None:
-            length = max(0, length - ir.length(self.after, high))
-        tiles = -(-length // ir.length(self.block, high))
+            length = f"max(0, {length} - {text_of(self.after, sizes)})"
+        if not self.parts and self.power < 2:
+            return length if self.power else _ceiling(length, self.block, sizes)
+        return f"tiles({length}, {block}, lambda tile: {self._one('tile', sizes)})"
+
+    def _one(self, length: str, sizes: str) -> str:
+        return _product([length] * self.power + [part.total(length, sizes) for part in self.parts])
+
+    def least(self, length: str) -> str:
+        """Return a lower bound on the sum for blocks between `low` and `s`, as a function of both."""
+        same = " and ".join(f"low[{name!r}] == s[{name!r}]" for name in sorted(self._settling))
+        return f"({self.total(length)} if {same} else {self._least(length)})" if same else self.total(length)
+
+    def _least(self, length: str) -> str:
+        if self.first:
+            return self.total(length, "low") if self._rising else "0"
+        if self.after is not None:
+            length = f"max(0, {length} - {text_of(self.after)})"
         if self.power:
             return length
-        return max(tiles, *(part.least(length, low, high) for part in self.parts)) if self.parts else tiles
+        return f"max({', '.join(['0', _ceiling(length, self.block), *(part.least(length) for part in self.parts)])})"
+
+    @property
+    def _settling(self) -> set[str]:
+        """The blocks for which it increases and decreases: with one size each, the largest of the others is least."""
+        if self.flat:
+            return set()
+        cuts = {size for size in (self.block, self.after) if isinstance(size, str)}
+        return cuts.union(*(part._settling for part in self.parts))
 
     @property
     def adds_up(self) -> bool:
@@ -83,21 +90,6 @@ class Tiles:
         """Whether the sum of a first tile never decreases with its block."""
         return all(part.adds_up for part in self.parts)
 
-    def text(self, length: int) -> str:
-        """Return the number of tiles of this number of indices, as a function of the block sizes `s`."""
-        if self.first:
-            return "1"
-        whole = str(length) if self.after is None else f"max(0, {length} - {text_of(self.after)})"
-        return f"-(-{whole} // {text_of(self.block)})"
-
-    def _settled(self, low: Sizes, high: Sizes) -> bool:
-        if self.flat:
-            return True
-        cuts = (self.block,) if self.after is None else (self.block, self.after)
-        return all(ir.length(cut, low) == ir.length(cut, high) for cut in cuts) and all(
-            part._settled(low, high) for part in self.parts
-        )
-
 
 @dataclass(frozen=True)
 class TermsOfTiles:
@@ -111,11 +103,6 @@ class TermsOfTiles:
     tiles: tuple[tuple[str, Tiles], ...]
     pairs: tuple[Tiles | None, Tiles | None] | None = None
     cut_twice: bool = False
-
-    @property
-    def plain(self) -> bool:
-        """Whether it is a product of dimensions and numbers of tiles."""
-        return self.pairs is None and all(not tiles.parts and tiles.power == 0 for _, tiles in self.tiles)
 
     @property
     def first_parts(self) -> list[tuple[str, Tiles]]:
@@ -136,18 +123,23 @@ class TermsOfTiles:
         more = [tiles for (_, tiles), times in (theirs - mine).items() if times and not tiles.first]
         return mine <= theirs and not any(tiles.after is not None for tiles in more) and not (exactly and more)
 
-    def text(self, times: int, dims: Sizes) -> str:
-        """Return the text of the product, times this number of words, as a function of the block sizes `s`."""
-        counts = (tiles.text(dims[dim]) for dim, tiles in self.tiles)
-        return " * ".join([str(times * prod(dims[dim] for dim in self.dims)), *counts])
+    def total(self, times: int, dims: Sizes) -> str:
+        """Return these words without the factor of the pairs, as a function of the block sizes."""
+        factors = (tiles.total(str(dims[dim])) for dim, tiles in self.tiles)
+        return _product([str(times * prod(dims[dim] for dim in self.dims)), *factors])
 
-    def rest(self, dims: Sizes, sizes: Sizes) -> int:
-        """Return the factor of the tiles to which no mask applies."""
-        return prod(dims[dim] for dim in self.dims) * prod(t.total(dims[dim], sizes) for dim, t in self.tiles)
+    def least(self, times: int, dims: Sizes) -> str:
+        """Return a lower bound on `total` for blocks between `low` and `s`, as a function of both."""
+        factors = (tiles.least(str(dims[dim])) for dim, tiles in self.tiles)
+        return _product([str(times * prod(dims[dim] for dim in self.dims)), *factors])
 
-    def least_rest(self, dims: Sizes, low: Sizes, high: Sizes) -> int:
-        """Return a lower bound on `rest` for blocks between `low` and `high`."""
-        return prod(dims[dim] for dim in self.dims) * prod(t.least(dims[dim], low, high) for dim, t in self.tiles)
+
+def _ceiling(length: str, block: str | int, sizes: str = "s") -> str:
+    return f"-(-{length} // {text_of(block, sizes)})"
+
+
+def _product(factors: Sequence[str]) -> str:
+    return " * ".join(map("({})".format, factors)) or "1"
 
 
 class Words:
@@ -173,9 +165,9 @@ class Words:
             t.flat or (t.first and not t.parts and t.power == 1) for t in every
         )
         self.nonincreasing = nonincreasing and not self.masked and not any(t.pairs for t in self.terms)
-        plain = [(term, times) for term, times in self.terms.items() if term.plain]
-        self._plain = compiled(" + ".join(["0", *(term.text(times, dims) for term, times in plain)]))
-        self._others = [(term, times) for term, times in self.terms.items() if not term.plain]
+        bounding = [*self.terms.items(), *self.bounds.items()]
+        self._total, self._paired = _of_terms(self.terms.items(), lambda term, times: term.total(times, dims), "s")
+        self._least, self._least_paired = _of_terms(bounding, lambda term, times: term.least(times, dims), "low, s")
         paired = (node.range.pairs for phase in phases for node in ir.walk(phase.body) if isinstance(node, ir.Loop))
         pairs = next(filter(None, paired), None)
         self._grid = (0, 0) if pairs is None else ir.grid(pairs, dims)
@@ -185,9 +177,9 @@ class Words:
 
     def __call__(self, blocks: Sizes) -> int:
         """Return the number of words moved."""
-        words = self._plain(blocks)
-        for term, times in self._others:
-            words += times * term.rest(self.dims, blocks) * (self._pairs(*term.pairs, blocks) if term.pairs else 1)
+        words = self._total(blocks)
+        for pairs, _, rest in self._paired:
+            words += rest(blocks) * self._pairs(*pairs, blocks)
         sizes = {**self.dims, **blocks}
         for body in self.masked:
             words += totals(body, sizes, _moved, self.mask)["words"]
@@ -197,10 +189,9 @@ class Words:
         """Return a lower bound on the words of all blocks between these."""
         if self.nonincreasing:
             return self(high)
-        words = self._plain(high)
-        for term, times in (*self._others, *self.bounds.items()):
-            rest = times * term.least_rest(self.dims, low, high)
-            words += rest * (self._least_pairs(*term.pairs, term.cut_twice, low, high) if term.pairs else 1)
+        words = self._least(low, high)
+        for pairs, cut_twice, rest in self._least_paired:
+            words += rest(low, high) * self._least_pairs(*pairs, cut_twice, low, high)
         return words
 
     def _rest(self, body: list[ir.Node], loops: tuple[ir.Loop, ...]) -> list[ir.Node]:
@@ -274,6 +265,16 @@ class Words:
         if of_rows:
             return heights
         return widths if of_columns else max(-(-widths // wide[1]), -(-heights // tall[1]))
+
+
+def _of_terms(
+    terms: Iterable[tuple[TermsOfTiles, int]], text: Callable[[TermsOfTiles, int], str], arguments: str
+) -> tuple[Callable[..., int], list[tuple[tuple[Tiles | None, Tiles | None], bool, Callable[..., int]]]]:
+    """Compile the sum of all terms without pairs; and each with pairs for itself, as (pairs, cut twice, function)."""
+    known = list(terms)
+    alone = " + ".join(["0", *(text(term, times) for term, times in known if not term.pairs)])
+    paired = [(t.pairs, t.cut_twice, compiled(text(t, times), arguments)) for t, times in known if t.pairs]
+    return compiled(alone, arguments), paired
 
 
 def conditions_on(loops: tuple[ir.Loop, ...]) -> list[ir.MaskCondition]:

@@ -11,7 +11,8 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import listed, whole
 from pebblesim.counting.arguments import AnyMask
-from pebblesim.counting.compare import compare
+from pebblesim.counting.best import best_of
+from pebblesim.counting.compare import runs_of
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.held import hold_theta
 from pebblesim.language.catalogue import is_built_in
@@ -235,7 +236,8 @@ def _refuse_above_counts(
         UsageError: a schedule of the problem moves fewer words; the message names it.
     """
     names = [schedule.name for schedule in of_problem(solves.name, mask is not None)]
-    row = compare(solves.name, schedules=names, M=M, mask=mask, **dict(sizes)).best if names else None  # type: ignore[arg-type]
+    runs = runs_of(solves.name, schedules=names, M=M, blocks="best", mask=mask, **dict(sizes)) if names else []  # type: ignore[arg-type]
+    row = best_of(runs)
     if row is not None and row.io < claimed.value:
         raise UsageError(
             f"{claimed.name} gives {claimed.value:,} words for {solves.name} with {listed(sizes)} at M = {M:,}, where "

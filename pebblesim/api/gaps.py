@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import axis, listed
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.arguments import BlockRule, problem_dims
-from pebblesim.counting.compare import compare
+from pebblesim.counting.best import best_of
+from pebblesim.counting.compare import runs_of
 from pebblesim.counting.count import OF_WAY, Counted
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule
@@ -100,7 +102,7 @@ def gaps(
     *,
     schedules: Iterable[str | Schedule] | None = None,
     M: int | Sequence[int] | None = None,
-    blocks: BlockRule = "fit",
+    blocks: BlockRule = "best",
     summation: str = "chain",
     steps: int = 4,
     **dims: int,
@@ -128,10 +130,11 @@ def gaps(
     solves = problem(problem_name)
     sizes = problem_dims(solves, dims)
     shape: dict[str, Any] = dict(sizes)
-    rows, among = [], None if schedules is None else list(schedules)
+    rows: list[Counted] = []
+    among = None if schedules is None else list(schedules)
     for words in _range(solves.name, sizes, steps) if M is None else axis("M", M):
-        row = compare(solves.name, schedules=among, M=words, blocks=blocks, summation=summation, **shape)[0]
-        if row.feasible:
+        runs = runs_of(solves.name, schedules=among, M=words, blocks=blocks, summation=summation, **shape)
+        if (row := best_of(runs, rows[-1].schedule if rows else "")) is not None:
             rows.append(row)
     if not rows:
         raise UsageError(f"no schedule of {solves.name!r} fits at any of these M.")
@@ -140,9 +143,8 @@ def gaps(
 
 def _range(name: str, dims: Mapping[str, int], steps: int) -> list[int]:
     """M = ⌊2^(k/steps)⌋, from 4 words to one M at which every input fits twice."""
-    from sympy import integer_nthroot
-
     solves = problem(name).in_dims(dims)
     shapes = (*solves.inputs.values(), *solves.outputs.values())
     last = 4 * sum(prod(dims[dim] for dim in shape) for shape in shapes)
-    return sorted({int(integer_nthroot(2**k, steps)[0]) for k in range(2 * steps, last.bit_length() * steps)})
+    powers = (2**k for k in range(2 * steps, last.bit_length() * steps))
+    return sorted({last_that(lambda root, power=power: root**steps <= power, 1, last) for power in powers})  # type: ignore[misc]

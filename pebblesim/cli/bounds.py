@@ -189,7 +189,7 @@ def gaps(
     ] = None,
     dtype: Dtype = None,
     problem: Problem = None,
-    blocks: Blocks = "fit",
+    blocks: Blocks = "best",
     summation: Summation = "chain",
     steps: Annotated[
         int, option("--steps", "Without -M: how many values of M from one power of two to the next.", min=1, max=64)

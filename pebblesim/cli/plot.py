@@ -49,7 +49,7 @@ def skislope(
     m: CacheSizes,
     dtype: Dtype = None,
     problem: Problem = None,
-    blocks: Blocks = "fit",
+    blocks: Blocks = "best",
     mask: MaskText = None,
     points: Points = 53,
     drawing: Drawing,
@@ -73,7 +73,7 @@ def gaps(
     sizes: Sizes,
     m: CacheSizes,
     dtype: Dtype = None,
-    blocks: Blocks = "fit",
+    blocks: Blocks = "best",
     without: Annotated[
         str, option("--without", "Bounds, such as D4,C4, or schedules: also draw the gap without them.")
     ] = "",

@@ -47,7 +47,26 @@ def first_beyond(value: Callable[[int], int], limit: int) -> int:
     while high > 4 * max(low, 1):
         middle = 1 << (low.bit_length() + high.bit_length()) // 2
         low, high = (low, middle) if value(middle) > limit else (middle, high)
-    below, above = 2 * (limit - value(low)) + 1 if low else 1, 2 * (value(high) - limit) - 1  # both are more than 0
+    return _interpolated(value, limit, low, high, value(low) if low else limit, value(high)) + 1
+
+
+def last_within(value: Callable[[int], int], limit: int, low: int, high: int) -> int:
+    """Return the largest number from `low` to `high` with a value up to `limit`; `low` - 1 if there is none.
+
+    Values never fall. If they grow like a polynomial of small degree, a few steps are enough.
+    """
+    if low > high:
+        return low - 1
+    if (most := value(high)) <= limit:
+        return high
+    if low == high or (least := value(low)) > limit:
+        return low - 1
+    return _interpolated(value, limit, low, high, least, most)
+
+
+def _interpolated(value: Callable[[int], int], limit: int, low: int, high: int, least: int, most: int) -> int:
+    """The largest number with a value up to a limit, between two with values `least` ≤ limit < `most`."""
+    below, above = 2 * (limit - least) + 1, 2 * (most - limit) - 1  # both are more than 0
     steps, moved = 0, 0
     while high - low > 1:
         steps += 1
@@ -58,4 +77,4 @@ def first_beyond(value: Callable[[int], int], limit: int) -> int:
             high, above, below, moved = middle, over, max(1, below // 2) if moved == 1 else below, 1
         else:
             low, below, above, moved = middle, -over, max(1, above // 2) if moved == -1 else above, -1
-    return high
+    return low

@@ -55,7 +55,7 @@ class Comparison(Result, Sequence[Counted]):
 
     @property
     def best(self) -> Counted | None:
-        """The schedule with the least I/O among those that fit; None if none fits."""
+        """The schedule with the least I/O among those that fit, with these blocks; None if none fits."""
         return self.rows[0] if self.rows[0].feasible else None
 
     @property
@@ -124,6 +124,37 @@ def compare(
     Raises:
         UsageError: a name or size that is not allowed, or a schedule of another problem.
     """
+    runs = runs_of(
+        problem_name,
+        schedules=schedules,
+        M=M,
+        blocks=blocks,
+        summation=summation,
+        mask=mask,
+        heads=Heads(heads, kv_heads, batch, separate),
+        **dims,
+    )
+    rows = [count_run(run, fallback_to_smallest=True) for run in runs]
+    rows.sort(key=lambda row: (not row.feasible, row.least_M or 0, row.io))
+    return Comparison(rows[0].problem, rows[0].dims, rows[0].M, blocks, rows[0].mask, tuple(rows))
+
+
+def runs_of(
+    problem_name: str | None,
+    *,
+    schedules: Iterable[str | Schedule] | None,
+    M: int,
+    blocks: BlockRule,
+    summation: str = "chain",
+    mask: AnyMask | None = None,
+    heads: Heads | None = None,
+    **dims: int,
+) -> list[Run]:
+    """Return the runs that `compare` counts for these arguments.
+
+    Raises:
+        UsageError: as for `compare`.
+    """
     check_rule(blocks)
     algorithms = get_all(schedules)
     by_schedule = algorithms[0].problem.name if algorithms else "backward"
@@ -140,13 +171,10 @@ def compare(
                 f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; "
                 "count the schedules of each problem apart, with its --problem or none."
             )
-    among, pattern = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
-    runs = [
-        Run.of(each, dims, M=M, blocks=blocks, summation=summation, mask=pattern, heads=among) for each in algorithms
+    pattern = masks.of_heads(mask)
+    return [
+        Run.of(each, dims, M=M, blocks=blocks, summation=summation, mask=pattern, heads=heads) for each in algorithms
     ]
-    rows = [count_run(run, fallback_to_smallest=True) for run in runs]
-    rows.sort(key=lambda row: (not row.feasible, row.least_M or 0, row.io))
-    return Comparison(solves.name, rows[0].dims, rows[0].M, blocks, rows[0].mask, tuple(rows))
 
 
 def _follows(algorithm: Schedule, rule: BlockRule) -> bool:

@@ -134,18 +134,23 @@ def triton(
     check_alike(program)
     scale = 1.0 if softcap and scale is None else scale
     made = launches(program, masked=True, repeated=True)
-    if shared and not isinstance(mask, KeyRanges):
-        made = [launch for launch in made if not for_no_pair(launch)]
+    if shared:
+        made = [launch for launch in made if not for_no_pair(launch, isinstance(mask, KeyRanges))]
     setting = replace(setting_of(program, made, sizes, dtype, mask, scale, far, (shared, dense)), softcap=softcap)
     kernels = tuple(launch.name for launch in made if launch.kind != "fill")
     setting = replace(setting, described=described, early=kernels if early else ())
     return module(setting, made, Writer, apart or {}, (warps, stages), common=_room)
 
 
-def for_no_pair(launch: Launch) -> bool:
-    """Whether a launch is for tiles without an allowed pair."""
+def for_no_pair(launch: Launch, ranged: bool = False) -> bool:
+    """Whether a launch is for tiles without an allowed pair.
+
+    `ranged`: the ranges are known to the kernels alone, and those of rows or columns without a pair are computed with
+    the others.
+    """
     loops = [*launch.grid, *(node for node in launch.body if isinstance(node, ir.Loop))]
-    return any(loop.when is not None and loop.when.none for loop in loops)
+    none = [loop.when for loop in loops if loop.when is not None and loop.when.none]
+    return any(not ranged or None in (when.rows.parent, when.columns.parent) for when in none)
 
 
 def module(

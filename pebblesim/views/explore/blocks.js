@@ -215,12 +215,27 @@ class Part {
     if (this.groups.filter((group) => group.some((name) => this.matter.has(name))).length > 1) {
       best = this.shared(M, ones, this.blocks.filter((name) => this.matter.has(name)), best);
     }
-    for (const group of this.groups.map((each) => each.filter((name) => best[name] === 1 && !this.matter.has(name)))) {
+    return this.filled(M, best, this.groups.map((group) => group.filter((name) => best[name] === 1)));
+  }
+
+  /** Blocks that do not change the words, as large as there is room for. */
+  filled(M, blocks, groups) {
+    for (const group of groups.map((each) => each.filter((name) => !this.matter.has(name)))) {
       if (!group.length) continue;
-      const from = best, grown = (size) => ({ ...from, ...Object.fromEntries(group.map((name) => [name, Math.min(size, this.cap(name))])) });
-      best = grown(Math.max(1, this.largest(M, grown, Math.max(...group.map((name) => this.cap(name))))));
+      const from = blocks, grown = (size) => ({ ...from, ...Object.fromEntries(group.map((name) => [name, Math.min(size, this.cap(name))])) });
+      blocks = grown(Math.max(1, this.largest(M, grown, Math.max(...group.map((name) => this.cap(name))))));
     }
-    return best;
+    return blocks;
+  }
+
+  /** The blocks with the fewest words; `start` are those of "fit". */
+  best(M, start) {
+    const names = this.blocks.filter((name) => this.matter.has(name)), rest = this.blocks.filter((name) => !this.matter.has(name));
+    if (names.length < 2) return start; // "fit" has looked at all sizes
+    const search = new BlockSearch(this, M, names, start, { ...start, ...Object.fromEntries(rest.map((name) => [name, 1])) });
+    search.climb();
+    search.prove();
+    return search.best === start ? start : this.filled(M, search.best, rest.map((name) => [name]));
   }
 
   inOrder(M, ones) {
@@ -324,6 +339,7 @@ class BlockSearch {
   prove() {
     const ones = this.with(Object.fromEntries(this.names.map((name) => [name, 1])));
     const boxes = [{ bound: 0, low: ones, high: this.tightened(ones, { ...ones, ...this.caps }) }];
+    this.consider(boxes[0].high);
     for (let looked = 0; looked < MOST_BOXES; looked++) {
       if (!boxes.length) return true;
       let place = 0;
@@ -388,10 +404,11 @@ class AtSizes {
     return new Occupancy(program, program.phases.keys(), { ...this.sizes, ...blocks }).peak;
   }
 
-  /** The blocks for M words of cache; null if M is too small. */
+  /** The best blocks for M words of cache; null if M is too small. */
   blocks(M) {
     if (this.needs > M) return null;
-    return this.parts.reduce((blocks, part) => ({ ...blocks, ...part.fit(M, blocks) }), this.ones);
+    const fit = this.parts.reduce((blocks, part) => ({ ...blocks, ...part.fit(M, blocks) }), this.ones);
+    return this.parts.reduce((blocks, part) => ({ ...blocks, ...part.best(M, blocks) }), fit);
   }
 
   /** The words moved with these blocks, under a mask if one is given, as a whole number. */

@@ -327,14 +327,14 @@ class Page {
   command(schedule, row) {
     const { queries, keys, d, heads, kvHeads, M } = this.state, sizes = queries === keys ? `-n ${queries}` : `--size n_q=${queries} --size n_k=${keys}`;
     const shared = this.counts.problem.shared && kvHeads !== heads ? ` --kv-heads ${kvHeads}` : "";
-    const blocks = this.view.masked && row ? Object.entries(row.blocks).map(([name, size]) => ` --block ${name}=${size}`).join("") : "";
-    return `pebblesim count ${schedule.name} ${sizes} -d ${d} -M ${M}${heads > 1 ? ` --heads ${heads}` : ""}${shared}${this.view.masked ? ` --mask ${this.mask}${blocks}` : ""}`;
+    const blocks = !this.view.masked ? " --blocks best" : row ? Object.entries(row.blocks).map(([name, size]) => ` --block ${name}=${size}`).join("") : "";
+    return `pebblesim count ${schedule.name} ${sizes} -d ${d} -M ${M}${heads > 1 ? ` --heads ${heads}` : ""}${shared}${this.view.masked ? ` --mask ${this.mask}` : ""}${blocks}`;
   }
 }
 
 const ABOUT = "A word is one element of a matrix; M is the number of words that fit into the cache. The counts are exact: the closed form of"
-  + " each schedule, with the largest blocks that fit, in whole numbers of any length, the same as those of pebblesim count. Under a mask the"
-  + " blocks are those chosen without it; pebblesim count --mask also tries smaller ones, which a mask can make better."
+  + " each schedule, with its best blocks, in whole numbers of any length, the same as those of pebblesim count --blocks best. Under a mask"
+  + " the blocks are those chosen without it; pebblesim count --mask also tries others, which a mask can make better."
   + " The lower bound is the largest proved closed form for each way of computing, and the least of these; pebblesim bounds sometimes gets"
   + " a few percent more, because it does not round. Heads that share keys and values read them once.";
 

@@ -1,0 +1,374 @@
+"""FlashAttention's own tests over our `attention`: sets of their parameters that a seed draws, and what became of each.
+
+`python benchmarks/gpu/flash_attention.py CHECKOUT --file tests --sets 2000 --seed 1` runs `tests/test_flash_attn.py` of
+a checkout of Dao-AILab/flash-attention, `--file hopper` its `hopper/test_flash_attn.py`, each set in one of several
+processes. Memory is filled before each call: the allocator's with 777, all that `attention` takes with NaN. What was
+run before is in the rows, and is not run again. `--table` prints the table of docs/attention.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+ROWS = HERE / "flash_attention.jsonl"
+
+FIXED: dict[str, Any] = {
+    "dropout_p": 0.0,
+    "alibi": False,
+    "paged_kv_block_size": None,
+    "page_size": None,
+    "new_kv": False,
+    "rotary_fraction": 0.0,
+}
+"""Parameters of which only one value is drawn, since attention has no others: see `NOT_DRAWN`."""
+
+NOT_DRAWN = "dropout, ALiBi, pages of a cache, new keys and rotary embedding inside a call, float8"
+
+LEFT_OUT = {
+    "test_flash_attn_generator_arg_must_be_none": "arguments of functions in C++",
+    "test_flash_attn_varlen_paged_kv_num_splits": "pages of a cache",
+    "test_flash_attn_kvcache_paged_block_table_bounds": "pages of a cache",
+    "test_flash_attn_combine": "sums of splits are no function here",
+    "test_flash_attn_varlen_combine_linearize": "sums of splits are no function here",
+    "test_flash3_bw_compatibility": "schemas of their operators",
+}
+"""Tests that are not drawn, and why."""
+
+SWITCHES = ("FP8", "PAGEDKV", "APPENDKV", "SPLIT", "PACKGQA")
+"""FLASH_ATTENTION_DISABLE_* of the file for Hopper: what attention has not, and hints that change nothing here."""
+
+ROUNDING = 1e-5
+"""An error below this is one of sums in float32."""
+
+ALONE = "race_condition"
+"""Tests that take most of a card's memory: one at a time."""
+
+
+def tests_of(checkout: Path, file: str) -> dict[str, Callable[..., None]]:
+    """The tests of a file, by name and in their order, over our interface."""
+    import flash_interface
+
+    os.environ |= {f"FLASH_ATTENTION_DISABLE_{name}": "TRUE" for name in SWITCHES}
+    flash_interface.install(checkout)
+    sys.path.insert(0, str(checkout / file))
+    made = importlib.util.spec_from_file_location(f"{file}_of_flash_attention", checkout / file / "test_flash_attn.py")
+    assert made is not None and made.loader is not None
+    module = importlib.util.module_from_spec(made)
+    made.loader.exec_module(module)
+    return {name: each for name, each in vars(module).items() if name.startswith("test_")}
+
+
+def parameters_of(test: Callable[..., None]) -> dict[str, list[Any]]:
+    """Names of a test's parameters, several of them with a comma between, and their values."""
+    marks = [each for each in getattr(test, "pytestmark", ()) if each.name == "parametrize"]
+    found = {}
+    for names, values in (mark.args for mark in reversed(marks)):
+        found[names] = [FIXED[names]] if FIXED.get(names, values[0]) in values and names in FIXED else list(values)
+    return found
+
+
+def drawn(tests: dict[str, Callable[..., None]], seed: int, sets: int) -> list[tuple[str, dict[str, Any]]]:
+    """Sets of parameters that differ: a test, then a value of each parameter, all alike likely."""
+    known = {name: parameters_of(test) for name, test in tests.items() if name not in LEFT_OUT}
+    draw, found, seen = random.Random(seed), [], set()
+    for _ in range(100 * sets):
+        name = draw.choice(list(known))
+        values = {names: draw.choice(several) for names, several in known[name].items()}
+        skipped = values.get("has_qv") and values["d"] != 64  # by the test itself
+        if (key := f"{name} {values}") not in seen and not skipped:
+            seen.add(key)
+            given = {}
+            for names, value in values.items():
+                own = names.split(",")
+                given |= zip(map(str.strip, own), value if len(own) > 1 else [value], strict=True)
+            found.append((name, given))
+        if len(found) == sets:
+            break
+    return found
+
+
+# -- one process that runs sets ----------------------------------------------------------------------------------
+
+
+def poison(torch: Any) -> None:
+    """Leave 777 in the memory that the allocator gives out next."""
+    sizes = [2**each for each in (8, 10, 12, 14, 16, 18, 20, 22, 24) for _ in range(12)]
+    held = [torch.full((size,), 777.0, dtype=torch.float16, device="cuda") for size in (*sizes, 2**28)]
+    del held
+
+
+def work(options: argparse.Namespace) -> None:
+    """Run the sets whose numbers come in, line by line, and print a row of each."""
+    import torch
+
+    if options.cpu:
+        as_if_cuda(torch)
+    import flash_interface
+
+    from pebblesim.gpu.torch.fresh import filled
+
+    sets = drawn(tests := tests_of(options.checkout, options.file), options.seed, options.sets)
+    if not options.cpu:
+        flash_interface.BEFORE.append(lambda: poison(torch))
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # tests print what they find
+    for line in sys.stdin:
+        number, begun = int(line), time.monotonic()
+        name, given = sets[number]
+        with filled(float("nan")):
+            result, said = became(torch, lambda name=name, given=given: tests[name](**given))
+        row = {"number": number, "test": name, "result": result, "said": said, "seconds": time.monotonic() - begun}
+        if result == "failed":
+            row["set"] = {key: str(value) for key, value in given.items()}
+        print(json.dumps(row), file=answers)
+        if "CUDA error" in said:
+            sys.exit(1)
+
+
+def became(torch: Any, test: Callable[[], None]) -> tuple[str, str]:
+    """What became of a test, "passed", "rounded", "refused", "skipped" or "failed", and what was said."""
+    import flash_interface
+    from pytest import skip
+
+    from pebblesim.core.errors import PebblesimError
+
+    for waited in (5, 20, 60, 0):
+        try:
+            test()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            return "passed", ""
+        except (PebblesimError, flash_interface.Refused) as error:
+            return "refused", re.sub(r"\d[\d,]*", "N", str(error))
+        except skip.Exception as error:
+            return "skipped", str(error)
+        except torch.OutOfMemoryError as error:  # other processes have it
+            if not waited:
+                return "failed", str(error)[:300]
+        except AssertionError as error:
+            return judged(error)
+        except Exception as error:  # of any kind
+            return "failed", f"{type(error).__name__}: {error}"[:300]
+        torch.cuda.empty_cache()
+        time.sleep(waited)
+    raise AssertionError
+
+
+def judged(error: AssertionError) -> tuple[str, str]:
+    """What a test's last comparison found: "rounded" where it allows an error of exactly 0, and one of float32 is left.
+
+    A test allows twice the error of PyTorch in 16 bits. Where a query sees one key, PyTorch makes none, and here the
+    gradient of the scores is the difference of two sums that are equal, but for the order of their terms.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    assert trace is not None
+    code, line = trace.tb_frame.f_code, trace.tb_lineno
+    tree = ast.parse(Path(code.co_filename).read_text(encoding="utf-8"))
+    said = next(x for x in ast.walk(tree) if isinstance(x, ast.Assert) and x.lineno <= line <= (x.end_lineno or line))
+    compared = said.test
+    if not (isinstance(compared, ast.Compare) and isinstance(compared.ops[0], ast.LtE)):
+        return "failed", f"not so: {ast.unparse(compared)}"
+    of = trace.tb_frame.f_globals, trace.tb_frame.f_locals
+    found, allowed = (eval(ast.unparse(each), *of) for each in (compared.left, compared.comparators[0]))
+    sentence = f"{ast.unparse(compared.left)} is {found:.2g} for {allowed:.2g}"
+    return "rounded" if allowed == 0 and found < ROUNDING else "failed", sentence
+
+
+def as_if_cuda(torch: Any) -> None:
+    """Have "cuda" be the CPU: attention is computed by its definition, and the tests test the interface."""
+    from torch.overrides import TorchFunctionMode
+
+    class OnTheCpu(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = dict(kwargs or {})
+            if str(kwargs.get("device", "")).startswith("cuda"):
+                kwargs["device"] = "cpu"
+            return function(*args, **kwargs)
+
+    torch.cuda.get_device_capability = lambda *device: (9, 0)
+    torch.cuda.get_device_properties = lambda *device: argparse.Namespace(total_memory=2**40)
+    OnTheCpu().__enter__()
+
+
+# -- all of them --------------------------------------------------------------------------------------------------
+
+
+def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Rows of the sets that were not run yet, as they come, until there is no more time."""
+    done = {each for row in rows_of(options.rows) if same(row, options) for each in numbers(row["done"])}
+    left = [each for each in range(options.sets) if each not in done][::-1]
+    until, rows, alone, waits = time.monotonic() + options.seconds, [], threading.Lock(), threading.Condition()
+    names = [name for name, _ in drawn(tests_of(options.checkout, options.file), options.seed, options.sets)]
+    command = [sys.executable, __file__, *sys.argv[1:], "--work"]
+
+    def deal() -> None:
+        process = None
+        while time.monotonic() < until and left:
+            number = left.pop()
+            lock = alone if ALONE in names[number] else None
+            if lock is not None and not lock.acquire(blocking=False):
+                left.insert(0, number)
+                time.sleep(0.2)
+                continue
+            if process is None or process.poll() is not None:
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            print(number, file=process.stdin, flush=True)
+            killed = threading.Timer(max(1.0, until + 20 - time.monotonic()), process.kill)
+            killed.start()
+            line = process.stdout.readline()
+            killed.cancel()
+            if lock is not None:
+                lock.release()
+            if line:
+                row = json.loads(line)
+            elif time.monotonic() < until:
+                row = {"number": number, "test": names[number], "result": "failed", "said": "the process ended"}
+            else:
+                break
+            with waits:
+                rows.append(row)
+                waits.notify()
+        if process is not None:
+            process.kill()
+
+    threads = [threading.Thread(target=deal, daemon=True) for _ in range(options.workers)]
+    for each in threads:
+        each.start()
+    while rows or any(each.is_alive() for each in threads):
+        with waits:
+            waits.wait_for(lambda: rows, timeout=1.0)
+            found = rows[:]
+            rows.clear()
+        yield from found
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers of a text such as "0-3,7"."""
+    ends = [tuple(map(int, each.split("-"))) for each in text.split(",") if each]
+    return [each for first, *last in ends for each in range(first, (last or [first])[0] + 1)]
+
+
+def spans(found: list[int]) -> str:
+    """Numbers as a text."""
+    parts: list[list[int]] = []
+    for each in sorted(found):
+        if parts and parts[-1][1] == each - 1:
+            parts[-1][1] = each
+        else:
+            parts.append([each, each])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file, one for each run; none if there is no such file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def same(row: dict[str, Any], options: argparse.Namespace) -> bool:
+    """Whether a row is of these draws."""
+    return (row["file"], row["seed"], row["on"]) == (options.file, options.seed, options.on)
+
+
+def summary(options: argparse.Namespace, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """One row of a run: results by test, refusals by sentence, and each set that failed."""
+    results: dict[str, Counter[str]] = {}
+    for each in found:
+        results.setdefault(each["test"], Counter())[each["result"]] += 1
+    said = {
+        result: dict(Counter(each["said"] for each in found if each["result"] == result).most_common())
+        for result in ("refused", "skipped")
+    }
+    failed = [each for each in found if each["result"] == "failed"]
+    return {
+        **{name: getattr(options, name) for name in ("file", "seed", "on", "commit")},
+        "done": spans([each["number"] for each in found]),
+        "results": {name: dict(results[name]) for name in sorted(results)},
+        **said,
+        "failed": failed,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The table of docs/attention.md: what became of the sets of each test, and why some were not computed."""
+    lines = [
+        "| file | test | sets | passed | below 1e-5 where 0 is allowed | failed | refused | skipped by itself |",
+        "|" + "---|" * 8,
+    ]
+    kinds = ("passed", "rounded", "failed", "refused", "skipped")
+    for file in dict.fromkeys(row["file"] for row in rows):
+        whole: dict[str, Counter[str]] = {}
+        for row in rows:
+            for name, results in row["results"].items() if row["file"] == file else ():
+                whole.setdefault(name, Counter()).update(results)
+        whole["all"] = sum(whole.values(), Counter())
+        for name, results in whole.items():
+            cells = [f"{number:,}" for number in (results.total(), *(results[kind] for kind in kinds))]
+            shown = "all" if name == "all" else f"`{name.removeprefix('test_flash_attn_')}`"
+            lines.append("| " + " | ".join([f"`{file}`", shown, *cells]) + " |")
+    reasons: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        for kind in ("refused", "skipped"):
+            reasons.update({(kind, sentence): number for sentence, number in row[kind].items()})
+    lines += ["", "| sets | not computed because |", "|---|---|"]
+    lines += [
+        f"| {number:,} | {kind}: {sentence or 'no reason'} |" for (kind, sentence), number in reasons.most_common()
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkout", type=Path, nargs="?")
+    parser.add_argument("--file", choices=["tests", "hopper"], default="tests")
+    parser.add_argument("--sets", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--commit", default="0251105", help="of flash-attention, for the rows")
+    parser.add_argument("--on", default="H200", help="the card, for the rows")
+    parser.add_argument("--cpu", action="store_true", help="by the definition on the CPU: a test of the interface")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work(options)
+    elif options.table:
+        print(table(rows_of(options.rows)))
+    else:
+        if options.cpu:
+            import torch
+
+            options.on = "CPU"
+            as_if_cuda(torch)
+        found = []
+        for row in run(options):
+            found.append(row)
+            if row["result"] == "failed":
+                print(json.dumps(row), flush=True)
+        made = summary(options, found)
+        with options.rows.open("a", encoding="utf-8") as file:
+            print(json.dumps(made), file=file)
+        print(table([made]))
+
+
+if __name__ == "__main__":
+    main()
