@@ -8,8 +8,9 @@ SITE   := $(VENV)/.site
 LOWEST := $(VENV)-lowest
 TORCH  := $(VENV)-torch
 OF_TORCH := $(addprefix tests/test_,adapters_page.py attention_page.py attention_plans.py parallel_page.py \
-            torch_derivatives.py torch_diffusers.py torch_kernels.py torch_operator.py torch_page.py torch_parallel.py \
-            torch_refusals.py torch_transformers.py torch_verdicts.py)
+            torch_derivatives.py torch_diffusers.py torch_kernels.py torch_mask_functions.py \
+            torch_models.py torch_operator.py torch_page.py torch_parallel.py torch_refusals.py \
+            torch_transformers.py torch_verdicts.py)
 
 RUN_N := 4096
 RUN_D := 64

@@ -188,9 +188,9 @@ def row_of(name: str) -> dict[str, Any]:
     ours.register()
     attend, met = AttentionInterface._global_mapping[ours.NAME], list[str]()
 
-    def meeting(module: Any, query: Any, key: Any, value: Any, mask: Any, *given: Any, **options: Any) -> Any:
-        met.append(kind_of(mask))
-        return attend(module, query, key, value, mask, *given, **options)
+    def meeting(*given: Any, **options: Any) -> Any:
+        met.append(kind_of(options["attention_mask"] if "attention_mask" in options else given[4]))
+        return attend(*given, **options)
 
     AttentionInterface.register(ours.NAME, meeting)
     row: dict[str, Any] = {"model": name} | told()
@@ -303,7 +303,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         for row in these:
             reasons.setdefault(reason(row), []).append(row["model"])
         for why, models in reasons.items():
-            lines += textwrap.wrap(f"{why}: {', '.join(models)}." if why else ", ".join(models) + ".", 100)
+            lines += textwrap.wrap(f"{why.rstrip('.')}: {', '.join(models)}." if why else ", ".join(models) + ".", 100)
             lines.append("")
         lines.pop()
     assert not by_state, by_state.keys()

@@ -40,6 +40,8 @@ FIELDS = {
     r"conv_kernel_size": 3,
     r"mamba_n_heads|n_mamba_heads|mamba_num_heads": 4,
     r".*chunk_size": 8,
+    r"num_latents|d_latents": 32,
+    r"num_self_attends_per_block": 2,
     r"num_kv_shared_layers": 0,
     r"entity_vocab_size|entity_emb_size|char_vocab_size|task_type_vocab_size": 32,
 }
@@ -81,6 +83,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "indexer_compress_ratio": 2,
     },
     "xmod": {"default_language": "en_XX"},
+    "zaya": {"layer_types": ["hybrid", "hybrid_sliding"], "num_hidden_layers": 2},
     "zamba": {"layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"], "num_hidden_layers": 4},
     "zamba2": {"layers_block_type": ["mamba", "hybrid"] * 2, "num_hidden_layers": 4, "num_mem_blocks": 1},
     "T5GemmaEncoderModel": {"is_encoder_decoder": False},
@@ -140,12 +143,19 @@ def kinds_of(config: Any) -> set[str]:
 
 
 def tiny(kind: Any, name: str = "") -> Any:
-    """The small configuration with the fewest layers, two or more, that has all kinds of layers of the default."""
+    """The small configuration with the fewest layers, two or more, that has all kinds of layers of the default.
+
+    Where all layers of the default are full ones and there may be sliding ones, every other layer is.
+    """
     wanted, best, error = kinds_of(kind()), None, None
     recipe = RECIPES.get(name, RECIPES.get(kind.model_type, {}))
-    for layers, heads in product((2, 3, 4, 5, 6, 8, 12), ({}, {"num_key_value_heads": 4})):
+    tries: list[dict[str, Any]] = [{}, {"num_key_value_heads": 4}]
+    if "layer_types full_attention" in wanted and "sliding_window" in {each.name for each in dataclasses.fields(kind)}:
+        wanted.add("layer_types sliding_attention")
+        tries.append({"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2})
+    for layers, others in product((2, 3, 4, 5, 6, 8, 12), tries):
         try:
-            config = shrunk(kind, layers, recipe | heads)
+            config = shrunk(kind, layers, recipe | others)
         except Exception as reason:
             error = error or reason
             continue

@@ -38,6 +38,10 @@ class _Unknown:
 
     __hash__ = None  # type: ignore[assignment]
 
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise TypeError("there are no numbers to calculate with")
+
 
 class Band(_Unknown):
     """low ≤ key - query ≤ high; None for no limit."""
@@ -307,9 +311,9 @@ def rising(first: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _say(holds: Tensor, what: str) -> None:
-    sentence = (
-        f"the pebblesim attention does not support this mask, in which {what}; {OTHERWISE}, "
-        'or register(fallback="sdpa").'
+    sentence = (  # torch.compile writes it into C++ as it is: without double quotes
+        f"the pebblesim attention does not support this mask, in which {what}; {OTHERWISE}, or "
+        "register(fallback='sdpa')."
     )
     if may_look(holds):
         if not holds.all():
