@@ -24,8 +24,8 @@ from pebblesim.gpu.torch.public import attention
 NAME = "pebblesim"
 
 REFUSED = ("position_bias", "s_aux", "sinks", "indices", "block_indices", "cache")
-"""What layers of transformers ask of an attention besides and these kernels do not have: biases, sinks, keys that are
-chosen one by one, and caches in pages."""
+"""Arguments of transformers' layers that these kernels do not have: biases, sinks, keys that are chosen one by one, and
+caches in pages."""
 
 
 def register(name: str = NAME, *, fallback: str | None = None, workspace: int | None = None) -> None:

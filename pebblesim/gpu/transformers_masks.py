@@ -28,7 +28,7 @@ OTHERWISE = "give this model another attn_implementation"
 
 
 class _Unknown:
-    """What has no value yet: a mask function that decides by it, in an if, is not a band."""
+    """A value that is not known: a mask function that decides by it, in an if, is not a band."""
 
     def __bool__(self) -> bool:
         raise TypeError("the value of a position is not known")
@@ -56,7 +56,7 @@ class Band(_Unknown):
 
     @property
     def device(self) -> None:
-        """What mask functions move one another's results to."""
+        """None: mask functions move results to the device of others."""
         return None
 
     def to(self, device: None) -> Band:
