@@ -7,10 +7,8 @@ RUNS   := $(VENV)/.runs
 SITE   := $(VENV)/.site
 LOWEST := $(VENV)-lowest
 TORCH  := $(VENV)-torch
-OF_TORCH := $(addprefix tests/test_,adapters_page.py attention_page.py attention_plans.py parallel_page.py \
-            torch_derivatives.py torch_diffusers.py torch_kernels.py torch_mask_functions.py \
-            torch_models.py torch_operator.py torch_page.py torch_parallel.py torch_refusals.py \
-            torch_transformers.py torch_verdicts.py)
+OF_TORCH := tests/test_attention_plans.py $(addprefix tests/test_,adapters_page.py attention_page.py parallel_page.py) \
+            $(filter-out %_again.py %_gluon.py,$(wildcard tests/test_torch_*.py))
 
 RUN_N := 4096
 RUN_D := 64

@@ -251,7 +251,7 @@ def test_a_layer_is_that_of_diffusers_own_processor(options: dict[str, Any], spa
     if "spatial_norm_dim" in options:
         others["temb"] = torch.randn(2, 6, 3, 5, dtype=torch.float64)
     outs = []
-    for processor in (AttnProcessor2_0(), Processor()):
+    for processor in (layer.processor, Processor()):
         layer.set_processor(processor)
         given = x.clone().requires_grad_()
         out = layer(given, **others)

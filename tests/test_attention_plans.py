@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
+from strategies import draws
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu import tiles
@@ -141,13 +143,15 @@ def test_few_kernels_serve_all_lengths(d: int, causal: bool, gluon: bool) -> Non
         ),
         ({"d_v": 1025}, "there is a head dimension of 1,025"),
         ({"dtype": "float32"}, "dtype is 'float32', and kernels are for bfloat16 and float16"),
-        ({"dtype": "x"}, "no data type is called 'x'"),
+        ({"dtype": "x"}, "dtype is 'x', and kernels are for bfloat16 and float16"),
+        ({"card": None}, "card is None; give the name of a card"),
+        ({"card": "V100"}, "NVIDIA Tesla V100 SXM2 32GB has compute capability 7.0, and kernels need 8.0 or more"),
         ({"card": "x"}, "no card is called 'x'"),
         ({"workspace": 1.5}, "workspace is 1.5; give a number of bytes"),
         ({"heads": 6, "kv_heads": 4}, "6 heads cannot share 4 heads of keys and values evenly"),
         ({"n": 10**12}, "Q, K, V and O are 512 TB, and NVIDIA H200 SXM 141GB has 141 GB of memory; give fewer"),
         ({"n": 1, "n_k": 2**30, "heads": 2}, "Q, K, V and O are 550 GB"),
-        ({"is_causal": "no"}, "is_causal is True or False, not 'no'"),
+        ({"is_causal": "no"}, "is_causal is 'no'; give True or False"),
         ({"heads": 2**17, "kv_heads": 1}, "there are 131,072 heads in all"),
     ],
 )
@@ -187,8 +191,32 @@ def test_cards_that_were_not_calibrated_get_kernels_and_no_times() -> None:
         assert "scaled from the card H200 to NVIDIA" in str(found)
         assert " ms" not in str(found)
         assert "times as long" in str(found)
-    with pytest.raises(UsageError, match=r"no kernel .* fits into the shared memory of NVIDIA GeForce GTX 1060"):
-        plan(2048, 64, card="GTX1060")
+
+
+@draws(6, 60)
+@given(
+    n=st.integers(0, 13),
+    n_k=st.integers(0, 13),
+    d=st.sampled_from([64, 96, 256, 512, 1000]),
+    heads=st.sampled_from([1, 3, 8]),
+    causal=st.booleans(),
+    room=st.sampled_from([None, 2**24, 2**26]),
+    off=st.integers(0, 1),
+)
+def test_the_kernel_that_is_used_is_the_fastest_where_it_is_chosen(
+    n: int, n_k: int, d: int, heads: int, causal: bool, room: int | None, off: int
+) -> None:
+    """None that is printed beside it is faster for lengths that are not rounded; others are said to be rounded."""
+    try:
+        found = plan(max(1, 2**n - off), d, heads, n_k=2**n_k, is_causal=causal, workspace=room)
+    except UsageError as error:
+        assert "too little for any kernel" in str(error)
+        return
+    for ranked, lengths in zip((found.forward, found.backward), found.lengths, strict=True):
+        same = lengths == (found.dims["n_q"], found.dims["n_k"])
+        assert not same or ranked[0].seconds <= min(each.seconds for each in ranked) * (1 + 1e-9)
+        assert same or f"chosen for n_q = {lengths[0]:,}, n_k = {lengths[1]:,}" in str(found)
+        assert all(at >= size for at, size in zip(lengths, (found.dims["n_q"], found.dims["n_k"]), strict=True))
 
 
 @pytest.mark.one_in(3)

@@ -26,17 +26,27 @@ def words(uses: list[Use], sizes: list[int]) -> list[tuple[tuple[int, int], int]
     return [((item, word), kind) for item, kind in uses for word in range(sizes[item])]
 
 
-def listed(uses: list[tuple[Any, int]], capacity: int, policy: str, kept: Any) -> tuple[int, int, int]:
-    """(missed, fetched, written) of a cache of so many words, as a list from which a victim is taken."""
+def listed(
+    uses: list[tuple[Any, int]], capacity: int, policy: str, kept: Any, sizes: list[int] | None = None
+) -> tuple[int, int, int, int]:
+    """(requests missed, words missed, fetched, written) of a cache of so many words, as a list with a victim.
+
+    The words of a request come one after the other, so many as the sizes of the items say; one without sizes.
+    """
+    first: set[int] = set()  # the first words of the requests with a word that is not there
+    begin = 0
     held: list[Any] = []
     dirty: set[Any] = set()
     missed = fetched = written = 0
     for now, (word, kind) in enumerate(uses):
+        if sizes is None or word[1] == 0:
+            begin = now
         if word in held:
             if policy in ("lru", "opt"):  # opt: of words never used again, the last used goes
                 held.remove(word)
                 held.append(word)
         else:
+            first.add(begin)
             missed += 1
             fetched += kind in (READ, UPDATE)
             held.append(word)
@@ -54,7 +64,7 @@ def listed(uses: list[tuple[Any, int]], capacity: int, policy: str, kept: Any) -
                 dirty.add(word)
             else:
                 written += 1
-    return missed, fetched, written + sum(kept(word) for word in dirty)
+    return len(first), missed, fetched, written + sum(kept(word) for word in dirty)
 
 
 def _rank(uses: list[tuple[Any, int]], now: int, word: Any) -> tuple[int, int]:
@@ -88,13 +98,13 @@ def arrays(stream: tuple[list[Use], list[int], list[bool]]) -> tuple[Any, Any, A
 def test_lru_of_items_is_lru_of_their_words(stream: Any, capacity: int) -> None:
     uses, sizes, kept = stream
     ids, kinds, size, keep = arrays(stream)
-    expected = listed(words(uses, sizes), capacity, "lru", lambda word: kept[word[0]])
-    missed, fetched, written = kernels.lru_sized(ids, kinds, size, keep, capacity)
-    assert (fetched, written) == expected[1:]
+    expected = listed(words(uses, sizes), capacity, "lru", lambda word: kept[word[0]], sizes)
+    found = kernels.lru_sized(ids, kinds, size, keep, capacity)
+    assert found == expected
     distances = kernels.sized_distances(ids, size)
     capacities = np.arange(1, 21)
     all_of_them = kernels.tally(ids, kinds, size, keep, distances, capacities)
-    assert tuple(all_of_them[:, capacity - 1]) == (missed, fetched, written)
+    assert tuple(all_of_them[:, capacity - 1]) == found
 
 
 def test_a_stream_of_tiles_is_that_of_its_words_for_an_lru_of_any_size() -> None:
@@ -133,8 +143,8 @@ def test_policies_for_single_words(stream: Any, capacity: int) -> None:
 @given(streams(), st.integers(1, 12))
 def test_opt_of_items_is_opt_of_their_words(stream: Any, capacity: int) -> None:
     uses, sizes, _ = stream
-    missed, fetched, _ = opt_kernels.opt_sized(*arrays(stream), capacity)
-    assert (missed, fetched) == listed(words(uses, sizes), capacity, "opt", lambda word: True)[:2]
+    *moved, _ = opt_kernels.opt_sized(*arrays(stream), capacity)
+    assert moved == [*listed(words(uses, sizes), capacity, "opt", lambda word: True, sizes)[:3]]
 
 
 def test_many_items_and_gaps_between_them() -> None:
@@ -284,13 +294,13 @@ def test_sets_are_caches_of_their_own(stream: Any, sets: int, ways: int) -> None
     uses, _, kept = stream
     given_stream = Stream(*arrays(stream))
     for policy in ("lru", "fifo", "opt"):
-        expected = np.zeros(3, int)
+        expected = np.zeros(4, int)
         for number in range(sets):
             mine = [(item, kind) for item, kind in uses if item % sets == number]
             expected += listed(mine, ways, policy, lambda item: kept[item])
         if not given_stream.plain or policy != "opt":
             (found,) = policies.misses(given_stream, [sets * ways], policy, ways)
-            assert [found.misses, found.fetched, found.written] == expected.tolist()
+            assert [found.misses, found.missed_words, found.fetched, found.written] == expected.tolist()
 
 
 def test_lines_are_fetched_whole_and_start_with_their_matrix() -> None:
@@ -305,7 +315,7 @@ def test_lines_are_fetched_whole_and_start_with_their_matrix() -> None:
         uses = [(item, kind) for item, kind in zip(stream.ids.tolist(), stream.kinds.tolist(), strict=True)]
         for policy in ("lru", "opt", "fifo"):
             expected = listed(uses, max(M, 16) // 4, policy, lambda line: bool(stream.kept[line]))
-            assert (row.by_policy[policy].fetched, row.by_policy[policy].written) == (4 * expected[1], 4 * expected[2])
+            assert (row.by_policy[policy].fetched, row.by_policy[policy].written) == (4 * expected[2], 4 * expected[3])
 
 
 def test_a_cache_larger_than_anything_holds_all() -> None:
@@ -419,9 +429,47 @@ def test_a_miss_ratio_is_of_words_and_at_most_one(requests: list[tuple[int, int]
 
 def test_objects_of_sixty_words_have_a_miss_ratio() -> None:
     row = ps.cache(of_ids([1, 2, 3, 4, 5], [60] * 5), M=60)[0]
-    assert (row.opt.misses, row.ratio("opt"), row.ratio("lru")) == (300, 1.0, 1.0)
+    assert (row.opt.misses, row.ratio("opt"), row.ratio("lru")) == (5, 1.0, 1.0)
+    assert [(each.misses, each.missed_words) for each in (row.lru, row.opt)] == [(5, 300)] * 2
     plain = ps.cache([1, 2, 3, 1, 2, 3], M=2)[0]
     assert (plain.ratio("lru"), plain.ratio("opt")) == (1.0, 4 / 6)
+
+
+def queued(uses: list[Use], sizes: list[int], capacity: int) -> tuple[int, int]:
+    """(requests missed, words missed) of a first-in, first-out cache of whole objects; larger ones pass by."""
+    queue: list[int] = []
+    missed = [0, 0]
+    for item, _ in uses:
+        if item not in queue:
+            missed[0], missed[1] = missed[0] + 1, missed[1] + sizes[item]
+            while queue and sum(sizes[each] for each in queue) + sizes[item] > capacity:
+                queue.pop(0)
+            queue += [item] if sizes[item] <= capacity else []
+    return missed[0], missed[1]
+
+
+@given(streams(), st.lists(st.integers(1, 20), min_size=1, max_size=4))
+def test_every_policy_counts_requests_that_miss_and_their_words(stream: Any, capacities: list[int]) -> None:
+    """Misses were requests under LRU and words under OPT."""
+    uses, sizes, _ = stream
+    for row in ps.cache(Stream(*arrays(stream)), M=capacities, policy=policies.POLICIES):
+        for policy, found in row.by_policy.items():
+            expected = queued(uses, sizes, row.M)
+            if policy != "fifo":
+                expected = listed(words(uses, sizes), row.M, policy, lambda word: True, sizes)[:2]
+            assert (found.misses, found.missed_words) == expected, policy
+            told = row.to_dict()[policy]
+            assert (told["misses"], told["missed_words"]) == expected
+
+
+def test_the_table_of_a_trace_has_both(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,size\n1,7\n2,5\n1,7\n")
+    given = ["cache", str(tmp_path / "a.csv"), "-M", "9", "--policy", "opt,lru"]
+    out = CliRunner().invoke(app, given, env={"COLUMNS": "200"}).stdout
+    assert "opt misses   opt misses, words" in out and "lru misses   lru misses, words" in out
+    (row,) = json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)["rows"]
+    assert (row["opt"]["misses"], row["opt"]["missed_words"]) == (2, 12)  # 7 stay of 9, and 2 of the others come in
+    assert (row["lru"]["misses"], row["lru"]["missed_words"]) == (3, 19)
 
 
 @pytest.mark.parametrize("size", [2**61, 2**62 - 1])

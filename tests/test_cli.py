@@ -600,6 +600,25 @@ def test_a_schedule_of_ones_own(pebblesim: Pebblesim, tmp_path: Path) -> None:
     assert "this file does not exist" in pebblesim(f"--load {own}.txt list").err
 
 
+def test_a_schedule_whose_iterations_differ_is_one_sentence(pebblesim: Pebblesim, tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import pebblesim as ps\n"
+        "@ps.schedule(problem='matmul', source='a test')\n"
+        "def own(m, A, B, *, b):\n"
+        "    C = m.tensor('C', A.shape[0], B.shape[1])\n"
+        "    for k, i in enumerate(m.tiles(A.shape[0], b)):\n"
+        "        if k == 0:\n"
+        "            m.delete(m.read(B))\n"
+        "        m.write(C[i, :], m.compute(m.read(A[i, :]) @ m.read(B)))\n"
+    )
+    for command in ("count own -n 4 -d 3 -M 100", "formula own", "play own -n 4 -d 3 -M 100"):
+        told = pebblesim(f"--load {own} {command}")
+        assert told.code == 2
+        assert told.err.startswith(f"error: {own}:7: in iteration 2 of the loop in line 5 the schedule does not do")
+        assert told.err.count("\n") == 1
+
+
 @pytest.mark.one_in(2)
 def test_a_schedule_that_moves_too_little_is_an_error(pebblesim: Pebblesim, tmp_path: Path) -> None:
     lazy = tmp_path / "lazy.py"

@@ -5,7 +5,6 @@ In the schedules below the comment `here` marks the line that the message must n
 
 import inspect
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -594,162 +593,7 @@ def tiles_of_no_index(m: Machine, A: Tensor, B: Tensor) -> None:
         m.read(A)
 
 
-# -- what one iteration would hand to the next -----------------------------------------------------------------------
-
-ONCE = "A loop is traced once, for all its iterations, so the next one would not see the change"
-
-
-def anew(name: str) -> str:
-    return (
-        f"{name!r} has a value before the loop in line {{before}}, and is bound anew in it. {ONCE}; change a tile in "
-        "place (x[:] = ..., x += ...), use another name, or write a separate loop."
-    )
-
-
-def changes(name: str) -> str:
-    return f"what {name!r} holds changes in this loop. {ONCE}; use a tile for what changes, or write a separate loop."
-
-
-@refused(anew("fresh"))
-def a_flag_that_the_first_iteration_clears(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
-    fresh = True
-    for i in m.tiles(A.shape[0], b):  # before
-        if fresh:
-            m.read(A[i, :])
-        fresh = False  # here
-
-
-@refused(anew("last"))
-def a_tile_that_the_next_iteration_would_use(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
-    B_ = m.read(B)
-    last = m.compute(rowsum(B_))
-    for _ in m.tiles(A.shape[0], b):  # before
-        last += rowsum(B_)
-        last = m.compute(exp(last))  # here
-
-
-@refused(anew("times"))
-def a_number_that_counts_iterations(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
-    times = 0
-    for _ in m.tiles(A.shape[0], b):
-        for j in m.tiles(B.shape[1], b):  # before
-            m.read(B[:, j])
-            times += 1  # here
-
-
-@refused(anew("tile"))
-def a_name_that_is_forgotten(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
-    tile = m.read(B)
-    for i in m.tiles(A.shape[0], b):  # before
-        m.read(A[i, :])
-        del tile  # here
-
-
-SEEN = True
-
-
-@refused(anew("SEEN"))
-def a_flag_of_the_module(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
-    global SEEN
-    for i in m.tiles(A.shape[0], b):  # before
-        m.read(A[i, :])
-        SEEN = not SEEN  # here
-
-
-@refused(changes("seen"))
-def a_list_that_grows(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
-    seen: list[Any] = []
-    for i in m.tiles(A.shape[0], b):  # here
-        seen.append(m.read(A[i, :]) if not seen else None)
-
-
-@refused(changes("state"))
-def a_dictionary_within_an_object(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
-    state = SimpleNamespace(flags=({"fresh": True},))
-    for i in m.tiles(A.shape[0], b):  # here
-        if state.flags[0]["fresh"]:
-            m.read(A[i, :])
-        state.flags[0]["fresh"] = False
-
-
-def _counter() -> Callable[[], int]:
-    times = 0
-
-    def count() -> int:
-        nonlocal times
-        times += 1
-        return times
-
-    return count
-
-
-@refused(changes("step"))
-def a_closure_that_counts(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
-    step = _counter()
-    for i in m.tiles(A.shape[0], b):  # here
-        if step() == 1:
-            m.read(A[i, :])
-
-
-@refused(changes("first"))
-def a_method_of_an_object_that_changes(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
-    first = [True].pop
-    for i in m.tiles(A.shape[0], b):  # here
-        if first():
-            m.read(A[i, :])
-
-
-@refused(f"'turns' holds an iterator at the start of this loop. {ONCE}; make it a list or a tuple.")
-def an_iterator_that_goes_on(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
-    turns = iter([True, False])
-    for i in m.tiles(A.shape[0], b):  # here
-        if next(turns):
-            m.read(A[i, :])
-
-
-def test_a_flag_that_a_helper_clears() -> None:
-    """The line is that of the loop."""
-
-    def flagged(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
-        fresh = True
-
-        def read(i: Any) -> None:
-            nonlocal fresh
-            if fresh:
-                m.read(A[i, :])
-            fresh = False
-
-        for i in m.tiles(A.shape[0], b):  # here
-            read(i)
-
-    with pytest.raises(TraceError, match=rf":{place(flagged, 'here')}: 'fresh' has a value before the loop"):
-        _ = registered(flagged).program
-
-
-def test_names_may_be_used_again_for_what_is_gone() -> None:
-    """An index and tiles of an earlier loop, and values that the body puts back."""
-
-    def again(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
-        (rows, inner), (_, columns) = A.shape, B.shape
-        C = m.tensor("C", rows, columns)
-        scale, flag, names = 2, [1], []
-        for i in m.tiles(rows, b):
-            tiles = [m.read(A[i, :])]
-            x = m.compute(exp(tiles[0]))
-            m.delete(x)
-        for i in m.tiles(rows, b):
-            scale = 1 + 1
-            flag.append(flag.pop())
-            for j in m.tiles(columns, b):
-                acc = m.zeros(i, j)
-                for x in m.tiles(inner, b):
-                    tiles = [m.read(A[i, x]), m.read(B[x, j])]
-                    acc += tiles[0] @ tiles[1]
-                m.write(C[i, j], acc)
-        assert scale == 2 and not names
-
-    made = registered(again)
-    assert count(made.program, {"m": 4, "k": 2, "n": 3, "b": 2}).by_tensor["C"].writes == 12
+# -- loops ------------------------------------------------------------------------------------------------------------
 
 
 def test_loops_within_comprehensions_and_helpers() -> None:
@@ -922,8 +766,10 @@ def test_a_schedule_is_traced_once() -> None:
 
     made = registered(counted)
     assert not traced
-    assert made.program is made.program
-    assert len(traced) == 1
+    program, runs = made.program, len(traced)
+    assert made.program is program
+    assert isinstance(traced[0], Machine) and not any(isinstance(m, Machine) for m in traced[1:])
+    assert len(traced) == runs
 
 
 # -- what a trace holds ----------------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 """Every schedule under masks: its readings must agree as they do without one, whatever the mask leaves."""
 
+import re
 from collections import Counter
 from functools import cache
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -359,11 +361,35 @@ def test_what_is_written_over_a_constant_needs_a_graph_that_starts_from_it() -> 
         played(rows_of_outputs(0, 0, first=True), sizes, mask, 100)
 
 
-def test_what_a_loop_leaves_out_is_not_written_to_an_input() -> None:
-    def overwrites(m, Q, K, V, *, b):  # type: ignore[no-untyped-def]
+TAKES = "otherwise takes tensors and the constants 0 or -inf."
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (lambda Q, O: {Q: 0}, "writes Q, which is an input."),
+        (lambda Q, O: {O: 0, Q: 0}, "writes Q, which is an input."),
+        (lambda Q, O: {O: 5}, TAKES),
+        (lambda Q, O: {O: 1}, TAKES),
+        (lambda Q, O: {O: float("inf")}, TAKES),
+        (lambda Q, O: {O: O}, TAKES),
+        (lambda Q, O: {O: None}, TAKES),
+        (lambda Q, O: {Q.shape[0]: 0}, TAKES),
+        (lambda Q, O: {"O": 0}, TAKES),
+        (lambda Q, O: {O[:]: 0}, TAKES),
+        (lambda Q, O: [O], TAKES),
+        (lambda Q, O: O, TAKES),
+    ],
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_a_loop_leaves_out_is_a_constant_of_a_tensor_that_is_no_input(
+    values: Any, message: str, masked: bool
+) -> None:
+    def leaves_out(m, Q, K, V, *, b):  # type: ignore[no-untyped-def]
         O = m.tensor("O", *Q.shape)
-        for i in m.tiles(Q.shape[0], b, queries_of=Q.shape[0], otherwise={Q: 0}):
+        for i in m.tiles(Q.shape[0], b, queries_of=Q.shape[0], otherwise=values(Q, O)):
             m.write(O[i, :], m.compute(m.read(Q[i, :]) * m.read(V[i, :])))
 
-    with pytest.raises(TraceError, match="writes Q, which is an input"):
-        assert strategies.unregistered(overwrites, "forward").masked
+    made = strategies.unregistered(leaves_out, "forward")
+    with pytest.raises(TraceError, match=rf":{leaves_out.__code__.co_firstlineno + 2}: {re.escape(message)}$"):
+        assert made.masked if masked else made.program

@@ -17,7 +17,7 @@ from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu.torch import attention, eager  # noqa: E402
 
 pytestmark = [  # of PyTorch itself: in make_dual, and where vmap adds a dimension
-    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit"),
     pytest.mark.filterwarnings("ignore:torch.searchsorted:UserWarning"),
 ]
 
@@ -27,6 +27,15 @@ func = torch.func
 def dual(call: Callable[..., Any], x: Any) -> Any:
     with forward_ad.dual_level():
         return forward_ad.unpack_dual(call(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+
+
+def dual_gradient(call: Callable[..., Any], x: Any) -> Any:
+    """The tangent of a gradient, from that of the gradient of the output."""
+    x = x.clone().requires_grad_()
+    out = call(x)
+    with forward_ad.dual_level():
+        (made,) = torch.autograd.grad(out, x, forward_ad.make_dual(torch.ones_like(out), torch.ones_like(out)))
+        return forward_ad.unpack_dual(made).tangent
 
 
 WAYS: dict[str, Callable[[Callable[..., Any], Any], Any]] = {
@@ -41,6 +50,7 @@ WAYS: dict[str, Callable[[Callable[..., Any], Any], Any]] = {
     "jacrev": lambda call, x: func.jacrev(call)(x),
     "jvp of vmap": lambda call, x: func.jvp(lambda x: func.vmap(call)(x[None])[0], (x,), (torch.ones_like(x),)),
     "vmap of jvp": lambda call, x: func.vmap(lambda x: func.jvp(call, (x,), (torch.ones_like(x),)))(x[None]),
+    "make_dual of the output's gradient": dual_gradient,
     "forward Jacobian": lambda call, x: torch.autograd.functional.jacobian(
         call, x, vectorize=True, strategy="forward-mode"
     ),
@@ -103,9 +113,10 @@ def test_a_call_of_a_gpu_is_no_plain_one_where_tangents_are(monkeypatch: pytest.
     assert eager.plain(x)
 
 
+@pytest.mark.filterwarnings("ignore:PyTorch's attention is used")
 def test_derivatives_that_pytorch_has_are_its_own_with_the_fallback() -> None:
     call, x = of_argument(0, attn_mask=torch.ones(3, 3).tril().bool(), fallback="sdpa")
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), pytest.warns(UserWarning):
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         found = func.grad(lambda x: call(x).square().sum())(x)
     y = x.clone().requires_grad_()
     close([found], list(torch.autograd.grad(of_argument(0, is_causal=True)[0](y).square().sum(), y)), 1e-5)

@@ -28,7 +28,7 @@ def results(module: Any, *x: Any, **others: Any) -> list[Any]:
 def same(module: Any, *x: Any, **others: Any) -> None:
     take = module.set_processor if isinstance(module, Attention) else module.set_attn_processor
     found = []
-    for processor in (AttnProcessor2_0(), Processor()):
+    for processor in (module.processor if isinstance(module, Attention) else AttnProcessor2_0(), Processor()):
         take(processor)
         found.append(results(module.double(), *(each.double() for each in x), **others))
     for a, b in zip(*found, strict=True):
@@ -54,6 +54,7 @@ def test_a_vae_whose_middle_blocks_have_one_head() -> None:
         {"bias": True, "residual_connection": True, "rescale_output_factor": 2.0, "norm_num_groups": 2},
         {"cross_attention_dim": 6, "cross_attention_norm": "layer_norm"},
         {"qk_norm": "layer_norm"},
+        {"scale_qk": False},
         {"spatial_norm_dim": 8, "norm_num_groups": None},
     ],
 )
@@ -70,7 +71,19 @@ def test_layers(options: dict[str, Any]) -> None:
     same(layer, x, **others)
 
 
-def test_a_mask_is_refused() -> None:
-    layer = Attention(query_dim=8, heads=2, dim_head=4, processor=Processor())
+@pytest.mark.parametrize("option", [{"compute_dtype": "bfloat16"}, {"workspace": -1}, {"fallback": "math"}])
+def test_an_option_is_refused_before_a_layer_is_computed(option: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(option))):
+        Processor(**option)
+
+
+def test_what_it_would_leave_out_is_refused() -> None:
+    layer, x = Attention(query_dim=8, heads=2, dim_head=4, processor=Processor()), torch.randn(1, 3, 8)
     with pytest.raises(UsageError, match="takes no attention_mask"):
-        layer(torch.randn(1, 3, 8), attention_mask=torch.zeros(1, 3))
+        layer(x, attention_mask=torch.zeros(1, 3))
+    with pytest.raises(UsageError, match="takes no image_rotary_emb"):
+        Processor()(layer, x, image_rotary_emb=torch.zeros(3, 4))
+    assert Processor()(layer, x, image_rotary_emb=None).shape == x.shape
+    other = Attention(query_dim=8, heads=2, dim_head=4, added_kv_proj_dim=6, processor=Processor())
+    with pytest.raises(UsageError, match="takes no layer with add_k_proj"):
+        other(x, encoder_hidden_states=torch.randn(1, 5, 6))

@@ -76,7 +76,8 @@ def calls(draw: st.DrawFn, what: str) -> dict[str, Any]:
     batch = draw(st.integers(1, 3))
     name, function, local, plain = draw(functions(batch, what != "anything"))
     least = 1 if what == "anything" else 3
-    q_length, kv_length = draw(st.integers(least, 24)), draw(st.integers(least, 24))
+    kv_length = draw(st.integers(least, 24))
+    q_length = draw(st.one_of(st.just(kv_length), st.integers(least, 24)))
     kv_offset = draw(st.integers(0, 4))
     meet = max(0, kv_length + kv_offset - q_length)
     q_offset: Any = draw(st.one_of(st.just(meet), st.just(0), st.integers(0, 12)))

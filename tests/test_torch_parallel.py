@@ -1,5 +1,6 @@
 """Attention over torch.distributed: four processes joined by gloo compute what one device does, with gradients."""
 
+import math
 import os
 import sys
 import traceback
@@ -112,8 +113,45 @@ def test_outputs_and_gradients_are_those_of_one_device(results: list[Any], numbe
     assert sorted(seen) == list(range(sum(lengths(case))))
 
 
+WRONG: list[tuple[dict[str, Any], str]] = [
+    (
+        {"x": (torch.ones(1, 2, 5, 4), torch.ones(1, 2, 5, 4).double(), torch.ones(1, 2, 5, 4))},
+        "key is of torch.float64",
+    ),
+    ({"x": (torch.ones(1, 2, 5, 4), torch.ones(2, 2, 5, 4), torch.ones(1, 2, 5, 4))}, "before the heads"),
+    ({"x": (torch.ones(1, 2, 5, 4), torch.ones(1, 2, 5, 4), torch.ones(1, 1, 5, 4))}, "number of heads to key and"),
+    ({"x": (torch.ones(1, 2, 5, 4), torch.ones(1, 2, 5, 3), torch.ones(1, 2, 5, 4))}, "head dimensions 4 and 3"),
+    ({"x": (None, torch.ones(1, 2, 5, 4), torch.ones(1, 2, 5, 4))}, "four dimensions"),
+    ({"x": [torch.ones(1, 2, 5, 4).int()] * 3}, "of torch.int32"),
+    (
+        {"x": [torch.ones(1, 1, 2, 1025)] * 3},
+        "a head dimension of 1,025, and kernels are for 1,024 at most; give other",
+    ),
+    ({"scale": math.nan}, "scale is nan"),
+    ({"scale": "a"}, "scale is 'a'"),
+    ({"is_causal": "yes"}, "is_causal is 'yes'"),
+    ({"inside": plain}, "inside is of function; give an object with forward and backward"),
+    ({"tokens": 5.0}, "tokens = 5.0 was given"),
+    ({"tokens": torch.tensor([2, 3])}, "tokens = tensor"),
+    ({"group": "x"}, "group is of str"),
+    ({"ownership": "mine"}, "no ownership is called 'mine'"),
+    ({"ownership": ["striped"]}, "no ownership is called"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rank", "P", "n"), [(-1, 2, 4), (2, 2, 4), (0, 0, 4), (0, 2, -1), (0, 2, (3, -1)), (0, 2, 1.5), ("a", 2, 4)]
+)
+def test_tokens_of_a_process_that_is_not_there(rank: Any, P: Any, n: Any) -> None:
+    from pebblesim.core.errors import UsageError
+    from pebblesim.gpu.torch.parallel import tokens_of
+
+    with pytest.raises(UsageError):
+        tokens_of(rank, P, n)
+
+
 def test_wrong_shapes_and_schedules_get_a_sentence(tmp_path: Path) -> None:
-    from pebblesim.core.errors import UnknownName, UsageError
+    from pebblesim.core.errors import UsageError
     from pebblesim.gpu.torch.parallel import attention
 
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
@@ -124,11 +162,19 @@ def test_wrong_shapes_and_schedules_get_a_sentence(tmp_path: Path) -> None:
             attention(x, x, x, tokens=6)
         with pytest.raises(UsageError, match="the length of each document"):
             attention(x, x, x, tokens=())
-        with pytest.raises(UsageError, match="n_q = 0 was given"):
+        with pytest.raises(UsageError, match=r"tokens = \(5, 0\) was given"):
             attention(x, x, x, tokens=(5, 0))
         with pytest.raises(UsageError, match="four dimensions"):
             attention(x[0], x[0], x[0])
-        with pytest.raises(UnknownName, match="did you mean 'ring'"):
+        for wrong, said in WRONG:
+            with pytest.raises(UsageError, match=said) as error:
+                attention(*(wrong.pop("x", None) or (x, x, x)), **wrong)
+            assert "\n" not in str(error.value)
+        from pebblesim.gpu.torch.parallel import Differentiable
+
+        with pytest.raises(UsageError, match="scale is for pebblesim's kernels"):
+            attention(x, x, x, inside=Differentiable(plain), scale=0.9)
+        with pytest.raises(UsageError, match="did you mean 'ring'"):
             attention(x, x, x, schedule="rings")
     finally:
         torch.distributed.destroy_process_group()

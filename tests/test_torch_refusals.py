@@ -66,7 +66,7 @@ def test_masks_that_are_none() -> None:
     assert "workspace is True" in refused(*x, workspace=True)
     assert "compute_dtype is torch.float32" in refused(*x, compute_dtype=torch.float32)
     for wrong in ([0, 8], torch.tensor([0.0, 8.0]), torch.tensor([8]), (torch.tensor([0, 8]),) * 3):
-        assert "cu_seqlens takes a tensor of integers" in refused(*x, cu_seqlens=wrong)
+        assert "; give a tensor of integers of shape (sequences + 1,)" in refused(*x, cu_seqlens=wrong)
     for starts in ([0, 9, 4, 8], [-3, 4, 8], [2, 4, 8], [0, 4, 9]):
         assert "cu_seqlens must begin with 0, must not decrease, and may go up to the 8 tokens" in refused(
             *x, cu_seqlens=torch.tensor(starts)
@@ -90,7 +90,9 @@ def test_masks_that_pytorch_does_not_take_either() -> None:
     assert "attn_mask is of torch.int32; give" in refused(*x, attn_mask=yes.int(), fallback="sdpa")
     assert "attn_mask is of str; give" in refused(*x, attn_mask="causal", fallback="sdpa")
     said = refused(*x, attn_mask=yes, fallback="sdpa", return_lse=True)
-    assert said.startswith('attention takes no dense attn_mask, and fallback="sdpa" has no return_lse and no softcap')
+    assert said == (
+        'attention takes no dense attn_mask, and fallback="sdpa" has no return_lse; leave out the one or the other.'
+    )
 
 
 def test_a_refused_call_and_a_failing_pass_leave_no_gradient(monkeypatch: Any) -> None:

@@ -103,10 +103,12 @@ class Bounds(Result):
         }
 
     def latex(self) -> str:
-        """Return Θ and each bound's closed form, domain and way of computing, as an `align*` environment."""
+        """Return Θ with its source, and each bound's closed form, domain and way of computing, as `align*`."""
         from pebblesim.core.notation import align, domain_in_latex, in_latex, text_in_latex
 
-        rows = [] if self.theta is None else [("Q", rf"= \Theta\left({in_latex(self.theta.expr)}\right)", "")]
+        rows = []
+        if self.theta is not None:  # its source says for which sizes
+            rows.append(("Q", rf"= \Theta\left({in_latex(self.theta.expr)}\right)", text_in_latex(self.theta.source)))
         for bound in self.lower:
             way = rf",\ {text_in_latex(bound.way)}" if bound.way else ""
             named = rf"Q_{{{text_in_latex(bound.name)}}}"

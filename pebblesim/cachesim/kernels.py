@@ -80,7 +80,7 @@ def lru(ids: Any, items: int, capacity: int) -> int:
 
 @kernel()
 def lru_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
-    """(requests missed, words fetched, words written back) of an LRU, word by word, for items used whole.
+    """(requests missed, words missed, words fetched, words written back) of an LRU, word by word, for items used whole.
 
     An item of which a word has left the cache misses as a whole when it is used again: while its first words are
     fetched, its last ones leave. If it is not used again, its last words may stay to the end.
@@ -88,12 +88,13 @@ def lru_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any
     items = len(sizes)
     last, dirty, went_dirty = np.full(items, -1, np.int32), np.zeros(items, np.bool_), np.zeros(items, np.bool_)
     head, held = 0, 0  # items whose last use is before `head` are gone; those from there on hold so many words
-    misses, fetched, written = 0, 0, 0
+    misses, missed, fetched, written = 0, 0, 0, 0
     for t in range(len(ids)):
         x = ids[t]
         size, kind = sizes[x], kinds[t] if len(kinds) else READ
         if last[x] < head:
             misses += 1
+            missed += size
             if kind & READ:
                 fetched += size
             held += size
@@ -119,7 +120,7 @@ def lru_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any
     for x in range(items):
         if dirty[x] and (len(kept) == 0 or kept[x]):
             written += sizes[x]
-    return misses, fetched, written
+    return misses, missed, fetched, written
 
 
 @kernel()
@@ -230,7 +231,7 @@ def sized_distances(ids: Any, sizes: Any) -> Any:
 
 @kernel()
 def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacities: Any) -> Any:
-    """For LRU caches of increasing capacities: requests missed, words fetched, words written back.
+    """For LRU caches of increasing capacities: requests missed, words missed, words fetched, words written back.
 
     A request hits if its distance is at most the capacity. If an item is written twice, its first value was written
     back if the item was missing at any use in between; the largest of these distances decides. Of an item that is not
@@ -238,7 +239,7 @@ def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacitie
     """
     edges = len(capacities)
     every = edges > 0 and capacities[0] == 1 and capacities[-1] == edges  # all capacities from 1 on
-    counts = np.zeros((3, edges + 1), np.int64)  # by how many of the capacities are too small
+    counts = np.zeros((4, edges + 1), np.int64)  # by how many of the capacities are too small
     partly = np.zeros(edges, np.int64)  # words written back, by capacity, of items that are not gone as a whole
     furthest = np.full(len(sizes), -1, np.int32)
     for t in range(len(ids)):
@@ -252,13 +253,14 @@ def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacitie
         else:
             missed = np.searchsorted(capacities, distance)
         counts[0, missed] += 1
+        counts[1, missed] += size
         if kind & READ:
-            counts[1, missed] += size
+            counts[2, missed] += size
         if furthest[x] >= 0:
             furthest[x] = max(furthest[x], missed)
         if kind & WRITE:
             if furthest[x] >= 0:
-                counts[2, furthest[x]] += size
+                counts[3, furthest[x]] += size
             furthest[x] = 0
     since, left = 0, len(sizes)  # words used since the last use, backwards
     for t in range(len(ids) - 1, -1, -1):
@@ -266,10 +268,10 @@ def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacitie
         if furthest[x] > -2:
             since += sizes[x]
             if furthest[x] >= 0 and (len(kept) == 0 or kept[x]):
-                counts[2, edges] += sizes[x]
+                counts[3, edges] += sizes[x]
             elif furthest[x] >= 0:
                 away = max(furthest[x], np.searchsorted(capacities, since - sizes[x] + 1))
-                counts[2, away] += sizes[x]
+                counts[3, away] += sizes[x]
                 while away < edges and capacities[away] < since:
                     partly[away] += since - capacities[away]
                     away += 1
@@ -277,26 +279,27 @@ def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacitie
             left -= 1
             if left == 0:
                 break
-    for row in range(3):
+    for row in range(4):
         for k in range(edges, 0, -1):
             counts[row, k - 1] += counts[row, k]
-    counts[2, 1:] += partly
+    counts[3, 1:] += partly
     return counts[:, 1:]
 
 
 @kernel()
 def fifo(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
-    """(requests missed, words fetched, words written back) of a FIFO cache, which evicts whole items."""
+    """(requests missed, words missed, words fetched, words written back) of a FIFO cache, which evicts whole items."""
     items = len(sizes)
     queue = np.empty(len(ids), np.int32)
     inside, dirty = np.zeros(items, np.bool_), np.zeros(items, np.bool_)
     first, last, held = 0, 0, 0
-    misses, fetched, written = 0, 0, 0
+    misses, missed, fetched, written = 0, 0, 0, 0
     for t in range(len(ids)):
         x = ids[t]
         size, kind = sizes[x], kinds[t] if len(kinds) else READ
         if not inside[x]:
             misses += 1
+            missed += size
             if kind & READ:
                 fetched += size
             while first < last and held + size > capacity:
@@ -320,4 +323,4 @@ def fifo(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
     for x in range(items):
         if dirty[x] and (len(kept) == 0 or kept[x]):
             written += sizes[x]
-    return misses, fetched, written
+    return misses, missed, fetched, written

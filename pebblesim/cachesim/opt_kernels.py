@@ -102,10 +102,11 @@ def opt(ids: Any, items: int, capacity: int) -> int:
 
 @kernel(READ, WRITE)
 def opt_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
-    """(words missed, words fetched, words written back) of the optimal cache, word by word, for items used whole.
+    """(requests missed, words missed, words fetched, words written back) of the optimal cache, word by word.
 
-    No policy fetches fewer words. A word may bypass the cache. An item that is overwritten before its next read counts
-    as not used again; it is evicted after items that are never touched again. An item is used from its first word to
+    Items are used whole, and a request misses if a word of its item does. No policy fetches fewer words. A word may
+    bypass the cache. An item that is overwritten before its next read counts as not used again; it is evicted after
+    items that are never touched again. An item is used from its first word to
     its last, so its later words are needed later, and its beginning stays longest. When the first word of a dirty item
     leaves, the whole item is written back.
     """
@@ -115,12 +116,13 @@ def opt_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any
     live, stale = np.zeros(begins[-1], np.uint64), np.zeros(begins[-1], np.uint64)  # by next use: a read, or not
     gone, number_gone = np.empty(items, np.int32), 0  # in cache, and never touched again
     there, dirty = np.zeros(items, np.int64), np.zeros(items, np.bool_)  # words in cache
-    held, missed, fetched, written = 0, 0, 0, 0
+    held, misses, missed, fetched, written = 0, 0, 0, 0, 0
     for t in range(n):
         x, after = ids[t], following[t]
         size, kind = sizes[x], kinds[t] if len(kinds) else READ
         if there[x]:
             _remove(live if kind & READ else stale, begins, t)
+        misses += there[x] < size
         missed += size - there[x]
         if kind & READ:
             fetched += size - there[x]
@@ -166,4 +168,4 @@ def opt_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any
     for x in range(items):
         if dirty[x] and (len(kept) == 0 or kept[x]):
             written += sizes[x]
-    return missed, fetched, written
+    return misses, missed, fetched, written

@@ -23,8 +23,8 @@ class Misses:
 
     Attributes:
         policy, M: "lru", "opt" or "fifo", of M words.
-        requests, misses: number of requests, and of requests that miss at least a part of their item; for `opt` on
-            items larger than a word, or with writes, misses are counted in words.
+        requests, misses: number of requests, and of those that miss at least a part of their item.
+        missed_words: number of words that are missed, to be read or overwritten.
         fetched: words read from memory; overwriting an item fetches nothing.
         written: words written back to memory, including the needed ones at the end.
     """
@@ -33,6 +33,7 @@ class Misses:
     M: int
     requests: int
     misses: int
+    missed_words: int
     fetched: int
     written: int
 
@@ -71,25 +72,25 @@ def misses(stream: Stream, capacities: Sequence[int], policy: str = "lru", ways:
         counts = [_one(stream, room, policy) for room in rooms]
     unit = stream.unit
     return [
-        Misses(policy, M, len(stream), missed, fetched * unit, written * unit)
-        for M, (missed, fetched, written) in zip(capacities, counts, strict=True)
+        Misses(policy, M, len(stream), missed, *(units * unit for units in moved))
+        for M, (missed, *moved) in zip(capacities, counts, strict=True)
     ]
 
 
-def _one(stream: Stream, room: int, policy: str) -> tuple[int, int, int]:
-    """Misses, and what is fetched and written, in units."""
+def _one(stream: Stream, room: int, policy: str) -> tuple[int, ...]:
+    """Misses, and what is missed, fetched and written, in units."""
     from pebblesim.cachesim import kernels, opt_kernels
 
     if stream.plain and policy != "fifo":
         missed = int((kernels.lru if policy == "lru" else opt_kernels.opt)(stream.ids, len(stream.sizes), room))
-        return missed, missed, 0
+        return missed, missed, missed, 0
     requests = stream.ids, stream.kinds, stream.sizes, stream.kept, room
     counts = {"lru": kernels.lru_sized, "opt": opt_kernels.opt_sized, "fifo": kernels.fifo}[policy](*requests)
-    return int(counts[0]), int(counts[1]), int(counts[2])
+    return tuple(map(int, counts))
 
 
 def lru_counts(stream: Stream, capacities: Any) -> Any:
-    """Requests missed, words fetched and words written back by an LRU of each rising capacity; of shape (3, sizes)."""
+    """Requests and words missed, words fetched and written back by an LRU of each rising capacity: shape (4, sizes)."""
     from pebblesim.cachesim import kernels
 
     requests = stream.ids, stream.kinds, stream.sizes, stream.kept
@@ -108,7 +109,7 @@ def reuse_distances(stream: Stream) -> Any:
     return kernels.sized_distances(stream.ids, stream.sizes)
 
 
-def _in_sets(stream: Stream, room: int, policy: str, ways: int) -> tuple[int, int, int]:
+def _in_sets(stream: Stream, room: int, policy: str, ways: int) -> tuple[int, ...]:
     line = int(stream.sizes.max(initial=1))
     if (stream.sizes != line).any():
         raise UsageError(
@@ -120,11 +121,9 @@ def _in_sets(stream: Stream, room: int, policy: str, ways: int) -> tuple[int, in
             f"a cache of {room * stream.unit:,} words is not a whole number of sets of {ways} x {stream.unit * line} "
             f"words; use a multiple of {ways * stream.unit * line:,}."
         )
-    missed = fetched = written = 0
-    for part in _sets(stream, sets):
-        counts = _one(part, ways, policy)
-        missed, fetched, written = missed + counts[0], fetched + counts[1], written + counts[2]
-    return missed, fetched * line, written * line
+    counts = [(0, 0, 0, 0), *(_one(part, ways, policy) for part in _sets(stream, sets))]
+    missed, *moved = map(sum, zip(*counts, strict=True))
+    return missed, *(lines * line for lines in moved)
 
 
 def _sets(stream: Stream, sets: int) -> Iterator[Stream]:

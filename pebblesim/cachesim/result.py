@@ -88,7 +88,10 @@ class Cached:
         if self.counted is not None and self.own is not None and self.bounded is not None:
             row |= plain(self, "counted.blocks", "own.reads", "own.writes")
             row |= {"lower_bound": plain(self.bounded.lower_bound, "value", "source"), "lru_enough": self.enough}
-        row |= {policy: plain(each, "misses", "fetched", "written") for policy, each in self.by_policy.items()}
+        row |= {
+            policy: plain(each, "misses", "missed_words", "fetched", "written")
+            for policy, each in self.by_policy.items()
+        }
         if not self.heads.is_given:
             return row
         totals = {policy: {"words": self.total(policy).io} for policy in self.by_policy}
@@ -166,7 +169,8 @@ def table(rows: Sequence[Cached]) -> tuple[list[str], list[list[Any]]]:
     schedules = any(row.counted is not None for row in rows)
     head = ["stream", "M"] + (["blocks", "reads", "writes"] if schedules else ["requests", "compulsory"])
     for policy in policies:
-        head += [f"{policy} fetches", *(["÷ reads"] if schedules else ["miss ratio"]), f"{policy} writes"]
+        head += [] if schedules else [f"{policy} misses", f"{policy} misses, words"]
+        head += [f"{policy} fetches", "÷ reads" if schedules else "miss ratio", f"{policy} writes"]
     head += ["bound", "lru enough at"] if schedules else []
     lines = []
     for row in rows:
@@ -176,6 +180,7 @@ def table(rows: Sequence[Cached]) -> tuple[list[str], list[list[Any]]]:
         else:
             line += [row.requests, row.compulsory]
         for policy, each in row.by_policy.items():
+            line += [] if schedules else [each.misses, each.missed_words]
             line += [each.fetched, row.ratio(policy), each.written]
         if row.bounded is not None:
             line += [row.bounded.lower_bound.value, row.enough]

@@ -114,6 +114,17 @@ class Statement:
         """Source and name, "Li et al., Theorem 1.1"."""
         return f"{self.source}, {self.name}"
 
+    @property
+    def marked(self) -> str:
+        """The title, with the kind of its error if it has one: "Li et al., Theorem 4.1 [false]"."""
+        return self.title if self.erratum is None else f"{self.title} [{self.erratum.kind}]"
+
+    @property
+    def mark(self) -> str:
+        """The kind of its error, what is true instead, and what remains true; empty if no error is known."""
+        error = self.erratum
+        return "" if error is None else f"{error.kind}; instead: {error.instead}; remains true: {error.survives}"
+
 
 _BACKWARD = "backward pass of attention, dL/dX"
 _LARGE_BOUND = "(n**2*d**2 + n*d**3)/M"
@@ -226,7 +237,8 @@ STATEMENTS: tuple[Statement, ...] = (
         "many nodes"),
     _li("Lemma E.8", "C = AB, (m, k) by (k, n)", "Ω", "m*k*n/sqrt(M)", note="Hong & Kung's Corollary 6.2"),
     _li("Theorem E.9", _BACKWARD, "Ω", _LARGE_BOUND, LARGE,
-        note="for n ≥ d the term nd³/M is redundant"),
+        note="for n ≥ d the term nd³/M is redundant; its proof, by the -1 of Lemma E.6, needs M ≤ nd/(1 + ε), and for "
+        "larger M the words of inputs and outputs are enough"),
     _li("Theorem E.10", _BACKWARD, "Ω", _SMALL_BOUND, SMALL),
     _li("Lemma F.1", "a sparse product, R1 nonzeros in, R2 out", "Ω", "Min(R1**2/M, R1*sqrt(R2)/sqrt(M))",
         assumes="sparse products over a semiring, for any operands with these numbers of nonzeros",
@@ -273,7 +285,10 @@ STATEMENTS: tuple[Statement, ...] = (
               repaired="m*k + k*n + m*n + m*k*n/sqrt(M)", note="the words of A, B and C themselves may be added"),
     Statement("Theorem 1", "Kwasniewski et al.", "C = AB, (m, k) by (k, n)", "≥", "2*m*n*k/sqrt(M) + m*n",
               "M <= m*n, M <= m*k, M <= k*n",
-              note="false for C = AB with k < 2√M: its proof assumes an earlier partial sum for every entry of C"),
+              erratum=Erratum(FALSE, "2mnk/√S - S for all sizes; 2mnk/√S + mn for C += AB, where every entry of C has "
+                              "an earlier value", "the leading term",
+                              "not to leading order: mn is a lower-order term if k is large compared with √S"),
+              note="S is M there; if k < 2√S, its proof assumes an earlier partial sum for every entry of C"),
 )  # fmt: skip
 
 _BY_TITLE: Mapping[str, Statement] = {statement.title: statement for statement in STATEMENTS}
@@ -322,18 +337,28 @@ def statement(title: str) -> Statement:
 
 
 def latex(statements: Iterable[Statement]) -> str:
-    """Format the expressions of statements, each with its title and domain, as an `align*` environment of LaTeX."""
-    from pebblesim.core.notation import align, domain_in_latex, text_in_latex
+    """Format the expressions of statements, each with its title and domain, as an `align*` environment of LaTeX.
 
-    return align(
+    What is false, or true only in a domain, has a mark; a list below says what is true instead.
+    """
+    from pebblesim.core.notation import align, domain_in_latex, paragraph_in_latex, text_in_latex
+
+    printed = [each for each in statements if each.expr]
+    rows = (
         (
-            text_in_latex(each.title),
+            text_in_latex(each.marked),
             each.latex,
             rf"\text{{for }} {domain_in_latex(each.domain)}" if each.domain else "",
         )
-        for each in statements
-        if each.expr
+        for each in printed
     )
+    alike: dict[str, list[str]] = {}
+    for each in printed:
+        if each.mark:
+            alike.setdefault(each.mark, []).append(each.title)
+    told = (paragraph_in_latex(f"{'; '.join(titles)}: {mark}.") for mark, titles in alike.items())
+    items = "".join(f"  \\item {text}\n" for text in told)
+    return align(rows) + (f"\n\\begin{{itemize}}\n{items}\\end{{itemize}}" if items else "")
 
 
 def region_in_words(domain: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pebblesim.api.derive import formula
 from pebblesim.api.play import play
-from pebblesim.catalogue.literature import FALSE, UNCLEAR, Erratum
+from pebblesim.catalogue.literature import UNCLEAR, Erratum, statement
 from pebblesim.claims import fused  # noqa: F401 - what plays the game that is shown
 from pebblesim.claims.claim import (
     AGREES,
@@ -33,12 +33,7 @@ from pebblesim.language.registry import SCHEDULES, Schedule
     "Kwasniewski et al.",
     "every pebbling of C = AB moves at least 2mnk/√S + mn words if S < min(mn, mk, nk)",
     FAILS,
-    Erratum(
-        FALSE,
-        "2mnk/√S - S for all sizes; 2mnk/√S + mn for C += AB, where every entry of C has an earlier value",
-        "the leading term",
-        "not to leading order: mn is a lower-order term if k is large compared with √S",
-    ),
+    statement("Kwasniewski et al., Theorem 1").erratum,
 )
 def _cosma(effort: Effort) -> Finding:
     lines, below = [], True

@@ -258,7 +258,7 @@ def theorems(
     latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the statements of the literature, with domain and source."""
+    """List the statements of the literature, with domain and source; what is false or limited has a mark."""
     from dataclasses import asdict
 
     from pebblesim.catalogue.literature import STATEMENTS, TABLE_1, latex as in_latex, region_in_words
@@ -276,20 +276,27 @@ def theorems(
         rows, records = [], []
         for way, side, large, small in TABLE_1:
             O = "O" if side == "upper" else "Ω"
-            cells = (bound(O, large.bound), large.of.title, bound(O, small.bound), small.of.title)
-            rows.append((f"{way}, {side} bound", *cells))
-            records.append({"attention": way, "bound": side, "large_cache": large.bound, "small_cache": small.bound})
+            row, record = [f"{way}, {side} bound"], {"attention": way, "bound": side}
+            for name, (form, of) in (("large_cache", large), ("small_cache", small)):
+                row += [bound(O, form), of.title + " *" * bool(of.mark)]
+                record |= {name: form, f"{name}_source": of.title, f"{name}_mark": of.mark}
+            rows.append(row)
+            records.append(record)
         if as_json:
             print_json({"rows": records})
             return
-        print_table("Table 1 of Li et al.", ("attention", "M ≥ d²", "source", "M ≤ d²", "source"), rows, left=5)
+        head = ("attention", "M ≥ d²", "source", "M ≤ d²", "source")
+        print_table("Table 1 of Li et al., for n ≥ d", head, rows, left=5)
+        marked = dict.fromkeys(cell.of for *_, large, small in TABLE_1 for cell in (large, small) if cell.of.mark)
+        say(*(f"* {each.title}: {each.mark}" for each in marked))
     elif as_json:
-        print_json({"rows": [asdict(statement) for statement in STATEMENTS]})
+        print_json({"rows": [asdict(statement) | {"mark": statement.mark} for statement in STATEMENTS]})
     else:
         for statement in STATEMENTS:
-            lines = [f"{statement.title}: {statement.about or statement.note}"]
+            lines = [f"{statement.marked}: {statement.about or statement.note}"]
             if statement.expr:
                 form = bound(statement.relation, statement.expr)
                 lines.append(f"{form} for {region_in_words(statement.domain)}; {statement.assumes}")
+            lines += [statement.mark] if statement.mark else []
             lines += [statement.note] if statement.about and statement.note else []
             say("\n  ".join(lines))

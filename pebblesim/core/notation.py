@@ -159,12 +159,26 @@ def domain_in_latex(domain: str) -> str:
 _IN_LATEX = {"ᵀ": r"$^{\top}$", "²": r"$^{2}$", "³": r"$^{3}$", "√": r"$\surd$", "≠": r"$\ne$"}
 _IN_LATEX |= {"≤": r"$\le$", "≥": r"$\ge$", "·": r"$\cdot$", "≫": r"$\gg$", "×": r"$\times$", "÷": r"$\div$"}
 _IN_LATEX |= {sign: rf"$\{name}$" for sign, name in (("Θ", "Theta"), ("Ω", "Omega"), ("Σ", "Sigma"), ("∈", "in"))}
+_IN_LATEX |= {
+    "ε": r"$\varepsilon$",
+    "⌈": r"$\lceil$",
+    "⌉": r"$\rceil$",
+    "<": "$<$",
+    ">": "$>$",
+    "ö": r"\"o",
+    "∞": r"$\infty$",
+}
 _IN_LATEX |= {sign: rf"\{sign}" for sign in "&%$#_{}"}
 
 
 def text_in_latex(text: str) -> str:
     """Words for mathematics: as `\\text`, what LaTeX takes for signs of its own escaped."""
-    return rf"\text{{{''.join(_IN_LATEX.get(sign, sign) for sign in text)}}}"
+    return rf"\text{{{paragraph_in_latex(text)}}}"
+
+
+def paragraph_in_latex(text: str) -> str:
+    """Words for a paragraph: what LaTeX takes for signs of its own is escaped."""
+    return "".join(_IN_LATEX.get(sign, sign) for sign in text)
 
 
 def align(rows: Iterable[Sequence[str]]) -> str:

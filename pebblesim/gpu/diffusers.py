@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.torch.checks import check_numbers
 from pebblesim.gpu.torch.public import attention
 
 
@@ -26,10 +27,14 @@ class Processor:
         """Make a processor, which any number of layers may share.
 
         Args:
-            compute_dtype: torch.bfloat16 or torch.float16: what queries, keys and values of other types are rounded to;
-                needed on a GPU where the layer is in float32.
+            compute_dtype: torch.bfloat16 or torch.float16, to which queries, keys and values are rounded; needed on a
+                GPU where a layer is in float32. The layer's output keeps its type. If None, nothing is rounded.
             workspace, fallback: as for `attention`.
+
+        Raises:
+            UsageError: `attention` does not take an option.
         """
+        check_numbers(None, None, workspace, 0.0, compute_dtype, fallback)
         self._options: dict[str, Any] = {"compute_dtype": compute_dtype, "workspace": workspace, "fallback": fallback}
 
     def __call__(
@@ -45,20 +50,25 @@ class Processor:
 
         Args:
             attn: the layer.
-            hidden_states: (batch, channels, height, width) or (batch, tokens, channels).
-            encoder_hidden_states: (batch, tokens, channels) of the keys and values; those of the queries if None.
+            hidden_states: (batch, channels, height, width) or (batch, tokens, channels), of which queries are made.
+            encoder_hidden_states: (batch, tokens, channels), of which keys and values are made; those of queries if
+                None.
             attention_mask: is refused.
-            temb: what a layer's spatial norm takes besides.
-            others: are not used.
+            temb: is given to the layer's spatial norm, if it has one.
+            others: are refused, unless they are None.
 
         Returns:
             The layer's output, in the shape of `hidden_states`.
 
         Raises:
-            UsageError: there is a mask, or the kernels do not support the layer.
+            UsageError: there is a mask or another argument, the layer has keys and values of a second text
+                (`add_k_proj`), or `attention` refuses its tensors.
         """
-        if attention_mask is not None:
-            raise UsageError("this processor takes no attention_mask; leave this layer with the processor it had.")
+        given = [name for name, each in {"attention_mask": attention_mask, **others}.items() if each is not None]
+        if getattr(attn, "add_k_proj", None) is not None:
+            given.append("layer with add_k_proj")
+        if given:
+            raise UsageError(f"this processor takes no {given[0]}; leave this layer with the processor it had.")
         x = hidden_states if attn.spatial_norm is None else attn.spatial_norm(hidden_states, temb)
         image = x.shape[2:] if x.dim() == 4 else None
         x = x if image is None else x.flatten(2).transpose(1, 2)
@@ -72,7 +82,7 @@ class Processor:
         )
         query = query if attn.norm_q is None else attn.norm_q(query)
         key = key if attn.norm_k is None else attn.norm_k(key)
-        made = attention(query, key, value, **self._options)
+        made = attention(query, key, value, scale=attn.scale, **self._options)
         for each in attn.to_out:  # a linear layer, and dropout
             made = each(made.transpose(1, 2).flatten(2) if made.dim() == 4 else made)
         made = made if image is None else made.transpose(1, 2).unflatten(2, image)

@@ -65,7 +65,7 @@ def place(function: Callable[..., Any]) -> str:
 
 def is_built_in(function: Callable[..., Any]) -> bool:
     """Whether a function belongs to this package, so that every process knows what it declares."""
-    return _without_arguments(function).__module__.startswith("pebblesim.")
+    return str(_without_arguments(function).__module__).startswith("pebblesim.")  # None in a text that is executed
 
 
 def _without_arguments(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -102,6 +102,8 @@ class Tracer(Protocol):
 
     def _elementwise(self, op: str, *values: Value) -> Value: ...
 
+    def _reduced(self, op: Literal["rowsum", "rowmax"], x: Value) -> Value: ...
+
     def _matmul(self, left: Value, right: Value) -> Value: ...
 
     def _assign(self, target: Tile, value: Value) -> None: ...
@@ -221,10 +223,7 @@ def _elementwise(op: str, *values: Value) -> Value:
 def _reduced(op: Literal["rowsum", "rowmax"], x: Value) -> Value:
     if not isinstance(x, Value):
         raise TraceError(f"{where()}: {op} takes a tile or an expression over tiles; use m.read(...) to read a tile.")
-    expr = x._use()
-    if isinstance(expr, ir.RowReduction | ir.MatMul) or len(expr.shape) != 2:
-        raise TraceError(f"{where()}: {op} takes a tile or an elementwise expression with rows and columns.")
-    return Value(x._m, ir.RowReduction(op, expr, expr.shape[:1]))
+    return x._m._reduced(op, x)
 
 
 def _function(op: str, means: str, returns: str, applied: Callable[[Any, Value], Value]) -> Callable[[Value], Value]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from math import prod
-from typing import Protocol
+from typing import Any, Protocol
 
 from pebblesim.language import program as ir
 
@@ -47,10 +47,11 @@ def operations(node: ir.Compute, bounds: Callable[[ir.Range], tuple[int, int]]) 
 
 
 class EveryTile:
-    """Iterations over every tile, one after the other."""
+    """Iterations over every tile, one after the other; of `allowed`, over those that a mask lets run."""
 
-    def __init__(self, sizes: ir.Sizes) -> None:
-        self.sizes = sizes
+    def __init__(self, sizes: ir.Sizes, allowed: Any = None) -> None:
+        """`allowed`: under a mask, booleans of shape (queries, keys)."""
+        self.sizes, self.allowed = sizes, allowed
         self._bounds: dict[ir.Range, tuple[int, int]] = {}
 
     def bounds(self, rng: ir.Range) -> tuple[int, int]:
@@ -92,7 +93,10 @@ class EveryTile:
 
     def runs(self, loop: ir.Loop) -> bool:
         """Whether a loop runs for its current tile."""
-        return True
+        when = loop.when
+        if when is None or self.allowed is None:
+            return True
+        return bool(self.allowed[self.part((when.rows, when.columns))].any()) != when.none
 
 
 def in_whole_tiles(program: ir.Program) -> bool:

@@ -32,7 +32,6 @@ from contextlib import contextmanager
 
 from pebblesim.core.errors import PebblesimError, TraceError, UsageError
 from pebblesim.language import program as ir
-from pebblesim.language.carried import Names
 from pebblesim.language.expressions import (
     CONSTANTS,
     Block,
@@ -99,6 +98,7 @@ class Machine(Tracing):
         self._body()
         if not isinstance(over, Index) or not over._alive:
             raise TraceError(f"{where()}: tiles takes a dimension, or the index of an open loop.")
+        self._check_left_out(otherwise or {})
         rng = ir.Range("", over._range, _block(block), after=None if after is None else _block(after))
         self._check_part(rng)
         yield from self._loop(
@@ -131,23 +131,25 @@ class Machine(Tracing):
 
     def _loop(self, loop: ir.Loop, otherwise: Mapping[Tensor, float] | None) -> Iterator[Index]:
         """Trace a loop's body, which the caller runs for the index that this yields."""
-        index, started, body = Index(loop.range), loop.line, self._body()
-        self._indices[index._range] = index
-        names = Names(line(), self._gone)
-        body.append(loop)
-        self._scopes.append((loop.body, []))
-        try:
-            yield index
-        except GeneratorExit:
-            self._left_early = f"line {started}"
-            return
-        self._name_things()
-        index._range.name = index._range.name or f"{index._range.dim}'"
-        self._close_scope(f"the end of the loop in line {started}")
-        index._alive = False
-        names.check()
+        self._emit(loop)
+        for index in self._iterations(loop):
+            self._indices[index._range] = index
+            self._open_scope(loop.body)
+            try:
+                yield index
+            except GeneratorExit:
+                self._left_early = f"line {loop.line}"
+                return
+            self._name_things()
+            index._range.name = index._range.name or f"{index._range.dim}'"
+            self._close_scope(f"the end of the loop in line {loop.line}")
+            index._alive = False
         if otherwise and loop.when:
-            body.append(self._left_out(loop, otherwise))
+            self._leave_out(loop, otherwise)
+
+    def _iterations(self, loop: ir.Loop) -> Iterator[Index]:
+        """Yield an index for each time that a loop's body is run: one, which stands for all tiles."""
+        yield Index(loop.range)
 
     def _condition(self, tiles: ir.Range, keys_of: Index | None, queries_of: Index | None) -> ir.MaskCondition | None:
         """Return the condition of a loop; None without a mask."""
@@ -173,24 +175,33 @@ class Machine(Tracing):
             return None
         return ir.MaskCondition(rows, columns)
 
-    def _left_out(self, loop: ir.Loop, values: Mapping[Tensor, float]) -> ir.Loop:
-        """Return the loop over the skipped tiles, which writes constants."""
-        assert loop.when
-        rng = ir.Range(loop.range.name, loop.range.parent, loop.range.block)
-        rows, columns = (
-            rng if axis_range is loop.range else axis_range for axis_range in (loop.when.rows, loop.when.columns)
-        )
-        body: list[ir.Node] = []
+    def _check_left_out(self, values: Mapping[Tensor, float]) -> None:
+        if not isinstance(values, Mapping):
+            raise TraceError(f"{where()}: otherwise takes tensors and the constants 0 or -inf.")
         for tensor, value in values.items():
-            if not isinstance(tensor, Tensor) or value not in CONSTANTS:
+            if not isinstance(tensor, Tensor) or isinstance(value, Value) or value not in CONSTANTS:
                 raise TraceError(f"{where()}: otherwise takes tensors and the constants 0 or -inf.")
             if tensor._tensor.name in self._program.inputs:
                 raise TraceError(f"{where()}: writes {tensor._tensor.name}, which is an input.")
-            whole = tensor[:]._ranges
-            ranges = (rows, columns) if tensor.over_pairs else tuple(rng if x.dim == rng.dim else x for x in whole)
-            body.append(ir.Init(tensor._tensor, ranges, float(value), loop.line))
-            self._written.add(tensor._tensor.name)
-        return ir.Loop(rng, body, loop.independent, loop.line, ir.MaskCondition(rows, columns, none=True))
+
+    def _leave_out(self, loop: ir.Loop, values: Mapping[Tensor, float]) -> None:
+        """Write constants for the tiles that a loop skips, in a loop over these."""
+        assert loop.when
+        sides = loop.when.rows, loop.when.columns
+
+        def pair(tile: ir.Range) -> tuple[ir.Range, ir.Range]:
+            rows, columns = (tile if side is loop.range else side for side in sides)
+            return rows, columns
+
+        rng = ir.Range(loop.range.name, loop.range.parent, loop.range.block)
+        skipped = ir.Loop(rng, [], loop.independent, loop.line, ir.MaskCondition(*pair(rng), none=True))
+        for index in self._loop(skipped, None):
+            tile = index._range
+            for tensor, value in values.items():
+                whole = tensor[:]._ranges
+                ranges = pair(tile) if tensor.over_pairs else tuple(tile if x.dim == tile.dim else x for x in whole)
+                self._emit(ir.Init(tensor._tensor, ranges, float(value), loop.line))
+                self._written.add(tensor._tensor.name)
 
     def quotient(self, dim: Index, block: Block | int) -> Quotient:
         """Return ⌈dim/block⌉, the first dimension of a tensor that has a separate copy for each tile of a dimension."""
@@ -228,7 +239,7 @@ class Machine(Tracing):
             raise TraceError(f"{where()}: reads {tensor.name}, which was never written.")
         for other, copy in self._copies.items():
             alike = copy.tensor is tensor and copy.at is at
-            if alike and self._state[other] == "full" and _overlap(other.ranges, ranges):
+            if alike and _overlap(other.ranges, ranges):
                 raise TraceError(
                     f"{where()}: {tensor.name}[{names_of(ranges)}] is already in the cache, "
                     f"since line {int(copy.line)}; use that tile or a part of it."
@@ -303,7 +314,7 @@ class Machine(Tracing):
         self._copies.pop(target._expr.tile, None)
         self._emit(ir.Move(target._expr.tile, source._expr.tile, line()))
         self._state[target._expr.tile] = "full"
-        self._state[source._expr.tile] = f"was moved in line {line()}"
+        self._leave(source._expr.tile, f"was moved in line {line()}")
 
     def compute(self, value: Value) -> Tile:
         """Compute an expression into a new tile."""
@@ -324,7 +335,7 @@ class Machine(Tracing):
             self._check_in_cache(held)
             self._check_entered_here(held)
             self._emit(ir.Delete(held, False, line()))
-            self._state[held] = f"was deleted in line {line()}"
+            self._leave(held, f"was deleted in line {line()}")
 
 
 def trace(

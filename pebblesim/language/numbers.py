@@ -97,8 +97,8 @@ def checked(program: ir.Program, sizes: ir.Sizes, inputs: Mapping[str, Array]) -
 
 class _Run(EveryTile):
     def __init__(self, sizes: ir.Sizes, memory: dict[str, Array], allowed: Array | None) -> None:
-        super().__init__(sizes)
-        self.memory, self.allowed = memory, allowed
+        super().__init__(sizes, allowed)
+        self.memory = memory
         self.dtype = np.result_type(*memory.values())
         self.cache: dict[ir.Tile, Array] = {}
         self.exponentials = False
@@ -162,13 +162,6 @@ class _Run(EveryTile):
         if self.allowed is None or not ir.over_pairs(shape):
             return entries
         return np.where(self.allowed[self.part(shape)], entries, 0)
-
-    def runs(self, loop: ir.Loop) -> bool:
-        """Whether the mask lets an iteration run."""
-        when = loop.when
-        if when is None or self.allowed is None:
-            return True
-        return bool(self.allowed[self.part((when.rows, when.columns))].any()) != when.none
 
     def body(self, body: list[ir.Node]) -> None:
         for node, _ in walk(body, self):

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, SupportsIndex
+from weakref import WeakKeyDictionary
 
-from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.errors import TraceError, UnknownName, UsageError
 from pebblesim.language import machine as language
 from pebblesim.language.catalogue import Catalogue, is_built_in, place
 from pebblesim.language.loops import in_parts, in_whole_tiles
@@ -80,9 +81,9 @@ class Schedule:
         """The traced loop-nest program.
 
         Raises:
-            TraceError: the schedule does something that is impossible on a cache.
+            TraceError: the schedule does something that is impossible on a cache, or not the same in every iteration.
         """
-        return language.trace(self.function, self.name, self.problem, self.inputs, self.blocks)
+        return self._traced(masked=False)
 
     @property
     def alike(self) -> bool:
@@ -113,7 +114,25 @@ class Schedule:
         """
         if not self.problem.maskable:
             raise UsageError(f"problem {self.problem.name!r} has no pairs of queries and keys; leave the mask out.")
-        return language.trace(self.function, self.name, self.problem, self.inputs, self.blocks, masked=True)
+        return self._traced(masked=True)
+
+    def _traced(self, masked: bool) -> Program:
+        """Trace the function; if it is a user's, see whether the trace is right for every iteration of its loops.
+
+        A function that was refused is refused again: what its runs have left behind may hide the fault.
+        """
+        if self.function in _REFUSED:
+            raise TraceError(_REFUSED[self.function])
+        program = language.trace(self.function, self.name, self.problem, self.inputs, self.blocks, masked)
+        if not is_built_in(self.function):
+            from pebblesim.language.every_iteration import check_every_iteration
+
+            try:
+                check_every_iteration(self.function, program, self.problem)
+            except TraceError as error:
+                _REFUSED[self.function] = str(error)
+                raise
+        return program
 
     def under(self, mask: object | None) -> Program:
         """Return the program under a mask, whatever it is, or without one; errors as for `masked`."""
@@ -143,6 +162,8 @@ class Schedule:
         extra = self.program.outputs != tuple(self.problem.outputs)
         return options | ({"outputs": self.program.outputs} if extra else {})
 
+
+_REFUSED: WeakKeyDictionary[Callable[..., None], str] = WeakKeyDictionary()
 
 SCHEDULES: Catalogue[Schedule] = Catalogue("pebblesim.schedules")
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
-from types import ModuleType
 from typing import Any
 
 _HERE = Path(__file__).parent
-_TRACER = {str(_HERE / name) for name in ("source.py", "expressions.py", "machine.py", "tracing.py", "carried.py")}
+_TRACER = {
+    str(_HERE / f"{name}.py")
+    for name in ("source", "expressions", "machine", "tracing", "tile_by_tile", "every_iteration")
+}
 _TRACER.add(contextmanager.__code__.co_filename)
 
 
@@ -21,24 +23,6 @@ def frame() -> Any:
     while caller.f_code.co_filename in _TRACER:
         caller = caller.f_back
     return caller
-
-
-def frames() -> list[Any]:
-    """Return the frames of the schedule: the innermost, and those of the functions that called it."""
-    found = [frame()]
-    while (caller := found[-1].f_back) is not None and caller.f_code.co_filename not in _TRACER:
-        found.append(caller)
-    return found
-
-
-def of_tracer(value: object) -> bool:
-    """Whether this is a module, or an object of the tracer's; its state is no state of the schedule's."""
-    code = getattr(value, "gi_code", None)
-    return (
-        isinstance(value, ModuleType)
-        or str(getattr(value, "__module__", None)).startswith("pebblesim.")
-        or (code is not None and code.co_filename in _TRACER)
-    )
 
 
 class Line(int):
@@ -91,6 +75,9 @@ def what_raised(error: Exception, inputs: Sequence[str], blocks: Sequence[str]) 
 
     from pebblesim import language
 
+    *_, (raised_in, _) = walk_tb(error.__traceback__)
+    if raised_in.f_code.co_filename in _TRACER:  # whose objects lack what those of another run have
+        return "an argument is not of this run of the schedule."
     if isinstance(error, AttributeError) and error.name:
         public = [attribute for attribute in dir(error.obj) if not attribute.startswith("_")]
         near = get_close_matches(error.name, public, n=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pebblesim.core.errors import TraceError
 from pebblesim.language import program as ir
 from pebblesim.language.expressions import Index, Tensor, Tile, Value, label_of, names_of, same
@@ -21,7 +23,7 @@ class Tracing:
         self._indices = {index._range: index for index in self._whole.values()}
         self._scopes: list[tuple[list[ir.Node], list[ir.Tile]]] = []  # (body, tiles created in it)
         self._state: dict[ir.Tile, str] = {}  # "empty", "full", or the way it left the cache
-        self._copies: dict[ir.Tile, ir.Read] = {}  # tiles that hold what was read
+        self._copies: dict[ir.Tile, ir.Read] = {}  # tiles in the cache that hold what was read
         self._written: set[str] = set()
         self._unused: dict[int, Value] = {}
         self._updated: Tile | None = None
@@ -47,6 +49,12 @@ class Tracing:
                     f"({names_of(operands[-1].shape)})."
                 )
         return Value(self, ir.Elementwise(op, operands, shape))
+
+    def _reduced(self, op: Literal["rowsum", "rowmax"], x: Value) -> Value:
+        expr = x._use()
+        if isinstance(expr, ir.RowReduction | ir.MatMul) or len(expr.shape) != 2:
+            raise TraceError(f"{where()}: {op} takes a tile or an elementwise expression with rows and columns.")
+        return Value(self, ir.RowReduction(op, expr, expr.shape[:1]))
 
     def _matmul(self, left: Value, right: Value) -> Value:
         if not isinstance(left, Tile) or not isinstance(right, Tile):
@@ -102,7 +110,10 @@ class Tracing:
 
     def _open_phase(self, name: str) -> None:
         self._program.phases.append(ir.Phase(name))
-        self._scopes.append((self._program.phases[-1].body, []))
+        self._open_scope(self._program.phases[-1].body)
+
+    def _open_scope(self, body: list[ir.Node]) -> None:
+        self._scopes.append((body, []))
 
     def _body(self) -> list[ir.Node]:
         if self._left_early:
@@ -135,15 +146,11 @@ class Tracing:
                 raise TraceError(f"{where()}: {label_of(tile)} was created for a sum that gets no terms before {when}.")
             if self._state[tile] == "full":
                 body.append(ir.Delete(tile, True, 0))
-                self._state[tile] = f"left the cache at {when}"
+                self._leave(tile, f"left the cache at {when}")
 
-    def _gone(self, value: Index | Value) -> bool:
-        """Whether an index or an expression can no longer be used."""
-        if isinstance(value, Index):
-            return not value._alive
-        refs = tuple(ir.refs(value._expr))
-        alive = all(self._indices[rng]._alive for ref in refs for rng in ref.ranges)
-        return not alive or any(self._state[ref.tile] not in ("empty", "full") for ref in refs)
+    def _leave(self, tile: ir.Tile, how: str) -> None:
+        self._state[tile] = how
+        self._copies.pop(tile, None)
 
     def _check_in_cache(self, tile: ir.Tile) -> None:
         if self._state[tile] not in ("empty", "full"):
@@ -172,6 +179,8 @@ class Tracing:
     def _finish(self, blocks: tuple[str, ...], where: str) -> ir.Program:
         if self._left_early:
             raise TraceError(f"{where}: the loop in {self._left_early} was left with break or return.")
+        if len(self._scopes) > self._implicit:
+            raise TraceError(f"{where}: a loop or a phase was begun and never ended.")
         if self._implicit:
             self._close_scope("the end of the schedule")
         for value in self._unused.values():

@@ -110,7 +110,7 @@ def why_not(team: Team, groups: int) -> str | None:
     near = min(filter(fits, range(1, team.heads + 1)), key=lambda u: (abs(u - groups), u))
     return (
         f"{team.heads_in_words} cannot be dealt evenly to {groups} groups of "
-        f"devices; the nearest number that works is {near}."
+        f"devices; the nearest number of groups that works is {near}."
     )
 
 

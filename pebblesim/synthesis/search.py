@@ -19,6 +19,7 @@ from pebblesim.core.sizes import LARGEST, assigned, listed, whole
 from pebblesim.counting.arguments import AnyMask
 from pebblesim.counting.count import Counted, count
 from pebblesim.counting.heads import Heads
+from pebblesim.counting.totals import Totals
 from pebblesim.language import masks
 from pebblesim.language.masks import Band, HeadMasks, Mask
 from pebblesim.language.problems import Problem, problem
@@ -98,12 +99,11 @@ class Found(Result):
         return {name: words for name, words in more.items() if words}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the data of `pebblesim search --json`."""
-        heads = {"heads": self.heads.to_dict(), "times": self.times} if self.heads.is_given else {}
+        """Return the data of `pebblesim search --json`; `totals` are of all heads and sequences, as for `count`."""
         sizes = {"word_bytes": {**self.widths.named, "others": self.widths.others}, "M_bytes": self.M_bytes}
         return {
             **self.counted.to_dict(),
-            **heads,
+            **(self._of_all() if self.heads.is_given else {}),
             **({} if self.M_bytes is None else {**sizes, "bytes": self.bytes}),
             "new": self.new,
             "known": self.known and {"schedule": self.known.schedule, "io": self.known.io},
@@ -113,6 +113,13 @@ class Found(Result):
             "passes": self.passes,
             "source": self.source,
         }
+
+    def _of_all(self) -> dict[str, Any]:
+        """Return what all heads and sequences move together, beside what one group of heads does."""
+        data = Totals([replace(self.counted, heads=self.heads, times=self.times)], None).to_dict()
+        (total,) = data["totals"]
+        total["bytes"] = None if self.bytes is None else self.bytes * self.times
+        return {**data, "io_of_one_group": self.io}
 
     def __str__(self) -> str:
         counted, known = self.counted, self.known

@@ -14,7 +14,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.torch.launching import fitting
 from pebblesim.gpu.torch.masks import Asked
-from pebblesim.gpu.torch.sizes import WORDS, check_heads, check_workspace, too_wide
+from pebblesim.gpu.torch.sizes import WORDS, check_heads, check_workspace, met, too_old, too_wide
 
 TYPES = tuple(getattr(torch, name) for name in WORDS)
 """Types of the words that kernels take."""
@@ -24,9 +24,6 @@ WIDE = (torch.float32, torch.float64)
 
 LARGEST_FACTOR, LEAST_FACTOR = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny
 """Factors of scores that kernels can hold, in float32."""
-
-LEAST_CAPABILITY = (8, 0)
-"""Compute capability of the oldest cards on which the kernels run: they multiply words of bfloat16."""
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
@@ -73,17 +70,6 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
     check_heads(query.shape[:-2].numel())
 
 
-def check_flags(**flags: Any) -> None:
-    """Check arguments that are True or False.
-
-    Raises:
-        UsageError: one is something else.
-    """
-    for name, each in flags.items():
-        if not isinstance(each, bool):
-            raise UsageError(f"{name} is {each!r}; give True or False.")
-
-
 def check_numbers(scale: Any, softcap: Any, workspace: Any, dropout_p: Any, compute_dtype: Any, fallback: Any) -> None:
     """Check the arguments that are numbers or names.
 
@@ -96,7 +82,7 @@ def check_numbers(scale: Any, softcap: Any, workspace: Any, dropout_p: Any, comp
         raise UsageError(f"scale is {scale!r}; give a number that float32 holds, or None for 1/√d_k.")
     check_workspace(workspace)
     if not (_is_number(dropout_p) and 0 <= dropout_p < 1):
-        raise UsageError(f"dropout_p is {dropout_p!r}; give a probability below 1.")
+        raise UsageError(f"dropout_p is {dropout_p!r}; give a probability from 0 to below 1.")
     if compute_dtype is not None and compute_dtype not in TYPES:
         raise UsageError(f"compute_dtype is {compute_dtype!r}; give torch.bfloat16, torch.float16 or None.")
     if fallback not in (None, "sdpa"):
@@ -104,7 +90,7 @@ def check_numbers(scale: Any, softcap: Any, workspace: Any, dropout_p: Any, comp
 
 
 def _is_number(x: Any) -> bool:
-    return isinstance(x, (int, float, Real))
+    return isinstance(x, (int, float, Real)) and not isinstance(x, bool)
 
 
 def check_masks(query: Tensor, **masks: Any) -> None:
@@ -177,7 +163,8 @@ def check_room(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None:
     if asked.workspace is None or torch.compiler.is_compiling():
         return
     pattern, kind = asked.pattern(query, key), query.dtype if query.dtype in TYPES else TYPES[0]
-    sizes = {"n_q": query.shape[-2] * pattern.shared, "n_k": key.shape[-2]}
+    queries, keys = met(query.shape[-2], key.shape[-2], asked.left, asked.right, asked.at_end)
+    sizes = {"n_q": (queries.stop - queries.start) * pattern.shared, "n_k": keys.stop - keys.start}
     sizes |= {"d_k": max(key.shape[-1], LEAST_SIDE), "d_v": max(value.shape[-1], LEAST_SIDE)}
     gradients = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
     for way in ("forward", "backward") if gradients else ("forward",):
@@ -188,10 +175,4 @@ def check_room(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None:
 @lru_cache(maxsize=64)
 def _too_old(device: torch.device) -> str | None:
     """A sentence where kernels do not run on a card, else None."""
-    capability = torch.cuda.get_device_capability(device)
-    if capability >= LEAST_CAPABILITY:
-        return None
-    return (
-        f"{torch.cuda.get_device_name(device)} has compute capability {'.'.join(map(str, capability))}, and kernels "
-        'need 8.0 or more; PyTorch computes it with fallback="sdpa".'
-    )
+    return too_old(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))

@@ -25,7 +25,7 @@ def by_pytorch(
     scale: float,
     shown: Shown,
 ) -> Tensor:
-    """Attention by `scaled_dot_product_attention`; a warning gives each reason once.
+    """Attention by `scaled_dot_product_attention`, 0 for a query without a key; a warning gives each reason once.
 
     Args:
         reason: a sentence that says why it is taken.
@@ -39,7 +39,7 @@ def by_pytorch(
         _check_mask(attn_mask, query.dtype, (*query.shape[:-1], key.shape[-2]))
     if not torch.compiler.is_compiling() and reason not in _SAID:
         _SAID.add(reason)
-        warnings.warn(f"PyTorch's attention is used: {reason}", stacklevel=3)
+        warnings.warn(f"PyTorch's attention is used: {reason.partition(';')[0]}.", stacklevel=3)
     gqa = {"enable_gqa": True} if query.shape[-3] != key.shape[-3] else {}
     causal = attn_mask is None and shown == Shown(None, None, None, 0, False)
     mask = attn_mask
@@ -48,9 +48,13 @@ def by_pytorch(
         if found is not None and shown.first is not None:
             found = found.reshape(*query.shape[:-3], *found.shape[1:])
         mask = found if mask is None else mask if found is None else _joined(mask, found)
-    return torch.nn.functional.scaled_dot_product_attention(
+    out = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, mask, dropout_p, causal, scale=scale, **gqa
     )
+    if mask is None:
+        return out
+    some = (mask if mask.dtype == torch.bool else mask > -torch.inf).any(-1, keepdim=True)
+    return out.masked_fill(~some, 0.0)  # which some kernels of PyTorch give to queries without a key, and some do not
 
 
 def _check_mask(mask: Any, dtype: torch.dtype, pairs: tuple[int, ...]) -> None:

@@ -21,13 +21,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.sizes import whole
 from pebblesim.gpu.torch import operators as _operators  # noqa: F401
+from pebblesim.gpu.torch.agreement import Given, check_agreement, check_group
+from pebblesim.gpu.torch.checks import check_numbers, check_tensors, unsupported
 from pebblesim.gpu.torch.fresh import fresh
+from pebblesim.gpu.torch.sizes import check_flag, is_count
 from pebblesim.parallel.count import Moved, best
 from pebblesim.parallel.exchange import Device
 from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES, SCHEDULES
-from pebblesim.parallel.team import Team
-from pebblesim.parallel.tokens import owned
+from pebblesim.parallel.team import MOST_DEVICES, Team
+from pebblesim.parallel.tokens import OWNERSHIPS, owned
 
 RUNNING = tuple(name for name, each in SCHEDULES.items() if each.order != IN_PASSES)
 """The schedules that run on devices."""
@@ -56,55 +60,155 @@ def attention(
 ) -> Tensor:
     """softmax(Q Kᵀ scale) V over the tokens of all processes of a group, for those of this process.
 
+    All processes of the group must call it, and with the same options. Before words travel each call gathers one number
+    of each process, for which the host waits. If the processes disagree, or something is wrong in one of them, all of
+    them raise the same sentence, which names the process. The backward pass must be called in all processes or in no
+    process.
+
+    n is the number of all tokens, and P that of the processes. There are as many queries as keys. n need not be a
+    multiple of P, and may be less than P: `tokens_of` says which tokens a process owns.
+
     Args:
-        query: (batch, heads, n/P, d_k), the rows of this process's tokens, in their order (see `tokens_of`).
-            Of packed documents, its tokens of the first, then those of the second, and so on.
-        key, value: (batch, heads of keys, n/P, d_k or d_v); heads of queries may share them.
-        group: the processes; all by default. NCCL for GPUs, gloo for CPUs.
-        schedule: a name in `RUNNING`, or "best": the one that moves the fewest words, forward and backward each.
-        is_causal: whether a query sees only keys of tokens up to its own.
-        scale: 1/√d_k if None.
-        ownership: "contiguous", "zig-zag" or "striped"; by default zig-zag if causal, which gives each process as many
-            pairs, and contiguous else.
-        tokens: n; needed only if the processes do not divide it. Or the lengths of packed documents: no query sees
-            keys of another, and each document is dealt to all processes for itself, so that all have as many pairs.
-        inside: attention inside a process; pebblesim's kernels by default. `Differentiable` makes one of a function.
+        query: (batch, heads, n_own, d_k), the rows of the n_own tokens of this process, in the order of `tokens_of`.
+            Of packed documents, its tokens of the first, then those of the second, and so on. bfloat16 or float16; on
+            the CPU also float32 or float64.
+        key: (batch, kv_heads, n_own, d_k) of the same tokens; `kv_heads` is a divisor of `heads`.
+        value: (batch, kv_heads, n_own, d_v) of the same tokens.
+        group: the processes, a group of torch.distributed with NCCL for GPUs or gloo for CPUs; all if None.
+        schedule: "all-gather", "ring", "query-ring", "ulysses", "ulysses-rows", "tiles" or "heads-tiles", which
+            docs/parallel.md explains; or "best": for each pass the one that moves the fewest words.
+        is_causal: True if a query attends to no key of a later token, by the tokens' numbers of `tokens_of`; in packed
+            documents by their numbers within a document.
+        scale: a finite number; it may be 0 or negative. 1/√d_k if None.
+        ownership: who owns which tokens: "contiguous", "zig-zag" or "striped". If None, "zig-zag" if `is_causal`, which
+            gives each process as many pairs, and "contiguous" otherwise.
+        tokens: n, or a list or tuple of the lengths of packed documents, of which no query attends to keys of another.
+            Each document is dealt to all processes by itself. If None, n is P times the tokens of this process.
+        inside: attention inside a process, an object with the methods of `Inside`: `Differentiable` makes one of a
+            function. pebblesim's kernels if None. It has a scale of its own: not with `scale`.
 
     Returns:
-        (batch, heads, n/P, d_v). It and the gradients equal those of one device but for rounding.
+        (batch, heads, n_own, d_v), in the type of `query`. It and the gradients equal those of one device but for
+        rounding.
 
     Raises:
-        UsageError: the shapes do not belong together, or the heads cannot be dealt to the processes as asked.
+        UsageError: the processes disagree, the shapes do not belong together, the tokens are not those that a process
+            owns, the heads cannot be dealt to the processes as the schedule asks, or kernels do not support them.
     """
-    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
-        raise UsageError("query, key and value have four dimensions: batch, heads, tokens of this process, words.")
-    P, rank = dist.get_world_size(group), dist.get_rank(group)
-    own = ownership or ("zig-zag" if is_causal else "contiguous")
-    teams = tuple(
-        Team(n, n, query.shape[3], value.shape[3], query.shape[1], key.shape[1], P, False, is_causal, own)
-        for n in _lengths(query.shape[2] * P if tokens is None else tokens)
-    )
-    mine = sum(team.own_rows[rank].number for team in teams)
-    if {query.shape[2], key.shape[2], value.shape[2]} != {mine}:
-        n = sum(team.n_q for team in teams)
-        raise UsageError(
-            f"process {rank} of {P} owns {mine:,} of {n:,} tokens, but query, key and value have {query.shape[2]:,}, "
-            f"{key.shape[2]:,} and {value.shape[2]:,}; give the number of all tokens, and take them by tokens_of."
+    P, rank = check_group(group)
+    x, teams, given, wrong = (query, key, value), tuple[Team, ...](), dict[str, Any](), None
+    try:
+        _check_options(x, is_causal, scale, schedule, ownership, inside)
+        lengths = _lengths(query.shape[2] * P if tokens is None else tokens)
+        own = ownership or ("zig-zag" if is_causal else "contiguous")
+        given = _options(x, lengths, is_causal, scale, schedule, own)
+        teams = tuple(
+            Team(n, n, query.shape[3], value.shape[3], query.shape[1], key.shape[1], P, False, is_causal, own)
+            for n in lengths
         )
+        _check_tensors(x, teams, rank, inside)
+        for team in teams:
+            counted(schedule, team)
+            if given["gradients"]:
+                counted(schedule, replace(team, backward=True))
+    except UsageError as error:
+        wrong = str(error)
+    check_agreement(Given(given, wrong), group)
     scale = query.shape[3] ** -0.5 if scale is None else float(scale)
     made: Tensor = _Attention.apply(query, key, value, group, schedule, teams, inside or Kernels(scale))
     return made
 
 
-def _lengths(tokens: int | Sequence[int]) -> tuple[int, ...]:
-    found = (tokens,) if isinstance(tokens, int) else tuple(tokens)
-    if not found:
-        raise UsageError("tokens = () was given; it is the number of all tokens, or the length of each document.")
-    return found
+def _check_options(
+    x: tuple[Tensor, ...], is_causal: Any, scale: Any, schedule: Any, ownership: Any, inside: Any
+) -> None:
+    """Check what can be wrong in a process whatever others do.
+
+    Raises:
+        UsageError: something is.
+    """
+    if not all(isinstance(each, Tensor) and each.dim() == 4 for each in x):
+        raise UsageError("query, key and value must be tensors of four dimensions: batch, heads, tokens, words.")
+    check_flag("is_causal", is_causal)
+    check_numbers(scale, None, None, 0.0, None, None)
+    if schedule not in ("best", *RUNNING):
+        raise UnknownName("schedule that runs on devices", schedule, ("best", *RUNNING))
+    if ownership is not None and ownership not in OWNERSHIPS:
+        raise UnknownName("ownership", ownership, OWNERSHIPS)
+    if inside is not None and not all(callable(getattr(inside, way, None)) for way in ("forward", "backward")):
+        raise UsageError(
+            f"inside is of {type(inside).__name__}; give an object with forward and backward, such as "
+            "Differentiable(function)."
+        )
+    if inside is not None and scale is not None:
+        raise UsageError("scale is for pebblesim's kernels; leave it out, and have inside use it.")
+
+
+def _options(
+    x: tuple[Tensor, ...], lengths: tuple[int, ...], is_causal: bool, scale: Any, schedule: str, ownership: str
+) -> dict[str, Any]:
+    """Options that all processes must give alike, by name."""
+    query, key, value = x
+    return {
+        "batch": query.shape[0],
+        "heads": query.shape[1],
+        "heads of keys": key.shape[1],
+        "d_k": query.shape[3],
+        "d_v": value.shape[3],
+        "tokens": lengths[0] if len(lengths) == 1 else lengths,
+        "type": query.dtype,
+        "device": query.device.type,
+        "is_causal": is_causal,
+        "scale": None if scale is None else float(scale),
+        "schedule": schedule,
+        "ownership": ownership,
+        "gradients": torch.is_grad_enabled() and any(each.requires_grad for each in x),
+    }
+
+
+def _check_tensors(x: tuple[Tensor, ...], teams: tuple[Team, ...], rank: int, inside: Any) -> None:
+    """Check that a process has the tokens that it owns, and that they can be computed inside it.
+
+    Raises:
+        UsageError: it has not, or they cannot.
+    """
+    (query, key, value), mine = x, sum(team.own_rows[rank].number for team in teams)
+    if {each.shape[2] for each in x} != {mine}:
+        n = sum(team.n_q for team in teams)
+        of_q, of_k, of_v = (f"{each.shape[2]:,}" for each in x)
+        raise UsageError(
+            f"this process owns {mine:,} of {n:,} tokens, but query, key and value have {of_q}, {of_k} and {of_v}; "
+            "give the number of all tokens, and take them by tokens_of."
+        )
+    if mine:
+        check_tensors(query, key, value, True)
+    if inside is None and (sentence := unsupported(query, value, None, 0.0, None)) is not None:
+        raise UsageError(f"{sentence.partition(';')[0]}; give other tensors, or attention of your own as inside.")
+
+
+def _lengths(tokens: Any) -> tuple[int, ...]:
+    found = tuple(tokens) if isinstance(tokens, tuple | list) else (tokens,)
+    if not found or not all(is_count(each, 2**63) and each > 0 for each in found):
+        raise UsageError(
+            f"tokens = {tokens!r} was given; it is the number of all tokens, or the length of each document, 1 or more."
+        )
+    return tuple(map(int, found))
 
 
 def tokens_of(rank: int, P: int, n: int | Sequence[int], ownership: str = "contiguous") -> Tensor:
-    """Return the tokens that a process owns, in the order in which it holds them; n may be the lengths of documents.
+    """Return the numbers of the tokens that a process owns, in the order in which it must hold them.
+
+    Args:
+        rank: the number of the process, from 0 to P - 1.
+        P: the number of processes.
+        n: the number of all tokens, or the lengths of packed documents, as `tokens` of `attention`.
+        ownership: "contiguous", "zig-zag" or "striped", as for `attention`; its default is "zig-zag" if `is_causal`.
+
+    Returns:
+        int64 of shape (tokens of this process,); it may be empty where n < P.
+
+    Raises:
+        UsageError: a number is not allowed, or the ownership is not known.
 
     >>> tokens_of(1, 2, 8, "zig-zag").tolist()
     [2, 3, 4, 5]
@@ -112,6 +216,10 @@ def tokens_of(rank: int, P: int, n: int | Sequence[int], ownership: str = "conti
     [1, 2, 5, 6]
     """
     mine, start = list[int](), 0
+    if whole("P", P) > MOST_DEVICES or not is_count(rank, P):
+        raise UsageError(
+            f"rank = {rank!r} was given with P = {P:,}; a rank is from 0 to P - 1, and P up to {MOST_DEVICES:,}."
+        )
     for length in _lengths(n):
         mine += (start + token for part in owned(ownership, length, P)[rank].parts for token in part)
         start += length
@@ -125,11 +233,9 @@ def counted(schedule: str, team: Team) -> Moved:
     Among equals words that go round come first, since they travel while others are used.
 
     Raises:
-        UnknownName, UsageError: there is no such schedule, or it is impossible for these heads and processes.
+        UsageError: it is impossible for these heads and processes.
     """
     if schedule != "best":
-        if schedule not in RUNNING:
-            raise UnknownName("schedule that runs on devices", schedule, ("best", *RUNNING))
         return best(SCHEDULES[schedule], team)
     possible = []
     for name in RUNNING:
@@ -291,8 +397,9 @@ class Differentiable:
     """Attention inside a device by a function, such as FlexAttention, that returns O and L and has gradients of both.
 
     Args:
-        function: takes query, key, value and whether a causal mask, aligned at the end, holds. It returns O, and the
-            natural logarithm of each row's sum of exponentials, (batch, heads, n) in 32 bits or more.
+        function: takes query (batch, heads, n_q, d_k), key, value with heads that queries may share, and whether a
+            causal mask, aligned at the end, holds. It returns O, (batch, heads, n_q, d_v), and the natural logarithm of
+            each row's sum of exponentials, (batch, heads, n_q) in 32 bits or more. It scales the scores itself.
     """
 
     def __init__(self, function: Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]) -> None:

@@ -18,7 +18,17 @@ from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.tiles import PROBLEM, Tiling, gluon_takes
-from pebblesim.gpu.torch.sizes import check_heads, check_workspace, is_count, met, sharing, too_wide, word_of
+from pebblesim.gpu.torch.sizes import (
+    check_flag,
+    check_heads,
+    check_workspace,
+    is_count,
+    met,
+    sharing,
+    too_old,
+    too_wide,
+    word_of,
+)
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
@@ -120,9 +130,12 @@ class KernelPlan:
         card: the card whose rates are used in the forecasts.
         scaled: whether these are scaled ones of another card: they compare kernels, and say nothing about times.
         workspace: bytes that tables may take.
-        forward, backward: forecasts of all kernels that fit; the first one is used.
-        tables: bytes of the tables of each pass.
-        unlimited: forecasts of the kernels that would be used if tables had no limit.
+        forward, backward: forecasts of all kernels that fit, for these sizes. The first one is used: it is the fastest
+            for the rounded `lengths`; on a card with scaled rates one with tables must be faster by a factor.
+        tables: bytes of the tables of the forward pass, and of the backward pass.
+        unlimited: forecasts of the kernels of both passes that would be used if tables had no limit.
+        lengths: n_q and n_k, rounded up, for which the kernels of both passes are chosen.
+        without_keys: queries of each head that see no key, and are not computed.
     """
 
     dims: Mapping[str, int]
@@ -136,6 +149,8 @@ class KernelPlan:
     tables: tuple[int, int]
     unlimited: tuple[Forecast, Forecast]
     widths: tuple[int, int]
+    lengths: tuple[tuple[int, int], tuple[int, int]]
+    without_keys: int = 0
 
     def __str__(self) -> str:
         band, rates = self.pattern.band, f"rates of {self.card}"
@@ -145,11 +160,14 @@ class KernelPlan:
         padded = "" if dims == self.dims else f" (filled up to {LEAST_SIDE} columns with zeros)"
         dims["n_q"] //= shared
         heads = f"{quantity(self.heads * shared, 'head')}{f' on {self.heads:,} of keys' if shared > 1 else ''}"
-        lines = [f"{listed(dims)}{padded}, {heads}{f', {band.name}' if band else ''}, {rates}"]
-        passes = zip(PROBLEM, (self.forward, self.backward), self.tables, self.unlimited, strict=True)
-        for way, ranked, taken, free in passes:
+        unseeing = f" ({self.without_keys:,} more queries see no key: O = 0)" if self.without_keys else ""
+        lines = [f"{listed(dims)}{padded}{unseeing}, {heads}{f', {band.name}' if band else ''}, {rates}"]
+        passes = zip(PROBLEM, (self.forward, self.backward), self.tables, self.unlimited, self.lengths, strict=True)
+        for way, ranked, taken, free, lengths in passes:
             best = ranked[0]
             line = f"{way}: {best.tiling}{self._time(best, ': ')}, limited by {best.binds}"
+            if lengths != (dims["n_q"], dims["n_k"]):
+                line += f", chosen for {listed(dict(zip(('n_q', 'n_k'), lengths, strict=True)))}"
             other = next((each for each in ranked if each.tiling.schedule != best.tiling.schedule), None)
             if other is not None:
                 time = self._time(other, " ") or f" {other.seconds / best.seconds:.2f} times as long"
@@ -184,18 +202,27 @@ def plan(
 ) -> KernelPlan:
     """Return the kernels for attention over n tokens with head dimension d, and the reason; print it to read it.
 
+    They are those of a call without `key_padding_mask`, `key_ranges`, `cu_seqlens`, `softcap` and `deterministic`, and
+    with a scale above 0, on a card with Triton 3.6; other calls may get other kernels.
+
     Args:
-        n, d: tokens of queries, and words in a row of queries and keys.
-        heads, kv_heads: numbers of heads of queries, and of keys and values, of all sequences; as many if None.
-        n_k, d_v: tokens of keys, and words in a row of values; as many as n and d if None.
-        dtype: "bfloat16" or "float16".
+        n: number of queries of a head, n_q.
+        d: head dimension of queries and keys, d_k, up to 1,024.
+        heads: number of heads of queries, of all batches together.
+        kv_heads: number of heads of keys and values, of all batches together, a divisor of `heads`; `heads` if None.
+        n_k: number of keys of a head; n if None.
+        d_v: head dimension of values, up to 1,024; d if None.
+        dtype: "bfloat16", "float16", or these types of PyTorch.
         is_causal, window, align, workspace: as for `attention`.
-        card: the card whose rates are used, by its name; where they were not measured, those of an H200 are scaled, by
-            which kernels can be compared, and no times are printed.
+        card: name of the card whose rates are used. Where its rates were not measured, those of an H200 are scaled;
+            then kernels are compared, and no times are printed.
+
+    Returns:
+        Forecasts of both passes; that of the kernels that are used comes first in each.
 
     Raises:
-        UsageError: a size or an option is none that `attention` takes, no kernel fits, or the card has too little
-            memory for inputs and outputs.
+        UsageError: `attention` does not take a size or an option, no kernel fits into the workspace, the card is not
+            known or has a compute capability below 8.0, or its memory is too small for Q, K, V and O.
 
     >>> print(plan(16384, 512, 2))  # doctest: +ELLIPSIS
     n_q = 16,384, n_k = 16,384, d_k = 512, d_v = 512, 2 heads, rates of NVIDIA H200 SXM 141GB
@@ -212,24 +239,31 @@ def plan(
         raise UsageError(sentence)
     check_heads(of_queries)
     check_workspace(workspace)
-    if not isinstance(is_causal, bool):
-        raise UsageError(f"is_causal is True or False, not {is_causal!r}.")
+    check_flag("is_causal", is_causal)
     dtype, pattern = word_of(dtype), limits(window, is_causal, align, shared)
     seeing, _ = met(n, n_k, pattern.left, pattern.right, pattern.at_end)
     n_q = (seeing.stop - seeing.start) * shared
     dims = {"n_q": n_q, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
+    if not isinstance(card, str):
+        raise UsageError(f"card is {card!r}; give the name of a card, such as {CARD}.")
     own = cards.card(card)
+    if own.capability and (sentence := too_old(own.name, tuple(map(int, own.capability.split("."))))):
+        raise UsageError(sentence)
     _check_memory(heads * (n * shared + n_k) * (d + d_v) * BYTES[dtype], own)
     key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(own)
-    ranked, tables, unlimited = [], [], []
+    ranked, tables, unlimited, lengths = [], [], [], []
     for way in PROBLEM:
         best = chosen(way, key, heads, dtype, pattern, room, rates)
-        free = chosen(way, key, heads, dtype, pattern, None, rates).forecast
-        found = _forecasts(way, _rounded(key, pattern, 1), heads, dtype, pattern, None, rates)
-        first = (best.forecast, *(each for each in found if each.tiling != best.forecast.tiling))
+        free = chosen(way, key, heads, dtype, pattern, None, rates)
+        limit, steps = (room, STEPS) if free.bytes > room else (None, 1)
+        rounded = _rounded(key, pattern, steps)
+        found = _forecasts(way, rounded, heads, dtype, pattern, limit, rates)
+        others = (each for each in found if each.tiling.suits(dims, pattern.masked))
+        first = (best.forecast, *(each for each in others if each.tiling != best.forecast.tiling))
         ranked.append(tuple(_at(each, dims, rates, dtype, heads, pattern) for each in first))
         tables.append(best.bytes)
-        unlimited.append(_at(free, dims, rates, dtype, heads, pattern))
+        unlimited.append(_at(free.forecast, dims, rates, dtype, heads, pattern))
+        lengths.append((dict(rounded)["n_q"] // shared, dict(rounded)["n_k"]))
     return KernelPlan(
         dims,
         heads,
@@ -242,6 +276,8 @@ def plan(
         (tables[0], tables[1]),
         (unlimited[0], unlimited[1]),
         (d, d_v),
+        (lengths[0], lengths[1]),
+        n - n_q // shared,
     )
 
 

@@ -15,6 +15,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch import checks, eager, masks
 from pebblesim.gpu.torch.fallback import by_pytorch
 from pebblesim.gpu.torch.planning import Pattern, limits
+from pebblesim.gpu.torch.sizes import check_flag
 
 
 def attention(
@@ -40,53 +41,75 @@ def attention(
     fallback: str | None = None,
     key_padding: None = None,
 ) -> Any:
-    """softmax(Q Kᵀ scale) V, as `torch.nn.functional.scaled_dot_product_attention` computes it, with its gradients.
+    """softmax(scale · Q Kᵀ) V, as `torch.nn.functional.scaled_dot_product_attention` computes it, with its gradients.
 
-    Results are the same to the last bit in every run with the same room for tables, but for the gradient of the queries
-    in one pass on Hopper cards, where blocks add to it in any order; see `deterministic`. Tensors on the CPU are
-    computed by the definition, in plain PyTorch, with a table of all scores.
+    Scores are S = scale · Q Kᵀ, or with softcap S = softcap · tanh(scale · Q Kᵀ / softcap). For each query, O is the
+    mean of the values under the weights exp(S), and L = log Σ exp(S), over the keys that all given masks allow. A query
+    for which no key is allowed has O = 0 and L = -∞, and takes no part in gradients.
+
+    Query i is at position i among the keys, or at i + n_k - n_q with align="end". `is_causal` and `window` compare this
+    position with the number of a key; padding moves no position. In packed sequences i, n_q, n_k and the number of a
+    key are counted within each sequence.
+
+    Dimensions before the heads are batches. There may be none or several, and they must be the same in `query`, `key`
+    and `value`: nothing is broadcast. In the shapes of masks, `batch` is the product of these dimensions, or 1. Masks
+    must be on the device of `query`. No size may be 0.
+
+    Results are the same to the last bit in every run with the same room for tables, but for the gradient of `query` on
+    Hopper cards up to a head dimension of 128; see `deterministic`. Tensors of the CPU are computed by the definition,
+    in plain PyTorch, with a table of all scores; they get the same refusals.
 
     Args:
-        query: (…, heads, n_q, d_k), in bfloat16 or float16 on a GPU; any strides. Under autocast, other types are cast.
-        key: (…, heads, n_k, d_k); with `enable_gqa` fewer heads, each shared by the same number of query heads.
-        value: (…, heads, n_k, d_v), with as many heads as `key`. Head dimensions may be up to 1,024.
-        attn_mask, dropout_p: only with `fallback`.
-        is_causal: query i attends to the keys up to i. As in PyTorch, query 0 is at key 0, also if there are fewer
-            queries than keys; see `align`.
-        scale: 1/√d_k if None.
-        enable_gqa: whether heads of keys and values are shared.
-        window: (left, right), numbers of keys before and behind each query that it may attend to; None or -1 for no
-            limit. With `is_causal`, right is 0.
-        align: "start", or "end" for queries at the end of a longer text: the last query is at the last key.
-        softcap: scores become softcap · tanh(score / softcap).
-        cu_seqlens: packed sequences: positions at which they start, and the end of the last, integers of shape
-            (sequences + 1,), or a pair of these for queries and keys. Other masks then hold within each sequence.
+        query: (…, heads, n_q, d_k), bfloat16 or float16; on the CPU also float32 or float64. Any strides.
+        key: (…, kv_heads, n_k, d_k), in the type of `query`. d_k is up to 1,024.
+        value: (…, kv_heads, n_k, d_v), in the type of `query`. d_v is up to 1,024, and may differ from d_k. Keys and
+            values must be finite also where no query attends to them, as in padding: 0 · NaN is NaN.
+        attn_mask: only with `fallback`: (…, n_q, n_k), broadcast to (…, heads, n_q, n_k); booleans, True where a query
+            attends to a key, or numbers in the type of `query` or float32, which are added to scores.
+        dropout_p: only with `fallback`, if it is not 0.
+        is_causal: True if a query attends to no key behind its position.
+        scale: a finite number; it may be 0 or negative. 1/√d_k if None.
+        enable_gqa: True if `kv_heads` may be a divisor of `heads`: query head h then has key head ⌊h·kv_heads/heads⌋.
+            If False, both numbers must be equal.
+        window: (left, right): a query at position p attends to the keys from p - left to p + right, both included.
+            Integers from 0 up; None or -1 is no limit on this side. With `is_causal`, right is 0 whatever is given.
+        align: "start" or "end", see above. It matters to `is_causal` and `window` alone.
+        softcap: a number above 0, or None. Only with head dimensions up to 256.
+        cu_seqlens: packed sequences: (sequences + 1,) integers, the positions at which sequences begin, and the end of
+            the last; or a pair of these for queries and for keys, with as many sequences. The first is 0, none is less
+            than the one before, and the last may be less than the number of tokens: queries behind it have no key, and
+            keys behind it no query. All batches have the same sequences. A query attends to keys of its sequence.
         key_padding_mask: booleans of shape (batch, n_k) or (1, n_k), True where a key is padding, as in
-            `torch.nn.MultiheadAttention`: no query attends to it. Padding may be on the left of the keys, on the
-            right or on both sides, but not between two of them.
-        key_ranges: (first, end), int32 of shape (batch, n_q) or (1, n_q): query i attends to first[i] ≤ j < end[i].
-            Neither may decrease from one query to the next.
-        return_lse: return (O, L), too: the natural logarithm of each query's sum of exponentials, (…, heads, n_q) in
-            float32, differentiable; -∞ for a query without a key, whose O is 0.
-        compute_dtype: torch.bfloat16 or torch.float16: what inputs of other types are rounded to; O has the type of
-            `query`.
-        workspace: bytes that tables of scores and their gradients may take; at most 1 GiB, or what is free, if None.
-            Fewer heads are computed at once or, if one head needs more, fewer rows.
-        deterministic: have results that are the same to the last bit in every run, also where others are faster, as
-            `torch.use_deterministic_algorithms` does.
-        fallback: "sdpa" to have PyTorch's attention compute what these kernels do not support; a warning says so once.
-        key_padding: is refused; it was the name of the negation of `key_padding_mask`.
+            `torch.nn.MultiheadAttention`: no query attends to it. Padding may be on the left of the keys, on the right
+            or on both sides, but not between two of them. It may be all keys.
+        key_ranges: (first, end), int32 of shape (batch, n_q) or (1, n_q) each: query i attends to the keys j with
+            first[i] ≤ j < end[i], numbers in the whole tensor, also in packed sequences. Both are from 0 to n_k, and
+            neither decreases from one query to the next. Where end[i] ≤ first[i], query i has no key.
+        return_lse: True to return (O, L).
+        compute_dtype: torch.bfloat16 or torch.float16, to which `query`, `key` and `value` are rounded first; they may
+            then be of several types. It goes before autocast, which otherwise rounds all types but float64.
+        workspace: bytes that tables of scores and their gradients may take: an integer from 0 up. At most 1 GiB, or the
+            memory that is free if that is less, if None. Fewer heads are computed at once or, if one head needs more,
+            fewer rows. Without effect on the CPU, but refused there, too, if no kernel needs as little.
+        deterministic: True to have all results the same to the last bit in every run, also where other kernels are
+            faster, as with `torch.use_deterministic_algorithms(True)`.
+        fallback: "sdpa" to have PyTorch's attention compute what these kernels do not support: `attn_mask`, dropout,
+            float32 and float64 on a GPU, head dimensions above 1,024, cards with a compute capability below 8.0. Other
+            masks hold besides. A warning gives each reason once. Not with `return_lse` or `softcap`.
+        key_padding: is refused; it was the negation of `key_padding_mask`.
 
     Returns:
-        (…, heads, n_q, d_v), and L with `return_lse`.
+        O, (…, heads, n_q, d_v), in the type of `query`, or of autocast. With `return_lse` (O, L): L is (…, heads, n_q)
+        in float32, or float64 for float64, differentiable; so parts that were computed apart can be put together.
 
     Raises:
-        UsageError: these kernels do not support the arguments.
+        UsageError: an argument is not allowed, or these kernels do not support it; on a GPU, what is wrong with the
+            numbers in a mask is found by an assertion of the device, as no call waits for it.
     """
     if not (type(is_causal) is type(enable_gqa) is type(return_lse) is type(deterministic) is bool):
-        checks.check_flags(
-            is_causal=is_causal, enable_gqa=enable_gqa, return_lse=return_lse, deterministic=deterministic
-        )
+        flags = {"is_causal": is_causal, "enable_gqa": enable_gqa, "return_lse": return_lse}
+        for name, flag in {**flags, "deterministic": deterministic}.items():
+            check_flag(name, flag)
     window = tuple(window) if isinstance(window, list) else window
     same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
     call = None
@@ -116,10 +139,8 @@ def attention(
     if reason is not None and fallback is None:
         raise UsageError(reason)
     if reason is not None and (return_lse or softcap):
-        why, _, _ = reason.partition(";")
-        raise UsageError(
-            f'{why}, and fallback="sdpa" has no return_lse and no softcap; leave out the one or the other.'
-        )
+        (why, _, _), other = reason.partition(";"), "return_lse" if return_lse else "softcap"
+        raise UsageError(f'{why}, and fallback="sdpa" has no {other}; leave out the one or the other.')
     shown = _shown(query, key, pattern, **masks_of)
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     if reason is not None:

@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import Any
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import dtype_of
+from pebblesim.core.sizes import SHORT
 
 LARGEST = 1024
 """Largest head dimension."""
@@ -16,6 +16,9 @@ MOST_CAPPED = 256
 
 MOST_HEADS = 65535
 """Largest number of heads of all sequences together: a launch can have this number of rows of thread blocks."""
+
+LEAST_CAPABILITY = (8, 0)
+"""Compute capability of the oldest cards on which the kernels run: they multiply words of bfloat16."""
 
 WORDS = ("bfloat16", "float16")
 """Types of the words that kernels take."""
@@ -32,6 +35,16 @@ def too_wide(d_k: int, d_v: int, softcap: float | None = None) -> str | None:
     if softcap and widest > MOST_CAPPED:
         return f"with softcap a head dimension may be up to {MOST_CAPPED}, and one is {widest:,}; leave out softcap."
     return None
+
+
+def too_old(card: str, capability: tuple[int, ...]) -> str | None:
+    """A sentence where kernels do not run on a card of this compute capability, else None."""
+    if capability >= LEAST_CAPABILITY:
+        return None
+    return (
+        f"{card} has compute capability {'.'.join(map(str, capability))}, and kernels need 8.0 or more; PyTorch "
+        'computes it with fallback="sdpa".'
+    )
 
 
 def check_heads(heads: int) -> None:
@@ -63,24 +76,35 @@ def check_workspace(workspace: Any) -> None:
     Raises:
         UsageError: it is not a number of bytes.
     """
-    if workspace is not None and (isinstance(workspace, bool) or not is_count(workspace, 2**63)):
+    if workspace is not None and not is_count(workspace, 2**63):
         raise UsageError(f"workspace is {workspace!r}; give a number of bytes below 2^63, or None for 1 GiB at most.")
 
 
 def is_count(x: Any, limit: int) -> bool:
     """Whether something is an integer from 0 up, below a limit: of Python or of NumPy."""
-    return isinstance(x, (int, Integral)) and 0 <= int(x) < limit
+    return isinstance(x, (int, Integral)) and not isinstance(x, bool) and 0 <= int(x) < limit
 
 
-def word_of(dtype: str) -> str:
-    """Return the full name of a type of words.
+def check_flag(name: str, x: Any) -> None:
+    """Check an argument that is True or False.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if not isinstance(x, bool):
+        raise UsageError(f"{name} is {x!r}; give True or False.")
+
+
+def word_of(dtype: Any) -> str:
+    """Return the full name of a type of words: of its name, a short one such as "bf16", or a type of PyTorch.
 
     Raises:
         UsageError: kernels do not take this type.
     """
-    if (known := dtype_of(dtype)) not in WORDS:
+    name = str(dtype).removeprefix("torch.")
+    if (name := SHORT.get(name, name)) not in WORDS:
         raise UsageError(f"dtype is {dtype!r}, and kernels are for bfloat16 and float16; give one of these.")
-    return known
+    return name
 
 
 def met(n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool) -> tuple[slice, slice]:
