@@ -4,6 +4,7 @@ and some of each kind of mask always.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -114,3 +115,11 @@ def test_a_table_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(beside, "row_of", lambda name: made.append(name) or {"model": name} | beside.told())
     list(beside.rows(names, output))
     assert made == names[2:] + names
+
+
+def test_the_page_is_made_of_the_rows() -> None:
+    """`--page` again, with the rows that are there, changes nothing."""
+    rows = [json.loads(line) for line in beside.OUTPUT.read_text(encoding="utf-8").splitlines()]
+    document = beside.HERE.parent / "docs" / "transformers-models.md"
+    assert document.read_text(encoding="utf-8") == beside.page(rows)
+    assert not any(beside.state(row) == "different" for row in rows)
