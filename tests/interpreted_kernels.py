@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import nan
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 import triton_interpreter
 
 from pebblesim.gpu import tiles
-from pebblesim.gpu.torch import launching, planning
+from pebblesim.gpu.torch import fresh, launching, planning
 
 
 def forget() -> None:
@@ -25,11 +26,11 @@ def forget() -> None:
 
 @contextmanager
 def launched(fewest_rows: int = 32) -> Iterator[Callable[[Any, Any], None]]:
-    """Meanwhile tensors on the CPU go through kernels; called, it sets the tilings of both passes.
+    """Meanwhile tensors on the CPU go through kernels, and new memory holds NaN; called, it sets both passes' tilings.
 
     `fewest_rows`: the longest side of their tiles.
     """
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, fresh.filled(nan):
         patch.setattr(launching, "module_of", module_of)
         patch.setattr(tiles, "FEWEST_ROWS", fewest_rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import nan
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from pebblesim.gpu import tiles  # noqa: E402
 from pebblesim.gpu.advice import cards  # noqa: E402
 from pebblesim.gpu.torch import (  # noqa: E402
     boxes,
+    fresh,
     launch as launch_of_kernels,
     launching,
     operators,
@@ -71,7 +73,8 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(tiles, "TILINGS", {"forward": (), "backward-qkv": ()})
 
     interpreted_kernels.forget()
-    yield used
+    with fresh.filled(nan):
+        yield used
     interpreted_kernels.forget()
 
 

