@@ -59,6 +59,16 @@ FILLED = {
 }
 """Values where the default is None."""
 
+THREE_POSITIONS = {
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "mrope_section": [1, 1, 2],
+        "partial_rotary_factor": 1.0,
+    }
+}
+"""Rotary embeddings of time, height and width."""
+
 RECIPES: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1], "num_hidden_layers": 3},
     "cohere_compass_text": {
@@ -83,12 +93,28 @@ RECIPES: dict[str, dict[str, Any]] = {
         "indexer_compress_ratio": 2,
     },
     "xmod": {"default_language": "en_XX"},
+    "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"], "num_hidden_layers": 2},
     "zaya": {"layer_types": ["hybrid", "hybrid_sliding"], "num_hidden_layers": 2},
     "zamba": {"layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"], "num_hidden_layers": 4},
     "zamba2": {"layers_block_type": ["mamba", "hybrid"] * 2, "num_hidden_layers": 4, "num_mem_blocks": 1},
     "T5GemmaEncoderModel": {"is_encoder_decoder": False},
+    **dict.fromkeys(
+        (
+            "glm4v_moe_text",
+            "glm4v_text",
+            "glm_image_text",
+            "glm_ocr_text",
+            "hunyuan_vl_text",
+            "qwen2_5_vl_text",
+            "qwen2_vl_text",
+        ),
+        THREE_POSITIONS,
+    ),
 }
 """What a type of models, or a class, takes besides."""
+
+OTHERS = ("CanineModel", "DPRQuestionEncoder", "Mistral4Model", "OpenAIPrivacyFilterModel", "SplinterModel")
+"""Text models that transformers lists with models of all kinds only."""
 
 TOWER = re.compile(r"(vision|audio|(audio_|speech_|acoustic_tokenizer_)?encoder|vq|projector)_config|audio_channels")
 """Names of configurations of what reads images and sounds."""
@@ -168,7 +194,7 @@ def tiny(kind: Any, name: str = "") -> Any:
 
 
 def text_models() -> Iterator[str]:
-    """Names of classes: language models, encoders, and those that turn a text into another."""
+    """Names of classes: language models, encoders, those that turn texts into others, and what reads others' texts."""
     from transformers.models.auto import modeling_auto as auto
 
     found = set[str]()
@@ -180,6 +206,10 @@ def text_models() -> Iterator[str]:
     ):
         for classes in names.values():
             found.update((classes,) if isinstance(classes, str) else classes)
+    found.update(
+        each for each in auto.MODEL_MAPPING_NAMES.values() if re.fullmatch("(?!.*Speech).*TextModel", str(each))
+    )
+    found.update(OTHERS)
     yield from sorted(found)
 
 

@@ -420,8 +420,10 @@ def test_measured_traffic_is_told_apart_from_predicted() -> None:
     rows = [{"total": {"predicted": predicted, "measured": predicted | {"sm_read": 1032}}}, {"total": {"measured": {}}}]
     ax = measured(rows, Figure().subplots())
     labels = [mark.get_label() for mark in ax.lines]
-    assert "words read: 1 of 1 the same" in labels
-    assert "bytes into the SMs: 0 of 1 the same" in labels
+    assert "words read: 1 of 1 exactly as predicted" in labels
+    assert "bytes into the SMs: 0 of 1 exactly as predicted" in labels
+    ratios = {mark.get_label().partition(":")[0]: list(mark.get_ydata()) for mark in ax.lines}
+    assert ratios["words read"] == [1] and ratios["bytes into the SMs"] == [1.032]
     with pytest.raises(UsageError, match="no run with a prediction"):
         measured([], ax)
 

@@ -80,10 +80,15 @@ def test_models_that_a_configuration_makes_look_both_ways() -> None:
     for config in (
         transformers.LlamaConfig(is_causal=False, **SIZES),
         transformers.MistralConfig(is_causal=False, sliding_window=6, **SIZES),
+        transformers.Gemma3TextConfig(use_bidirectional_attention=True, sliding_window=6, head_dim=8, **SIZES),
     ):
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(config).eval()
-        assert getattr(model.config, "is_causal", True) is False
+        with torch.no_grad():
+            ids = beside.token_ids()
+            before = model(ids).logits[:, 0]
+            ids[:, 1] = 5
+            assert not torch.equal(model(ids).logits[:, 0], before)  # a later token is seen
         for case in (beside.plain, beside.left, beside.right):
             assert beside.verdict(model, case)["verdict"] == "equal"
 
