@@ -109,7 +109,7 @@ def print_table(
         return 1 + sum(words[number] if number in folded else whole[number] for number in shown) + 3 * (len(shown) - 1)
 
     order.sort(key=lambda number: columns[number] in others)
-    shown, folded = order[: len(columns) - (0 if width is None else len(others))], list[int]()
+    shown, folded = order[: len(columns) - (0 if width is None else sum(name in others for name in columns))], list[int]()
     while width is not None and room(shown, folded) > width and len(shown) > max(1, len(matter)):
         shown = shown[:-1]
     if width is not None and room(shown, folded) > width:
