@@ -46,7 +46,7 @@ def check_group(group: Any) -> tuple[int, int]:
 
 
 def check_agreement(given: Given, group: Any) -> None:
-    """Check that all processes give the same options, and that none finds something wrong.
+    """Check that all processes give the same options, and that nothing is wrong in any of them.
 
     All of them gather one number; what was given is gathered, too, where the numbers differ.
 
