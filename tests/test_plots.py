@@ -296,7 +296,7 @@ def test_no_line_crosses_the_text_at_a_crossing() -> None:
     ]
     found = SimpleNamespace(along="M", crossings=crossings, title="a title")
     data: Any = SimpleNamespace(
-        crossover=found, at=M, io=io, theta=[], lower=[3 * 10**9 // isqrt(m) for m in M], own=[]
+        crossover=found, at=M, io=io, theta=[], lower=[3 * 10**9 // isqrt(m) for m in M], own=[], best=[]
     )
     figure = Figure(figsize=(7.5, 5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -447,7 +447,9 @@ def test_measured_schedules_are_drawn_over_m() -> None:
     for name in names:
         known = [(point["M"], point[name]) for point in measured if name in point]
         called = get(name).known_as
-        assert [tuple(xy) for xy in marks[f"{called}, measured"].get_xydata()] == [(M, each["hbm"]) for M, each in known]
+        assert [tuple(xy) for xy in marks[f"{called}, measured"].get_xydata()] == [
+            (M, each["hbm"]) for M, each in known
+        ]
         (drawn,) = (line for line in times.lines if line.get_label() == f"{called}, measured")
         assert list(drawn.get_ydata()) == [each["seconds"] for _, each in known]
         (curve,) = (line for line in bytes_.lines if line.get_label() == f"{called}, counted")

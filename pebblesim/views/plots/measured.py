@@ -84,7 +84,9 @@ def crossing(
             known = [(point["M"], point[name]) for point in points if name in point]
             M, look = [at for at, _ in known], line(number)
             if what == "hbm":
-                ax.plot(*_counted(name, dims, min(M), max(M)), **look | {"marker": ""}, label=f"{called[name]}, counted")
+                ax.plot(
+                    *_counted(name, dims, min(M), max(M)), **look | {"marker": ""}, label=f"{called[name]}, counted"
+                )
                 look |= {"linestyle": ""}
             ax.plot(M, [values[what] for _, values in known], **look, label=f"{called[name]}, measured")
         ax.set(xscale="log", yscale="log", xlabel="M, words of shared memory of a block", ylabel=f"{label}, for a head")
