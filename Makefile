@@ -28,11 +28,12 @@ help:  ## show this list
 
 setup: $(READY)  ## make .venv and install everything; the other verbs do so by themselves
 
-run: $(RUNS)  ## count the words moved by every schedule of the backward problem, n = 4096, d = 64
-	@for words in $(RUN_M); do \
-		$(BIN)/pebblesim count -n $(RUN_N) -d $(RUN_D) -M $$words || exit; \
-		echo; \
-	done
+run: $(RUNS)  ## where Algorithm 6, Algorithm 9 and FlashAttention cross; with TABLES=1 all schedules for each M
+	@$(BIN)/pebblesim crossover -n $(RUN_N) -d $(RUN_D) -o crossover.png
+	@echo "next: . $(BIN)/activate; pebblesim count -n $(RUN_N) -d $(RUN_D) -M 16384; pebblesim verify; make run TABLES=1"
+	@$(if $(TABLES),for words in $(RUN_M); do \
+		echo; $(BIN)/pebblesim count -n $(RUN_N) -d $(RUN_D) -M $$words || exit; \
+	done)
 
 test: $(READY)  ## run the tests, without the slow ones
 	$(BIN)/python $(PYTEST)

@@ -41,7 +41,7 @@ OUTSIDE = ("claims", "cli", "gpu", "graphs", "schedules", "sparse_backward", "vi
 """Rooms of pebblesim that are not drawn from: faces and pictures, and the symbolic links to the folders at the top."""
 
 RESULTS = ROOT / "benchmarks" / "drawn_mutations.json"
-"""What is known of the mutations of docs/drawn-mutations.md."""
+"""What is known of the mutations of benchmarks/drawn-mutations.md."""
 
 FIRST = 60
 """Covering tests that are tried before all quick tests."""

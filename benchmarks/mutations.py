@@ -1,6 +1,6 @@
 """Break bounds, claims, the decider and readings on purpose, one at a time, and see which check finds it.
 
-    .venv/bin/python benchmarks/mutations.py docs/mutations.md
+    .venv/bin/python benchmarks/mutations.py benchmarks/mutations.md
 
 A mutation is a piece of source replaced by another. It is applied to the module as it is imported, in a process of its
 own; no file is changed. Then its checks run, the cheapest first, until one fails: claims of `pebblesim verify`, or

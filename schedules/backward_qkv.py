@@ -11,6 +11,7 @@ from pebblesim.schedules.row_sums import add_row_sums, times_centred, write_row_
 @schedule(
     problem="backward-qkv",
     source="Dao et al. 2022 (FlashAttention), Algorithm 4",
+    known_as="FlashAttention-1",
     io="2*n_k*(d_k + d_v) + n_q*d_k + ceiling(n_k/B_c)*n_q*(3*d_k + 2*d_v + 2)",
     paper=PRINTED,
     fit=["B_c", "B_r"],
@@ -44,6 +45,7 @@ def flash1_backward(machine, Q, K, V, dO, O, l_m, m, *, B_r, B_c):
 @schedule(
     problem="backward-qkv",
     source="Dao 2023 (FlashAttention-2), Algorithm 2",
+    known_as="FlashAttention-2",
     io="2*n_q*d_v + n_q + 2*n_k*(d_k + d_v) + n_q*d_k + ceiling(n_k/B_c)*n_q*(3*d_k + d_v + 2)",
     fit=["B_c", "B_r"],
     closed={"B_r": "1", "B_c": "floor((M - 3*d - 8)/(4*d + 6))"},

@@ -15,6 +15,7 @@ from pebblesim.schedules.phases import in_phase
 @schedule(
     problem="backward",
     source="Dao 2023 (FlashAttention-2), Algorithm 2, between products by square tiles",
+    known_as="FlashAttention",
     io=(
         f"2*{tiled('n', 'd', 'd', 'B')} + 2*n*d + n + 3*n*d + ceiling(n/B_c)*(4*n*d + 2*n)"
         f" + {tiled('d', 'n', 'd', 'B')}"

@@ -18,6 +18,7 @@ PRINTED = {  # of FlashAttention-1, Algorithm 1
 @schedule(
     problem="forward",
     source="Dao et al. 2022 (FlashAttention), Algorithm 1",
+    known_as="FlashAttention-1",
     io="n_k*(d_k + d_v) + ceiling(n_k/B_c)*n_q*(d_k + 2*d_v + 4) + n_q*d_v + 2*n_q",
     paper=PRINTED,
     fit=["B_c", "B_r"],
@@ -99,6 +100,7 @@ def write_softmax(m, O, L, i, O_i, l_i, m_i):
 @schedule(
     problem="forward",
     source="Dao 2023 (FlashAttention-2), Algorithm 1",
+    known_as="FlashAttention-2",
     io=BY_ROWS,
     paper=PRINTED,
     fit=["B_r", "B_c"],

@@ -13,6 +13,7 @@ BY_ROWS = "n_q*d_k + n_k*(d_k + d_v)*ceiling(n_q/B_r) + n_q*d_v + n_q"
 @schedule(
     problem="forward",
     source="Saha & Ye 2024, Algorithm 1",
+    known_as="Saha & Ye, Algorithm 1",
     io=f"{tiled('n_q', 'd_k', 'n_k', 'B')} + {tiled('n_q', 'n_k', 'd_v', 'B')} + 2*n_q",
     paper={"B": "floor(sqrt(M/4))"},
     closed={"B": "floor(sqrt((M - 2)/4))"},

@@ -20,6 +20,7 @@ def by_rows(m, C, A, B, B_r, B_c):
 @schedule(
     problem="backward",
     source="Li et al., Algorithm 9 (= 7, 8)",
+    known_as="Algorithm 9",
     io="4*n*d + 2*d**2*ceiling(n/B_r) + 4*n*d + n + 2*n*d*ceiling(n/B_r) + d**2",
     paper={"B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"},
     # The printed rule does not fit into M; with B_r and B_c exchanged it does.

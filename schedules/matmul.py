@@ -107,6 +107,7 @@ CLOSED_RESIDENT = {"b": "floor((M - 3)/(d + 2))"}
 @schedule(
     problem="matmul",
     source="Hong & Kung 1981, section 6",
+    known_as="Hong & Kung 1981",
     paper={"b": "floor(sqrt(M/3))"},
     closed={"b": CLOSED_TILE},
     io=tiled("m", "k", "n", "b"),
@@ -119,6 +120,7 @@ def matmul_tiled(m, A, B, *, b):
 @schedule(
     problem="matmul",
     source="Kwasniewski et al. 2019 (COSMA), Listing 1",
+    known_as="COSMA",
     io=streamed("m", "k", "n"),
     paper={"a": "floor(sqrt(M + 1)) - 1", "b": "floor(sqrt(M + 1)) - 1"},
     fit=[("a", "b")],

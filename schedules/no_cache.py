@@ -4,7 +4,7 @@ from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 
 
-@schedule(problem="backward", source="Li et al., Algorithm 1", io="4*n*d + 3*d**2")
+@schedule(problem="backward", source="Li et al., Algorithm 1", known_as="Algorithm 1", io="4*n*d + 3*d**2")
 def no_cache(m, A1, A2, A3, dO, X, Y):
     """Everything resident: the compulsory minimum."""
     _, d = A1.shape

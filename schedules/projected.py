@@ -60,6 +60,7 @@ def compose(core):
         name=f"projected-{core.name}",
         problem=f"projected-{core.problem.name}",
         source=f"projections, then {core.source}",
+        known_as=core.known_as,
         io=f"{MADE} + {core.rectangle_io}",
         paper={"w": "floor(M/(d + 1))", **core.paper} if core.paper else None,
         fit=["w", *core.fit],

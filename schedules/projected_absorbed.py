@@ -83,6 +83,7 @@ def absorb(name, core, *weights):
         name=name,
         problem="projected-forward",
         source=f"absorbed as in DeepSeek-AI 2024, section 2.1; then {core.source}",
+        known_as="DeepSeek-AI 2024",
         io=" + ".join([*words, re.sub(r"\bd_[kv]\b", lambda found: widths.get(found[0], found[0]), core.rectangle_io)]),
         fit=[*core.fit, ("a_w", "b_w")],
         graph={**core.graph, "absorbed": weights},

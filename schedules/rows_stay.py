@@ -28,6 +28,7 @@ def add_scores(m, S_ij, Q_i, K, c):
 @schedule(
     problem="backward-qkv",
     source="Dao 2023 (FlashAttention-2), Algorithm 2, with tiles for matrix units",
+    known_as="FlashAttention-2",
     io="2*n_q*d_v + n_q + 2*n_k*(d_k + d_v) + n_q*d_k + ceiling(n_k/B_c)*n_q*(3*d_k + d_v + 2)",
     fit=["B_c", "b_r"],
     graph={"kept": "L", "dQ_block": "B_c"},

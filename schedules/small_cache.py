@@ -11,6 +11,7 @@ from pebblesim.schedules.matmul import gemm
 @schedule(
     problem="backward",
     source="Li et al., Algorithm 6 (= 2, 3, 4, 5)",
+    known_as="Algorithm 6",
     paper={"B": "floor(sqrt(M/4))"},
     closed={"B": "floor(sqrt((M - 2)/4))"},
     io="5*n*d*ceiling(n/B) + n**2*ceiling(d/B) + 4*n*d*ceiling(d/B) + 2*d**2*ceiling(n/B) + 9*n**2 + 3*n*d + d**2",

@@ -15,6 +15,7 @@ SPLIT = "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v 
 @schedule(
     problem="forward",
     source="Dao et al. 2023 (FlashDecoding)",
+    known_as="FlashDecoding",
     io=SPLIT,
     fit=["B_r", "S", "B_c"],
     graph={"softmax": "split", "column_block": "B_c", "row_block": "B_r", "split": "S"},

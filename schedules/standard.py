@@ -14,6 +14,7 @@ from pebblesim.schedules.phases import in_phase
 @schedule(
     problem="forward",
     source="Dao et al. 2022, Algorithm 0",
+    known_as="unfused",
     fit=["b", "B_r"],
     closed={"b": CLOSED_TILE, "B_r": "floor((M - 3)/(n + 3))"},
     graph={"softmax": "safe"},
@@ -42,6 +43,7 @@ def standard_forward(m, Q, K, V, *, b, B_r):
 @schedule(
     problem="backward-qkv",
     source="Dao et al. 2022, Algorithm 3",
+    known_as="unfused",
     fit=["b", "B_r"],
     closed={"b": CLOSED_TILE, "B_r": "floor((M - 3)/(2*n + 3))"},
     graph={"kept": "P"},

@@ -8,15 +8,19 @@ the ratio of two errors of few numbers is chance.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import pytest
 import torch
 from oracle_attention import Call, Meaning, meaning
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
+
+from pebblesim import UsageError
 
 RATIO = 1.5
 Rows = dict[str, tuple[float, float, float]]
@@ -148,3 +152,12 @@ def wrong(call: Call, given: dict[str, Tensor], leaves: Sequence[Tensor], dO: Te
     types |= dict(zip(("dQ", "dK", "dV"), (x.dtype for x in leaves), strict=True))
     said += [f"{name} is of {x.dtype}, not {types[name]}" for name, x in given.items() if x.dtype != types[name]]
     return said, rows
+
+
+def refused(call: Callable[[], Any], says: str) -> None:
+    """The call is refused by one sentence that has these words."""
+    with pytest.raises(UsageError, match=says) as raised:
+        call()
+    sentence = str(raised.value)
+    assert sentence.endswith(".") and "\n" not in sentence
+    assert not re.search(r"\w{2,}\. [A-Z]", sentence), "one sentence"

@@ -100,10 +100,12 @@ class Call:
         )
 
     def __str__(self) -> str:
+        """What differs from a plain call; the seed has the rest."""
         plain = Call(self.seed, (), 1, 1, 1, 1, 1, 1, "", ("", "", ""))
-        return ", ".join(
-            f"{name}={value}" for name, value in vars(self).items() if name == "seed" or value != getattr(plain, name)
-        )
+        named = {name: value for name, value in vars(self).items() if name == "seed" or value != getattr(plain, name)}
+        if self.ranges:
+            named["ranges"] = "drawn"
+        return ", ".join(f"{name}={value}" for name, value in named.items())
 
 
 def draw(seed: int, room: Room) -> Call:

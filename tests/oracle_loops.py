@@ -1,9 +1,11 @@
 """An oracle: the paper's algorithms as plain loops over real blocks in a simulated two-level memory.
 
-It is written from THEORY.md alone and shares no code with the schedules it judges; of pebblesim it imports only the
-problems (shapes, random inputs). Each function runs one algorithm on float64 arrays, block by block, exactly in the
-order listed there, and returns a `Result`: words read and written (in all, per tensor, per phase), the peak number of
-words in fast memory, and the computed arrays.
+It follows the pseudo-code of its sources and shares no code with the schedules it judges; of pebblesim it imports only
+the problems (shapes, random inputs). The sources: Li et al. 2024 (arXiv 2410.09397), Algorithms 1 to 5 and 7 and 8 of
+its appendices B to D, which Algorithms 6 and 9 call in turn; Dao 2023 (arXiv 2307.08691), Algorithm 2; Hong & Kung
+1981, section 6; Kwasniewski et al. 2019 (COSMA), Listing 1. Each function names its own. It runs one algorithm on
+float64 arrays, block by block, in the order of the pseudo-code, and returns a `Result`: words read and written (in all,
+per tensor, per phase), the peak number of words in fast memory, and the computed arrays.
 
 Conventions:
     * "FMA occupancy": the words in fast memory are the array elements of live blocks. C += A B takes no room for
@@ -13,8 +15,8 @@ Conventions:
     * A ragged block counts its actual words. A zero tile and a deletion cost nothing.
     * Fast memory is empty at the start and at the end of each phase.
 
-The `theory_*` functions are closed forms transcribed from THEORY.md (sections B and D). The `derived_*` functions are
-closed forms that THEORY.md does not state. Neither kind is used by the loops.
+The `by_hand_*` functions are closed forms, added up by hand from the same pseudo-code with b_x = ceil(x/B) and
+T_x = ceil(n/B_x). The loops do not use them.
 """
 
 from __future__ import annotations
@@ -250,7 +252,10 @@ def _backward_memory(
 
 # ------------------------------------------------------------------------------------------------ backward
 def no_cache(n: int, d: int, *, inputs: Mapping[str, np.ndarray] | None = None, seed: int = 0) -> Result:
-    """Unlimited fast memory: reads the six inputs once, writes g once. Occupancy is not tracked (`peak_words` None)."""
+    """Li et al., Algorithm 1, in unlimited fast memory: reads the six inputs once, writes g once.
+
+    Occupancy is not tracked (`peak_words` None).
+    """
     mem = _backward_memory(n, d, None, inputs, seed)
     mem.reserve("g", d, d)
     rows, cols = slice(0, n), slice(0, d)
@@ -278,7 +283,7 @@ def no_cache(n: int, d: int, *, inputs: Mapping[str, np.ndarray] | None = None, 
 def small_cache(
     n: int, d: int, B: int, *, inputs: Mapping[str, np.ndarray] | None = None, seed: int = 0, M: int | None = None
 ) -> Result:
-    """Algorithm 6: Algorithms 2, 3, 4 and 5 in turn (phases f, q, p, g), tiles of B x B."""
+    """Li et al., Algorithm 6: Algorithms 2, 3, 4 and 5 in turn (phases f, q, p, g), tiles of B x B."""
     mem = _backward_memory(n, d, M, inputs, seed)
     with mem.phase("f"):
         _algorithm_2(mem, n, d, B)
@@ -292,7 +297,10 @@ def small_cache(
 
 
 def _algorithm_2(mem: Memory, n: int, d: int, B: int) -> None:
-    """S = A1 X; A = exp(S A2^T) and l = A 1; f = diag(l)^-1 A. l stays in fast memory for a row of blocks."""
+    """Li et al., Algorithm 2 (f, Def. B.4): S = A1 X; A = exp(S A2^T) and l = A 1; f = diag(l)^-1 A.
+
+    l stays in fast memory for a row of blocks.
+    """
     _product(mem, "S", "A1", "X", n, d, d, B)
     mem.reserve("A", n, n)
     mem.reserve("f", n, n)
@@ -319,13 +327,16 @@ def _algorithm_2(mem: Memory, n: int, d: int, B: int) -> None:
 
 
 def _algorithm_3(mem: Memory, n: int, d: int, B: int) -> None:
-    """h = A3 Y; q = dO h^T."""
+    """Li et al., Algorithm 3 (h and q of Defs. B.6 and B.8): h = A3 Y; q = dO h^T."""
     _product(mem, "h", "A3", "Y", n, d, d, B)
     _product(mem, "q", "dO", "h", n, d, n, B, right_T=True)
 
 
 def _algorithm_4(mem: Memory, n: int, B: int) -> None:
-    """v = (f∘q) 1; p = f∘q - diag(v) f. v stays in fast memory for a row of blocks."""
+    """Li et al., Algorithm 4 (p, Def. B.9): v = (f∘q) 1; p = f∘q - diag(v) f.
+
+    v stays in fast memory for a row of blocks.
+    """
     mem.reserve("p", n, n)
     for i in spans(n, B):
         v_i = mem.new(_len(i))
@@ -345,7 +356,7 @@ def _algorithm_4(mem: Memory, n: int, B: int) -> None:
 
 
 def _algorithm_5(mem: Memory, n: int, d: int, B: int) -> None:
-    """T = A1^T p (d x n); g = T A2."""
+    """Li et al., Algorithm 5 (g = dL/dX of Def. 3.2): T = A1^T p (d x n); g = T A2."""
     _product(mem, "T", "A1", "p", d, n, n, B, left_T=True)
     _product(mem, "g", "T", "A2", d, n, d, B)
 
@@ -360,7 +371,10 @@ def large_cache(
     seed: int = 0,
     M: int | None = None,
 ) -> Result:
-    """Algorithm 9: Algorithms 7 (phase Sh) and 8 (phase g). O and l are inputs; h_j and p are freed after each j."""
+    """Li et al., Algorithm 9: Algorithms 7 (phase Sh) and 8 (phase g).
+
+    O and l are inputs; h_j and p are freed after each j.
+    """
     mem = _backward_memory(n, d, M, inputs, seed, kept=("O", "l"))
     with mem.phase("Sh"):
         _algorithm_7(mem, n, d, B_r, B_c)
@@ -370,7 +384,7 @@ def large_cache(
 
 
 def _algorithm_7(mem: Memory, n: int, d: int, B_r: int, B_c: int) -> None:
-    """S = A1 X and h = A3 Y: rows in blocks of B_r, columns of X and Y in blocks of B_c."""
+    """Li et al., Algorithm 7: S = A1 X and h = A3 Y: rows in blocks of B_r, columns of X and Y in blocks of B_c."""
     full = slice(0, d)
     mem.reserve("S", n, d)
     mem.reserve("h", n, d)
@@ -392,7 +406,9 @@ def _algorithm_7(mem: Memory, n: int, d: int, B_r: int, B_c: int) -> None:
 
 
 def _algorithm_8(mem: Memory, n: int, d: int, B_r: int, B_c: int) -> None:
-    """g (d x d, in fast memory throughout) from S, h, O, dO, A1, A2, l: row blocks of B_r outside, B_c inside."""
+    """Li et al., Algorithm 8: g (d x d, in fast memory throughout) from S, h, O, dO, A1, A2, l: row blocks of B_r
+    outside, B_c inside.
+    """
     full = slice(0, d)
     mem.reserve("g", d, d)
     g = mem.new(d, d)
@@ -440,7 +456,7 @@ def flash(
     seed: int = 0,
     M: int | None = None,
 ) -> Result:
-    """FlashAttention-2's loop order for dL/dX: column blocks outside, dQ = p A2 accumulated in slow memory.
+    """Dao 2023, Algorithm 2, for dL/dX: column blocks outside, dQ = p A2 accumulated in slow memory.
 
     Phases: S = A1 X and h = A3 Y by B x B tiles; v = rowsum(dO∘O) by row blocks of B_r; dQ (set to zero in slow
     memory, a row block at a time, then updated for each column block of B_c and row block of B_r); g = A1^T dQ by
@@ -517,7 +533,10 @@ def matmul_tiled(
     seed: int = 0,
     M: int | None = None,
 ) -> Result:
-    """C = A B (m x k times k x n) by B x B x B tiles; a tile of C stays while tiles of A and B pass (phase C)."""
+    """C = A B (m x k times k x n) by B x B x B tiles (Hong & Kung 1981, section 6).
+
+    A tile of C stays while tiles of A and B pass (phase C).
+    """
     mem = _matmul_memory(m, k, n, M, inputs, seed)
     with mem.phase("C"):
         _product(mem, "C", "A", "B", m, k, n, B)
@@ -535,7 +554,9 @@ def matmul_streamed(
     seed: int = 0,
     M: int | None = None,
 ) -> Result:
-    """C = A B by a x b tiles of C: for each k a column of the A block, and the row of B word by word (phase C)."""
+    """C = A B by a x b tiles of C (COSMA, Listing 1): for each k a column of the A block, and the row of B word by
+    word (phase C).
+    """
     mem = _matmul_memory(m, k, n, M, inputs, seed)
     with mem.phase("C"):
         mem.reserve("C", m, n)
@@ -559,132 +580,135 @@ def _ceil(p: int, q: int) -> int:
     return -(-p // q)
 
 
-def theory_trivial_reads(n: int, d: int) -> int:
+def by_hand_trivial_reads(n: int, d: int) -> int:
     """The six inputs of the backward problem, once."""
     return 4 * n * d + 2 * d**2
 
 
-def theory_alg2_io(n: int, d: int, B: int) -> int:
+def by_hand_alg2_io(n: int, d: int, B: int) -> int:
     """b_d nd + b_n d^2 + nd + 2 b_n nd + 3n^2."""
     bn, bd = _ceil(n, B), _ceil(d, B)
     return bd * n * d + bn * d**2 + n * d + 2 * bn * n * d + 3 * n**2
 
 
-def theory_alg2_peak(n: int, d: int, B: int) -> int:
+def by_hand_alg2_peak(n: int, d: int, B: int) -> int:
     """max(2xy+y^2, x+x^2+2xy, x+2x^2), x = min(n,B), y = min(d,B)."""
     x, y = min(n, B), min(d, B)
     return max(2 * x * y + y**2, x + x**2 + 2 * x * y, x + 2 * x**2)
 
 
-def theory_alg3_io(n: int, d: int, B: int) -> int:
+def by_hand_alg3_io(n: int, d: int, B: int) -> int:
     """b_d nd + b_n d^2 + nd + 2 b_n nd + n^2."""
     bn, bd = _ceil(n, B), _ceil(d, B)
     return bd * n * d + bn * d**2 + n * d + 2 * bn * n * d + n**2
 
 
-def theory_alg3_peak(n: int, d: int, B: int) -> int:
+def by_hand_alg3_peak(n: int, d: int, B: int) -> int:
     """max(2xy+y^2, x^2+2xy)."""
     x, y = min(n, B), min(d, B)
     return max(2 * x * y + y**2, x**2 + 2 * x * y)
 
 
-def theory_alg4_io(n: int, d: int, B: int) -> int:
+def by_hand_alg4_io(n: int, d: int, B: int) -> int:
     """5n^2."""
     return 5 * n**2
 
 
-def theory_alg4_peak(n: int, d: int, B: int) -> int:
+def by_hand_alg4_peak(n: int, d: int, B: int) -> int:
     """x+3x^2."""
     x = min(n, B)
     return x + 3 * x**2
 
 
-def theory_alg5_io(n: int, d: int, B: int) -> int:
+def by_hand_alg5_io(n: int, d: int, B: int) -> int:
     """b_n nd + b_d n^2 + nd + 2 b_d nd + d^2."""
     bn, bd = _ceil(n, B), _ceil(d, B)
     return bn * n * d + bd * n**2 + n * d + 2 * bd * n * d + d**2
 
 
-def theory_alg5_peak(n: int, d: int, B: int) -> int:
+def by_hand_alg5_peak(n: int, d: int, B: int) -> int:
     """max(2xy+x^2, y^2+2xy)."""
     x, y = min(n, B), min(d, B)
     return max(2 * x * y + x**2, y**2 + 2 * x * y)
 
 
-def theory_alg6_io(n: int, d: int, B: int) -> int:
+def by_hand_alg6_io(n: int, d: int, B: int) -> int:
     """5 b_n nd + b_d n^2 + 4 b_d nd + 2 b_n d^2 + 9n^2 + 3nd + d^2."""
     bn, bd = _ceil(n, B), _ceil(d, B)
     return 5 * bn * n * d + bd * n**2 + 4 * bd * n * d + 2 * bn * d**2 + 9 * n**2 + 3 * n * d + d**2
 
 
-def theory_alg6_peak(n: int, d: int, B: int) -> int:
-    """The largest of Algorithms 2 to 5 (THEORY.md: at most 4B^2)."""
-    return max(peak(n, d, B) for peak in (theory_alg2_peak, theory_alg3_peak, theory_alg4_peak, theory_alg5_peak))
+def by_hand_alg6_peak(n: int, d: int, B: int) -> int:
+    """The largest of Algorithms 2 to 5 (the paper: at most 4B^2, Lemmas C.5 to C.11)."""
+    return max(peak(n, d, B) for peak in (by_hand_alg2_peak, by_hand_alg3_peak, by_hand_alg4_peak, by_hand_alg5_peak))
 
 
-def theory_alg7_io(n: int, d: int, B_r: int, B_c: int) -> int:
+def by_hand_alg7_io(n: int, d: int, B_r: int, B_c: int) -> int:
     """4nd + 2 T_r d^2."""
     return 4 * n * d + 2 * _ceil(n, B_r) * d**2
 
 
-def theory_alg7_peak(n: int, d: int, B_r: int, B_c: int) -> int:
+def by_hand_alg7_peak(n: int, d: int, B_r: int, B_c: int) -> int:
     """2rd + cd + rc, r = min(n,B_r), c = min(d,B_c)."""
     r, c = min(n, B_r), min(d, B_c)
     return 2 * r * d + c * d + r * c
 
 
-def theory_alg8_io(n: int, d: int, B_r: int, B_c: int) -> int:
+def by_hand_alg8_io(n: int, d: int, B_r: int, B_c: int) -> int:
     """4nd + n + 2 T_r nd + d^2."""
     return 4 * n * d + n + 2 * _ceil(n, B_r) * n * d + d**2
 
 
-def theory_alg8_peak(n: int, d: int, B_r: int, B_c: int) -> int:
+def by_hand_alg8_peak(n: int, d: int, B_r: int, B_c: int) -> int:
     """max{ d^2+4rd+2r, d^2+3rd+2r+2cd+max(3rc, rc+dc) }, r = min(n,B_r), c = min(n,B_c)."""
     r, c = min(n, B_r), min(n, B_c)
     first = d**2 + 4 * r * d + 2 * r
     return max(first, d**2 + 3 * r * d + 2 * r + 2 * c * d + max(3 * r * c, r * c + d * c))
 
 
-def theory_alg8_rows(d: int, M: int) -> int:
-    """The feasible B_r of erratum 2 for B_c = 1: min{ floor((M-d^2)/(4d+2)), floor((M-d^2-3d)/(3d+5)) }."""
+def by_hand_alg8_rows(d: int, M: int) -> int:
+    """The feasible B_r for B_c = 1 (docs/ERRATA.md, Algorithm 8).
+
+    It is min{ floor((M-d^2)/(4d+2)), floor((M-d^2-3d)/(3d+5)) }.
+    """
     return min((M - d**2) // (4 * d + 2), (M - d**2 - 3 * d) // (3 * d + 5))
 
 
-def theory_alg9_io(n: int, d: int, B_r: int, B_c: int) -> int:
+def by_hand_alg9_io(n: int, d: int, B_r: int, B_c: int) -> int:
     """Algorithms 7 and 8 in turn."""
-    return theory_alg7_io(n, d, B_r, B_c) + theory_alg8_io(n, d, B_r, B_c)
+    return by_hand_alg7_io(n, d, B_r, B_c) + by_hand_alg8_io(n, d, B_r, B_c)
 
 
-def theory_alg9_peak(n: int, d: int, B_r: int, B_c: int) -> int:
+def by_hand_alg9_peak(n: int, d: int, B_r: int, B_c: int) -> int:
     """The larger of Algorithms 7 and 8."""
-    return max(theory_alg7_peak(n, d, B_r, B_c), theory_alg8_peak(n, d, B_r, B_c))
+    return max(by_hand_alg7_peak(n, d, B_r, B_c), by_hand_alg8_peak(n, d, B_r, B_c))
 
 
-def theory_matmul_io(m: int, k: int, n: int, a: int, b: int) -> int:
+def by_hand_matmul_io(m: int, k: int, n: int, a: int, b: int) -> int:
     """mk ceil(n/b) + kn ceil(m/a) + mn, for a x b tiles of C; square tiles: a = b = B."""
     return m * k * _ceil(n, b) + k * n * _ceil(m, a) + m * n
 
 
-def theory_matmul_streamed_peak(m: int, k: int, n: int, a: int, b: int) -> int:
+def by_hand_matmul_streamed_peak(m: int, k: int, n: int, a: int, b: int) -> int:
     """ab + a + 1, a and b no larger than m and n."""
     a, b = min(a, m), min(b, n)
     return a * b + a + 1
 
 
-def derived_matmul_tiled_peak(m: int, k: int, n: int, B: int) -> int:
+def by_hand_matmul_tiled_peak(m: int, k: int, n: int, B: int) -> int:
     """One tile of each of C, A and B."""
     x, z, y = min(m, B), min(k, B), min(n, B)
     return x * y + x * z + z * y
 
 
-def derived_flash_io(n: int, d: int, B: int, B_r: int, B_c: int) -> int:
+def by_hand_flash_io(n: int, d: int, B: int, B_r: int, B_c: int) -> int:
     """S, h: 2(b_d nd + b_n d^2 + nd); v: 2nd+n; dQ: 3nd + T_c(4nd+2n); g: 2 b_d nd + d^2."""
     bn, bd, tc = _ceil(n, B), _ceil(d, B), _ceil(n, B_c)
     products = 2 * (bd * n * d + bn * d**2 + n * d)
     return products + 2 * n * d + n + 3 * n * d + tc * (4 * n * d + 2 * n) + 2 * bd * n * d + d**2
 
 
-def derived_flash_peak(n: int, d: int, B: int, B_r: int, B_c: int) -> int:
+def by_hand_flash_peak(n: int, d: int, B: int, B_r: int, B_c: int) -> int:
     """max{ 2xy+y^2 (S, h, g), 2rd+r (v), 2cd+rd+2rc (dQ) }, r = min(n,B_r), c = min(n,B_c)."""
     x, y, r, c = min(n, B), min(d, B), min(n, B_r), min(n, B_c)
     return max(2 * x * y + y**2, 2 * r * d + r, 2 * c * d + r * d + 2 * r * c)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,15 +78,36 @@ class Simulated:
         Returns:
             The outputs, in float32, and the traffic of each launch.
         """
-        kernels = list(kernels)
-        arrays = {name: _aligned(words) for name, words in memory(kernels, program, sizes).items()}
+        (outputs,), launched = self.run_heads(kernels, program, sizes, [inputs], threads=threads, backwards=backwards)
+        return outputs, launched
+
+    def run_heads(
+        self,
+        kernels: Iterable[Kernel],
+        program: ir.Program,
+        sizes: ir.Sizes,
+        inputs: Sequence[Mapping[str, Array]],
+        *,
+        threads: int = 64,
+        backwards: bool = False,
+    ) -> tuple[list[dict[str, Array]], list[Launched]]:
+        """Like `run`, with the inputs and outputs of each head of a batch."""
+        kernels, heads = list(kernels), range(len(inputs))
+        words = memory(kernels, program, sizes)
+        apart = {name: room if len(heads) == 1 else (room + 31) // 32 * 32 for name, room in words.items()}
+        arrays = {name: _aligned(len(heads) * room) for name, room in apart.items()}
+
+        def part(name: str, head: int) -> Array:
+            return rows(arrays[name][head * apart[name] :], program.tensors[name], sizes)
+
         for name in program.inputs:
-            rows(arrays[name], program.tensors[name], sizes)[...] = inputs[name]
+            for head in heads:
+                part(name, head)[...] = inputs[head][name]
         self._library.gpu_memory(None, 0)
         for array in arrays.values():
             self._library.gpu_memory(array.ctypes.data, array.size)
         launched = [self._launch(kernel, sizes, arrays, threads, backwards) for kernel in kernels]
-        return {name: rows(arrays[name], program.tensors[name], sizes) for name in program.outputs}, launched
+        return [{name: part(name, head) for name in program.outputs} for head in heads], launched
 
     def _launch(
         self, kernel: Kernel, sizes: ir.Sizes, arrays: Mapping[str, Array], threads: int, backwards: bool

@@ -16,10 +16,11 @@ import pebblesim as ps
 from pebblesim.analysis.blocks import choose
 from pebblesim.analysis.count import io
 from pebblesim.api.crossover import Curve, crossover, regimes, sweep
+from pebblesim.api.crossover_result import Crossing
 from pebblesim.api.overtaking import bound_exponent, crossing_exponent, overtakes
 from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.language.registry import SCHEDULES, get, of_problem
+from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
 from pebblesim.lower_bounds.bounds import best
 from pebblesim.views.plots.crossover import io_over_M
 from pebblesim.views.plots.style import save
@@ -189,6 +190,21 @@ def test_back_and_forth_is_said() -> None:
     (found,) = crossover("small-cache", "flash", n=4096, d=64, over_d=()).crossings
     assert len(found.changes) == 3 and found.changes[-1] == found.M
     assert "the lead changes 3 times" in str(found)
+
+
+def test_the_head_dimensions_that_are_looked_at_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At n = 64 d, from d = 8 to 256; a crossing at each of them takes seconds, so that none is looked for here."""
+    asked: list[tuple[int, int]] = []
+    found = crossover("matmul-tiled", "matmul-streamed", m=8, k=8, n=8).crossings[0]
+
+    def noted(a: Schedule, b: Schedule, dims: dict[str, int], times: int) -> Crossing:
+        asked.append((dims["n"], dims["d"]))
+        return found
+
+    monkeypatch.setattr("pebblesim.api.crossover._crossing", noted)
+    monkeypatch.setattr("pebblesim.api.crossover._with_proofs", lambda crossings, pairs: list(crossings))
+    assert len(crossover("small-cache", "large-cache", n=64, d=8).measured) == 6
+    assert asked[1:] == [(64 * 2**power, 2**power) for power in range(3, 9)]
 
 
 @pytest.mark.one_in(2)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from strategies import draws
 from typer.testing import CliRunner
 
 import pebblesim as ps
@@ -362,6 +363,40 @@ def test_heads_on_chiplets_of_their_own_swizzled() -> None:
     assert before.requested == after.requested
     assert before.read > 0.95 * before.requested
     assert before.read / after.read > 15.3  # as measured there
+
+
+@draws(4, 60)
+@given(
+    chiplets=st.integers(2, 4),
+    heads=st.integers(1, 3),
+    at_once=st.integers(1, 5),
+    n=st.integers(150, 400),
+    d=st.sampled_from([8, 16, 32]),
+    blocks=st.tuples(st.sampled_from([16, 32]), st.sampled_from([16, 24])),
+)
+def test_chiplets_with_heads_of_their_own_are_as_many_chips(
+    chiplets: int, heads: int, at_once: int, n: int, d: int, blocks: tuple[int, int]
+) -> None:
+    """Each has its L2, for half of K and V, its heads, and its part of the blocks that run at once."""
+    given: dict[str, Any] = {"n": n, "d": d, "M": 2**16, "blocks": dict(zip(("B_r", "B_c"), blocks, strict=True))}
+    given |= {"dtype": "float16", "size": 2 * n * d}
+    one = ps.l2("flash2-forward", heads=heads, at_once=at_once, **given)
+    order = {"order": f"swizzled:{chiplets}", "chiplets": chiplets}
+    whole = ps.l2("flash2-forward", heads=heads * chiplets, at_once=at_once * chiplets, **order, **given)
+    assert (whole.requested, whole.read, whole.written) == tuple(
+        chiplets * each for each in (one.requested, one.read, one.written)
+    )
+
+
+def test_as_many_tiles_as_are_allowed_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q, O and L of each block, and K and V of each of its steps: two heads of three blocks with two steps."""
+    given: dict[str, Any] = {"n": 48, "d": 8, "M": 2**14, "blocks": {"B_r": 16, "B_c": 24}, "size": 2**14, "heads": 2}
+    tiles = 2 * 3 * (3 + 2 * 2)
+    monkeypatch.setattr("pebblesim.cachesim.l2.MOST_REQUESTS", tiles)
+    assert ps.l2("flash2-forward", **given).requested > 0
+    monkeypatch.setattr("pebblesim.cachesim.l2.MOST_REQUESTS", tiles - 1)
+    with pytest.raises(UsageError, match=f"^{tiles} tiles are too many to replay, {tiles - 1} is the most"):
+        ps.l2("flash2-forward", **given)
 
 
 def test_sawtooth_halves_the_misses() -> None:

@@ -246,7 +246,7 @@ def test_a_masked_game_is_tight(schedule: Schedule) -> None:
 
 
 def test_tile_skipping_in_flash_attention_2() -> None:
-    """THEORY G: 5nd + n + 2Ad + (4d + 2)W; W rows over the tiles left, A columns with such a tile."""
+    """By hand: 5nd + n + 2Ad + (4d + 2)W; W rows over the tiles left, A columns with such a tile."""
     n, d = sympy.symbols("n d")
     blocks = sympy.symbols("B_r B_c")
     W = sympy.Function("heights", integer=True, nonnegative=True)(*blocks)

@@ -25,7 +25,7 @@ def test_every_mutation_has_its_text_and_a_line_of_the_page() -> None:
     listed = {each.what: each for many in mutations.listed().values() for each in many}
     for each in listed.values():
         mutations.Mutated(each)
-    page = (ROOT / "docs" / "mutations.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks" / "mutations.md").read_text(encoding="utf-8")
     lines = dict(re.findall(r"^\| (.+?) \| (`.+) \|$", page, re.MULTILINE))
     assert lines.keys() == listed.keys()
     assert f"{len(listed)} mutations, {len(listed)} found." in page
@@ -34,12 +34,12 @@ def test_every_mutation_has_its_text_and_a_line_of_the_page() -> None:
 def test_the_page_of_drawn_mutations_is_that_of_its_data() -> None:
     drawn = script("drawn_mutations")
     data = json.loads(drawn.RESULTS.read_text(encoding="utf-8"))
-    assert (ROOT / "docs" / "drawn-mutations.md").read_text(encoding="utf-8") == drawn.page(data)
+    assert (ROOT / "benchmarks" / "drawn-mutations.md").read_text(encoding="utf-8") == drawn.page(data)
 
 
 @pytest.mark.parametrize("page", ["mutations", "drawn-mutations"])
 def test_every_test_that_finds_a_mutation_exists(page: str) -> None:
-    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    text = (ROOT / "benchmarks" / f"{page}.md").read_text(encoding="utf-8")
     tests = set(re.findall(r"`(test_\w+\.py)::(?:(\w+)::)?(\w+)", text))
     assert len(tests) > 10
     sources = {file: (ROOT / "tests" / file).read_text(encoding="utf-8") for file, _, _ in tests}

@@ -1,4 +1,4 @@
-"""The oracle against the definitions (values) and against the closed forms of THEORY.md (I/O and peaks)."""
+"""The oracle against the definitions (values) and against closed forms added up by hand (I/O and peaks)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_no_cache(n, d, seed):
     inputs, expected = inputs_and_reference(n, d, seed)
     result = oracle.no_cache(n, d, inputs=inputs)
     check(result, expected)
-    assert result.reads == oracle.theory_trivial_reads(n, d) == 4 * n * d + 2 * d * d
+    assert result.reads == oracle.by_hand_trivial_reads(n, d) == 4 * n * d + 2 * d * d
     assert result.writes == d * d
     assert result.peak_words is None
 
@@ -64,10 +64,10 @@ def test_small_cache(n, d, B, seed):
     check(result, expected)
     assert list(result.by_phase) == ["f", "q", "p", "g"]
     for phase, number in zip("fqpg", (2, 3, 4, 5), strict=True):
-        assert result.by_phase[phase].io == getattr(oracle, f"theory_alg{number}_io")(n, d, B)
-        assert result.by_phase[phase].peak_words == getattr(oracle, f"theory_alg{number}_peak")(n, d, B)
-    assert result.io == oracle.theory_alg6_io(n, d, B)
-    assert result.peak_words == oracle.theory_alg6_peak(n, d, B) <= 4 * B * B
+        assert result.by_phase[phase].io == getattr(oracle, f"by_hand_alg{number}_io")(n, d, B)
+        assert result.by_phase[phase].peak_words == getattr(oracle, f"by_hand_alg{number}_peak")(n, d, B)
+    assert result.io == oracle.by_hand_alg6_io(n, d, B)
+    assert result.peak_words == oracle.by_hand_alg6_peak(n, d, B) <= 4 * B * B
     # Each of these is written once; l, v never leave fast memory.
     for name, words in {"S": n * d, "h": n * d, "T": n * d, "A": n * n, "f": n * n, "q": n * n, "p": n * n}.items():
         assert result.by_tensor[name][1] == words
@@ -85,12 +85,12 @@ def test_large_cache(n, d, B_r, B_c, seed):
     result = oracle.large_cache(n, d, B_r, B_c, inputs=inputs)
     check(result, expected)
     assert list(result.by_phase) == ["Sh", "g"]
-    assert result.by_phase["Sh"].io == oracle.theory_alg7_io(n, d, B_r, B_c)
-    assert result.by_phase["Sh"].peak_words == oracle.theory_alg7_peak(n, d, B_r, B_c)
-    assert result.by_phase["g"].io == oracle.theory_alg8_io(n, d, B_r, B_c)
-    assert result.by_phase["g"].peak_words == oracle.theory_alg8_peak(n, d, B_r, B_c)
-    assert result.io == oracle.theory_alg9_io(n, d, B_r, B_c)
-    assert result.peak_words == oracle.theory_alg9_peak(n, d, B_r, B_c)
+    assert result.by_phase["Sh"].io == oracle.by_hand_alg7_io(n, d, B_r, B_c)
+    assert result.by_phase["Sh"].peak_words == oracle.by_hand_alg7_peak(n, d, B_r, B_c)
+    assert result.by_phase["g"].io == oracle.by_hand_alg8_io(n, d, B_r, B_c)
+    assert result.by_phase["g"].peak_words == oracle.by_hand_alg8_peak(n, d, B_r, B_c)
+    assert result.io == oracle.by_hand_alg9_io(n, d, B_r, B_c)
+    assert result.peak_words == oracle.by_hand_alg9_peak(n, d, B_r, B_c)
     rounds = -(-n // B_r)
     assert result.by_tensor["A2"] == (rounds * n * d, 0)
     assert result.by_tensor["h"] == (rounds * n * d, n * d)
@@ -109,17 +109,17 @@ def test_flash(n, d, B, B_r, B_c, seed):
     result = oracle.flash(n, d, B, B_r, B_c, inputs=inputs)
     check(result, expected)
     assert list(result.by_phase) == ["S", "h", "v", "dQ", "g"]
-    assert result.io == oracle.derived_flash_io(n, d, B, B_r, B_c)
-    assert result.peak_words == oracle.derived_flash_peak(n, d, B, B_r, B_c)
+    assert result.io == oracle.by_hand_flash_io(n, d, B, B_r, B_c)
+    assert result.peak_words == oracle.by_hand_flash_peak(n, d, B, B_r, B_c)
     rounds, tiles = -(-n // B_c), -(-d // B)
     x, y, r, c = min(n, B), min(d, B), min(n, B_r), min(n, B_c)
     for phase, (m, k, io) in {
-        "S": (n, d, oracle.theory_matmul_io(n, d, d, B, B)),
-        "h": (n, d, oracle.theory_matmul_io(n, d, d, B, B)),
-        "g": (d, n, oracle.theory_matmul_io(d, n, d, B, B)),
+        "S": (n, d, oracle.by_hand_matmul_io(n, d, d, B, B)),
+        "h": (n, d, oracle.by_hand_matmul_io(n, d, d, B, B)),
+        "g": (d, n, oracle.by_hand_matmul_io(d, n, d, B, B)),
     }.items():
         assert result.by_phase[phase].io == io
-        assert result.by_phase[phase].peak_words == oracle.derived_matmul_tiled_peak(m, k, d, B) == 2 * x * y + y * y
+        assert result.by_phase[phase].peak_words == oracle.by_hand_matmul_tiled_peak(m, k, d, B) == 2 * x * y + y * y
     assert (result.by_phase["v"].io, result.by_phase["v"].peak_words) == (2 * n * d + n, 2 * r * d + r)
     assert result.by_phase["dQ"].io == 3 * n * d + rounds * (4 * n * d + 2 * n)
     assert result.by_phase["dQ"].peak_words == 2 * c * d + r * d + 2 * r * c
@@ -139,17 +139,17 @@ def test_larger_sizes_and_random_inputs_by_default():
         flash = oracle.flash(n, d, 5, 7, 4, seed=3)
         for result in (small, large, flash):
             check(result, expected)
-        assert small.io == oracle.theory_alg6_io(n, d, 5)
-        assert large.io == oracle.theory_alg9_io(n, d, 7, 4)
-        assert flash.io == oracle.derived_flash_io(n, d, 5, 7, 4)
+        assert small.io == oracle.by_hand_alg6_io(n, d, 5)
+        assert large.io == oracle.by_hand_alg9_io(n, d, 7, 4)
+        assert flash.io == oracle.by_hand_flash_io(n, d, 5, 7, 4)
 
 
 def test_peaks_are_capacities():
     """A capacity of the reported peak is enough, one word fewer is not."""
-    fits_exactly(lambda M: oracle.small_cache(5, 4, 2, M=M), oracle.theory_alg6_peak(5, 4, 2))
-    fits_exactly(lambda M: oracle.large_cache(7, 3, 2, 3, M=M), oracle.theory_alg9_peak(7, 3, 2, 3))
-    fits_exactly(lambda M: oracle.flash(7, 3, 2, 2, 3, M=M), oracle.derived_flash_peak(7, 3, 2, 2, 3))
-    fits_exactly(lambda M: oracle.matmul_tiled(5, 4, 3, 2, M=M), oracle.derived_matmul_tiled_peak(5, 4, 3, 2))
+    fits_exactly(lambda M: oracle.small_cache(5, 4, 2, M=M), oracle.by_hand_alg6_peak(5, 4, 2))
+    fits_exactly(lambda M: oracle.large_cache(7, 3, 2, 3, M=M), oracle.by_hand_alg9_peak(7, 3, 2, 3))
+    fits_exactly(lambda M: oracle.flash(7, 3, 2, 2, 3, M=M), oracle.by_hand_flash_peak(7, 3, 2, 2, 3))
+    fits_exactly(lambda M: oracle.matmul_tiled(5, 4, 3, 2, M=M), oracle.by_hand_matmul_tiled_peak(5, 4, 3, 2))
     fits_exactly(lambda M: oracle.matmul_streamed(5, 4, 3, 2, 2, M=M), 2 * 2 + 2 + 1)
 
 
@@ -157,9 +157,9 @@ def test_peaks_are_capacities():
 def test_feasible_blocks_of_erratum_2(n, d, spare):
     """B_c = 1 and the B_r of erratum 2 fit in M words from M = d^2+6d+5 on, where B_r reaches 1."""
     M = d * d + 6 * d + 5 + spare
-    rows = oracle.theory_alg8_rows(d, M)
+    rows = oracle.by_hand_alg8_rows(d, M)
     assert rows >= 1
-    assert oracle.theory_alg8_rows(d, d * d + 6 * d + 4) == 0
+    assert oracle.by_hand_alg8_rows(d, d * d + 6 * d + 4) == 0
     assert oracle.large_cache(n, d, rows, 1, M=M).peak_words <= M
 
 
@@ -174,7 +174,7 @@ def test_printed_blocks_do_not_fit(mu, needed):
     """Erratum 2: Algorithm 8's printed block sizes need more than M words (d = 64, n large)."""
     d, M = 64, mu * 64**2
     B_c = -(-M // (4 * d))
-    assert oracle.theory_alg8_peak(10**6, d, min(B_c, d), B_c) / M == pytest.approx(needed, abs=0.005)
+    assert oracle.by_hand_alg8_peak(10**6, d, min(B_c, d), B_c) / M == pytest.approx(needed, abs=0.005)
 
 
 @pytest.mark.parametrize(("n", "d"), [(5, 3), (3, 5), (1, 2), (4, 1)])
@@ -204,9 +204,9 @@ def test_matmul_tiled(m, k, n, B, seed):
     inputs = MATMUL.random_inputs({"m": m, "k": k, "n": n}, seed)
     result = oracle.matmul_tiled(m, k, n, B, inputs=inputs)
     check(result, MATMUL.reference(inputs))
-    assert result.io == oracle.theory_matmul_io(m, k, n, B, B)
+    assert result.io == oracle.by_hand_matmul_io(m, k, n, B, B)
     assert result.by_tensor == {"A": (m * k * -(-n // B), 0), "B": (k * n * -(-m // B), 0), "C": (0, m * n)}
-    assert result.peak_words == oracle.derived_matmul_tiled_peak(m, k, n, B)
+    assert result.peak_words == oracle.by_hand_matmul_tiled_peak(m, k, n, B)
 
 
 @given(SIZE, SIZE, SIZE, WIDTH, WIDTH, SEED)
@@ -216,9 +216,9 @@ def test_matmul_streamed(m, k, n, a, b, seed):
     inputs = MATMUL.random_inputs({"m": m, "k": k, "n": n}, seed)
     result = oracle.matmul_streamed(m, k, n, a, b, inputs=inputs)
     check(result, MATMUL.reference(inputs))
-    assert result.io == oracle.theory_matmul_io(m, k, n, a, b)
+    assert result.io == oracle.by_hand_matmul_io(m, k, n, a, b)
     assert result.by_tensor == {"A": (m * k * -(-n // b), 0), "B": (k * n * -(-m // a), 0), "C": (0, m * n)}
-    assert result.peak_words == oracle.theory_matmul_streamed_peak(m, k, n, a, b)
+    assert result.peak_words == oracle.by_hand_matmul_streamed_peak(m, k, n, a, b)
 
 
 # ------------------------------------------------------------------------------------------------ the memory itself

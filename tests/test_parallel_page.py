@@ -7,9 +7,11 @@ tensors. Together their outputs and gradients are those of a dense mask in float
 # ruff: noqa: E402
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +20,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from judged_attention import refused
 from torch import Tensor, distributed as dist
 from torch.multiprocessing.spawn import spawn
 
@@ -145,6 +148,51 @@ def test_the_processes_have_together_what_one_device_has() -> None:
     refused = {seed: why for seed, _, why in said if why}
     assert len(refused) < CALLS / 4, refused
     assert all("heads" in why or "schedule" in why for why in refused.values()), refused
+
+
+@pytest.fixture
+def one_process(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+Q, K, V = (torch.ones(2, heads, 6, d, dtype=torch.float64) for heads, d in ((4, 8), (2, 8), (2, 5)))
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "another schedule": (lambda: attention(Q, K, V, schedule="square"), "schedule"),
+    "another ownership": (lambda: attention(Q, K, V, ownership="mine"), "ownership"),
+    "more tokens": (lambda: attention(Q, K, V, tokens=7), "tokens"),
+    "no tokens": (lambda: attention(Q, K, V, tokens=0), "tokens"),
+    "no documents": (lambda: attention(Q, K, V, tokens=()), "tokens"),
+    "a fraction of tokens": (lambda: attention(Q, K, V, tokens=6.0), "tokens"),
+    "no batch": (lambda: attention(Q[0], K[0], V[0]), "batch|shape|dimensions"),
+    "heads that cannot be shared": (lambda: attention(Q[:, :3], K, V), "heads"),
+    "other tokens of queries": (lambda: attention(Q[:, :, :4], K, V), "tokens"),
+    "other batches": (lambda: attention(Q[:1], K, V), "key|shape"),
+    "other heads of values": (lambda: attention(Q, K, V[:, :1]), "value|shape|heads"),
+    "another head dimension": (lambda: attention(Q, K[..., :7], V), "7"),
+    "two types": (lambda: attention(Q, K.float(), V), "float32"),
+    "integers": (lambda: attention(Q.int(), K.int(), V.int()), "int32"),
+    "no tensor": (lambda: attention(None, K, V), "query"),
+    "a scale that is not finite": (lambda: attention(Q, K, V, scale=math.nan), "scale"),
+    "a word for a scale": (lambda: attention(Q, K, V, scale="a"), "scale"),
+    "a flag that is a word": (lambda: attention(Q, K, V, is_causal="yes"), "is_causal"),
+    "another scale inside": (lambda: attention(Q, K, V, scale=0.9, inside=Differentiable(by_function)), "scale"),
+    "a function inside": (lambda: attention(Q, K, V, inside=by_function), "inside"),
+    "no group": (lambda: attention(Q, K, V, group="all"), "group"),
+    "tokens of no process": (lambda: tokens_of(2, 2, 4), "rank"),
+    "tokens of a process below 0": (lambda: tokens_of(-1, 2, 4), "rank"),
+    "tokens of no processes": (lambda: tokens_of(0, 0, 4), "P"),
+    "tokens below 0": (lambda: tokens_of(0, 2, -1), "-1"),
+    "documents below 0": (lambda: tokens_of(0, 2, (3, -1)), "-1"),
+    "tokens of another ownership": (lambda: tokens_of(0, 2, 4, "mine"), "ownership"),
+}
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_page_refuses_is_refused_in_one_sentence(name: str) -> None:
+    refused(*REFUSED[name])
 
 
 def test_the_tokens_of_the_page() -> None:

@@ -420,41 +420,50 @@ def test_measured_traffic_is_told_apart_from_predicted() -> None:
     rows = [{"total": {"predicted": predicted, "measured": predicted | {"sm_read": 1032}}}, {"total": {"measured": {}}}]
     ax = measured(rows, Figure().subplots())
     labels = [mark.get_label() for mark in ax.lines]
-    assert "words read: 1 of 1 the same" in labels
-    assert "bytes into the SMs: 0 of 1 the same" in labels
+    assert "words read: 1 of 1 exactly as predicted" in labels
+    assert "bytes into the SMs: 0 of 1 exactly as predicted" in labels
+    ratios = {mark.get_label().partition(":")[0]: list(mark.get_ydata()) for mark in ax.lines}
+    assert ratios["words read"] == [1] and ratios["bytes into the SMs"] == [1.032]
     with pytest.raises(UsageError, match="no run with a prediction"):
         measured([], ax)
 
 
-def test_two_measured_schedules_are_drawn_over_m() -> None:
-    """As lines what was counted, as marks what was measured; the runs of one size on one card alone."""
+def test_measured_schedules_are_drawn_over_m() -> None:
+    """As lines what is counted, as marks what HBM gave, and times beside; crossings have their values."""
     from typer.testing import CliRunner
 
     from pebblesim.cli.main import app
-    from pebblesim.gpu.crossings import points
+    from pebblesim.gpu.crossings import crossings, points, summary
     from pebblesim.gpu.results import load
     from pebblesim.views.plots.measured import crossing
 
-    results = DOCS.parent / "benchmarks" / "gpu" / "crossover.jsonl"
-    names = ["small-cache", "flash"]
-    rows = [row for row in load(results) if row["dims"] == {"n": 512, "d": 64}]
+    results, dims = DOCS.parent / "benchmarks" / "gpu" / "hbm.jsonl", {"n": 768, "d": 64}
+    names = ["small-cache", "large-cache", "flash"]
+    measured = points([row for row in load(results) if row["dims"] == dims], names)
     figure = Figure()
-    crossing(points(rows, names), names, figure, "a title")
-    above, below = figure.axes
-    expected = {
-        (row["M"], row["total"]["predicted"]["words_read"] + row["total"]["predicted"]["words_written"]) for row in rows
-    }
-    assert {(int(M), int(words)) for line in above.lines for M, words in line.get_xydata()} == expected
-    assert {float(seconds) for line in below.lines for seconds in line.get_ydata()} == {row["seconds"] for row in rows}
-    assert above.get_title() == "a title"
-    with pytest.raises(UsageError, match="no M at which both small-cache and flash were measured"):
-        crossing([], names, Figure(), "")
+    crossing(measured, names, summary(measured, names)["crossings"], dims, figure, "a title")
+    bytes_, times = figure.axes
+    marks = {line.get_label(): line for line in bytes_.lines if line.get_linestyle() == "None"}
+    for name in names:
+        known = [(point["M"], point[name]) for point in measured if name in point]
+        assert [tuple(xy) for xy in marks[f"{name}, measured"].get_xydata()] == [(M, each["hbm"]) for M, each in known]
+        (drawn,) = (line for line in times.lines if line.get_label() == f"{name}, measured")
+        assert list(drawn.get_ydata()) == [each["seconds"] for _, each in known]
+        (curve,) = (line for line in bytes_.lines if line.get_label() == f"{name}, counted")
+        M, words = curve.get_xydata()[-1]
+        assert words == 4 * ps.count(name, M=int(M), **dims).io
+    texts = [text.get_text() for text in bytes_.texts]
+    for other in names[1:]:
+        (found,) = crossings(measured, "small-cache", other, "hbm")
+        assert f"{found.at / 64**2:.2f} d²" in texts
+    with pytest.raises(UsageError, match="no M at which small-cache and flash was measured for many heads"):
+        crossing([], ["small-cache", "flash"], [], dims, Figure(), "")
     for asked, says in (
         (
             ["--crossing", "small-cache,flash"],
-            "at one size on one card are needed; give -n and -d. There are: n = 512, d = 128 on",
+            "at one size on one card, are needed (`pebblesim gpu crossover` makes them); give -n and -d. There are:",
         ),
-        (["--crossing", "small-cache"], "it takes two schedules"),
+        (["--crossing", "small-cache"], "it takes some schedules"),
         (["-n", "512"], "sizes choose runs for --crossing"),
     ):
         result = CliRunner().invoke(app, ["plot", "measured", str(results), *asked, "-o", "x.png"])

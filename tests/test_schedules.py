@@ -318,7 +318,9 @@ def test_pseudo_code_brackets_what_is_divided_by() -> None:
 
 
 def test_printed_blocks_of_algorithm_9_do_not_fit_and_do_not_reach_its_bound() -> None:
-    """THEORY: at n = 4096, d = 64 the printed blocks need 2.57 M at M = d², and the I/O stays Θ(n²) as M grows."""
+    """Counted from the pseudo-code: at n = 4096, d = 64 the printed blocks need 2.57 M at M = d², and the I/O stays
+    Θ(n²) as M grows.
+    """
     n, d = 4096, 64
     printed = {mu: ps.count("large-cache", n=n, d=d, M=mu * d * d, blocks="paper") for mu in (1, 4, 16, 64)}
     assert [round(row.peak_words / row.M, 2) for row in printed.values()] == [2.57, 2.26, 1.50, 1.31]

@@ -67,7 +67,7 @@ def test_what_is_broken_on_purpose_still_stands_in_the_source() -> None:
     broken = runpy.run_path(str(ROOT / "benchmarks" / "mutations.py"))
     mutations = [each for many in broken["listed"]().values() for each in many]
     assert all(broken["Mutated"](each).source for each in mutations)
-    page = (ROOT / "docs" / "mutations.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks" / "mutations.md").read_text(encoding="utf-8")
     assert [each.what for each in mutations if f"| {each.what} |" not in page] == []
 
 

@@ -29,6 +29,15 @@ def dual(call: Callable[..., Any], x: Any) -> Any:
         return forward_ad.unpack_dual(call(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
 
 
+def dual_gradient(call: Callable[..., Any], x: Any) -> Any:
+    """The tangent of a gradient, from that of the gradient of the output."""
+    x = x.clone().requires_grad_()
+    out = call(x)
+    with forward_ad.dual_level():
+        (made,) = torch.autograd.grad(out, x, forward_ad.make_dual(torch.ones_like(out), torch.ones_like(out)))
+        return forward_ad.unpack_dual(made).tangent
+
+
 WAYS: dict[str, Callable[[Callable[..., Any], Any], Any]] = {
     "jvp": lambda call, x: func.jvp(call, (x,), (torch.ones_like(x),)),
     "make_dual": dual,
@@ -41,6 +50,7 @@ WAYS: dict[str, Callable[[Callable[..., Any], Any], Any]] = {
     "jacrev": lambda call, x: func.jacrev(call)(x),
     "jvp of vmap": lambda call, x: func.jvp(lambda x: func.vmap(call)(x[None])[0], (x,), (torch.ones_like(x),)),
     "vmap of jvp": lambda call, x: func.vmap(lambda x: func.jvp(call, (x,), (torch.ones_like(x),)))(x[None]),
+    "make_dual of the output's gradient": dual_gradient,
     "forward Jacobian": lambda call, x: torch.autograd.functional.jacobian(
         call, x, vectorize=True, strategy="forward-mode"
     ),

@@ -71,6 +71,12 @@ def test_layers(options: dict[str, Any]) -> None:
     same(layer, x, **others)
 
 
+@pytest.mark.parametrize("option", [{"compute_dtype": "bfloat16"}, {"workspace": -1}, {"fallback": "math"}])
+def test_an_option_is_refused_before_a_layer_is_computed(option: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(option))):
+        Processor(**option)
+
+
 def test_what_it_would_leave_out_is_refused() -> None:
     layer, x = Attention(query_dim=8, heads=2, dim_head=4, processor=Processor()), torch.randn(1, 3, 8)
     with pytest.raises(UsageError, match="takes no attention_mask"):

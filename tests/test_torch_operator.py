@@ -162,6 +162,7 @@ def test_parts_that_were_computed_apart_can_be_put_together() -> None:
     close([made, *gradients(made, x)], [true, *gradients(true, x)])
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck itself, in PyTorch 2.15
 @pytest.mark.parametrize("first", [False, True])
 def test_opcheck(first: bool) -> None:
     q, k, v = qkv(2, 4, 2, 6, 8, 3, 5)

@@ -66,7 +66,7 @@ def test_masks_that_are_none() -> None:
     assert "workspace is True" in refused(*x, workspace=True)
     assert "compute_dtype is torch.float32" in refused(*x, compute_dtype=torch.float32)
     for wrong in ([0, 8], torch.tensor([0.0, 8.0]), torch.tensor([8]), (torch.tensor([0, 8]),) * 3):
-        assert "cu_seqlens takes a tensor of integers" in refused(*x, cu_seqlens=wrong)
+        assert "; give a tensor of integers of shape (sequences + 1,)" in refused(*x, cu_seqlens=wrong)
     for starts in ([0, 9, 4, 8], [-3, 4, 8], [2, 4, 8], [0, 4, 9]):
         assert "cu_seqlens must begin with 0, must not decrease, and may go up to the 8 tokens" in refused(
             *x, cu_seqlens=torch.tensor(starts)

@@ -16,7 +16,7 @@ transformers = pytest.importorskip("transformers")
 from transformers.models.gemma4 import Gemma4ForCausalLM, Gemma4TextConfig  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.transformers import attend, ranges, register  # noqa: E402
+from pebblesim.gpu.transformers import attend, register, seen  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -31,6 +31,16 @@ SMALL = {
 WINDOW = {"head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8}
 MODELS = {
     "Llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, num_hidden_layers=2)),
+    "Llama 4": lambda: transformers.Llama4ForCausalLM(
+        transformers.Llama4TextConfig(
+            **SMALL,
+            num_hidden_layers=4,
+            head_dim=8,
+            intermediate_size_mlp=64,
+            num_local_experts=2,
+            attention_chunk_size=6,
+        )
+    ),
     "Gemma 2": lambda: transformers.Gemma2ForCausalLM(
         transformers.Gemma2Config(**SMALL, **WINDOW, num_hidden_layers=4, attn_logit_softcapping=5.0)
     ),
@@ -124,6 +134,11 @@ def test_heads_and_layers_of_the_published_sizes_of_gemma_4(size: str) -> None:
     eager, ours = (computed(model, each, ids, ids, real) for each in ("eager", "pebblesim"))
     for a, b in zip(eager, ours, strict=True):
         assert float((a - b).norm()) <= 1e-4 * max(float(a.norm()), 1e-2)
+    made = []
+    for each in ("eager", "pebblesim"):  # layers that take keys of earlier ones get a part of the mask
+        model.set_attn_implementation(each)
+        made.append(model.generate(ids, max_new_tokens=4, do_sample=False, eos_token_id=None))
+    assert (made[0] == made[1]).all()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -150,6 +165,24 @@ def test_generation_with_caches_and_checkpoints(name: str) -> None:
         assert torch.allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["Gemma 3", "Llama 4"])
+def test_compiled_whole(name: str) -> None:
+    """A whole model is one graph: windows and chunks, padding that may not be looked at, and packed texts."""
+    model, ids = model_of(name), torch.randint(1, 97, (2, N))
+    real = torch.ones_like(ids)
+    real[1, :5] = 0
+    packed = torch.cat([torch.arange(7), torch.arange(N - 7)])[None].expand(2, -1)
+    for options in ({}, {"attention_mask": real}, {"position_ids": packed}):
+        made = []
+        for attention in ("eager", "pebblesim"):
+            model.set_attn_implementation(attention)
+            run = model if attention == "eager" else torch.compile(model, fullgraph=True, backend="eager")
+            with torch.no_grad():
+                made.append(run(ids, use_cache=False, **options).logits[real.bool()])
+        torch._dynamo.reset()
+        assert (made[0] - made[1]).abs().max() <= 1e-5
+
+
 def test_what_a_layer_may_not_ask_for() -> None:
     x = torch.zeros(1, 2, 4, 8)
     with pytest.raises(UsageError, match="has no s_aux; give this model another attn_implementation"):
@@ -169,13 +202,21 @@ def test_ranges_of_mask_functions() -> None:
     def spans(batch: Any, head: Any, q: Any, k: Any) -> Any:
         return (k <= q) | ((q >= 2) & (q < 5) & (k >= 2) & (k < 5))
 
-    made = ranges(1, 6, 6, mask_function=spans, allow_is_causal_skip=False)
-    assert made[0, 0].tolist() == [[0, 1], [0, 2], [0, 5], [0, 5], [0, 5], [0, 6]]
-    assert ranges(1, 6, 6, mask_function=spans, allow_is_causal_skip=True) is None  # transformers says it is causal
+    for said in (False, True):  # a flag says nothing of a function that says otherwise
+        made = torch.stack(seen(1, 6, 6, mask_function=spans, allow_is_causal_skip=said).ranges, -1)
+        assert made[0].tolist() == [[0, 1], [0, 2], [0, 5], [0, 5], [0, 5], [0, 6]]
     with pytest.raises(UsageError, match="others between them"):
-        ranges(1, 6, 6, mask_function=lambda b, h, q, k: (k % 2 == 0) & (q >= 0), allow_is_causal_skip=False)
+        seen(1, 6, 6, mask_function=lambda b, h, q, k: (k % 2 == 0) & (q >= 0))
     with pytest.raises(UsageError, match="begin or end earlier for a later query"):
-        ranges(1, 6, 6, mask_function=lambda b, h, q, k: k <= 5 - q, allow_is_causal_skip=False)
+        seen(1, 6, 6, mask_function=lambda b, h, q, k: k <= 5 - q)
+    dense = seen(1, 6, 6, mask_function=lambda b, h, q, k: k <= 5 - q, fallback="sdpa")
+    assert dense.dtype == torch.bool and dense[0, 0].tolist() == torch.ones(6, 6).tril().flip(0).bool().tolist()
+
+
+def test_register_names_the_version_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformers.masking_utils.sdpa_mask", lambda batch_size, cache_position, kv_length: None)
+    with pytest.raises(UsageError, match=r"needs transformers 5\.4 or later, and here is 5\.\d+"):
+        register()
 
 
 def test_images_of_gemma_4_look_both_ways() -> None:

@@ -118,6 +118,16 @@ def captured(attention: Any, call: Call, leaves: list[Any], given: dict[str, Any
     return [] if torch.equal(O, found["O"]) else ["O of a CUDA graph is not the same to the last bit"]
 
 
+def usable(device: str) -> bool:
+    """Whether no launch before has failed: an error of a launch may come to light in a later call."""
+    try:
+        if device == "cuda":
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
 def work(tasks: Any, done: Any, device: str) -> None:
     """Check calls until there are no more; end after an error that leaves the GPU unusable."""
     warnings.simplefilter("ignore")
@@ -129,9 +139,10 @@ def work(tasks: Any, done: Any, device: str) -> None:
             lost = False
             try:
                 row |= checked(call, device)
+                row["errors"] = {name: [float(f"{x:.3g}") for x in three] for name, three in row["errors"].items()}
             except Exception as error:
                 row["wrong"] = [f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"]
-                lost = "CUDA error" in str(error) or "device-side" in str(error)
+                lost = not usable(device)
             done.put(row)
             if lost:
                 tasks.put([left for left in task if left > seed])

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pebblesim as ps
-from pebblesim.gpu.crossings import points, summary
+from pebblesim.gpu.crossings import crossings as crossings_of, points
 from pebblesim.gpu.measure import QUANTITIES, error_of
+from pebblesim.gpu.measure_batches import case_of, total
+from pebblesim.launches.sectors import Moved, moved
 
 HERE = Path(__file__).parent
 Row = dict[str, Any]
@@ -133,18 +135,132 @@ def hbm(group: str) -> str:
     return table(columns, lines)
 
 
-def crossings() -> str:
+NAMES = {"small-cache": "Algorithm 6", "large-cache": "Algorithm 9", "flash": "FlashAttention"}
+FORWARD = {"small-cache-forward": "small-cache-forward", "flash2-forward": "flash2-forward"}
+ROUND = ((384, 32), (768, 64), (1024, 128), (2048, 32))
+"""The sizes n and d that were not drawn."""
+
+
+def ratio(row: Row, exact: Sequence[Moved]) -> str:
+    """Bytes at HBM over those counted, read and written."""
+    found = total(row)
+    pairs = (("hbm_read", "words_read"), ("hbm_written", "words_written"))
+    return " / ".join(f"{found[hbm] / 4 / sum(getattr(each, words) for each in exact):.3f}" for hbm, words in pairs)
+
+
+def exact_of(row: Row) -> list[Moved]:
+    one = case_of(row)
+    return [moved(kernel.launch, one.sizes).times(one.heads) for kernel in one.source.kernels]
+
+
+def batches(names: dict[str, str]) -> str:
+    """What HBM gave over what is counted, and the time for one head, at the sizes that were not drawn."""
     lines = []
-    names = ("small-cache", "flash")
-    for d in (32, 64, 128, 256):
-        found = summary(points([row for row in rows("crossover") if row["dims"]["d"] == d], names), names)["crossings"]
-        cells = []
-        for what in ("predicted", "measured", "bytes"):
-            spans = [f"{a:,} to {b:,}" for a, b in found[what]]
-            cells.append(", ".join(spans))
-        (first, last), *_ = found["measured"]
-        lines.append((str(d), *cells, f"{first / d**2:.2f} to {last / d**2:.2f}"))
-    return table(("d", "counted", "measured, words", "measured, bytes", "M/d²"), lines)
+    for n, d in ROUND:
+        found = [row for row in rows("hbm") if row["dims"] == {"n": n, "d": d} and row["schedule"] in names]
+        for M in sorted({row["M"] for row in found}):
+            cells = []
+            for name in names:
+                mine = [row for row in found if (row["M"], row["schedule"]) == (M, name)]
+                if not mine:
+                    cells += ["", "", ""]
+                    continue
+                exact = exact_of(mine[0])
+                words = 4 * sum(each.words_read + each.words_written for each in exact) / mine[0]["heads"]
+                micro = 1e6 * total(mine[0])["seconds"] / mine[0]["heads"]
+                cells += [f"{words / 1e6:,.2f}", ratio(mine[0], exact), f"{micro:,.1f}"]
+            lines.append((f"{n:,}, {d}", f"{M:,}", f"{M / d**2:.2f}", *cells))
+    columns = [column for label in names.values() for column in (f"{label}: MB", "HBM ÷ counted", "µs")]
+    return table(("n, d", "M", "M/d²", *columns), lines)
+
+
+def drawn() -> str:
+    """What HBM gave over what is counted and predicted, at the sizes that were drawn."""
+    lines = []
+    for row in rows("hbm"):
+        if tuple(row["dims"].values()) not in ROUND:
+            exact, found = exact_of(row), total(row)
+            words = 4 * sum(each.words_read + each.words_written for each in exact)
+            read, _ = row["predicted"]
+            model = "" if read is None else f"{found['hbm_read'] / read:.3f}"
+            tiles = ", ".join(f"{name} = {size}" for name, size in row["blocks"].items())
+            size = f"{row['dims']['n']:,}, {row['dims']['d']}, {row['M']:,}"
+            lines.append((size, row["schedule"], tiles, f"{words / 1e9:,.1f}", ratio(row, exact), model))
+    columns = ("n, d, M", "schedule", "blocks", "GB counted", "HBM ÷ counted", "reads ÷ model of L2")
+    return table(columns, lines)
+
+
+def crossings() -> str:
+    """Where Algorithm 6 crosses the others, in multiples of d²."""
+    lines = []
+    for n, d in ROUND[:3]:
+        for other in ("flash", "large-cache"):
+            found = [row for row in rows("hbm") if row["dims"] == {"n": n, "d": d} and not row["id"].endswith("-2")]
+            measured = points(found, ("small-cache", other))
+            (exact,) = ps.crossover("small-cache", other, n=n, d=d).crossings
+            assert exact.at is not None
+            cells = []
+            for what in ("counted", "hbm", "sm", "seconds"):
+                between = crossings_of(measured, "small-cache", other, what)
+                told = (f"{x.at / d**2:.2f} ({x.low / d**2:.2f} to {x.high / d**2:.2f})" for x in between)
+                cells.append(", ".join(told))
+            lines.append((f"{n:,}, {d}", NAMES[other], f"{exact.at / d**2:.2f}", *cells))
+    columns = ("n, d", "Algorithm 6 and", "counted, exactly", "counted at these M", "HBM", "multiprocessors", "time")
+    return table(columns, lines)
+
+
+TABLE = 2 * 64 * 16 * 1024**2
+"""Bytes of a table of scores of FlashAttention's Figure 2, in 16-bit words."""
+
+TENSOR = TABLE // 1024 * 64
+"""Bytes of Q, of K, and of any other tensor with a row for each token."""
+
+ATTENTION = (
+    ("forward", "Q, K, V", "O"),
+    ("zeros for dQ", "", "dQ in float32"),
+    ("row sums of dO ∘ O", "dO, O", ""),
+    ("backward", "Q, K, V, dO, dQ in float32", "dK, dV, dQ in float32"),
+    ("dQ in 16 bits", "dQ in float32", "dQ"),
+)
+"""The kernels of `attention`, and the tensors that they read and write."""
+
+STANDARD = (
+    "S = Q Kᵀ",
+    "P = softmax(S)",
+    "O = P V",
+    "dV = Pᵀ dO",
+    "dP = dO Vᵀ",
+    "P ∘ dP",
+    "dS, from P ∘ dP and P",
+    "dK = dSᵀ Q",
+    "dK, scaled",
+    "dQ = dS K",
+    "dQ, scaled",
+)
+"""What the kernels of standard attention compute."""
+
+
+def figure_2() -> Iterator[str]:
+    """Bytes at HBM of attention in GPT-2 medium: of each way, and of each kernel of standard attention."""
+    found, lines = rows("figure_2"), []
+    for name in dict.fromkeys(row["case"] for row in found):
+        mine = [row for row in found if row["case"] == name]
+        read, written, seconds = (sum(row[what] for row in mine) for what in ("read", "written", "seconds"))
+        both = read + written
+        cells = (f"{read / 1e9:.2f}", f"{written / 1e9:.2f}", f"{both / 1e9:.2f}", f"{both / TABLE:.2f}")
+        lines.append((name, str(len(mine)), *cells, f"{1e3 * seconds:.2f}"))
+    yield table(("", "kernels", "read, GB", "written, GB", "both, GB", "in tables", "ms"), lines)
+    lines = [
+        (what, *(f"{row[way] / TABLE:.2f}" for way in ("read", "written")))
+        for what, row in zip(STANDARD, [row for row in found if row["case"] == "standard"], strict=True)
+    ]
+    yield table(("kernel", "tables read", "tables written"), lines)
+    ours, lines = [row for row in found if row["case"] == "attention"], []
+    for (what, reads, writes), row in zip(ATTENTION, ours, strict=True):
+        tensors = [each for each in (*reads.split(", "), *writes.split(", ")) if each]
+        counted = TENSOR * sum(2 if "float32" in each else 1 for each in tensors)
+        lines.append((what, reads, writes, f"{counted / 1e9:.2f}", f"{(row['read'] + row['written']) / 1e9:.2f}"))
+    yield table(("kernel", "reads", "writes", "GB counted", "GB measured"), lines)
 
 
 def times() -> str:
@@ -196,8 +312,9 @@ def framework() -> str:
 
 
 def main() -> None:
-    sections = [exact(), merged(), crossings(), kept(), dirty(), again(), hbm("unseen"), hbm("fitted")]
-    sections += [*heads(), times(), framework(), samples()]
+    sections = [exact(), merged(), crossings(), batches(NAMES), batches(FORWARD), drawn()]
+    sections += [kept(), dirty(), again(), hbm("unseen"), hbm("fitted"), *heads(), times(), framework(), samples()]
+    sections += figure_2()
     print("\n\n".join(sections))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pebblesim.core.errors import PebblesimError
 from pebblesim.gpu.cases import Case, case
-from pebblesim.gpu.device import Runner
+from pebblesim.gpu.device import built
 from pebblesim.gpu.measure import QUANTITIES, error_of, kernels_of, measure
 from pebblesim.gpu.results import save
 from pebblesim.language.registry import of_problem
@@ -136,9 +136,8 @@ GROUPS = {each.__name__: each for each in (exact, fitted, unseen, crossover, hea
 
 def spills(each: Case) -> bool:
     """Whether the compiler lets registers of its kernels spill, so that traffic would not be that of the tiles."""
-    inputs = each.algorithm.problem.random_inputs(each.dims, kept=each.algorithm.kept)
     try:
-        Runner(each, inputs)
+        built(each)
     except PebblesimError as error:
         if "spills" not in str(error):
             raise

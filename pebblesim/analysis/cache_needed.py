@@ -6,15 +6,17 @@ compiled once from the program, take microseconds, hold for all smaller or all l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from pebblesim.analysis.functions_of_blocks import Sizes, compiled, text_of
 from pebblesim.analysis.peak import CHAINS, intermediates, peak_red, spared
 from pebblesim.language import program as ir
 
 _Length = tuple[str, tuple[str | int, ...]]  # length of the first tile: the dimension, and the blocks that cut it
-_Sum = dict[tuple[_Length, ...], int]  # words as a sum of products of lengths, each with its coefficient
+_Exact = tuple[str, tuple[tuple[str | int, str | int | None], ...]]  # each with the block that its tiles come after
+_Sum = dict[tuple[Any, ...], int]  # words as a sum of products of lengths, each with its coefficient
 _Whole = tuple[ir.Range, int]  # a loop, and the whole tiles that it has at least
 
 
@@ -24,10 +26,15 @@ class CacheNeed:
     def __init__(self, program: ir.Program, dims: Sizes, summation: str) -> None:
         self.program, self.dims, self.summation = program, dims, summation
         phases = [levels(phase) for phase in program.phases]
-        low = [(words, 0, loops) for phase in phases for words, loops in phase.low]
-        self._low = _largest([(words, more, {(rng, 2) for rng, _ in loops}) for words, more, loops in low], dims)
-        self._low_here = _largest(low, dims)
-        self._high = _largest([(words, phase.passing, ()) for phase in phases for words in phase.high], dims)
+        low = [(words, {(rng, 2) for rng, _ in loops}) for phase in phases for words, loops in phase.low]
+        self._low = _largest([(words, 0, loops) for words, loops in low], dims, first_length)
+        self._high = _largest(
+            [(words, phase.passing, ()) for phase in phases for words in phase.high], dims, first_length
+        )
+        here = [(words, 0, loops) for phase in phases for words, loops in phase.low_here]
+        self._low_here = _largest(here, dims, _exact_length)
+        here = [(words, phase.passing, frozenset()) for phase in phases for words in phase.high_here]
+        self._high_here = _largest(here, dims, _exact_length)
         self._spared = spared(summation)
         self._known: dict[tuple[int, ...], int] = {}
 
@@ -42,30 +49,34 @@ class CacheNeed:
     def __call__(self, blocks: Sizes) -> int:
         """Return the largest number of red pebbles at any time of the game."""
         key = tuple(blocks[name] for name in self.program.blocks)
-        if key not in self._known and self.summation == CHAINS[0] and self._low_here(blocks) == self._high(blocks):
-            self._known[key] = self._high(blocks)
+        if key not in self._known and self.summation == CHAINS[0]:
+            least, most = self._low_here(blocks), self._high_here(blocks)
+            if least == most:
+                self._known[key] = most
         if key not in self._known:
             self._known[key] = peak_red(self.program, {**self.dims, **blocks}, self.summation)
         return self._known[key]
 
 
-def _largest(levels: Iterable[tuple[_Sum, int, Iterable[_Whole]]], dims: Sizes) -> Callable[[Sizes], int]:
+def _largest(
+    levels: Iterable[tuple[_Sum, int, Iterable[_Whole]]], dims: Sizes, length_of: Callable[[ir.Range], Any]
+) -> Callable[[Sizes], int]:
     """Return a function of the block sizes: the largest of these numbers of pebbles.
 
-    Each is a sum of products of lengths plus a number. It counts only where its loops have so many whole tiles.
+    Each is a sum of products of lengths, as `length_of` makes them, plus a number. It counts only where its loops have
+    so many whole tiles; where lengths are exact, one tile need not be whole.
     """
     names: dict[str, str] = {}
 
-    def name(length: _Length) -> str:
-        dim, cuts = length
-        if not cuts:
-            return str(dims[dim])
-        return names.setdefault(f"min({dims[dim]}, {', '.join(map(text_of, cuts))})", f"x{len(names)}")
+    def name(length: Any) -> str:
+        text = _text_of_length(length, dims)
+        return names.setdefault(text, f"x{len(names)}") if length[1] else text
 
     def has(rng: ir.Range, whole_tiles: int) -> str:
         assert rng.parent is not None
         before = "" if rng.after is None else f" - {text_of(rng.after)}"
-        return f"{name(first_length(rng.parent))}{before} >= {whole_tiles} * {text_of(rng.block)}"
+        block = "1" if length_of is _exact_length and whole_tiles == 1 else text_of(rng.block)
+        return f"{name(length_of(rng.parent))}{before} >= {whole_tiles} * {block}"
 
     texts: dict[str, None] = {}
     for words, more, loops in levels:
@@ -86,10 +97,12 @@ class Levels:
 
     Attributes:
         high: the words of all resident tiles, after each primitive that brings a tile or computes.
+        high_here: the same, with lengths that are exact behind a first part, and so only for the given blocks.
         low: (words, loops) as a lower bound on the pebbles: like `high`, but without sums that may have no term yet,
             because these have no pebble, and with the intermediates of values that are computed in place or added to
             complete tiles. For first iterations, where a loop after a first part has a whole tile; and for second ones,
             where the loop has two.
+        low_here: the same for the given blocks, with exact lengths; a loop after a first part has a tile.
         passing: largest number of additional pebbles, on intermediates.
     """
 
@@ -98,15 +111,14 @@ class Levels:
         self.full: set[ir.Tile] = set()
         self.partly: dict[ir.Tile, ir.Ranges] = {}  # for each sum, the part that has terms already
         self.passing = 0
-        self.high: list[_Sum] = []
+        self.high_here: list[_Sum] = []
         self._low: dict[frozenset[_Whole], list[_Sum]] = {}
         self._seen: set[object] = set()  # sets of resident tiles, with those that have a pebble for each word
         self._walk(body, frozenset())
-        self.high = _outermost(self.high)
-        self.low: list[tuple[_Sum, frozenset[_Whole]]] = []
-        for loops in sorted(self._low, key=len):
-            others = [words for words, fewer in self.low if fewer <= loops]
-            self.low += [(words, loops) for words in _outermost(self._low[loops]) if not _below(words, others)]
+        self.high = _outermost(map(_without_places, self.high_here))
+        self.high_here = _outermost(self.high_here)
+        self.low_here = _of_fewest_loops(self._low)
+        self.low = _of_fewest_loops({loops: [*map(_without_places, each)] for loops, each in self._low.items()})
 
     def _walk(self, body: list[ir.Node], second: frozenset[_Whole]) -> None:
         for node in body:
@@ -149,7 +161,7 @@ class Levels:
             resident = frozenset(self.resident)
             if resident not in self._seen:
                 self._seen.add(resident)
-                self.high.append(_added(self.resident.values()))
+                self.high_here.append(_added(self.resident.values()))
             self._hold(0, second)
 
     def _state(self) -> tuple[set[ir.Tile], dict[ir.Tile, ir.Ranges]]:
@@ -183,7 +195,43 @@ class Levels:
 
 
 def _words(ranges: ir.Ranges) -> _Sum:
-    return {tuple(sorted(map(first_length, ranges), key=repr)): 1}
+    return {tuple(sorted(map(_exact_length, ranges), key=repr)): 1}
+
+
+def _exact_length(rng: ir.Range) -> _Exact:
+    """Return the length of the first tile of a range: the blocks that cut it, each with the part that comes before."""
+    if rng.parent is None:
+        return rng.name, ()
+    dim, cuts = _exact_length(rng.parent)
+    return dim, (*cuts, (rng.block, rng.after))
+
+
+def _text_of_length(length: _Length | _Exact, dims: Sizes) -> str:
+    """Return a length as a function of the block sizes; that of a tile that is not there is 0."""
+    dim, cuts = length
+    text = str(dims[dim])
+    for cut in cuts:
+        block, after = cut if isinstance(cut, tuple) else (cut, None)
+        text = f"min({text if after is None else f'max(0, {text} - {text_of(after)})'}, {text_of(block)})"
+    return text
+
+
+def _without_places(words: _Sum) -> _Sum:
+    """Replace exact lengths by those of `first_length`, which are no smaller."""
+    lengths = (
+        tuple(sorted(((dim, tuple(dict.fromkeys(block for block, _ in cuts))) for dim, cuts in each), key=repr))
+        for each in words
+    )
+    return _added({length: times} for length, times in zip(lengths, words.values(), strict=True))
+
+
+def _of_fewest_loops(sums: Mapping[frozenset[_Whole], list[_Sum]]) -> list[tuple[_Sum, frozenset[_Whole]]]:
+    """Return the sums that none of fewer loops exceeds, with their loops."""
+    kept: list[tuple[_Sum, frozenset[_Whole]]] = []
+    for loops in sorted(sums, key=len):
+        others = [words for words, fewer in kept if fewer <= loops]
+        kept += [(words, loops) for words in _outermost(sums[loops]) if not _below(words, others)]
+    return kept
 
 
 def first_length(rng: ir.Range) -> _Length:
@@ -202,7 +250,7 @@ def _added(parts: Iterable[_Sum]) -> _Sum:
     return total
 
 
-def _outermost(sums: list[_Sum]) -> list[_Sum]:
+def _outermost(sums: Iterable[_Sum]) -> list[_Sum]:
     """Return the sums that no other sum exceeds term by term."""
     kept: list[_Sum] = []
     for each in sums:

@@ -13,16 +13,19 @@ from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 from math import inf, isqrt, prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pebblesim.analysis import blocks as block_rules
 from pebblesim.analysis.count import io
 from pebblesim.analysis.peak import peak_red
-from pebblesim.api.crossover_result import BOTH, NEITHER, RATIO, Crossing, Crossover
+from pebblesim.api.crossover_result import BOTH, NEITHER, RATIO, Around, Crossing, Crossover
 from pebblesim.api.overtaking import bound_exponent, crossing_exponent
 from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import LARGEST, axis, quantity, whole
+from pebblesim.counting.best import best_of
+from pebblesim.counting.compare import compare, runs_of
+from pebblesim.counting.count import Counted
 from pebblesim.counting.heads import Heads
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
@@ -30,8 +33,14 @@ from pebblesim.lower_bounds.own import best_with_own
 
 T = TypeVar("T")
 
-PAIRS = (("small-cache", "large-cache"), ("small-cache-streamed", "row-stationary"))
-"""Pairs that are compared by default: the paper's two algorithms, and ours."""
+PAIRS = (("small-cache", "large-cache"), ("small-cache", "flash"), ("flash", "large-cache"))
+"""Pairs that are compared by default: the paper's Algorithms 6 and 9, and FlashAttention."""
+
+OWN_PASSES = ("flash2-forward", "flash2-backward")
+"""FlashAttention's own passes, which are other problems than the paper's gradient, beside the default comparison."""
+
+AROUND = (Fraction(1, 4), Fraction(1), Fraction(4), Fraction(16))
+"""M ÷ d² at which the schedules are counted."""
 
 
 OVER_D = (8, 16, 32, 64, 128, 256)
@@ -67,6 +76,7 @@ def crossover(
     kv_heads: int | None = None,
     batch: int = 1,
     separate: bool = False,
+    proofs: bool = True,
     progress: Callable[[float], None] | None = None,
     **dims: int | str | Iterable[int],
 ) -> Crossover:
@@ -79,6 +89,7 @@ def crossover(
         over_d: head dimensions at which a crossing along M is also measured, with n = 64 d; by default `OVER_D`, if
             only n and d are given.
         heads, kv_heads, batch, separate: as for `count`; sharing keys and values changes the crossing.
+        proofs: whether to prove the exponents, and to find which lower bound is the largest where; it takes seconds.
         progress: called with the part of the sizes of M at which bounds were compared, which takes long for a large n.
         dims: the sizes: n and d, or all dimensions of the problem. With M, one of them has several sizes, such as
             n="1k:1M:x2"; the crossing is along this dimension.
@@ -126,10 +137,12 @@ def crossover(
         largest = {**last, along: ascending[-1]}
         return Crossover(largest, at, ascending, among, cases.times, compared, (None, ""), (), ())
     square = set(cases.sizes) == {"n", "d"}
+    rows = list(_around(solves, named, cases.sizes)) if "d" in cases.sizes else []
+    beside = list(_own_passes(cases.sizes, rows[-1].M)) if rows and not schedules else []
     crossings: Iterable[Crossing] = [_crossing(a, b, cases.sizes, cases.times) for a, b in pairs]
     many = [{"n": RATIO * d, "d": d} for d in (OVER_D if over_d is None else over_d)] if square else []
     measured: Iterable[Crossing] = [_crossing(a, b, size, 1) for size in many for a, b in pairs]
-    if square:
+    if square and proofs:
         crossings, measured = (_with_proofs(each, pairs) for each in (crossings, measured))
     return Crossover(
         cases.sizes,
@@ -138,10 +151,34 @@ def crossover(
         among,
         cases.times,
         tuple(crossings),
-        bound_exponent() if square and solves.bounds == "backward" else (None, ""),
-        tuple(regimes(solves.in_dims(cases.sizes), cases.sizes, progress)),
+        bound_exponent() if square and proofs and solves.bounds == "backward" else (None, ""),
+        tuple(regimes(solves.in_dims(cases.sizes), cases.sizes, progress)) if proofs else (),
         tuple(measured),
+        tuple(rows),
+        tuple(beside),
     )
+
+
+def _around(solves: Problem, named: Sequence[Schedule], dims: dict[str, Any]) -> Iterator[Around]:
+    """Yield the counts of the schedules, and of the best one, for some M around d²."""
+    names = dict.fromkeys(each.name for each in named)
+    for factor in AROUND:
+        if (M := factor * dims["d"] ** 2).denominator == 1:
+            rows = {row.schedule: row for row in compare(schedules=names, M=int(M), **dims)}
+            yield Around(int(M), tuple(rows[name] for name in names), _best(solves, dims, int(M)))
+
+
+def _best(solves: Problem, dims: Mapping[str, int], M: int, like: str = "") -> Counted | None:
+    """The schedule that moves the fewest words, with its best blocks; `like`: the best one for a similar M."""
+    shape: dict[str, Any] = {"schedules": None, "M": M, "blocks": "best", **dims}
+    return best_of(runs_of(solves.name, **shape), like)
+
+
+def _own_passes(dims: dict[str, Any], M: int) -> Iterator[Counted]:
+    """Yield the counts of FlashAttention's own passes, if they fit."""
+    for name in OWN_PASSES:
+        if (row := compare(schedules=[name], M=M, **dims)[0]).feasible:
+            yield row
 
 
 def _axis_error(several: Sequence[str], M: int | None) -> str:
@@ -303,6 +340,7 @@ class Sweep:
         theta: the expression inside Θ at each; empty if the problem states none.
         lower: the lower bound for all ways of computing at each.
         own: users' own bounds among these, by name.
+        best: (size, I/O of the schedule of the problem that moves the fewest words) for some of them.
     """
 
     crossover: Crossover
@@ -311,6 +349,7 @@ class Sweep:
     theta: Sequence[float]
     lower: Sequence[int]
     own: Sequence[str] = ()
+    best: Sequence[tuple[int, int]] = ()
 
 
 def sweep(result: Crossover, points: int = 160) -> Sweep:
@@ -336,7 +375,17 @@ def sweep(result: Crossover, points: int = 160) -> Sweep:
         [] if theta is None else [float(theta.value({**dims, "M": M})) for dims, M in cases],
         [bound.value for bound in lower],
         list(dict.fromkeys(bound.name for bound in lower if bound.own)),
+        list(_least(solves, zip(steps[::4], cases[::4], strict=True))),
     )
+
+
+def _least(solves: Problem, cases: Iterable[tuple[int, tuple[dict[str, int], int]]]) -> Iterator[tuple[int, int]]:
+    """Yield the I/O of the best schedule of a problem at each size where one fits."""
+    like = ""
+    for at, (dims, M) in cases:
+        if (row := _best(solves, dims, M, like)) is not None:
+            like = row.schedule
+            yield at, row.io
 
 
 def _words(schedule: Schedule, dims: Mapping[str, int], M: int) -> int | None:

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from pebblesim.core.results import Result, plain
+from pebblesim.core.tables import Sheet
+from pebblesim.counting.count import Counted, ratio
 from pebblesim.counting.heads import Heads
 from pebblesim.language.registry import get
 
@@ -119,6 +121,17 @@ class Crossing:
             text += f"\n  there {self.schedules[1]} moves {b} words, and {self.schedules[0]} {a}"
         return text
 
+    @property
+    def brief(self) -> str:
+        """From which M on the second schedule moves fewer words, in one line."""
+        if self.M is None or None in self.words:
+            return str(self)
+        first, second = (get(name).known_as or name for name in self.schedules)
+        less, more = f"{self.words[1]:,}", f"{self.words[0]:,}"
+        in_d2 = f" = {self.M / self.d**2:.2f} d²" if self.d else ""
+        fits = "" if self.fits else f" ({second} does not fit below)"
+        return f"from M = {self.M:,}{in_d2} on, {second} is below {first}: {less} against {more}{fits}"
+
     def _says(self, leader: str) -> str:
         if leader in self.schedules:
             return f"{leader} moves fewer words than {self._other(leader)}"
@@ -137,6 +150,26 @@ def _head_dimension(dims: Mapping[str, int]) -> int | None:
     return widths.pop() if len(widths) == 1 else None
 
 
+class Around(NamedTuple):
+    """Schedules at one M.
+
+    Attributes:
+        M: the cache, in words.
+        rows: the counts of the compared schedules.
+        best: that of the schedule of the problem that moves the fewest words; None if none fits.
+    """
+
+    M: int
+    rows: tuple[Counted, ...]
+    best: Counted | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return an entry of `pebblesim crossover --json`."""
+        names = "schedule", "io", "bound_ratio", "gap", "feasible", "least_M"
+        best = None if self.best is None else plain(self.best, *names)
+        return {"M": self.M, "rows": [plain(row, *names) for row in self.rows], "best": best}
+
+
 @dataclass(frozen=True)
 class Crossover(Result):
     """The crossings of pairs of schedules at given sizes, and for many d at n = 64 d.
@@ -151,6 +184,8 @@ class Crossover(Result):
         bounds: the exponent at which the two regimes of the lower bound cross, with its proof.
         regimes: which lower bound for all ways of computing is the largest, each with its first M.
         measured: crossings of each pair for many d.
+        around: the counts of the schedules for some M around d², if there is a single d.
+        beside: the counts of FlashAttention's own passes at the largest of these M, beside the default comparison.
     """
 
     part = "crossings"
@@ -164,6 +199,8 @@ class Crossover(Result):
     bounds: tuple[Fraction | None, str]
     regimes: tuple[tuple[int, str], ...]
     measured: tuple[Crossing, ...]
+    around: tuple[Around, ...] = ()
+    beside: tuple[Counted, ...] = ()
 
     @property
     def schedules(self) -> tuple[str, ...]:
@@ -184,8 +221,8 @@ class Crossover(Result):
 
     @cached_property
     def exponent(self) -> Fraction | None:
-        """The common exponent of all pairs and of the lower bound; None if they differ."""
-        values = {self.bounds[0], *(crossing.exponent for crossing in self.crossings)}
+        """The common exponent of the lower bound and of all pairs that have one; None if they differ."""
+        values = {self.bounds[0], *(each.exponent for each in self.crossings if each.exponent is not None)}
         return values.pop() if len(values) == 1 else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -199,6 +236,7 @@ class Crossover(Result):
             "along": self.along,
             "looked_at": list(self.looked_at),
             **({**self.heads.to_dict(), "times": self.times} if self.heads.is_given else {}),
+            **({"around": [each.to_dict() for each in self.around]} if self.around else {}),
             "crossings": [crossing.to_dict() for crossing in self.crossings],
             "exponent": {"value": _number(self.exponent), "proof": "; ".join(proofs)},
             "lower_bounds": [
@@ -217,33 +255,90 @@ class Crossover(Result):
         words = [f"{name} = {size:,}" for name, size in fixed.items()]
         return ", ".join([*words, *([] if self.M is None else [f"M = {self.M:,} words"])])
 
-    def __str__(self) -> str:
-        head = f"{self.title}, blocks: fit"
-        if self.looked_at:
-            head += f"; along {self.along}, from {self.looked_at[0]:,} to {self.looked_at[-1]:,}"
-        lines = [head]
+    def parts(self, wide: bool = False) -> list[str | Sheet]:
+        """Return the parts to print: the schedules around M = d², and the crossings.
+
+        `wide`: also why they cross, the regimes of the lower bounds, and the crossings for many d.
+        """
+        solves = get(self.schedules[0]).problem
+        along = f"; along {self.along}, from {self.looked_at[0]:,} to {self.looked_at[-1]:,}" if self.looked_at else ""
+        parts: list[str | Sheet] = [solves.heading(self.title + along)]
+        if self.around:
+            parts += [self._sheet, *self._said]
         for crossing in self.crossings:
-            lines.append(str(crossing))
-            lines += [f"  {'why, ' if crossing.exponent else ''}{crossing.proof}"] if crossing.proof else []
+            parts.append(str(crossing) if wide or not self.around else crossing.brief)
+            if crossing.proof and wide:
+                parts.append(f"  {'why, ' if crossing.exponent else ''}{crossing.proof}")
         if self.heads.is_given:
-            lines.append(f"{self.heads}: what moves is for all, {self.times:,} times what is counted")
+            parts.append(f"{self.heads}: what moves is for all, {self.times:,} times what is counted")
         if self.looked_at:
-            lines.append(
+            parts.append(
                 f"looked for at {len(self.looked_at):,} sizes, and between two that differ in their lead by halving; a "
                 "lead that comes and goes between two is not seen"
             )
-        if self.bounds[1]:
-            lines.append(f"lower bounds: {self.bounds[1]}")
+        parts += [self._own_pass(each) for each in self.beside]
+        return parts + (self._on_bounds + self._over_d if wide else [])
+
+    @property
+    def _sheet(self) -> Sheet:
+        """The schedules around M = d²."""
+        lines = []
+        for at in self.around:
+            M = f"{at.M:,} = {_in_d2(Fraction(at.M, (self.crossings[0].d or 1) ** 2))}"
+            for row in at.rows:
+                io = f"{row.io:,}" if row.least_M is None else f"needs M ≥ {row.least_M:,}"
+                lines.append((M, get(row.schedule).title, io, *_ratios(row)))
+                M = ""
+            if at.best is not None:
+                lines.append((M, f"best: {at.best.schedule}", f"{at.best.io:,}", *_ratios(at.best)))
+        return Sheet(("M, words", "schedule", "I/O, words", "÷ Θ", "gap"), lines, ("schedule", "I/O, words"), left=2)
+
+    @property
+    def _said(self) -> list[str]:
+        """Sentences on what the columns divide by, and on which blocks were taken."""
+        return [
+            "÷ Θ: I/O ÷ the bound of the literature, without its constant; gap: I/O ÷ the lower bound with constants",
+            "blocks: the largest that fit; of the best schedule, the best",
+        ]
+
+    @staticmethod
+    def _own_pass(row: Counted) -> str:
+        """A line on one of FlashAttention's own passes."""
+        words = f"{row.io:,} words, gap {ratio(row.gap)}"
+        return f"{row.schedule} ({get(row.schedule).credit}) at M = {row.M:,}: {words} (count -p {row.problem})"
+
+    @property
+    def _on_bounds(self) -> list[str]:
+        """The regimes of the lower bounds."""
+        lines = [f"lower bounds: {self.bounds[1]}"] if self.bounds[1] else []
         if self.regimes:
             d = _head_dimension(self.dims)
             largest = (f"{name} from M = {M:,} on" + (f" ({M / d**2:.3f} d²)" if d else "") for M, name in self.regimes)
             lines.append(f"the largest with constants, for every way of computing: {'; '.join(largest)}")
-        if self.measured:
-            lines.append(f"measured at n = {RATIO} d:")
+        return lines
+
+    @property
+    def _over_d(self) -> list[str]:
+        """The crossings for many d."""
+        lines = [f"counted at n = {RATIO} d:"] if self.measured else []
         for crossing in self.measured:
             M = "never" if crossing.M is None else f"M = {crossing.M:,}, {float(crossing.M_over_d2 or 0):.3f} d²"
             lines.append(f"  d = {crossing.d:<5} {' → '.join(crossing.schedules)}: {M}")
-        return "\n".join(lines)
+        return lines
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.parts(wide=True)))
+
+
+def _ratios(row: Counted) -> tuple[str, str]:
+    """I/O ÷ Θ, and the gap; empty where a schedule does not fit."""
+    return ("", "") if row.least_M is not None else (ratio(row.bound_ratio), ratio(row.gap))
+
+
+def _in_d2(factor: Fraction) -> str:
+    """A multiple of d²: d²/4, d², 4 d²."""
+    above = "" if factor.numerator == 1 else f"{factor.numerator} "
+    return f"{above}d²" + (f"/{factor.denominator}" if factor.denominator > 1 else "")
 
 
 def _number(value: Fraction | None) -> int | float | None:

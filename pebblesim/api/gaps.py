@@ -53,8 +53,11 @@ class Gaps(Result):
         rows = [plain(row, *names) for row in self.rows]
         return {"problem": self.problem, **self.dims, "rows": rows, "largest": plain(self.worst, "M", "gap")}
 
-    def parts(self) -> list[str | Sheet]:
-        """Return the parts to print: a row for each M, the ways of computing behind the bounds, and the largest gap."""
+    def parts(self, wide: bool = False) -> list[str | Sheet]:
+        """Return the parts to print: a row for each M, and the largest gap.
+
+        `wide`: also the ways of computing behind the bounds for a schedule's own way.
+        """
         sizes = listed(self.dims)
         columns = ("best schedule", "bound", "M", "I/O", "lower bound", "gap", "for its way", OF_WAY)
         rows = [
@@ -70,17 +73,18 @@ class Gaps(Result):
             )
             for row in self.rows
         ]
-        table = Sheet(columns, rows, ("best schedule", "M", "gap", "I/O"), left=2)
+        others = ("bound", "for its way", OF_WAY)
+        table = Sheet(columns, rows, ("best schedule", "M", "gap", "I/O"), left=2, others=others)
         ways = [f"its way, {way}: {', '.join(schedules)}" for way, schedules in self.ways.items()]
         if problem(self.problem).kept:
             ways.append("Its way counts all that it reads of a forward pass, `bounds` what every way needs of it.")
         worst = f"largest gap: {self.worst.gap:.3f} at M = {self.worst.M:,} ({self.worst.schedule})"
         on_bounds = [self.worst.on_bounds] if self.worst.on_bounds else []
         own = dict.fromkeys(row.every_way.source for row in self.rows if row.every_way.own)
-        return [f"{self.problem}: {sizes}", table, *ways, worst, *on_bounds, *own]
+        return [problem(self.problem).heading(sizes), table, *(ways if wide else []), worst, *on_bounds, *own]
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.parts()))
+        return "\n".join(map(str, self.parts(wide=True)))
 
     def latex(self) -> str:
         """Return a row for each M, as a LaTeX `tabular` environment."""

@@ -25,7 +25,8 @@ import numpy as np
 from pebblesim.cachesim.requests import MOST_REQUESTS, READ, WRITE, Stream
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
-from pebblesim.launches.accesses import block_accesses, number_of_blocks
+from pebblesim.launches.accesses import batch_accesses, block_accesses, blocks_of_batch, number_of_blocks
+from pebblesim.launches.batches import ONE, Batch, apart
 from pebblesim.launches.launches import Launch
 from pebblesim.launches.sectors import WORDS
 
@@ -255,6 +256,8 @@ def replay(
     at_once: int,
     l2_bytes: int,
     partitions: int = 1,
+    batch: Batch = ONE,
+    in_pairs: bool = False,
 ) -> tuple[int, int]:
     """Return the bytes that a launch of a generated kernel reads and writes behind an L2 that is empty at its start.
 
@@ -266,17 +269,24 @@ def replay(
         room: words of each array in memory, as `pebblesim.gpu.emit.cuda.memory` gives them.
         at_once: thread blocks that the GPU holds at once.
         l2_bytes, partitions: the size of L2, and the number of its partitions, 1 or 2.
+        batch: the heads of the launch, as `Batch.of` gives them for it.
+        in_pairs: whether memory gives two sectors at a time, 64 bytes, where one of them is read.
     """
     from pebblesim.cachesim.l2_kernel import lines_of, take_turns, through
 
     base: dict[str, int] = {}
     sectors = 0
+    between = {name: apart(words) // WORDS for name, words in room.items()}
     for name, words in room.items():
         base[name] = sectors
-        sectors += -(-words * SECTOR // WORDS // ALIGNED) * ALIGNED // SECTOR
-    per_block = [
-        list(block_accesses(launch, sizes, workers, b)) for b in range(number_of_blocks(launch, sizes, workers))
-    ]
+        all_words = words if batch.heads == 1 else batch.heads * apart(words)
+        sectors += -(-all_words * SECTOR // WORDS // ALIGNED) * ALIGNED // SECTOR
+    if batch.heads == 1:
+        made = (block_accesses(launch, sizes, workers, b) for b in range(number_of_blocks(launch, sizes, workers)))
+    else:
+        number = blocks_of_batch(launch, sizes, batch)
+        made = (batch_accesses(launch, sizes, batch, between, b) for b in range(number))
+    per_block = [list(accesses) for accesses in made]
     starts = np.cumsum([0, *map(len, per_block)])
     tiles = [
         (base[a.array] + a.first, a.rows, a.sectors, a.stride, WRITE if a.write else READ, a.work)
@@ -287,6 +297,9 @@ def replay(
     spend = LATENCY + 1.0 * rows * units
     who, what, places = take_turns(starts, work / OPERATIONS, spend, np.arange(len(per_block)), at_once)
     ids, asked, each, sides = lines_of(what, sides_of(places[who], partitions), first, rows, units, stride, kinds)
+    if in_pairs:
+        both = np.array([3 * bool(bits & 3) + 12 * bool(bits & 12) for bits in range(16)], np.uint8)
+        asked = np.where(each & READ, both[asked], asked)
     lines = np.arange(sectors * SECTOR // LINE)
     home, group = _dealt_lines(lines, partitions)
     pieces = home, group, np.full(len(lines), LINE), np.full(len(lines), SECTOR), np.zeros(len(lines), bool)

@@ -59,6 +59,7 @@ problem(
     scaled=(("X",), ("g",)),
     values=reference,
     source="Li et al., arXiv 2410.09397, Definitions 3.2 and B.3-B.9",
+    about="dL/dX of Li et al. 2024 (FlashAttention's own passes: -p forward, -p backward-qkv)",
     graph="pebblesim.graphs.backward:declare",
     theta=repaired("Li et al., Theorem 1.1", f"Li et al., Theorem 1.1, {COMPULSORY}", rectangle=OF_BACKWARD),
     bounds="backward",

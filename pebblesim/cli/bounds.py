@@ -26,7 +26,7 @@ from pebblesim.cli.options import (
     option,
     output_file,
 )
-from pebblesim.cli.printing import one_way, print_json, print_table, progress_bar, say, show
+from pebblesim.cli.printing import WIDE, one_way, print_json, print_table, progress_bar, say, show
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed, parse_size, parse_words
 
@@ -208,7 +208,7 @@ def gaps(
     if as_json or latex:
         print(result.latex()) if latex else print_json(result.to_dict())
         return
-    show(*result.parts())
+    show(*result.parts(WIDE.get()))
 
 
 @command(app, example="pebblesim crossover -n 4096 -d 64 -o crossover.png")
@@ -236,6 +236,8 @@ def crossover(
 
         check(output)
     asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
+    if not (WIDE.get() or as_json):  # what is not printed
+        asked |= {"over_d": (), "proofs": False}
     with progress_bar("comparing") as progress:
         result = find(*schedules or (), M=None if m is None else parse_words(m, dtype), progress=progress, **asked)
     if output is not None:
@@ -247,7 +249,7 @@ def crossover(
     if as_json:
         print_json(result.to_dict())
     else:
-        say(result)
+        show(*result.parts(WIDE.get()))
         if output is not None:
             say(f"written {output}")
 
@@ -286,7 +288,7 @@ def theorems(
             print_json({"rows": records})
             return
         head = ("attention", "M ≥ d²", "source", "M ≤ d²", "source")
-        print_table("Table 1 of Li et al., for n ≥ d", head, rows, left=5)
+        print_table("Table 1 of Li et al., for n ≥ d", head, rows, left=5, first=(head[0], head[1], head[3]))
         marked = dict.fromkeys(cell.of for *_, large, small in TABLE_1 for cell in (large, small) if cell.of.mark)
         say(*(f"* {each.title}: {each.mark}" for each in marked))
     elif as_json:

@@ -26,9 +26,9 @@ from pebblesim.cli.options import (
     family,
     option,
 )
-from pebblesim.cli.printing import one_way, print_json, print_table, print_tensors, say
+from pebblesim.cli.printing import WIDE, one_way, print_json, print_table, print_tensors, say, show as show_parts
 from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.core.sizes import bytes_of, listed, parse_bytes, whole
+from pebblesim.core.sizes import bytes_of, parse_bytes, whole
 
 if TYPE_CHECKING:
     from pebblesim.cachesim.l2_traffic import L2
@@ -94,7 +94,6 @@ def count(
 ) -> None:
     """Count reads, writes and peak occupancy of schedules, exactly, for any sizes."""
     import pebblesim as ps
-    from pebblesim.counting.count import OF_WAY
     from pebblesim.counting.totals import Totals
     from pebblesim.language import masks
     from pebblesim.language.registry import get
@@ -108,7 +107,7 @@ def count(
     asked: dict[str, Any] = {"M": words, "blocks": rule, "summation": summation, **shape}
     if len(names) == 1 and problem == get(names[0]).problem.name:
         one = ps.count(names[0], **asked)
-        rows = ps.Comparison(problem, one.dims, words, rule, one.mask, (one,))
+        rows = ps.Comparison(problem, one.dims, words, rule, one.mask, (one,), named=True)
     else:
         rows = ps.compare(problem, schedules=names, **asked)
     first = rows[0]
@@ -120,16 +119,7 @@ def count(
             row["l2"] = None if each is None else each.to_dict()
         print_json(result)
         raise typer.Exit(2 if nothing_fits else 0)
-    title = listed({**first.dims, "M": words})
-    under = "" if first.mask is None else f", mask {first.mask} ({first.pairs:,} of {first.all_pairs:,} pairs)"
-    per_byte = (f"ops/byte {cache.dtype}",) if cache.dtype else ()
-    print_table(
-        f"{first.problem}: {title} words{under}",
-        ("schedule", "blocks", "reads", "writes", "I/O", "peak red", *per_byte, "I/O ÷ Θ", "gap", OF_WAY),
-        [_row(row, cache.dtype) for row in rows],
-        left=2,
-        first=("schedule", "I/O", "gap", "blocks"),
-    )
+    show_parts(*rows.parts(WIDE.get(), cache.dtype))
     if first.heads.is_given and not behind:  # behind an L2 there is a table of all heads
         totals = Totals(rows, cache.dtype)
         print_table(
@@ -137,15 +127,10 @@ def count(
             totals.columns,
             [[_cell(cell) for cell in line] for line in totals.lines],
             first=("schedule", "I/O", f"bytes, {cache.dtype}"),
+            others=("reads", "writes"),
         )
     if len(rows) == 1:
         _print_details(first)
-    if first.bound is None:
-        say(f"Θ: not stated for {first.problem}")
-    else:
-        say(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
-    _print_lower_bounds(rows)
-    _print_kept(rows)
     if len(rows) == 1 and not first.feasible and not isinstance(rule, str):
         say(f"{first.schedule}: {_larger(first)}")
     _print_behind([each for each in behind if each is not None])
@@ -165,20 +150,11 @@ def _larger(row: Counted) -> str:
         return f"{said}; no blocks of this schedule fit"
 
 
-def _print_kept(rows: Sequence[Counted]) -> None:
-    """Say that schedules read a table of pairs that the forward pass must have kept, and what the best other one is."""
-    from pebblesim.language.registry import get
-
-    need = {row.schedule for row in rows if "P" in get(row.schedule).kept}
-    if not need or rows[0].schedule not in need:
-        return
-    other = next((row for row in rows if row.schedule not in need and row.feasible), None)
-    least = f"; of the others {other.schedule} moves the fewest words, {other.io:,}" if other else ""
-    say(f"{rows[0].schedule} reads P, which the forward pass must have written, a word for each pair{least}")
-
-
 def _print_details(row: Counted) -> None:
-    """Print the operations, the words of each phase, tensor and head, and the critical path."""
+    """Print the blocks, the operations, the words of each phase, tensor and head, and the critical path."""
+    from pebblesim.counting.count import ratio
+
+    say(f"blocks {row.blocks_in_words}; {row.reads:,} reads, {row.writes:,} writes; peak red {row.peak_red:,}")
     work = ", ".join(f"{number:,} {kind}" for kind, number in row.work.items())
     say(f"work: {work}; {row.intensity:.3g} operations per word")
     for title, traffic in (("phase", row.phases), ("tensor", row.by_tensor)):
@@ -188,7 +164,7 @@ def _print_details(row: Counted) -> None:
         print(_path(row))
     if row.parts:
         heads = [
-            (f"{head}", part.blocks_in_words, f"{part.pairs:,}", f"{part.io:,}", _ratio(part.gap))
+            (f"{head}", part.blocks_in_words, f"{part.pairs:,}", f"{part.io:,}", ratio(part.gap))
             for head, part in enumerate(row.parts)
         ]
         print_table(None, ("head", "blocks", "pairs", "I/O", "gap"), heads, left=2)
@@ -235,51 +211,6 @@ def _behind_l2(
         fits = row.least_M is None
         behind.append(ps.l2(row.schedule, dtype=dtype or "float32", **sizes, **options) if fits else None)
     return behind
-
-
-def _print_lower_bounds(rows: Sequence[Counted]) -> None:
-    """List the bounds of the gaps: schedules that keep other values, or compute in another way, have other bounds."""
-    from pebblesim.counting.count import OF_WAY
-
-    common: dict[str, list[str]] = {}  # several if the blocks of some need more pebbles than M
-    names: dict[str, list[str]] = {}
-    for row in rows:
-        if row.least_M is None or len(rows) == 1:
-            common.setdefault(str(row.every_way), []).append(row.schedule)
-            names.setdefault(str(row.lower_bound), []).append(row.schedule)
-    for bound, schedules in common.items():
-        say(f"gap: I/O ÷ {bound}" + (f": {', '.join(schedules)}" if len(common) > 1 else ""))
-    if any(bound not in common for bound in names):
-        say(f"{OF_WAY}: I/O ÷ the largest lower bound for its way of computing:")
-        for bound, schedules in names.items():
-            say(f"  {bound}: {', '.join(schedules)}")
-    if rows[0].on_bounds:
-        say(rows[0].on_bounds)
-
-
-def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:
-    fits = "" if row.feasible else " > M"
-    if row.least_M is not None:
-        blank = ("",) * (4 if dtype else 3)
-        return (row.schedule, f"needs M ≥ {row.least_M:,}", "", "", "", f"{row.least_M:,} > M", *blank)
-    return (
-        row.schedule,
-        row.blocks_in_words,
-        f"{row.reads:,}",
-        f"{row.writes:,}",
-        f"{row.io:,}",
-        f"{row.peak_red:,}{fits}",
-        *((f"{row.arithmetic_intensity(dtype):.1f}",) if dtype else ()),
-        _ratio(row.bound_ratio),
-        _ratio(row.gap),
-        _ratio(row.gap_of_way),
-    )
-
-
-def _ratio(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.2f}" if value < 1e6 else f"{value:.3g}"
 
 
 @command(app, "list", example="pebblesim list")

@@ -6,9 +6,9 @@ Exit codes: 0: as predicted. 1: measured, but not as predicted. 2: nothing was m
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,8 +28,11 @@ from pebblesim.cli.options import (
     output_file,
 )
 from pebblesim.cli.printing import print_json, print_table, say
-from pebblesim.core.errors import UsageError
+from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import listed, parse_size, parse_words, separated
+
+if TYPE_CHECKING:
+    from pebblesim.gpu.cases import Case
 
 app = family()
 
@@ -74,57 +77,79 @@ def measure(
     raise typer.Exit(0 if _as_predicted(row) else 1)
 
 
-@command(app, example="pebblesim gpu crossover -n 512 -d 64 --at 1024,2048,4096,8192")
+@command(app, example="pebblesim gpu crossover -n 768 -d 64 --at 880,3296,7248,12736")
 def crossover(
     schedules: Annotated[
-        list[str] | None, argument("Two schedules; small-cache and flash by default.", values=schedules)
+        list[str] | None,
+        argument("Schedules; by default small-cache, large-cache and flash.", values=schedules),
     ] = None,
     n: N = None,
     d: D = None,
     at: Annotated[str, option("--at", "Values of M in words, separated by commas.", "M,M,…")] = ...,  # type: ignore[assignment]
-    workers: Workers = 1,
     output: Output = None,
     picture: Annotated[Path | None, output_file("--picture", "Draw the curves: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure two schedules over M: the predicted and measured M at which their traffic crosses, and their times."""
-    from pebblesim.gpu import measure as harness
+    """Measure schedules over M, each for so many heads that L2 is of no help: bytes at HBM, times, and crossings."""
     from pebblesim.gpu.crossings import points, summary
+    from pebblesim.gpu.measure_batches import measure_batches
     from pebblesim.views.plots.style import check, save
 
     if picture is not None:
         check(picture)
 
-    names = tuple(schedules or ("small-cache", "flash"))
-    if len(names) != 2:
-        raise UsageError(f"crossover needs two schedules, but got {len(names)}.")
+    names = tuple(schedules or ("small-cache", "large-cache", "flash"))
+    if len(names) < 2:
+        raise UsageError(f"crossover needs two schedules or more, but got {len(names)}.")
     dims, sizes = Sizes(n, d).dims, sorted({parse_size("M", text) for text in separated("M", at)})
-    cases = [case_of(name, dims, words, "fit", workers, None) for words in sizes for name in names]
-    rows = harness.measure(cases, output)
+    rows = measure_batches(list(_batches(names, dims, sizes)), output)
     measured = points(rows, names)
+    result = summary(measured, names)
     if picture is not None:
         from pebblesim.views.plots.measured import crossing as draw
 
-        title = f"{listed(dims)}, {rows[0]['gpu']['device']}"
-        save(lambda empty: draw(measured, names, empty, title), picture, size=(7, 8))
-    result = summary(measured, names)
+        title = f"{listed(dims)}, {rows[0]['card']}"
+        save(lambda empty: draw(measured, names, result["crossings"], dims, empty, title), picture, size=(11, 5))
     if as_json:
         print_json({"n": n, "d": d, "schedules": list(names), "points": measured, **result})
-        return
+    else:
+        _print_crossings(measured, names, dims["d"], result)
+
+
+def _batches(names: Sequence[str], dims: Mapping[str, int], sizes: Sequence[int]) -> Iterator[Case]:
+    """Yield the cases, of as many heads as it takes; say which schedules do not fit."""
+    from pebblesim.gpu.beyond_l2 import Chip, beyond_l2
+    from pebblesim.gpu.device import describe
+
+    chip = Chip.of(describe())
+    for words in sizes:
+        for name in names:
+            try:
+                yield beyond_l2(case_of(name, dims, words, "fit", 1, None), chip)
+            except Infeasible as error:
+                say(f"left out: {error}")
+
+
+def _print_crossings(
+    measured: Sequence[Mapping[str, Any]], names: Sequence[str], d: int, result: Mapping[str, Any]
+) -> None:
+    from pebblesim.gpu.crossings import QUANTITIES
+
+    def cells(point: Mapping[str, Any], name: str) -> tuple[str, ...]:
+        if name not in point:
+            return "", "", ""
+        values = point[name]
+        counted, hbm = values["counted"] / 1e6, values["hbm"] / 1e6
+        return f"{counted:,.2f}", f"{hbm:,.2f}", f"{values['seconds'] * 1e6:,.1f}"
+
     table = [
-        (
-            f"{p['M']:,}",
-            *(f"{p[name]['predicted']:,}" for name in names),
-            *(f"{p[name]['measured']:,}" for name in names),
-            *(f"{p[name]['seconds'] * 1e3:,.3f}" for name in names),
-        )
-        for p in measured
+        (f"{p['M']:,}", f"{p['M'] / d**2:.2f}", *(cell for name in names for cell in cells(p, name))) for p in measured
     ]
-    columns = ["M", *(f"{name} predicted" for name in names), *(f"{name} measured" for name in names)]
-    print_table("words moved, and ms", (*columns, *(f"{name} ms" for name in names)), table)
-    for kind, between in result["crossings"].items():
-        crossed = ", ".join(f"between M = {a:,} and {b:,}" for a, b in between)
-        say(f"{kind}: {crossed or 'no crossing'}")
+    columns = [f"{name} {what}" for name in names for what in ("counted", "HBM", "µs")]
+    print_table("for one head: megabytes counted, and measured at HBM; µs", ("M", "M/d²", *columns), table)
+    for each in result["crossings"]:
+        found = (f"M = {x['at']:,.0f} = {x['at'] / d**2:.2f} d²" for x in each["between"])
+        say(f"{' and '.join(each['schedules'])} in {QUANTITIES[each['of']]}: {', '.join(found) or 'no crossing'}")
 
 
 def _as_predicted(row: Mapping[str, Any]) -> bool:

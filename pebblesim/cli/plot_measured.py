@@ -19,12 +19,12 @@ def measured(
     results: Annotated[list[Path], argument("Results of `pebblesim gpu measure`, .jsonl.")],
     *,
     crossing: Annotated[
-        str, option("--crossing", "Draw words and times of two schedules over M: A,B.", "A,B", values=schedules)
+        str, option("--crossing", "Draw bytes at HBM and times of schedules over M: A,B.", "A,B", values=schedules)
     ] = "",
     sizes: Sizes,
     drawing: Drawing,
 ) -> None:
-    """Draw the measured traffic of runs on a GPU over the predicted, or that of two schedules over M."""
+    """Draw the measured traffic of runs on a GPU over the predicted, or that of schedules over M."""
     from pebblesim.views.plots.measured import measured as draw
 
     rows = _results(results)
@@ -37,20 +37,26 @@ def measured(
 
 
 def _draw_measured_crossing(rows: list[dict[str, Any]], crossing: str, dims: dict[str, int], drawing: Drawing) -> None:
-    """Draw the runs of two schedules at some sizes; of one card, which the title names."""
-    from pebblesim.gpu.crossings import points
+    """Draw the batches of heads of some schedules at some sizes; of one card, which the title names."""
+    from pebblesim.gpu.crossings import points, summary
     from pebblesim.views.plots.measured import crossing as draw
 
     names = [name.strip() for name in crossing.split(",")]
-    if len(names) != 2:
-        raise UsageError(f"--crossing {crossing!r} was given; it takes two schedules, such as small-cache,flash.")
-    chosen = [row for row in rows if row.get("schedule") in names and row["dims"].items() >= dims.items()]
-    shapes = {(listed(row["dims"]), row["gpu"]["device"]) for row in chosen}
+    if len(names) < 2:
+        raise UsageError(f"--crossing {crossing!r} was given; it takes some schedules, such as small-cache,flash.")
+    chosen = [
+        row for row in rows if row.get("schedule") in names and row.get("heads") and row["dims"].items() >= dims.items()
+    ]
+    shapes = {(listed(row["dims"]), row["card"]) for row in chosen}
     if len(shapes) != 1:
         found = "; ".join(sorted(f"{sizes} on {card}" for sizes, card in shapes)) or "none"
-        raise UsageError(f"runs of {crossing} at one size on one card are needed; give -n and -d. There are: {found}.")
+        raise UsageError(
+            f"runs of {crossing} for many heads, at one size on one card, are needed (`pebblesim gpu crossover` makes "
+            f"them); give -n and -d. There are: {found}."
+        )
     measured, title = points(chosen, names), ", ".join(*shapes)
-    drawing.save(lambda empty: draw(measured, names, empty, title), size=(7, 8))
+    crossed, dims = summary(measured, names)["crossings"], chosen[0]["dims"]
+    drawing.save(lambda empty: draw(measured, names, crossed, dims, empty, title), size=(11, 5))
 
 
 @command(app, example="pebblesim plot race benchmarks/gpu/race.jsonl -n 4096 -o race.png")

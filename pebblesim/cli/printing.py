@@ -39,9 +39,18 @@ WIDE = ContextVar("wide", default=False)
 """Whether lines may be wider than the terminal."""
 
 
+MOST_COLUMNS = 100
+"""The widest that a table is without --wide, on a terminal or in a pipe."""
+
+
 def limit() -> int | None:
     """The longest that a line may be; None in a pipe, or with --wide."""
     return None if WIDE.get() or not sys.stdout.isatty() else get_terminal_size().columns
+
+
+def widest_table() -> int | None:
+    """The widest that a table may be; None with --wide."""
+    return None if WIDE.get() else min(MOST_COLUMNS, limit() or MOST_COLUMNS)
 
 
 def say(*texts: object) -> None:
@@ -60,7 +69,7 @@ def show(*parts: str | Sheet) -> None:
     """Print texts and tables."""
     for part in parts:
         if isinstance(part, Sheet):
-            print_table(None, part.columns, part.lines, part.words, part.first)
+            print_table(None, part.columns, part.lines, part.words, part.first, part.others)
         else:
             say(part)
 
@@ -71,8 +80,9 @@ def print_table(
     rows: Sequence[Sequence[str]],
     left: int | Sequence[bool] = 1,
     first: Sequence[str] = (),
+    others: Sequence[str] = (),
 ) -> None:
-    """Print a table that fits the terminal, unless lines may be wide; in a pipe it is complete.
+    """Print a table that fits the terminal and `MOST_COLUMNS`, unless lines may be wide.
 
     Columns are left out, the last ones first, until the others fit; those in `first` are left out last, and the first
     of them never. Before one of these is left out, texts are wrapped. No cell is ever cut off.
@@ -82,10 +92,11 @@ def print_table(
         columns, rows: the table.
         left: how many columns, from the left, are text and aligned left; or, for each, whether it is.
         first: the columns that matter most, in that order.
+        others: the columns that are left out in any case, unless lines may be wide.
     """
     from rich.cells import cell_len
 
-    width = limit()
+    width = widest_table()
     text = [number < left for number in range(len(columns))] if isinstance(left, int) else left
     matter = [columns.index(name) for name in first if name in columns]
     order = matter + [number for number in range(len(columns)) if number not in matter]
@@ -95,30 +106,30 @@ def print_table(
 
     def room(shown: Sequence[int], folded: Sequence[int]) -> int:
         """Return the width of a table in which cells of some columns are wrapped between words."""
-        return 2 + sum(words[number] if number in folded else whole[number] for number in shown) + 2 * (len(shown) - 1)
+        return 1 + sum(words[number] if number in folded else whole[number] for number in shown) + 3 * (len(shown) - 1)
 
-    shown, folded = order, list[int]()
-    while width is not None and room(shown, folded) + len(shown) - 1 > width and len(shown) > max(1, len(matter)):
+    order.sort(key=lambda number: columns[number] in others)
+    shown, folded = order[: len(columns) - (0 if width is None else len(others))], list[int]()
+    while width is not None and room(shown, folded) > width and len(shown) > max(1, len(matter)):
         shown = shown[:-1]
-    if width is not None and room(shown, folded) + len(shown) - 1 > width:
+    if width is not None and room(shown, folded) > width:
         folded = [number for number in order[1:] if text[number]]
         while room(shown, folded) > width and len(shown) > 1:
             shown = shown[:-1]
         folded = folded if room(shown, folded) <= width else order
     if title is not None:
         say(title)
-    lines = [[line[number] for number in sorted(shown)] for line in (columns, *rows)]
-    aligned = [text[number] for number in sorted(shown)]
+    lines: list[list[Sequence[str]]] = [[[line[number] for number in sorted(shown)]] for line in (columns, *rows)]
+    widths = [whole[number] for number in sorted(shown)]
     if folded and width is not None:
-        _print_folded(lines, aligned, [number in folded for number in sorted(shown)], width)
-    else:
-        _print_lines(lines, aligned, [whole[number] for number in sorted(shown)])
+        lines = _folded(lines, [number in folded for number in sorted(shown)], widths, width)
+    _print_lines(lines, [text[number] for number in sorted(shown)], widths)
     if len(shown) < len(columns):
-        say(f"(left out, for --wide: {', '.join(columns[number] for number in sorted(order[len(shown) :]))})")
+        say(f"(--wide adds: {', '.join(columns[number] for number in sorted(order[len(shown) :]))})")
 
 
-def _print_lines(lines: Sequence[Sequence[str]], left: Sequence[bool], widths: Sequence[int]) -> None:
-    """Print a table of lines, the first of which is the heading."""
+def _print_lines(rows: Sequence[Sequence[Sequence[str]]], left: Sequence[bool], widths: Sequence[int]) -> None:
+    """Print the rows of a table, each of one line or more; the first row is the heading."""
     from rich.cells import cell_len
 
     def line(cells: Sequence[str]) -> str:
@@ -126,27 +137,27 @@ def _print_lines(lines: Sequence[Sequence[str]], left: Sequence[bool], widths: S
         parts = (cell + room if text else room + cell for cell, room, text in zip(cells, spaces, left, strict=True))
         return f" {'   '.join(parts)}".rstrip()
 
-    heading, *others = map(line, lines)
+    heading, others = map(line, rows[0]), (line(cells) for row in rows[1:] for cells in row)
     bold = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     rule = " " + "─" * (sum(widths) + 3 * (len(widths) - 1))
-    print("\n".join(("", f"\x1b[1m{heading}\x1b[0m" if bold else heading, rule, *others, "")))
+    print("\n".join(("", *(f"\x1b[1m{each}\x1b[0m" if bold else each for each in heading), rule, *others, "")))
 
 
-def _print_folded(lines: Sequence[Sequence[str]], left: Sequence[bool], folded: Sequence[bool], width: int) -> None:
-    """Print the same within a width; the cells of some columns are wrapped."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+def _folded(
+    rows: Sequence[Sequence[Sequence[str]]], folded: Sequence[bool], widths: list[int], width: int
+) -> list[list[Sequence[str]]]:
+    """Wrap the cells of some columns, so that lines fit into a width; `widths` become those of the columns then."""
+    from itertools import zip_longest
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for name, text, wrapped in zip(lines[0], left, folded, strict=True):
-        table.add_column(name, justify="left" if text else "right", no_wrap=not wrapped, overflow="fold")
-    for cells in lines[1:]:
-        table.add_row(*cells)
-    console = Console(width=width)
-    with console.capture() as printed:  # Rich would end the program if the reader closes the pipe
-        console.print(table)
-    print("\n".join(each.rstrip() for each in printed.get().split("\n")), end="")
+    while 1 + sum(widths) + 3 * (len(widths) - 1) > width and max(widths) > 1:
+        _, widest = max((size, number) for number, size in enumerate(widths) if folded[number])
+        widths[widest] -= 1
+
+    def wrapped(cells: Sequence[str]) -> list[Sequence[str]]:
+        parts = [wrap(cell, size, break_on_hyphens=False) for cell, size in zip(cells, widths, strict=True)]
+        return list(zip_longest(*parts, fillvalue=""))
+
+    return [wrapped(line) for (line,) in rows]
 
 
 def print_tensors(entries: Glossary) -> None:

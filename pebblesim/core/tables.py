@@ -29,12 +29,14 @@ class Sheet:
         columns, rows: what it says; cells are text, numbers, or None for an empty one.
         first: the columns that matter most, in that order, for where there is no room for all.
         left: how many columns, from the left, hold text; None for those without numbers.
+        others: columns that are shown only where all are asked for.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     first: Sequence[str] = ()
     left: int | None = None
+    others: Sequence[str] = ()
 
     @property
     def lines(self) -> list[list[str]]:
@@ -49,7 +51,9 @@ class Sheet:
         return [all(isinstance(row[number], str) for row in self.rows) for number in range(len(self.columns))]
 
     def __str__(self) -> str:
-        return "\n".join(in_columns([self.columns, *self.lines], self.words))
+        shown = [number for number, name in enumerate(self.columns) if name not in self.others]
+        lines = [[line[number] for number in shown] for line in (self.columns, *self.lines)]
+        return "\n".join(in_columns(lines, [self.words[number] for number in shown]))
 
 
 @dataclass(frozen=True)

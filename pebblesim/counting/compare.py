@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, overload
@@ -10,9 +10,9 @@ from typing import Any, overload
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import check_rule, listed
-from pebblesim.core.tables import aligned
+from pebblesim.core.tables import Sheet
 from pebblesim.counting.arguments import AnyMask, BlockRule
-from pebblesim.counting.count import OF_WAY, Counted, count_run
+from pebblesim.counting.count import OF_WAY, Counted, count_run, ratio
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.held import hold_theta
 from pebblesim.counting.run import Run
@@ -20,7 +20,7 @@ from pebblesim.counting.totals import Totals
 from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads
 from pebblesim.language.problems import problem
-from pebblesim.language.registry import Schedule, get_all, of_problem
+from pebblesim.language.registry import Schedule, get, get_all, of_problem
 from pebblesim.lower_bounds.bounds import LowerBound, added_up
 from pebblesim.lower_bounds.own import best_with_own
 
@@ -34,6 +34,7 @@ class Comparison(Result, Sequence[Counted]):
         problem, dims, M, mask: what was asked.
         blocks: the block rule, or the sizes that were given.
         rows: what each schedule moves.
+        named: whether the schedules were named, and are not all of the problem.
     """
 
     problem: str
@@ -42,6 +43,7 @@ class Comparison(Result, Sequence[Counted]):
     blocks: BlockRule
     mask: AnyHeads | None
     rows: tuple[Counted, ...]
+    named: bool = False
 
     @overload
     def __getitem__(self, index: int) -> Counted: ...
@@ -75,18 +77,84 @@ class Comparison(Result, Sequence[Counted]):
         head |= {"rows": [row.to_dict(dtype) for row in self.rows]}
         return head | (Totals(self.rows, dtype).to_dict() if first.heads.is_given else {})
 
-    def __str__(self) -> str:
-        sizes = listed({**self.dims, "M": self.M})
-        under = "" if self.mask is None else f", mask {self.mask}"
+    def parts(self, wide: bool = False, dtype: str | None = None) -> list[str | Sheet]:
+        """Return the parts to print: the schedules that fit, those that need a larger cache, and what is divided by.
+
+        Args:
+            wide: with the lower bounds of all ways of computing.
+            dtype: data type of a word; with it, a wide table has operations per byte.
+        """
+        first = self.rows[0]
+        under = "" if first.mask is None else f", mask {first.mask} ({first.pairs:,} of {first.all_pairs:,} pairs)"
+        title = problem(self.problem).heading(f"{listed({**self.dims, 'M': self.M})} words{under}")
+        said = [each for each in (self._larger, self._theta, *self._lower_bounds(wide), self._kept) if each]
+        return [title, self._sheet(dtype), *said, *([first.on_bounds] if first.on_bounds else [])]
+
+    def _sheet(self, dtype: str | None) -> Sheet:
+        """The table of the schedules that fit."""
+        columns: dict[str, Callable[[Counted], Any]] = {
+            "schedule": lambda row: row.schedule,
+            "algorithm or source": lambda row: get(row.schedule).credit,
+            "blocks": lambda row: row.blocks_in_words,
+            "reads": lambda row: row.reads,
+            "writes": lambda row: row.writes,
+            "I/O": lambda row: row.io,
+            "peak red": lambda row: f"{row.peak_red:,}{'' if row.feasible else ' > M'}",
+            **({f"ops/byte {dtype}": lambda row: f"{row.arithmetic_intensity(dtype):.1f}"} if dtype else {}),
+            **({"÷ Θ": lambda row: ratio(row.bound_ratio)} if self.rows[0].bound else {}),
+            "gap": lambda row: ratio(row.gap),
+            OF_WAY: lambda row: ratio(row.gap_of_way),
+        }
+        cells = [[made(row) for made in columns.values()] for row in self.rows if row.least_M is None]
+        others = ("algorithm or source" if self.named else "blocks", "reads", "writes", "peak red", OF_WAY)
+        return Sheet(list(columns), cells, ("schedule", "I/O", "gap", "blocks"), 3, others)
+
+    @property
+    def _larger(self) -> str:
+        """The schedules that do not fit, with the cache that each needs."""
+        needs = [f"{row.schedule} {row.least_M or row.peak_red:,}" for row in self.rows if not row.feasible]
+        return f"needs a larger M: {', '.join(needs)}" if needs else ""
+
+    @property
+    def _theta(self) -> str:
+        """A sentence on what the column ÷ Θ divides by."""
+        first = self.rows[0]
+        if first.bound is None:
+            return f"Θ: not stated for {self.problem}"
+        return f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})"
+
+    def _lower_bounds(self, wide: bool) -> list[str]:
+        """Sentences on what the gaps divide by; if wide, for each way of computing, too."""
+        common: dict[str, list[str]] = {}  # several if the blocks of some need more pebbles than M
+        names: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.least_M is None or len(self.rows) == 1:
+                least = str(row.every_way) if wide else row.every_way.brief
+                common.setdefault(least, []).append(row.schedule)
+                names.setdefault(str(row.lower_bound), []).append(row.schedule)
         lines = [
-            (row.schedule, row.blocks_in_words, row.io, row.gap, row.gap_of_way)
-            if row.least_M is None
-            else (row.schedule, f"needs M ≥ {row.least_M:,}", None, None, None)
-            for row in self.rows
+            f"gap: I/O ÷ {bound}" + (f": {', '.join(schedules)}" if len(common) > 1 else "")
+            for bound, schedules in common.items()
         ]
-        columns = ("schedule", "blocks", "I/O", "gap", OF_WAY)
-        table = f"{self.problem}: {sizes} words{under}\n{aligned(columns, lines)}"
-        return table + (f"\n\n{Totals(self.rows, None)}" if self.rows[0].heads.is_given else "")
+        if wide and any(bound not in common for bound in names):
+            lines.append(f"{OF_WAY}: I/O ÷ the largest lower bound for the way in which a schedule computes:")
+            lines += [f"  {bound}: {', '.join(schedules)}" for bound, schedules in names.items()]
+        return lines
+
+    @property
+    def _kept(self) -> str:
+        """That the best schedule reads a table that the forward pass must have saved, and what is best without it."""
+        need = {row.schedule for row in self.rows if "P" in get(row.schedule).kept}
+        if self.rows[0].schedule not in need:
+            return ""
+        other = next((row for row in self.rows if row.schedule not in need and row.feasible), None)
+        least = f"; of the others {other.schedule} moves the fewest words, {other.io:,}" if other else ""
+        saved = "P, which the forward pass must have saved, a word for each pair"
+        return f"{self.rows[0].schedule} reads {saved}{least}"
+
+    def __str__(self) -> str:
+        totals = [f"\n{Totals(self.rows, None)}"] if self.rows[0].heads.is_given else []
+        return "\n".join(map(str, [*self.parts(), *totals]))
 
 
 def compare(
@@ -136,7 +204,7 @@ def compare(
     )
     rows = [count_run(run, fallback_to_smallest=True) for run in runs]
     rows.sort(key=lambda row: (not row.feasible, row.least_M or 0, row.io))
-    return Comparison(rows[0].problem, rows[0].dims, rows[0].M, blocks, rows[0].mask, tuple(rows))
+    return Comparison(rows[0].problem, rows[0].dims, rows[0].M, blocks, rows[0].mask, tuple(rows), bool(schedules))
 
 
 def runs_of(

@@ -27,8 +27,15 @@ from pebblesim.launches.path import Stage, path
 from pebblesim.lower_bounds.bounds import Formulation, LowerBound, added_up, best, largest
 from pebblesim.lower_bounds.own import own_bounds
 
-OF_WAY = "of its way"
+OF_WAY = "own-way gap"
 """Head of the column, behind that of the gap, for I/O ÷ the lower bound for a schedule's own way of computing."""
+
+
+def ratio(value: float | None) -> str:
+    """A gap, or I/O ÷ Θ, as tables print it; empty for None."""
+    if value is None:
+        return ""
+    return f"{value:,.2f}" if value < 1e6 else f"{value:.3g}"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UsageError
-from pebblesim.gpu.cases import BYTES, Case
+from pebblesim.gpu.cases import BYTES, RESERVED, Case
 from pebblesim.gpu.emit.cuda import Kernel, memory
 from pebblesim.language import program as ir
 from pebblesim.launches.sectors import pitch
@@ -81,92 +82,146 @@ def with_registers(text: str, threads: int) -> str:
     return text.replace(BOUND, f"__launch_bounds__({threads}, 1)")
 
 
+def built(case: Case) -> list[tuple[Kernel, Any]]:
+    """Build the kernels of a case; CuPy keeps them on disk.
+
+    Raises:
+        PebblesimError: the compiler spilled registers, so the traffic would not be that of the tiles.
+    """
+
+    def functions(text: str) -> list[tuple[Kernel, Any]]:
+        module = cupy().RawModule(code=text, options=OPTIONS)
+        return [(kernel, module.get_function(kernel.name)) for kernel in case.source.kernels]
+
+    kernels = functions(case.text)
+    if any(function.local_size_bytes for _, function in kernels):  # with fewer threads each has more registers
+        kernels = functions(with_registers(case.text, case.threads))
+    for kernel, function in kernels:
+        if function.local_size_bytes:
+            raise PebblesimError(f"{kernel.name} spills {function.local_size_bytes} bytes of registers per thread.")
+    return kernels
+
+
+def bytes_needed(case: Case) -> int:
+    """Bytes of memory in which `arrays_in` places the arrays of a case."""
+    return sum(map(_whole, _bytes_of(case).values()))
+
+
+def arrays_in(memory_of_gpu: Any, case: Case) -> dict[str, Any]:
+    """The arrays of a case, of all heads, one after the other in a buffer of bytes, as views."""
+    arrays, first = {}, 0
+    for name, size in _bytes_of(case).items():
+        arrays[name] = memory_of_gpu[first : first + size].view(np.float32)
+        first += _whole(size)
+    return arrays
+
+
+def _bytes_of(case: Case) -> dict[str, int]:
+    return {name: BYTES * case.heads * apart for name, apart in case.apart.items()}
+
+
+def _whole(size: int) -> int:
+    return -(-size // 512) * 512
+
+
 class Runner:
     """A case on the GPU, with its memory."""
 
-    def __init__(self, case: Case, inputs: Mapping[str, Any]) -> None:
+    def __init__(self, case: Case, inputs: Sequence[Mapping[str, Any]], memory_of_gpu: Any) -> None:
         """Build the kernels and fill the memory: inputs, and NaN elsewhere.
+
+        Args:
+            case: the case.
+            inputs: those of the first heads; the other heads have the same ones, in turn.
+            memory_of_gpu: `bytes_needed` of the GPU's memory, or more. Cases that follow each other share it: memory
+                that is given back seems to be cleared while the next kernels run, and the counters see that.
 
         Raises:
             PebblesimError: the compiler spilled registers, so the traffic would not be that of the tiles.
         """
-        self.case, self._cp = case, cupy()
-        kernels = case.source.kernels
-        self.kernels = self._built(case.text)
-        if any(function.local_size_bytes for _, function in self.kernels):  # with fewer threads each has more registers
-            self.kernels = self._built(with_registers(case.text, case.threads))
+        self.case, self._cp, self.kernels = case, cupy(), built(case)
+        of_multiprocessor = self._cp.cuda.runtime.getDeviceProperties(0)["sharedMemPerMultiprocessor"]
+        self.shared = {kernel.name: _shared_bytes(case, kernel, of_multiprocessor) for kernel, _ in self.kernels}
         for kernel, function in self.kernels:
-            if function.local_size_bytes:
-                raise PebblesimError(f"{kernel.name} spills {function.local_size_bytes} bytes of registers per thread.")
-            words = kernel.shared_words(case.sizes)
-            function.max_dynamic_shared_size_bytes = max(words * BYTES, 1)
-        self.arrays = {}
-        for name, words in memory(kernels, case.program, case.sizes).items():
-            filled = np.full(words, np.nan, np.float32)
-            if name in case.program.inputs:
-                rows(filled, case.program.tensors[name], case.sizes)[...] = inputs[name]
-            self.arrays[name] = self._cp.asarray(filled)
+            function.max_dynamic_shared_size_bytes = self.shared[kernel.name]
+            if case.resident:
+                function.preferred_shared_memory_carveout = 100  # so that as many blocks run at once as fit
+        self.arrays = arrays_in(memory_of_gpu, case)
+        self.words = memory(case.source.kernels, case.program, case.sizes)
+        for name, array in self.arrays.items():
+            array.fill(np.nan)
+            for number, values in enumerate(inputs if name in case.program.inputs else ()):
+                filled = np.full(self.words[name], np.nan, np.float32)
+                rows(filled, case.program.tensors[name], case.sizes)[...] = values[name]
+                self._heads(name)[number :: len(inputs)] = self._cp.asarray(filled)
 
-    def _built(self, text: str) -> list[tuple[Kernel, Any]]:
-        module = self._cp.RawModule(code=text, options=OPTIONS)
-        return [(kernel, module.get_function(kernel.name)) for kernel in self.case.source.kernels]
+    def _heads(self, name: str) -> Any:
+        """The parts of an array, one for each head, as a view."""
+        return self.arrays[name].reshape(self.case.heads, -1)[:, : self.words[name]]
 
     def launch(self, kernel: Kernel, function: Any) -> None:
         """Launch a kernel asynchronously."""
         case = self.case
         blocks = kernel.blocks(case.sizes) or FREE_BLOCKS
         pointers = tuple(self.arrays[name] for name in kernel.tensors)
-        function((blocks,), (case.threads,), pointers, shared_mem=kernel.shared_words(case.sizes) * BYTES)
+        function((blocks,), (case.threads,), pointers, shared_mem=self.shared[kernel.name])
 
-    def run(self) -> None:
-        """All launches, in order."""
-        for kernel, function in self.kernels:
+    def run(self) -> list[float]:
+        """All launches, in order; return the time of each."""
+        events = [self._event() for _ in range(len(self.kernels) + 1)]
+        events[0].record()
+        for number, (kernel, function) in enumerate(self.kernels):
             self.launch(kernel, function)
-        self._cp.cuda.runtime.deviceSynchronize()
+            events[number + 1].record()
+        events[-1].synchronize()
+        return [self._cp.cuda.get_elapsed_time(*pair) / 1e3 for pair in pairwise(events)]
 
-    def outputs(self) -> dict[str, Any]:
-        """Return the outputs of the kernels."""
+    def outputs(self, head: int = 0) -> dict[str, Any]:
+        """Return the outputs of the kernels for a head."""
         program = self.case.program
         return {
-            name: rows(self._cp.asnumpy(self.arrays[name]), program.tensors[name], self.case.sizes).astype(np.float64)
+            name: rows(self._cp.asnumpy(self._heads(name)[head]), program.tensors[name], self.case.sizes).astype(float)
             for name in program.outputs
         }
 
-    def registers(self) -> dict[str, int]:
-        """Registers per thread of each kernel."""
-        return {kernel.name: function.num_regs for kernel, function in self.kernels}
+    def repeat(self, every: int) -> bool:
+        """Whether heads that are `every` apart, and so have the same inputs, have the same outputs, to the bit."""
+        found = (self._heads(name).view(np.uint32) for name in self.case.program.outputs)
+        return all(bool((bits[at::every] == bits[at]).all()) for bits in found for at in range(every))
 
-    def resident(self) -> dict[str, int]:
-        """Blocks of each kernel that a multiprocessor can hold at once."""
-        driver = self._cp.cuda.driver
+    def resources(self) -> dict[str, dict[str, int]]:
+        """For each kernel, the registers of a thread, and the blocks that a multiprocessor can hold at once."""
+        occupancy = self._cp.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
         return {
-            kernel.name: driver.occupancyMaxActiveBlocksPerMultiprocessor(
-                function.kernel.ptr, self.case.threads, kernel.shared_words(self.case.sizes) * BYTES
-            )
-            for kernel, function in self.kernels
+            "registers": {kernel.name: function.num_regs for kernel, function in self.kernels},
+            "resident": {
+                kernel.name: occupancy(function.kernel.ptr, self.case.threads, self.shared[kernel.name])
+                for kernel, function in self.kernels
+            },
         }
 
-    def seconds(self) -> list[float]:
-        """Return the time of each launch: the median of some rounds, with caches as the previous launch left them."""
-        times: list[list[float]] = [[] for _ in self.kernels]
-        events = [[self._event() for _ in range(len(self.kernels) + 1)] for _ in range(20)]
-        spent = 0.0
-        for round_of_events in events:
-            round_of_events[0].record()
-            for number, (kernel, function) in enumerate(self.kernels):
-                self.launch(kernel, function)
-                round_of_events[number + 1].record()
-            round_of_events[-1].synchronize()
-            for number in range(len(self.kernels)):
-                elapsed = self._cp.cuda.get_elapsed_time(round_of_events[number], round_of_events[number + 1])
-                times[number].append(elapsed / 1e3)
-                spent += elapsed / 1e3
-            if spent > SECONDS:
-                break
-        return [median(each) for each in times]
+    def seconds(self, first: list[float]) -> list[float]:
+        """Return the time of each launch: the median of some rounds, with caches as the previous launch left them.
+
+        Args:
+            first: what the first round took; if that is long, there is no other.
+        """
+        rounds = [first] if sum(first) > SECONDS else []
+        while len(rounds) < 20 and sum(map(sum, rounds)) <= SECONDS:
+            rounds.append(self.run())
+        return [median(each) for each in zip(*rounds, strict=True)]
 
     def _event(self) -> Any:
         return self._cp.cuda.Event()
+
+
+def _shared_bytes(case: Case, kernel: Kernel, of_multiprocessor: int) -> int:
+    """Return the shared memory with which a kernel is launched: its tiles', or so much that no more blocks run at once
+    than the case wants."""
+    least = max(kernel.shared_words(case.sizes) * BYTES, 1)
+    if not case.resident:
+        return least
+    return max(least, (of_multiprocessor // case.resident - RESERVED) // 128 * 128)
 
 
 def copy_bandwidth() -> float:

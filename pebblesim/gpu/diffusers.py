@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.torch.checks import check_numbers
 from pebblesim.gpu.torch.public import attention
 
 
@@ -28,8 +29,12 @@ class Processor:
         Args:
             compute_dtype: torch.bfloat16 or torch.float16, to which queries, keys and values are rounded; needed on a
                 GPU where a layer is in float32. The layer's output keeps its type. If None, nothing is rounded.
-            workspace, fallback: as for `attention`; they are checked when a layer is computed.
+            workspace, fallback: as for `attention`.
+
+        Raises:
+            UsageError: `attention` does not take an option.
         """
+        check_numbers(None, None, workspace, 0.0, compute_dtype, fallback)
         self._options: dict[str, Any] = {"compute_dtype": compute_dtype, "workspace": workspace, "fallback": fallback}
 
     def __call__(

@@ -41,6 +41,9 @@ METRICS = (
 """The metrics: bytes into the SMs and sectors out of them; sectors read and written at L2, which are fewer if L2 serves
 several SMs with one read; bytes at HBM; bytes that the instructions requested, in whole sectors or not; and time."""
 
+OF_BATCHES: tuple[tuple[str, ...], ...] = ((HBM_READ_BYTES, HBM_WRITE_BYTES), (SM_READ_BYTES, SM_WRITE_SECTORS))
+"""The metrics for batches of heads, which fill the card's memory, those that one run of the program counts together."""
+
 ROOTS = ("usr/local/cuda*/bin", "usr/local/NVIDIA-Nsight-Compute*", "opt/nvidia/nsight-compute/*")
 
 
@@ -85,13 +88,25 @@ def version(ncu: str) -> str:
     return match[1] if match else "unknown"
 
 
-def profile(command: Sequence[str], *, kernels: str | None = None, timeout: float | None = None) -> list[Profiled]:
-    """Run a command and read the counters of each kernel that it launches, with empty caches before each.
+def profile(
+    command: Sequence[str],
+    *,
+    kernels: str | None = None,
+    timeout: float | None = None,
+    metrics: Sequence[str] = METRICS,
+    cold: bool = True,
+    marked: bool = False,
+) -> list[Profiled]:
+    """Run a command and read the counters of each kernel that it launches.
 
     Args:
         command: a program and its arguments.
         kernels: a regular expression that the names of the kernels must match; all by default.
         timeout: time limit in seconds.
+        metrics: the counters.
+        cold: whether caches are empty before each kernel, which is run once for each few counters, on the same memory.
+            Else caches are as the kernel before left them, and the whole program is run once for each few counters.
+        marked: whether only kernels are measured that the program marks, by `cudaProfilerStart` and `cudaProfilerStop`.
 
     Raises:
         UsageError: there is no Nsight Compute, it may not read the counters, or the command launched no kernel.
@@ -108,10 +123,13 @@ def profile(command: Sequence[str], *, kernels: str | None = None, timeout: floa
             "--log-file",
             str(log),
             "--metrics",
-            ",".join(METRICS),
+            ",".join(metrics),
         ]
-        options += ["--clock-control", "none", "--cache-control", "all"]
+        options += ["--clock-control", "none", "--cache-control", "all" if cold else "none"]
+        options += ["--replay-mode", "kernel" if cold else "application"]
         options += ["--target-processes", "all"]
+        if marked:
+            options += ["--profile-from-start", "off"]
         if kernels:
             options += ["--kernel-name", f"regex:{kernels}"]
         try:
@@ -121,13 +139,13 @@ def profile(command: Sequence[str], *, kernels: str | None = None, timeout: floa
         except subprocess.TimeoutExpired:
             raise UsageError(f"ncu was still running after {timeout} s; measure smaller sizes.") from None
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    launches = parse_launches(text)
+    launches = parse_launches(text, metrics)
     if not launches or done.returncode:
         raise UsageError(_complaint(text, done.stdout + done.stderr, done.returncode))
     return launches
 
 
-def parse_launches(text: str) -> list[Profiled]:
+def parse_launches(text: str, metrics: Sequence[str] = METRICS) -> list[Profiled]:
     """Parse ncu's CSV: lines that start with ==, a header, a line of units, then a line for each launch."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     if not lines:
@@ -137,7 +155,7 @@ def parse_launches(text: str) -> list[Profiled]:
     return [
         Profiled(
             record[names["Kernel Name"]],
-            {metric: _number(record[names[metric]]) if metric in names else float("nan") for metric in METRICS},
+            {metric: _number(record[names[metric]]) if metric in names else float("nan") for metric in metrics},
         )
         for record in records
     ]

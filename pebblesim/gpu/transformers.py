@@ -1,8 +1,7 @@
 """Our kernels as an attention of Hugging Face's transformers: `register()`, then `attn_implementation="pebblesim"`.
 
-transformers describes masks by functions of a query and a key. Where such a function is a causal mask or a sliding
-window, the kernels need nothing else; where it is another one (padding, packed sequences, caches of fixed size, images
-that look both ways), the range of keys of each query is found from it, block by block.
+What a layer's queries see is said by its mask alone (`transformers_masks.Seen`), which is made of transformers' mask
+function; a layer's own `sliding_window` and whether it says of itself that it is causal add nothing to it.
 """
 
 from __future__ import annotations
@@ -12,39 +11,58 @@ from pebblesim.gpu.torch import pytorch as _pytorch  # noqa: F401
 # isort: split
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.torch.masks import promise
+from pebblesim.gpu import transformers_masks as masks
+from pebblesim.gpu.torch.checks import check_numbers
 from pebblesim.gpu.torch.public import attention
 
 NAME = "pebblesim"
 
-AT_ONCE = 2**24
-"""Pairs of a mask that are looked at together."""
+REFUSED = ("position_bias", "s_aux", "sinks", "indices", "block_indices", "cache")
+"""Arguments of transformers' layers that these kernels do not have: biases, sinks, keys that are chosen one by one, and
+caches in pages."""
 
 
 def register(name: str = NAME, *, fallback: str | None = None, workspace: int | None = None) -> None:
     """Make our attention an `attn_implementation` of transformers.
 
     Args:
-        name: the name of this implementation.
-        fallback, workspace: as for `attention`.
+        name: the name of this implementation, which must not be one of transformers' own.
+        fallback, workspace: as for `attention`; with `fallback`, masks with holes are made of booleans.
 
     Raises:
-        UsageError: transformers is not here, or has no interface for attention.
+        UsageError: transformers is not here, or has no such interface for attention; or an argument is not allowed.
     """
+    check_numbers(None, None, workspace, 0.0, None, fallback)
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers.masking_utils import sdpa_mask
     except ImportError as error:
         raise UsageError(
-            f"register needs transformers 5, and there is none here ({error}): pip install transformers."
+            f"register needs transformers 5.4 or later, and there is none here ({error}): pip install transformers."
         ) from None
+    if "q_length" not in signature(sdpa_mask).parameters:
+        from transformers import __version__
+
+        raise UsageError(f"register needs transformers 5.4 or later, and here is {__version__}: pip install -U it.")
+    _check_name(name, AttentionInterface())
     AttentionInterface.register(name, partial(attend, fallback=fallback, workspace=workspace))
-    AttentionMaskInterface.register(name, ranges)
+    AttentionMaskInterface.register(name, partial(seen, fallback=fallback))
+
+
+def _check_name(name: Any, known: Any) -> None:
+    """Check that no other attention has this name: its models would take ours without a word."""
+    if not isinstance(name, str) or not name.strip():
+        raise UsageError(f"name is {name!r}; give the text that attn_implementation is to be, such as {NAME!r}.")
+    ours = getattr(known.get(name), "func", None) is attend
+    if name == "eager" or (name in known and not ours):
+        raise UsageError(f"name is {name!r}, which transformers has for an attention of its own; give another name.")
 
 
 def attend(
@@ -52,7 +70,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Any,
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
@@ -66,13 +84,14 @@ def attend(
     """An attention function of transformers.
 
     Args:
-        module: the layer, which says whether it is causal.
+        module: the layer.
         query, key, value: (batch, heads, n, d), with fewer heads of keys and values if they are shared.
-        attention_mask: what `ranges` returned, or None: then a causal layer's last query is at the last key, and
-            `sliding_window` holds.
-        dropout, scaling, sliding_window, softcap, is_causal: as transformers gives them.
+        attention_mask: what `seen` returned; a dense mask, which only `fallback` computes; or None: then a layer that
+            is causal has as many queries as keys, or one, and others see all keys.
+        dropout, scaling, sliding_window, softcap, is_causal: as transformers gives them. With a mask, `sliding_window`
+            and `is_causal` are not looked at.
         fallback, workspace: as for `attention`.
-        others: `position_bias` and `s_aux` (sinks) are refused.
+        others: those of `REFUSED` are.
 
     Returns:
         (batch, n, heads, d), and None for the probabilities.
@@ -80,19 +99,18 @@ def attend(
     Raises:
         UsageError: the kernels do not support this layer.
     """
-    for each in ("position_bias", "s_aux"):
-        if others.get(each) is not None:
-            raise UsageError(f"the pebblesim attention has no {each}; give this model another attn_implementation.")
-    mask: dict[str, Any] = {}
-    if attention_mask is None:
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        if causal:
-            window = None if sliding_window is None else (sliding_window - 1, 0)
-            mask = {"is_causal": True, "align": "end", "window": window}
-    elif attention_mask.dtype == torch.int32:
-        mask = {"key_ranges": (attention_mask[:, 0, :, 0], attention_mask[:, 0, :, 1])}
+    asked = [each for each in REFUSED if others.get(each) is not None]
+    if asked or getattr(module, "sinks", None) is not None:
+        what = asked[0] if asked else "sinks"
+        raise UsageError(f"the pebblesim attention has no {what}; give this model another attn_implementation.")
+    n_q, n_k = query.shape[-2], key.shape[-2]
+    if isinstance(attention_mask, masks.Seen):
+        mask = attention_mask.options(n_q, n_k, query.device)
+    elif attention_mask is not None:
+        mask = {"attn_mask": attention_mask}
     else:
-        mask = {"attn_mask": attention_mask[..., : key.shape[-2]]}
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        mask = {"is_causal": _triangle(n_q, n_k, sliding_window) if causal else False}
     out = attention(
         query,
         key,
@@ -108,7 +126,26 @@ def attend(
     return out.transpose(1, 2).contiguous(), None
 
 
-def ranges(
+def _triangle(n_q: int, n_k: int, window: int | None) -> bool:
+    """Whether a causal layer without a mask leaves out keys: one query, the last, sees all.
+
+    Raises:
+        UsageError: which keys the queries see is not known.
+    """
+    if window is not None and n_k > window:
+        raise UsageError(
+            f"a layer with a window of {window:,} tokens came without a mask, and has {n_k:,} keys; give this model "
+            "another attn_implementation."
+        )
+    if n_q not in (1, n_k):
+        raise UsageError(
+            f"a causal layer of {n_q:,} queries and {n_k:,} keys came without a mask, which would say where the "
+            "queries are; give this model another attn_implementation."
+        )
+    return n_q > 1
+
+
+def seen(
     batch_size: int,
     q_length: int,
     kv_length: int,
@@ -118,78 +155,83 @@ def ranges(
     attention_mask: Tensor | None = None,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
+    use_vmap: bool = False,
     device: Any = "cpu",
+    *,
+    fallback: str | None = None,
     **others: Any,
-) -> Tensor | None:
-    """A mask function of transformers: None where causality and a window say all, else the keys that a query may see.
+) -> Any:
+    """A mask function of transformers: the keys that each query may see.
 
     Args:
         batch_size, q_length, kv_length, q_offset, kv_offset: sizes of the pairs, and positions of the first of them.
-        mask_function: whether a query may see a key, by (batch, head, query, key).
+        mask_function: whether a query may see a key, by (batch, head, query, key); causal if None.
         attention_mask: (batch, tokens) booleans, False where a token is padding.
-        allow_is_causal_skip: the mask function is causal, or a causal window.
-        allow_is_bidirectional_skip: the mask function allows all.
+        allow_is_causal_skip, allow_is_bidirectional_skip: one is set where the mask function is a plain one. The
+            function says itself what it is; only torch.compile is kept from those that index tensors with positions.
+        use_vmap: as transformers has it.
         device: of the mask.
+        fallback: as for `attention`.
         others: are not used.
 
     Returns:
-        None, or int32 of shape (batch, 1, q_length, 2): the first key of each query, and the one after its last.
+        `Seen`; with `fallback`, booleans (batch, 1, q_length, kv_length) if the keys of some query have holes.
 
     Raises:
-        UsageError: the keys of some query are not all those between two keys, or the ranges decrease.
+        UsageError: they have holes, or begin or end earlier for a later query.
     """
-    assert mask_function is not None
+    from transformers.masking_utils import causal_mask_function, sdpa_mask
+
+    mask_function = causal_mask_function if mask_function is None else mask_function
+
+    def dense(start: int, number: int) -> Tensor:
+        """The mask of some queries, as transformers makes it."""
+        return sdpa_mask(
+            batch_size=batch_size,
+            q_length=number,
+            kv_length=kv_length,
+            q_offset=q_offset + start,
+            kv_offset=kv_offset,
+            mask_function=mask_function,
+            attention_mask=attention_mask,
+            allow_is_causal_skip=False,
+            allow_is_bidirectional_skip=False,
+            use_vmap=use_vmap,
+            device=device,
+        )
+
+    shape = (batch_size, 1, q_length, kv_length)
+    simple = allow_is_causal_skip or allow_is_bidirectional_skip or not torch.compiler.is_compiling()
+    band = masks.band_of(mask_function) if simple else None
     padding = _padding(attention_mask, kv_length, kv_offset)
-    still = not torch.compiler.is_compiling()
-    at_end = isinstance(q_offset, int) and q_length + q_offset == kv_length + kv_offset
-    if (allow_is_bidirectional_skip or (allow_is_causal_skip and at_end)) and (
-        padding is None or (still and bool(padding.all()))
-    ):
-        return None
-    batches = torch.arange(batch_size, device=device)[:, None, None, None]
-    keys = torch.arange(kv_length, device=device)[None, None, None, :]
-    found = []
-    for start in range(0, q_length, step := max(1, AT_ONCE // (kv_length * batch_size))):
-        queries = torch.arange(start, min(start + step, q_length), device=device)[None, None, :, None]
-        allowed = mask_function(batches, torch.zeros_like(batches), queries + q_offset, keys + kv_offset)
-        if padding is not None:
-            allowed = allowed & padding[:, None, None, :]
-        found.append(_range(allowed.expand(batch_size, 1, queries.shape[2], kv_length), kv_length))
-    return _rising(torch.cat(found, 2))
+    try:
+        if band is not None and padding is None and isinstance(q_offset, int):
+            return masks.Seen(shape, band.moved(q_offset - kv_offset))
+        if band is not None:
+            ranges = masks.ranges_of_band(band, q_length, kv_length, q_offset - kv_offset, device)
+            if padding is not None:
+                first, end = (each[:, None] for each in masks.ranges_of(padding))
+                ranges = torch.maximum(ranges[0], first), torch.minimum(ranges[1], end)
+        else:
+            step = max(1, masks.AT_ONCE // (kv_length * batch_size))
+            found = [
+                masks.ranges_of(dense(start, min(step, q_length - start))[:, 0]) for start in range(0, q_length, step)
+            ]
+            ranges = masks.rising(*(torch.cat(each, 1) for each in zip(*found, strict=True)))
+    except UsageError:
+        if fallback is None:
+            raise
+        return dense(0, q_length)
+    return masks.Seen(shape, None, tuple(each.expand(batch_size, q_length).contiguous() for each in ranges))
 
 
 def _padding(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> Tensor | None:
-    """(batch, kv_length) booleans; keys beyond those that the mask speaks of are padding."""
+    """(batch, kv_length) booleans, False for padding, as which keys count that the mask does not speak of.
+
+    None if no key is padding, which is not asked while a graph is made.
+    """
     if attention_mask is None:
         return None
     missing = max(0, kv_length + kv_offset - attention_mask.shape[-1])
-    return torch.nn.functional.pad(attention_mask.bool(), (0, missing))[:, kv_offset : kv_offset + kv_length]
-
-
-def _range(allowed: Tensor, n_k: int) -> Tensor:
-    """The first allowed key of each row, and the one after the last; 0 and 0 if there is none."""
-    number = allowed.sum(-1, dtype=torch.int32)
-    first = allowed.to(torch.uint8).argmax(-1).int()
-    end = torch.where(number > 0, n_k - allowed.flip(-1).to(torch.uint8).argmax(-1).int(), 0)
-    _say(number == end - first, "a query sees keys with others between them that it does not see")
-    return torch.stack((first, end), -1)
-
-
-def _rising(found: Tensor) -> Tensor:
-    """Ranges that do not decrease: queries without a key are put between others."""
-    none = found[..., 1] == 0
-    first, end = found[..., 0], found[..., 1]
-    last = torch.cummax(torch.where(none, 0, end), -1).values
-    first, end = torch.where(none, last, first), torch.where(none, last, end)
-    rising = torch.stack((torch.cummax(first, -1).values, end), -1)
-    _say((rising[..., 0] == first) & (end == last), "the keys that queries see begin or end earlier for a later query")
-    return rising
-
-
-def _say(holds: Tensor, what: str) -> None:
-    sentence = f"the pebblesim attention does not support this mask, in which {what}; take another attn_implementation."
-    if not torch.compiler.is_compiling() and not (holds.is_cuda and torch.cuda.is_current_stream_capturing()):
-        if not holds.all():
-            raise UsageError(sentence)
-        return
-    promise(holds, sentence)
+    padding = torch.nn.functional.pad(attention_mask.bool(), (0, missing))[:, kv_offset : kv_offset + kv_length]
+    return None if masks.may_look(padding) and bool(padding.all()) else padding

@@ -103,6 +103,7 @@ class Problem:
         glossary: (formula, meaning) of each tensor: inputs, intermediates and outputs. The formula is in terms of other
             tensors, and empty for an input; the meaning is one line. Schedules may compute a tensor by another, equal
             formula.
+        about: what it computes, in one line above its tables; empty if its name says it.
         rectangle: for the square case of a problem, the problem with all its dimensions.
 
     Raises:
@@ -127,6 +128,7 @@ class Problem:
     totals: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     scaled: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     glossary: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
+    about: str = ""
     rectangle: Problem | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -168,6 +170,10 @@ class Problem:
         ]
         queries, keys = sides[0] or sides[1], sides[1] or sides[0]
         return None if queries is None or keys is None else (queries, keys)
+
+    def heading(self, sizes: str) -> str:
+        """Return what stands above a table: what is computed, and the sizes."""
+        return f"{self.name}: {self.about}\n{sizes}" if self.about else f"{self.name}: {sizes}"
 
     @property
     def maskable(self) -> bool:

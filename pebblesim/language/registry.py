@@ -51,6 +51,7 @@ class Schedule:
         rectangle_io: like `io`, in all dimensions of the problem, if the source states it.
         closed: feasible block sizes within a constant factor of the largest ones, as expressions like `paper`. Proofs
             about growth use them, because `fit` is a search and has no closed form. Empty if none are known.
+        known_as: what its source calls it, such as "Algorithm 6"; None if it has no name there.
     """
 
     name: str
@@ -65,6 +66,17 @@ class Schedule:
     io: str | None = None
     closed: Mapping[str, str] = field(default_factory=dict)
     rectangle_io: str | None = None
+    known_as: str | None = None
+
+    @property
+    def credit(self) -> str:
+        """The name that its source gives it, or the first words of the source: "Algorithm 6", "ours"."""
+        return self.known_as or re.split("[:;,]", self.source)[0]
+
+    @property
+    def title(self) -> str:
+        """Its name, behind what its source calls it: "Algorithm 6 (small-cache)"."""
+        return f"{self.known_as} ({self.name})" if self.known_as else self.name
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -178,6 +190,7 @@ def schedule(
     graph: Mapping[str, object] | None = None,
     io: str | None = None,
     closed: Mapping[str, str] | None = None,
+    known_as: str | None = None,
 ) -> Callable[[Callable[..., None]], Schedule]:
     """Register a function as a schedule of a problem.
 
@@ -192,6 +205,7 @@ def schedule(
             dimensions of the problem. It does not replace the result of `formula`; the tests compare the two.
         closed: block sizes in closed form for proofs about growth, e.g. {"b": "floor(sqrt((M - 2)/3))"}. `verify`
             checks on samples that they are feasible and that `fit` moves no more words.
+        known_as: what its source calls it, such as "Algorithm 6", for tables and pictures.
 
     Returns:
         A decorator that turns the function into a `Schedule`.
@@ -260,6 +274,7 @@ def schedule(
             io=_in_square(own, io) if of_rectangle else io,
             closed=dict(closed or {}),
             rectangle_io=io if of_rectangle else None,
+            known_as=known_as,
         )
         SCHEDULES[called] = made
         return made

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from pebblesim.language import program as ir
 from pebblesim.language.loops import EveryTile, operations, walk
+from pebblesim.launches.batches import Batch, stretches
 from pebblesim.launches.launches import Launch, blocks, shares
 from pebblesim.launches.sectors import WORDS, pitch, sectors_of
 
@@ -36,6 +37,34 @@ def block_accesses(launch: Launch, sizes: ir.Sizes, workers: int, block: int) ->
     if launch.kind == "tiles":
         return walker.body(launch.block)
     return walker.fill() if launch.kind == "fill" else walker.sum()
+
+
+def batch_accesses(
+    launch: Launch, sizes: ir.Sizes, batch: Batch, apart: Mapping[str, int], block: int
+) -> Iterator[Access]:
+    """Yield the accesses of one thread block of a launch for many heads, in order.
+
+    Args:
+        launch, sizes, batch: the launch, its sizes, and its heads, as `Batch.of` gives them for this launch.
+        apart: for each array, the sectors from one head's part to the next.
+        block: its number.
+    """
+    step, group = divmod(block, batch.groups)
+    walker = _BlockWalker(launch, sizes, 1, step)
+    parts = [list(walker.fill())] if launch.kind == "fill" else walker.parts()
+    for part in parts:
+        for head in batch.served(group):
+            yield from (access._replace(first=access.first + head * apart[access.array]) for access in part)
+
+
+def part_accesses(launch: Launch, sizes: ir.Sizes, block: int) -> Iterator[list[Access]]:
+    """Yield the accesses of a block of tiles for one head, up to each place where it may turn to another head."""
+    return _BlockWalker(launch, sizes, 1, block).parts()
+
+
+def blocks_of_batch(launch: Launch, sizes: ir.Sizes, batch: Batch) -> int:
+    """Number of thread blocks of a launch for many heads, as `Batch.of` gives them for this launch."""
+    return number_of_blocks(launch, sizes, 1) * batch.groups
 
 
 def number_of_blocks(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
@@ -97,6 +126,14 @@ class _BlockWalker(EveryTile):
         if loop is not self.launch.split:
             return begin, end
         return begin + self.block * self.share, min(end, begin + (self.block + 1) * self.share)
+
+    def parts(self) -> Iterator[list[Access]]:
+        """Yield the accesses of the block, up to each place where it may turn to another head."""
+        for part in stretches(self.launch.block):
+            if isinstance(part, ir.Loop):
+                yield from (list(self.body(part.body)) for _ in self.iterations(part))
+            else:
+                yield list(self.body(part))
 
     def body(self, body: list[ir.Node]) -> Iterator[Access]:
         for node, _ in walk(body, self):

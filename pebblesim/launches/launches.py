@@ -149,14 +149,15 @@ def times(launch: Launch, sizes: ir.Sizes) -> int:
     return 1 if launch.around is None else _tiles(launch.around.range, sizes)
 
 
-def layout(launch: Launch, sizes: ir.Sizes) -> Layout:
+def layout(launch: Launch, sizes: ir.Sizes, several: Mapping[ir.Tile, int] | None = None) -> Layout:
     """Place the tiles of a launch in as few words as the search finds; the lower limit is the peak of words.
 
     A tile occupies its address range only while it is in the cache; other tiles may use the range before and after.
+    `several` says of which tiles there is more than one, one after the other.
     """
     lifetimes = lifetimes_of(launch.block)
     lengths = largest_lengths(launch, sizes)
-    room = {tile: words(tile.ranges, sizes, lengths) for tile in lifetimes}
+    room = {tile: words(tile.ranges, sizes, lengths) * (several or {}).get(tile, 1) for tile in lifetimes}
     least = peak(room, lifetimes)
     best: tuple[int, dict[ir.Tile, int]] | None = None
     for order in _orders(list(lifetimes), lambda tile: -room[tile]):

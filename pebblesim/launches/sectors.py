@@ -8,7 +8,7 @@ of columns. A kernel touches each sector of a tile once for each move of the til
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import gcd
 
 from pebblesim.language import program as ir
@@ -29,6 +29,15 @@ class Moved:
     words_written: int = 0
     sectors_read: int = 0
     sectors_written: int = 0
+
+    @property
+    def sectors(self) -> int:
+        """Sectors read and written."""
+        return self.sectors_read + self.sectors_written
+
+    def times(self, heads: int) -> Moved:
+        """Traffic of a launch for so many heads, each of whose arrays starts at a sector."""
+        return Moved(*(heads * number for number in astuple(self)))
 
 
 def pitch(tensor: ir.Tensor, sizes: ir.Sizes) -> int:

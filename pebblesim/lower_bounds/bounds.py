@@ -119,6 +119,11 @@ class LowerBound:
         """Name of the bound in pictures and tables; for a user's own bound it says so."""
         return f"{self.name}, a user's own" if self.own else self.name
 
+    @property
+    def brief(self) -> str:
+        """The bound in one short line, without what it counts."""
+        return f"{self.value:,} words, lower bound {self.label} for {self.of_way}"
+
     def to_dict(self) -> dict[str, str | int]:
         """Return the data for `--json` where another number is compared with this bound."""
         return {"name": self.name, "value": self.value, "source": self.source, "for": self.of_way}

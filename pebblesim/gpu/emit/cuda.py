@@ -9,15 +9,17 @@ constants.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.cuda_places import TAKEN, WORKERS, Places
 from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch, blocks, check_alike, launches, layout, shares
+from pebblesim.launches.batches import ONE, Batch, apart, parked, stretches
+from pebblesim.launches.launches import Launch, Layout, blocks, check_alike, launches, layout, shares
 from pebblesim.launches.sectors import pitch
 
 
@@ -31,25 +33,33 @@ class Kernel:
         tensors: names of the tensors whose addresses are parameters, in order; "copies of T" are the workers' copies of
             T.
         integers: names of the sizes that are parameters after those, and the tiles whose positions are parameters.
+        batch: the heads for which it is launched at once, and how many of them a block serves in turn.
     """
 
     name: str
     launch: Launch
     tensors: tuple[str, ...]
     integers: tuple[str | ir.Tile, ...]
+    batch: Batch = ONE
 
     def values(self, sizes: ir.Sizes) -> list[int]:
         """Return the integer parameters for these sizes, which include `workers`."""
-        at = layout(self.launch, sizes).offsets
+        at = self.layout(sizes).offsets
         return [sizes[each] if isinstance(each, str) else at[each] for each in self.integers]
 
     def blocks(self, sizes: ir.Sizes) -> int | None:
         """Number of thread blocks of the launch; None if any number works."""
-        return blocks(self.launch, sizes, sizes[WORKERS]) if self.launch.kind == "tiles" else None
+        if self.launch.kind == "tiles":
+            return blocks(self.launch, sizes, sizes[WORKERS]) * self.batch.groups
+        return self.batch.heads if self.batch.heads > 1 else None
+
+    def layout(self, sizes: ir.Sizes) -> Layout:
+        """Layout of a block's tiles: those that it holds for several heads in turn lie one after the other."""
+        return layout(self.launch, sizes, dict.fromkeys(parked(self.launch), self.batch.turns))
 
     def shared_words(self, sizes: ir.Sizes) -> int:
         """Words of shared memory that a block uses."""
-        return layout(self.launch, sizes).words
+        return self.layout(sizes).words
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +75,9 @@ def prelude() -> str:
     return Path(__file__).with_name("tiles.cuh").read_text(encoding="utf-8")
 
 
-def cuda(program: ir.Program, workers: int = 1, sizes: ir.Sizes | None = None, prefix: str = "") -> Source:
+def cuda(
+    program: ir.Program, workers: int = 1, sizes: ir.Sizes | None = None, prefix: str = "", batch: Batch = ONE
+) -> Source:
     """Write the kernels of a program, without the prelude.
 
     Args:
@@ -73,28 +85,37 @@ def cuda(program: ir.Program, workers: int = 1, sizes: ir.Sizes | None = None, p
         workers: if more than 1, loops that carry sums are split among workers; their number is the size `workers`.
         sizes: if given (including `workers`), these sizes and the positions of all tiles are constants in the source.
         prefix: prefix of the kernels' names.
+        batch: heads that are served at once; more than one only where sizes are given, and for one worker.
+
+    Raises:
+        UsageError: workers would share the sums of several heads.
     """
+    if batch.heads > 1 and workers > 1:
+        raise UsageError("workers divide the sums of one head; give several heads, or several workers.")
     kernels, texts = [], []
     names = Identifiers(TAKEN.split())
     check_alike(program)
     for launch in launches(program, workers):
-        writer = _Writer(program, launch, sizes, names.new(prefix + launch.name))
+        writer = _Writer(program, launch, sizes, names.new(prefix + launch.name), batch.of(launch))
         texts.append(writer.text())
         kernels.append(writer.kernel)
     return Source(tuple(kernels), "\n".join(texts))
 
 
 def memory(kernels: Iterable[Kernel], program: ir.Program, sizes: ir.Sizes) -> dict[str, int]:
-    """Return the words of each array in memory, including row padding and the workers' copies."""
-    room = {}
-    for name, tensor in program.tensors.items():
-        room[name] = prod(tensor.sides(sizes)[:-1]) * pitch(tensor, sizes)
+    """Return the words of each array in memory for one head, including row padding and the workers' copies."""
+    room = {name: words_of(tensor, sizes) for name, tensor in program.tensors.items()}
     copies = {
         f"copies of {tensor.name}": room[tensor.name] * shares(kernel.launch, sizes, sizes[WORKERS])
         for kernel in kernels
         for tensor in kernel.launch.copies
     }
     return room | copies
+
+
+def words_of(tensor: ir.Tensor, sizes: ir.Sizes) -> int:
+    """Words of a tensor in memory, including row padding."""
+    return prod(tensor.sides(sizes)[:-1]) * pitch(tensor, sizes)
 
 
 @dataclass
@@ -117,9 +138,13 @@ class _Statement:
 class _Writer(Places):
     """Write one kernel."""
 
-    def __init__(self, program: ir.Program, launch: Launch, sizes: ir.Sizes | None, name: str) -> None:
+    def __init__(
+        self, program: ir.Program, launch: Launch, sizes: ir.Sizes | None, name: str, batch: Batch = ONE
+    ) -> None:
         super().__init__(program, launch)
-        self.sizes = sizes
+        self.sizes, self.batch = sizes, batch
+        self.many = batch.heads > 1
+        self.parked = parked(launch) if batch.turns > 1 else []
         self.lines: list[str] = []
         self.indent = 1
         self.section: list[_Statement] = []
@@ -127,7 +152,7 @@ class _Writer(Places):
         self.pointers = [*(self.of[tensor] for tensor in touched), *self.copies.values()]
         integers: tuple[str | ir.Tile, ...] = () if sizes else (*self.of_sizes, *self.lifetimes)
         arrays = (*(tensor.name for tensor in touched), *(f"copies of {tensor.name}" for tensor in launch.copies))
-        self.kernel = Kernel(name, launch, arrays, integers)
+        self.kernel = Kernel(name, launch, arrays, integers, batch)
 
     # -- text ------------------------------------------------------------------------------------------------
 
@@ -137,10 +162,11 @@ class _Writer(Places):
     def text(self) -> str:
         places = {tile: f"{self.of[tile]}_at" for tile in self.lifetimes}
         integers = [self.size[each] if isinstance(each, str) else places[each] for each in self.kernel.integers]
-        parameters = [f"float* const {name}" for name in self.pointers] + [f"const int {name}" for name in integers]
+        arrays = [f"{name}_of_all_heads" if self.many else name for name in self.pointers]
+        parameters = [f"float* const {name}" for name in arrays] + [f"const int {name}" for name in integers]
         self.line("START")
         if self.sizes:
-            at = layout(self.launch, self.sizes).offsets
+            at = self.kernel.layout(self.sizes).offsets
             for size in self.of_sizes:
                 self.line(f"constexpr int {self.size[size]} = {self.sizes[size]};")
             for tile, place in places.items():
@@ -156,6 +182,11 @@ class _Writer(Places):
         """Write the constant with all threads of all blocks."""
         (node,) = self.launch.body
         assert isinstance(node, ir.Init)
+        if self.many:
+            self.line("const int head = block;")
+            self._of_head()
+            self._body([node])
+            return
         self.line("SECTION {")
         self.indent += 1
         each, place = "", self.of[node.tensor]
@@ -187,11 +218,14 @@ class _Writer(Places):
             assert rng.parent is not None
             self.line(f"const int {name}_most = smaller({self._most(rng.parent)}, {self._size(rng.block)});")
         for tile in self.lifetimes:
-            name = self.of[tile]
-            words = " * ".join(self._most(rng) for rng in tile.ranges)
-            self.line(f"TILE({name}, {name}_at, {words})")
+            if tile not in self.parked:
+                self.line(f"TILE({self.of[tile]}, {self.of[tile]}_at, {self._words(tile)})")
+        number = "block"
+        if self.many:
+            self.line(f"const int group = block % {self.batch.groups};")
+            number = f"block / {self.batch.groups}"
         if self.launch.grid:
-            self.line("int number = block;")
+            self.line(f"int number = {number};")
             for loop in reversed(self.launch.grid):
                 dim, block, name = self.size[loop.range.dim], self._size(loop.range.block), self.range[loop.range]
                 first = loop is self.launch.grid[0]
@@ -204,7 +238,41 @@ class _Writer(Places):
             self._share()
             for tensor, name in self.copies.items():
                 self.line(f"float* const {self.of[tensor]} = {name} + block * {self._room(tensor)};")
+        if self.batch.turns > 1:
+            for part in stretches(self.launch.block):
+                if isinstance(part, ir.Loop):
+                    self._loop(part, self._in_turn)
+                else:
+                    self._in_turn(part)
+            return
+        if self.many:
+            self.line("const int head = group;")
+            self._of_head()
         self._body(self.launch.block)
+
+    def _in_turn(self, body: list[ir.Node]) -> None:
+        """Write what the block does for each of its heads before it turns to the next."""
+        turns, groups, heads = self.batch.turns, self.batch.groups, self.batch.heads
+        more = f"served < {turns} && (head = group + served * {groups}) < {heads}"
+        self.line(f"for (int served = 0, head; {more}; ++served) {{")
+        self.indent += 1
+        self._of_head()
+        for tile in self.parked:
+            words = self._words(tile)
+            self.line(f"TILE({self.of[tile]}, {self.of[tile]}_at + served * {words}, {words})")
+        self._body(body)
+        self.indent -= 1
+        self.line("}")
+
+    def _of_head(self) -> None:
+        """Write where the arrays of the present head begin."""
+        assert self.sizes is not None
+        for tensor in self.tensors:
+            name, words = self.of[tensor], apart(words_of(tensor, self.sizes))
+            self.line(f"float* const {name} = {name}_of_all_heads + (long long)head * {words}; (void){name};")
+
+    def _words(self, tile: ir.Tile) -> str:
+        return " * ".join(self._most(rng) for rng in tile.ranges)
 
     def _share(self) -> None:
         """Write the number of iterations of each worker, and the number of workers with iterations."""
@@ -227,7 +295,8 @@ class _Writer(Places):
                     self.section.append(statement)
         self._close()
 
-    def _loop(self, loop: ir.Loop) -> None:
+    def _loop(self, loop: ir.Loop, write: Callable[[list[ir.Node]], None] | None = None) -> None:
+        """Write a loop, and its body by `write`."""
         rng = loop.range
         assert rng.parent is not None
         name, block = self.range[rng], self._size(rng.block)
@@ -241,7 +310,7 @@ class _Writer(Places):
         self.indent += 1
         length = "1" if block == "1" else f"smaller({block}, {stop} - {name})"
         self.line(f"const int {self.length[rng]} = {length}; (void){self.length[rng]};")
-        self._body(loop.body)
+        (write or self._body)(loop.body)
         self.indent -= 1
         self.line("}")
 

@@ -27,8 +27,8 @@ alignas alignof and asm auto bool break case catch char class compl const conste
 delete do double else enum explicit export extern false float for friend goto if inline int long mutable
 namespace new not nullptr operator or private protected public register return short signed sizeof static
 struct switch template this throw true try typedef typeid typename union unsigned using virtual void volatile
-while xor block blocks cache compare fill gpu item load multiply note padded part poison r c k share smaller
-start store threads tid tiles_of total turn words_ workers y0 y1 yn j0 j1 jn gamma
+while xor block blocks cache compare fill gpu group head item load multiply note padded part poison r c k served share
+smaller start store threads tid tiles_of total turn words_ workers y0 y1 yn j0 j1 jn gamma
 """
 
 

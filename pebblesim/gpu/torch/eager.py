@@ -50,7 +50,7 @@ def checked(call: tuple[Hashable, ...] | None) -> Asked | None:
     """The arguments of the operators for a plain call like one that was checked and made before; else None."""
     try:
         return None if call is None else _CHECKED.get(call)
-    except TypeError:  # an option that has no hash is none that attention takes
+    except TypeError:  # attention takes no option without a hash
         return None
 
 

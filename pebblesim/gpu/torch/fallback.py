@@ -14,6 +14,9 @@ from pebblesim.gpu.torch.masks import Shown
 
 _SAID: set[str] = set()
 
+ALIGNED = 16
+"""Bytes that PyTorch's kernels read at once."""
+
 
 def by_pytorch(
     reason: str,
@@ -48,13 +51,26 @@ def by_pytorch(
         if found is not None and shown.first is not None:
             found = found.reshape(*query.shape[:-3], *found.shape[1:])
         mask = found if mask is None else mask if found is None else _joined(mask, found)
+    query, key, value = map(_aligned, (query, key, value))
     out = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, mask, dropout_p, causal, scale=scale, **gqa
+        query, key, value, mask if mask is None else _aligned(mask), dropout_p, causal, scale=scale, **gqa
     )
     if mask is None:
         return out
     some = (mask if mask.dtype == torch.bool else mask > -torch.inf).any(-1, keepdim=True)
     return out.masked_fill(~some, 0.0)  # which some kernels of PyTorch give to queries without a key, and some do not
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """A tensor whose rows begin at multiples of 16 bytes, or a contiguous copy of it.
+
+    PyTorch 2.11 hands tensors to its memory-efficient kernel as they lie. The kernel reads 16 bytes at once: from other
+    addresses its results were wrong, or the context of the GPU was lost.
+    """
+    words = ALIGNED // x.element_size()
+    *rows, last = x.stride()
+    in_place = x.is_contiguous() or (last == 1 and not any(stride % words for stride in rows))
+    return x if in_place and x.storage_offset() % words == 0 else x.clone(memory_format=torch.contiguous_format)
 
 
 def _check_mask(mask: Any, dtype: torch.dtype, pairs: tuple[int, ...]) -> None:

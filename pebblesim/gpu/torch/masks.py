@@ -37,7 +37,7 @@ class Shown(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The arguments of the operators that are no matrices, in their order.
+    """The arguments of the operators behind the matrices, in their order.
 
     Attributes:
         first, end, left, right, at_end: as of `Shown`.
@@ -79,13 +79,16 @@ def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right
         left, right, at_end: limits of j - i within a sequence.
 
     Raises:
-        UsageError: it is no such tensor.
+        UsageError: they are not such tensors.
     """
     pair = starts if isinstance(starts, tuple | list) else (starts, starts)
     if len(pair) != 2 or not all(
         isinstance(each, Tensor) and each.dim() == 1 and each.dtype in INTEGERS and each.shape[0] > 1 for each in pair
     ):
-        raise UsageError("cu_seqlens takes a tensor of integers, (sequences + 1,), or a pair of them for n_q and n_k.")
+        raise UsageError(
+            f"cu_seqlens is {_described(starts)}; give a tensor of integers of shape (sequences + 1,), or a pair of "
+            "these for queries and keys."
+        )
     of_q, of_k = pair
     if of_q.shape != of_k.shape:
         raise UsageError(
@@ -172,7 +175,7 @@ def check_ranges(ranges: Any, batch: int, n_q: int, n_k: int) -> Ranges:
     """Key ranges as they are given, checked.
 
     Raises:
-        UsageError: they are no pair of tensors (batch or 1, n_q) of int32, decrease, or go beyond the keys.
+        UsageError: they are not two tensors (batch or 1, n_q) of int32, decrease, or go beyond the keys.
     """
     if (
         not isinstance(ranges, tuple | list)
@@ -180,7 +183,9 @@ def check_ranges(ranges: Any, batch: int, n_q: int, n_k: int) -> Ranges:
         or not all(isinstance(x, Tensor) and x.dtype == torch.int32 and x.dim() == 2 for x in ranges)
         or any(x.shape[0] not in (1, batch) or x.shape[1] != n_q for x in ranges)
     ):
-        raise UsageError(f"key_ranges takes (first, end), int32 tensors of shape {_rows(batch, n_q)}.")
+        raise UsageError(
+            f"key_ranges is {_described(ranges)}; give (first, end), int32 tensors of shape {_rows(batch, n_q)}."
+        )
     both = torch.stack([each.expand(max(x.shape[0] for x in ranges), n_q) for each in ranges])
     promise(
         (both.diff(dim=-1) >= 0).all() & (both[..., 0] >= 0).all() & (both[..., -1] <= n_k).all(),
@@ -190,7 +195,9 @@ def check_ranges(ranges: Any, batch: int, n_q: int, n_k: int) -> Ranges:
 
 
 def _described(x: Any) -> str:
-    """The type of an argument, and the shape if it is a tensor."""
+    """The type of an argument, and the shape if it is a tensor; of each, if they are several."""
+    if isinstance(x, tuple | list) and any(isinstance(each, Tensor) for each in x):
+        return f"({', '.join(map(_described, x))})"
     return f"of {x.dtype} and shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"of {type(x).__name__}"
 
 

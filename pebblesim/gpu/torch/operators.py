@@ -159,6 +159,7 @@ def backward_on_gpu(
     *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value by kernels; `grad_lse` is that of the natural logarithm."""
+    check_forward_mode()
     grad_L = None if grad_lse is None else numbers_of(grad_lse * log2(e), key.shape[1])
     return backward(grad, query, key, value, out, numbers_of(lse, key.shape[1]), Asked(*rest), grad_L)
 
@@ -172,6 +173,7 @@ def _forward_by_definition(query: Tensor, key: Tensor, value: Tensor, *rest: Any
 def _backward_by_definition(
     grad: Tensor, grad_lse: Tensor | None, query: Tensor, key: Tensor, value: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
+    check_forward_mode()
     out, lse, *rest = others
     pairs = _factors_and_pairs(query, key, Asked(*rest))
     made = definition.backward(grad, grad_lse, query, key, value, out, lse, *pairs)
@@ -200,6 +202,7 @@ def _fake(query: Tensor, key: Tensor, value: Tensor, *mask: Any) -> tuple[Tensor
 def _fake_backward(
     grad: Tensor, grad_lse: Tensor | None, query: Tensor, key: Tensor, value: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
+    check_forward_mode()
     return tuple(empty_like(each, each.shape[-1]) for each in (query, key, value))
 
 

@@ -62,8 +62,8 @@ def attention(
 
     All processes of the group must call it, and with the same options. Before words travel each call gathers one number
     of each process, for which the host waits. If the processes disagree, or something is wrong in one of them, all of
-    them raise the same sentence, which names the process. The backward pass must be called in all processes, or in no
-    one of them.
+    them raise the same sentence, which names the process. The backward pass must be called in all processes or in no
+    process.
 
     n is the number of all tokens, and P that of the processes. There are as many queries as keys. n need not be a
     multiple of P, and may be less than P: `tokens_of` says which tokens a process owns.

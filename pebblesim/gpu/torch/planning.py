@@ -218,7 +218,7 @@ def plan(
             then kernels are compared, and no times are printed.
 
     Returns:
-        The forecasts of both passes, the kernels that are used first.
+        Forecasts of both passes; that of the kernels that are used comes first in each.
 
     Raises:
         UsageError: `attention` does not take a size or an option, no kernel fits into the workspace, the card is not

@@ -34,8 +34,10 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
             markevery=(3 * number, max(len(data.at) // 8, 1)),
             markersize=5,
             linewidth=1.6,
-            label=name,
+            label=get(name).title,
         )
+    if data.best:
+        ax.plot(*zip(*data.best, strict=True), color="0.3", linewidth=1, linestyle=(0, (4, 1)), label="best schedule")
     if data.theta:
         ax.plot(data.at, data.theta, color="0.35", linewidth=1.2, linestyle=":", label="Θ, without its constant")
     ax.fill_between(data.at, floor, data.lower, color="0.9", linewidth=0)
@@ -97,8 +99,9 @@ def _free_side(ax: Any, at: tuple[float, float], text: str, curves: Sequence[Pat
 
 
 def _problems(data: Sweep) -> str:
-    """Return the problems of the schedules; it is one, unless several pairs were given."""
-    return " and ".join(dict.fromkeys(get(name).problem.name for name in data.io))
+    """Return what is computed: one problem, unless several pairs were given."""
+    solved = {get(name).problem.name: get(name).problem.about.partition(" (")[0] for name in data.io}
+    return " and ".join(f"{name}: {about}" if about else name for name, about in solved.items())
 
 
 def _at(data: Sweep, name: str, M: int) -> int:

@@ -23,7 +23,7 @@ QUANTITIES = {
 
 
 def measured(rows: Sequence[Mapping[str, Any]], ax: Axes) -> Axes:
-    """Draw measured over predicted traffic on log axes, one mark for each run and quantity; on the line they are equal.
+    """Draw measured ÷ predicted traffic over what was predicted, one mark for each run and quantity.
 
     Args:
         rows: results of `pebblesim gpu measure`; rows without a prediction, from other programs, are left out.
@@ -35,51 +35,85 @@ def measured(rows: Sequence[Mapping[str, Any]], ax: Axes) -> Axes:
     totals = [row["total"] for row in rows if "predicted" in row.get("total", {})]
     if not totals:
         raise UsageError("there is no run with a prediction in these results; `pebblesim gpu measure` makes some.")
-    everything: list[int] = []
     for number, (name, label) in enumerate(QUANTITIES.items()):
         pairs = [(total["predicted"][name], total["measured"][name]) for total in totals]
         same = sum(predicted == counted for predicted, counted in pairs)
-        shown = [(predicted, counted) for predicted, counted in pairs if predicted > 0 and counted > 0]
-        everything += [value for pair in shown for value in pair]
+        shown = [(predicted, counted) for predicted, counted in pairs if predicted and counted]
         ax.plot(
             [predicted for predicted, _ in shown],
-            [counted for _, counted in shown],
+            [counted / predicted for predicted, counted in shown],
             MARKERS[number],
             color=COLOURS[number],
             fillstyle="none",
-            label=f"{label}: {same} of {len(pairs)} the same",
+            label=f"{label}: {same} of {len(pairs)} exactly as predicted",
         )
-    if everything:
-        ax.axline((1, 1), slope=1, color="0.6", linewidth=0.8, zorder=0)
-        ax.set(xlim=(min(everything) / 2, 2 * max(everything)), ylim=(min(everything) / 2, 2 * max(everything)))
-    ax.set(xscale="log", yscale="log", xlabel="predicted (words, bytes)", ylabel="measured (words, bytes)")
-    ax.legend(fontsize=9, frameon=False, loc="upper left")
+    ax.axhline(1, color="0.6", linewidth=0.8, zorder=0)
+    ax.set(xscale="log", yscale="log", xlabel="predicted (words, bytes)", ylabel="measured ÷ predicted")
+    ax.legend(fontsize=9, frameon=False, loc="upper right")
     return ax
 
 
-def crossing(points: Sequence[Mapping[str, Any]], names: Sequence[str], figure: Figure, title: str) -> None:
-    """Draw the words that two schedules move over M, counted as lines and measured as marks; below, their times.
+def crossing(
+    points: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    crossings: Sequence[Mapping[str, Any]],
+    dims: Mapping[str, int],
+    figure: Figure,
+    title: str,
+) -> None:
+    """Draw the bytes at HBM of some schedules over M, for one head, counted as lines and measured as marks; and times.
 
     Args:
-        points: for each M the words and seconds of both, as `pebblesim.gpu.crossings.points` returns them.
-        names: the two schedules.
+        points: what each schedule moves and takes at each M, as `pebblesim.gpu.crossings.points` returns it.
+        names: the schedules.
+        crossings: where the first crosses the others, as `pebblesim.gpu.crossings.summary` returns it.
+        dims: n and d, or as for `pebblesim.count`; M = d² is marked.
         figure: where to draw.
         title: what was measured, and on which card.
 
     Raises:
-        UsageError: there is no M at which both were measured.
+        UsageError: some schedule was measured at no M.
     """
-    if not points:
-        raise UsageError(f"these results hold no M at which both {' and '.join(names)} were measured.")
-    words, time = figure.subplots(2, sharex=True)
-    M = [point["M"] for point in points]
-    for number, name in enumerate(names):
-        look, counted, seen = line(number), line(number) | {"marker": ""}, line(number) | {"linestyle": ""}
-        words.plot(M, [point[name]["predicted"] for point in points], **counted, label=f"{name}, counted")
-        words.plot(M, [point[name]["measured"] for point in points], **seen, label=f"{name}, measured")
-        time.plot(M, [point[name]["seconds"] for point in points], **look, label=name)
-    for ax, label in ((words, "words moved"), (time, "seconds")):
-        ax.set(xscale="log", yscale="log", ylabel=label)
-        ax.legend(frameon=False)
-    words.set_title(title, fontsize=11)
-    time.set_xlabel("M, words of shared memory of a thread block")
+    if missing := [name for name in names if not any(name in point for point in points)]:
+        raise UsageError(f"these results hold no M at which {' and '.join(missing)} was measured for many heads.")
+    d2, sides = dims["d"] ** 2, figure.subplots(1, 2)
+    for ax, (what, label) in zip(sides, {"hbm": "bytes at HBM", "seconds": "seconds"}.items(), strict=True):
+        for number, name in enumerate(names):
+            known = [(point["M"], point[name]) for point in points if name in point]
+            M, look = [at for at, _ in known], line(number)
+            if what == "hbm":
+                ax.plot(*_counted(name, dims, min(M), max(M)), **look | {"marker": ""}, label=f"{name}, counted")
+                look |= {"linestyle": ""}
+            ax.plot(M, [values[what] for _, values in known], **look, label=f"{name}, measured")
+        ax.set(xscale="log", yscale="log", xlabel="M, words of shared memory of a block", ylabel=f"{label}, for a head")
+        _mark(ax, d2, "d²", color="0.4", linestyle=(0, (2, 4)))
+        for found in crossings:
+            if found["of"] == what:
+                look = {"color": line(names.index(found["schedules"][1]))["color"], "linestyle": "-"}
+                for each in found["between"]:
+                    _mark(
+                        ax,
+                        each["at"],
+                        f"{each['at'] / d2:.2f} d²",
+                        **look,
+                        label=f"{' and '.join(found['schedules'])} cross",
+                    )
+        ax.legend(fontsize=8, framealpha=0.9, edgecolor="none")
+    figure.suptitle(title, fontsize=11)
+
+
+def _counted(name: str, dims: Mapping[str, int], low: int, high: int) -> tuple[list[int], list[float]]:
+    """Bytes of float32 that a schedule moves with the blocks that fit, for M in between."""
+    from pebblesim.api.crossover import Curve
+    from pebblesim.language.registry import get
+
+    curve, steps = Curve(get(name).in_dims(dims), dims), 80
+    M = [round(low * (high / low) ** (step / steps)) for step in range(steps + 1)]
+    return M, [4 * curve(at) for at in M]
+
+
+def _mark(ax: Axes, M: float, text: str, **look: Any) -> None:
+    """Draw a line at this M, and a text at its upper end."""
+    ax.axvline(M, linewidth=0.8, **look)
+    place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+    ax.annotate(text, (M, 1), xytext=(0, 3), ha="center", fontsize=9, color=look["color"], **place)
