@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu import transformers_masks as masks
+from pebblesim.gpu.torch.checks import check_numbers
 from pebblesim.gpu.torch.public import attention
 
 NAME = "pebblesim"
@@ -32,12 +33,13 @@ def register(name: str = NAME, *, fallback: str | None = None, workspace: int | 
     """Make our attention an `attn_implementation` of transformers.
 
     Args:
-        name: the name of this implementation.
+        name: the name of this implementation, which must not be one of transformers' own.
         fallback, workspace: as for `attention`; with `fallback`, masks with holes are made of booleans.
 
     Raises:
-        UsageError: transformers is not here, or has no such interface for attention.
+        UsageError: transformers is not here, or has no such interface for attention; or an argument is not allowed.
     """
+    check_numbers(None, None, workspace, 0.0, None, fallback)
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import sdpa_mask
@@ -49,8 +51,18 @@ def register(name: str = NAME, *, fallback: str | None = None, workspace: int | 
         from transformers import __version__
 
         raise UsageError(f"register needs transformers 5.4 or later, and here is {__version__}: pip install -U it.")
+    _check_name(name, AttentionInterface())
     AttentionInterface.register(name, partial(attend, fallback=fallback, workspace=workspace))
     AttentionMaskInterface.register(name, partial(seen, fallback=fallback))
+
+
+def _check_name(name: Any, known: Any) -> None:
+    """Check that no other attention has this name: its models would take ours without a word."""
+    if not isinstance(name, str) or not name.strip():
+        raise UsageError(f"name is {name!r}; give the text that attn_implementation is to be, such as {NAME!r}.")
+    ours = getattr(known.get(name), "func", None) is attend
+    if name == "eager" or (name in known and not ours):
+        raise UsageError(f"name is {name!r}, which transformers has for an attention of its own; give another name.")
 
 
 def attend(
