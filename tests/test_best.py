@@ -1,6 +1,7 @@
 """What is called the best: nothing that `compare` finds moves fewer words."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,6 +107,14 @@ def test_gaps_take_the_best_blocks(problem: str, M: int, gap: str, io: int) -> N
     (row,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)["rows"]
     assert (row["io"], f"{row['gap']:.3f}") == (io, gap)
     assert f"{io:,}" in CliRunner().invoke(app, command, env={"COLUMNS": "200"}).stdout
+
+
+def test_the_page_shows_the_best_forward_pass_in_the_shared_memory_of_an_h100() -> None:
+    """It showed another one, with the largest blocks that fit, as the best that is known."""
+    (row,) = ps.gaps("forward", n=8192, d=128, M=227 * 1024 // 2).rows
+    page = Path(__file__).resolve().parent.parent / "docs" / "is-flashattention-optimal.md"
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert any(row.schedule in line and f"{row.io:,}" in line for line in lines)
 
 
 def test_most_schedules_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,16 +174,19 @@ def test_results_do_not_depend_on_what_memory_held(number: int) -> None:
         pytest.skip("no GPU is here")
     draw = random.Random(number)
     batch, shared, kv_heads = draw.choice([1, 2]), draw.choice([1, 2, 3, 4]), draw.choice([1, 2])
-    n_q, n_k = (draw.choice([1, 4, draw.randint(1, 64), draw.randint(1, 600)]) for _ in range(2))
-    d = draw.choice([32, 40, 64, 96, 128, 192, 256])
-    kind = draw.choice(["packed", "padded", "ranged", "window"])
-    left, right = draw.choice([None, draw.randint(0, n_k)]), draw.choice([None, 0, draw.randint(0, n_k)])
+    n_q = draw.choice([1, draw.randint(2, 8), draw.randint(2, 8), draw.randint(1, 64), draw.randint(1, 600)])
+    n_k = draw.choice([draw.randint(1, 64), *(draw.randint(64, 2000 if n_q <= 8 else 600) for _ in range(3))])
+    d = draw.choice([32, 40, 64, 64, 96, 128, 192, 256])
+    kind = draw.choice(["packed", "packed", "padded", "ranged", "ranged", "window"])
+    left = draw.choice([None, draw.randint(0, 40), draw.randint(0, 40), draw.randint(0, n_k)])
+    right = draw.choice([None, 0, 0, draw.randint(0, n_k)])
     mask: dict[str, Any] = {"window": (left, right), "align": draw.choice(["start", "end"])}
     low, high = torch.zeros(batch, n_q, dtype=torch.long), torch.full((batch, n_q), n_k)
     place = torch.arange(n_q).expand(batch, n_q) + (n_k - n_q if mask["align"] == "end" else 0)
     if kind == "packed":
-        many = draw.randint(1, 5)
+        many = n_q if n_q <= 8 else draw.randint(1, 5)  # few queries: one of each sequence, as in decoding
         starts = [[0, *sorted(draw.randint(0, n) for _ in range(many - 1)), n] for n in (n_q, n_k)]
+        starts[0] = list(range(n_q + 1)) if n_q <= 8 else starts[0]
         mask["cu_seqlens"] = tuple(torch.tensor(each, dtype=torch.int32, device="cuda") for each in starts)
         for (a, b), (c, e) in zip(pairwise(starts[0]), pairwise(starts[1]), strict=True):
             low[:, a:b], high[:, a:b] = c, e
@@ -195,8 +198,10 @@ def test_results_do_not_depend_on_what_memory_held(number: int) -> None:
         padding = (keys < low[:, :1]) | (keys >= high[:, :1])
         mask["key_padding_mask"] = padding.cuda()
     if kind == "ranged":
-        for limit in (low, high):
-            limit[:] = torch.tensor([sorted(draw.choice([0, n_k, draw.randint(0, n_k)]) for _ in range(n_q))])
+        for at in range(batch):  # queries of some groups see some keys each, and others in between may be seen by none
+            places = sorted(draw.randint(0, n_k) for _ in range(2 * draw.randint(1, 6)))
+            of = torch.tensor(sorted(draw.randrange(len(places) // 2) for _ in range(n_q)))
+            low[at], high[at] = torch.tensor(places[::2])[of], torch.tensor(places[1::2])[of]
         mask["key_ranges"] = low.int().cuda(), high.int().cuda()
     keys = torch.arange(n_k)
     allowed = (keys >= low[..., None]) & (keys < high[..., None])
