@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
+from collections import Counter
 
 import pytest
 from hypothesis import given, strategies as st
@@ -102,6 +103,26 @@ def test_what_is_shown_is_never_cut_off(width: int, rows: list[list[str]], left:
         assert not out or first[0] not in out
     for letter in "ab1":
         assert table.count(letter) == sum(rows_of.count(letter) for row in rows for rows_of in (row[n] for n in shown))
+
+
+@given(
+    width=st.integers(20, 60),
+    rows=st.lists(
+        st.lists(st.lists(st.text("ab", min_size=1, max_size=14), min_size=1, max_size=9), min_size=2, max_size=2),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_words_stay_whole_where_there_is_room(width: int, rows: list[list[list[str]]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        printed: list[str] = []
+        patch.setattr(printing, "limit", lambda: width)
+        patch.setattr("builtins.print", lambda text="", end="\n": printed.append(text + end))
+        printing.print_table(None, "xyz", [["x", *map(" ".join, row)] for row in rows], 3, "xyz")
+    longest = (max(len(word) for row in rows for word in row[number]) for number in range(2))
+    if 1 + 1 + 3 + sum(longest) + 3 <= width:
+        found = Counter("".join(printed).partition("─\n")[2].split())
+        assert found == Counter(["x"] * len(rows) + [word for row in rows for cell in row for word in cell])
 
 
 @given(
