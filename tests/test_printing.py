@@ -105,15 +105,18 @@ def test_what_is_shown_is_never_cut_off(width: int, rows: list[list[str]], left:
         assert table.count(letter) == sum(rows_of.count(letter) for row in rows for rows_of in (row[n] for n in shown))
 
 
-@given(
-    width=st.integers(20, 60),
-    rows=st.lists(
-        st.lists(st.lists(st.text("ab", min_size=1, max_size=14), min_size=1, max_size=9), min_size=2, max_size=2),
-        min_size=1,
-        max_size=3,
-    ),
+LONG, SHORT = (
+    st.lists(st.text("ab", min_size=low, max_size=low + 3), min_size=few, max_size=few + 4)
+    for low, few in ((12, 1), (1, 12))
 )
-def test_words_stay_whole_where_there_is_room(width: int, rows: list[list[list[str]]]) -> None:
+
+
+@given(
+    width=st.integers(26, 44),
+    rows=st.lists(st.permutations([LONG, SHORT]).flatmap(lambda x: st.tuples(*x)), min_size=1, max_size=3),
+)
+def test_words_stay_whole_where_there_is_room(width: int, rows: list[tuple[list[str], ...]]) -> None:
+    """A column of short words becomes narrow before one of long words does."""
     with pytest.MonkeyPatch.context() as patch:
         printed: list[str] = []
         patch.setattr(printing, "limit", lambda: width)
