@@ -218,6 +218,7 @@ def row_of(name: str) -> dict[str, Any]:
         return row | {"not": "not made", "why": f"{type(error).__name__}: {in_a_line(error)}"}
     finally:
         signal.alarm(0)
+        AttentionInterface.register(ours.NAME, attend)
     return row
 
 

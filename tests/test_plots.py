@@ -26,7 +26,7 @@ from pebblesim.counting.useful import useful_operations
 from pebblesim.game.moves import COMPUTE, READ, unpack
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.layers import layers
-from pebblesim.language.registry import of_problem
+from pebblesim.language.registry import get, of_problem
 from pebblesim.views.plots.crossover import io_over_M
 from pebblesim.views.plots.game import LANE, move, occupancy, tiles
 from pebblesim.views.plots.gaps import gaps
@@ -296,7 +296,7 @@ def test_no_line_crosses_the_text_at_a_crossing() -> None:
     ]
     found = SimpleNamespace(along="M", crossings=crossings, title="a title")
     data: Any = SimpleNamespace(
-        crossover=found, at=M, io=io, theta=[], lower=[3 * 10**9 // isqrt(m) for m in M], own=[]
+        crossover=found, at=M, io=io, theta=[], lower=[3 * 10**9 // isqrt(m) for m in M], own=[], best=[]
     )
     figure = Figure(figsize=(7.5, 5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -446,10 +446,13 @@ def test_measured_schedules_are_drawn_over_m() -> None:
     marks = {line.get_label(): line for line in bytes_.lines if line.get_linestyle() == "None"}
     for name in names:
         known = [(point["M"], point[name]) for point in measured if name in point]
-        assert [tuple(xy) for xy in marks[f"{name}, measured"].get_xydata()] == [(M, each["hbm"]) for M, each in known]
-        (drawn,) = (line for line in times.lines if line.get_label() == f"{name}, measured")
+        called = get(name).known_as
+        assert [tuple(xy) for xy in marks[f"{called}, measured"].get_xydata()] == [
+            (M, each["hbm"]) for M, each in known
+        ]
+        (drawn,) = (line for line in times.lines if line.get_label() == f"{called}, measured")
         assert list(drawn.get_ydata()) == [each["seconds"] for _, each in known]
-        (curve,) = (line for line in bytes_.lines if line.get_label() == f"{name}, counted")
+        (curve,) = (line for line in bytes_.lines if line.get_label() == f"{called}, counted")
         M, words = curve.get_xydata()[-1]
         assert words == 4 * ps.count(name, M=int(M), **dims).io
     texts = [text.get_text() for text in bytes_.texts]

@@ -23,7 +23,7 @@ from pebblesim.core.notation import parse, written
 
 DECODING = "--size n_q=1 --size n_k=4096 -d 64 -M 9999 --heads 8 --kv-heads 2 --dtype bf16"
 COMMANDS = {  # and what their output has at every width
-    "count -n 256 -d 16 -M 2048": ("row-stationary-fused", "I/O", "gap", "B_r="),
+    "count -n 256 -d 16 -M 2048": ("row-stationary-fused", "I/O", "gap"),
     f"count flash2-forward {DECODING}": ("I/O", "bytes"),
     "bounds -n 256 -d 16 -M 2048": ("bound", "words", "D1r"),
     "bounds -p forward -n 256 -d 16": ("bound", "closed form"),

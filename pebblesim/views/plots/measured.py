@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.errors import UsageError
+from pebblesim.language.registry import get
 from pebblesim.views.plots.style import COLOURS, MARKERS, line
 
 if TYPE_CHECKING:
@@ -76,28 +77,25 @@ def crossing(
     """
     if missing := [name for name in names if not any(name in point for point in points)]:
         raise UsageError(f"these results hold no M at which {' and '.join(missing)} was measured for many heads.")
+    called = {name: get(name).known_as or name for name in names}
     d2, sides = dims["d"] ** 2, figure.subplots(1, 2)
     for ax, (what, label) in zip(sides, {"hbm": "bytes at HBM", "seconds": "seconds"}.items(), strict=True):
         for number, name in enumerate(names):
             known = [(point["M"], point[name]) for point in points if name in point]
             M, look = [at for at, _ in known], line(number)
             if what == "hbm":
-                ax.plot(*_counted(name, dims, min(M), max(M)), **look | {"marker": ""}, label=f"{name}, counted")
+                ax.plot(
+                    *_counted(name, dims, min(M), max(M)), **look | {"marker": ""}, label=f"{called[name]}, counted"
+                )
                 look |= {"linestyle": ""}
-            ax.plot(M, [values[what] for _, values in known], **look, label=f"{name}, measured")
+            ax.plot(M, [values[what] for _, values in known], **look, label=f"{called[name]}, measured")
         ax.set(xscale="log", yscale="log", xlabel="M, words of shared memory of a block", ylabel=f"{label}, for a head")
         _mark(ax, d2, "d²", color="0.4", linestyle=(0, (2, 4)))
         for found in crossings:
             if found["of"] == what:
                 look = {"color": line(names.index(found["schedules"][1]))["color"], "linestyle": "-"}
                 for each in found["between"]:
-                    _mark(
-                        ax,
-                        each["at"],
-                        f"{each['at'] / d2:.2f} d²",
-                        **look,
-                        label=f"{' and '.join(found['schedules'])} cross",
-                    )
+                    _mark(ax, each["at"], f"{each['at'] / d2:.2f} d²", **look)
         ax.legend(fontsize=8, framealpha=0.9, edgecolor="none")
     figure.suptitle(title, fontsize=11)
 
@@ -105,7 +103,6 @@ def crossing(
 def _counted(name: str, dims: Mapping[str, int], low: int, high: int) -> tuple[list[int], list[float]]:
     """Bytes of float32 that a schedule moves with the blocks that fit, for M in between."""
     from pebblesim.api.crossover import Curve
-    from pebblesim.language.registry import get
 
     curve, steps = Curve(get(name).in_dims(dims), dims), 80
     M = [round(low * (high / low) ** (step / steps)) for step in range(steps + 1)]
