@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import strategies
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
@@ -28,14 +28,13 @@ def least_M(rows: ps.Comparison) -> int:
 
 @st.composite
 def asked(draw: st.DrawFn) -> dict[str, Any]:
-    """A problem with sizes, square or not, an M that some schedule fits into, and perhaps a mask."""
+    """A problem with sizes, square or not, and perhaps a mask."""
     solves = PROBLEMS[draw(st.sampled_from(NAMES))]
     view = draw(st.sampled_from([solves, solves.rectangle or solves]))
     given: dict[str, Any] = {"problem_name": solves.name, **{dim: draw(SIZE, dim) for dim in view.dims}}
     if solves.maskable and view is solves and of_problem(solves.name, True) and draw(st.booleans()):
         given["mask"] = draw(strategies.bands(given["n"]) | strategies.masks(given["n"]))
-    least = least_M(ps.compare(M=1, **given))
-    return given | {"M": least + draw(st.one_of(st.integers(0, 20), st.integers(0, 5_000)))}
+    return given
 
 
 def best_of(rule: Any, **given: Any) -> ps.Counted | None:
@@ -45,10 +44,10 @@ def best_of(rule: Any, **given: Any) -> ps.Counted | None:
 
 
 @strategies.draws(12, 400)
-@given(asked(), st.sampled_from(["chain", "in-place"]))
-def test_nothing_that_compare_finds_is_below_the_best(given: dict[str, Any], summation: str) -> None:
+@given(asked(), st.one_of(st.integers(0, 20), st.integers(0, 5_000)), st.sampled_from(["chain", "in-place"]))
+def test_nothing_that_compare_finds_is_below_the_best(given: dict[str, Any], more: int, summation: str) -> None:
     """With both rules, under any mask: it is the first schedule with the fewest words, and its row that of `count`."""
-    given["summation"] = summation
+    given |= {"M": least_M(ps.compare(M=1, **given)) + more, "summation": summation}
     found = best_of("best", **given)
     assert found is not None
     for rule in ("best", "fit"):
@@ -130,8 +129,9 @@ def test_most_schedules_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @strategies.draws(3, 20)
 @given(st.sampled_from(["forward", "backward", "backward-qkv"]), st.integers(1, 5_000), st.sampled_from([16, 64, 256]))
+@example("forward", 2000, 64)
 def test_nothing_is_below_what_advise_calls_the_best(problem: str, n: int, d: int) -> None:
-    """It looks for the best blocks of a few schedules only."""
+    """It looked for the best blocks of three schedules only: 967,120 words for 889,296."""
     for mask in (None, "causal"):
         for boundary in ps.advise("H100", problem_name=problem, n=n, d=d, mask=mask).boundaries:
             rows = ps.compare(problem, n=n, d=d, M=boundary.M, mask=mask, blocks="best")

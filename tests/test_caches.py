@@ -465,7 +465,7 @@ def test_every_policy_counts_requests_that_miss_and_their_words(stream: Any, cap
 def test_the_table_of_a_trace_has_both(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,size\n1,7\n2,5\n1,7\n")
     given = ["cache", str(tmp_path / "a.csv"), "-M", "9", "--policy", "opt,lru"]
-    out = CliRunner().invoke(app, given, env={"COLUMNS": "200"}).stdout
+    out = CliRunner().invoke(app, [*given, "--wide"]).stdout
     assert "opt misses   opt misses, words" in out and "lru misses   lru misses, words" in out
     (row,) = json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)["rows"]
     assert (row["opt"]["misses"], row["opt"]["missed_words"]) == (2, 12)  # 7 stay of 9, and 2 of the others come in

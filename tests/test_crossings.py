@@ -215,7 +215,9 @@ def test_the_exponent_is_proved() -> None:
 
 @pytest.mark.slow
 def test_the_exponent_is_measured() -> None:
-    found = crossover(n=4096, d=64, over_d=(64, 256))
+    assert crossover(n=4096, d=64, over_d=()).exponent == 2
+    pairs = ("small-cache", "large-cache", "small-cache-streamed", "row-stationary")
+    found = crossover(*pairs, n=4096, d=64, over_d=(64, 256))
     assert len(found.crossings) == 2
     for pair in (crossing.schedules for crossing in found.crossings):
         across = [(c.d, c.M) for c in found.measured if c.schedules == pair]
@@ -356,10 +358,14 @@ def test_the_picture_shows_every_curve(tmp_path: Path) -> None:
     data = sweep(crossover(n=64, d=8, over_d=()), points=8)
     ax = io_over_M(data, Figure().subplots())
     labels = [line.get_label() for line in ax.lines]
-    assert [*data.io, "Θ, without its constant", "lower bound for any schedule"] == [
+    titles = [get(name).title for name in data.io]
+    assert titles == ["Algorithm 6 (small-cache)", "Algorithm 9 (large-cache)", "FlashAttention (flash)"]
+    assert [*titles, "best schedule", "Θ, without its constant", "lower bound for any schedule"] == [
         label for label in labels if not label.startswith("_")
     ]
-    styles = {(str(line.get_linestyle()), line.get_marker()) for line in ax.lines if line.get_label() in data.io}
+    for M, least in data.best:
+        assert least == ps.gaps(n=64, d=8, M=M).rows[0].io <= min(words(name, M, 64, 8) for name in data.io)
+    styles = {(str(line.get_linestyle()), line.get_marker()) for line in ax.lines if line.get_label() in titles}
     assert len(styles) == len(data.io)  # told apart without colours
     for name, words_of in data.io.items():
         assert all(low <= io for low, io in zip(data.lower, words_of, strict=True) if io is not None), name

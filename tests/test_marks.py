@@ -100,7 +100,7 @@ def test_each_mark_is_in_latex() -> None:
 
 
 def test_each_mark_is_in_table_1() -> None:
-    text, rows = printed("--table-1"), json.loads(printed("--table-1", "--json"))["rows"]
+    text, rows = printed("--table-1", "--wide"), json.loads(printed("--table-1", "--json"))["rows"]
     assert "for n ≥ d" in text.splitlines()[0]
     for (_, _, *cells), row in zip(TABLE_1, rows, strict=True):
         for cell, side in zip(cells, ("large_cache", "small_cache"), strict=True):
@@ -108,6 +108,8 @@ def test_each_mark_is_in_table_1() -> None:
             assert (
                 (f"{cell.of.title} *" in text) == (f"* {cell.of.title}: {cell.of.mark}" in text) == bool(cell.of.mark)
             )
+    marked = sum(bool(cell.of.mark) for *_, large, small in TABLE_1 for cell in (large, small))
+    assert printed("--table-1").partition("(--wide adds")[0].count(") *") == marked > 0  # where sources are left out
 
 
 @pytest.mark.parametrize("name", sorted(name for name, each in PROBLEMS.items() if each.theta is not None))

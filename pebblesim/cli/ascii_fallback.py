@@ -25,11 +25,14 @@ def plain(text: str) -> str:
 
     >>> plain("9n²⌈d/B⌉ + 4nd⌈d/B⌉, diag(l)⁻¹ A1ᵀ")
     '9n^2*ceil(d/B) + 4nd*ceil(d/B), diag(l)^-1 A1^T'
+    >>> plain("Stöckel")
+    'Stockel'
     """
     text = re.sub(r"(?<=[\w)⌉⌋])(?=[⌈⌊√])", "*", text)  # a product without a sign
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻ᵀ]+", lambda match: "^" + match[0].translate(RAISED), text)
     text = "".join(SIGNS.get(letter, letter) for letter in text)
-    return unicodedata.normalize("NFKD", text).encode("ascii", "replace").decode()
+    letters = (letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
+    return "".join(letters).encode("ascii", "replace").decode()
 
 
 def _handle(error: UnicodeError) -> tuple[str, int]:

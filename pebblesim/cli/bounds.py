@@ -280,7 +280,8 @@ def theorems(
             O = "O" if side == "upper" else "Ω"
             row, record = [f"{way}, {side} bound"], {"attention": way, "bound": side}
             for name, (form, of) in (("large_cache", large), ("small_cache", small)):
-                row += [bound(O, form), of.title + " *" * bool(of.mark)]
+                mark = " *" * bool(of.mark)
+                row += [bound(O, form) + mark, of.title + mark]
                 record |= {name: form, f"{name}_source": of.title, f"{name}_mark": of.mark}
             rows.append(row)
             records.append(record)

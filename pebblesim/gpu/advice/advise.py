@@ -16,7 +16,8 @@ from typing import Any
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import check_rule, dtype_of
 from pebblesim.counting.arguments import AnyMask
-from pebblesim.counting.compare import compare
+from pebblesim.counting.best import best_of
+from pebblesim.counting.compare import compare, runs_of
 from pebblesim.counting.count import Counted, count
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.useful import useful_operations
@@ -150,11 +151,16 @@ def _boundary(
     if not rows:
         least = min(too_large.values())
         raise Infeasible(f"no schedule of {problem_name} fits into {M:,} words ({cache}); one needs {least:,}.", least)
-    # Better blocks change little, so they are searched only for schedules that may win.
+    # Better blocks change little, so they are searched only for schedules that may win, and without a mask for the one
+    # that does: under a mask that takes seconds.
     rows.sort(key=lambda row: row.io)
-    near = [row for row in rows[:SEARCHED] if row.io <= NEAR * rows[0].io]
-    rows[: len(near)] = [count(row.schedule, blocks="best", **arguments) for row in near]
-    rows.sort(key=lambda row: row.io)
+    searched = [
+        count(row.schedule, blocks="best", **arguments) for row in rows[:SEARCHED] if row.io <= NEAR * rows[0].io
+    ]
+    if mask is None:
+        runs = runs_of(problem_name, schedules=None, blocks="best", **arguments)
+        searched += filter(None, [best_of(runs, searched[0].schedule)])
+    rows = sorted({row.schedule: row for row in (*rows, *searched)}.values(), key=lambda row: row.io)
     own = tuple(compare(problem_name, blocks=blocks, **arguments)) if blocks else ()
     said = f"{cache}, {_binary(card.size(figure))}"
     return Boundary(name, said, M, tuple(rows), too_large, card.rate(bandwidth), own)
