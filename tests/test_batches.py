@@ -307,16 +307,18 @@ def test_crossover_measures_counts_and_draws(tmp_path: Path, monkeypatch: pytest
     picture, line = tmp_path / "curves.svg", "gpu crossover -n 32 -d 8 --at 40,1024,90"
     result = CliRunner().invoke(app, [*line.split(), "--json", "--picture", str(picture)])
     assert result.exit_code == 0, result.output
-    told = json.loads(result.output[result.output.index("{") :])
+    told = json.loads(result.stdout)
     assert [point["M"] for point in told["points"]] == [40, 90, 1024]
     assert "large-cache" not in told["points"][0]
     found = {(each["schedules"][1], each["of"]): each["between"] for each in told["crossings"]}
     (by_hbm,), (by_count,) = found["flash", "hbm"], found["flash", "counted"]
     assert by_hbm == pytest.approx(by_count)
     assert picture.read_text(encoding="utf-8").startswith("<?xml")
-    shown = CliRunner().invoke(app, line.split()).output
-    assert "left out: M = 40 words is too small for large-cache" in shown
-    assert "small-cache and flash in bytes at HBM: M = " in shown
+    shown = CliRunner().invoke(app, line.split())
+    assert "left out: M = 40 words is too small for large-cache" in shown.stderr
+    assert "small-cache and flash in bytes at HBM: M = " in shown.stdout
+    nothing = CliRunner().invoke(app, [*line.replace("40,1024,90", "1,2").split(), "--picture", str(picture)])
+    assert nothing.exit_code != 0 and "do not fit into any M of --at 1,2" in str(nothing.exception)
 
 
 # -- what was measured -------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -110,9 +109,9 @@ def differs(seed: int, group: Any, ranks: list[int]) -> tuple[str, str]:
     return "", ""
 
 
-def work(rank: int, port: int, seeds: range, found: Any) -> None:
+def work(rank: int, folder: str, seeds: range, found: Any) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=PROCESSES)
+    dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=PROCESSES)
     teams = [list(range(P)) for P in (4, 3, 2, 1)] + [[1, 3]]
     groups = [None] + [dist.new_group(team) for team in teams[1:]]
     for seed in seeds:
@@ -123,24 +122,16 @@ def work(rank: int, port: int, seeds: range, found: Any) -> None:
     dist.destroy_process_group()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def test_the_processes_have_together_what_one_device_has() -> None:
+def test_the_processes_have_together_what_one_device_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = torch.multiprocessing.get_context("spawn").SimpleQueue()
-    paths = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    try:
-        running = spawn(work, (free_port(), range(CALLS), found), nprocs=PROCESSES, join=False)
-        said = []
-        while not running.join(timeout=0.05):
-            while not found.empty():
-                said.append(found.get())
-    finally:
-        os.environ["PYTHONPATH"] = paths
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
+    if sys.platform == "linux" and "GLOO_SOCKET_IFNAME" not in os.environ:
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # this machine alone, whatever its name resolves to
+    running = spawn(work, (str(tmp_path), range(CALLS), found), nprocs=PROCESSES, join=False)
+    said = []
+    while not running.join(timeout=0.05):
+        while not found.empty():
+            said.append(found.get())
     while not found.empty():
         said.append(found.get())
     assert {seed for seed, _, _ in said} == set(range(CALLS))

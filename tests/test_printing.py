@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
+from collections import Counter
 
 import pytest
 from hypothesis import given, strategies as st
@@ -102,6 +103,29 @@ def test_what_is_shown_is_never_cut_off(width: int, rows: list[list[str]], left:
         assert not out or first[0] not in out
     for letter in "ab1":
         assert table.count(letter) == sum(rows_of.count(letter) for row in rows for rows_of in (row[n] for n in shown))
+
+
+LONG, SHORT = (
+    st.lists(st.text("ab", min_size=low, max_size=low + 3), min_size=few, max_size=few + 4)
+    for low, few in ((12, 1), (1, 12))
+)
+
+
+@given(
+    width=st.integers(26, 44),
+    rows=st.lists(st.permutations([LONG, SHORT]).flatmap(lambda x: st.tuples(*x)), min_size=1, max_size=3),
+)
+def test_words_stay_whole_where_there_is_room(width: int, rows: list[tuple[list[str], ...]]) -> None:
+    """A column of short words becomes narrow before one of long words does."""
+    with pytest.MonkeyPatch.context() as patch:
+        printed: list[str] = []
+        patch.setattr(printing, "limit", lambda: width)
+        patch.setattr("builtins.print", lambda text="", end="\n": printed.append(text + end))
+        printing.print_table(None, "xyz", [["x", *map(" ".join, row)] for row in rows], 3, "xyz")
+    longest = (max(len(word) for row in rows for word in row[number]) for number in range(2))
+    if 1 + 1 + 3 + sum(longest) + 3 <= width:
+        found = Counter("".join(printed).partition("─\n")[2].split())
+        assert found == Counter(["x"] * len(rows) + [word for row in rows for cell in row for word in cell])
 
 
 @given(

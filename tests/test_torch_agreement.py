@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch")
 
 from strategies import amount  # noqa: E402
 
-from pebblesim.gpu.torch.agreement import Given, difference  # noqa: E402
+from pebblesim.core.errors import UsageError  # noqa: E402
+from pebblesim.gpu.torch.agreement import Given, check_agreement, difference  # noqa: E402
 
 P = 3
 
@@ -77,8 +78,6 @@ def call(rank: int, given: dict[str, Any]) -> Any:
 
 def process(rank: int, folder: str, seed: int, number: int) -> None:
     """Make all calls as one of the processes, and save what came of each; between them, one that all make alike."""
-    from pebblesim.core.errors import UsageError
-
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=P, timeout=timedelta(seconds=30)
@@ -134,3 +133,12 @@ def test_the_sentence_names_who_differs_and_in_what() -> None:
     assert difference([Given(one, None), Given(two, "not so many"), Given(one, None)]).startswith("process 1 of 3 has")
     assert difference([Given(one, None), Given(one, "not so many")]) == "process 1 of 2: not so many"
     assert difference([Given(one, None), Given(two, None), Given({}, "a tensor")]) == "process 2 of 3: a tensor"
+
+
+def test_what_is_wrong_here_is_refused_also_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nothing is gathered: the calls of the graph were compared when they were made before."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    check_agreement(Given({"tokens": 12}, None), None)
+    with pytest.raises(UsageError, match="not so many"):
+        check_agreement(Given({}, "not so many."), None)

@@ -150,3 +150,44 @@ def test_ranges_that_kernels_read_rise_and_stay_inside(data: Any, n_q: int, n_k:
     for each in (shown.first, shown.end):
         assert each.shape == (batch, n_q) and (each.diff() >= 0).all()
         assert (each >= 0).all() and (each <= n_k).all()
+
+
+SIDES = st.one_of(
+    st.none(),
+    st.integers(-1, 14),
+    st.tuples(st.sampled_from([2**20, 2**27, 2**30, 2**31]), st.integers(-20, 20)).map(lambda two: sum(two)),
+).filter(lambda side: side is None or side < 2**31)
+"""Limits of a window: some are beyond all keys, up to the largest that 32 bits hold."""
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), n_q=st.integers(1, 9), n_k=st.integers(1, 9), window=st.tuples(SIDES, SIDES))
+def test_a_limit_beyond_all_keys_is_no_limit(data: Any, n_q: int, n_k: int, window: tuple[Any, Any]) -> None:
+    """Kernels and ranges add limits to positions in 32 bits, times the heads that share keys: long ones leave first."""
+    draw, align = data.draw, data.draw(st.sampled_from(["start", "end"]))
+    masks: dict[str, Any] = {}
+    if draw(st.booleans()):
+        masks["key_padding_mask"] = torch.arange(n_k)[None] < draw(st.integers(0, n_k))
+    if draw(st.booleans()):
+        masks["cu_seqlens"] = torch.tensor([0, draw(st.integers(0, min(n_q, n_k)))])
+    causal, shared = draw(st.booleans()), draw(st.sampled_from([1, 3]))
+    x = drawn(0, (2, 2 * shared, n_q, 3), (2, 2, n_k, 3), (2, 2, n_k, 3))
+    options = {"is_causal": causal, "enable_gqa": True, "align": align, "return_lse": True, **masks}
+    short = tuple(None if side is None or side > 18 else side for side in window)
+    for made, true in zip(attention(*x, window=window, **options), attention(*x, window=short, **options), strict=True):
+        assert torch.equal(made, true)
+    pattern = limits(window, causal, align, shared)
+    assert all(side is None or side < 2**20 for side in pattern.at(n_q, n_k)[:2])
+    assert pattern.at(2**31, 2**31) == pattern
+
+
+@pytest.mark.filterwarnings("ignore:PyTorch's attention is used")
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 5), (4, 1), (1, 1, 4, 5), (3, 4, 5)])
+@pytest.mark.parametrize("added", [False, True])
+def test_a_dense_mask_of_any_shape_that_broadcasts(shape: tuple[int, ...], added: bool) -> None:
+    x = drawn(2, (2, 3, 4, 3), (2, 3, 5, 3), (2, 3, 5, 3))
+    pairs = torch.rand(shape, generator=torch.Generator().manual_seed(3)) < 0.7
+    mask = torch.zeros(shape, dtype=x[0].dtype).masked_fill(~pairs, -torch.inf) if added else pairs
+    S = (x[0] @ x[1].mT / math.sqrt(3)).masked_fill(~pairs, -torch.inf)
+    true = torch.where(S.isinf().all(-1, keepdim=True), 0.0, S.softmax(-1)) @ x[2]
+    assert torch.allclose(attention(*x, mask, fallback="sdpa"), true, atol=1e-12)

@@ -102,7 +102,9 @@ def crossover(
     if len(names) < 2:
         raise UsageError(f"crossover needs two schedules or more, but got {len(names)}.")
     dims, sizes = Sizes(n, d).dims, sorted({parse_size("M", text) for text in separated("M", at)})
-    rows = measure_batches(list(_batches(names, dims, sizes)), output)
+    if not (cases := list(_batches(names, dims, sizes))):
+        raise UsageError(f"{', '.join(names)} do not fit into any M of --at {at}; give larger ones.")
+    rows = measure_batches(cases, output)
     measured = points(rows, names)
     result = summary(measured, names)
     if picture is not None:
@@ -127,7 +129,7 @@ def _batches(names: Sequence[str], dims: Mapping[str, int], sizes: Sequence[int]
             try:
                 yield beyond_l2(case_of(name, dims, words, "fit", 1, None), chip)
             except Infeasible as error:
-                say(f"left out: {error}")
+                typer.echo(f"left out: {error}", err=True)
 
 
 def _print_crossings(

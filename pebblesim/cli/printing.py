@@ -109,7 +109,8 @@ def print_table(
         return 1 + sum(words[number] if number in folded else whole[number] for number in shown) + 3 * (len(shown) - 1)
 
     order.sort(key=lambda number: columns[number] in others)
-    shown, folded = order[: len(columns) - (0 if width is None else len(others))], list[int]()
+    kept = len(columns) if width is None else sum(name not in others for name in columns)
+    shown, folded = order[:kept], list[int]()
     while width is not None and room(shown, folded) > width and len(shown) > max(1, len(matter)):
         shown = shown[:-1]
     if width is not None and room(shown, folded) > width:
@@ -122,7 +123,8 @@ def print_table(
     lines: list[list[Sequence[str]]] = [[[line[number] for number in sorted(shown)]] for line in (columns, *rows)]
     widths = [whole[number] for number in sorted(shown)]
     if folded and width is not None:
-        lines = _folded(lines, [number in folded for number in sorted(shown)], widths, width)
+        least = [words[number] if number in folded else whole[number] for number in sorted(shown)]
+        lines = _folded(lines, least, widths, width)
     _print_lines(lines, [text[number] for number in sorted(shown)], widths)
     if len(shown) < len(columns):
         say(f"(--wide adds: {', '.join(columns[number] for number in sorted(order[len(shown) :]))})")
@@ -144,13 +146,16 @@ def _print_lines(rows: Sequence[Sequence[Sequence[str]]], left: Sequence[bool], 
 
 
 def _folded(
-    rows: Sequence[Sequence[Sequence[str]]], folded: Sequence[bool], widths: list[int], width: int
+    rows: Sequence[Sequence[Sequence[str]]], least: Sequence[int], widths: list[int], width: int
 ) -> list[list[Sequence[str]]]:
-    """Wrap the cells of some columns, so that lines fit into a width; `widths` become those of the columns then."""
+    """Wrap cells, so that lines fit into a width; `widths` become those of the columns then.
+
+    `least`: the widths down to which no word is broken; columns become narrower only where that is not enough.
+    """
     from itertools import zip_longest
 
     while 1 + sum(widths) + 3 * (len(widths) - 1) > width and max(widths) > 1:
-        _, widest = max((size, number) for number, size in enumerate(widths) if folded[number])
+        *_, widest = max((size > least[number], size, number) for number, size in enumerate(widths))
         widths[widest] -= 1
 
     def wrapped(cells: Sequence[str]) -> list[Sequence[str]]:

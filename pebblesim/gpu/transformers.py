@@ -45,7 +45,8 @@ def register(name: str = NAME, *, fallback: str | None = None, workspace: int | 
         from transformers.masking_utils import sdpa_mask
     except ImportError as error:
         raise UsageError(
-            f"register needs transformers 5.4 or later, and there is none here ({error}): pip install transformers."
+            f"register needs transformers 5.4 or later, which cannot be imported here ({error}): pip install -U "
+            "transformers."
         ) from None
     if "q_length" not in signature(sdpa_mask).parameters:
         from transformers import __version__

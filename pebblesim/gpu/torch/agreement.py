@@ -46,16 +46,15 @@ def check_group(group: Any) -> tuple[int, int]:
 
 
 def check_agreement(given: Given, group: Any) -> None:
-    """Check that all processes give the same options, and that none finds something wrong.
+    """Check that all processes give the same options, and that nothing is wrong in any of them.
 
     All of them gather one number; what was given is gathered, too, where the numbers differ.
 
     Raises:
         UsageError: with the same sentence in each process.
     """
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        return  # a graph of calls that were made, and checked, before
-    if not _alike(given, group):
+    captured = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    if not captured and not _alike(given, group):  # a captured call was made, and compared, before
         gathered: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(gathered, given, group)
         raise UsageError(difference(gathered))

@@ -40,6 +40,7 @@ def by_pytorch(
     """
     if attn_mask is not None:
         _check_mask(attn_mask, query.dtype, (*query.shape[:-1], key.shape[-2]))
+        attn_mask = torch.atleast_2d(attn_mask)
     if not torch.compiler.is_compiling() and reason not in _SAID:
         _SAID.add(reason)
         warnings.warn(f"PyTorch's attention is used: {reason.partition(';')[0]}.", stacklevel=3)

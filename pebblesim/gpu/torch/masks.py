@@ -92,7 +92,8 @@ def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right
     of_q, of_k = pair
     if of_q.shape != of_k.shape:
         raise UsageError(
-            f"cu_seqlens are for {len(of_q) - 1} sequences of queries and {len(of_k) - 1} of keys; give as many."
+            f"cu_seqlens are for {len(of_q) - 1} sequences of queries and {len(of_k) - 1} of keys; give as many of "
+            "both."
         )
     of_q, of_k = of_q.long(), of_k.long()
     for each, n in ((of_q, n_q), (of_k, n_k)) if of_k is not of_q else ((of_q, min(n_q, n_k)),):

@@ -42,6 +42,9 @@ ROOM = 2**30
 STEPS = 8
 """Lengths are rounded up to multiples of this part of a power of two where memory is limited."""
 
+LONG = 2**20
+"""Limits of j - i from here on are left out where they leave out no pair."""
+
 KEPT = 4096
 """Choices, and forecasts for rounded lengths, that are kept by their arguments."""
 
@@ -100,6 +103,17 @@ class Pattern(NamedTuple):
             return None
         name = "causal" if self.left is None and self.right == 0 else f"window:{self.left}:{self.right}"
         return Band(name, self.left, self.right, not self.at_end, self.shared)
+
+    def at(self, n_q: int, n_k: int) -> Pattern:
+        """The pattern for so many queries and keys: without limits from `LONG` on that leave out no pair of them.
+
+        Kernels add limits to positions, in 32 bits. Shorter ones stay, so that other lengths need no other kernels.
+        """
+        left, right = (
+            None if each is not None and each >= LONG and each >= n_q + n_k else each
+            for each in (self.left, self.right)
+        )
+        return self._replace(left=left, right=right)
 
 
 @dataclass(frozen=True)
@@ -240,7 +254,7 @@ def plan(
     check_heads(of_queries)
     check_workspace(workspace)
     check_flag("is_causal", is_causal)
-    dtype, pattern = word_of(dtype), limits(window, is_causal, align, shared)
+    dtype, pattern = word_of(dtype), limits(window, is_causal, align, shared).at(n, n_k)
     seeing, _ = met(n, n_k, pattern.left, pattern.right, pattern.at_end)
     n_q = (seeing.stop - seeing.start) * shared
     dims = {"n_q": n_q, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
@@ -314,7 +328,7 @@ def limits(window: tuple[int | None, int | None] | None, causal: bool, align: st
     if window is not None and (
         not isinstance(window, tuple | list)
         or len(window) != 2
-        or not all(each is None or each == -1 or is_count(each, 2**31) for each in window)
+        or not all(each is None or is_count(each, 2**31, -1) for each in window)
     ):
         raise UsageError(
             f"window is {window!r}; give (left, right), numbers of keys before and after each query below 2^31, or "

@@ -134,7 +134,7 @@ def attention(
         )
     masks_of = {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
     checks.check_masks(query, attn_mask=attn_mask, **masks_of)
-    pattern = limits(window, is_causal, align, 1)
+    pattern = limits(window, is_causal, align, 1).at(query.shape[-2], key.shape[-2])
     reason = checks.unsupported(query, value, attn_mask, dropout_p, softcap)
     if reason is not None and fallback is None:
         raise UsageError(reason)

@@ -80,9 +80,9 @@ def check_workspace(workspace: Any) -> None:
         raise UsageError(f"workspace is {workspace!r}; give a number of bytes below 2^63, or None for 1 GiB at most.")
 
 
-def is_count(x: Any, limit: int) -> bool:
-    """Whether something is an integer from 0 up, below a limit: of Python or of NumPy."""
-    return isinstance(x, (int, Integral)) and not isinstance(x, bool) and 0 <= int(x) < limit
+def is_count(x: Any, limit: int, least: int = 0) -> bool:
+    """Whether something is an integer from a least one up, below a limit: of Python or of NumPy."""
+    return isinstance(x, (int, Integral)) and not isinstance(x, bool) and least <= int(x) < limit
 
 
 def check_flag(name: str, x: Any) -> None:
