@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -270,6 +271,14 @@ def test_the_answer_does_not_depend_on_the_order_of_names() -> None:
         assert found.M is not None
         says = f"small-cache moves fewer words than row-stationary up to M = {found.M - 1}; from M = {found.M} on"
         assert says in str(found)
+
+
+def test_a_schedule_that_is_not_registered_is_counted_around_d2() -> None:
+    (found,) = crossover(
+        replace(get("flash"), name="mine"), "small-cache", n=32, d=4, over_d=(), proofs=False
+    ).crossings
+    (known,) = crossover("flash", "small-cache", n=32, d=4, over_d=(), proofs=False).crossings
+    assert (found.M, found.words) == (known.M, known.words) and "mine" in found.schedules
 
 
 def test_schedules_that_never_cross() -> None:

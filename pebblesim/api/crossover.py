@@ -161,11 +161,11 @@ def crossover(
 
 def _around(solves: Problem, named: Sequence[Schedule], dims: dict[str, Any]) -> Iterator[Around]:
     """Yield the counts of the schedules, and of the best one, for some M around d²."""
-    names = dict.fromkeys(each.name for each in named)
+    schedules = {each.name: each for each in named}  # some may not be registered
     for factor in AROUND:
         if (M := factor * dims["d"] ** 2).denominator == 1:
-            rows = {row.schedule: row for row in compare(schedules=names, M=int(M), **dims)}
-            yield Around(int(M), tuple(rows[name] for name in names), _best(solves, dims, int(M)))
+            rows = {row.schedule: row for row in compare(schedules=schedules.values(), M=int(M), **dims)}
+            yield Around(int(M), tuple(rows[name] for name in schedules), _best(solves, dims, int(M)))
 
 
 def _best(solves: Problem, dims: Mapping[str, int], M: int, like: str = "") -> Counted | None:

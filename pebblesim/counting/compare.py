@@ -82,7 +82,7 @@ class Comparison(Result, Sequence[Counted]):
 
         Args:
             wide: with the lower bounds of all ways of computing.
-            dtype: data type of a word; with it, a wide table has operations per byte.
+            dtype: data type of a word; with it, the table has operations per byte.
         """
         first = self.rows[0]
         under = "" if first.mask is None else f", mask {first.mask} ({first.pairs:,} of {first.all_pairs:,} pairs)"
