@@ -10,6 +10,13 @@ TORCH  := $(VENV)-torch
 OF_TORCH := tests/test_attention_plans.py $(addprefix tests/test_,adapters_page.py attention_page.py parallel_page.py) \
             $(filter-out %_again.py %_gluon.py,$(wildcard tests/test_torch_*.py))
 
+OF_CI    := $(addprefix tests/test_,torch_operator.py torch_graphs.py torch_refusals.py torch_releases.py \
+            compiled_gluon.py compiled_kernels.py compiled_lengths.py)
+
+# A pair that was measured on a card; others are tried by setting both, after `make distclean`.
+PYTORCH_VERSION ?= 2.13.0
+TRITON_VERSION  ?= 3.6.0
+
 RUN_N := 4096
 RUN_D := 64
 RUN_M := 1024 4096 16384 65536
@@ -20,7 +27,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # One worker for each core, four at most: each pays for its own imports.
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup run test test-all test-lowest test-torch bench notebooks docs lint format smoke clean distclean
+COQC   ?= coqc
+THEOREMS := loomis_whitney segments pebbles matmul
+
+.PHONY: help setup run test test-all test-lowest test-torch test-operator bench size notebooks docs proofs lint format smoke \
+        clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -30,7 +41,8 @@ setup: $(READY)  ## make .venv and install everything; the other verbs do so by 
 
 run: $(RUNS)  ## where Algorithm 6, Algorithm 9 and FlashAttention cross; with TABLES=1 all schedules for each M
 	@$(BIN)/pebblesim crossover -n $(RUN_N) -d $(RUN_D) -o crossover.png
-	@echo "next: . $(BIN)/activate; pebblesim count -n $(RUN_N) -d $(RUN_D) -M 16384; pebblesim verify; make run TABLES=1"
+	@echo "next: source $(BIN)/activate; pebblesim play small-cache -n 8 -d 4 -M 24  (a referee checks it)"
+	@echo "      pebblesim count -n $(RUN_N) -d $(RUN_D) -M 16384; pebblesim verify; make run TABLES=1"
 	@$(if $(TABLES),for words in $(RUN_M); do \
 		echo; $(BIN)/pebblesim count -n $(RUN_N) -d $(RUN_D) -M $$words || exit; \
 	done)
@@ -47,14 +59,28 @@ test-lowest: $(LOWEST)/.ready  ## run the tests with the lowest versions that py
 test-torch: $(TORCH)/.ready  ## run the tests of attention for PyTorch, all that needs no GPU
 	$(TORCH)/bin/python -m pytest -q -m "not gpu" -n0 $(OF_TORCH)
 
+test-operator: $(TORCH)/.ready  ## run a part of these, and compile a few kernels for cards that are not there
+	$(TORCH)/bin/python $(PYTEST) -q $(OF_CI)
+
 bench: $(READY)  ## measure, and print ratios side by side
 	$(BIN)/python benchmarks/bench.py
+
+size:  ## print lines of code by room, without docstrings, comments and blank lines
+	@$(PYTHON) benchmarks/size.py
 
 notebooks: $(READY)  ## run the notebooks, and keep what they print and show
 	$(BIN)/python tests/test_notebooks.py
 
 docs: $(SITE)  ## build the documents and the API reference into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# Each file is checked after those that it builds on.
+proofs:  ## check the proofs in proofs/ by machine, with Coq and mathcomp
+	@command -v $(COQC) >/dev/null || { \
+		echo "make proofs needs coqc; on Debian: apt-get install coq libcoq-mathcomp-ssreflect" >&2; exit 2; }
+	@for file in $(THEOREMS); do \
+		echo "checking proofs/$$file.v"; (cd proofs && $(COQC) -q -w none -R . pebblesim $$file.v) || exit; \
+	done
 
 lint: $(READY)  ## check style, format and types
 	$(BIN)/python -m ruff check
@@ -97,6 +123,7 @@ smoke: $(READY)  ## build the wheel, install it elsewhere and use it from there
 
 clean:  ## delete what was built and cached
 	rm -rf build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -f proofs/*.vo proofs/*.vok proofs/*.vos proofs/*.glob proofs/.*.aux
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## delete the environments too
@@ -132,8 +159,8 @@ $(TORCH)/.ready: pyproject.toml
 	@echo "setting up $(TORCH), once"
 	@$(PYTHON) -m venv $(TORCH)
 	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet --config-settings editable_mode=compat --editable '.[test]'
-	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet torch==2.13.0 transformers diffusers
-	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps triton==3.6.0
+	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet torch==$(PYTORCH_VERSION) transformers diffusers
+	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps triton==$(TRITON_VERSION)
 	@touch $@
 
 $(SITE): $(READY)

@@ -4,8 +4,10 @@
 
 A row is a model (benchmarks/tiny_models.py makes it), with a verdict for each case: "equal" with the largest difference
 of the logits of real tokens ÷ their largest size, "refused" with the sentence, "eager" with the reason why eager itself
-does not do this, "different", or "failed". Rows are written as they are made; those that are there, of the same
-transformers and the same code of ours, are not made again. With --page the rows become docs/transformers-models.md.
+does not do this, "different", or "failed". A model that takes longer than a limit of the processor's time, which does
+not depend on what else runs, has a row that says so and no verdict; the next run tries it again. Rows are written as
+they are made; those that are there, of the same transformers and the same code of ours, are not made again. With --page
+the rows become docs/transformers-models.md.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from pebblesim.cli.printing import progress_bar
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
 from pebblesim.gpu import transformers as ours, transformers_masks
+from pebblesim.gpu.torch import checks, definition, masks, operators, public
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE / "models_beside_eager.jsonl"
@@ -35,12 +38,15 @@ N = 24
 NEW = 6
 EQUAL = 1e-4
 """Largest difference of logits ÷ their largest size that float32 explains."""
+CODE = (ours, transformers_masks, public, masks, checks, definition, operators, tiny_models)
+"""Modules that decide what becomes of a model."""
 SECONDS = 120
-"""For a model; then it is given up."""
+"""Time of the processor for a model; then it is given up."""
+LATE = "took too long"
 
 
-class Late(Exception):
-    """A model takes too long."""
+class Late(BaseException):
+    """A model takes too long; what a model's own code catches is another exception."""
 
 
 def token_ids(rows: int = 2) -> Any:
@@ -159,8 +165,6 @@ def verdict(model: Any, case: Callable[[Any], Any]) -> dict[str, Any]:
         try:
             with torch.no_grad():
                 found.append(case(model).double())
-        except Late:
-            raise
         except Exception as error:
             said = in_a_line(error)
             if name == "eager":
@@ -196,10 +200,10 @@ def row_of(name: str) -> dict[str, Any]:
     row: dict[str, Any] = {"model": name} | told()
 
     def late(*given: Any) -> None:
-        raise Late(f"it takes more than {SECONDS} s")
+        raise Late
 
-    signal.signal(signal.SIGALRM, late)
-    signal.alarm(SECONDS)
+    signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         torch.set_num_threads(1)
         model = tiny_models.made(name)
@@ -212,12 +216,14 @@ def row_of(name: str) -> dict[str, Any]:
         row["masks"] = sorted(set(met))
         row["cases"] |= {key: verdict(model, case) for key, case in CASES.items() if key != "plain"}
         row["calls"] = len(met)
+    except Late:
+        return {"model": name} | told() | {"not": LATE, "why": f"more than {SECONDS} s of the processor's time"}
     except tiny_models.NoText as error:
         return row | {"not": "no text model", "why": f"{error}"}
     except Exception as error:
         return row | {"not": "not made", "why": f"{type(error).__name__}: {in_a_line(error)}"}
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         AttentionInterface.register(ours.NAME, attend)
     return row
 
@@ -240,14 +246,14 @@ def told() -> dict[str, str]:
     """The versions that a row is of: transformers, and our code."""
     import transformers
 
-    code = b"".join(Path(str(each.__file__)).read_bytes() for each in (ours, transformers_masks, tiny_models))
+    code = b"".join(Path(str(each.__file__)).read_bytes() for each in CODE)
     return {"transformers": transformers.__version__, "code": sha256(code).hexdigest()[:12]}
 
 
 def rows(names: list[str], output: Path) -> Iterator[dict[str, Any]]:
     """The rows that the output already has, and the others, each of which is added to it."""
     known = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
-    done = {row["model"]: row for row in known if told().items() <= row.items()}
+    done = {row["model"]: row for row in known if told().items() <= row.items() and row.get("not") != LATE}
     for name in names:
         if name not in done:
             done[name] = row_of(name)
@@ -347,6 +353,7 @@ STATES = {
     "not done by eager": "Not computed by eager with these sizes, either",
     "does not take it": "Do not take an attention by name",
     "not made": "Not made so small",
+    LATE: "Given up, without a verdict",
     "no text model": "No text models: with a tower for images or sounds",
 }
 

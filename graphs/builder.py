@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.memory import readable, shortage
 from pebblesim.game.numbering import Family
 from pebblesim.graphs import summation as sums
 from pebblesim.graphs.cdag import Cdag, index_dtype, roots
 from pebblesim.graphs.filling import element_edges, fill
 from pebblesim.graphs.masked import Masking, Unplaced
-from pebblesim.graphs.memory import readable, shortage
 from pebblesim.graphs.operands import ELEMENTWISE, UNARY
 
 Mask: TypeAlias = NDArray[np.bool_] | None  # the allowed pairs, (n_q, n_k); None if all are allowed

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.memory import readable, shortage
 from pebblesim.core.sizes import tile_starts
 from pebblesim.game.numbering import CONSTANTS, Family
-from pebblesim.graphs.memory import readable, shortage
 from pebblesim.graphs.operands import ELEMENTWISE, PARTIAL_SUM, TERM, arity, entries, term_entries
 from pebblesim.graphs.operations import Op
 from pebblesim.graphs.placement import Placement, placement

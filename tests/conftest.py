@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from turns import function, in_turn, one_in
 
 from pebblesim.language.problems import PROBLEMS
@@ -24,8 +24,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
-# No deadline: the first call of a compiled function takes seconds, and says nothing.
-settings.register_profile("default", deadline=None, max_examples=10, derandomize=bool(os.environ.get("CI")))
+# No limit of time, neither of a test nor of its draws: the first call of a compiled function takes seconds, a draw may
+# trace schedules, and on a busy machine everything is slow.
+settings.register_profile(
+    "default",
+    deadline=None,
+    max_examples=10,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 # Many draws, for `make test-all`: pytest --hypothesis-profile full
 settings.register_profile("full", parent=settings.get_profile("default"), max_examples=40)
 settings.load_profile("default")

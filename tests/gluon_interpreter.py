@@ -423,9 +423,9 @@ class Jit:
         return self.function(*arguments)
 
     def __getitem__(self, grid: tuple[int, int]) -> Callable[..., None]:
-        def launch(*arguments: Any, num_warps: int) -> None:
+        def launch(*arguments: Any, num_warps: int, enable_fp_fusion: bool = True) -> None:
             global BLOCK
-            assert num_warps == 4
+            assert num_warps == 4 and enable_fp_fusion
             given = [Pointer(each) if isinstance(each, Array) else each for each in arguments]
             triton_interpreter.named(self.function, arguments)
             for head in range(grid[1]):
@@ -475,11 +475,19 @@ GLUON: Any = SimpleNamespace(
     **TYPES,
 )
 
+TMA = {"3.6": ("async_copy_global_to_shared", "async_copy_shared_to_global"), "3.9": ("async_load", "async_store")}
+"""What the functions of the copy engine are called, from some releases of Triton on."""
+
+
+def tma(release: str) -> SimpleNamespace:
+    """The functions of the copy engine by their names in a release, and by no others."""
+    load, store = TMA["3.9" if release == "3.9" else "3.6"]
+    return SimpleNamespace(**{load: _copy, store: _written, "store_wait": _added_all_but})
+
+
 HOPPER = SimpleNamespace(
     mbarrier=SimpleNamespace(MBarrierLayout=_nothing, init=_init, wait=_wait, expect=_expect, arrive=_arrive),
-    tma=SimpleNamespace(
-        async_copy_global_to_shared=_copy, async_copy_shared_to_global=_written, store_wait=_added_all_but
-    ),
+    tma=tma("3.6"),
     fence_async_shared=_fence,
     warpgroup_mma=_product,
     warpgroup_mma_wait=_waited,

@@ -79,7 +79,7 @@ def test_a_card_is_found_however_it_is_spelled() -> None:
         with pytest.raises(UsageError) as raised:
             cards.card(name)
         said = str(raised.value)
-        assert "did you mean" not in said and "--card" in said and "gpu calibrate" in said
+        assert "did you mean" not in said and "--gpu mine.toml" in said and "gpu calibrate" in said
         assert all(key in said for key in cards.cards())
 
 
@@ -103,9 +103,13 @@ def test_a_card_of_the_users_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('name = "mine"', "", 'it needs name = "…"'),
+        ('name = "mine"', "", "this is missing: name"),
         ("l2 =", "l5 =", "no figure of a card"),
-        ("shared_per_block = 65536", "", "shared_per_block is missing, the bytes of shared memory"),
+        (
+            "shared_per_block = 65536",
+            "",
+            "this is missing: shared_per_block, the bytes of shared memory that a block can have",
+        ),
         ("65536", '"64KiB"', "shared_per_block = '64KiB' is not a size or rate"),
         ("65536", "-1", "is not a size or rate"),
         ("65536", "true", "is not a size or rate"),

@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a flag that is a word": (lambda: attention(Q, K, V, is_causal="yes"), "is_causal"),
     "a window of flags": (lambda: attention(Q, K, V, window=(True, True)), "window"),
     "capped by a flag": (lambda: attention(Q, K, V, softcap=True), "softcap"),
-    "no batch": (lambda: attention(Q[:0], K[:0], V[:0]), "0"),
+    "heads of 0": (lambda: attention(Q[:, :0], K[:, :0], V[:, :0]), "0"),
     "a mask elsewhere": (lambda: attention(Q, K, V, key_padding_mask=booleans("....xxx").to("meta")), "meta"),
     "too little room": (lambda: attention(*[numbers(1, 1, 2, 640)] * 3, workspace=0), "workspace"),
     "complex numbers": (lambda: attention(Q + 0j, K + 0j, V + 0j), "complex"),
@@ -309,11 +309,11 @@ def test_derivatives_that_it_does_not_have_are_refused() -> None:
     (first,) = torch.autograd.grad(attention(q, K, V).square().sum(), q, create_graph=True)
     with pytest.raises(UsageError, match="derivatives"):
         torch.autograd.grad(first.sum(), q)
-    with pytest.raises((UsageError, RuntimeError)):
+    with pytest.raises(UsageError, match="and not those of torch"):
         torch.func.grad(lambda q: attention(q, K, V).sum())(Q)
-    with pytest.raises((UsageError, RuntimeError, NotImplementedError)):
+    with pytest.raises(UsageError, match="and not those of torch"):
         torch.func.jvp(lambda q: attention(q, K, V), (Q,), (Q,))
-    with pytest.raises((UsageError, RuntimeError, NotImplementedError)), torch.autograd.forward_ad.dual_level():
+    with pytest.raises(UsageError, match="and not those of torch"), torch.autograd.forward_ad.dual_level():
         attention(torch.autograd.forward_ad.make_dual(Q, Q), K, V)
 
 

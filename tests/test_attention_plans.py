@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +17,14 @@ from hypothesis import given, strategies as st
 from strategies import draws
 
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu import tiles
+from pebblesim.gpu import releases, tiles
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.tiles import Tiling
 from pebblesim.gpu.torch import planning
-from pebblesim.gpu.torch.planning import ROOM, Pattern, chosen, limits, plan
+from pebblesim.gpu.torch.pattern import Pattern, limits
+from pebblesim.gpu.torch.planning import ROOM, chosen, plan
+
+PAGE = Path(__file__).parent.parent / "docs" / "attention.md"
 
 
 @pytest.mark.one_in(3)
@@ -87,6 +94,19 @@ def test_tables_are_bounded_by_default_and_a_plan_says_what_that_costs(n: int) -
     small = plan(2048, 512, 8, is_causal=True)
     assert "without this limit" not in str(small)
     assert small.tables[1] == 2 * 8 * 2048**2  # a table of P, whose place dS takes
+
+
+LIMITS = re.findall(r"^\| ([\d,]+) \|.* \| (\d+) % and (\d+) % \|$", PAGE.read_text(encoding="utf-8"), re.M)
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(("n", "forward", "backward"), LIMITS)
+def test_what_the_page_says_that_the_limit_costs_is_what_a_plan_says(n: str, forward: str, backward: str) -> None:
+    found = plan(int(n.replace(",", "")), 512, 8, is_causal=True)
+    assert re.findall(r"so it costs (\d+)%", str(found)) == [forward, backward]
+    for line, taken, needed in zip(str(found).splitlines()[2::2], found.tables, found.unlimited_tables, strict=True):
+        assert taken <= ROOM < needed
+        assert line.startswith(f"  tables: {taken / 2**20:,.0f} MiB, ") and f", with {needed / 2**20:,.0f} MiB" in line
 
 
 @pytest.mark.slow
@@ -279,3 +299,17 @@ def test_blocks_in_the_same_order_take_the_same_time() -> None:
     apart, shared = (plan(4096, 128, 8, kv_heads=heads, is_causal=True).forward[0] for heads in (8, 2))
     assert apart.tiling.gluon and apart.tiling == shared.tiling
     assert apart.seconds == pytest.approx(shared.seconds, rel=0.05)
+
+
+def test_the_table_of_versions_is_made_of_the_rows() -> None:
+    """`benchmarks/gpu/versions.py` writes both: no test failed, and every kernel that was tried compiles."""
+    spec = spec_from_file_location("versions", PAGE.parents[1] / "benchmarks" / "gpu" / "versions.py")
+    assert spec is not None and spec.loader is not None
+    versions = module_from_spec(spec)
+    spec.loader.exec_module(versions)
+    lines = (PAGE.parents[1] / "benchmarks" / "gpu" / "versions.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert versions.BEGIN + versions.table(rows) + versions.END in PAGE.read_text(encoding="utf-8")
+    for row in rows:
+        assert releases.release_of(row["triton"]) is not None and not row.get("failed")
+        assert all(made["compiled"] == made["tried"] > 0 for made in row["compiled"].values())

@@ -551,7 +551,7 @@ def test_bad_inputs_get_one_sentence(pebblesim: Pebblesim, options: str, sentenc
         ("-n 64 -d 4 -M 3", "M = 3 words is too small"),
         ("-n 64 -d 4 --dtype float32", "add -M"),
         ("-n 64 -d 4", "n = 64 rows are not enough for a tile of 64 x 128 pairs"),
-        ("-n 20000 -d 1", "n may be at most 16384"),
+        ("-n 20000 -d 1", "n may be at most 16,384"),
         ("-n 64 -d 4 --block B_c=64 --csv no/such/folder.csv", "there is no folder 'no/such'"),
     ],
 )

@@ -166,7 +166,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, enough: int = 99, names: str = "") -> 
     def run(command: list[Any], **_: Any) -> Any:
         asked.append(tuple(map(str, command[4:])))
         cases = [Case(**fields) for fields in json.loads(Path(command[3]).read_text(encoding="utf-8"))]
-        if command[4] != "build":
+        if command[4] != "build" and enough:  # without time for a case, no file is written
             checks = [
                 {
                     "checks": {"g": {"error": 1e-7, "of_bound": None}},
@@ -226,6 +226,8 @@ def test_what_there_is_no_time_for_is_left_out(tmp_path: Path, monkeypatch: pyte
     cases = [case(name, n=20, d=5, M=300, heads=6) for name in NAMES]
     assert len(measure_batches.measure_batches(cases, seconds=1e6)) == 2
     assert measure_batches.measure_batches(cases, seconds=0.1) == []
+    asked = fake(monkeypatch, enough=0)
+    assert measure_batches.measure_batches(cases, seconds=0) == [] and asked[-1][1:] == ("0.0",)
 
 
 def test_a_batch_that_memory_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,14 +345,18 @@ def test_what_was_measured_of_batches(row: dict[str, Any]) -> None:
     read, written = (4 * sum(getattr(each, f"words_{way}") for each in exact) for way in ("read", "written"))
     both = found["hbm_read"] + found["hbm_written"]
     cleared = (row["schedule"], row["dims"]["d"], row["M"]) in CLEARED
-    if whole(one) and one.schedule.startswith("small-cache"):
+    if whole(one) and one.schedule == "small-cache" and one.dims["n"] == 4096:  # memory has no room for enough heads
+        for launch, each in zip(row["launches"], exact, strict=True):
+            of_count = launch["moved"][0] / (4 * each.words_read)
+            assert 0.64 < of_count < 0.82 if launch["name"][0] in "fq" else of_count == pytest.approx(1, rel=0.001)
+    elif whole(one) and one.schedule.startswith("small-cache"):
         assert found["hbm_read"] == pytest.approx(read, rel=0.04)
         assert cleared or found["hbm_written"] == pytest.approx(written, rel=0.02)
     if one.schedule == "flash2-forward":
         assert found["hbm_read"] == pytest.approx(read, rel=0.04)
     if one.schedule in ("flash", "large-cache"):
         assert 0.9 < both / (read + written) < (1.12 if one.dims["d"] % 32 == 0 else 1.24)
-    assert row["error"] < 1e-5
+    assert row["error"] < 1e-5 * max(1, one.dims["n"] / 2048)  # of float32, by the number of terms
 
 
 CLEARED = {("small-cache", 32, 12736), ("flash2-forward", 64, 880)}

@@ -1,12 +1,13 @@
 """What is called the best: nothing that `compare` finds moves fewer words."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import strategies
-from hypothesis import example, given, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
@@ -32,7 +33,7 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
     solves = PROBLEMS[draw(st.sampled_from(NAMES))]
     view = draw(st.sampled_from([solves, solves.rectangle or solves]))
     given: dict[str, Any] = {"problem_name": solves.name, **{dim: draw(SIZE, dim) for dim in view.dims}}
-    if solves.maskable and view is solves and of_problem(solves.name, True) and draw(st.booleans()):
+    if solves.maskable and view is solves and of_problem(solves.name, masked=True) and draw(st.booleans()):
         given["mask"] = draw(strategies.bands(given["n"]) | strategies.masks(given["n"]))
     return given
 
@@ -124,6 +125,21 @@ def test_most_schedules_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     for M in (64, 4096, 2**16, 2**20):
         ps.gaps("forward", n=65_536, d=128, M=M)
     assert len(looked_at) <= 5 * 4 < len(of_problem("forward"))
+
+
+def test_a_busy_machine_fails_no_drawn_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test here failed beside others: its first draws trace schedules, and Hypothesis found them too slow."""
+    clock, began = time.perf_counter, time.perf_counter()
+    monkeypatch.setattr(time, "perf_counter", lambda: began + 100_000 * (clock() - began))
+    drawn = list[int]()
+
+    @given(st.integers().map(lambda number: time.sleep(1e-4) or number))
+    @settings(max_examples=5, database=None)
+    def takes_any(number: int) -> None:
+        drawn.append(number)
+
+    takes_any()
+    assert drawn
 
 
 @pytest.mark.slow

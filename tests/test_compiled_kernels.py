@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu import releases
 from pebblesim.gpu.advice.cards import card
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges
 from pebblesim.gpu.emit.storage import storage
@@ -102,7 +103,7 @@ def offered(case: Case) -> Source | None:
 
 
 def module_in(folder: Path, source: Source) -> ModuleType:
-    (folder / "kernels.py").write_text(source.text, encoding="utf-8")
+    (folder / "kernels.py").write_text(releases.here().text(source.text), encoding="utf-8")
     made = spec_from_file_location("kernels", folder / "kernels.py")
     assert made is not None and made.loader is not None
     module = module_from_spec(made)
@@ -132,7 +133,7 @@ def spilled(case: Case, kernel: Any, function: Any, folder: Path) -> int:
     }
     found = re.search(rf"^ +{kernel.name}\[.*?((?:, \w+=\d+)+)\)$", module_text(folder), re.M)
     assert found is not None
-    options = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", found[1])}
+    options = {"enable_fp_fusion": True} | {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", found[1])}
     target = GPUTarget("cuda", case.architecture, 32)
     made = compiler.compile(ASTSource(function, signature=arguments, attrs=divided), target=target, options=options)
     (folder / "kernel.cubin").write_bytes(made.asm["cubin"])

@@ -60,7 +60,6 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("memory_reserved", "memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, lambda device: 0)
     monkeypatch.setattr(launching, "card_of", lambda *given: cards.card("H200"))
-    monkeypatch.setattr(launching, "adds_here", lambda: True)
     loaded.cache_clear()
     return found
 

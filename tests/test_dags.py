@@ -794,7 +794,10 @@ def test_a_bound_of_ones_own_stands_in_gaps_tables_and_latex() -> None:
         compared = ps.compare("matmul", M=50, **sizes)
         assert compared.lower_bound.value == 9000
         latex = ps.bounds("matmul", M=50, **sizes).latex()
-        assert r"Q_{\text{bold}} & \ge 9000 & \quad \text{at m = 30, k = 30, n = 30, M = 50, a user's own" in latex
+        assert (
+            r"\mathrm{IO}_{\text{bold}} & \ge 9000 & \quad \text{at m = 30, k = 30, n = 30, M = 50, a user's own"
+            in latex
+        )
         with pytest.raises(BelowBound, match=r"bolder gives 1,000,000 words for matmul .* M = 200, where .* moves"):
             _ = ps.compare("matmul", M=200, **sizes)[0].gap
     finally:

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.files import load_numpy
+from pebblesim.core.files import load_numpy, names_of_arrays
 from pebblesim.language.masks import from_text
 from pebblesim.sparse_backward.inputs import load_head
 
@@ -125,7 +125,7 @@ def test_a_file_that_is_of_another_kind_than_its_name_says(tmp_path: Path) -> No
         path = tmp_path / f"file.{ending}"
         path.write_bytes(good(kind, tmp_path))
         with pytest.raises(UsageError, match=f"this cannot be read: {says}"):
-            load_numpy(str(path), "this")
+            (names_of_arrays if ending == "npz" else load_numpy)(str(path), "this")
     with zipfile.ZipFile(tmp_path / "text.npz", "w") as archive:
         archive.writestr("Q", "no array")
     with pytest.raises(UsageError, match="cannot be read: Q in it is not an array"):

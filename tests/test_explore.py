@@ -200,6 +200,19 @@ def test_the_page_answers_offline_on_a_desk_and_on_a_phone(look: dict[str, int],
     assert "--mask window:100" in tab.inner_text("#one-facts")
     assert any(f"{row.io * 2:,}" in tab.inner_text("#rows") for row in windowed.rows)
     tab.select_option("#mask", "")
+    tab.fill("#M", "227KiB")
+    assert "M=116224" in tab.evaluate("location.hash") and not tab.inner_text("#wrong")  # of two bytes each
+    for typed in ("227Ki", "1KiB 2", "nan", "-4", "2^9999", ""):
+        tab.fill("#M", typed)
+        assert tab.inner_text("#wrong").startswith("cache: a whole number, 1 or more;")
+        assert "NaN" not in tab.evaluate("location.hash") and "M=116224" in tab.evaluate("location.hash")
+    tab.fill("#M", "8192")
+    assert "M=8192" in tab.evaluate("location.hash") and not tab.inner_text("#wrong")
+    spoilt = context.new_page()
+    spoilt.on("pageerror", lambda error: errors.append(str(error)))
+    spoilt.goto(f"{path.as_uri()}#problem=forward&queries=NaN&d=0&heads=1e400&M=NaN")
+    assert "moves the fewest words" in spoilt.inner_text("#answer")
+    spoilt.close()
     tab.fill("#queries", "0.5")
     assert tab.inner_text("#wrong") == "queries: a whole number, 1 or more; 64k, 1M and 2^20 are understood."
     tab.fill("#queries", "2^8")

@@ -141,13 +141,15 @@ def _without_last(lines: str) -> str:
     return lines.rstrip("\n").rpartition("\n")[0] + "\n"
 
 
-def test_the_plan_says_the_shared_memory() -> None:
+def test_the_program_says_the_shared_memory() -> None:
     dims = {"n_q": 64, "n_k": 256, "d_v": 512, "d_r": 64}
-    (plan,) = plans(get("flash2-latent").in_dims(dims).program, {**dims, **BLOCKS}, "bfloat16").values()
+    program, sizes = get("flash2-latent").in_dims(dims).program, {**dims, **BLOCKS}
+    (plan,) = plans(program, sizes, "bfloat16").values()
+    (kernel,) = gluon(program, sizes).kernels
     assert isinstance(plan, Columns) and plan.place is not None  # probabilities take the place of the rotary keys
     matrices = 2 * (64 * 576 + 128 * 576)
     barriers = 2 + 2 * 2 * (2 + 1) + 2 + 2 * 2
-    assert plan.shared("bfloat16") == matrices + 2 * 2 * 64 * 4 + 8 * barriers
+    assert kernel.program.shared == matrices + 2 * 2 * 64 * 4 + 8 * barriers
 
 
 def test_what_these_kernels_do_not_know_is_said() -> None:

@@ -14,9 +14,10 @@ import strategies
 from hypothesis import given, strategies as st
 
 from pebblesim import graphs
+from pebblesim.core import memory
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.dags.formats import load_graph as load, save_graph as save
-from pebblesim.graphs import cdag as cdag_module, memory
+from pebblesim.graphs import cdag as cdag_module
 from pebblesim.graphs.builder import Builder
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.operations import Op

@@ -13,10 +13,11 @@ import strategies
 from hypothesis import given, strategies as st
 
 from pebblesim import graphs
+from pebblesim.core import memory
 from pebblesim.core.errors import UsageError
 from pebblesim.dags.formats import save_graph as save
 from pebblesim.game.numbering import Family
-from pebblesim.graphs import masked as masked_module, memory
+from pebblesim.graphs import masked as masked_module
 from pebblesim.graphs.builder import Builder
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.operations import Op

@@ -1,11 +1,12 @@
 """The notebooks run, each in a fresh kernel, and what they print is what stands in them.
 
 After a change that is meant, `make notebooks` writes the new outputs and pictures into them; with names behind it,
-`.venv/bin/python tests/test_notebooks.py notebooks/01-the-game-by-hand.ipynb` does so for these.
+`.venv/bin/python tests/test_notebooks.py notebooks/01-the-game.ipynb` does so for these.
 """
 
 import copy
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,13 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+COURSE = ["01-the-game", "02-the-two-algorithms", "03-the-crossing", "04-the-bounds", "05-your-own-schedule"]
 LARGEST_PICTURE = 100_000  # bytes
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+NOTEBOOK = re.compile(r"\]\((\S+\.ipynb)\)")
+EXERCISE = re.compile(r"^\*\*\d\.\*\*", re.MULTILINE)
+PUBLIC = re.compile(r"^::: (\S+)$", re.MULTILINE)
+IMPORT = re.compile(r"^from (pebblesim\S*) import (.+)$", re.MULTILINE)
 
 Notebook = Any
 
@@ -73,8 +80,51 @@ def test_a_notebook_is_kept_with_its_outputs_and_its_pictures_are_small(path: Pa
     assert max(pictures) <= LARGEST_PICTURE
 
 
-def test_there_are_notebooks() -> None:
-    assert len(NOTEBOOKS) >= 6
+def text(notebook: Notebook, kind: str) -> list[str]:
+    return [cell.source for cell in notebook.cells if cell.cell_type == kind]
+
+
+def test_the_notebooks_are_a_course_in_order() -> None:
+    """Each begins with what its reader will be able to say and links to the four others; the last lines lead on."""
+    assert [path.stem for path in NOTEBOOKS] == COURSE
+    names = [path.name for path in NOTEBOOKS]
+    for number, path in enumerate(NOTEBOOKS):
+        first, *_, last = text(read(path), "markdown")
+        assert "At its end you can say" in first
+        assert NOTEBOOK.findall(first) == names[:number] + names[number + 1 :]
+        assert NOTEBOOK.findall(last) == names[number + 1 :][:1]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_ends_with_exercises_whose_answers_are_asserted(path: Path) -> None:
+    cells = read(path).cells
+    (begin,) = [number for number, cell in enumerate(cells) if "## Exercises" in cell.source]
+    asked: list[int] = []  # for each exercise, the asserts behind it
+    for cell in cells[begin:]:
+        if cell.cell_type == "code":
+            asked[-1] += cell.source.count("assert ")
+        else:
+            asked += [0] * len(EXERCISE.findall(cell.source))
+    assert len(asked) in (2, 3)
+    assert all(asked)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_takes_the_public_names_alone(path: Path) -> None:
+    """What is imported beyond `ps` stands on a page of the API."""
+    pages = (FOLDER.parent / "docs" / "api").glob("*.md")
+    public = {name for page in pages for name in PUBLIC.findall(page.read_text(encoding="utf-8"))}
+    for cell in text(read(path), "code"):
+        for module, names in IMPORT.findall(cell):
+            for name in names.split(", "):
+                assert {module, f"{module}.{name.partition(' as ')[0]}"} & public, f"{name} of {module}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_links_of_a_notebook_lead_to_files(path: Path) -> None:
+    links = [link for cell in text(read(path), "markdown") for link in LINK.findall(cell) if "://" not in link]
+    assert links
+    assert [link for link in links if not (FOLDER / link.partition("#")[0]).is_file()] == []
 
 
 if __name__ == "__main__":

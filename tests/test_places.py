@@ -12,6 +12,7 @@ from oracle_games import least_io
 from strategies import amount
 from test_dags import fold, random_graph
 
+from pebblesim.dags import bounds, places
 from pebblesim.dags.generators import generate
 from pebblesim.dags.orders import Task
 from pebblesim.dags.places import LOST, READ, ROOM, RUNS, SCALE, WRITTEN, Certificate, certificates
@@ -285,6 +286,35 @@ def test_places_by_hand() -> None:
     ):
         facts, proved = proofs(graph, M)
         assert facts.compulsory + sum(each.words for each in proved) >= least
+
+
+@pytest.mark.parametrize(
+    ("graph", "capacities"),
+    [
+        (("stencil", {"n": 6, "t": 3}), (5,)),
+        (("fft", {"n": 8}), (3, 4, 6, 8, 12)),
+        pytest.param(("fft", {"n": 16}), (3, 4, 5, 8), marks=pytest.mark.slow),
+        pytest.param(("pyramid", {"rows": 20}), (8, 12), marks=pytest.mark.slow),
+    ],
+)
+def test_a_faster_clock_changes_no_bound_of_the_documents(
+    graph: tuple[str, dict[str, int]], capacities: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock ended the solver, or there was no time to begin: a busy machine gave smaller bounds.
+
+    A clock of 50 times the speed stands for a machine that is busy with 49 other things; the solver has its own.
+    """
+    made = generate(graph[0], **graph[1])
+    data = [TaskData(Task(made, M, RULES), M) for M in capacities]
+    slow = [bounds.places(each, time.monotonic() + 60).value for each in data]
+    clock, began = time.monotonic, time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: began + 50 * (clock() - began))
+    monkeypatch.setattr(places, "solve", lambda made, seconds=60.0, solve=places.solve: solve(made, seconds / 50))
+    assert [bounds.places(each, time.monotonic() + 0.5).value for each in data] == slow
+    if graph[0] == "stencil":
+        assert slow == [18]  # in notebook 06
+    if graph[0] == "pyramid":
+        assert slow == [36, 25]  # in docs/dags.md
 
 
 def fewest_cuts(facts: Facts) -> int:

@@ -87,3 +87,10 @@ def test_what_it_would_leave_out_is_refused() -> None:
     other = Attention(query_dim=8, heads=2, dim_head=4, added_kv_proj_dim=6, processor=Processor())
     with pytest.raises(UsageError, match="takes no layer with add_k_proj"):
         other(x, encoder_hidden_states=torch.randn(1, 5, 6))
+
+
+@pytest.mark.parametrize("version", ["0.29.2", "1.0.0"])
+def test_a_processor_names_the_versions_that_it_is_for(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr("pebblesim.gpu.diffusers.version", lambda name: version)
+    with pytest.raises(UsageError, match=f"is for diffusers>=0.30,<1, and here is diffusers {version}: pip install"):
+        Processor()

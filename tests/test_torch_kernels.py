@@ -21,10 +21,10 @@ from pebblesim.gpu.torch import (  # noqa: E402
     launching,
     layout as layout_of_tensors,
     operators,
-    planning,
     public,
 )
 from pebblesim.gpu.torch.launch import Torch, noted  # noqa: E402
+from pebblesim.gpu.torch.pattern import Pattern, limits  # noqa: E402
 
 SMALL = {
     "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),
@@ -89,7 +89,7 @@ def test_tables_of_some_heads_are_freed_before_others_need_theirs(noting: Any, m
     tensors = {name: torch.zeros(3, 1, 8, 16).half() for name in ("Q", "K")} | {"L": torch.zeros(3, 8)}
     results = {name: torch.zeros(3, 1, 8, 16).half() for name in ("dQ", "dK")}
     with noting():
-        launching.compute("backward", tensors, results, launching.Setting(planning.Pattern(), 1.0, None))
+        launching.compute("backward", tensors, results, launching.Setting(Pattern(), 1.0, None))
     assert len(made) == 6
     assert all((each == 1).all() for each in results.values())
 
@@ -102,7 +102,7 @@ def test_tables_are_smaller_where_less_memory_is_free(monkeypatch: Any) -> None:
 
     def taken(free: int, workspace: int | None = None) -> int:
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2**40))
-        choice = launching.fitting("backward", dims, 8, "bfloat16", planning.Pattern(right=0), workspace, None)
+        choice = launching.fitting("backward", dims, 8, "bfloat16", Pattern(right=0), workspace, None)
         return choice.bytes
 
     assert 2**29 < taken(2**37) <= 2**30
@@ -132,7 +132,7 @@ def test_kernels_run_on_the_device_of_the_tensors(monkeypatch: Any) -> None:
     monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, module, ("Q", "K"), given))
     x = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 1), shape=(1, 1, 8, 16), dim=lambda: 4)
     monkeypatch.setattr(launching, "_of_part", lambda tensors, *given: tensors)
-    launching.compute("backward", {"Q": x, "K": x}, {}, launching.Setting(planning.Pattern(), 1.0, None))
+    launching.compute("backward", {"Q": x, "K": x}, {}, launching.Setting(Pattern(), 1.0, None))
     assert (used, current) == ([1], [0])
 
 
@@ -166,7 +166,7 @@ def test_masks_of_kernels_by_the_interpreter(
         asked["cu_seqlens"] = torch.tensor(asked["cu_seqlens"])
     if "key_padding_mask" in asked:
         asked["key_padding_mask"] = torch.arange(n_k) < torch.tensor(asked["key_padding_mask"])[:, None]
-    pattern = planning.limits(asked.get("window"), asked.get("is_causal", False), asked.get("align", "start"), 1)
+    pattern = limits(asked.get("window"), asked.get("is_causal", False), asked.get("align", "start"), 1)
     shown = public._shown(q, k, pattern, asked.get("cu_seqlens"), asked.get("key_padding_mask"), None)
     rest = (*shown, 0.3, asked.get("softcap", 0.0), None, False)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)

@@ -25,6 +25,7 @@ from transformers import masking_utils as theirs  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu import transformers_masks as masks  # noqa: E402
+from pebblesim.gpu.torch import attention, masks as ours  # noqa: E402
 from pebblesim.gpu.transformers import REFUSED, attend, seen  # noqa: E402
 from pebblesim.gpu.transformers_masks import band_of  # noqa: E402
 
@@ -163,7 +164,7 @@ def test_drawn_masks_are_equal_or_refused(what: str, data: st.DataObject) -> Non
     except UsageError as error:
         event("refused")
         assert "does not support this mask" in str(error)
-        assert not set('"\n') & set(str(error))  # torch.compile writes it into C++, between double quotes
+        assert "\n" not in str(error)
         holes = padding is not None and not representable(padding[:, None])
         assert holes or not representable(mask)
     else:
@@ -255,6 +256,47 @@ def test_layers_without_a_mask() -> None:
         attend(layer, *x, None, sliding_window=3)
     with pytest.raises(UsageError, match="mask of this layer is for 6 queries and 6 keys, and it has 2 and 6"):
         attend(layer, x[0][:, :, :2], *x[1:], seen(1, 6, 6))
+
+
+def test_ranges_of_a_mask_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each layer checked them again; ranges that a user gives are checked at each call."""
+    x, checked = tensors(2, 6, 6), list[str]()
+    monkeypatch.setattr(ours, "promise", lambda holds, sentence: checked.append(sentence))
+    padding = torch.ones(2, 6, dtype=torch.bool)
+    padding[1, :2] = False
+    chunked = theirs.chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.long))
+    turned = theirs.sliding_window_bidirectional_mask_function(2)
+    for mask in (
+        seen(2, 6, 6, attention_mask=padding),
+        seen(2, 6, 6, mask_function=chunked),
+        seen(2, 6, 6, mask_function=chunked)[:, :, 1:, :],
+        seen(2, 6, 6, q_offset=5, mask_function=turned),  # a band in which queries see no key
+    ):
+        n_q = mask.shape[2]
+        options = mask.options(n_q, 6, "cpu")
+        first, end = options["key_ranges"]
+        for _ in range(3):
+            attend(None, x[0][:, :, :n_q], *x[1:], mask)
+        assert checked == []
+        assert (first.diff() >= 0).all() and (end.diff() >= 0).all() and first.min() >= 0 and end.max() <= 6
+        attention(x[0][:, :, :n_q], *x[1:], enable_gqa=True, key_ranges=(first, end))
+        assert len(checked) == 1
+        checked.clear()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_what_is_promised_may_have_quotes(backend: str) -> None:
+    """torch.compile writes the sentence into C++, between double quotes."""
+
+    def call(x: Any) -> Any:
+        ours.promise((x >= 0).all(), 'give align="end" instead')
+        return x + 1
+
+    compiled = torch.compile(call, backend=backend, fullgraph=True)
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+    with pytest.raises(RuntimeError, match="give align='end' instead"):
+        compiled(-torch.ones(3))
 
 
 LEFT_TO_EAGER = {"output_attentions", "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"}

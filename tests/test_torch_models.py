@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,26 @@ def test_a_table_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(beside, "row_of", lambda name: made.append(name) or {"model": name} | beside.told())
     list(beside.rows(names, output))
     assert made == names[2:] + names
+
+
+def test_a_model_that_takes_too_long_has_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was "not made"; now it is given up by the time of the processor, not by the clock, and tried again."""
+    output = tmp_path / "rows.jsonl"
+    monkeypatch.setattr(beside, "SECONDS", 0.02)
+    (row,) = beside.rows(["LlamaForCausalLM"], output)
+    assert beside.state(row) == beside.LATE and "cases" not in row
+    assert "Given up, without a verdict (1)" in beside.page([row])
+    monkeypatch.setattr(beside, "SECONDS", 120)
+    (again,) = beside.rows(["LlamaForCausalLM"], output)
+    assert beside.state(again) == "equal"
+
+    def waits(name: str) -> Any:
+        time.sleep(0.5)
+        raise tiny_models.NoText("it waits")
+
+    monkeypatch.setattr(beside, "SECONDS", 0.2)
+    monkeypatch.setattr(tiny_models, "made", waits)
+    assert beside.row_of("LlamaForCausalLM")["not"] == "no text model"
 
 
 def test_the_page_is_made_of_the_rows() -> None:

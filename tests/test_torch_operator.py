@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st  # noqa: E402
 from tensors import close  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.torch import attention, fallback  # noqa: E402
+from pebblesim.gpu.torch import attention, once  # noqa: E402
 
 sdpa = torch.nn.functional.scaled_dot_product_attention
 
@@ -249,7 +249,7 @@ def test_layouts() -> None:
 
 
 def test_the_fallback_says_once_that_it_was_taken() -> None:
-    fallback._SAID.clear()
+    once._SAID.clear()
     x = qkv(2, 4, 2, 5, 5, 3)
     mask = torch.rand(2, 1, 5, 5) > 0.3
     mask[..., 0] = True

@@ -14,7 +14,7 @@ from tensors import close  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu.torch import attention, public  # noqa: E402
-from pebblesim.gpu.torch.planning import limits  # noqa: E402
+from pebblesim.gpu.torch.pattern import limits  # noqa: E402
 
 
 def by_pairs(q: Any, k: Any, v: Any, allowed: Any, scale: float, softcap: float | None = None) -> tuple[Any, Any]:

@@ -26,6 +26,8 @@ CASES: list[dict[str, Any]] = [
     {"schedule": "ring", "is_causal": True, "n": (13, 1, 17)},
     {"schedule": "best", "is_causal": True, "n": (3, 24)},
     {"schedule": "ulysses", "n": [9, 20]},
+    {"schedule": "ring", "is_causal": True, "batch": 0},
+    {"schedule": "heads-tiles", "batch": 0},
 ]
 
 
@@ -37,8 +39,8 @@ def lengths(case: dict[str, Any]) -> Any:
 
 def tensors(case: dict[str, Any]) -> list[Any]:
     generator = torch.Generator().manual_seed(3)
-    n, kind = sum(lengths(case)), getattr(torch, case.get("type", "float64"))
-    shapes = ((2, 8, n, 6), (2, 4, n, 6), (2, 4, n, 5), (2, 8, n, 5))
+    n, kind, batch = sum(lengths(case)), getattr(torch, case.get("type", "float64")), case.get("batch", 2)
+    shapes = ((batch, 8, n, 6), (batch, 4, n, 6), (batch, 4, n, 5), (batch, 8, n, 5))
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(kind) for shape in shapes]
 
 

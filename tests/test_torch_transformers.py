@@ -190,9 +190,9 @@ def test_what_a_layer_may_not_ask_for() -> None:
     with pytest.raises(UsageError, match="no dense attn_mask"):
         attend(None, x, x, x, torch.zeros(1, 1, 4, 4))
     with pytest.warns(UserWarning, match="PyTorch's attention is used"):
-        from pebblesim.gpu.torch import fallback
+        from pebblesim.gpu.torch import once
 
-        fallback._SAID.clear()
+        once._SAID.clear()
         attend(None, x, x, x, torch.zeros(1, 1, 4, 4), fallback="sdpa")
 
 
@@ -213,10 +213,28 @@ def test_ranges_of_mask_functions() -> None:
     assert dense.dtype == torch.bool and dense[0, 0].tolist() == torch.ones(6, 6).tril().flip(0).bool().tolist()
 
 
-def test_register_names_the_version_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformers.masking_utils.sdpa_mask", lambda batch_size, cache_position, kv_length: None)
-    with pytest.raises(UsageError, match=r"needs transformers 5\.4 or later, and here is 5\.\d+"):
+@pytest.mark.parametrize("version", ["4.57.6", "5.3.0", "6.0.0"])
+def test_register_names_the_versions_that_it_is_for(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    register("one-of-ours")
+    monkeypatch.setattr("transformers.__version__", version)
+    with pytest.raises(UsageError) as error:
         register()
+    assert str(error.value) == (
+        f"register is for transformers>=5.4,<6, and here is transformers {version}: pip install 'transformers>=5.4,<6'."
+    )
+
+
+@pytest.mark.parametrize("fallback", [None, "sdpa"])
+def test_a_layer_that_makes_a_mask_without_ours_is_refused(fallback: str | None) -> None:
+    """Doge's would be computed by PyTorch as if its queries saw later keys."""
+    from transformers import DogeConfig, DogeForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    model = DogeForCausalLM(DogeConfig(vocab_size=97, num_key_value_heads=2, **sizes)).eval()
+    register("one-of-ours", fallback=fallback)
+    model.set_attn_implementation("one-of-ours")
+    with pytest.raises(UsageError, match="has no masks of numbers that a layer makes itself; give this model another"):
+        model(torch.randint(1, 97, (1, 12)))
 
 
 def test_images_of_gemma_4_look_both_ways() -> None:

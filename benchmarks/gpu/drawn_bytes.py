@@ -31,7 +31,8 @@ from pebblesim.gpu.emit.triton import triton
 from pebblesim.gpu.emit.words import WORDS, moved_bytes, of_launch
 from pebblesim.gpu.tiles import PROBLEM, Tiling, tilings
 from pebblesim.gpu.torch.launching import loaded
-from pebblesim.gpu.torch.planning import Pattern, limits, program_of
+from pebblesim.gpu.torch.pattern import Pattern, limits
+from pebblesim.gpu.torch.planning import program_of
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import launches
 

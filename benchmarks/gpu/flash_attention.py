@@ -128,6 +128,8 @@ def work(options: argparse.Namespace) -> None:
         name, given = sets[number]
         with filled(float("nan")):
             result, said = became(torch, lambda name=name, given=given: tests[name](**given))
+        if ALONE in name and not options.cpu:
+            torch.cuda.empty_cache()  # or the next of them, in another process, would find the card full
         row = {"number": number, "test": name, "result": result, "said": said, "seconds": time.monotonic() - begun}
         if result == "failed":
             row["set"] = {key: str(value) for key, value in given.items()}

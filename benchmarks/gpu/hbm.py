@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pebblesim.analysis.totals import totals
 from pebblesim.core.errors import PebblesimError
+from pebblesim.gpu.advice import cards
 from pebblesim.gpu.beyond_l2 import Chip, beyond_l2, predicted
 from pebblesim.gpu.cases import Case, case
 from pebblesim.gpu.measure_batches import case_of, measure_batches, total
@@ -34,7 +35,7 @@ FORWARD = ("small-cache-forward", "flash2-forward")
 MOST_MOVES = 800_000
 """Most tiles that a block moves one after the other: each takes about a microsecond."""
 MOST_WORDS = 58_112
-H200 = Chip(132, 233_472, 62_914_560, 41_943_040, 150_000_000_000)
+H200 = Chip.of_card(cards.card("H200"))
 
 
 def words_for(side: int) -> int:

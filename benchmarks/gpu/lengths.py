@@ -22,7 +22,7 @@ from typing import Any
 
 from pebblesim.gpu.torch import attention
 from pebblesim.gpu.torch.launching import Setting, compute
-from pebblesim.gpu.torch.planning import Pattern, limits
+from pebblesim.gpu.torch.pattern import Pattern, limits
 
 SEED, TOKENS, PROCESSES = 25, 65536, 14
 MEASURED, REPLAYS, TURNS, CYCLES = 8, 3, 3, 400_000

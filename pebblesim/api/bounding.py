@@ -104,14 +104,14 @@ class Bounds(Result):
 
     def latex(self) -> str:
         """Return Θ with its source, and each bound's closed form, domain and way of computing, as `align*`."""
-        from pebblesim.core.notation import align, domain_in_latex, in_latex, text_in_latex
+        from pebblesim.core.notation import IO, align, domain_in_latex, in_latex, text_in_latex
 
         rows = []
         if self.theta is not None:  # its source says for which sizes
-            rows.append(("Q", rf"= \Theta\left({in_latex(self.theta.expr)}\right)", text_in_latex(self.theta.source)))
+            rows.append((IO, rf"= \Theta\left({in_latex(self.theta.expr)}\right)", text_in_latex(self.theta.source)))
         for bound in self.lower:
             way = rf",\ {text_in_latex(bound.way)}" if bound.way else ""
-            named = rf"Q_{{{text_in_latex(bound.name)}}}"
+            named = rf"{IO}_{{{text_in_latex(bound.name)}}}"
             rows += [
                 (named, rf"\ge {in_latex(form.expr)}", rf"\text{{for }} {domain_in_latex(form.domain)}{way}")
                 for form in bound.forms
@@ -237,7 +237,7 @@ def _refuse_above_counts(
     Raises:
         UsageError: a schedule of the problem moves fewer words; the message names it.
     """
-    names = [schedule.name for schedule in of_problem(solves.name, mask is not None)]
+    names = [schedule.name for schedule in of_problem(solves.name, sizes, mask is not None)]
     runs = runs_of(solves.name, schedules=names, M=M, blocks="best", mask=mask, **dict(sizes)) if names else []  # type: ignore[arg-type]
     row = best_of(runs)
     if row is not None and row.io < claimed.value:

@@ -28,7 +28,7 @@ from pebblesim.counting.compare import compare, runs_of
 from pebblesim.counting.count import Counted
 from pebblesim.counting.heads import Heads
 from pebblesim.language.problems import Problem
-from pebblesim.language.registry import Schedule, get
+from pebblesim.language.registry import Schedule, by_name, get
 from pebblesim.lower_bounds.own import best_with_own
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ def crossover(
                 f"{a.name} solves {a.problem.name!r} and {b.name} {b.problem.name!r}; schedules of different "
                 "problems cannot be compared."
             )
-    solves, among = named[0].problem, Heads(heads, kv_heads, batch, separate)
+    compared, solves, among = by_name(named), named[0].problem, Heads(heads, kv_heads, batch, separate)
     axes = {name: axis(name, sizes) for name, sizes in dims.items()}
     several = [name for name, sizes in axes.items() if len(sizes) > 1]
     if len(several) > 1 or bool(several) != (M is not None):
@@ -133,18 +133,19 @@ def crossover(
         def shape(size: int) -> dict[str, int]:
             return among.cases(solves, {**last, along: size}, None).sizes
 
-        compared = tuple(_along(a, b, shape, at, along, ascending, cases.times) for a, b in pairs)
+        found = tuple(_along(a, b, shape, at, along, ascending, cases.times) for a, b in pairs)
         largest = {**last, along: ascending[-1]}
-        return Crossover(largest, at, ascending, among, cases.times, compared, (None, ""), (), ())
+        return Crossover(compared, largest, at, ascending, among, cases.times, found, (None, ""), (), ())
     square = set(cases.sizes) == {"n", "d"}
-    rows = list(_around(solves, named, cases.sizes)) if "d" in cases.sizes else []
+    rows = list(_around(solves, compared, cases.sizes)) if "d" in cases.sizes else []
     beside = list(_own_passes(cases.sizes, rows[-1].M)) if rows and not schedules else []
     crossings: Iterable[Crossing] = [_crossing(a, b, cases.sizes, cases.times) for a, b in pairs]
     many = [{"n": RATIO * d, "d": d} for d in (OVER_D if over_d is None else over_d)] if square else []
     measured: Iterable[Crossing] = [_crossing(a, b, size, 1) for size in many for a, b in pairs]
     if square and proofs:
-        crossings, measured = (_with_proofs(each, pairs) for each in (crossings, measured))
+        crossings, measured = (_with_proofs(each, compared) for each in (crossings, measured))
     return Crossover(
+        compared,
         cases.sizes,
         None,
         (),
@@ -159,13 +160,12 @@ def crossover(
     )
 
 
-def _around(solves: Problem, named: Sequence[Schedule], dims: dict[str, Any]) -> Iterator[Around]:
+def _around(solves: Problem, named: Mapping[str, Schedule], dims: dict[str, Any]) -> Iterator[Around]:
     """Yield the counts of the schedules, and of the best one, for some M around d²."""
-    schedules = {each.name: each for each in named}  # some may not be registered
     for factor in AROUND:
         if (M := factor * dims["d"] ** 2).denominator == 1:
-            rows = {row.schedule: row for row in compare(schedules=schedules.values(), M=int(M), **dims)}
-            yield Around(int(M), tuple(rows[name] for name in schedules), _best(solves, dims, int(M)))
+            rows = {row.schedule: row for row in compare(schedules=named.values(), M=int(M), **dims)}
+            yield Around(int(M), tuple(rows[name] for name in named), _best(solves, dims, int(M)))
 
 
 def _best(solves: Problem, dims: Mapping[str, int], M: int, like: str = "") -> Counted | None:
@@ -207,9 +207,8 @@ def _crossing(a: Schedule, b: Schedule, dims: Mapping[str, int], times: int) -> 
     return _made((a.name, b.name), (of_a, of_b), leads, "M", dims, times)
 
 
-def _with_proofs(crossings: Iterable[Crossing], pairs: Iterable[tuple[Schedule, Schedule]]) -> Iterator[Crossing]:
+def _with_proofs(crossings: Iterable[Crossing], named: Mapping[str, Schedule]) -> Iterator[Crossing]:
     """Add the exponents, which are the same for all sizes."""
-    named = {schedule.name: schedule for pair in pairs for schedule in pair}  # some may not be registered
     known: dict[tuple[str, str], tuple[Fraction | None, str]] = {}
     for crossing in crossings:
         if crossing.schedules not in known:
@@ -358,11 +357,11 @@ def sweep(result: Crossover, points: int = 160) -> Sweep:
     It is over M, from the smallest feasible M to four times the largest input, or over the compared sizes of the
     dimension.
     """
-    solves = get(result.schedules[0]).problem
+    solves, named = result.solves, {name: result.named[name] for name in result.schedules}
     if result.looked_at:
         low, high = result.looked_at[0], result.looked_at[-1]
     else:
-        low = min(Curve(get(name).in_dims(result.dims), result.dims).least_M for name in result.schedules)
+        low = min(Curve(each.in_dims(result.dims), result.dims).least_M for each in named.values())
         high = max(_most(solves.in_dims(result.dims), result.dims), 2 * low)
     steps = sorted({round(low * (high / low) ** (i / (points - 1))) for i in range(points)})
     cases = [result.sizes(at) for at in steps]
@@ -371,7 +370,7 @@ def sweep(result: Crossover, points: int = 160) -> Sweep:
     return Sweep(
         result,
         steps,
-        {name: [_words(get(name).in_dims(dims), dims, M) for dims, M in cases] for name in result.schedules},
+        {name: [_words(each.in_dims(dims), dims, M) for dims, M in cases] for name, each in named.items()},
         [] if theta is None else [float(theta.value({**dims, "M": M})) for dims, M in cases],
         [bound.value for bound in lower],
         list(dict.fromkeys(bound.name for bound in lower if bound.own)),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,7 +15,8 @@ from pebblesim.core.results import Result, plain
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, ratio
 from pebblesim.counting.heads import Heads
-from pebblesim.language.registry import get
+from pebblesim.language.problems import Problem
+from pebblesim.language.registry import Schedule
 
 RATIO = 64
 """The ratio n/d at which crossings are measured over many d."""
@@ -121,12 +122,10 @@ class Crossing:
             text += f"\n  there {self.schedules[1]} moves {b} words, and {self.schedules[0]} {a}"
         return text
 
-    @property
-    def brief(self) -> str:
-        """From which M on the second schedule moves fewer words, in one line."""
+    def brief(self, first: str, second: str) -> str:
+        """From which M on the second schedule moves fewer words, in one line; they are called `first` and `second`."""
         if self.M is None or None in self.words:
             return str(self)
-        first, second = (get(name).known_as or name for name in self.schedules)
         less, more = f"{self.words[1]:,}", f"{self.words[0]:,}"
         in_d2 = f" = {self.M / self.d**2:.2f} d²" if self.d else ""
         fits = "" if self.fits else f" ({second} does not fit below)"
@@ -175,6 +174,7 @@ class Crossover(Result):
     """The crossings of pairs of schedules at given sizes, and for many d at n = 64 d.
 
     Attributes:
+        named: the compared schedules, by name; they may be registered nowhere.
         dims, M: the sizes as given, with M if the crossings are along a dimension.
         looked_at: the sizes of that dimension at which the schedules were compared; between two sizes with different
             leaders the change was found by bisection. Empty for crossings along M, where every M is covered.
@@ -190,6 +190,7 @@ class Crossover(Result):
 
     part = "crossings"
 
+    named: Mapping[str, Schedule] = field(repr=False)
     dims: Mapping[str, int]
     M: int | None
     looked_at: tuple[int, ...]
@@ -208,6 +209,11 @@ class Crossover(Result):
         return tuple(dict.fromkeys(name for crossing in self.crossings for name in crossing.schedules))
 
     @property
+    def solves(self) -> Problem:
+        """The problem that all of them solve."""
+        return self.named[self.schedules[0]].problem
+
+    @property
     def along(self) -> str:
         """The size along which the schedules were compared."""
         return self.crossings[0].along
@@ -216,8 +222,7 @@ class Crossover(Result):
         """Return (dimensions, M) of the counted problem at an M, or at a size of the dimension."""
         if self.M is None:
             return dict(self.dims), at
-        solves = get(self.schedules[0]).problem
-        return self.heads.cases(solves, {**self.dims, self.along: at}, None).sizes, self.M
+        return self.heads.cases(self.solves, {**self.dims, self.along: at}, None).sizes, self.M
 
     @cached_property
     def exponent(self) -> Fraction | None:
@@ -260,13 +265,13 @@ class Crossover(Result):
 
         `wide`: also why they cross, the regimes of the lower bounds, and the crossings for many d.
         """
-        solves = get(self.schedules[0]).problem
         along = f"; along {self.along}, from {self.looked_at[0]:,} to {self.looked_at[-1]:,}" if self.looked_at else ""
-        parts: list[str | Sheet] = [solves.heading(self.title + along)]
+        parts: list[str | Sheet] = [self.solves.heading(self.title + along)]
         if self.around:
             parts += [self._sheet, *self._said]
         for crossing in self.crossings:
-            parts.append(str(crossing) if wide or not self.around else crossing.brief)
+            called = (self.named[name].known_as or name for name in crossing.schedules)
+            parts.append(str(crossing) if wide or not self.around else crossing.brief(*called))
             if crossing.proof and wide:
                 parts.append(f"  {'why, ' if crossing.exponent else ''}{crossing.proof}")
         if self.heads.is_given:
@@ -287,7 +292,7 @@ class Crossover(Result):
             M = f"{at.M:,} = {_in_d2(Fraction(at.M, (self.crossings[0].d or 1) ** 2))}"
             for row in at.rows:
                 io = f"{row.io:,}" if row.least_M is None else f"needs M ≥ {row.least_M:,}"
-                lines.append((M, get(row.schedule).title, io, *_ratios(row)))
+                lines.append((M, row.title, io, *_ratios(row)))
                 M = ""
             if at.best is not None:
                 lines.append((M, f"best: {at.best.schedule}", f"{at.best.io:,}", *_ratios(at.best)))
@@ -297,7 +302,8 @@ class Crossover(Result):
     def _said(self) -> list[str]:
         """Sentences on what the columns divide by, and on which blocks were taken."""
         return [
-            "÷ Θ: I/O ÷ the bound of the literature, without its constant; gap: I/O ÷ the lower bound with constants",
+            "I/O: words moved between memory and a cache of M words, counted from each program",
+            "÷ Θ: I/O ÷ the literature's bound, without its constant; gap: I/O ÷ the proved lower bound",
             "blocks: the largest that fit; of the best schedule, the best",
         ]
 
@@ -305,7 +311,7 @@ class Crossover(Result):
     def _own_pass(row: Counted) -> str:
         """A line on one of FlashAttention's own passes."""
         words = f"{row.io:,} words, gap {ratio(row.gap)}"
-        return f"{row.schedule} ({get(row.schedule).credit}) at M = {row.M:,}: {words} (count -p {row.problem})"
+        return f"{row.schedule} ({row.credit}) at M = {row.M:,}: {words}"
 
     @property
     def _on_bounds(self) -> list[str]:

@@ -154,7 +154,7 @@ def _refuse_what_a_schedule_undercuts(own: OwnBound, solves: Problem) -> None:
     """
     for n, d in COUNTED:
         dims = {dim: {"n": n, "d": d}[kind] for dim, kind in solves.from_nd.items()}
-        for schedule, blocks, counted in counts_of_equal_blocks(of_problem(solves.name), dims, (1, 8, d, n)):
+        for schedule, blocks, counted in counts_of_equal_blocks(of_problem(solves.name, dims), dims, (1, 8, d, n)):
             M, words = counted.peak_red, counted.total.io
             where = f"{solves.name} with {listed(dims)} at M = {M:,}"
             value = own.words(where, **dims, M=M)

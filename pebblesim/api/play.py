@@ -32,7 +32,8 @@ class Played(Result):
     """The game of a schedule, and the results of further checks.
 
     Attributes:
-        schedule, dims, blocks, summation, mask: the arguments.
+        algorithm: the schedule, which may be registered nowhere.
+        dims, blocks, summation, mask: the arguments.
         game: the referee's result.
         predicted: the prediction of `count`: "io" and "peak_red".
         graph_values_match: whether the graph, evaluated on random inputs, gives the outputs of the reference.
@@ -44,7 +45,7 @@ class Played(Result):
         times: how often this game is played for all heads and sequences.
     """
 
-    schedule: str
+    algorithm: Schedule = field(repr=False)
     dims: Mapping[str, int]
     blocks: Mapping[str, int]
     summation: str
@@ -56,6 +57,11 @@ class Played(Result):
     mask: Mask | None = None
     heads: Heads = field(default_factory=Heads)
     times: int = 1
+
+    @property
+    def schedule(self) -> str:
+        """The name of the schedule."""
+        return self.algorithm.name
 
     @property
     def io(self) -> int:
@@ -197,7 +203,7 @@ def play_run(
                 raise IllegalMove(outcome) from None
     run_at = _sizes_to_run(run)
     return Played(
-        schedule=run.schedule.name,
+        algorithm=run.schedule,
         dims=run.dims,
         blocks=run.block_sizes,
         summation=run.summation,

@@ -110,6 +110,19 @@ class Statement:
         return f"{sign} {inner}" if self.relation == "≥" else rf"{sign}\left({inner}\right)"
 
     @property
+    def text(self) -> str:
+        """The statement for people: what it bounds, by what, where, and what is wrong with it."""
+        from pebblesim.core.notation import parse, written
+
+        lines = [f"{self.marked}: {self.about or self.note}"]
+        if self.expr:
+            form = f"{self.relation}({written(parse(self.expr))})"
+            lines.append(f"{form} for {region_in_words(self.domain)}; {self.assumes}")
+        lines += [self.mark] if self.mark else []
+        lines += [self.note] if self.about and self.note else []
+        return "\n  ".join(lines)
+
+    @property
     def title(self) -> str:
         """Source and name, "Li et al., Theorem 1.1"."""
         return f"{self.source}, {self.name}"
@@ -139,8 +152,9 @@ _PRINTED_BLOCKS = Erratum(
     "for M ≥ (1 + ε)d², any ε > 0, with B_r = Θ(M/d) rows and a few columns at a time; the printed sizes of B_r and "
     "B_c, exchanged, give this count, but do not fit into M words; at M = d² no blocks fit beside g, and just above d² "
     "only blocks of one row fit",
-    "the bound, by another schedule, for d² ≤ M ≤ nd: our row-stationary needs no d² words beside its blocks",
-    "yes: it is the upper bound of Theorem 1.1 for large caches, which is true with the repaired blocks",
+    "that some algorithm has this bound for d² ≤ M ≤ nd: our row-stationary needs no d² words beside its blocks",
+    "no: the upper bound of Theorem 1.1 for large caches is true with the repaired blocks, and Table 1 credits it to "
+    "Dao et al., whose backward pass is for dQ, dK and dV",
 )
 _SHORT = Erratum(
     OUTSIDE,

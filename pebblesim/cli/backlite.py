@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pebblesim.cli.options import command, family, option, output_file, pairs
+from pebblesim.cli.options import command, family, option, output_file, pairs, words_in
 from pebblesim.cli.printing import print_json, print_table, progress_bar, say
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
-from pebblesim.core.sizes import listed, parse_size, parse_words
+from pebblesim.core.sizes import listed, parse_size
 
 app = family()
 
@@ -65,8 +65,6 @@ def backlite(
         raise UsageError("--threshold cannot be combined with --epsilon or --by-row; choose one.")
     if not calibrate and (cosine is not None or l2 is not None):
         raise UsageError("--cosine and --l2 are limits for --calibrate; add --calibrate.")
-    if dtype is not None and m is None:
-        raise UsageError("--dtype is the type of the words in -M; add -M.")
     if inputs and (n is not None or d is not None):
         raise UsageError("-n and -d are sizes of synthetic inputs; leave them out with --inputs.")
     if head is not None and not inputs:
@@ -78,18 +76,16 @@ def backlite(
 
     values, thresholds = _values("--epsilon", epsilon), _values("--threshold", threshold)
     sizes = {name: parse_size(name, value) for name, value in pairs(block, "--block")}
-    words = None if m is None else parse_words(m, dtype)
+    words = words_in(m, dtype)
     indices = _indices(head)
     import pebblesim as ps
 
-    arrays = (
-        ps.load_head(inputs, indices, seed)
-        if inputs
-        else ps.synthetic_head(parse_size("n", str(n)), parse_size("d", str(d)), seed)
-    )
+    arrays = ps.load_head(inputs, indices, seed) if inputs else None
+    synthetic = {} if inputs else {"n": parse_size("n", str(n)), "d": parse_size("d", str(d))}
     with progress_bar("running") as progress:
         result = ps.backlite(
             arrays,
+            **synthetic,
             seed=seed,
             rule="threshold" if thresholds is not None else "row" if by_row else "head",
             parameters=values if thresholds is None else thresholds,

@@ -25,6 +25,7 @@ from pebblesim.cli.options import (
     one_problem,
     option,
     output_file,
+    words_in,
 )
 from pebblesim.cli.printing import WIDE, one_way, print_json, print_table, progress_bar, say, show
 from pebblesim.core.errors import UsageError
@@ -79,12 +80,17 @@ def bounds(
         problem = "backward" if schedule is None else get(schedule).problem.name
     pattern, Z = of_heads(mask), None if pairs is None else parse_size("--pairs", pairs)
 
-    shape: dict[str, Any] = {"mask": pattern, "pairs": Z, **heads.arguments, **sizes.dims}
+    dims = sizes.dims
+    if latex and not dims:  # closed forms are the same for all sizes
+        from pebblesim.claims.theorems import SIZES
+
+        dims = dict(SIZES)
+    shape: dict[str, Any] = {"mask": pattern, "pairs": Z, **heads.arguments, **dims}
 
     def at(M: int) -> Bounds:
         return bound(problem, M=M, schedule=schedule, **shape)
 
-    one = at(1 if m is None else parse_words(m, dtype))
+    one = at(words_in(m, dtype) or 1)
     if latex:
         print(one.latex())
         return
@@ -201,10 +207,10 @@ def gaps(
     from pebblesim.api.gaps import gaps as gaps_of
 
     one_way(latex, as_json)
-    capacities = [parse_words(words, dtype) for words in m or ()]
+    capacities = [parse_words(text, dtype) for text in m or ()] or words_in(None, dtype)
     shape: dict[str, Any] = {"blocks": blocks, "summation": summation, "steps": steps, **sizes.dims}
     solves = one_problem(named, problem)
-    result = gaps_of("backward" if solves is None else solves, M=capacities or None, **shape)
+    result = gaps_of("backward" if solves is None else solves, M=capacities, **shape)
     if as_json or latex:
         print(result.latex()) if latex else print_json(result.to_dict())
         return
@@ -239,13 +245,13 @@ def crossover(
     if not (WIDE.get() or as_json):  # what is not printed
         asked |= {"over_d": (), "proofs": False}
     with progress_bar("comparing") as progress:
-        result = find(*schedules or (), M=None if m is None else parse_words(m, dtype), progress=progress, **asked)
+        result = find(*schedules or (), M=words_in(m, dtype), progress=progress, **asked)
     if output is not None:
-        from pebblesim.views.plots.crossover import io_over_M
+        from pebblesim.views.plots.crossover import SIZE, io_over_M
         from pebblesim.views.plots.style import save
 
         data = sweep(result)
-        save(lambda figure: io_over_M(data, figure.subplots()), output)
+        save(lambda figure: io_over_M(data, figure.subplots()), output, SIZE)
     if as_json:
         print_json(result.to_dict())
     else:
@@ -256,6 +262,10 @@ def crossover(
 
 @command(app, example="pebblesim theorems --table-1")
 def theorems(
+    name: Annotated[
+        str | None, argument("One of them, as in its source, or one of our lower bounds: Theorem 4.2, E8.")
+    ] = None,
+    *,
     table_1: Annotated[bool, option("--table-1", "Table 1 of Li et al. instead.")] = False,
     latex: AsLatex = False,
     as_json: AsJson = False,
@@ -263,10 +273,15 @@ def theorems(
     """List the statements of the literature, with domain and source; what is false or limited has a mark."""
     from dataclasses import asdict
 
-    from pebblesim.catalogue.literature import STATEMENTS, TABLE_1, latex as in_latex, region_in_words
+    from pebblesim.catalogue.literature import STATEMENTS, TABLE_1, latex as in_latex
     from pebblesim.core.notation import parse, written
 
     one_way(latex, as_json)
+    if name is not None:
+        if table_1:
+            raise UsageError("--table-1 prints a table of several statements; leave out the name, or --table-1.")
+        _print_one(name, latex, as_json)
+        return
     if latex:
         print(in_latex(STATEMENTS))
         return
@@ -296,10 +311,17 @@ def theorems(
         print_json({"rows": [asdict(statement) | {"mark": statement.mark} for statement in STATEMENTS]})
     else:
         for statement in STATEMENTS:
-            lines = [f"{statement.marked}: {statement.about or statement.note}"]
-            if statement.expr:
-                form = bound(statement.relation, statement.expr)
-                lines.append(f"{form} for {region_in_words(statement.domain)}; {statement.assumes}")
-            lines += [statement.mark] if statement.mark else []
-            lines += [statement.note] if statement.about and statement.note else []
-            say("\n  ".join(lines))
+            say(statement.text)
+
+
+def _print_one(name: str, latex: bool, as_json: bool) -> None:
+    """A statement of the literature, or one of our theorems for each problem that has it."""
+    from pebblesim.claims.cited import Cited, cited
+
+    found: list[Cited] = cited(name)
+    if as_json:
+        print_json({"statements": [each.to_dict() for each in found]})
+    else:
+        say("\n\n".join(each.latex if latex else each.text for each in found))
+        if latex:
+            say(*dict.fromkeys(each.bibtex for each in found))

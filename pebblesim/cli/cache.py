@@ -77,7 +77,8 @@ def cache(
     for source in sources:
         if not traces.is_trace(source) and (Path(source).suffix or Path(source).is_file()):  # no schedule has a dot
             raise UsageError(f"{source} cannot be replayed: {traces.KNOWN}; it is no name of a schedule, either.")
-    capacities = several("M", m, lambda text: parse_words(text, dtype))
+    typed = line is not None or heads.is_given or (save is not None and address_traces.is_for_simulators(save.name))
+    capacities = several("M", m, lambda text: parse_words(text, dtype, typed))
     if output is not None:
         from pebblesim.views.plots.style import check
 
@@ -85,7 +86,7 @@ def cache(
     _check_name(save)
     if save is not None and (len(sources) > 1 or len(capacities) > 1):
         raise UsageError("--save keeps the stream of one schedule for one M.")
-    if save is not None and heads.arguments != HeadChoice().arguments:
+    if save is not None and heads.is_given:
         raise UsageError("--save keeps the stream of one head; leave out how many there are.")
     if all(map(traces.is_trace, sources)) and (sizes.dims or moves or words or blocks.rule != "fit"):
         raise UsageError("sizes, blocks, --moves and --words are of a schedule; a trace has its own requests.")

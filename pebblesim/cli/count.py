@@ -13,7 +13,6 @@ from pebblesim.cli.options import (
     AsJson,
     AsLatex,
     BlockChoice,
-    Cache,
     Group,
     HeadChoice,
     MaskText,
@@ -22,13 +21,14 @@ from pebblesim.cli.options import (
     Schedules,
     Sizes,
     Summation,
+    TypedCache,
     command,
     family,
     option,
 )
 from pebblesim.cli.printing import WIDE, one_way, print_json, print_table, print_tensors, say, show as show_parts
 from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.core.sizes import bytes_of, parse_bytes, whole
+from pebblesim.core.sizes import parse_bytes, whole
 
 if TYPE_CHECKING:
     from pebblesim.cachesim.l2_traffic import L2
@@ -83,7 +83,7 @@ def count(
     schedules: Schedules = None,
     *,
     sizes: Sizes,
-    cache: Cache,
+    cache: TypedCache,
     problem: Problem = None,
     blocks: BlockChoice,
     summation: Summation = "chain",
@@ -99,7 +99,6 @@ def count(
     from pebblesim.language.registry import get
 
     words, rule = cache.words, blocks.rule
-    bytes_of(cache.dtype or "float32")  # refuses an unknown type
     names = list(dict.fromkeys(get(name).name for name in schedules or ()))
     if problem is None:
         problem = get(names[0]).problem.name if names else "backward"

@@ -88,7 +88,7 @@ class GraphChoice(_GraphOptions, Sizes):
         options: dict[str, Any] = {key: option_value(value) for key, value in pairs(self.option, "--option")}
         options |= self.dims
         path = Path(name)
-        if path.is_dir() and name not in {*PROBLEMS, *GENERATORS}:
+        if name and path.is_dir() and name not in {*PROBLEMS, *GENERATORS}:
             raise UsageError(f"{name} is a folder; name one of its files, or see `pebblesim dags {name}` for them all.")
         if self.is_file(name):
             if options or self.mask or self.summation != "chain":
@@ -125,9 +125,7 @@ def literature(name: str, made: GraphChoice) -> Known | None:
     return Known(GENERATORS[name].bound, GENERATORS[name].source)
 
 
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
+def _seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -144,34 +142,37 @@ def pebble(
     made: GraphChoice,
     cache: Cache,
     rules: Rules = "hong-kung",
-    seconds: Annotated[str, option("--seconds", "Seconds to search for a better game.", "S")] = "10",
-    steps: Annotated[
-        int | None, option("--steps", "Search for so many steps instead: the same seed then gives the same game.", "K")
+    seconds: Annotated[
+        str | None,
+        option("--seconds", "Seconds to search for a better game, or with --steps for bounds; 10 by default.", "S"),
     ] = None,
-    seed: Annotated[int, option("--seed", "Seed of the random choices.")] = 0,
+    steps: Annotated[
+        int | None,
+        option("--steps", "Search for so many steps instead: the same seed then gives the same game.", "K", min=1),
+    ] = None,
+    seed: Annotated[int, option("--seed", "Seed of the random choices.", min=0)] = 0,
     save: Save = None,
     as_json: AsJson = False,
 ) -> None:
     """Find a good game on any DAG; print its I/O, the best lower bound, and the gap."""
     import pebblesim as ps
-    from pebblesim.dags.judging import save_game
 
     name, graph = made.graph(source)
+    _check_save(save, graph, rules)
     with progress_bar("pebbling") as line:
 
         def on_progress(done: float, io: int, bound: int) -> None:
             if line is not None:
                 line(done, f"I/O {io:,}, bound {bound:,}")
 
-        limit = _seconds(seconds)
+        limit = 10.0 if seconds is None else _seconds(seconds)
         pebbling = ps.pebble(
-            graph, M=cache.words, rules=rules, seconds=limit or 0.0, steps=steps, seed=seed, progress=on_progress
+            graph, M=cache.words, rules=rules, seconds=limit, steps=steps, seed=seed, progress=on_progress
         )
-    if save is not None:
-        save_game(save, graph, pebbling.moves, rules)
     if as_json:
         bounds = [bound.to_dict() for bound in pebbling.bounds]
         print_json({"graph": name, **pebbling.to_dict(), "bounds": bounds})
+        _save(save, graph, pebbling.moves, rules)
         return
     say(f"{name}: {graph}\n{pebbling}")
     for bound in pebbling.bounds:
@@ -180,9 +181,26 @@ def pebble(
         say(f"known     {known}")
     if graph.vertices <= FEW and pebbling.gap > 1:
         say(f"{graph.vertices} vertices are few: `pebblesim optimum` with the same sizes searches for the proven least")
-    if save is not None:
+    if _save(save, graph, pebbling.moves, rules):
         say(f"written   {save}")
     print_rules(rules)
+
+
+def _check_save(path: Path | None, graph: Cdag, rules: str) -> None:
+    """Refuse a file that cannot hold the game, before the search."""
+    from pebblesim.dags.judging import check_game_file
+
+    if path is not None:
+        check_game_file(path, graph, rules)
+
+
+def _save(path: Path | None, graph: Cdag, moves: Any, rules: str) -> bool:
+    """Save the moves of a game, if a file was named; its result is printed before, and not lost where that fails."""
+    from pebblesim.dags.judging import save_game
+
+    if path is not None:
+        save_game(path, graph, moves, rules)
+    return path is not None
 
 
 @command(app, example="pebblesim optimum matmul --size m=2 --size k=2 --size n=2 -M 4")
@@ -206,9 +224,9 @@ def optimum(
 ) -> None:
     """Search all games on a graph for the least I/O. Ctrl-C stops the search and prints the interval reached."""
     import pebblesim as ps
-    from pebblesim.dags.judging import save_game
 
     name, graph = made.graph(source)
+    _check_save(save, graph, rules)
     most = None if states is None else parse_size("--states", states)
     room = parse_bytes("--memory", memory) if memory[-1:] == "B" else parse_size("--memory", memory)  # a byte each
     with progress_bar("searching") as line:
@@ -217,19 +235,20 @@ def optimum(
             if line is not None:
                 line(done, f"{bound:,} to {quantity(io, 'word')}, {quantity(kept, 'state')}")
 
-        limit = _seconds(seconds)
+        limit = None if seconds is None else _seconds(seconds)
         result = ps.optimum(
             graph, M=cache.words, rules=rules, seconds=limit, memory=room, states=most, progress=on_progress
         )
-    if save is not None:
-        save_game(save, graph, result.moves, rules)
     game = ps.referee(graph, result.M, [result.moves], rules)
     if as_json:
         print_json({"graph": name, **result.to_dict(), "complete": game.complete})
+        _save(save, graph, result.moves, rules)
         return
     say(f"{name}: {graph}")
     say(result)
     say(f"reads, writes   {game.reads:,}, {game.writes:,} words; the referee judges the game legal and complete")
+    if _save(save, graph, result.moves, rules):
+        say(f"written         {save}")
     print_rules(rules)
 
 
@@ -277,7 +296,7 @@ def dags(
         format_of(output)
     table = []
     with progress_bar("pebbling") as progress:
-        table = list(rows(folder, rules, _seconds(seconds) or 0.0, progress))
+        table = list(rows(folder, rules, _seconds(seconds), progress))
     columns = {name: [row[name] for row in table] for name in table[0]}
     if output is not None:
         Table(columns).save(output)

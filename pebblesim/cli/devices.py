@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pebblesim.cli.completion import parallel_schedules
-from pebblesim.cli.options import AsJson, Sizes, argument, command, family, option, output_file
+from pebblesim.cli.options import AsJson, Sizes, argument, command, family, option, output_file, words_in
 from pebblesim.cli.printing import print_json, show
 from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.core.sizes import parse_size, parse_words
+from pebblesim.core.sizes import parse_size
 
 if TYPE_CHECKING:
     from pebblesim.parallel.devices import Devices
@@ -52,13 +52,16 @@ def devices(
     gpu: Annotated[
         str | None, option("--gpu", "Also forecast times, with the peak rate of this card: A100, H100, …", "NAME")
     ] = None,
-    in_machine: Annotated[int, option("--machine", "For times: devices in one machine.", "N", min=1)] = 8,
+    in_machine: Annotated[
+        int | None, option("--machine", "For times: devices in one machine; 8 by default.", "N", min=1)
+    ] = None,
     inside: Annotated[
         str | None, option("--inside", "For times: links inside a machine; by default the card's.", "LINK")
     ] = None,
     between: Annotated[
-        str, option("--between", "For times: link of each device to other machines.", "LINK")
-    ] = "InfiniBand NDR",
+        str | None,
+        option("--between", "For times: link of each device to other machines; InfiniBand NDR by default.", "LINK"),
+    ] = None,
     output: Annotated[
         Path | None,
         output_file(
@@ -74,19 +77,26 @@ def devices(
 
     if unknown := set(sizes.dims) - {"n", "d", "n_q", "n_k", "d_k", "d_v"}:
         raise UsageError(f"--size {min(unknown)}=… was given; devices has the sizes n_q, n_k, d_k and d_v.")
+    of_times = {"--machine": in_machine, "--inside": inside, "--between": between}
+    if gpu is None and (given := [name for name, value in of_times.items() if value is not None]):
+        raise UsageError(
+            f"{' and '.join(given)} {'are' if given[1:] else 'is'} for times; give a card, too, with --gpu."
+        )
     run = partial(
         compare,
         schedules or None,
         **sizes.dims,
         heads=heads,
         kv_heads=kv_heads,
-        M=None if m is None else parse_words(m, dtype),
+        M=words_in(m, dtype, typed=True),
         backward=backward,
         mask=mask,
         ownership=ownership,
         latent=latent,
         dtype=dtype or (None if gpu is None else "bf16"),
-        network=None if gpu is None else _network(gpu, dtype or "bf16", in_machine, inside, between),
+        network=None
+        if gpu is None
+        else _network(gpu, dtype or "bf16", in_machine or 8, inside, between or "InfiniBand NDR"),
     )
     devices = parse_size("P", p)
     if output is not None:
@@ -113,7 +123,7 @@ def _network(gpu: str, dtype: str, in_machine: int, inside: str | None, between:
     from pebblesim.parallel.links import Network, inside as inside_of, link, links
 
     found, name = card(gpu), dtype_of(dtype)
-    key = next(key for key, each in cards().items() if each is found)
+    key = next((key for key, each in cards().items() if each is found), "")
     if name not in found.peak:
         raise UsageError(f"no peak rate of {found.name} is known for {dtype}; known are {', '.join(found.peak)}.")
     if (near := inside or inside_of(key)) is None:

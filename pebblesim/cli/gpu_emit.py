@@ -12,10 +12,10 @@ from pebblesim.cli.gpu_cases import Threads, Workers, case_of, check_float32
 from pebblesim.cli.options import (
     AsJson,
     BlockChoice,
-    Cache,
     HeadChoice,
     ScheduleName,
     Sizes,
+    TypedCache,
     command,
     family,
     option,
@@ -41,7 +41,7 @@ def emit(
     schedule: ScheduleName,
     *,
     sizes: Sizes,
-    cache: Cache,
+    cache: TypedCache,
     blocks: BlockChoice,
     heads: HeadChoice,
     target: Annotated[
@@ -170,7 +170,7 @@ class _Asked:
 def _asked(
     schedule: str,
     sizes: Sizes,
-    cache: Cache,
+    cache: TypedCache,
     blocks: BlockChoice,
     mask: str | None,
     heads: Heads,

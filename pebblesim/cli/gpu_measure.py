@@ -59,6 +59,10 @@ def measure(
     if (command is None) == (schedule is None):
         raise UsageError("measure needs a schedule with its sizes, or --command with a program of your own.")
     if command is not None:
+        if sizes.dims or any((m, dtype, threads, output)) or blocks.rule != "fit" or workers != 1:
+            raise UsageError(
+                "--command measures a program of your own; leave sizes, -M and the options of kernels out."
+            )
         kernels = harness.kernels_of(shlex.split(command))
         if as_json:
             print_json({"command": command, "kernels": kernels})
@@ -68,7 +72,7 @@ def measure(
     if m is None or schedule is None:
         raise UsageError("measure needs -M, the words of shared memory that a block may use.")
     check_float32(dtype)
-    made = case_of(schedule, sizes.dims, parse_words(m, dtype), blocks.rule, workers, threads)
+    made = case_of(schedule, sizes.dims, parse_words(m, dtype, typed=True), blocks.rule, workers, threads)
     (row,) = harness.measure([made], output)
     if as_json:
         print_json(row)

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -16,7 +17,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from pebblesim.cli.ascii_fallback import PLAIN
-from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
+from pebblesim.core.errors import LeftOut, PebblesimError, UnknownName, UsageError
 
 PANELS = {
     "Count": {
@@ -66,6 +67,8 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(context)
         except TyperException as error:  # Typer would frame it
+            if not error.format_message():  # the help of a family is the answer, as above
+                raise
             raise UsageError(_explained(error)) from None
         except (KeyboardInterrupt, OSError) as error:  # Typer would handle these differently
             raise _Stopped from error
@@ -157,7 +160,9 @@ def main() -> None:
             stream.reconfigure(errors=PLAIN)  # the encoding may lack ⌈ and √
     try:
         try:
-            app()
+            with warnings.catch_warnings():
+                _tell_what_is_left_out()
+                app()
         finally:
             sys.stdout.flush()
     except PebblesimError as error:
@@ -176,6 +181,20 @@ def main() -> None:
         if why.errno == errno.EPIPE:
             _end(0)  # the reader of the pipe has closed it
         _end(2, f"error: cannot read or write {why.filename or 'the output'}: {why.strerror}.")
+
+
+def _tell_what_is_left_out() -> None:
+    """Print `LeftOut` as a note, each once; other warnings as before."""
+    shown = warnings.showwarning
+    warnings.simplefilter("default", LeftOut)
+
+    def note(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, LeftOut):
+            print(f"note: {message}", file=sys.stderr)
+        else:
+            shown(message, category, *place, **more)
+
+    warnings.showwarning = note
 
 
 def _end(code: int, message: str | None = None) -> NoReturn:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -172,13 +172,35 @@ class Ranges(Group):
 class Cache(Group):
     """A cache, in words, or in bytes with the type of a word."""
 
+    typed: ClassVar[bool] = False
+    """Whether the type of a word says more than how many words some bytes are."""
+
     m: M = ...  # type: ignore[assignment]
     dtype: Dtype = None
 
     @cached_property
     def words(self) -> int:
         """M, in words."""
-        return parse_words(self.m, self.dtype)
+        return parse_words(self.m, self.dtype, self.typed)
+
+
+class TypedCache(Cache):
+    """A cache of words of a type."""
+
+    typed = True
+
+
+def words_in(m: str | None, dtype: str | None, typed: bool = False) -> int | None:
+    """Return M in words, as `parse_words` does; None if it was not given.
+
+    Raises:
+        UsageError: as for `parse_words`; or there is a type, of no other use, and no M.
+    """
+    if m is not None:
+        return parse_words(m, dtype, typed)
+    if dtype is not None and not typed:
+        raise UsageError("--dtype is the type of the words in -M; add -M in bytes, or leave --dtype out.")
+    return None
 
 
 @dataclass(frozen=True)
@@ -235,10 +257,15 @@ class HeadChoice(Group):
         bool, option("--separate", "Count each head separately, even if heads share keys and values.")
     ] = False
 
+    @property
+    def is_given(self) -> bool:
+        """Whether heads or sequences were given."""
+        return (self.heads, self.kv_heads, self.batch) != (1, None, 1)
+
     @cached_property
     def arguments(self) -> dict[str, Any]:
         """The arguments of `pebblesim.count` and the like."""
-        if self.separate and (self.heads, self.kv_heads, self.batch) == (1, None, 1):
+        if self.separate and not self.is_given:
             raise UsageError("--separate is for heads that share keys and values; say how many, with --kv-heads.")
         return {"heads": self.heads, "kv_heads": self.kv_heads, "batch": self.batch, "separate": self.separate}
 

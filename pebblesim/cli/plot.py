@@ -89,7 +89,9 @@ def gaps(
     shape: dict[str, Any] = {"M": caches, "blocks": blocks, **sizes.dims}
     all_gaps = [gaps_of(name, **shape) for name in problems]
     names = [name.strip() for name in without.split(",") if name.strip()]
-    every_schedule = {gap.problem: [schedule.name for schedule in of_problem(gap.problem)] for gap in all_gaps}
+    every_schedule = {
+        gap.problem: [schedule.name for schedule in of_problem(gap.problem, gap.dims)] for gap in all_gaps
+    }
     known = set().union(*every_schedule.values(), *map(names_of_bounds, all_gaps))
     for name in names:
         if name not in known:
@@ -329,7 +331,7 @@ def _machine(
         missing = [option for option, value in numbers.items() if value is None]
         if m is None or peak is None or bandwidth is None:
             raise UsageError(f"a roofline needs --gpu, or all of -M, --peak and --bandwidth; {missing[0]} is missing.")
-        return _Hardware(parse_words(m, dtype), _rate("--peak", peak), _rate("--bandwidth", bandwidth))
+        return _Hardware(parse_words(m, dtype, typed=True), _rate("--peak", peak), _rate("--bandwidth", bandwidth))
     from pebblesim.gpu.advice.cards import card, words
 
     if any(numbers.values()):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
+
 from pebblesim.cli.completion import problems
 from pebblesim.cli.options import (
     AsJson,
@@ -78,14 +80,18 @@ def search(
             part.write_text(result.source, encoding="utf-8")
     if as_json:
         print_json(result.to_dict())
-        return
-    say(result)
-    if save is None:
-        print(f"\n{result.source}", end="")
-    elif result.new:
-        say(f"written to {save}")
     else:
-        say(f"{save} is not written: {result.schedule.name} is already in the catalogue, see `pebblesim show`")
+        say(result)
+        if save is None:
+            print(f"\n{result.source}", end="")
+        elif result.new:
+            say(f"written to {save}")
+    if save is not None and not result.new:
+        known = result.schedule.name
+        typer.echo(
+            f"{save} is not written: {known} is already in the catalogue, see `pebblesim show {known}`", err=True
+        )
+        raise typer.Exit(1)
 
 
 def _in_bytes(cache: Cache, word_bytes: str) -> dict[str, Any]:
@@ -96,4 +102,7 @@ def _in_bytes(cache: Cache, word_bytes: str) -> dict[str, Any]:
     for name, size in named.items():
         if not size.isdecimal():
             raise UsageError(f"--word-bytes has {size!r} for {name}, not a number of bytes; write Q=2,K=2,V=1.")
-    return {"M": parse_words(cache.m, "float8"), "word_bytes": {name: int(size) for name, size in named.items()}}
+    return {
+        "M": parse_words(cache.m, "float8", typed=True),
+        "word_bytes": {name: int(size) for name, size in named.items()},
+    }

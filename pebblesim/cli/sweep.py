@@ -23,6 +23,7 @@ from pebblesim.cli.options import (
     option,
     output_file,
     pairs,
+    words_in,
 )
 from pebblesim.cli.printing import print_json, progress_bar, say, show
 from pebblesim.core.errors import UsageError
@@ -76,13 +77,16 @@ def sweep(
         raise UsageError(f"--blocks {blocks} chooses all blocks; leave it out to choose some yourself with --block.")
     if store is None and output is not None:
         store = output.with_suffix(".sqlite")
+    typed = heads.is_given
+    if m is None:
+        words_in(m, dtype, typed)
     with progress_bar("sweeping") as progress:
         try:
             table = ps.sweep(
                 named,
                 what=what,
                 problem_name=problem,
-                M=None if m is None else several("M", m, lambda text: parse_words(text, dtype)),
+                M=None if m is None else several("M", m, lambda text: parse_words(text, dtype, typed)),
                 blocks=own or blocks,
                 mask=mask,
                 summation=summation,

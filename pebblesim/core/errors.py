@@ -33,6 +33,10 @@ class TraceError(PebblesimError):
     """A schedule does something that is impossible on a cache; the message names the line of the schedule."""
 
 
+class LeftOut(UserWarning):
+    """A schedule of a user cannot be compared with the others; the message names it and says why."""
+
+
 class UnknownName(UsageError):
     """A name is not in a registry; the message suggests `near`, a similar name, or lists all if there is none.
 

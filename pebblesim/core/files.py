@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.memory import readable, shortage
 
 
 @contextmanager
@@ -50,14 +51,15 @@ def check_place(path: Path, saying: str | None = None) -> None:
     Raises:
         UsageError: there is no such folder, or nothing may be written in it, or the path is a folder or a device.
     """
-    said = saying or f"cannot write {path}"
+    shown = str(path) if len(str(path)) <= 300 else f"{str(path)[:60]}…"
+    said = saying or f"cannot write {shown}"
     try:
         if path.is_dir():
             raise UsageError(f"{said}: this is a folder; give the name of a file in it.")
         if path.exists() and not path.is_file():
             raise UsageError(f"{said}: this is no file but a device or a pipe; give the name of a file.")
         if not path.parent.is_dir():
-            raise UsageError(f"{said}: there is no folder {str(path.parent)!r}; make it first.")
+            raise UsageError(f"{said}: there is no folder {str(path.parent)[:300]!r}; make it first.")
     except OSError as error:  # a name that is too long
         raise UsageError(f"{said}: {error.strerror}.") from error
     except ValueError as error:  # a name with a NUL
@@ -81,7 +83,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def load_numpy(path: str, what: str) -> Any:
-    """Load the array of a .npy file, or the arrays of a .npz file by name. Pickled objects are refused.
+    """Load the array of a .npy file. Pickled objects are refused.
 
     Raises:
         UsageError: `what`, the file, cannot be read.
@@ -90,13 +92,67 @@ def load_numpy(path: str, what: str) -> Any:
 
     import numpy as np
 
-    # numpy does not close a damaged archive, and warns about unusual headers
-    with reading(what), open(path, "rb") as file, warnings.catch_warnings(action="ignore"):
-        if not path.endswith(".npz"):
-            return np.lib.format.read_array(file, allow_pickle=False)
-        with np.lib.npyio.NpzFile(file, allow_pickle=False) as held:
-            arrays = {name: held[name] for name in held.files}
+    with reading(what), open(path, "rb") as file, warnings.catch_warnings(action="ignore"):  # of unusual headers
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def names_of_arrays(path: str, what: str) -> list[str]:
+    """Return the names in a .npz file.
+
+    Raises:
+        UsageError: `what`, the file, cannot be read.
+    """
+    with _archive(path, what) as held:
+        return list(held.files)
+
+
+def load_arrays(path: str, what: str, names: Iterable[str]) -> dict[str, Any]:
+    """Load arrays of a .npz file by name, others not. Pickled objects are refused.
+
+    Raises:
+        UsageError: `what`, the file, cannot be read; or its arrays are too large for the memory, which is seen before
+            they are expanded.
+    """
+    import numpy as np
+
+    with _archive(path, what) as held:
+        size = sum(_expanded(held, name) for name in names)
+        if (available := shortage(size)) is not None:
+            raise ValueError(f"its arrays take {readable(size)}, and {readable(available)} are available")
+        arrays = {name: held[name] for name in names}
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray):
                 raise ValueError(f"{name} in it is not an array")
         return arrays
+
+
+@contextmanager
+def _archive(path: str, what: str) -> Iterator[Any]:
+    import warnings
+
+    from numpy.lib.npyio import NpzFile
+
+    # numpy does not close a damaged archive, and warns about unusual headers
+    with (
+        reading(what),
+        open(path, "rb") as file,
+        warnings.catch_warnings(action="ignore"),
+        NpzFile(file, allow_pickle=False) as held,
+    ):
+        yield held
+
+
+def _expanded(held: Any, name: str) -> int:
+    """The bytes of an array in an archive, as its header says; 0 if it is none."""
+    from math import prod
+
+    from numpy.lib import format as npy
+
+    with held.zip.open(name if name in held.zip.namelist() else f"{name}.npy") as file:
+        if file.read(len(npy.MAGIC_PREFIX)) != npy.MAGIC_PREFIX:
+            return 0
+        file.seek(0)
+        version = npy.read_magic(file)
+        header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = header(file)
+        return int(prod(shape)) * int(dtype.itemsize)

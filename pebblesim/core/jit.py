@@ -90,8 +90,22 @@ def _tell() -> None:
         return
     if program not in ("pebblesim", "pebblesim.__main__") and not sys.stderr.isatty():
         return
-    _TOLD.append("compiling machine code: up to a minute, once after each installation or update …")
+    each = "once for each kind of command after an installation or update" if _first_time() else "for this command"
+    _TOLD.append(f"compiling machine code: up to a minute, {each} …")
     print(_TOLD[0], file=sys.stderr, flush=True)
+
+
+_FOLDER = os.environ.get("NUMBA_CACHE_DIR") or os.path.join(os.path.dirname(__file__), "__pycache__")
+"""Where it is noted that people were told."""
+
+
+def _first_time() -> bool:
+    """Whether nobody was told before on this machine; it is noted then, unless the folder is read-only."""
+    with suppress(OSError):
+        os.makedirs(_FOLDER, exist_ok=True)
+        open(os.path.join(_FOLDER, "numba.told"), "x").close()
+        return True
+    return not os.path.exists(os.path.join(_FOLDER, "numba.told"))
 
 
 class _Cache(FunctionCache):

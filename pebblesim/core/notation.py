@@ -167,6 +167,7 @@ _IN_LATEX |= {
     ">": "$>$",
     "ö": r"\"o",
     "∞": r"$\infty$",
+    "§": r"\S{}",
 }
 _IN_LATEX |= {sign: rf"\{sign}" for sign in "&%$#_{}"}
 
@@ -179,6 +180,10 @@ def text_in_latex(text: str) -> str:
 def paragraph_in_latex(text: str) -> str:
     """Words for a paragraph: what LaTeX takes for signs of its own is escaped."""
     return "".join(_IN_LATEX.get(sign, sign) for sign in text)
+
+
+IO = r"\mathrm{IO}"
+"""The words that are moved, in LaTeX math; Q is a matrix."""
 
 
 def align(rows: Iterable[Sequence[str]]) -> str:

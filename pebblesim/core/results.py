@@ -24,7 +24,7 @@ def pandas() -> Any:
     try:
         return import_module("pandas")
     except ImportError:
-        raise UsageError("to_frame() needs pandas: pip install 'pebblesim[frames]'; or use to_dict().") from None
+        raise UsageError("to_frame() needs pandas: pip install pandas; or use to_dict().") from None
 
 
 def plain(of: object, *names: str, **renamed: str) -> dict[str, Any]:

@@ -126,13 +126,23 @@ def separated(what: str, text: str) -> list[str]:
     return parts
 
 
-def parse_words(text: str, dtype: str | None) -> int:
+def parse_words(text: str, dtype: str | None, typed: bool = False) -> int:
     """Parse M in words, from a number or from a size in bytes such as 192KiB together with a data type.
 
+    Args:
+        text: the size.
+        dtype: type of a word; None if it was not given.
+        typed: whether the type says more than how many words these bytes are; else it is refused where M is in words.
+
     Raises:
-        UsageError: the text is neither, or is in bytes without a data type.
+        UsageError: the text is neither, or is in bytes without a data type, or there is a data type of no use.
     """
-    if not text.strip().endswith("B"):
+    in_bytes = text.strip().endswith("B")
+    if dtype is not None and bytes_of(dtype) and not (in_bytes or typed):
+        raise UsageError(
+            f"M = {text!r} is in words, and dtype {dtype} changes nothing here; leave --dtype out, or give M in bytes."
+        )
+    if not in_bytes:
         return parse_size("M", text)
     if dtype is None:
         parse_bytes("M", text)

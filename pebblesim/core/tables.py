@@ -165,9 +165,7 @@ def format_of(path: Path) -> Callable[[Table, Path], None]:
         try:
             import pyarrow.parquet  # noqa: F401
         except ImportError:
-            raise UsageError(
-                f"-o {str(path)!r} needs pyarrow: pip install 'pebblesim[parquet]', or use .csv or .json."
-            ) from None
+            raise UsageError(f"-o {str(path)!r} needs pyarrow: pip install pyarrow, or use .csv or .json.") from None
     return WRITERS[path.suffix]
 
 

@@ -11,7 +11,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import check_rule, listed
 from pebblesim.core.tables import Sheet
-from pebblesim.counting.arguments import AnyMask, BlockRule
+from pebblesim.counting.arguments import AnyMask, BlockRule, problem_dims
 from pebblesim.counting.count import OF_WAY, Counted, count_run, ratio
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.held import hold_theta
@@ -20,7 +20,7 @@ from pebblesim.counting.totals import Totals
 from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads
 from pebblesim.language.problems import problem
-from pebblesim.language.registry import Schedule, get, get_all, of_problem
+from pebblesim.language.registry import Schedule, get_all, some_of_problem
 from pebblesim.lower_bounds.bounds import LowerBound, added_up
 from pebblesim.lower_bounds.own import best_with_own
 
@@ -94,7 +94,7 @@ class Comparison(Result, Sequence[Counted]):
         """The table of the schedules that fit."""
         columns: dict[str, Callable[[Counted], Any]] = {
             "schedule": lambda row: row.schedule,
-            "algorithm or source": lambda row: get(row.schedule).credit,
+            "algorithm or source": lambda row: row.credit,
             "blocks": lambda row: row.blocks_in_words,
             "reads": lambda row: row.reads,
             "writes": lambda row: row.writes,
@@ -144,10 +144,9 @@ class Comparison(Result, Sequence[Counted]):
     @property
     def _kept(self) -> str:
         """That the best schedule reads a table that the forward pass must have saved, and what is best without it."""
-        need = {row.schedule for row in self.rows if "P" in get(row.schedule).kept}
-        if self.rows[0].schedule not in need:
+        if "P" not in self.rows[0].kept:
             return ""
-        other = next((row for row in self.rows if row.schedule not in need and row.feasible), None)
+        other = next((row for row in self.rows if "P" not in row.kept and row.feasible), None)
         least = f"; of the others {other.schedule} moves the fewest words, {other.io:,}" if other else ""
         saved = "P, which the forward pass must have saved, a word for each pair"
         return f"{self.rows[0].schedule} reads {saved}{least}"
@@ -228,8 +227,9 @@ def runs_of(
     by_schedule = algorithms[0].problem.name if algorithms else "backward"
     solves = problem(by_schedule if problem_name is None else problem_name)
     hold_theta(solves)
+    pattern, among = masks.of_heads(mask), heads or Heads()
     if not algorithms:
-        algorithms = of_problem(solves.name, mask is not None)
+        algorithms = some_of_problem(solves.name, among.dims(solves, problem_dims(solves, dims)), mask is not None)
         algorithms = [algorithm for algorithm in algorithms if _follows(algorithm, blocks)]
         if not algorithms:
             raise UsageError(f"no schedule of problem {solves.name!r} has such blocks as were given: {blocks}.")
@@ -239,9 +239,8 @@ def runs_of(
                 f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; "
                 "count the schedules of each problem apart, with its --problem or none."
             )
-    pattern = masks.of_heads(mask)
     return [
-        Run.of(each, dims, M=M, blocks=blocks, summation=summation, mask=pattern, heads=heads) for each in algorithms
+        Run.of(each, dims, M=M, blocks=blocks, summation=summation, mask=pattern, heads=among) for each in algorithms
     ]
 
 

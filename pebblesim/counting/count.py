@@ -43,7 +43,8 @@ class Counted(Result):
     """I/O and occupancy of a schedule at given sizes; all numbers of words are exact.
 
     Attributes:
-        schedule, problem, source: the schedule.
+        schedule, problem, source: the schedule, which may be registered nowhere.
+        credit, title, kept: as of the `Schedule`.
         dims, M: the sizes.
         blocks: its block sizes.
         reads, writes: words read into and written out of the cache.
@@ -69,6 +70,9 @@ class Counted(Result):
     schedule: str
     problem: str
     source: str
+    credit: str
+    title: str
+    kept: tuple[str, ...]
     dims: Mapping[str, int]
     M: int
     blocks: Mapping[str, int]
@@ -372,6 +376,9 @@ def _count_part(run: Run, fallback_to_smallest: bool) -> Counted:
         schedule=run.schedule.name,
         problem=run.schedule.problem.name,
         source=run.schedule.source,
+        credit=run.schedule.credit,
+        title=run.schedule.title,
+        kept=run.schedule.kept,
         dims=run.dims,
         M=run.M,
         blocks=run.block_sizes,

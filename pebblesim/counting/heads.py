@@ -6,7 +6,7 @@ K and V serves all of them. The rows of one position are adjacent, and a mask tr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -84,8 +84,8 @@ class Heads:
                 queries, keys and values; or the masks do not match the heads or sizes.
         """
         sizes = problem_dims(solves, dims)
-        if isinstance(mask, HeadMasks) and not solves.maskable:
-            raise UsageError(f"problem {solves.name!r} has no pairs of queries and keys; leave the mask out.")
+        if isinstance(mask, HeadMasks):
+            solves.refuse_mask()
         counted = sizes if self.heads_per_problem == 1 else self._grouped(solves, sizes)
         if mask is None:
             return Cases(counted, (None,), self.times)
@@ -103,6 +103,14 @@ class Heads:
         grouped = own.sizes(sizes)
         grouped[own.pairs[0]] *= self.heads_per_problem
         return grouped
+
+    def dims(self, solves: Problem, dims: Iterable[str]) -> Iterable[str]:
+        """Return the names of the dimensions of what is counted: all of the problem's if heads share keys and values.
+
+        Raises:
+            UsageError: as for `cases`.
+        """
+        return dims if self.heads_per_problem == 1 else shared(solves).dims
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, for `--json`."""

@@ -66,7 +66,7 @@ def _rays(solves: Problem) -> Iterator[tuple[dict[str, int], int]]:
 
 def _least_of_equal_blocks(solves: Problem, t: int, sizes: Mapping[str, int], M: int) -> tuple[int, str]:
     """The least words of schedules with blocks of t^0, t^1, … that fit, and the schedule; 0 words if none fits."""
-    counts = counts_of_equal_blocks(of_problem(solves.name), sizes, (1, t, t**2))
+    counts = counts_of_equal_blocks(of_problem(solves.name, sizes), sizes, (1, t, t**2))
     return min(((each.total.io, schedule.name) for schedule, _, each in counts if each.peak_red <= M), default=(0, ""))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pebblesim.analysis.work import work
 from pebblesim.language.masks import Mask
-from pebblesim.language.registry import of_problem
+from pebblesim.language.registry import some_of_problem
 
 
 def useful_operations(problem_name: str, dims: Mapping[str, int], mask: Mask | None = None) -> int:
@@ -19,10 +19,10 @@ def useful_operations(problem_name: str, dims: Mapping[str, int], mask: Mask | N
     40
 
     Raises:
-        UsageError: the problem takes no mask, or the mask does not fit its size.
+        UsageError: the problem takes no mask, or has no schedule for it, or the mask does not fit its size.
     """
     operations = []
-    for algorithm in of_problem(problem_name, mask is not None):
+    for algorithm in some_of_problem(problem_name, dims, mask is not None):
         algorithm = algorithm.in_dims(dims)
         program = algorithm.under(mask)
         whole = dict.fromkeys(algorithm.blocks, max(dims.values()))

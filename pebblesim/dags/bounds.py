@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import floor
 from typing import Any, Final
 
@@ -212,8 +213,14 @@ def places(data: TaskData, end: float) -> Bound:
     try:
         words = sum(certificate.words for certificate in program.certificates(data, end))
     except ImportError:
-        return Bound(name, 0, source, ONE_SHOT, "it needs OR-tools: pip install 'pebblesim[exact]'")
+        return Bound(name, 0, source, ONE_SHOT, _missing("ortools", "scipy"))
     return Bound(name, data.words + words, source, ONE_SHOT)
+
+
+def _missing(*packages: str) -> str:
+    """Say which of the packages that a bound needs are not here."""
+    missing = [package for package in packages if find_spec(package) is None] or packages
+    return f"it needs {' and '.join(missing)}: pip install {' '.join(missing)}"
 
 
 def parts(data: TaskData, end: float) -> Bound:
@@ -245,7 +252,7 @@ def partition(data: TaskData, end: float) -> Bound:
     try:
         from ortools.sat.python import cp_model
     except ImportError:
-        return Bound(name, 0, source, rules, "it needs OR-tools: pip install 'pebblesim[exact]'")
+        return Bound(name, 0, source, rules, _missing("ortools"))
     best = 0
     for T in sorted({max(1, data.M // 2), data.M, 2 * data.M}):
         left = end - time.monotonic()

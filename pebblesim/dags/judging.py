@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import whole
 from pebblesim.dags.orders import as_cdag
-from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, load, pack, saving
+from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, TEXT_LIMIT, WRITE, check_name, load, pack, saving
 from pebblesim.game.referee import Game, referee
 from pebblesim.game.rules import BY_TERM
 from pebblesim.graphs.cdag import Cdag
@@ -57,18 +57,35 @@ def saved(path: Path, graph: Cdag) -> NDArray[np.int64]:
     return load(path) if path.suffix == ".npy" else _text(path, graph)
 
 
+def check_game_file(path: Path, graph: Cdag, rules: str) -> None:
+    """Refuse a file that cannot hold a game on a graph, before the game is searched.
+
+    Raises:
+        UsageError: the file's name does not end in .npy or .txt, or a .txt file is asked for where moves add single
+            terms, which it cannot name, or where every game has more moves than it holds.
+    """
+    check_name(path)
+    if path.suffix != ".txt":
+        return
+    if rules in BY_TERM:
+        raise UsageError(
+            f"moves under {rules!r} add single terms, which a .txt file cannot name; save to .npy instead."
+        )
+    if graph.has_usual_ends and (computed := graph.vertices - len(graph.inputs)) > TEXT_LIMIT:
+        raise UsageError(
+            f"every game computes {computed:,} vertices, and a .txt file holds at most {TEXT_LIMIT:,} moves; save to "
+            ".npy instead."
+        )
+
+
 def save_game(path: Path, graph: Cdag, moves: NDArray[np.int64], rules: str) -> None:
     """Write the moves of a game to a file that `judge` reads.
 
     Raises:
-        UsageError: the file's name does not end in .npy or .txt, it cannot be written, or the moves add single terms,
-            which a .txt file cannot name.
+        UsageError: as for `check_game_file`; or the file cannot be written, or there are too many moves for it.
     """
+    check_game_file(path, graph, rules)
     text = path.suffix == ".txt"
-    if rules in BY_TERM and text:
-        raise UsageError(
-            f"moves under {rules!r} add single terms, which a .txt file cannot name; save to .npy instead."
-        )
     with saving(path, [moves], names_in_text(graph).__getitem__ if text else str):
         pass
 

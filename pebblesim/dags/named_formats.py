@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from html import unescape
 from itertools import pairwise
 from typing import Any
 
@@ -29,7 +30,7 @@ def dot(data: bytes) -> Cdag:
     """Read a directed graph of Graphviz (https://graphviz.org/doc/info/lang.html); subgraphs are flattened.
 
     A vertex's `label` is its name. `words`, or OneStopParallel's `mem_weight`, is its number of words. A true `input`
-    or `output` marks an input or output.
+    or `output` marks an input or output. Of a text in angle brackets, its tags are left out.
     """
     return _Dot(data.decode("utf-8")).graph()
 
@@ -43,15 +44,29 @@ class _Dot:
 
     def _split(self) -> Iterator[tuple[str, str, int]]:
         """Yield (kind, text, position) of each token; the kind is "name", "quoted", "sign" or "end"."""
-        for match in _DOT.finditer(self.text):
-            kind = match.lastgroup
-            if kind == "other":
-                raise self._error(match.start(), f"{match[0]!r} is not allowed in DOT")
-            if kind == "quoted":
+        at = 0
+        while match := _DOT.match(self.text, at):
+            kind, at = match.lastgroup, match.end()
+            if kind == "other" and match[0] == "<":
+                at = self._end_of_html(match.start())
+                yield "quoted", unescape(re.sub("<[^<>]*>", "", self.text[match.end() : at - 1])), match.start()
+            elif kind == "other":
+                why = "a quote begins that does not end" if match[0] == '"' else f"{match[0]!r} is not allowed in DOT"
+                raise self._error(match.start(), why)
+            elif kind == "quoted":
                 yield "quoted", re.sub(r'\\(["\\])', r"\1", match[kind]), match.start()
             elif kind != "skip":
                 yield "name" if kind == "word" else "sign", match[0], match.start()
         yield "end", "the end of the file", len(self.text)
+
+    def _end_of_html(self, start: int) -> int:
+        """Return the end of a text in angle brackets, which may hold others."""
+        depth = 0
+        for match in re.finditer("[<>]", self.text[start:]):
+            depth += 1 if match[0] == "<" else -1
+            if not depth:
+                return start + match.end()
+        raise self._error(start, "a '<' begins a text that does not end")
 
     def _error(self, place: int, why: str) -> UsageError:
         return UsageError(f"line {self.text.count(chr(10), 0, place) + 1}: {why}.")

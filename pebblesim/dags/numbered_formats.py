@@ -154,6 +154,11 @@ def matrix_entries(data: bytes, whole: bool = False) -> tuple[tuple[int, int], N
         raise UsageError(f"{entries} entries are announced, but {len(rows) - 1} follow.")
     at = rows.start[1:-1]
     r, c = rows.values[at], rows.values[at + 1]
+    if (np.minimum(r, c) < 0).any():
+        rows.refuse(
+            1 + int(np.argmax(np.minimum(r, c) < 0)),
+            "expected an entry 'row column value', in whole numbers but for the value",
+        )
     rows.check(r, 1, "row", height, 1)
     rows.check(c, 1, "column", width, 1)
     if twice := rows.once(r * (width + 1) + c, 1):

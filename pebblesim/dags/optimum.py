@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
+from pebblesim.core.memory import available_memory
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import quantity, whole
 from pebblesim.dags.interval import Interval
@@ -27,7 +28,6 @@ from pebblesim.dags.search import pebble
 from pebblesim.dags.task_data import components
 from pebblesim.game.referee import referee
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.graphs.memory import available_memory
 
 RULES: Final = ("hong-kung", "no-recompute", "partial")
 

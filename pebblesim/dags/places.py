@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -38,6 +39,16 @@ BLOCK: Final = 2_500
 
 MOST_ROWS: Final = 50_000
 """Most rows of a program for values that may be lost at a moment, about."""
+
+MOST_ITERATIONS: Final = 20_000
+"""Most iterations of the solver."""
+
+AT_ANY_SPEED: Final = 250_000
+"""Terms of programs that are solved whatever the clock says, so that bounds of small graphs do not depend on what else
+the machine does; a program of `MOST_ROWS` has no more."""
+
+WORK: Final = 10**9
+"""Terms times iterations of a program that the clock does not end: 7 seconds of the processor, where 2 are usual."""
 
 GOLDEN: Final = 0.6180339887498949
 """Multiples of it, without their whole parts, are spread evenly."""
@@ -255,8 +266,10 @@ def _reads_and_writes(data: TaskData, block: Block, pairs: Any, rows: _Rows) -> 
     rows.add(RUNS, terms, (near - np.diff(block.event_start) + 1)[own], block.values[own], -1, -1, -1)
 
 
-def solve(made: Program, seconds: float) -> Ints:
+def solve(made: Program, seconds: float = inf) -> Ints:
     """Propose multipliers by a first-order method (PDLP of OR-tools), in units of 1/SCALE.
+
+    Without a limit of seconds they do not depend on the speed of the machine.
 
     Raises:
         ImportError: OR-tools or scipy is not installed.
@@ -278,7 +291,8 @@ def solve(made: Program, seconds: float) -> Ints:
     enough = asked.termination_criteria.simple_optimality_criteria
     enough.eps_optimal_relative, enough.eps_optimal_absolute = 1e-3, 0.1
     asked.termination_criteria.time_sec_limit = seconds
-    asked.termination_criteria.iteration_limit = 20_000
+    most = MOST_ITERATIONS if seconds < inf else min(MOST_ITERATIONS, WORK // len(made.coefficients))
+    asked.termination_criteria.iteration_limit = most
     dual = -np.array(pdlp.primal_dual_hybrid_gradient(linear, asked).dual_solution)
     return np.floor(np.clip(np.nan_to_num(dual), 0, MOST_TIMES) * SCALE).astype(np.int64)
 
@@ -299,14 +313,18 @@ class Certificate(NamedTuple):
 def certificates(data: TaskData, end: float, size: int = BLOCK, rows: int = MOST_ROWS) -> Iterator[Certificate]:
     """Yield what is proved block by block, until time `end` (of `time.monotonic`); the words add up.
 
+    The first programs, up to `AT_ANY_SPEED` terms together, are solved at any time.
+
     Raises:
         ImportError: OR-tools or scipy is not installed.
     """
-    layout = Layout(data)
+    layout, terms = Layout(data), 0
     for block in blocks(data, layout, size):
-        left = end - time.monotonic()
-        if left < 0:
+        if terms > AT_ANY_SPEED and time.monotonic() > end:
             return
-        made = program(data, layout, block, rows)
-        if made is not None:
-            yield Certificate(block, made, solve(made, max(left, 0.05)))
+        if (made := program(data, layout, block, rows)) is None:
+            continue
+        terms += len(made.coefficients)
+        left = inf if terms <= AT_ANY_SPEED else end - time.monotonic()
+        if left > 0:
+            yield Certificate(block, made, solve(made, left))

@@ -83,6 +83,16 @@ def load(path: str | os.PathLike[str]) -> NDArray[Any]:
     return as_chunk(array)
 
 
+def check_name(path: Path) -> None:
+    """Refuse a file for moves whose name ends otherwise.
+
+    Raises:
+        UsageError: it does.
+    """
+    if path.suffix not in (".npy", ".txt"):
+        raise UsageError(f"cannot save moves to {path.name!r}; its name must end in .npy or .txt.")
+
+
 @contextlib.contextmanager
 def saving(
     path: str | os.PathLike[str], stream: Iterable[NDArray[Any]], describe: Callable[[int], str] = str
@@ -102,9 +112,8 @@ def saving(
             for a `.txt` file.
     """
     target = Path(path)
+    check_name(target)
     formats: dict[str, type[_Packed | _Text]] = {".npy": _Packed, ".txt": _Text}
-    if target.suffix not in formats:
-        raise UsageError(f"cannot save moves to {target.name!r}; its name must end in {' or '.join(formats)}.")
     with whole_file(target, f"cannot save moves to {str(target)!r}") as unfinished:
         with unfinished.open("wb") as file:
             out = formats[target.suffix](file, describe)

@@ -21,7 +21,9 @@ class Tables:
     """The tables of a program, to which the assembler adds rows, and the primitive that each instruction comes from."""
 
     def __init__(self, program: ir.Program, sizes: ir.Sizes, families: Sequence[Family], mask: Mask | None) -> None:
-        self.program, self.sizes, self.table, self.mask = program, sizes, families, mask
+        largest = max(sizes[dim] for dim in program.dims)  # a larger block is like it
+        self.program, self.sizes, self.table, self.mask = program, dict(sizes), families, mask
+        self.sizes |= {block: min(sizes[block], largest) for block in program.blocks}
         self.code: list[list[int]] = []
         self.nodes: list[ir.Node | None] = []  # the node that each instruction comes from
         self.scripts: list[tuple[int, int, bool, int]] = []

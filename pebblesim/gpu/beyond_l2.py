@@ -15,6 +15,7 @@ from typing import Any
 from pebblesim.analysis.totals import totals
 from pebblesim.cachesim.l2 import SECTOR, replay
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.cases import BYTES, RESERVED, Case
 from pebblesim.gpu.emit.cuda import Kernel, memory
 from pebblesim.language import program as ir
@@ -56,6 +57,13 @@ class Chip:
         kept = int(gpu["l2_bytes"] * (KEPT_BY_HALVES if gpu["capability"] in ("8.0", "9.0") else 1))
         shared = gpu["shared_bytes_per_multiprocessor"]
         return cls(gpu["multiprocessors"], shared, gpu["l2_bytes"], kept, gpu["memory_bytes"])
+
+    @classmethod
+    def of_card(cls, card: Card) -> Chip:
+        """A card of cards.toml, or of a file such as it."""
+        l2, shared = card.size("l2"), card.size("shared_per_multiprocessor")
+        kept = int(l2 * (KEPT_BY_HALVES if card.l2_partitions > 1 else 1))
+        return cls(card.size("multiprocessors"), shared, l2, kept, card.size("memory"))
 
     def resident(self, words: int, threads: int) -> int:
         """Blocks with so many words of shared memory and threads that a multiprocessor holds at once."""

@@ -39,7 +39,7 @@ def cupy() -> Any:
 
         devices = cupy.cuda.runtime.getDeviceCount()
     except ImportError:
-        raise UsageError("CuPy is not installed; `pip install 'pebblesim[gpu]'` brings it.") from None
+        raise UsageError("CuPy is not installed: pip install cupy-cuda13x.") from None
     except Exception as error:
         raise UsageError(f"no NVIDIA GPU can be used here ({error}); see `pebblesim gpu doctor`.") from None
     if not devices:

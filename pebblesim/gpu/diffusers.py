@@ -8,14 +8,19 @@ from __future__ import annotations
 from pebblesim.gpu.torch import pytorch as _pytorch  # noqa: F401
 
 # isort: split
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.torch.checks import check_numbers
+from pebblesim.gpu.torch.checks import check_numbers, check_version
 from pebblesim.gpu.torch.public import attention
+
+NEEDED = "diffusers>=0.30,<1"
+"""The versions of diffusers whose layers have what a processor asks them for."""
 
 
 class Processor:
@@ -32,9 +37,11 @@ class Processor:
             workspace, fallback: as for `attention`.
 
         Raises:
-            UsageError: `attention` does not take an option.
+            UsageError: `attention` does not take an option, or diffusers is here in a version that this is not for.
         """
         check_numbers(None, None, workspace, 0.0, compute_dtype, fallback)
+        with suppress(PackageNotFoundError):  # layers may be of anybody who has the like
+            check_version("this processor", NEEDED, version("diffusers"))
         self._options: dict[str, Any] = {"compute_dtype": compute_dtype, "workspace": workspace, "fallback": fallback}
 
     def __call__(

@@ -54,7 +54,7 @@ def examine() -> list[Requirement]:
     nvcc = shutil.which("nvcc")
     return [
         Requirement("driver and GPU", gpu or _quiet(_driver), "measure, crossover", "an NVIDIA GPU, and its driver"),
-        Requirement("CuPy", _quiet(_cupy), "measure, crossover", "pip install 'pebblesim[gpu]'"),
+        Requirement("CuPy", _quiet(_cupy), "measure, crossover", "pip install cupy-cuda13x"),
         Requirement(
             "Nsight Compute", profiler and f"{profiler}, {ncu.version(profiler)}", "measure, crossover", INSTALL_TOOLKIT
         ),

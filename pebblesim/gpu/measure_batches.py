@@ -40,10 +40,10 @@ def measure_batches(cases: Sequence[Case], output: Path | None = None, seconds: 
     Args:
         cases: the cases. Results are checked and times are measured in one process, traffic under the profiler.
         output: a file of results to take rows from and to add rows to.
-        seconds: begin no case when about so much time has gone.
+        seconds: begin no case when about so much time has gone; without it all are measured.
 
     Returns:
-        The rows of the cases for which there was time.
+        The rows of the cases for which there was time, perhaps not one.
 
     Raises:
         UsageError: no GPU, no CuPy, no Nsight Compute, no permission to read the counters, or too little memory.
@@ -79,7 +79,8 @@ def _rows(cases: list[Case], where: dict[str, Any], gpu: dict[str, Any], seconds
                 raise PebblesimError(f"the kernels did not run: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
 
         run(cases, "build")
-        run(cases, results, *([f"{0.4 * seconds}"] if seconds else []))
+        results.write_text("[]", encoding="utf-8")  # and nothing else if there is no time for a case
+        run(cases, results, *([] if seconds is None else [f"{0.4 * seconds}"]))
         checked = json.loads(results.read_text(encoding="utf-8"))
         todo = list(zip(cases, checked, strict=False))
         moved = [[dict[str, int]() for _ in case.source.kernels] for case in cases]
@@ -87,7 +88,7 @@ def _rows(cases: list[Case], where: dict[str, Any], gpu: dict[str, Any], seconds
             for first in range(0, len(todo), AT_ONCE):
                 some = todo[first : first + AT_ONCE]
                 expected = sum(sum(check["seconds"]) + OVERHEAD * len(check["seconds"]) for _, check in some)
-                if seconds and monotonic() - started + expected > seconds:
+                if seconds is not None and monotonic() - started + expected > seconds:
                     break
                 to_run.write_text(json.dumps([case.to_dict() for case, _ in some]), encoding="utf-8")
                 command = [*CHILD, str(to_run)]

@@ -11,13 +11,14 @@ from typing import Any
 from weakref import finalize
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu import releases
 
 
 def module_of(text: str) -> Any:
-    """Return a module with this source; Triton must be able to read the source of a kernel from a file."""
+    """Return a module with this source, as the Triton here takes it, which must read a kernel's source from a file."""
     folder = mkdtemp(prefix="pebblesim-")
     path = Path(folder) / "kernels.py"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(releases.here().text(text), encoding="utf-8")
     spec = importlib.util.spec_from_file_location("pebblesim_kernels", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

@@ -11,7 +11,6 @@ from pebblesim.gpu.torch import pytorch as _pytorch  # noqa: F401
 # isort: split
 from collections.abc import Callable
 from functools import partial
-from inspect import signature
 from typing import Any
 
 import torch
@@ -19,14 +18,21 @@ from torch import Tensor
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu import transformers_masks as masks
-from pebblesim.gpu.torch.checks import check_numbers
+from pebblesim.gpu.torch.checks import check_numbers, check_version
 from pebblesim.gpu.torch.public import attention
+from pebblesim.gpu.torch.sizes import counted
 
 NAME = "pebblesim"
+
+NEEDED = "transformers>=5.4,<6"
+"""The versions of transformers whose masks and layers these functions are for."""
 
 REFUSED = ("position_bias", "s_aux", "sinks", "indices", "block_indices", "cache")
 """Arguments of transformers' layers that these kernels do not have: biases, sinks, keys that are chosen one by one, and
 caches in pages."""
+
+OWN = {"sinks": "sinks", "prepare_dynamic_mask": "masks of numbers that a layer makes itself"}
+"""Attributes of layers that these kernels do not have. A layer of Doge leaves our mask out of the one that it makes."""
 
 
 def register(name: str = NAME, *, fallback: str | None = None, workspace: int | None = None) -> None:
@@ -41,17 +47,12 @@ def register(name: str = NAME, *, fallback: str | None = None, workspace: int | 
     """
     check_numbers(None, None, workspace, 0.0, None, fallback)
     try:
-        from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import sdpa_mask
+        from transformers import AttentionInterface, AttentionMaskInterface, __version__
     except ImportError as error:
         raise UsageError(
-            f"register needs transformers 5.4 or later, which cannot be imported here ({error}): pip install -U "
-            "transformers."
+            f"register needs transformers, which cannot be imported here ({error}): pip install {NEEDED}."
         ) from None
-    if "q_length" not in signature(sdpa_mask).parameters:
-        from transformers import __version__
-
-        raise UsageError(f"register needs transformers 5.4 or later, and here is {__version__}: pip install -U it.")
+    check_version("register", NEEDED, __version__)
     _check_name(name, AttentionInterface())
     AttentionInterface.register(name, partial(attend, fallback=fallback, workspace=workspace))
     AttentionMaskInterface.register(name, partial(seen, fallback=fallback))
@@ -101,8 +102,9 @@ def attend(
         UsageError: the kernels do not support this layer.
     """
     asked = [each for each in REFUSED if others.get(each) is not None]
-    if asked or getattr(module, "sinks", None) is not None:
-        what = asked[0] if asked else "sinks"
+    asked += [what for name, what in OWN.items() if getattr(module, name, None) is not None]
+    if asked:
+        what = asked[0]
         raise UsageError(f"the pebblesim attention has no {what}; give this model another attn_implementation.")
     n_q, n_k = query.shape[-2], key.shape[-2]
     if isinstance(attention_mask, masks.Seen):
@@ -135,13 +137,13 @@ def _triangle(n_q: int, n_k: int, window: int | None) -> bool:
     """
     if window is not None and n_k > window:
         raise UsageError(
-            f"a layer with a window of {window:,} tokens came without a mask, and has {n_k:,} keys; give this model "
-            "another attn_implementation."
+            f"a layer with a window of {counted(window)} tokens came without a mask, and has {counted(n_k)} keys; give "
+            "this model another attn_implementation."
         )
     if n_q not in (1, n_k):
         raise UsageError(
-            f"a causal layer of {n_q:,} queries and {n_k:,} keys came without a mask, which would say where the "
-            "queries are; give this model another attn_implementation."
+            f"a causal layer of {counted(n_q)} queries and {counted(n_k)} keys came without a mask, which would say "
+            "where the queries are; give this model another attn_implementation."
         )
     return n_q > 1
 

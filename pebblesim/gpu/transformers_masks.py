@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.torch.masks import promise
+from pebblesim.gpu.torch.masks import Checked, promise, traced
+from pebblesim.gpu.torch.sizes import counted
 
 AT_ONCE = 2**24
 """Pairs of a mask that are looked at together."""
@@ -229,11 +230,11 @@ class Seen(BlockMask):
         """
         if self.shape[2:] != (n_q, n_k):
             raise UsageError(
-                f"the mask of this layer is for {self.shape[2]:,} queries and {self.shape[3]:,} keys, and it has "
-                f"{n_q:,} and {n_k:,}; {OTHERWISE}."
+                f"the mask of this layer is for {counted(self.shape[2])} queries and {counted(self.shape[3])} keys, "
+                f"and it has {counted(n_q)} and {counted(n_k)}; {OTHERWISE}."
             )
         if self.ranges is not None:
-            return {"key_ranges": self.ranges}
+            return {"key_ranges": Checked(*self.ranges)}
         assert self.band is not None
         low = None if self.band.low is None or self.band.low <= 1 - n_q else self.band.low
         high = None if self.band.high is None or self.band.high >= n_k - 1 else self.band.high
@@ -244,7 +245,7 @@ class Seen(BlockMask):
                 window = (None if low is None else shift - low, None if high is None else high - shift)
                 if all(each is None or each >= 0 for each in window):
                     return {"window": window, "align": align}
-        return {"key_ranges": ranges_of_band(self.band, n_q, n_k, 0, device)}
+        return {"key_ranges": Checked(*ranges_of_band(self.band, n_q, n_k, 0, device))}
 
     def __repr__(self) -> str:
         what = "ranges" if self.band is None else f"{self.band.low} to {self.band.high}"
@@ -311,9 +312,9 @@ def rising(first: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _say(holds: Tensor, what: str) -> None:
-    sentence = (  # torch.compile writes it into C++ as it is: without double quotes
+    sentence = (
         f"the pebblesim attention does not support this mask, in which {what}; {OTHERWISE}, or "
-        "register(fallback='sdpa')."
+        'register(fallback="sdpa").'
     )
     if may_look(holds):
         if not holds.all():
@@ -324,6 +325,4 @@ def _say(holds: Tensor, what: str) -> None:
 
 def may_look(tensor: Tensor) -> bool:
     """Whether numbers of a tensor may be looked at now: not while a graph is made, of operators or of launches."""
-    if torch.compiler.is_compiling():
-        return False
-    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    return not traced(tensor) and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())

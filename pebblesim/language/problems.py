@@ -208,8 +208,22 @@ class Problem:
         """Return the size of each dimension: the given one, or that of n or d."""
         return {dim: given[dim if dim in given else self.from_nd[dim]] for dim in self.dims}
 
+    def refuse_mask(self) -> None:
+        """Refuse a mask where there are no pairs that it could allow.
+
+        Raises:
+            UsageError: the problem has no pairs of queries and keys.
+        """
+        if not self.maskable:
+            raise UsageError(f"problem {self.name!r} has no pairs of queries and keys; leave the mask out.")
+
     def grid(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        """Return the numbers of queries and of keys."""
+        """Return the numbers of queries and of keys.
+
+        Raises:
+            UsageError: as for `refuse_mask`.
+        """
+        self.refuse_mask()
         return grid(self.pairs, sizes)
 
     def factor(self, scale: Scale, dims: Mapping[str, int]) -> float:
@@ -263,8 +277,7 @@ class Problem:
         inputs = self.with_scale(inputs, factor)
         if allowed is None:
             return self.with_scale(self.values(inputs), factor, outputs=True)
-        if not self.maskable:
-            raise UsageError(f"problem {self.name!r} has no pairs of queries and keys; leave the mask out.")
+        self.refuse_mask()
         grid = tuple(len(inputs[names[0]]) for names in (self.queries or self.keys, self.keys or self.queries))
         if getattr(allowed, "dtype", None) != "bool" or allowed.shape != grid:
             got = f"{getattr(allowed, 'dtype', type(allowed).__name__)} of shape {getattr(allowed, 'shape', '()')}"

@@ -12,21 +12,22 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, SupportsIndex
 from weakref import WeakKeyDictionary
 
-from pebblesim.core.errors import TraceError, UnknownName, UsageError
+from pebblesim.core.errors import LeftOut, TraceError, UnknownName, UsageError
 from pebblesim.language import machine as language
 from pebblesim.language.catalogue import Catalogue, is_built_in, place
 from pebblesim.language.loops import in_parts, in_whole_tiles
 from pebblesim.language.problems import Problem, problem
 from pebblesim.language.program import Program
 
-__all__ = ["SCHEDULES", "Schedule", "get", "of_problem", "schedule"]
+__all__ = ["SCHEDULES", "Schedule", "get", "of_problem", "schedule", "some_of_problem"]
 
 ROUNDING = ("ceiling", "floor", "Min", "Max")
 """Functions that a stated I/O may contain."""
@@ -124,8 +125,7 @@ class Schedule:
             TraceError: as for `program`.
             UsageError: the problem has no pairs of queries and keys, or the schedule treats a first part separately.
         """
-        if not self.problem.maskable:
-            raise UsageError(f"problem {self.problem.name!r} has no pairs of queries and keys; leave the mask out.")
+        self.problem.refuse_mask()
         return self._traced(masked=True)
 
     def _traced(self, masked: bool) -> Program:
@@ -151,10 +151,13 @@ class Schedule:
         return self.program if mask is None else self.masked
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        """Let another process look up a schedule that it knows by its name."""
-        if is_built_in(self.function):
-            return _known, (self.name, self.problem.dims)
-        return super().__reduce_ex__(protocol)
+        """Let another process look up the schedule that ships with the function, and change what is different here."""
+        known = next((each for each in SCHEDULES.values() if each.function is self.function), None)
+        if known is None or not is_built_in(self.function):
+            return super().__reduce_ex__(protocol)
+        own, known = self.problem.dims, known.in_dims(self.problem.dims)
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return _known, (known.name, own, {name: x for name, x in values.items() if x != getattr(known, name)})
 
     def in_dims(self, names: Iterable[str]) -> Schedule:
         """Return the schedule of the problem in these dimensions; see `Problem.in_dims`."""
@@ -308,18 +311,70 @@ def get_all(names: str | Schedule | Iterable[str | Schedule] | None) -> list[Sch
 
     Raises:
         UnknownName: as for `get`.
+        UsageError: as for `by_name`.
     """
     given: Any = names
     each = [given] if isinstance(given, str) or not isinstance(given, Iterable | None) else given or ()
-    return list({get(name).name: get(name) for name in each}.values())
+    return list(by_name(map(get, each)).values())
 
 
-def _known(name: str, dims: tuple[str, ...]) -> Schedule:
-    return get(name).in_dims(dims)
+def by_name(schedules: Iterable[Schedule]) -> dict[str, Schedule]:
+    """Return schedules, which may not be registered, by their names.
+
+    Raises:
+        UsageError: different ones have the same name, so that a result could not say which of them it is about.
+    """
+    named: dict[str, Schedule] = {}
+    for each in schedules:
+        if named.setdefault(each.name, each) != each:
+            raise UsageError(
+                f"two different schedules that were given are called {each.name!r}; give one of them another name, "
+                "such as dataclasses.replace(schedule, name=...)."
+            )
+    return named
 
 
-def of_problem(name: str, masked: bool = False) -> list[Schedule]:
-    """Return all schedules of a problem, in order of registration; `masked`: only those that take a mask."""
+def _known(name: str, dims: tuple[str, ...], changed: Mapping[str, Any]) -> Schedule:
+    known = get(name).in_dims(dims)
+    return replace(known, **changed) if changed else known
+
+
+def of_problem(name: str, dims: Iterable[str] = (), masked: bool = False) -> list[Schedule]:
+    """Return the schedules of a problem, in order of registration.
+
+    A schedule of a user that cannot be traced, such as one for squares alone where n_q and n_k were asked for, is left
+    out with a warning that names it.
+
+    Args:
+        name: the problem.
+        dims: names of the dimensions in which they are traced, as for `Problem.in_dims`; by default the square case.
+        masked: only those that take a mask.
+    """
     solves = problem(name)
     schedules = [schedule for schedule in SCHEDULES.values() if schedule.problem is solves]
-    return [schedule for schedule in schedules if schedule.alike] if masked else schedules
+    views = [(schedule, schedule.in_dims(dims)) for schedule in schedules]
+    return [each for each, view in views if _is_traced(view, masked) and (view.alike or not masked)]
+
+
+def some_of_problem(name: str, dims: Iterable[str] = (), masked: bool = False) -> list[Schedule]:
+    """Return the schedules of a problem as `of_problem` does, at least one.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not (schedules := of_problem(name, dims, masked)):
+        of = f" in the dimensions {', '.join(dims)}" if dims else ""
+        raise UsageError(f"problem {name!r} has no schedule{of}{' that takes a mask' if masked else ''}.")
+    return schedules
+
+
+def _is_traced(schedule: Schedule, masked: bool) -> bool:
+    """Whether a schedule can be traced; those of this package can."""
+    if is_built_in(schedule.function):
+        return True
+    try:
+        schedule.under((schedule.alike and masked) or None)
+    except TraceError as error:
+        warnings.warn(f"{schedule.name} is left out: {error}", LeftOut, stacklevel=3)
+        return False
+    return True

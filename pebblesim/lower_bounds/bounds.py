@@ -298,8 +298,8 @@ def _of_ways(
 def _of_way(
     problem: Problem, dims: Mapping[str, int], M: int, formulation: Formulation, pairs: Mask | int | None
 ) -> Iterator[tuple[LowerBound, bool]]:
-    if pairs is not None and not problem.maskable:
-        raise UsageError(f"problem {problem.name!r} has no pairs of queries and keys; leave the mask out.")
+    if pairs is not None:
+        problem.refuse_mask()
     of_way = formulation_in_words(problem, formulation)
     case, claims = _claims(
         problem, tuple(dims.items()), formulation, None if pairs is None else Pairs.of(pairs, *problem.grid(dims))

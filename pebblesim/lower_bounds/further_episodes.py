@@ -18,22 +18,21 @@ from pebblesim.lower_bounds.instances import Lines, Product
 class NewGradients:
     """3X(X + 18d²)/4d: products of pairs for dQ, dK and dV, by their weights, that are new in a segment, on average.
 
-    X is the weight of what is within reach, where the start of an output's episode weighs 3/2. It is at least 384d²,
-    and no less than twice the words that are red at a cut.
+    X is the weight of what is within reach, where the start of an output's episode weighs 3/2. It is no less than twice
+    the words that are red at a cut.
     """
 
     d: int
     weights: ClassVar[tuple[int, int, int]] = (18, 13, 11)
     carried: ClassVar[int] = 18
     """Addend of carried pairs to one X, in units of d²: 9s - 3s²/2 ≤ 27/2 = 18·3/4, as 9 is half the largest weight."""
-    least: ClassVar[int] = 384
-    """Least X in units of d²."""
 
     def __call__(self, X: int) -> int:
         return -(-3 * X * (X + self.carried * self.d**2) // (4 * self.d))  # up, as it bounds a mean
 
     def turns(self, M: int) -> Iterator[int]:
-        yield from (2 * M, M - 1 + isqrt(M**2 + self.carried * self.d**2 * M))
+        peak = M + isqrt(M**2 + self.carried * self.d**2 * M)  # of (X - M)/G(X)
+        yield from (2 * M, peak, peak + 1)
 
 
 def least_words_of_sums(products: int, capacity: NewGradients, M: int, sums: int) -> int | None:
@@ -47,7 +46,7 @@ def least_words_of_sums(products: int, capacity: NewGradients, M: int, sums: int
         M: red pebbles.
         sums: number of outputs; of each, one episode weighs half a word more than it moves.
     """
-    low = max(2 * M - 1, capacity.least * capacity.d**2)
+    low = 2 * M - 1
     turns = [max(low, X) for X in capacity.turns(M)]
     tried = {low, *turns}
     for segments in {max(1, products // capacity(X) + more) for X in turns for more in (-1, 0, 1)}:
@@ -86,7 +85,7 @@ def new_gradients(
         what,
         sum(capacity.weights) * case.Z * words,
         capacity,
-        [(form, capacity.least // 2, None)],
+        [(form, 0, None)],
         (f"{text}²", words**2),
         case.besides(families),
         beside=case.columns_besides(lines, families),

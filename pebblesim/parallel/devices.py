@@ -192,7 +192,7 @@ def devices(
     if dtype is not None:
         bytes_of(dtype)
     causal = mask == "causal"
-    of_tokens = ownership or ("zig-zag" if causal else "contiguous")
+    of_tokens = ("zig-zag" if causal else "contiguous") if ownership is None else ownership
     given = {"n_q": (n_q, n), "n_k": (n_k, n), "d_k": (d_k, d), "d_v": (d_v, d)}
     sizes = {name: own if own is not None else both for name, (own, both) in given.items()}
     if missing := [name for name, size in sizes.items() if size is None]:
@@ -216,6 +216,9 @@ def devices(
             if schedules is not None:
                 raise
             left_out[schedule.name] = str(error)
+    if not counted:
+        why = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        raise UsageError(f"no schedule is possible with these heads, tokens and devices: {why}")
     result = Devices(team, M, counted, left_out, bounds(team, M), dtype, network)
     if not any(map(result.fits, counted)):
         least = min(counted, key=lambda row: row.words_held)

@@ -45,7 +45,7 @@ def least_words(team: Team, seconds: float = 60, workers: int = 1) -> Least:
         try:
             found = Dealing(team, words).possible(max(1.0, end - time.monotonic()), workers)
         except ImportError:
-            raise UsageError("the exact search needs OR-tools: pip install 'pebblesim[exact]'.") from None
+            raise UsageError("the exact search needs OR-tools: pip install ortools.") from None
         if found:
             return Least(words if undecided is None else undecided, words)
         if found is None and undecided is None:

@@ -24,7 +24,7 @@ from pebblesim.counting.run import Run
 from pebblesim.language import masks
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import get
-from pebblesim.sparse_backward.inputs import Array, checked, synthetic_head
+from pebblesim.sparse_backward.inputs import Array, check_room, checked, synthetic_head
 from pebblesim.sparse_backward.result import BackLite, Calibrated, SparsePass, selection_cost
 from pebblesim.sparse_backward.similarity import Similarity, similarities, without
 from pebblesim.sparse_backward.weights import RULES, Levels, allowed, levels, row_weights
@@ -79,6 +79,7 @@ def backlite(
     if inputs is None:
         if n is None or d is None:
             raise UsageError("give n and d of synthetic inputs, or Q, K and V of your own.")
+        _check_rows(n)
         inputs = synthetic_head(n, d, seed)
     elif n is not None or d is not None:
         raise UsageError("n and d are those of the inputs; give either sizes or inputs.")
@@ -101,6 +102,11 @@ def backlite(
             steps.done()
         calibrated = None if wanted is None else _calibrated(head, ranking, wanted, steps)
     return BackLite(head.dims, head.blocks, rule, head.dense, head.recording, tuple(rows), calibrated)
+
+
+def _check_rows(n: int) -> None:
+    if n > masks.LARGEST_TABLE:
+        raise UsageError(f"n = {n:,} is too large to run on arrays; n may be at most {masks.LARGEST_TABLE:,}.")
 
 
 class _Steps:
@@ -134,8 +140,8 @@ class _Head:
                 f"n = {n} rows are not enough for a tile of {self.blocks['B_r']} x {self.blocks['B_c']} pairs; give "
                 "smaller B_r and B_c."
             )
-        if n > masks.LARGEST_TABLE:
-            raise UsageError(f"n = {n} is too large to run on arrays; n may be at most {masks.LARGEST_TABLE}.")
+        _check_rows(n)
+        check_room(n, d, arrays=24)  # inputs and gradients, and what they are computed from, twice
         self.inputs = {**inputs, "Q": inputs["Q"] * self.scale}
         self.sizes = {**self.dims, **self.blocks}
         self.M = count(self.schedule, M=1, blocks=self.blocks, **self.dims).peak_red if M is None else M

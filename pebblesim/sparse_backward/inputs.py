@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.files import load_numpy, reading
+from pebblesim.core.files import load_arrays, load_numpy, names_of_arrays, reading
+from pebblesim.core.memory import readable, shortage
 from pebblesim.core.sizes import whole
 
 Array = NDArray[Any]
@@ -53,9 +54,10 @@ def synthetic_head(
     (16, 4)
 
     Raises:
-        UsageError: a size or a width is not allowed.
+        UsageError: a size or a width is not allowed, or there is not enough memory.
     """
     n, d = whole("n", n), whole("d", d)
+    check_room(n, d, arrays=12)
     rng = np.random.default_rng(seed)
     pairs = (d - 1) // 4
     rest = d - 1 - 2 * pairs
@@ -70,6 +72,19 @@ def synthetic_head(
         strength = np.sqrt(noise * np.sqrt(d / rest))
         Q[:, d - rest :], K[:, d - rest :] = strength * rng.standard_normal((2, n, rest))
     return {"Q": Q, "K": K, "V": V, "dO": dO}
+
+
+def check_room(n: int, d: int, arrays: int) -> None:
+    """Refuse sizes at which this many arrays of float64, of shape (n, d), do not fit into memory.
+
+    Raises:
+        UsageError: they do not.
+    """
+    if (available := shortage(size := 8 * arrays * n * d)) is not None:
+        raise UsageError(
+            f"n = {n:,} and d = {d:,} were given; the arrays of such a head take {readable(size)}, and "
+            f"{readable(available)} are available; give smaller sizes."
+        )
 
 
 def load_head(sources: Sequence[str], head: Sequence[int] = (), seed: int = 0) -> dict[str, Array]:
@@ -186,18 +201,27 @@ def _arrays(source: str) -> dict[str, Array]:
         raise UsageError(f"inputs {source!r}: there is no such file.")
     if named:
         return {name: load_numpy(path, f"inputs {source!r}")}
-    arrays = _safetensors(source, path) if ending == "safetensors" else load_numpy(path, f"inputs {source!r}")
-    of_name: dict[str, Array] = {}
+    if ending == "safetensors":
+        arrays = _safetensors(source, path)
+        return {name: arrays[key] for name, key in _named(source, arrays).items()}
+    keys = _named(source, names_of_arrays(path, f"inputs {source!r}"))
+    arrays = load_arrays(path, f"inputs {source!r}", keys.values())  # no others: they may be of any size
+    return {name: arrays[key] for name, key in keys.items()}
+
+
+def _named(source: str, names: Iterable[str]) -> dict[str, str]:
+    """Return, for those of `NAMES` that are among the names in a file, the one in the file."""
+    of_name: dict[str, str] = {}
     for wanted in NAMES:
-        alike = [key for key in arrays if key.casefold() == wanted.casefold()]
+        alike = [key for key in names if key.casefold() == wanted.casefold()]
         exact = [key for key in alike if key == wanted] or alike
         if len(exact) > 1:
             raise UsageError(f"inputs {source!r}: {' and '.join(exact)} both could be {wanted}; keep one of them.")
         if exact:
-            of_name[wanted] = arrays[exact[0]]
+            of_name[wanted] = exact[0]
     if not of_name:
         raise UsageError(
-            f"inputs {source!r}: there is no {', '.join(NAMES)} in it, but {', '.join(sorted(arrays)) or 'nothing'}; "
+            f"inputs {source!r}: there is no {', '.join(NAMES)} in it, but {', '.join(sorted(names)) or 'nothing'}; "
             "rename the arrays."
         )
     return of_name

@@ -156,7 +156,7 @@ def _cluster(address: str) -> Iterator[None]:
     try:
         import distributed
     except ImportError:
-        raise UsageError("--dask takes the packages dask and distributed: pip install 'pebblesim[cluster]'.") from None
+        raise UsageError("--dask takes two packages that are not here: pip install dask distributed.") from None
     from joblib import parallel_config
 
     connect: Any = distributed.Client

@@ -26,6 +26,7 @@ class RowStore:
             UsageError: the file cannot be opened, or holds other data.
         """
         self.path = path
+        self._empty = path is not None and not path.exists()
         try:
             self._file = sqlite3.connect(path or ":memory:", timeout=60, isolation_level=None)
             try:
@@ -52,6 +53,8 @@ class RowStore:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+        if self._empty and self.path is not None:  # it was made for nothing
+            self.path.unlink(missing_ok=True)
 
     def known(self, keys: Iterable[str]) -> dict[str, StoredRow]:
         """Return the rows that are already stored.
@@ -78,5 +81,6 @@ class RowStore:
         """
         try:
             self._file.execute("INSERT OR REPLACE INTO rows VALUES (?, ?)", (key, json.dumps(row)))
+            self._empty = False
         except sqlite3.Error as error:
             raise UsageError(f"rows cannot be kept in {str(self.path)!r}: {error}.") from None

@@ -26,7 +26,7 @@ from pebblesim.counting.run import Run
 from pebblesim.language import masks
 from pebblesim.language.masks import HeadMasks
 from pebblesim.language.problems import Problem, problem
-from pebblesim.language.registry import Schedule, get_all, of_problem
+from pebblesim.language.registry import Schedule, get_all, some_of_problem
 from pebblesim.sweeps.rows import RESULTS, Point, Workers, describe, row_of
 
 MOST_POINTS = 10_000_000
@@ -93,7 +93,6 @@ def sweep(
     algorithms = get_all(schedules)
     by_schedule = algorithms[0].problem.name if algorithms else "backward"
     solves = problem(by_schedule if problem_name is None else problem_name)
-    algorithms = algorithms or of_problem(solves.name, mask is not None)
     axes = {name: axis(name, sizes) for name, sizes in dims.items()}
     meant = dims_meant(solves, axes)
     axes = axes if M is None else {**axes, "M": axis("M", M)}
@@ -102,6 +101,7 @@ def sweep(
     if among.heads_per_problem > 1:
         own_dims = shared(solves)
         meant = {dim: meant.get(dim, own_dims.from_nd[dim]) for dim in own_dims.dims}
+    algorithms = algorithms or some_of_problem(solves.name, meant, mask is not None)
     rule = blocks if isinstance(blocks, str) else "fit"
     run = Run(algorithms[0], {}, 0, rule, summation, pairs, among)
     _check(what, algorithms, solves, run, own, M is None)

@@ -129,7 +129,7 @@ def systems(problem: Problem, kept: Collection[str] | None = None, masked: bool 
     """
     declared = [
         dict(schedule.graph)
-        for schedule in of_problem(problem.name)
+        for schedule in of_problem(problem.name, problem.dims)
         if not {*schedule.graph.values()} & {*schedule.blocks}
     ]
     distinct: dict[tuple[Equation, ...], System] = {}

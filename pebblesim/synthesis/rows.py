@@ -195,6 +195,7 @@ class _Rows:
         if each.name not in self.tile:
             self.tile[each.name] = writer.zeros(each.name)
         loops = [(k, writer.k)] if streams and writer.index(k) is None else []
+        own: list[str] = []
         for operand, side, index in zip(each.operands[::-1], (column, row), (writer.c, writer.r), strict=True):
             cut = operand.name in streams and writer.index(side) is None
             if cut and (not loops or len(streams) == 2):
@@ -206,7 +207,11 @@ class _Rows:
                 waiting = {one for one, _ in loops} - set(at)
                 for name in streams:
                     if not texts[name] and not waiting & {*axes[name]}:
-                        texts[name] = self._part_read(name, bool(waiting))
+                        texts[name] = self._part_read(name, bool(waiting) or not loops)
+                        if waiting and not at and self._uses(name, self.done[each.name]):
+                            self.tile[name] = texts[name]  # it is in the cache now, and not read again
+                        elif not loops:
+                            own.append(texts[name])
                 if axis is not None:
                     nest.enter_context(writer.loop(index, axis, met=writer.other(each) if axis == k else None))
                     at[axis] = index
@@ -216,6 +221,8 @@ class _Rows:
             whole = " @ ".join(_turned(texts[operand.name], operand.transposed) for operand in each.operands)
             inside = {axis: index for axis, index in at.items() if axis != k}
             writer.say(f"{self._operand(each.name, inside)} += {whole}")
+        for variable in own:  # without a loop of its own, what is read would stay until the end of the loop around
+            writer.kill(variable)
 
     def _part_read(self, name: str, kept: bool) -> str:
         """Read a part of an operand: into a variable if it is `kept`, otherwise in the expression that uses it."""

@@ -426,8 +426,8 @@ def _mask(solves: Problem, mask: AnyMask | None) -> Mask | None:
         raise UsageError(
             f"search takes one mask for all heads; {pattern.name} has one for each: search for each apart."
         )
-    if pattern is not None and not solves.maskable:
-        raise UsageError(f"problem {solves.name!r} has no pairs of queries and keys; leave the mask out.")
+    if pattern is not None:
+        solves.refuse_mask()
     return pattern
 
 
@@ -443,7 +443,7 @@ def _known(asked: _Asked, kept: Collection[str] | None) -> Counted | None:
     best: Counted | None = None
     possible = [
         schedule.in_dims(asked.sizes)
-        for schedule in of_problem(asked.solves.name, asked.mask is not None)
+        for schedule in of_problem(asked.solves.name, asked.sizes, asked.mask is not None)
         if not _is_ours(schedule) and (kept is None or {*schedule.kept} <= {*kept})
     ]
     least = map(asked.least, possible)

@@ -244,8 +244,8 @@ class Cost:
             if form.x in axes[name]:
                 slope += held * (whole[name] / n)
             else:
-                fixed += held * whole[name]
-                stays += self.stays[name] * whole[name]
+                fixed += held * float(whole[name])  # it may not fit into numpy's integers
+                stays += self.stays[name] * float(whole[name])
         for name, computed in self.made.items():
             made = np.maximum(made, computed * (whole[name] / n))
         room = M - 2 * widths.smallest - fixed, M - 2 * widths.smallest - stays

@@ -29,7 +29,7 @@ from pebblesim.gpu.tiles import TILINGS
 from pebblesim.language import masks
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import problem
-from pebblesim.language.registry import Schedule, of_problem
+from pebblesim.language.registry import Schedule, some_of_problem
 
 NEAR = 1.5
 """The best blocks are searched for schedules whose largest blocks move at most this multiple of the fewest words."""
@@ -143,7 +143,7 @@ def _boundary(
     M = cards.words(card, figure, dtype)
     arguments: dict[str, Any] = {**sizes, "M": M, "mask": mask}
     rows, too_large = [], {}
-    for algorithm in of_problem(problem_name, mask is not None):
+    for algorithm in some_of_problem(problem_name, sizes, mask is not None):
         try:
             rows.append(_largest(algorithm, arguments))
         except Infeasible as error:

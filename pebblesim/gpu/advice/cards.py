@@ -154,11 +154,13 @@ def caches() -> dict[str, dict[str, int]]:
 
 
 def card(name: str) -> Card:
-    """Return a card that was calibrated here, or a built-in one, with this name: "H200", "h200", "RTX 4090", "4090".
+    """Return the card of a file, one that was calibrated here, or a built-in one: "H200", "RTX 4090", "4090".
 
     Raises:
         UsageError: the card is not known, or its file is damaged.
     """
+    if name.endswith(".toml"):
+        return from_file(Path(name))
     own = {path.stem: path for path in own_files()}
     plain = {_plain(key): key for key in (*cards(), *own)}
     wanted = _plain(name)
@@ -167,8 +169,9 @@ def card(name: str) -> Card:
         named = [key for key, each in cards().items() if words and words <= set(each.name.lower().split())]
         if len(named) != 1:
             raise UsageError(
-                f"no card is called {name!r}; known: {', '.join((*cards(), *own))}; describe another one in a file for "
-                "--card (docs/advise.md), or measure the one that is here with `pebblesim gpu calibrate`."
+                f"no card is called {name!r}; known: {', '.join((*cards(), *own))}; describe another one in a file and "
+                "give its name, as --gpu mine.toml (docs/advise.md), or measure the one that is here with `pebblesim "
+                "gpu calibrate`."
             )
         plain[wanted] = named[0]
     key = plain[wanted]
@@ -288,20 +291,16 @@ def from_file(path: Path) -> Card:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
-            f"--card {str(path)!r} cannot be read: {error.strerror}; docs/advise.md shows such a file."
+            f"card {str(path)!r} cannot be read: {error.strerror}; docs/advise.md shows such a file."
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"--card {str(path)!r} is not TOML: {error}.") from None
-    return _card(table, f"--card {str(path)!r}", {})
+        raise UsageError(f"card {str(path)!r} is not TOML: {error}.") from None
+    return _card(table, f"card {str(path)!r}", {})
 
 
 def _card(table: Mapping[str, Any], where: str, sources: Mapping[str, str]) -> Card:
     peak, (name, device, capability) = table.get("peak", {}), (table.get(key, "") for key in TEXTS)
-    if (
-        not name
-        or not all(isinstance(each, str) for each in (name, device, capability))
-        or not isinstance(peak, Mapping)
-    ):
+    if not all(isinstance(each, str) for each in (name, device, capability)) or not isinstance(peak, Mapping):
         raise UsageError(
             f'{where}: it needs name = "…", the figures {", ".join(NEEDED)}, and a table [peak] by data type.'
         )
@@ -312,9 +311,9 @@ def _card(table: Mapping[str, Any], where: str, sources: Mapping[str, str]) -> C
         if key not in FIGURES:
             raise UnknownName(f"figure of a card ({where})", key, FIGURES)
         figures[key] = _figure(f"{where}: {key}", entry, sources)
-    missing = [key for key in NEEDED if key not in figures]
-    if missing:
-        raise UsageError(f"{where}: {missing[0]} is missing, the {FIGURES[missing[0]]}.")
+    missing = [f"{key}, the {FIGURES[key]}" for key in NEEDED if key not in figures]
+    if missing or not name:
+        raise UsageError(f"{where}: this is missing: {'; '.join([*['name'] * (not name), *missing])}.")
     peaks = {dtype_of(key): _figure(f"{where}: peak.{key}", entry, sources) for key, entry in peak.items()}
     besides = {
         key: _figure(f"{where}: besides.{key}", entry, {}).value for key, entry in table.get("besides", {}).items()

@@ -23,6 +23,7 @@ from pebblesim.gpu.emit.gluon_product import Product, ProductKernel, product_of
 from pebblesim.gpu.emit.gluon_scores import Scores, ScoresKernel, scores
 from pebblesim.gpu.emit.gluon_text import IMPORTS, common
 from pebblesim.gpu.emit.gluon_writer import GluonWriter
+from pebblesim.gpu.emit.rules import broken
 from pebblesim.gpu.emit.tables import Tables, tables
 from pebblesim.gpu.emit.triton import Source, Writes, far_away, for_no_pair, module, setting_of
 from pebblesim.gpu.emit.triton_kernel import Writer
@@ -106,18 +107,20 @@ def gluon(
         if block is not None and not isinstance(block, Columns) and setting.strides.shared > ROWS:
             why = f"{setting.strides.shared} heads share keys, and a tile has {ROWS} rows of a warpgroup"
             raise refused(program, why, OTHERWISE)
-        if block is not None:
-            check_shared(program, launch, block.shared(dtype), stages)
         match block:
             case Product():
-                return ProductKernel(setting, launch, name, block)
+                made: Writes = ProductKernel(setting, launch, name, block)
             case Scores():
-                return ScoresKernel(setting, launch, name, block)
+                made = ScoresKernel(setting, launch, name, block)
             case Columns():
-                return ColumnsKernel(setting, name, block)
+                made = ColumnsKernel(setting, name, block)
             case Plan():
-                return GluonKernel(setting, launch, name, block)
-        return Writer(setting, launch, name)
+                made = GluonKernel(setting, launch, name, block)
+            case _:
+                return Writer(setting, launch, name)
+        check_shared(program, launch, made.program.shared, stages)
+        assert not (wrong := broken(made.program)), f"{launch.name}: {'; '.join(wrong)}"
+        return made
 
     if not any(multiplies(launch) and not _is_of_table(launch) for launch in made if launch.kind != "fill"):
         raise refused(program, "it has no single loop within a grid of one dimension")

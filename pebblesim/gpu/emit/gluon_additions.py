@@ -7,11 +7,28 @@ columns of the product. The copy engine adds these to memory, where many blocks 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from pebblesim.gpu.emit.statements import Arrive, Do, Send, Sent, Statement
+from pebblesim.gpu.emit.terms import Items, Name, Term, own, sides, term
 from pebblesim.language import program as ir
 
 ROWS = 64
 """Rows of the tiles of a warpgroup, which `wgmma` has."""
+
+
+FENCE = Do(own("fence_async_shared"))
+"""Words that threads stored in shared memory are there for the copy engine, and for products."""
+
+
+def filled(name: str, at: Any) -> Term:
+    """The barrier of a slot at which its bytes arrive."""
+    return Name(f"{name}_full").index(at)
+
+
+def freed(name: str, at: Any) -> Term:
+    """The barrier of a slot at which those arrive who are done with it."""
+    return Name(f"{name}_free").index(at)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,24 +58,14 @@ class Addition:
         assert isinstance(self.product.expr, ir.MatMul)
         return self.product.expr.left.tile
 
-    def shared(self, word: int, warpgroups: int, stages: int) -> int:
-        """Bytes of shared memory, with a barrier of 8 bytes for each slot of the left operand."""
-        return stages * (self.depth * self.rows * word + 8) + warpgroups * self.rows * self.columns * 4
+    def handing(self, value: Term) -> list[Statement]:
+        """Put the rows that a warpgroup has of the left operand where all warpgroups read it."""
+        rows = Name(self.handed).index("slot").call("slice", term("w") * ROWS, ROWS)
+        return [Do(rows.call("store", value)), FENCE, Arrive(filled(self.handed, "slot"))]
 
-    def handing(self, text: str) -> list[str]:
-        """The lines that put the rows that a warpgroup has of the left operand where all warpgroups read it."""
-        return [
-            f"{self.handed}.index(slot).slice(w * {ROWS}, {ROWS}).store({text})",
-            "fence_async_shared()",
-            f"mbarrier.arrive({self.handed}_full.index(slot), count=1)",
-        ]
-
-    def adding(self, number: str, text: str) -> list[str]:
-        """The lines that add a warpgroup's columns to memory; what was added before has left their buffer."""
-        return [
-            "tma.store_wait(0)",
-            f"{self.part}.index(w).reshape([{self.rows}, {self.columns}]).store({text})",
-            "fence_async_shared()",
-            f"tma_add({self.write.tensor.name}_tiles, [head, {number} * {self.rows}, w * {self.columns}], "
-            f"{self.part}.index(w))",
-        ]
+    def adding(self, number: Term, value: Term) -> list[Statement]:
+        """Add a warpgroup's columns to memory; what was added before has left their buffer."""
+        part = Name(self.part).index("w")
+        place = Items((Name("head"), number * self.rows, term("w") * self.columns))
+        stored = part.call("reshape", sides(self.rows, self.columns)).call("store", value)
+        return [Sent(), Do(stored), FENCE, Send(f"{self.write.tensor.name}_tiles", place, part, added=True)]

@@ -15,193 +15,187 @@ Where probabilities are as large as the part of the keys that only scores need, 
 
 from __future__ import annotations
 
-from pebblesim.gpu.emit.gluon_additions import ROWS
+from pebblesim.gpu.emit import statements as st
+from pebblesim.gpu.emit.gluon_additions import FENCE, ROWS, filled, freed
 from pebblesim.gpu.emit.gluon_boxes import corner, described, sides
 from pebblesim.gpu.emit.gluon_columns_plan import SHARES, Columns, Cut
+from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_rows import Rows
-from pebblesim.gpu.emit.gluon_writer import GluonWriter, tiles_of
+from pebblesim.gpu.emit.gluon_writer import GluonWriter, barriers, default, tiles_of
+from pebblesim.gpu.emit.terms import (
+    ZERO,
+    Binary,
+    Call,
+    Group,
+    Name,
+    Number,
+    Term,
+    maximum,
+    sides as listed,
+    term,
+)
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
-IN_TURN = ("phase", "(1 - phase)")
-"""The halves of a tile's keys, in the order in which their values are multiplied, as text."""
+IN_TURN: tuple[Term, ...] = (Name("phase"), Group(term(1) - "phase"))
+"""The halves of a tile's keys, in the order in which their values are multiplied."""
 
 
 class ColumnsRows(Rows):
-    """Writes the statements of a warpgroup."""
+    """Makes the statements of a warpgroup."""
 
-    _plan: Columns
+    plan: Columns
 
-    def __init__(self, setting: Setting, launch: Launch, name: str, plan: Columns) -> None:
-        super().__init__(setting, launch, name, plan)
+    def __init__(self, setting: Setting, launch: Launch, plan: Columns) -> None:
+        super().__init__(setting, launch, plan)
+        names = self.scope.names
         self._flying = False  # whether scores are on their way
-        self._asking = False
         for each in (*plan.held.values(), *plan.rings.values()):
-            for end in ("", "_full", "_free"):
-                self._names.new(each.name + end)
-        for taken in ("mine", "phase", "share"):
-            self._names.new(taken)
+            self.reserve(*(each.name + end for end in ("", "_full", "_free")))
+        self.reserve("mine", "phase", "share")
         made = plan.probabilities.name
-        self.handed = plan.place.name if plan.place else self._names.new(f"{made}_of_all")
-        self.handed_full = self._names.new(f"{made}_full")
-        self.exchanged = {tile: self._names.new(f"{tile.name}_of_all") for tile in plan.exchanged}
-        for name in self.exchanged.values():
-            self._names.new(f"{name}_full")
+        self.handed = plan.place.name if plan.place else names.new(f"{made}_of_all")
+        self.handed_full = names.new(f"{made}_full")
+        self.exchanged = {tile: names.new(f"{tile.name}_of_all") for tile in plan.exchanged}
+        self.reserve(*(f"{name}_full" for name in self.exchanged.values()))
 
-    # Ranges
+    def which(self) -> st.Let:
+        """The statement that says which rows the warpgroup has."""
+        return st.Let(("part",), (self.number,), f"these {ROWS} rows, of which the warpgroup has columns")
 
-    def _which(self) -> str:
-        return f"part = {self.number}  # these {ROWS} rows, of which the warpgroup has columns"
-
-    def _length(self, rng: ir.Range) -> int:
-        if rng is self._plan.loop.range:
-            return self._plan.keys
-        return self._plan.width if rng is self._plan.wide else super()._length(rng)
-
-    def _count(self, rng: ir.Range) -> str:
-        if rng is not self._plan.loop.range:
-            return super()._count(rng)
-        total, block = self._total(rng), SHARES * self._plan.keys
-        return f"{total} // {block}" if self._setting.even else f"tl.cdiv({total}, {block})"
-
-    def _named(self, rng: ir.Range, depth: int, number: str, first: str) -> None:
-        number = f"({number} * {SHARES} + mine)" if rng is self._plan.loop.range else number
-        super()._named(rng, depth, number, first)
-
-    def _columns(self, rng: ir.Range) -> tuple[str, int]:
-        return f"w * {self._plan.width} + ", SHARES * self._plan.width
+    def columns(self, rng: ir.Range) -> tuple[list[Term], int]:
+        """The number of a warpgroup's first column, and how many columns all warpgroups have."""
+        return [term("w") * self.plan.width], SHARES * self.plan.width
 
     # Statements
 
-    def _loop(self, node: ir.Loop, depth: int) -> None:
-        for each in self._plan.held.values():
-            self._say(depth, f"mbarrier.wait({each.name}_full.index(0), 0)")
-        number, (low, high) = self._names.new(node.range.name), self.limits()
-        self._numbers[node.range] = number
-        self._say(depth, f"for {number} in range({f'{low}, {high}'.removeprefix('0, ')}):")
-        self._say(depth + 1, f"phase = {number} & 1")
-        self._say(depth + 1, "mine = (w + phase) & 1  # the half of the keys whose scores the warpgroup computes")
-        self._enter(node, depth + 1, number)
-        self._asking = self._ragged(node.range)
-        self._looped(node.body, depth + 1)
-        self._asking = False
-        for tile in self._plan.exchanged:
-            if tile in self._tiles and not self._is_maximum(tile):
-                self._exchange(depth, tile, "0")
+    def loop(self, node: ir.Loop) -> None:
+        """The tiles of keys."""
+        scope, ((low, high), phase) = self.scope, (self.limits(), term("phase"))
+        for each in self.plan.held.values():
+            self.say(st.Wait(filled(each.name, 0), ZERO))
+        number = scope.numbers[node.range] = Name(scope.names.new(node.range.name))
+        with self.apart() as made:
+            self.say(st.Let(("phase",), (number & 1,)))
+            half = Group(term("w") + phase) & 1
+            self.say(st.Let(("mine",), (half,), "the half of the keys whose scores the warpgroup computes"))
+            self.say(*scope.named(node.range, Group(number * SHARES + "mine")))
+            self.asking = scope.ragged(node.range)
+            self.looped(node.body)
+            self.asking = False
+        self.say(st.For(number.id, low, high, tuple(made), of=node))
+        for tile in self.plan.exchanged:
+            if tile in self.values.tiles and not self._is_maximum(tile):
+                self._exchange(tile, ZERO)
 
-    def _read(self, depth: int, node: ir.Read) -> None:
+    def read(self, node: ir.Read) -> None:
         """Nothing: products wait for what they take from shared memory."""
-        self._loaded.add(node.tile)
+        self.values.mark(node.tile, loaded=True)
 
-    def _bar(self, depth: int, expr: ir.Expr) -> None:
-        """Mask scores, in a tile that some of its keys do not exist in."""
-        if not self._asking:
-            super()._bar(depth, expr)
-            return
-        before, loop = len(self._lines), self._plan.loop.range
-        super()._bar(depth + 1, expr)
-        if len(self._lines) > before:
-            end = f"({self._numbers[loop]} + 1) * {SHARES * self._plan.keys}"
-            self._lines.insert(before, "    " * depth + f"if {end} > {self._setting.size(loop.dim)}:")
+    def cut(self) -> Term:
+        """The condition that some keys of a tile do not exist."""
+        loop = self.plan.loop.range
+        return (self.scope.numbers[loop] + 1) * (SHARES * self.plan.keys) > self.setting.size(loop.dim)
 
-    def _compute(self, depth: int, node: ir.Compute) -> None:
-        plan = self._plan
+    def compute(self, node: ir.Compute) -> None:
+        """Compute a tile; scores and sums are products that wait for their operands."""
+        plan = self.plan
         if node in plan.scores:
-            self._score(depth, node)
+            self._score(node)
             return
         if node is plan.sums:
-            self._sum(depth)
+            self._sum()
             return
         if self._flying and plan.probabilities in {node.target.tile, *(ref.tile for ref in ir.refs(node.expr))}:
-            self._settle(depth)
-        super()._compute(depth, node)
+            self._settle()
+        super().compute(node)
         if node.target.tile in self.exchanged and isinstance(node.expr, ir.RowReduction) and node.mode == "new":
-            self._exchange(depth, node.target.tile, "phase")
+            self._exchange(node.target.tile, Name("phase"))
         if node is plan.last:
-            self._hand_over(depth)
+            self._hand_over()
 
     def _is_maximum(self, tile: ir.Tile) -> bool:
-        nodes = (node for node in self._plan.loop.body if isinstance(node, ir.Compute) and node.target.tile is tile)
+        nodes = (node for node in self.plan.loop.body if isinstance(node, ir.Compute) and node.target.tile is tile)
         return any(isinstance(node.expr, ir.RowReduction) and node.expr.op == "rowmax" for node in nodes)
 
-    def _exchange(self, depth: int, tile: ir.Tile, phase: str) -> None:
+    def _exchange(self, tile: ir.Tile, phase: Term) -> None:
         """Make a vector that of the columns of both warpgroups."""
-        name, room = self._tiles[tile], self.exchanged[tile]
-        self._say(depth, f"{room}.index(w).reshape([{ROWS}]).store({name})")
-        self._say(depth, "fence_async_shared()")
-        self._say(depth, f"mbarrier.arrive({room}_full.index(w), count=1)")
-        self._say(depth, f"mbarrier.wait({room}_full.index(1 - w), {phase})")
-        other = f"{room}.index(1 - w).reshape([{ROWS}]).load({self._of_vector(self._plan.own)})"
-        both = f"tl.maximum({name}, {other})" if self._is_maximum(tile) else f"{name} + {other}"
-        self._say(depth, f"{name} = {both}")
+        held, name, w = self.values.held(tile), self.exchanged[tile], term("w")
+        room, full = Name(name), Name(f"{name}_full")
+        mine, others = (room.index(at).call("reshape", listed(ROWS)) for at in (w, term(1) - w))
+        other = others.call("load", self.scope.of_vector(self.plan.own))
+        self.say(
+            st.Do(mine.call("store", held)), FENCE, st.Arrive(full.index(w)), st.Wait(full.index(term(1) - w), phase)
+        )
+        self.say(st.Map(held, maximum(held, other) if self._is_maximum(tile) else held + other))
 
-    def _score(self, depth: int, node: ir.Compute) -> None:
+    def _score(self, node: ir.Compute) -> None:
         """Issue the products of a warpgroup's keys, part after part as they arrive."""
-        plan, expr = self._plan, node.expr
+        plan, expr = self.plan, node.expr
         assert isinstance(expr, ir.MatMul)
-        name, held, ring = self._tile(node.target.tile), plan.held[expr.left.tile], plan.rings[expr.right.tile]
+        to, held, ring = self.values.named(node.target.tile), plan.held[expr.left.tile], plan.rings[expr.right.tile]
         for part in range(ring.parts):
-            at = ring.slot("mine", str(part))
-            self._say(depth, f"mbarrier.wait({ring.name}_full.index({at}), phase)")
-            rows = f"{held.name}.index({part}).reshape([{ROWS}, {held.width}])"
-            keys = f"{ring.name}.index({at}).reshape([{plan.keys}, {ring.width}]).permute((1, 0))"
-            zeros = f"tl.zeros([{ROWS}, {plan.keys}], tl.float32, {self._layout(plan.keys)}), use_acc=False"
-            onto = name if part or node.mode == "add" else zeros
-            self._say(depth, f"{name} = warpgroup_mma({rows}, {keys}, {onto}, is_async=True)")
+            at = ring.slot(Name("mine"), Number(part))
+            rows = Name(held.name).index(part).call("reshape", listed(ROWS, held.width))
+            keys = Name(ring.name).index(at).call("reshape", listed(plan.keys, ring.width)).call("permute", TURNED)
+            more = part or node.mode == "add"
+            onto = to if more else self.zeros(ROWS, plan.keys)
+            self.say(st.Wait(filled(ring.name, at), Name("phase")))
+            self.say(st.Issue(to, rows, keys, onto, None if more else Name("False"), line=node.line))
         self._flying = True
-        self._issued_all(node)
+        self.issued_all(node)
 
-    def _settle(self, depth: int) -> None:
+    def _settle(self) -> None:
         """Wait for the scores; what only they need is free."""
-        plan, name = self._plan, self._tiles[self._plan.probabilities]
         self._flying = False
-        self._say(depth, f"{name} = warpgroup_mma_wait(0, deps=({name},))")
-        for ring in plan.rings.values():
-            for part in range(ring.parts) if ring is not plan.place else ():
-                self._release(depth, ring, ring.slot("mine", str(part)))
+        self.say(st.Settle((self.values.held(self.plan.probabilities),), 0))
+        for ring in self.plan.rings.values():
+            for part in range(ring.parts) if ring is not self.plan.place else ():
+                self._release(ring, ring.slot(Name("mine"), Number(part)))
 
-    def _hand_over(self, depth: int) -> None:
+    def _hand_over(self) -> None:
         """Put the warpgroup's probabilities where both read them."""
-        plan, expr = self._plan, self._plan.sums.expr
-        assert isinstance(expr, ir.MatMul)
-        text = self._operand(expr.left, plan.sums.line, expr.left.shape[1], 1, False)
-        self._say(depth, f"{self._probabilities('mine')}.store({text})")
-        self._say(depth, "fence_async_shared()")
-        self._say(depth, f"mbarrier.arrive({self.handed_full}.index(mine), count=1)")
+        sums, mine = self.plan.sums, Name("mine")
+        assert isinstance(sums.expr, ir.MatMul)
+        value = self.values.operand(sums.expr.left, sums.line, sums.expr.left.shape[1], 1, False)
+        self.say(
+            st.Do(self._probabilities(mine).call("store", value)), FENCE, st.Arrive(Name(self.handed_full).index(mine))
+        )
 
-    def _probabilities(self, share: str) -> str:
+    def _probabilities(self, share: Term) -> Term:
         """Where a warpgroup's probabilities are."""
-        return f"{self.handed}.index({share}).reshape([{ROWS}, {self._plan.keys}])"
+        return Name(self.handed).index(share).call("reshape", listed(ROWS, self.plan.keys))
 
-    def _sum(self, depth: int) -> None:
+    def _sum(self) -> None:
         """Add the products of all probabilities with the warpgroup's columns of the values."""
-        plan, expr = self._plan, self._plan.sums.expr
+        plan, expr, phase = self.plan, self.plan.sums.expr, Name("phase")
         assert isinstance(expr, ir.MatMul)
-        name, ring = self._tile(plan.sums.target.tile), plan.rings[expr.right.tile]
+        to, ring = self.values.named(plan.sums.target.tile), plan.rings[expr.right.tile]
         for share in IN_TURN:
-            at = ring.slot(share, "w")
-            self._say(depth, f"mbarrier.wait({self.handed_full}.index({share}), phase)")
-            self._say(depth, f"mbarrier.wait({ring.name}_full.index({at}), phase)")
-            values = f"{ring.name}.index({at}).reshape([{plan.keys}, {ring.width}])"
-            rows = self._probabilities(share)
-            self._say(depth, f"{name} = warpgroup_mma({rows}, {values}, {name}, is_async=True)")
+            at = ring.slot(share, Name("w"))
+            values = Name(ring.name).index(at).call("reshape", listed(plan.keys, ring.width))
+            self.say(st.Wait(Name(self.handed_full).index(share), phase))
+            self.say(st.Wait(filled(ring.name, at), phase))
+            self.say(st.Issue(to, self._probabilities(share), values, to, line=plan.sums.line))
         for left, share in zip(reversed(range(SHARES)), IN_TURN, strict=True):
-            self._say(depth, f"{name} = warpgroup_mma_wait({left}, deps=({name},))")
-            self._release(depth, ring, ring.slot(share, "w"))
+            self.say(st.Settle((to,), left))
+            self._release(ring, ring.slot(share, Name("w")))
             if plan.place:
-                self._release(depth, plan.place, share)
-        self._issued_all(plan.sums)
+                self._release(plan.place, share)
+        self.issued_all(plan.sums)
 
-    def _release(self, depth: int, ring: Cut, at: str) -> None:
-        self._say(depth, f"mbarrier.arrive({ring.name}_free.index({at}), count=1)")
+    def _release(self, ring: Cut, at: Term) -> None:
+        self.say(st.Arrive(freed(ring.name, at)))
 
-    def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
+    def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Store the columns of the warpgroup; vectors of rows are alike in both."""
-        if len(ir.moved_part(node)) == 1:
-            self._say(depth, "if w == 0:")
-            depth += 1
-        super()._store(depth, node, at, value)
+        if len(ir.moved_part(node)) == 2:
+            super().store(node, at, value)
+            return
+        with self.apart() as made:
+            super().store(node, at, value)
+        self.say(st.When(Binary("==", term("w"), ZERO), tuple(made)))
 
 
 class ColumnsKernel(GluonWriter[ColumnsRows]):
@@ -214,20 +208,15 @@ class ColumnsKernel(GluonWriter[ColumnsRows]):
         super().__init__(setting, plan.launch, name, plan, ColumnsRows, loaded, ())
 
     @property
-    def helpers(self) -> set[str]:
-        """Names of shared functions that the text uses."""
-        return {"fence_async_shared"}
-
-    @property
     def _cuts(self) -> list[Cut]:
         """All matrices in shared memory, those that stay first."""
         return [*self._block.held.values(), *self._block.rings.values()]
 
-    def _described(self) -> list[str]:
-        return [
-            f"    {tiles} = {described(self._setting, each.read.tensor, each.rows, each.width)}"
+    def _described(self) -> dict[str, Call]:
+        return {
+            tiles: described(self._setting, each.read.tensor, each.rows, each.width)
             for tiles, each in zip(tiles_of(*(each.read.tensor for each in self._cuts)), self._cuts, strict=True)
-        ]
+        }
 
     @property
     def _shared(self) -> list[str]:
@@ -243,54 +232,48 @@ class ColumnsKernel(GluonWriter[ColumnsRows]):
         exchanged = [f"{name}{end}" for name in rows.exchanged.values() for end in ("", "_full")]
         return [*[rows.handed] * (self._block.place is None), rows.handed_full, *exchanged]
 
-    def _loading(self) -> list[str]:
-        plan, rows, lines = self._block, self._consumer, list[str]()
-        (_, high), at = rows.limits(), plan.loop.range.name
+    def _loading(self) -> list[st.Statement]:
+        plan, rows, made, dtype = self._block, self._consumer, list[st.Statement](), self._setting.dtype
+        (_, high), at, share = rows.limits(), Name(plan.loop.range.name), Name("share")
         for each in plan.held.values():
-            bytes_ = each.parts * each.slot_bytes(self._setting.dtype)
-            lines.append(f"mbarrier.expect({each.name}_full.index(0), {bytes_})")
+            made.append(st.Expect(filled(each.name, 0), each.parts * each.slot_bytes(dtype)))
             for part in range(each.parts):
-                lines.append(self._copied(each, f"{rows.number} * {ROWS}", part, "0", str(part)))
-        lines += [f"for {at} in range({high}):", f"    phase = {at} & 1", f"    for each in gl.static_range({SHARES}):"]
-        lines.append("        share = (each + phase + 1) & 1  # first the half that is freed first")
+                made.append(self._copied(each, rows.number * ROWS, part, ZERO, Number(part)))
+        phase, half = term("phase"), Group(term("each") + "phase" + 1) & 1
+        body: list[st.Statement] = [st.Let(("share",), (half,), "first the half that is freed first")]
         for ring in plan.rings.values():
             for part in range(ring.parts):
-                slot, bytes_ = ring.slot("share", str(part)), ring.slot_bytes(self._setting.dtype)
-                lines += [
-                    f"        mbarrier.wait({ring.name}_free.index({slot}), phase ^ 1)",
-                    f"        mbarrier.expect({ring.name}_full.index({slot}), {bytes_})",
-                    "        " + self._copied(ring, f"({at} * {SHARES} + share) * {plan.keys}", part, slot, slot),
-                ]
-        return lines
+                slot, row = ring.slot(share, Number(part)), Group(at * SHARES + share) * plan.keys
+                body.append(st.Wait(freed(ring.name, slot), phase ^ 1))
+                body.append(st.Expect(filled(ring.name, slot), ring.slot_bytes(dtype)))
+                body.append(self._copied(ring, row, part, slot, slot))
+        halves = st.For("each", ZERO, Number(SHARES), tuple(body), unrolled=True)
+        return [*made, st.For(at.id, ZERO, high, (st.Let(("phase",), (at & 1,)), halves), of=plan.loop)]
 
-    def _copied(self, each: Cut, row: str, part: int, barrier: str, slot: str) -> str:
+    def _copied(self, each: Cut, row: Term, part: int, barrier: Term, slot: Term) -> st.Fetch:
         (tiles,) = tiles_of(each.read.tensor)
-        place = f"{each.name}_full.index({barrier}), {each.name}.index({slot})"
-        first = corner(self._setting, each.read.tensor, row, str(part * each.width), each.rows)
-        return f"tma.async_copy_global_to_shared({tiles}, {first}, {place})"
+        first = corner(self._setting, each.read.tensor, row, part * each.width, each.rows)
+        full, room = filled(each.name, barrier), Name(each.name).index(slot)
+        return st.Fetch(tiles, first, full, room, line=each.read.line)
 
-    def _allocated(self) -> list[str]:
-        plan, rows, lines, word = self._block, self._consumer, list[str](), f"gl.{self._setting.dtype}"
+    def _allocated(self) -> list[st.Statement]:
+        plan, rows, made, word = self._block, self._consumer, list[st.Statement](), self._setting.dtype
         for each in self._cuts:
-            (tiles,), slots = tiles_of(each.read.tensor), each.parts
+            ((tiles,), slots), line = (tiles_of(each.read.tensor), each.parts), each.read.line
             ring = each in plan.rings.values()
             slots *= SHARES if ring else 1
             box = sides(self._setting, each.read.tensor, each.rows, each.width)
-            lines += [
-                f"    {each.name} = gl.allocate_shared_memory({word}, [{slots}, 1, {box}], {tiles}.layout)"
-                f"  # line {each.read.line}: {'a ring' if ring else 'stays'}",
-                f"    {each.name}_full = barriers({slots if ring else 1}, 1)",
-                *[f"    {each.name}_free = barriers({slots}, {plan.releases(each)})"] * ring,
-            ]
+            note = f"line {line}: {'a ring' if ring else 'stays'}"
+            made.append(self._room(each.name, (slots, 1, *box), Name(f"{tiles}.layout"), note))
+            made.append(barriers(f"{each.name}_full", slots if ring else 1, 1))
+            if ring:
+                made.append(barriers(f"{each.name}_free", slots, plan.releases(each)))
         if plan.place is None:
-            shape, layout = f"[{ROWS}, {plan.keys}]", "gl.NVMMASharedLayout.get_default_for"
-            lines.append(
-                f"    {rows.handed} = gl.allocate_shared_memory({word}, [{SHARES}, {ROWS}, {plan.keys}], "
-                f"{layout}({shape}, {word}))  # line {plan.sums.line}: both warpgroups read it"
-            )
-        lines.append(f"    {rows.handed_full} = barriers({SHARES}, 1)")
-        layout = f"gl.NVMMASharedLayout.get_default_for([1, {ROWS}], gl.float32)"
+            tile = (ROWS, plan.keys)
+            note = f"line {plan.sums.line}: both warpgroups read it"
+            made.append(self._room(rows.handed, (SHARES, *tile), default(tile, word), note))
+        made.append(barriers(rows.handed_full, SHARES, 1))
         for name in rows.exchanged.values():
-            lines.append(f"    {name} = gl.allocate_shared_memory(gl.float32, [{SHARES}, 1, {ROWS}], {layout})")
-            lines.append(f"    {name}_full = barriers({SHARES}, 1)")
-        return lines
+            made.append(self._room(name, (SHARES, 1, ROWS), default((1, ROWS), "float32"), "", "float32"))
+            made.append(barriers(f"{name}_full", SHARES, 1))
+        return made

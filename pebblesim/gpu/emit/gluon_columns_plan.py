@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_plan import WIDEST, Block, refused
 from pebblesim.gpu.emit.storage import padded
+from pebblesim.gpu.emit.terms import Term
 from pebblesim.gpu.emit.words import LEAST_SIDE, WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
@@ -38,9 +39,9 @@ class Cut:
     rows: int
     values: bool = False
 
-    def slot(self, share: str, part: str) -> str:
-        """The number of the slot with a part of the keys of a warpgroup, as text."""
-        return share if self.parts == 1 else f"{share} * {self.parts} + {part}"
+    def slot(self, share: Term, part: Term) -> Term:
+        """The number of the slot with a part of the keys of a warpgroup."""
+        return share if self.parts == 1 else share * self.parts + part
 
     def slot_bytes(self, dtype: str) -> int:
         """Bytes of a part."""
@@ -79,6 +80,14 @@ class Columns(Block):
         """Rows of a block: the warpgroups have the same ones."""
         return ROWS
 
+    def sides(self, sizes: ir.Sizes) -> dict[ir.Range, int]:
+        """Lengths of a warpgroup's tiles: its share of the keys, and of the columns of the sums."""
+        return {self.own: ROWS, self.loop.range: self.keys, self.wide: self.width}
+
+    def side_of_block(self, rng: ir.Range) -> int | None:
+        """The length of the block's tiles of a range of which a warpgroup has a part."""
+        return SHARES * self.keys if rng is self.loop.range else super().side_of_block(rng)
+
     @property
     def probabilities(self) -> ir.Tile:
         """The tile of scores and of probabilities."""
@@ -99,13 +108,6 @@ class Columns(Block):
     def releases(self, ring: Cut) -> int:
         """Arrivals by which a slot is free: one of each warpgroup that reads it, or one if only one does."""
         return SHARES if ring.values or ring is self.place else 1
-
-    def shared(self, dtype: str) -> int:
-        """Bytes of shared memory: matrices, probabilities, vectors that are exchanged, and barriers."""
-        held = sum(each.parts * each.slot_bytes(dtype) + 8 for each in self.held.values())
-        rings = sum(each.parts * (each.slot_bytes(dtype) + 16) for each in self.rings.values()) * SHARES
-        handed = SHARES * (8 + (0 if self.place else ROWS * self.keys * WORDS[dtype]))
-        return held + rings + handed + len(self.exchanged) * SHARES * (ROWS * WORDS["float32"] + 8)
 
 
 def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:

@@ -1,21 +1,39 @@
-"""The statements of a warpgroup in a Gluon kernel, as text: of 64 rows of a block's tile it holds the sums.
+"""The statements of a warpgroup in a Gluon kernel that streams: of 64 rows of a block's tile it holds the sums.
 
-It is written as the Triton reading writes a block with tiles of 64 rows, but for products. These are issued, and waited
-for where their result is used; the slot of a ring is waited for where a product first uses it, and is free again after
-the wait for the last product that does.
+Products are issued, and waited for where their result is used; the slot of a ring is waited for where a product first
+uses it, and is free again after the wait for the last product that does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pebblesim.gpu.emit.gluon_additions import ROWS, Addition
-from pebblesim.gpu.emit.gluon_each_tile import Tiles
+from pebblesim.gpu.emit import statements as st
+from pebblesim.gpu.emit.gluon_additions import ROWS, Addition, filled, freed
+from pebblesim.gpu.emit.gluon_each_tile import TURNS, Tiles
 from pebblesim.gpu.emit.gluon_plan import Buffer, Plan
+from pebblesim.gpu.emit.terms import (
+    ONE,
+    Held,
+    Items,
+    Name,
+    Term,
+    call,
+    calls,
+    maximum,
+    sides,
+    term,
+)
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
+
+TURNED = Items((ONE, term(0)), round=True)
+"""The order of axes of a transpose."""
+
+LAST = st.Let(("last", "last_phase"), (Name("slot"), Name("phase")))
+"""The slot of the iteration before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,70 +42,68 @@ class Issued:
 
     Attributes:
         node: the product.
-        kept: names of what it uses until it is waited for, its result first.
-        freed: rings of which nothing after it uses the slot, and the text of the slot's number.
+        kept: what it uses until it is waited for, its result first.
+        freed: rings of which nothing after it uses the slot, and the slot.
     """
 
     node: ir.Compute
-    kept: tuple[str, ...]
+    kept: tuple[Term, ...]
     freed: dict[Buffer, str]
 
 
 class Consumer(Tiles):
-    """Writes the statements of a warpgroup."""
+    """Makes the statements of a warpgroup that streams."""
 
-    def __init__(self, setting: Setting, launch: Launch, name: str, plan: Plan) -> None:
-        super().__init__(setting, launch, name, plan)
+    plan: Plan
+
+    def __init__(self, setting: Setting, launch: Launch, plan: Plan) -> None:
+        super().__init__(setting, launch, plan)
         self._issued: list[Issued] = []
         self._there: set[str] = set()  # barriers that have been waited for, of rings in this iteration
         self._late: list[ir.Compute] = []  # products of the iteration before, still to be issued
-        self._operands: dict[ir.MatMul, str] = {}  # what products that were put off take from registers
+        self._operands: dict[ir.MatMul, Held | Name] = {}  # what products that were put off take from registers
         self._of_before = False  # whether a product of the iteration before is being issued
-        self._depth = 1
         self._unread: dict[ir.Tile, ir.Read] = {}  # vectors of this iteration that are still in their ring
         self._added = {each.product: each for each in plan.additions}
         self._handed: set[ir.Tile] = set()  # what all warpgroups have of this iteration
         self._to_add: list[Addition] = []  # products of this iteration, for memory
-        exchanged = [name for each in plan.additions for name in (each.handed, f"{each.handed}_full", each.part)]
-        for name in exchanged:
-            self._names.new(name)
+        for each in plan.additions:
+            self.reserve(each.handed, f"{each.handed}_full", each.part)
         for buffer in plan.buffers.values():
-            for name in (buffer.name, f"{buffer.name}_full", f"{buffer.name}_free"):
-                self._names.new(name)
+            self.reserve(buffer.name, f"{buffer.name}_full", f"{buffer.name}_free")
 
     # The block
 
-    def _loop(self, node: ir.Loop, depth: int) -> None:
+    def loop(self, node: ir.Loop) -> None:
         """The tiles that are streamed; if products are put off, the first tile apart, and what is left at the end."""
-        low, _ = self.limits()
-        late = bool(self._plan.late)
+        (low, _), plan, scope = self.limits(), self.plan, self.scope
+        late, stay = bool(plan.late), [each for each in plan.buffers.values() if not each.streamed]
         if late:
-            number = self._names.new(node.range.name)
-            self._say(depth, f"{number} = {low}")
-            self._say(depth, self.slot(number) if self._plan.persistent else "slot, phase = 0, 0")
-            self._iteration(node, Piece(low, low), depth, number, False)
+            number = scope.names.new(node.range.name)
+            self.say(st.Let((number,), (low,)))
+            self.say(self.slot(Name(number)) if plan.persistent else st.Let(("slot", "phase"), (term(0), term(0))))
+            self._iteration(node, Piece(low, low), Name(number), False)
         else:
-            for buffer in self._plan.buffers.values():
-                if not buffer.streamed:
-                    self._await(depth, buffer)
+            for buffer in stay:
+                self._await(buffer)
         for piece in self._stream_pieces(node, late):
-            number = self._names.new(node.range.name)
-            self._say(depth, f"for {number} in {piece.range}:")
-            if late:
-                self._say(depth + 1, "last, last_phase = slot, phase")
-            self._say(depth + 1, self.slot(number))
-            self._iteration(node, piece, depth + 1, number, late)
-        for buffer in self._plan.buffers.values():
-            if self._plan.persistent and not buffer.streamed:
-                self._say(depth, f"mbarrier.arrive({buffer.barrier}_free.index(0), count=1)")
+            number = scope.names.new(node.range.name)
+            with self.apart() as made:
+                if late:
+                    self.say(LAST)
+                self.say(self.slot(Name(number)))
+                self._iteration(node, piece, Name(number), late)
+            self.say(piece.loop(number, made, node))
+        if plan.persistent:
+            self.say(*(st.Arrive(freed(buffer.barrier, 0)) for buffer in stay))
         if self._added:
-            self._say(depth, "tma.store_wait(0)")
+            self.say(st.Sent())
         if late:
-            self._say(depth, "last, last_phase = slot, phase")
-            self._late = list(self._plan.late)
-            self._there -= {ring.barrier for ring in self._plan.rings}
-            self._issue_late(depth)
-            self._pass_turn(depth)
+            self.say(LAST)
+            self._late = list(plan.late)
+            self._there -= {ring.barrier for ring in plan.rings}
+            self._issue_late()
+            self.pass_turn()
 
     def _stream_pieces(self, loop: ir.Loop, late: bool) -> list[Piece]:
         """The pieces of a loop, from its second tile on if products are put off.
@@ -99,219 +115,224 @@ class Consumer(Tiles):
         if self._added:
             return [Piece(low, high)]
         if self.from_last():
-            return [Piece("1", high, complete=True)]
-        begin = ("1" if low == "0" else f"{low} + 1") if late else low
-        if self._one_by_one(loop):
-            self._asking = True
+            return [Piece(ONE, high, complete=True)]
+        begin = (ONE if low == term(0) else low + 1) if late else low
+        if self.one_by_one(loop):
+            self.asking = True
             return [Piece(begin, high)]
-        first, *others = self._in_order(loop)
+        first, *others = self.in_order(loop)
         if late:
-            others = [replace(each, low=f"tl.maximum({each.low}, {begin})") for each in others]
+            others = [replace(each, low=maximum(each.low, begin)) for each in others]
         return [replace(first, low=begin), *others]
 
-    def _iteration(self, node: ir.Loop, piece: Piece, depth: int, number: str, late: bool) -> None:
+    def _iteration(self, node: ir.Loop, piece: Piece, number: Term, late: bool) -> None:
         """The statements of a tile; `number`: of its turn."""
-        self._numbers[node.range] = self.streamed(number)
-        self._turn = number if self._plan.turns else None
-        if self._plan.turns and not late:
-            self._take_turn(depth, "1")
-        self._there -= {ring.barrier for ring in self._plan.rings}
-        self._late = list(self._plan.late) if late else []
+        at = self.scope.numbers[node.range] = self.streamed(number)
+        self.waiting = number if self.plan.turns else None
+        if self.plan.turns and not late:
+            self.take_turn(TURNS + 1)
+        self._there -= {ring.barrier for ring in self.plan.rings}
+        self._late = list(self.plan.late) if late else []
         self._handed.clear()
         self._to_add.clear()
-        self._enter(node, depth, self._numbers[node.range])
-        self._in_piece(node, piece, depth - 1)
+        self.say(*self.scope.enter(node, at))
+        self.in_piece(node, piece)
         for addition in self._to_add:
-            self._add(depth, addition)
+            self._add(addition)
         if self._issued:
-            self._wait(depth, self._issued[-1].node.target.tile)
+            self._wait(self._issued[-1].node.target.tile)
 
     # Reads and writes
 
-    def _read(self, depth: int, node: ir.Read) -> None:
-        buffer = self._plan.buffers.get(node.tile)
-        if any(node.tile is each.write.tile for each in self._plan.additions):
-            self._tile(node.tile)
-            self._empty.add(node.tile)  # memory has the sum
+    def read(self, node: ir.Read) -> None:
+        """Note where a tile is; what the copy engine brings is not copied again."""
+        buffer = self.plan.buffers.get(node.tile)
+        if any(node.tile is each.write.tile for each in self.plan.additions):
+            self.values.named(node.tile)
+            self.values.mark(node.tile, empty=True)  # memory has the sum
         elif buffer is None:
-            super()._read(depth, node)
+            super().read(node)
         elif buffer.vector:
             self._unread[node.tile] = node
         else:
-            self._loaded.add(node.tile)
+            self.values.mark(node.tile, loaded=True)
 
-    def _fetch(self, depth: int, tile: ir.Tile) -> None:
+    def _fetch(self, tile: ir.Tile) -> None:
         """Bring a vector from its ring into registers, where it is first used."""
         node = self._unread.pop(tile, None)
         if node is not None:
-            buffer = self._plan.buffers[tile]
-            self._await(depth, buffer)
-            view = f"{buffer.name}.index(slot).reshape([{buffer.rows}])"
-            self._say(depth, f"{self._tile(tile)} = {view}.load({self._of_vector(tile.ranges[0])})")
-            if node.tensor in self._setting.logarithms:
-                self._base_2.add(tile)
+            buffer = self.plan.buffers[tile]
+            self._await(buffer)
+            view = Name(buffer.name).index("slot").call("reshape", sides(buffer.rows))
+            layout = self.scope.of_vector(tile.ranges[0])
+            self.say(st.Map(self.values.named(tile), view.call("load", layout), line=node.line))
+            if node.tensor in self.setting.logarithms:
+                self.values.mark(tile, base_2=True)
 
-    def _write(self, depth: int, node: ir.Write) -> None:
-        addition = next((each for each in self._plan.additions if each.write is node), None)
+    def write(self, node: ir.Write, there: bool = False) -> None:
+        """Write a tile; what is added to memory is when all products of the iteration are on their way."""
+        addition = next((each for each in self.plan.additions if each.write is node), None)
         if addition is not None:
-            self._to_add.append(addition)  # when all products of the iteration are on their way
+            self._to_add.append(addition)
             return
-        self._settle(depth, node.tile)
-        if node.tile in self._turned or ir.over_pairs(node.tile.ranges):
-            raise self._refused(f"line {node.line} writes a matrix of pairs")
-        super()._write(depth, node)
+        self._settle(node.tile)
+        if node.tile in self.facts.turned or ir.over_pairs(node.tile.ranges):
+            raise self.refused(f"line {node.line} writes a matrix of pairs")
+        super().write(node, there)
 
-    def _hand_over(self, depth: int, addition: Addition) -> None:
+    def _hand_over(self, addition: Addition) -> None:
         """Put the rows that the warpgroup has of an operand into shared memory, where all warpgroups read it."""
         expr = addition.product.expr
         assert isinstance(expr, ir.MatMul)
-        self._settle(depth, addition.left)
-        text = self._operand(expr.left, addition.product.line, expr.left.shape[1], 0, True)
-        for line in addition.handing(text):
-            self._say(depth, line)
+        self._settle(addition.left)
+        line, terms = addition.product.line, expr.left.shape[1]
+        self.say(*addition.handing(self.values.operand(expr.left, line, terms, 0, True)))
         self._handed.add(addition.left)
 
-    def _add(self, depth: int, addition: Addition) -> None:
+    def _add(self, addition: Addition) -> None:
         """Add the columns that the warpgroup has of a product to memory; what was added before has left the buffer."""
-        self._settle(depth, addition.write.tile)
-        for line in addition.adding(self._numbers[self._plan.loop.range], self._written(addition.write)):
-            self._say(depth, line)
+        self._settle(addition.write.tile)
+        number = self.scope.numbers[self.plan.loop.range]
+        self.say(*addition.adding(number, self.written(addition.write)))
 
     # Products
 
-    def _compute(self, depth: int, node: ir.Compute) -> None:
-        self._depth = depth
+    def compute(self, node: ir.Compute) -> None:
+        """Compute a tile, once the products that it needs are there."""
         product = isinstance(node.expr, ir.MatMul)
-        if node in self._plan.late and not self._of_before:
-            self._put_off(depth, node)
+        if node in self.plan.late and not self._of_before:
+            self._put_off(node)
             return
-        for each in self._plan.additions:
+        for each in self.plan.additions:
             if product and each.left not in self._handed and each.left in {ref.tile for ref in ir.refs(node.expr)}:
-                self._hand_over(depth, each)
+                self._hand_over(each)
         for ref in () if self._of_before else ir.refs(node.expr):
-            self._fetch(depth, ref.tile)
-            self._settle(depth, ref.tile)
+            self._fetch(ref.tile)
+            self._settle(ref.tile)
         if not product:
-            self._settle(depth, node.target.tile)
-        elif node.mode == "add" and self._is_scaled(node) != self._waits_for_scale(node):
-            raise self._refused(f"line {node.line} adds a product with the scale to one without")
-        super()._compute(depth, node)
+            self._settle(node.target.tile)
+        elif node.mode == "add" and self.values.makes_scores(node.expr) != self._waits_for_scale(node):
+            raise self.refused(f"line {node.line} adds a product with the scale to one without")
+        super().compute(node)
         if product:
             self._note(node)
 
-    def _is_scaled(self, node: ir.Compute) -> bool:
-        return self._scale is not None and self._makes_scores(node.expr)
-
     def _waits_for_scale(self, node: ir.Compute) -> bool:
-        tile = node.target.tile
-        return tile in self._unscaled or (self._is_scaled(node) and tile in self._empty)
+        state = self.values.state(node.target.tile)
+        return state.unscaled or (self.values.makes_scores(node.expr) and state.empty)
 
-    def _put_off(self, depth: int, node: ir.Compute) -> None:
+    def _put_off(self, node: ir.Compute) -> None:
         """Keep the computed operand of a product for the next iteration."""
-        self._issue_late(depth)
-        self._take_next_turn(depth)
+        self._issue_late()
+        self.take_next_turn()
         if self._issued:
-            self._wait(depth, self._issued[-1].node.target.tile)
+            self._wait(self._issued[-1].node.target.tile)
         assert isinstance(node.expr, ir.MatMul)
-        self._operands[node.expr] = self._in_registers(node.expr, node.line, f"{self._tiles[node.expr.left.tile]}_late")
+        name = f"{self.values.tiles[node.expr.left.tile]}_late"
+        self._operands[node.expr] = self._in_registers(node.expr, node.line, name)
 
-    def _issue_late(self, depth: int) -> None:
+    def _issue_late(self) -> None:
         """Issue the products that were put off; they use the slots of the iteration before."""
         late, self._late, self._of_before = self._late, [], True
         for node in late:
-            self._compute(depth, node)
+            self.compute(node)
         self._of_before = False
 
-    def _settle(self, depth: int, tile: ir.Tile) -> None:
+    def _settle(self, tile: ir.Tile) -> None:
         """Wait for a tile if it is the result of a product that is on its way."""
         if any(each.node.target.tile is tile for each in self._issued):
-            self._issue_late(depth)
-            self._wait(depth, tile)
+            self._issue_late()
+            self._wait(tile)
 
-    def _wait(self, depth: int, tile: ir.Tile) -> None:
+    def _wait(self, tile: ir.Tile) -> None:
         upto = max(at for at, each in enumerate(self._issued) if each.node.target.tile is tile) + 1
         done, self._issued = self._issued[:upto], self._issued[upto:]
-        late = [each.node in self._plan.late for each in done]
+        late = [each.node in self.plan.late for each in done]
         if any(late):
-            self._take_next_turn(depth)
-        kept = ", ".join(dict.fromkeys(name for each in done for name in each.kept))
-        comma = "" if ", " in kept else ","
-        self._say(depth, f"{kept} = warpgroup_mma_wait({len(self._issued)}, deps=({kept}{comma}))")
+            self.take_next_turn()
+        kept = tuple(dict.fromkeys(name for each in done for name in each.kept))
+        self.say(st.Settle(kept, len(self._issued)))
         if not all(late):
-            self._pass_turn(depth)
+            self.pass_turn()
         for each in done:
             for buffer, slot in each.freed.items():
-                for other in self._plan.together(buffer):
-                    self._fetch(depth, other.read.tile)
-                self._say(depth, f"mbarrier.arrive({buffer.barrier}_free.index({slot}), count=1)")
+                for other in self.plan.together(buffer):
+                    self._fetch(other.read.tile)
+                self.say(st.Arrive(freed(buffer.barrier, slot)))
 
     def _note(self, node: ir.Compute) -> None:
         assert isinstance(node.expr, ir.MatMul)
         slot = "last" if self._of_before else "slot"
-        freed = {buffer: slot for buffer, last in self._plan.last.items() if last is node}
+        freed = {buffer: slot for buffer, last in self.plan.last.items() if last is node}
         operand = self._operands.get(node.expr)
-        kept = (self._tiles[node.target.tile], *((operand,) if operand else ()))
+        kept = (self.values.held(node.target.tile), *((operand,) if operand else ()))
         self._issued.append(Issued(node, kept, freed))
 
-    def _dot(self, expr: ir.MatMul, line: int, onto: str | None, frame: bool = False) -> str:
-        """A product, issued; its left operand has the rows of the warpgroup."""
-        addition = next((each for each in self._plan.additions if each.product.expr is expr), None)
-        if addition is not None:
-            return self._dot_of_all(addition)
+    def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
+        """Issue a product; its left operand has the rows of the warpgroup."""
+        expr, line = node.expr, node.line
+        assert isinstance(expr, ir.MatMul)
+        if node in self._added:
+            self._multiply_all(to, self._added[node])
+            return
         left, right = (expr.right, expr.left) if frame else (expr.left, expr.right)
-        held, ring = self._plan.buffers.get(left.tile), self._plan.buffers.get(right.tile)
+        held, ring = self.plan.buffers.get(left.tile), self.plan.buffers.get(right.tile)
         if ring is None or not ring.streamed or (held is not None and held.streamed):
-            raise self._refused(f"the product in line {line} is of no rows that stay with a matrix that is streamed")
+            raise self.refused(f"the product in line {line} is of no rows that stay with a matrix that is streamed")
         if held is not None:
             first = self._in_shared(held, left.transposed ^ frame)
         elif expr in self._operands and self._of_before:
             first = self._operands[expr]
         else:
-            first = self._operands[expr] = self._in_registers(expr, line, f"{self._tiles[left.tile]}_16")
-        second = self._in_shared(ring, right.transposed ^ frame)
-        width = ring.rows if right.transposed ^ frame else ring.width
+            name = f"{self.values.tiles[left.tile]}_16"
+            first = self._operands[expr] = self._in_registers(expr, line, name)
+        turned = right.transposed ^ frame
+        second = self._in_shared(ring, turned)
         if onto is not None:
-            return f"warpgroup_mma({first}, {second}, {onto}, is_async=True)"
-        zeros = f"tl.zeros([{ROWS}, {width}], tl.float32, {self._layout(width)})"
-        return f"warpgroup_mma({first}, {second}, {zeros}, use_acc=False, is_async=True)"
+            self.say(st.Issue(to, first, second, onto, line=line))
+        else:
+            zeros = self.zeros(ROWS, ring.rows if turned else ring.width)
+            self.say(st.Issue(to, first, second, zeros, Name("False"), line=line))
 
-    def _dot_of_all(self, addition: Addition) -> str:
-        """Some columns of a product of what all warpgroups computed with what stays."""
+    def _multiply_all(self, to: Held, addition: Addition) -> None:
+        """Issue some columns of a product of what all warpgroups computed with what stays."""
         expr, columns = addition.product.expr, addition.columns
         assert isinstance(expr, ir.MatMul)
-        held = self._plan.buffers[expr.right.tile]
-        self._await(self._depth, held)
-        self._say(self._depth, f"mbarrier.wait({addition.handed}_full.index(slot), phase)")
-        first = f"{addition.handed}.index(slot).permute((1, 0))"
-        second = f"{held.name}.index(0).reshape([{held.rows}, {held.width}]).slice(w * {columns}, {columns}, dim=1)"
-        zeros = f"tl.zeros([{addition.rows}, {columns}], tl.float32, {self._layout(columns)})"
-        return f"warpgroup_mma({first}, {second}, {zeros}, use_acc=False, is_async=True)"
+        held = self.plan.buffers[expr.right.tile]
+        self._await(held)
+        self.say(st.Wait(filled(addition.handed, "slot"), Name("phase")))
+        first = Name(addition.handed).index("slot").call("permute", TURNED)
+        whole = Name(held.name).index(0).call("reshape", sides(held.rows, held.width))
+        second = whole.call("slice", term("w") * columns, columns, dim=1)
+        zeros = self.zeros(addition.rows, columns)
+        self.say(st.Issue(to, first, second, zeros, Name("False"), line=addition.product.line))
 
-    def _in_registers(self, expr: ir.MatMul, line: int, name: str) -> str:
+    def _in_registers(self, expr: ir.MatMul, line: int, name: str) -> Name:
         """Make a computed matrix the left operand of a product, in the words of memory; the name of it."""
-        self._settle(self._depth, expr.left.tile)
-        text = self._operand(expr.left, line, expr.left.shape[1], 1, False)
-        if "tl.trans(" in text:
-            raise self._refused(f"the product in line {line} takes a computed matrix transposed")
-        layout = self._layout(self._length(expr.shape[1]))
-        self._say(self._depth, f"{name} = gl.convert_layout({text}, gl.DotOperandLayout(0, {layout}, 2))")
-        return name
+        self._settle(expr.left.tile)
+        value = self.values.operand(expr.left, line, expr.left.shape[1], 1, False)
+        if calls(value, "trans"):
+            raise self.refused(f"the product in line {line} takes a computed matrix transposed")
+        layout = self.scope.layout(self.scope.length(expr.shape[1]))
+        self.say(st.Let((name,), (call("convert_layout", value, call("DotOperandLayout", 0, layout, 2)),), line=line))
+        return Name(name)
 
-    def _in_shared(self, buffer: Buffer, transposed: bool) -> str:
+    def _in_shared(self, buffer: Buffer, transposed: bool) -> Term:
         """A buffer's slot as an operand, once it is there."""
         last = "last" if self._of_before else "slot"
-        if not (self._of_before and self._plan.waited_in_time(buffer)):
-            self._await(self._depth, buffer)
+        if not (self._of_before and self.plan.waited_in_time(buffer)):
+            self._await(buffer)
         whole = not buffer.streamed and buffer.rows > ROWS
-        at = last if buffer.streamed else "0" if whole else "w"
-        view = f"{buffer.name}.index({at}).reshape([{buffer.rows}, {buffer.width}])"
-        view += f".slice(w * {ROWS}, {ROWS})" * whole
-        return f"{view}.permute((1, 0))" if transposed else view
+        at = last if buffer.streamed else 0 if whole else "w"
+        view = Name(buffer.name).index(at).call("reshape", sides(buffer.rows, buffer.width))
+        view = view.call("slice", term("w") * ROWS, ROWS) if whole else view
+        return view.call("permute", TURNED) if transposed else view
 
-    def _await(self, depth: int, buffer: Buffer) -> None:
+    def _await(self, buffer: Buffer) -> None:
         """Wait until a buffer, or the slot of a ring, is filled."""
         if buffer.barrier not in self._there:
-            at = "last), last_phase" if self._of_before else "slot), phase"
-            at = at if buffer.streamed else f"0), {self.turn}"
-            self._say(depth, f"mbarrier.wait({buffer.barrier}_full.index({at})")
+            full = Name(f"{buffer.barrier}_full")
+            at, phase = ("last", "last_phase") if self._of_before else ("slot", "phase")
+            ring = buffer.streamed
+            self.say(st.Wait(full.index(at if ring else 0), term(phase) if ring else self.turn))
             self._there.add(buffer.barrier)

@@ -1,4 +1,4 @@
-"""A launch as a Gluon kernel, as text: a warp that loads, warpgroups that compute, and the barriers between them.
+"""A launch as a Gluon kernel: a warp that loads, warpgroups that compute, and the barriers between them.
 
 A buffer in shared memory has a barrier for each slot that a ring fills, `full`, at which bytes arrive; a ring has
 another, `free`, at which each warpgroup arrives when it is done with a slot. The warp that loads waits for the second
@@ -7,10 +7,13 @@ before it fills a slot again.
 
 from __future__ import annotations
 
+from pebblesim.gpu.emit import statements as st
+from pebblesim.gpu.emit.gluon_additions import filled, freed
 from pebblesim.gpu.emit.gluon_boxes import corner, described, sides
 from pebblesim.gpu.emit.gluon_consumer import Consumer
 from pebblesim.gpu.emit.gluon_plan import Buffer, Plan
-from pebblesim.gpu.emit.gluon_writer import GluonWriter, tiles_of
+from pebblesim.gpu.emit.gluon_writer import GluonWriter, barriers, default, tiles_of
+from pebblesim.gpu.emit.terms import ZERO, Call, Group, Items, Name, Number, Term, own, term
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.launches.launches import Launch
@@ -26,16 +29,16 @@ class GluonKernel(GluonWriter[Consumer]):
         added = (each.write.tensor for each in plan.additions)
         super().__init__(setting, launch, name, plan, Consumer, self._buffers, added)
 
-    def _described(self) -> list[str]:
-        setting, lines = self._setting, list[str]()
+    def _described(self) -> dict[str, Call]:
+        setting, made = self._setting, dict[str, Call]()
         for name, (tensor, buffer) in zip(tiles_of(*self._loaded), self._buffers.items(), strict=True):
-            asked = f"vectors_of({setting.of[tensor]}, {setting.size(tensor.shape[0])}, {buffer.rows})"
-            if not buffer.vector:
-                asked = described(setting, tensor, buffer.rows, buffer.width)
-            lines.append(f"    {name} = {asked}")
+            if buffer.vector:
+                made[name] = own("vectors_of", setting.of[tensor], setting.size(tensor.shape[0]), buffer.rows)
+            else:
+                made[name] = described(setting, tensor, buffer.rows, buffer.width)
         for name, each in zip(tiles_of(*self._others), self._block.additions, strict=True):
-            lines.append(f"    {name} = sums_of({setting.of[each.write.tensor]}, {each.rows}, {each.columns})")
-        return lines
+            made[name] = own("sums_of", setting.of[each.write.tensor], each.rows, each.columns)
+        return made
 
     @property
     def _streamed_words(self) -> int:
@@ -59,67 +62,59 @@ class GluonKernel(GluonWriter[Consumer]):
     def _is_freed(self, buffer: Buffer) -> bool:
         return buffer.streamed or self._block.persistent
 
-    def _loading(self) -> list[str]:
-        (low, high), at = self._consumer.limits(), self._block.loop.range.name
-        number, turn, lines = self._consumer.number, self._consumer.turn, list[str]()
-        for buffer in self._block.buffers.values():
-            if not buffer.streamed:
-                rows = f"({number} * {buffer.slots} + w) * {buffer.rows}"
-                each = buffer.slot_bytes(self._setting.dtype)
-                if self._block.persistent:
-                    lines.append(f"mbarrier.wait({buffer.barrier}_free.index(0), {turn} ^ 1)")
-                lines += [
-                    f"mbarrier.expect({buffer.barrier}_full.index(0), {each * buffer.slots})",
-                    f"for w in gl.static_range({buffer.slots}):",
-                    f"    {self._copied(buffer, rows, '0', 'w')}",
-                ]
-        lines.append(f"for {at} in {Piece(low, high).range}:")
-        lines.append(f"    {self._consumer.slot(at)}")
-        tile = self._consumer.streamed(at)
-        for ring in self._block.rings:
-            together = self._block.together(ring)
-            expected = sum(buffer.slot_bytes(self._setting.dtype) for buffer in together)
-            lines.append(f"    mbarrier.wait({ring.barrier}_free.index(slot), phase ^ 1)")
-            lines.append(f"    mbarrier.expect({ring.barrier}_full.index(slot), {expected})")
-            lines += [f"    {self._copied(each, f'{tile} * {each.rows}', 'slot', 'slot')}" for each in together]
-        return lines
-
-    def _copied(self, buffer: Buffer, row: str, barrier: str, slot: str) -> str:
-        """A copy of a tile that begins at a row into a slot."""
-        place = f"{buffer.barrier}_full.index({barrier}), {buffer.name}.index({slot})"
-        at = f"[head, {row}]" if buffer.vector else corner(self._setting, buffer.read.tensor, row, "0")
-        (tiles,) = tiles_of(buffer.read.tensor)
-        return f"tma.async_copy_global_to_shared({tiles}, {at}, {place})"
-
-    def _allocated(self) -> list[str]:
-        plan, lines = self._block, list[str]()
+    def _loading(self) -> list[st.Statement]:
+        rows, plan, made, dtype = self._consumer, self._block, list[st.Statement](), self._setting.dtype
+        (low, high), at = rows.limits(), plan.loop.range.name
         for buffer in plan.buffers.values():
-            box, (tiles,) = (
-                sides(self._setting, buffer.read.tensor, buffer.rows, buffer.width),
-                tiles_of(buffer.read.tensor),
-            )
-            shape = f"[{buffer.slots}, 1, {buffer.rows if buffer.vector else box}]"
-            kind, kept = "float32" if buffer.vector else self._setting.dtype, "a ring" if buffer.streamed else "stays"
-            lines.append(
-                f"    {buffer.name} = gl.allocate_shared_memory(gl.{kind}, {shape}, {tiles}.layout)"
-                f"  # line {buffer.read.line}: {kept}"
-            )
+            if buffer.streamed:
+                continue
+            first = Group(rows.number * buffer.slots + "w") * buffer.rows
+            if plan.persistent:
+                made.append(st.Wait(freed(buffer.barrier, 0), rows.turn ^ 1))
+            made.append(st.Expect(filled(buffer.barrier, 0), buffer.slot_bytes(dtype) * buffer.slots))
+            copied = self._copied(buffer, first, ZERO, Name("w"))
+            made.append(st.For("w", ZERO, Number(buffer.slots), (copied,), unrolled=True))
+        stream: list[st.Statement] = [rows.slot(Name(at))]
+        tile, slot = rows.streamed(Name(at)), Name("slot")
+        for ring in plan.rings:
+            together = plan.together(ring)
+            expected = sum(buffer.slot_bytes(dtype) for buffer in together)
+            stream.append(st.Wait(freed(ring.barrier, slot), term("phase") ^ 1))
+            stream.append(st.Expect(filled(ring.barrier, slot), expected))
+            stream += [self._copied(each, tile * each.rows, slot, slot) for each in together]
+        return [*made, Piece(low, high).loop(at, stream, plan.loop)]
+
+    def _copied(self, buffer: Buffer, row: Term, barrier: Term, slot: Term) -> st.Fetch:
+        """A copy of a tile that begins at a row into a slot."""
+        at = Items((Name("head"), row)) if buffer.vector else corner(self._setting, buffer.read.tensor, row, 0)
+        (tiles,) = tiles_of(buffer.read.tensor)
+        room = Name(buffer.name).index(slot)
+        return st.Fetch(tiles, at, filled(buffer.barrier, barrier), room, line=buffer.read.line)
+
+    def _allocated(self) -> list[st.Statement]:
+        plan, made, groups = self._block, list[st.Statement](), self._block.warpgroups
+        dtype = self._setting.dtype
+        for buffer in plan.buffers.values():
+            (tiles,) = tiles_of(buffer.read.tensor)
+            kept, line = "a ring" if buffer.streamed else "stays", buffer.read.line
+            box = sides(self._setting, buffer.read.tensor, buffer.rows, buffer.width)
+            shape = (buffer.slots, 1, *((buffer.rows,) if buffer.vector else box))
+            kind = "float32" * buffer.vector
+            made.append(self._room(buffer.name, shape, Name(f"{tiles}.layout"), f"line {line}: {kept}", kind))
             if buffer.vector:
                 continue
             slots = buffer.slots if buffer.streamed else 1
-            lines.append(f"    {buffer.name}_full = barriers({slots}, 1)")
+            made.append(barriers(f"{buffer.name}_full", slots, 1))
             if self._is_freed(buffer):
-                lines.append(f"    {buffer.name}_free = barriers({slots}, {plan.warpgroups})")
+                made.append(barriers(f"{buffer.name}_free", slots, groups))
         for each, tiles in zip(plan.additions, tiles_of(*self._others), strict=True):
-            shape, word = f"[{plan.stages}, {each.depth}, {each.rows}]", f"gl.{self._setting.dtype}"
-            layout = f"gl.NVMMASharedLayout.get_default_for([{each.depth}, {each.rows}], {word})"
-            lines += [
-                f"    {each.handed} = gl.allocate_shared_memory({word}, {shape}, {layout})"
-                f"  # line {each.product.line}: all warpgroups read it",
-                f"    {each.handed}_full = barriers({plan.stages}, {plan.warpgroups})",
-                f"    {each.part} = gl.allocate_shared_memory(gl.float32, [{plan.warpgroups}, 1, {each.rows}, "
-                f"{each.columns}], {tiles}.layout)  # line {each.write.line}: added to memory",
-            ]
+            shape, line = (plan.stages, each.depth, each.rows), each.product.line
+            note = f"line {line}: all warpgroups read it"
+            made.append(self._room(each.handed, shape, default(shape[1:], dtype), note))
+            made.append(barriers(f"{each.handed}_full", plan.stages, groups))
+            part = (groups, 1, each.rows, each.columns)
+            note = f"line {each.write.line}: added to memory"
+            made.append(st.Allocate(each.part, "float32", part, Name(f"{tiles}.layout"), note))
         if plan.turns:
-            lines.append(f"    turns = barriers({plan.warpgroups}, 1)")
-        return lines
+            made.append(barriers("turns", groups, 1))
+        return made

@@ -118,9 +118,18 @@ class Block:
         """Rows of the grid's tile: 64 of each warpgroup."""
         return ROWS * self.warpgroups
 
-    def shared(self, dtype: str) -> int:
-        """Bytes of shared memory, with a word of 8 bytes for each barrier."""
-        raise NotImplementedError
+    @property
+    def across(self) -> int | None:
+        """Columns of the tiles that vectors of rows meet; None for those of the streamed tiles."""
+        return None
+
+    def sides(self, sizes: ir.Sizes) -> dict[ir.Range, int]:
+        """Lengths of a warpgroup's tiles, where they are not those of the schedule's."""
+        return {self.own: ROWS}
+
+    def side_of_block(self, rng: ir.Range) -> int | None:
+        """The length of the block's tiles of a range of which a warpgroup has a part."""
+        return self.height if rng is self.own else None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -158,14 +167,6 @@ class Plan(Block):
             and any(ref.tile is buffer.read.tile for ref in ir.refs(node.expr))
             for node in self.loop.body
         )
-
-    def shared(self, dtype: str) -> int:
-        """Bytes of shared memory: the slots, and a word of 8 bytes for each barrier."""
-        owners = [buffer for buffer in self.buffers.values() if not buffer.vector]
-        barriers = sum(2 * buffer.slots if buffer.streamed else 1 + self.persistent for buffer in owners)
-        barriers += self.warpgroups * self.turns
-        adding = sum(each.shared(WORDS[dtype], self.warpgroups, self.stages) for each in self.additions)
-        return sum(buffer.slots * buffer.slot_bytes(dtype) for buffer in self.buffers.values()) + 8 * barriers + adding
 
 
 OTHER_PROGRAM = (

@@ -10,12 +10,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pebblesim.gpu.emit.gluon_additions import ROWS
+from pebblesim.gpu.emit import statements as st
+from pebblesim.gpu.emit.gluon_additions import FENCE, ROWS
 from pebblesim.gpu.emit.gluon_boxes import corner, described, several, sides
+from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, SHARED, WIDEST, Block
 from pebblesim.gpu.emit.gluon_rows import Rows
 from pebblesim.gpu.emit.gluon_writer import GluonWriter
 from pebblesim.gpu.emit.storage import padded
+from pebblesim.gpu.emit.terms import (
+    ZERO,
+    Call,
+    Group,
+    Held,
+    Items,
+    Name,
+    Number,
+    Term,
+    Word,
+    call,
+    is_zero,
+    maximum,
+    minimum,
+    own,
+    sides as listed,
+    term,
+)
 from pebblesim.gpu.emit.triton_grid import longest_last
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import GROUP, Setting
@@ -53,6 +73,11 @@ class Product(Block):
     deep: int
 
     @property
+    def across(self) -> int:
+        """Columns of the tiles that vectors of rows meet."""
+        return self.width
+
+    @property
     def turned(self) -> bool:
         """Whether the table is multiplied transposed."""
         assert isinstance(self.product.expr, ir.MatMul)
@@ -67,10 +92,6 @@ class Product(Block):
     def slot_bytes(self) -> int:
         """Bytes of a slot of the ring, of words of 16 bits."""
         return 2 * (ROWS * self.warpgroups + self.width) * self.deep
-
-    def shared(self, dtype: str) -> int:
-        """Bytes of shared memory: the ring, and barriers."""
-        return self.stages * (self.slot_bytes + 16)
 
 
 def product_of(launch: Launch, sizes: ir.Sizes, tile: tuple[int, int] | None) -> Product | None:
@@ -118,15 +139,16 @@ def product_of(launch: Launch, sizes: ir.Sizes, tile: tuple[int, int] | None) ->
 
 
 class ProductRows(Rows):
-    """Writes the statements of a warpgroup."""
+    """Makes the statements of a warpgroup."""
 
-    _plan: Product
+    plan: Product
 
-    def __init__(self, setting: Setting, launch: Launch, name: str, plan: Product) -> None:
-        super().__init__(setting, launch, name, plan)
-        self.left, self.right = (self._names.new(f"{each.tensor.name}_part") for each in (plan.table, plan.matrix))
-        for each in ("full", "free", "slot", "phase", "last", "first", "end", "wide", "k", "group", "rank"):
-            self._names.new(each)
+    def __init__(self, setting: Setting, launch: Launch, plan: Product) -> None:
+        super().__init__(setting, launch, plan)
+        names = self.scope.names
+        self.left, self.right = (names.new(f"{each.tensor.name}_part") for each in (plan.table, plan.matrix))
+        self.reserve("full", "free", "slot", "phase", "last", "first", "end", "wide", "k", "group", "rank")
+        self.named_tile = self.number, self.column
 
     @property
     def numbers(self) -> list[str]:
@@ -134,124 +156,115 @@ class ProductRows(Rows):
         return []
 
     @property
-    def column(self) -> str:
-        """The name of the number of its tile of columns."""
-        return self._number_of(self._plan.columns)
+    def column(self) -> Name:
+        """The number of its tile of columns."""
+        return self.scope.number_of(self.plan.columns)
 
-    def opening(self) -> list[str]:
-        """The lines that every role begins with: the head, the block's tile, and the parts that are streamed."""
-        self._lines = []
-        self._opening()
-        (rows, columns), total = self._launch.grid, self._count(self._plan.own)
-        self._say(1, "head = tl.program_id(1)")
-        self._split_head(1)
-        self._say(1, f"tiles, wide = {total}, {self._count(columns.range)}")
-        self._say(1, f"group, rank = tl.program_id(0) // ({GROUP} * wide), tl.program_id(0) % ({GROUP} * wide)")
-        self._say(1, f"side = tl.minimum(tiles - group * {GROUP}, {GROUP})  # tiles of rows that share columns in L2")
-        self._say(1, f"{self.number}, {self.column} = group * {GROUP} + rank % side, rank // side")
-        if longest_last(self._launch, rows, self._mask):
-            self._say(1, f"{self.number} = tiles - 1 - {self.number}")
-        (low, high), plan = self.limits(), self._plan
-        size = self._setting.size(plan.loop.range.dim)
-        end = f"({high}) * {plan.parts}" if plan.parts > 1 else high
-        if not self._setting.even:  # parts beyond all terms are none
-            end = f"tl.minimum({end}, tl.cdiv({size}, {plan.deep}))"
-        self._say(1, f"first, end = {f'({low}) * {plan.parts}' if low != '0' else '0'}, {end}  # parts of terms")
-        return self._lines
+    def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
+        """The statements of a role, behind those that find the head, the tile, and the parts that are streamed."""
+        scope, plan, own, tiles = self.scope, self.plan, call("program_id", 0), term("tiles")
+        (rows, columns), group, rank = scope.launch.grid, term("group"), term("rank")
+        made = [*scope.opening(), st.Let(("head",), (call("program_id", 1),)), *self.split_head()]
+        many = Number(GROUP) * "wide"
+        made.append(st.Let(("tiles", "wide"), (scope.count(plan.own), scope.count(columns.range))))
+        made.append(st.Let(("group", "rank"), (own // many, own % many)))
+        side = minimum(tiles - group * GROUP, GROUP)
+        made.append(st.Let(("side",), (side,), "tiles of rows that share columns in L2"))
+        number, column = self.named_tile
+        made.append(st.Let((number.id, column.id), (group * GROUP + rank % "side", rank // "side")))
+        if longest_last(scope.launch, rows, scope.mask):
+            made.append(st.Let((number.id,), (tiles - 1 - number,)))
+        low, high = self.limits()
+        end = Group(high) * plan.parts if plan.parts > 1 else high
+        if not self.setting.even:  # parts beyond all terms are none
+            end = minimum(end, call("cdiv", self.setting.size(plan.loop.range.dim), plan.deep))
+        first = low if is_zero(low) else Group(low) * plan.parts
+        return [*made, st.Let(("first", "end"), (first, end), "parts of terms"), *body]
 
-    def slot(self, turn: str) -> str:
-        """The slot of the ring, and the phase of its barriers."""
-        return self._slot_of(f"({turn})")
-
-    def place(self, part: str) -> str:
+    def place(self, part: Term) -> Items:
         """Where a part of the table is among the rows of all its tiles."""
-        plan, tables = self._plan, self._setting.tables
-        down, across, tall, _ = self._setting.lengths(plan.table.tensor, True)
-        terms, within = f"{part} // {plan.parts}", f"{part} % {plan.parts} * {plan.deep}"
+        plan, tables = self.plan, self.setting.tables
+        down, across, tall, _ = self.setting.lengths(plan.table.tensor)
+        terms, within = part // plan.parts, part % plan.parts * plan.deep
         row, column = (terms, self.number) if plan.turned else (self.number, terms)
         if tables.band is not None:
-            column = f"({column} - {self._first_in(row, plan.tall, plan.wide)})"
-        begin = f"((head * {down} + {row}) * {across} + {column}) * {tall}"
-        return f"[{begin} + {within}, 0]" if plan.turned else f"[{begin}, {within}]"
-
-    def _of_vector(self, rng: ir.Range, width: int | None = None) -> str:
-        axis = 1 if rng is self._plan.own else 0
-        return f"gl.SliceLayout({axis}, {self._layout(width or self._plan.width)})"
+            column = Group(column - self.places.first_in(row, plan.tall, plan.wide))
+        begin = ((term("head") * down + row) * across + column) * tall
+        return Items((begin + within, ZERO) if plan.turned else (begin, within))
 
     # Products
 
-    def _fused(self, outer: ir.Loop, inner: ir.Loop, depth: int) -> None:
+    def fused(self, outer: ir.Loop, inner: ir.Loop) -> None:
         """Parts one after the other, with nothing between them: a product runs while the next one is issued."""
-        name = self._tile(self._plan.product.target.tile)
-        self._say(depth, "for k in range(first, end):")
-        self._issue(depth + 1, "k - first")
-        self._say(depth + 1, f"{name} = warpgroup_mma_wait(1, deps=({name},))")
-        self._say(depth + 1, "if k > first:")
-        self._say(depth + 2, f"mbarrier.arrive(free.index((k - first - 1) % {self._plan.stages}), count=1)")
-        self._say(depth, f"{name} = warpgroup_mma_wait(0, deps=({name},))")
-        self._say(depth, "if first < end:")
-        self._say(depth + 1, f"mbarrier.arrive(free.index((end - first - 1) % {self._plan.stages}), count=1)")
-        self._issued_all(self._plan.product)
+        to, stages, turn = self.values.named(self.plan.product.target.tile), self.plan.stages, term("k") - "first"
+        free = Name("free")
+        earlier = st.When(term("k") > "first", (st.Arrive(free.index((turn - 1) % stages)),))
+        body = (*self._issued(to, turn), st.Settle((to,), 1), earlier)
+        last = st.Arrive(free.index((term("end") - "first" - 1) % stages))
+        self.say(st.For("k", term("first"), term("end"), body, of=inner), st.Settle((to,), 0))
+        self.say(st.When(term("first") < "end", (last,)))
+        self.issued_all(self.plan.product)
 
-    def _loop(self, node: ir.Loop, depth: int) -> None:
+    def loop(self, node: ir.Loop) -> None:
         """Tiles of terms; the last, if it is ragged, apart: it has fewer parts."""
-        if node is self._plan.inner:
-            self._of_tile(depth)
-            return
-        (low, high), size = self.limits(), self._setting.size(node.range.dim)
-        pieces = [Piece(low, high)]
-        if not self._setting.even:
-            whole = f"{size} // {self._plan.parts * self._plan.deep}"
-            pieces = [Piece(low, f"tl.minimum({high}, {whole})"), Piece(f"tl.maximum({low}, {whole})", high)]
-        for piece, self._ragged_parts in zip(pieces, (False, True), strict=False):
-            number = self._numbers[node.range] = self._names.new(node.range.name)
-            self._say(depth, f"for {number} in {piece.range}:")
-            self._enter(node, depth + 1, number)
-            self._in_piece(node, piece, depth)
+        (low, high), size, scope = self.limits(), self.setting.size(node.range.dim), self.scope
+        made, terms = [Piece(low, high)], self.plan.parts * self.plan.deep
+        if not self.setting.even:
+            made = [Piece(low, minimum(high, size // terms)), Piece(maximum(low, size // terms), high)]
+        for piece, ragged in zip(made, (False, True), strict=False):
+            self.special = {self.plan.inner: self._of_ragged_tile if ragged else self._of_tile}
+            name = scope.names.new(node.range.name)
+            number = scope.numbers[node.range] = Name(name)
+            with self.apart() as body:
+                self.say(*scope.enter(node, number))
+                self.in_piece(node, piece)
+            self.say(piece.loop(name, body, node))
 
-    def _of_tile(self, depth: int) -> None:
+    def _of_tile(self) -> None:
         """The parts of a tile of terms."""
-        plan, number = self._plan, self._numbers[self._plan.loop.range]
-        name, before = self._tile(plan.product.target.tile), f"{number} * {plan.parts} - first"
-        if self._ragged_parts:
-            self._say(depth, f"for k in range({number} * {plan.parts}, end):")
-            self._issue(depth + 1, "k - first")
-            self._say(depth + 1, f"{name} = warpgroup_mma_wait(0, deps=({name},))")
-            self._say(depth + 1, "mbarrier.arrive(free.index(slot), count=1)")
-        else:
-            self._say(depth, f"for k in tl.static_range({plan.parts}):")
-            self._issue(depth + 1, f"{before} + k")
-            self._one_behind(depth, name, "free")
-        self._issued_all(plan.product)
+        plan, number = self.plan, self.scope.numbers[self.plan.loop.range]
+        to = self.values.named(plan.product.target.tile)
+        turn = number * plan.parts - "first" + "k"
+        self.one_behind(to, "free", "k", plan.parts, self._issued(to, turn))
+        self.issued_all(plan.product)
 
-    def _issue(self, depth: int, turn: str) -> None:
+    def _of_ragged_tile(self) -> None:
+        """The parts that there are of a tile of terms."""
+        plan, number = self.plan, self.scope.numbers[self.plan.loop.range]
+        to = self.values.named(plan.product.target.tile)
+        body = (*self._issued(to, term("k") - "first"), st.Settle((to,), 0), st.Arrive(Name("free").index("slot")))
+        self.say(st.For("k", number * plan.parts, term("end"), body, of=plan.inner))
+        self.issued_all(plan.product)
+
+    def _issued(self, to: Held, turn: Term) -> list[st.Statement]:
         """Wait for a part, and issue its product."""
-        plan, name = self._plan, self._tile(self._plan.product.target.tile)
-        left = f"{self.left}.index(slot).slice(w * {ROWS}, {ROWS})"
-        if plan.turned:
-            left = f"{self.left}.index(slot).slice(w * {ROWS}, {ROWS}, dim=1).permute((1, 0))"
-        right = f"{self.right}.index(slot).reshape([{plan.deep}, {plan.width}])"
-        self._say(depth, self.slot(turn))
-        self._say(depth, "mbarrier.wait(full.index(slot), phase)")
-        self._say(depth, f"{name} = warpgroup_mma({left}, {right}, {name}, is_async=True)")
+        plan, rows = self.plan, (term("w") * ROWS, ROWS)
+        left = Name(self.left).index("slot")
+        left = left.call("slice", *rows, dim=1).call("permute", TURNED) if plan.turned else left.call("slice", *rows)
+        right = Name(self.right).index("slot").call("reshape", listed(plan.deep, plan.width))
+        full = st.Wait(Name("full").index("slot"), Name("phase"))
+        return [self.slot_of(Group(turn)), full, st.Issue(to, left, right, to, line=plan.product.line)]
 
-    def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
+    def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Hand the sums to the copy engine in a slot that all products are done with."""
-        if node is not self._plan.result:
-            super()._store(depth, node, at, value)
+        if node is not self.plan.result:
+            super().store(node, at, value)
             return
-        slots, tensor = self._plan.stages, node.tensor
-        sent = f"{self.right}.index(w)"
-        room = f"{sent}.reshape([{ROWS}, {self._plan.width}])"
-        if several(self._setting, tensor) != several(self._setting, self._plan.matrix.tensor):
-            sent += f".reshape([1, {sides(self._setting, tensor, ROWS, self._plan.width)}])"
-        self._say(depth, f"filled = tl.maximum(end - first - w + {slots - 1}, 0) // {slots}  # times that slot w was")
-        self._say(depth, "mbarrier.wait(free.index(w), (filled & 1) ^ 1)")
-        self._say(depth, f"{room}.store({value}.to(tl.{self._setting.dtype}))")
-        self._say(depth, "fence_async_shared()")
-        corner_ = corner(self._setting, tensor, f"part * {ROWS}", f"{self.column} * {self._plan.width}")
-        self._say(depth, f"tma.async_copy_shared_to_global({tensor.name}_tiles, {corner_}, {sent})")
-        self._say(depth, "tma.store_wait(0)")
+        slots, tensor, width = self.plan.stages, node.tensor, self.plan.width
+        sent: Term = Name(self.right).index("w")
+        room = sent.call("reshape", listed(ROWS, width))
+        if several(self.setting, tensor) != several(self.setting, self.plan.matrix.tensor):
+            sent = sent.call("reshape", listed(1, *sides(self.setting, tensor, ROWS, width)))
+        filled = maximum(term("end") - "first" - "w" + (slots - 1), 0) // slots
+        place = corner(self.setting, tensor, term("part") * ROWS, self.column * width)
+        self.say(
+            st.Let(("filled",), (filled,), "times that slot w was"),
+            st.Wait(Name("free").index("w"), Group(term("filled") & 1) ^ 1),
+            st.Do(room.call("store", value.to(Word(self.setting.dtype)))),
+            FENCE,
+            st.Send(f"{tensor.name}_tiles", place, sent, line=node.line),
+            st.Sent(),
+        )
 
 
 class ProductKernel(GluonWriter[ProductRows]):
@@ -268,47 +281,46 @@ class ProductKernel(GluonWriter[ProductRows]):
         setting, plan = self._setting, self._block
         wide = -(-setting.sizes[plan.columns.dim] // plan.width)
         grid = f"triton.cdiv({setting.size(plan.own.dim)}, {ROWS * plan.warpgroups})" + f" * {wide}" * (wide > 1)
-        return [*self._described(), self._launched(f"{grid}, heads")]
+        return [*self._descriptors(), self._launched(f"{grid}, heads")]
 
     @property
-    def _box(self) -> str:
+    def _box(self) -> tuple[int, int]:
         """The sides of a part of the table."""
         plan = self._block
-        return f"{plan.deep}, {plan.wide}" if plan.turned else f"{plan.tall}, {plan.deep}"
+        return (plan.deep, plan.wide) if plan.turned else (plan.tall, plan.deep)
 
-    def _described(self) -> list[str]:
+    def _described(self) -> dict[str, Call]:
         setting, plan, (table, matrix, result) = self._setting, self._block, self._tiles
-        return [
-            f"    {table} = pairs_of({setting.of[plan.table.tensor]}, {self._box})",
-            f"    {matrix} = {described(setting, plan.matrix.tensor, plan.deep, plan.width)}",
-            f"    {result} = {described(setting, plan.result.tensor, ROWS, plan.width)}",
-        ]
+        return {
+            table: own("pairs_of", setting.of[plan.table.tensor], *self._box),
+            matrix: described(setting, plan.matrix.tensor, plan.deep, plan.width),
+            result: described(setting, plan.result.tensor, ROWS, plan.width),
+        }
 
     @property
     def _shared(self) -> list[str]:
         return [self._consumer.left, self._consumer.right, "full", "free"]
 
-    def _loading(self) -> list[str]:
-        rows, plan, copy = self._consumer, self._block, "tma.async_copy_global_to_shared"
-        table, matrix, _ = self._tiles
-        terms = corner(self._setting, plan.matrix.tensor, f"k * {plan.deep}", f"{rows.column} * {plan.width}")
-        return [
-            "for k in range(first, end):",
-            f"    {rows.slot('k - first')}",
-            "    mbarrier.wait(free.index(slot), phase ^ 1)",
-            f"    mbarrier.expect(full.index(slot), {plan.slot_bytes})",
-            f"    {copy}({table}, {rows.place('k')}, full.index(slot), {rows.left}.index(slot))",
-            f"    {copy}({matrix}, {terms}, full.index(slot), {rows.right}.index(slot))",
-        ]
+    def _loading(self) -> list[st.Statement]:
+        rows, plan, k, slot = self._consumer, self._block, term("k"), Name("slot")
+        (table, matrix, _), full = self._tiles, Name("full").index(slot)
+        terms = corner(self._setting, plan.matrix.tensor, k * plan.deep, rows.column * plan.width)
+        body = (
+            rows.slot_of(Group(k - "first")),
+            st.Wait(Name("free").index(slot), term("phase") ^ 1),
+            st.Expect(full, plan.slot_bytes),
+            st.Fetch(table, rows.place(k), full, Name(rows.left).index(slot), line=plan.table.line),
+            st.Fetch(matrix, terms, full, Name(rows.right).index(slot), line=plan.matrix.line),
+        )
+        return [st.For("k", term("first"), term("end"), body, of=plan.inner)]
 
-    def _allocated(self) -> list[str]:
-        rows, plan, word = self._consumer, self._block, f"gl.{self._setting.dtype}"
+    def _allocated(self) -> list[st.Statement]:
+        rows, plan = self._consumer, self._block
         table, matrix, _ = self._tiles
         slots = sides(self._setting, plan.matrix.tensor, plan.deep, plan.width)
+        notes = [f"line {each.line}: a ring" for each in (plan.table, plan.matrix)]
         return [
-            f"    {rows.left} = gl.allocate_shared_memory({word}, [{plan.stages}, {self._box}], {table}.layout)"
-            f"  # line {plan.table.line}: a ring",
-            f"    {rows.right} = gl.allocate_shared_memory({word}, [{plan.stages}, 1, {slots}], {matrix}.layout)"
-            f"  # line {plan.matrix.line}: a ring",
-            f"    full, free = barriers({plan.stages}, 1), barriers({plan.stages}, {plan.warpgroups})",
+            self._room(rows.left, (plan.stages, *self._box), Name(f"{table}.layout"), notes[0]),
+            self._room(rows.right, (plan.stages, 1, *slots), Name(f"{matrix}.layout"), notes[1]),
+            st.Barriers(("full", "free"), plan.stages, (1, plan.warpgroups)),
         ]

@@ -1,23 +1,43 @@
-"""The 64 rows of a warpgroup in a Gluon kernel, as text: ranges, layouts in registers, and stores.
+"""The 64 rows of a warpgroup in a Gluon kernel: ranges, layouts in registers, and stores.
 
-A warpgroup is written as a block of the Triton reading with tiles of 64 rows. Bounds of the loop that streams are those
-of the whole block's tile: all its warpgroups share the stream.
+A warpgroup has a block of its own with tiles of 64 rows. Bounds of the loop that streams are those of the whole block's
+tile: all its warpgroups share the stream.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit import statements as st
+from pebblesim.gpu.emit.facts import facts_of
 from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_boxes import SPLIT
 from pebblesim.gpu.emit.gluon_plan import Block, held_transposed, refused
+from pebblesim.gpu.emit.lowering import Lowering
+from pebblesim.gpu.emit.statements import terms_of, within
+from pebblesim.gpu.emit.terms import (
+    Group,
+    Held,
+    Layout,
+    Name,
+    Number,
+    Term,
+    Word,
+    all_of,
+    bare,
+    call,
+    is_zero,
+    minimum,
+    sides,
+    term,
+    total,
+)
 from pebblesim.gpu.emit.triton_grid import longest_last
-from pebblesim.gpu.emit.triton_kernel import Writer
-from pebblesim.gpu.emit.triton_loops import Piece
-from pebblesim.gpu.emit.triton_ranges import Setting, along
-from pebblesim.gpu.emit.triton_values import bare
+from pebblesim.gpu.emit.triton_loops import Piece, bounds, pieces
+from pebblesim.gpu.emit.triton_places import Places
+from pebblesim.gpu.emit.triton_ranges import Scope, Setting, along
+from pebblesim.gpu.emit.triton_values import Values
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
@@ -25,237 +45,274 @@ ORDER = "tiles tile turn turns filled together side key_head"
 """Names of what says which tile a block has."""
 
 
-class Rows(Writer):
-    """Ranges, layouts and stores of a warpgroup."""
+class RowsScope(Scope):
+    """The ranges of a warpgroup: tiles of its own sides, streams of the whole block's, and layouts of vectors."""
 
-    def __init__(self, setting: Setting, launch: Launch, name: str, plan: Block) -> None:
-        super().__init__(setting, launch, name)
-        self._plan, self._turned = plan, held_transposed(launch, plan.additions)
-        self.widths: set[int] = set()
-        self.stored: set[int] = set()
-        for taken in ORDER.split():
-            self._names.new(taken)
+    def __init__(self, setting: Setting, launch: Launch, plan: Block) -> None:
+        super().__init__(setting, launch)
+        self.plan, self._sides = plan, plan.sides(setting.sizes)
+
+    def length(self, rng: ir.Range) -> int:
+        """Indices of a tile, of those of the warpgroup."""
+        return self._sides[rng] if rng in self._sides else super().length(rng)
+
+    def count(self, rng: ir.Range) -> Term:
+        """The number of tiles, of those of the block."""
+        side = self.plan.side_of_block(rng)
+        return super().count(rng) if side is None else self.tiles(self.total(rng), side)
+
+    def ends(self, rng: ir.Range) -> tuple[Term, Term]:
+        """Begin and end of a tile; of the block's own range, that of all its warpgroups, which share the stream."""
+        if rng is not self.plan.own:
+            return super().ends(rng)
+        number, block = self.numbers[rng], self.plan.height
+        return number * block, self._to_the_end(rng, (number + 1) * block)
+
+    def number_of(self, rng: ir.Range) -> Name:
+        """The number of the block's tile of a range."""
+        if rng not in self.numbers:
+            self.numbers[rng] = Name(self.names.new(rng.name))
+        number = self.numbers[rng]
+        assert isinstance(number, Name)
+        return number
+
+    def layout(self, width: int) -> Layout:
+        """The layout of a tile of the warpgroup."""
+        return Layout(f"tile_{width}", width)
+
+    def of_vector(self, rng: ir.Range, width: int | None = None) -> Term:
+        """The layout of a vector over its rows, or over the columns of its scores."""
+        width = width or self.plan.across or self.length(self.plan.loop.range)
+        return call("SliceLayout", 1 if rng is self.plan.own else 0, self.layout(width))
+
+    def arange(self, rng: ir.Range) -> Term:
+        """The indices within a tile."""
+        return call("arange", 0, self.length(rng), self.of_vector(rng))
+
+    def pairs(self, ranges: ir.Ranges, frame: bool = False, existing: bool = False) -> list[Term]:
+        """The predicate of allowed pairs, with what is streamed counted within its tile: these are constants."""
+        stream, mask = self.plan.loop.range, self.mask
+        causal = mask is not None and mask.rows == 1 and mask.after is not None and mask.before is None
+        if not causal or self.whole or not ir.over_pairs(ranges) or stream not in ranges:
+            return super().pairs(ranges, frame, existing)
+        columns, first = self.arange(stream), self.numbers[stream] * self.length(stream)
+        rows, across = along(0, frame), along(1, frame)
+        assert self.after is not None
+        if ranges[0] is stream:
+            limit = Group(self.index(ranges[1]) - self.after - first)
+            return [Group(limit.along(across) <= columns.along(rows))]
+        last = self.index(ranges[0]) + self.after
+        if existing and self.exist(stream, 1, frame):
+            last = minimum(last, self.setting.size(stream.dim) - 1)
+        return [Group(columns.along(across) <= Group(last - first).along(rows))]
+
+
+class RowsValues(Values):
+    """The values of a warpgroup's tiles, in layouts in which they meet."""
+
+    scope: RowsScope
+
+    def met(self, expr: ir.Elementwise, values: list[Term], frame: bool) -> list[Term]:
+        """The operands; a vector that meets a tile of another width than the scores' takes its layout."""
+        if len(expr.shape) < 2:
+            return values
+        width = self.scope.length(expr.shape[0 if frame else 1])
+        if width == self.scope.length(self.scope.plan.loop.range):
+            return values
+        return [
+            value
+            if len(operand.shape) == 2
+            else call("convert_layout", value, self.scope.of_vector(operand.shape[0], width))
+            for value, operand in zip(values, expr.operands, strict=True)
+        ]
+
+
+class Rows(Lowering):
+    """Makes the statements of a warpgroup."""
+
+    values: RowsValues
+    scope: RowsScope
+
+    def __init__(self, setting: Setting, launch: Launch, plan: Block) -> None:
+        scope = RowsScope(setting, launch, plan)
+        facts = facts_of(setting, launch, held_transposed(launch, plan.additions))
+        super().__init__(RowsValues(scope, facts), Places(scope))
+        self.plan, self.asking = plan, False  # whether each tile asks if it is cut
+        self.reserve(*ORDER.split())
+
+    def reserve(self, *names: str) -> None:
+        """Keep names for what is no tile."""
+        for name in names:
+            self.scope.names.new(name)
 
     # The block's tile
 
     @property
     def numbers(self) -> list[str]:
         """Names of the arguments, besides sizes, by which a block finds its tile."""
-        masked = self._mask is not None
-        return [*["heads"] * (masked or self._plan.persistent), *["together"] * masked]
+        masked = self.scope.mask is not None
+        return [*["heads"] * (masked or self.plan.persistent), *["together"] * masked]
 
-    def opening(self) -> list[str]:
-        """The lines that every role begins with: the head, the number of the block, the limits of a mask."""
-        self._lines = []
-        number, depth = self.number, self.depth
+    def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
+        """The statements of a role: those of a tile, behind those that find it, for each tile of the block."""
+        scope, plan, name = self.scope, self.plan, self.number.id
         if not self.numbers:
-            self._say(1, f"head, {number} = tl.program_id(1), tl.program_id(0)")
-            self._split_head(1)
-            return self._lines
-        self._opening()
-        self._say(1, f"tiles = {self._count(self._plan.own)}")
-        if self._plan.persistent:
-            self._say(1, "filled = 0  # slots of each ring before a tile")
-            self._say(1, "for tile in range(tl.program_id(0), tiles * heads, tl.num_programs(0)):")
-            self._say(2, "turn = tile // tl.num_programs(0)")
+            head = st.Let(("head", name), (call("program_id", 1), call("program_id", 0)))
+            return [head, *self.split_head(), *body]
+        opening = [*scope.opening(), st.Let(("tiles",), (scope.count(plan.own),))]
+        tile, tiles = term("tile"), term("tiles")
+        each: list[st.Statement] = []
+        if scope.mask is None:
+            each.append(st.Let(("head", name), (tile // "tiles", tile % "tiles")))
         else:
-            self._say(1, "tile = tl.program_id(0)")
-        if self._mask is None:
-            self._say(depth, f"head, {number} = tile // tiles, tile % tiles")
-        else:
-            self._say(depth, "group, rank = tile // (tiles * together), tile % (tiles * together)")
-            self._say(
-                depth, "side = tl.minimum(heads - group * together, together)  # heads whose long tiles come first"
-            )
-            self._say(depth, f"head, {number} = group * together + rank % side, rank // side")
-        if longest_last(self._launch, self._launch.grid[0], self._mask):
-            self._say(depth, f"{number} = tiles - 1 - {number}")
-        self._split_head(depth)
-        return self._lines
+            together, group, rank = tiles * "together", term("group"), term("rank")
+            each.append(st.Let(("group", "rank"), (tile // together, tile % together)))
+            side = minimum(term("heads") - group * "together", "together")
+            each.append(st.Let(("side",), (side,), "heads whose long tiles come first"))
+            each.append(st.Let(("head", name), (group * "together" + rank % "side", rank // "side")))
+        if longest_last(scope.launch, scope.launch.grid[0], scope.mask):
+            each.append(st.Let((name,), (tiles - 1 - self.number,)))
+        each += [*self.split_head(), *body]
+        if not plan.persistent:
+            return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
+        blocks, (_, high) = call("num_programs", 0), self.limits()
+        turn = st.Let(("turn",), (tile // blocks,))
+        filled = st.Let(("filled",), (bare(self.streamed_before(high)),), more=True)
+        loop = st.For("tile", call("program_id", 0), tiles * "heads", (turn, *each, filled), step=blocks)
+        return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
 
-    def _split_head(self, depth: int) -> None:
+    def split_head(self) -> list[st.Statement]:
         """Find the batch and the head of keys of matrices with strides."""
-        if self._setting.strides.of:
-            self._say(depth, SPLIT)
+        return [SPLIT] if self.setting.strides.of else []
 
-    def text(self) -> str:
-        """The source of what a warpgroup does, but for indices that nothing uses."""
-        self._lines, depth = [], self.depth
-        self._say(depth, self._which())
-        self._named(self._plan.own, depth, "part", "")
-        self._body(self._launch.block, depth)
-        text = "\n".join(self._lines)
-        return "\n".join(line for line in self._lines if not _unused(line, text))
+    def which(self) -> st.Let:
+        """The statement that says which rows the warpgroup has."""
+        number = self.number
+        return st.Let(("part",), (number * self.plan.warpgroups + "w",), f"these {ROWS} rows of tile {number}")
 
-    def _which(self) -> str:
-        """The line that says which rows the warpgroup has."""
-        return f"part = {self.number} * {self._plan.warpgroups} + w  # these {ROWS} rows of tile {self.number}"
-
-    def closing(self) -> list[str]:
-        """The lines that each role's tile ends with."""
-        _, high = self.limits()
-        return [f"        filled += {bare(self._streamed_before(high))}"] * self._plan.persistent
+    def tile(self) -> list[st.Statement]:
+        """The statements of a tile, without indices that nothing uses."""
+        with self.apart() as made:
+            self.say(self.which(), *self.scope.named(self.plan.own, Name("part")))
+            self.body(self.scope.launch.block)
+        used = {each.id for statement in within(made) for each in terms_of(statement) if isinstance(each, Name)}
+        return _without_unused(made, used)
 
     @property
-    def depth(self) -> int:
-        """The depth of a tile's statements."""
-        return 2 if self._plan.persistent else 1
-
-    @property
-    def number(self) -> str:
-        """The name of the number of the block's tile."""
-        return self._number_of(self._plan.own)
-
-    def _number_of(self, rng: ir.Range) -> str:
-        if rng not in self._numbers:
-            self._numbers[rng] = self._names.new(rng.name)
-        return self._numbers[rng]
+    def number(self) -> Name:
+        """The number of the block's tile."""
+        return self.scope.number_of(self.plan.own)
 
     # What is streamed
 
-    def limits(self) -> tuple[str, str]:
+    def limits(self) -> tuple[Term, Term]:
         """The number of the first tile that is streamed, and that after the last."""
-        return self._bounds(self._plan.loop)
+        return bounds(self.scope, self.plan.loop)
 
-    def _streamed_before(self, number: str) -> str:
+    def streamed_before(self, number: Term) -> Term:
         """How many tiles are streamed before a tile."""
         low, _ = self.limits()
-        return number if low == "0" else f"({number} - {low})"
+        return number if is_zero(low) else Group(number - low)
 
-    def _slot_of(self, turn: str) -> str:
+    def slot_of(self, turn: Term) -> st.Let:
         """The slot of a ring, and the phase of its barriers, once so many were filled before."""
-        stages = self._plan.stages
-        return f"slot, phase = {turn} % {stages}, {turn} // {stages} & 1"
+        stages = self.plan.stages
+        return st.Let(("slot", "phase"), (turn % stages, turn // stages & 1))
 
-    def _one_behind(self, depth: int, name: str, free: str) -> None:
-        """In a loop over parts k, wait for the product before the one issued; behind the loop, for the last one."""
-        done = f"{name} = warpgroup_mma_wait(%d, deps=({name},))"
-        freed = f"mbarrier.arrive({free}.index(last), count=1)"
-        self._say(depth + 1, "if k > 0:")
-        self._say(depth + 2, done % 1)
-        self._say(depth + 2, freed)
-        self._say(depth + 1, "last = slot")
-        self._say(depth, done % 0)
-        self._say(depth, freed)
+    def one_behind(self, name: Held, free: str, number: str, high: int, issued: list[st.Statement]) -> None:
+        """A loop over parts that waits for the product before the one issued; behind it, wait for the last one."""
+        freed = st.Arrive(Name(free).index("last"))
+        earlier = st.When(term(number) > 0, (st.Settle((name,), 1), freed))
+        body = (*issued, earlier, st.Let(("last",), (Name("slot"),)))
+        self.say(st.For(number, Number(0), Number(high), body, unrolled=True), st.Settle((name,), 0), freed)
 
-    def _issued_all(self, product: ir.Compute) -> None:
+    def issued_all(self, product: ir.Compute) -> None:
         """Note that sums have all their terms, and whether they are still to be multiplied by the scale."""
-        self._empty.discard(product.target.tile)
-        if self._scale is not None and self._makes_scores(product.expr):
-            self._unscaled.add(product.target.tile)
+        tile = product.target.tile
+        unscaled = self.values.state(tile).unscaled or self.values.makes_scores(product.expr)
+        self.values.mark(tile, empty=False, unscaled=unscaled)
 
-    # Ranges
-
-    def _refused(self, why: str) -> UsageError:
-        return refused(self._program, why)
-
-    def _in_order(self, loop: ir.Loop) -> list[Piece]:
+    def in_order(self, loop: ir.Loop) -> list[Piece]:
         """The pieces of a loop; a ring goes through all tiles in order."""
-        pieces = self._pieces(loop, any(map(self._differs, ir.walk(loop.body))))
-        if pieces[0].jump is not None:
-            (low, high), middle = self.limits(), pieces[0].jump[0]
-            pieces = [Piece(low, middle), Piece(middle, high, whole=True)]
-        return [replace(piece, stages=None) for piece in pieces]
+        made = pieces(self.scope, loop, any(map(self.differs, ir.walk(loop.body))))
+        if made[0].jump is not None:
+            (low, high), middle = self.limits(), made[0].jump[0]
+            made = [Piece(low, middle), Piece(middle, high, whole=True)]
+        return [replace(piece, stages=None) for piece in made]
 
-    def _length(self, rng: ir.Range) -> int:
-        return ROWS if rng is self._plan.own else super()._length(rng)
+    def refused(self, why: str) -> UsageError:
+        """The error for a program that this reading cannot write a kernel for."""
+        return refused(self.scope.program, why)
 
-    def _count(self, rng: ir.Range) -> str:
-        if rng is not self._plan.own:
-            return super()._count(rng)
-        total, block = self._total(rng), self._plan.height
-        return f"{total} // {block}" if self._setting.even else f"tl.cdiv({total}, {block})"
+    # Statements
 
-    def _ends(self, rng: ir.Range) -> tuple[str, str]:
-        """Begin and end of a tile; of the block's own range, that of all its warpgroups, which share the stream."""
-        if rng is not self._plan.own:
-            return super()._ends(rng)
-        number, block, size = self._numbers[rng], self._plan.height, self._setting.size(rng.dim)
-        last = f"({number} + 1) * {block}"
-        return f"{number} * {block}", f"tl.minimum({last}, {size})" if self._ragged(rng) else last
+    def cut(self) -> Term:
+        """The condition that some pairs of a tile are not allowed, or do not exist."""
+        raise NotImplementedError
 
-    def _layout(self, width: int) -> str:
-        """The layout of a tile of the warpgroup."""
-        self.widths.add(width)
-        return f"tile_{width}"
-
-    def _of_vector(self, rng: ir.Range, width: int | None = None) -> str:
-        """The layout of a vector over its rows, or over the columns of its scores."""
-        axis = 1 if rng is self._plan.own else 0
-        return f"gl.SliceLayout({axis}, {self._layout(width or self._length(self._plan.loop.range))})"
-
-    def _named(self, rng: ir.Range, depth: int, number: str, first: str) -> None:
-        size = self._length(rng)
-        self._indices[rng], self._counted[rng] = self._names.new(f"at_{rng.name}"), number
-        self._say(depth, f"{self._indices[rng]} = {number} * {size} + tl.arange(0, {size}, {self._of_vector(rng)})")
-
-    def _pairs(self, ranges: ir.Ranges, frame: bool = False, existing: bool = False) -> str:
-        """The predicate of allowed pairs, with what is streamed counted within its tile: these are constants."""
-        stream, mask = self._plan.loop.range, self._mask
-        causal = mask is not None and mask.rows == 1 and mask.after is not None and mask.before is None
-        causal = causal and not self._whole and ir.over_pairs(ranges)
-        if not causal or stream not in ranges:
-            return super()._pairs(ranges, frame, existing)
-        size = self._length(stream)
-        columns, first = f"tl.arange(0, {size}, {self._of_vector(stream)})", f"{self._numbers[stream]} * {size}"
-        if ranges[0] is stream:
-            first = f"({self._index(ranges[1])} - {self._after} - {first})"
-            return f"({first}{along(1, frame)} <= {columns}{along(0, frame)})"
-        last = f"{self._index(ranges[0])} + {self._after}"
-        if existing and self._exist(stream, 1, frame):
-            last = f"tl.minimum({last}, {self._setting.size(stream.dim)} - 1)"
-        return f"({columns}{along(1, frame)} <= ({last} - {first}){along(0, frame)})"
-
-    def _fill(self, depth: int, tile: ir.Tile, value: str) -> None:
-        shape = [self._length(rng) for rng in tile.ranges[:: -1 if tile in self._turned else 1]]
-        layout = self._of_vector(tile.ranges[0]) if len(shape) == 1 else self._layout(shape[1])
-        self._say(depth, f"{self._tile(tile)} = tl.full({shape}, {value}, tl.float32, {layout})")
-
-    def _elementwise(self, expr: ir.Elementwise, texts: list[str], line: int, frame: bool) -> str:
-        """An operation; a vector that meets a tile of another width than the scores' takes its layout."""
-        if len(expr.shape) == 2:
-            width = self._length(expr.shape[0 if frame else 1])
-            if width != self._length(self._plan.loop.range):
-                texts = [
-                    text
-                    if len(operand.shape) == 2
-                    else f"gl.convert_layout({text}, {self._of_vector(operand.shape[0], width)})"
-                    for text, operand in zip(texts, expr.operands, strict=True)
-                ]
-        return super()._elementwise(expr, texts, line, frame)
-
-    # Stores
-
-    def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
-        ranges, kind = ir.moved_part(node), f"{self._setting.of[node.tensor]}.dtype.element_ty"
-        if len(ranges) == 1:
-            super()._store(depth, node, at, value)
+    def bar(self, expr: ir.Expr) -> None:
+        """Mask scores; where each tile asks if it is cut, there alone."""
+        if not self.asking:
+            super().bar(expr)
             return
-        width, length = self._length(ranges[1]), self._setting.size(ranges[1].dim)
-        rows, columns, layout = self._names.new("down"), self._names.new("across"), self._layout(width)
-        value = f"{value}.to({kind})"
-        if self._plan.roomy:
-            layout = f"rows_{width}"
-            value = f"gl.convert_layout({value}, {layout})"
-            self.stored.add(width)
-        self._say(depth, f"{rows} = part * {ROWS} + tl.arange(0, {ROWS}, gl.SliceLayout(1, {layout}))")
-        first, whole = self._columns(ranges[1])
-        self._say(depth, f"{columns} = {first}tl.arange(0, {width}, gl.SliceLayout(0, {layout}))")
-        inside = [f"({rows}[:, None] < {self._setting.size(ranges[0].dim)})"] if self._ragged(ranges[0]) else []
-        inside += [f"({columns}[None, :] < {length})"] if length != str(whole) else []
-        mask = f", mask={' & '.join(inside)}" if inside else ""
-        down = f"{rows}[:, None] * {length}"
-        if node.tensor in self._setting.strides.of:
-            down = self._setting.strides.places_of(node.tensor, rows)
-        place = f"{self._setting.of[node.tensor]} + {down} + {columns}[None, :]"
-        self._say(depth, f"tl.store({place}, {value}{mask})")
+        with self.apart() as made:
+            super().bar(expr)
+        if made:
+            self.say(st.When(self.cut(), tuple(made)))
 
-    def _columns(self, rng: ir.Range) -> tuple[str, int]:
-        """The text before the numbers of a warpgroup's columns, and how many columns all warpgroups have."""
-        return "", self._length(rng)
+    def fill(self, tile: ir.Tile, value: Term) -> None:
+        """Make a tile of one value, in its layout."""
+        scope = self.scope
+        shape = tuple(map(scope.length, tile.ranges[:: -1 if tile in self.facts.turned else 1]))
+        layout = scope.of_vector(tile.ranges[0]) if len(shape) == 1 else scope.layout(shape[1])
+        self.say(st.Fill(self.values.named(tile), shape, value, layout))
+
+    def zeros(self, rows: int, width: int) -> Term:
+        """Sums without a term."""
+        return call("zeros", sides(rows, width), Word("float32"), self.scope.layout(width))
+
+    def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
+        """Store a matrix row by row, as its layout is or, where threads have registers left, in wide pieces."""
+        ranges, scope, setting = ir.moved_part(node), self.scope, self.setting
+        if len(ranges) == 1:
+            super().store(node, at, value)
+            return
+        width, length = scope.length(ranges[1]), setting.size(ranges[1].dim)
+        names, name = (scope.names.new("down"), scope.names.new("across")), setting.of[node.tensor]
+        layout, value = scope.layout(width), value.to(f"{name}.dtype.element_ty")
+        if self.plan.roomy:
+            layout = Layout(f"rows_{width}", width, stored=True)
+            value = call("convert_layout", value, layout)
+        rows, columns = (Name(each) for each in names)
+        down, across = (
+            call("arange", 0, side, call("SliceLayout", 1 - axis, layout)) for axis, side in enumerate((ROWS, width))
+        )
+        self.say(st.Let((rows.id,), (term("part") * ROWS + down,)))
+        first, whole = self.columns(ranges[1])
+        self.say(st.Let((columns.id,), (total([*first, across]),)))
+        at_rows, at_columns = rows.along("[:, None]"), columns.along("[None, :]")
+        inside = [Group(at_rows < setting.size(ranges[0].dim))] if scope.ragged(ranges[0]) else []
+        inside += [Group(at_columns < length)] if length != Number(whole) else []
+        places = [at_rows * length]
+        if node.tensor in setting.strides.of:
+            places = setting.strides.places_of(node.tensor, rows)
+        place = total([Name(name), *places, at_columns])
+        self.say(st.Store(node.tensor, place, value, all_of(inside), line=node.line))
+
+    def columns(self, rng: ir.Range) -> tuple[list[Term], int]:
+        """The number of a warpgroup's first column, and how many columns all warpgroups have."""
+        return [], self.scope.length(rng)
 
 
-def _unused(line: str, text: str) -> bool:
-    """Whether a line names indices that nothing in a text uses."""
-    name = line.strip().partition(" = ")[0]
-    return name.startswith("at_") and len(re.findall(rf"\b{name}\b", text)) == 1
+def _without_unused(body: list[st.Statement], used: set[str]) -> list[st.Statement]:
+    made: list[st.Statement] = []
+    for each in body:
+        if isinstance(each, st.Let) and each.indices and each.names[0] not in used:
+            continue
+        if isinstance(each, st.For):
+            each = replace(each, body=tuple(_without_unused([*each.body], used)))
+        elif isinstance(each, st.When):
+            bodies = (tuple(_without_unused([*body], used)) for body in (each.body, each.otherwise))
+            each = st.When(each.condition, *bodies)
+        made.append(each)
+    return made

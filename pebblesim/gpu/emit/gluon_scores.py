@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pebblesim.gpu.emit.gluon_additions import ROWS
+from pebblesim.gpu.emit import statements as st
+from pebblesim.gpu.emit.gluon_additions import FENCE, ROWS, filled, freed
 from pebblesim.gpu.emit.gluon_boxes import corner, described, sides
+from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_plan import (
     MOST_HELD,
     MOST_WARPGROUPS,
@@ -26,9 +28,28 @@ from pebblesim.gpu.emit.gluon_plan import (
     refused,
 )
 from pebblesim.gpu.emit.gluon_rows import Rows
-from pebblesim.gpu.emit.gluon_writer import GluonWriter
+from pebblesim.gpu.emit.gluon_writer import GluonWriter, barriers
+from pebblesim.gpu.emit.terms import (
+    NOTHING,
+    ZERO,
+    Binary,
+    Call,
+    Choice,
+    Group,
+    Items,
+    Name,
+    Number,
+    Term,
+    Word,
+    both,
+    call,
+    only,
+    own,
+    sides as listed,
+    term,
+)
 from pebblesim.gpu.emit.triton_loops import Piece
-from pebblesim.gpu.emit.triton_ranges import Setting, only
+from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
@@ -138,144 +159,141 @@ def _held(plan: Scores) -> int:
 
 
 class ScoresRows(Rows):
-    """Writes the statements of a warpgroup."""
+    """Makes the statements of a warpgroup."""
 
-    _plan: Scores
+    plan: Scores
 
-    def __init__(self, setting: Setting, launch: Launch, name: str, plan: Scores) -> None:
-        super().__init__(setting, launch, name, plan)
-        self.held = self._names.new(f"{plan.rows.tensor.name}_{plan.own.name}")
-        self.ring = self._names.new(f"{plan.part.tensor.name}_{plan.loop.range.name}")
-        self.tile = self._names.new(f"{plan.table.tensor.name}_tile")
-        for each in ("_full", "_free", "_kept"):
-            self._names.new(self.ring + each)
-            self._names.new(self.held + each)
-        for name in (f"{self.tile}_full", "last", "slot", "phase", "sum", "turns"):
-            self._names.new(name)
+    def __init__(self, setting: Setting, launch: Launch, plan: Scores) -> None:
+        super().__init__(setting, launch, plan)
+        names = self.scope.names
+        self.held = names.new(f"{plan.rows.tensor.name}_{plan.own.name}")
+        self.ring = names.new(f"{plan.part.tensor.name}_{plan.loop.range.name}")
+        self.room = names.new(f"{plan.table.tensor.name}_tile")
+        for end in ("_full", "_free", "_kept"):
+            self.reserve(self.ring + end, self.held + end)
+        self.reserve(f"{self.room}_full", "last", "slot", "phase", "sum", "turns")
+        self.special = {plan.rows: self._hold, plan.inner: self._sum}
+        if plan.before is not None:
+            self.special[plan.before] = self._take
 
-    def slot(self, number: str) -> str:
+    def slot(self, number: Term) -> st.Let:
         """The slot of the ring, and the phase of its barriers, for part k of a tile of keys."""
-        return self._slot_of(f"({self._streamed_before(number)} * {self._plan.parts} + k)")
+        return self.slot_of(Group(self.streamed_before(number) * self.plan.parts + "k"))
 
-    def place(self, tensor: ir.Tensor, number: str) -> str:
+    def place(self, tensor: ir.Tensor, number: Term) -> Items:
         """The first row of the warpgroup's part of a tile among the rows of all tiles of a table."""
-        down, across, tall, _ = self._setting.lengths(tensor, True)
-        if self._setting.tables.band is not None:
-            number = f"({number} - {self._first_in(self.number, int(tall), int(self._plan.width))})"
-        return f"[((head * {down} + {self.number}) * {across} + {number}) * {tall} + w * {ROWS}, 0]"
+        down, across, tall, _ = self.setting.lengths(tensor)
+        if self.setting.tables.band is not None:
+            assert isinstance(tall, Number)
+            number = Group(number - self.places.first_in(self.number, int(tall.value), self.plan.width))
+        row = Group(Group(term("head") * down + self.number) * across + number) * tall + term("w") * ROWS
+        return Items((row, ZERO))
 
     def _hold(self) -> None:
         """Wait for the rows that stay; the first parts go on into registers, as the left operands of products."""
-        plan = self._plan
-        slot, layout = (
-            f"k % {plan.held}" if plan.kept else "k",
-            f"gl.DotOperandLayout(0, {self._layout(plan.width)}, 2)",
-        )
-        wait = f"mbarrier.wait({self.held}_full.index({slot}), {f'k // {plan.held} & 1' if plan.kept else '0'})"
+        plan, k, full = self.plan, term("k"), Name(f"{self.held}_full")
+        slot, phase = (k % plan.held, k // plan.held & 1) if plan.kept else (k, ZERO)
+        wait = st.Wait(full.index(slot), phase, line=plan.rows.line)
         if plan.kept:
-            self._say(1, f"{self.held}_kept = ()  # in registers")
-            self._say(1, f"for k in tl.static_range({plan.kept}):")
-            self._say(2, wait)
-            self._say(2, f"{self.held}_kept += ({self._rows_of(slot)}.load({layout}),)")
-            self._say(2, f"mbarrier.arrive({self.held}_free.index({slot}), count=1)")
-        self._say(1, f"for k in tl.static_range({f'{plan.kept}, {plan.parts}'.removeprefix('0, ')}):")
-        self._say(2, wait)
+            kept, layout = f"{self.held}_kept", call("DotOperandLayout", 0, self.scope.layout(plan.width), 2)
+            loaded = Items((self._rows_of(slot).call("load", layout),), round=True)
+            body = (wait, st.Let((kept,), (loaded,), more=True), st.Arrive(freed(self.held, slot)))
+            self.say(st.Let((kept,), (Items((), round=True),), "in registers"))
+            self.say(st.For("k", ZERO, Number(plan.kept), body, unrolled=True))
+        self.say(st.For("k", Number(plan.kept), Number(plan.parts), (wait,), unrolled=True))
 
-    def _rows_of(self, slot: str) -> str:
+    def _rows_of(self, slot: Term) -> Term:
         """The warpgroup's rows of a part in shared memory."""
-        plan = self._plan
-        return f"{self.held}.index({slot}).reshape([{ROWS * plan.warpgroups}, {plan.deep}]).slice(w * {ROWS}, {ROWS})"
+        plan = self.plan
+        whole = Name(self.held).index(slot).call("reshape", listed(ROWS * plan.warpgroups, plan.deep))
+        return whole.call("slice", term("w") * ROWS, ROWS)
 
-    def _loop(self, node: ir.Loop, depth: int) -> None:
-        if node is self._plan.inner:
-            self._sum(depth)
-            return
-        low, high = self.limits()
-        if self._plan.before is not None:
-            self._say(depth, f"if {low} < {high}:")
-            self._fetch(depth + 1, self._plan.before, low)
-        for piece in self._in_order(node):
-            number = self._numbers[node.range] = self._names.new(node.range.name)
-            self._say(depth, f"for {number} in {piece.range}:")
-            self._enter(node, depth + 1, number)
-            self._in_piece(node, piece, depth)
-        self._say(depth, "tma.store_wait(0)")
+    def loop(self, node: ir.Loop) -> None:
+        """The tiles of keys; of another table the first tile is asked for before."""
+        (low, high), scope = self.limits(), self.scope
+        if self.plan.before is not None:
+            self.say(st.When(low < high, tuple(self._fetch(self.plan.before, low))))
+        for piece in self.in_order(node):
+            name = scope.names.new(node.range.name)
+            number = scope.numbers[node.range] = Name(name)
+            with self.apart() as made:
+                self.say(*scope.enter(node, number))
+                self.in_piece(node, piece)
+            self.say(piece.loop(name, made, node))
+        self.say(st.Sent())
 
-    def _fetch(self, depth: int, node: ir.Read, number: str) -> None:
+    def _fetch(self, node: ir.Read, number: Term) -> list[st.Statement]:
         """Ask for a tile of another table, once the copy engine has taken the tile that was there."""
-        words, at = ROWS * self._plan.width * WORDS[self._setting.dtype], self._room(number)
-        self._say(depth, "tma.store_wait(0)")
-        self._say(depth, f"mbarrier.expect({self.tile}_full.index({at}), {words})")
-        target = f"{self.tile}_full.index({at}), {self.tile}.index({at})"
+        bytes_, at = ROWS * self.plan.width * WORDS[self.setting.dtype], self._at(number)
+        full, room = (Name(name).index(at) for name in (f"{self.room}_full", self.room))
         place = self.place(node.tensor, number)
-        self._say(depth, f"tma.async_copy_global_to_shared({node.tensor.name}_tiles, {place}, {target})")
+        return [
+            st.Sent(),
+            st.Expect(full, bytes_),
+            st.Fetch(f"{node.tensor.name}_tiles", place, full, room, line=node.line),
+        ]
 
-    def _room(self, number: str) -> str:
+    def _at(self, number: Term) -> Term:
         """Where the warpgroup has its rows of a tile of the table."""
-        return "w" if self._plan.before is None else f"2 * w + ({self._streamed_before(number)} & 1)"
+        w = term("w")
+        return w if self.plan.before is None else Number(2) * w + Group(self.streamed_before(number) & 1)
 
-    def _sum(self, depth: int) -> None:
+    def _sum(self) -> None:
         """The products of all parts, one issued while the one before runs."""
-        plan, number = self._plan, self._numbers[self._plan.loop.range]
-        name = self._tile(plan.product.target.tile)
-        (low, high), last = self.limits(), plan.warpgroups - 1
-        keys = f"{self.ring}.index(slot).reshape([{plan.width}, {plan.deep}]).permute((1, 0))"
-        rows = self._rows_of(f"k % {plan.held}" if plan.kept else "k")
-        rows = f"{self.held}_kept[k] if k < {plan.kept} else {rows}" if plan.kept else rows
+        plan, number, k = self.plan, self.scope.numbers[self.plan.loop.range], term("k")
+        to = self.values.named(plan.product.target.tile)
+        (low, high), last, turns = self.limits(), plan.warpgroups - 1, Name("turns")
+        keys = Name(self.ring).index("slot").call("reshape", listed(plan.width, plan.deep)).call("permute", TURNED)
+        rows = self._rows_of(k % plan.held if plan.kept else k)
+        rows = Choice(k < plan.kept, Name(f"{self.held}_kept").along("[k]"), rows) if plan.kept else rows
+        first = Binary("==", number, low)
         if last:
-            self._say(depth, f"if w > 0 and {number} == {low}:")
-            self._say(depth + 1, "mbarrier.wait(turns.index(w - 1), 0)")
-        self._say(depth, f"for k in tl.static_range({plan.parts}):")
-        self._say(depth + 1, self.slot(number))
-        self._say(depth + 1, f"mbarrier.wait({self.ring}_full.index(slot), phase)")
-        self._say(depth + 1, f"{name} = warpgroup_mma({rows}, {keys}, {name}, use_acc=k > 0, is_async=True)")
+            self.say(st.When(both(term("w") > 0, first), (st.Wait(turns.index(term("w") - 1), ZERO),)))
+        body: list[st.Statement] = [
+            self.slot(number),
+            st.Wait(filled(self.ring, "slot"), Name("phase")),
+            st.Issue(to, rows, keys, to, k > 0, line=plan.product.line),
+        ]
         if last:
-            self._say(depth + 1, f"if k == {plan.turns} and w < {last} and {number} == {low}:")
-            self._say(depth + 2, "mbarrier.arrive(turns.index(w), count=1)")
+            begun = both(both(Binary("==", k, Number(plan.turns)), term("w") < last), first)
+            body.append(st.When(begun, (st.Arrive(turns.index("w")),)))
         if plan.before is not None:
-            self._say(depth + 1, f"if k == {plan.parts // 2} and {number} + 1 < {high}:")
-            self._fetch(depth + 2, plan.before, f"({number} + 1)")
-        self._one_behind(depth, name, f"{self.ring}_free")
-        self._issued_all(plan.product)
+            half = both(Binary("==", k, Number(plan.parts // 2)), number + 1 < high)
+            body.append(st.When(half, tuple(self._fetch(plan.before, Group(number + 1)))))
+        self.one_behind(to, f"{self.ring}_free", "k", plan.parts, body)
+        self.issued_all(plan.product)
 
-    def _read(self, depth: int, node: ir.Read) -> None:
-        if node is self._plan.rows:
-            self._hold()
-            return
-        if node is not self._plan.before:
-            super()._read(depth, node)
-            return
-        number = self._numbers[self._plan.loop.range]
-        at, turn = self._room(number), self._streamed_before(number)
-        self._say(depth, f"mbarrier.wait({self.tile}_full.index({at}), {turn} // 2 & 1)")
-        self._say(depth, f"{self._tile(node.tile)} = {self.tile}.index({at}).load({self._layout(self._plan.width)})")
-        self._loaded.add(node.tile)
+    def _take(self) -> None:
+        """Take a tile of another table, once it is there."""
+        node, number = self.plan.before, self.scope.numbers[self.plan.loop.range]
+        assert node is not None
+        at, turn = self._at(number), self.streamed_before(number)
+        self.say(st.Wait(filled(self.room, at), turn // 2 & 1))
+        tile = Name(self.room).index(at).call("load", self.scope.layout(self.plan.width))
+        self.say(st.Map(self.values.named(node.tile), tile, line=node.line))
+        self.values.mark(node.tile, loaded=True)
 
-    def _write(self, depth: int, node: ir.Write) -> None:
+    def write(self, node: ir.Write, there: bool = False) -> None:
         """Rows of the table that do not exist are 0, for which only warpgroups that have some do anything."""
-        row = (node.tile, self._plan.own)
-        there = "" if node is not self._plan.table or self._vanishes(*row) else self._exist(self._plan.own, 0)
-        if there:
-            name = self._tile(node.tile)
-            self._say(depth, f"if (part + 1) * {ROWS} > {self._setting.size(self._plan.own.dim)}:")
-            self._say(depth + 1, f"{name} = {only(name, there, '0.0')}")
-            self._vanishing.add(row)
-        super()._write(depth, node)
-        if there:  # where the loop is written again, it is not yet
-            self._vanishing.discard(row)
+        own = self.plan.own
+        edge = [] if node is not self.plan.table or self.values.vanishes(node.tile, own) else self.scope.exist(own, 0)
+        if edge:
+            held = self.values.named(node.tile)
+            beyond = (term("part") + 1) * ROWS > self.setting.size(own.dim)
+            self.say(st.When(beyond, (st.Map(held, only(held, edge, NOTHING)),)))
+        super().write(node, bool(edge))
 
-    def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
-        if node is not self._plan.table:
-            super()._store(depth, node, at, value)
+    def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
+        """Hand a tile of the table to the copy engine."""
+        if node is not self.plan.table:
+            super().store(node, at, value)
             return
-        if self._plan.before is None:
-            self._say(depth, "tma.store_wait(0)")
-        number = self._numbers[self._plan.loop.range]
-        room, place = self._room(number), self.place(node.tensor, number)
-        self._say(depth, f"{self.tile}.index({room}).store({value}.to(tl.{self._setting.dtype}))")
-        self._say(depth, "fence_async_shared()")
-        target = f"{node.tensor.name}_tiles, {place}, {self.tile}.index({room})"
-        self._say(depth, f"tma.async_copy_shared_to_global({target})")
+        if self.plan.before is None:
+            self.say(st.Sent())
+        number = self.scope.numbers[self.plan.loop.range]
+        room, place = Name(self.room).index(self._at(number)), self.place(node.tensor, number)
+        self.say(st.Do(room.call("store", value.to(Word(self.setting.dtype)))), FENCE)
+        self.say(st.Send(f"{node.tensor.name}_tiles", place, room, line=node.line))
 
 
 class ScoresKernel(GluonWriter[ScoresRows]):
@@ -293,12 +311,12 @@ class ScoresKernel(GluonWriter[ScoresRows]):
         loaded = (plan.rows.tensor, plan.part.tensor)
         super().__init__(setting, launch, name, plan, ScoresRows, loaded, tables)
 
-    def _described(self) -> list[str]:
+    def _described(self) -> dict[str, Call]:
         setting, plan = self._setting, self._block
         heights = (ROWS * plan.warpgroups, plan.width)
         made = [described(setting, *each, plan.deep) for each in zip(self._loaded, heights, strict=True)]
-        made += [f"pairs_of({setting.of[each]}, {ROWS}, {plan.width})" for each in self._others]
-        return [f"    {name} = {asked}" for name, asked in zip(self._tiles, made, strict=True)]
+        made += [own("pairs_of", setting.of[each], ROWS, plan.width) for each in self._others]
+        return dict(zip(self._tiles, made, strict=True))
 
     @property
     def _streamed_words(self) -> int:
@@ -312,55 +330,55 @@ class ScoresKernel(GluonWriter[ScoresRows]):
 
     @property
     def _own(self) -> list[str]:
-        tile, plan = self._consumer.tile, self._block
+        tile, plan = self._consumer.room, self._block
         return [tile, *[f"{tile}_full"] * (plan.before is not None), *["turns"] * (plan.warpgroups > 1)]
 
-    def _loading(self) -> list[str]:
+    def _loading(self) -> list[st.Statement]:
         rows, plan, word = self._consumer, self._block, WORDS[self._setting.dtype]
-        held, streamed, *_ = self._tiles
-        (low, high), at = rows.limits(), plan.loop.range.name
-        block, deep, copy = ROWS * plan.warpgroups, plan.deep, "tma.async_copy_global_to_shared"
-        target = f"{rows.ring}_full.index(slot), {rows.ring}.index(slot)"
+        (held, streamed, *_), k, slot = self._tiles, term("k"), Name("slot")
+        (low, high), at = rows.limits(), Name(plan.loop.range.name)
+        block, deep = ROWS * plan.warpgroups, plan.deep
         first, keys = (
-            corner(self._setting, tensor, row, f"k * {deep}")
-            for tensor, row in zip(self._loaded, (f"{rows.number} * {block}", f"{at} * {plan.width}"), strict=True)
+            corner(self._setting, tensor, row, k * deep)
+            for tensor, row in zip(self._loaded, (rows.number * block, at * plan.width), strict=True)
         )
-        room, stay = "k", list[str]()
+        room, stay = k, list[st.Statement]()
         if plan.kept:
-            turn, room = f"k // {plan.held}", f"k % {plan.held}"
-            stay.append(f"    mbarrier.wait({rows.held}_free.index({room}), {turn} & 1 ^ 1)")
-        return [
-            f"for k in range({plan.parts}):",
-            *stay,
-            f"    mbarrier.expect({rows.held}_full.index({room}), {block * deep * word})",
-            f"    {copy}({held}, {first}, {rows.held}_full.index({room}), {rows.held}.index({room}))",
-            f"for {at} in {Piece(low, high).range}:",
-            f"    for k in range({plan.parts}):",
-            f"        {rows.slot(at)}",
-            f"        mbarrier.wait({rows.ring}_free.index(slot), phase ^ 1)",
-            f"        mbarrier.expect({rows.ring}_full.index(slot), {plan.width * deep * word})",
-            f"        {copy}({streamed}, {keys}, {target})",
-        ]
+            room = k % plan.held
+            stay.append(st.Wait(freed(rows.held, room), k // plan.held & 1 ^ 1))
+        full = filled(rows.held, room)
+        stay.append(st.Expect(full, block * deep * word))
+        stay.append(st.Fetch(held, first, full, Name(rows.held).index(room), line=plan.rows.line))
+        full = filled(rows.ring, slot)
+        part = (
+            rows.slot(at),
+            st.Wait(freed(rows.ring, slot), term("phase") ^ 1),
+            st.Expect(full, plan.width * deep * word),
+            st.Fetch(streamed, keys, full, Name(rows.ring).index(slot), line=plan.part.line),
+        )
+        parts = Number(plan.parts)
+        stream = st.For("k", ZERO, parts, part, of=plan.inner)
+        return [st.For("k", ZERO, parts, tuple(stay)), Piece(low, high).loop(at.id, [stream], plan.loop)]
 
-    def _allocated(self) -> list[str]:
-        rows, plan, word = self._consumer, self._block, f"gl.{self._setting.dtype}"
+    def _allocated(self) -> list[st.Statement]:
+        rows, plan = self._consumer, self._block
         held, streamed, table, *_ = self._tiles
         heights = (ROWS * plan.warpgroups, plan.width)
         rooms, slots = (sides(self._setting, *each, plan.deep) for each in zip(self._loaded, heights, strict=True))
-        lines = [
-            f"    {rows.held} = gl.allocate_shared_memory({word}, [{plan.held}, 1, {rooms}], {held}.layout)"
-            f"  # line {plan.rows.line}: stays",
-            f"    {rows.held}_full = barriers({plan.held}, 1)",
-            *[f"    {rows.held}_free = barriers({plan.held}, {plan.warpgroups})"] * bool(plan.kept),
-            f"    {rows.ring} = gl.allocate_shared_memory({word}, [{plan.stages}, 1, {slots}], "
-            f"{streamed}.layout)  # line {plan.part.line}: a ring",
-            f"    {rows.ring}_full = barriers({plan.stages}, 1)",
-            f"    {rows.ring}_free = barriers({plan.stages}, {plan.warpgroups})",
-            f"    {rows.tile} = gl.allocate_shared_memory({word}, [{plan.tiles}, {ROWS}, {plan.width}], "
-            f"{table}.layout)  # line {plan.table.line}: on its way to memory",
+        tile = (plan.tiles, ROWS, plan.width)
+        made: list[st.Statement] = [
+            self._room(rows.held, (plan.held, 1, *rooms), Name(f"{held}.layout"), f"line {plan.rows.line}: stays"),
+            barriers(f"{rows.held}_full", plan.held, 1),
+            *[barriers(f"{rows.held}_free", plan.held, plan.warpgroups)] * bool(plan.kept),
+            self._room(
+                rows.ring, (plan.stages, 1, *slots), Name(f"{streamed}.layout"), f"line {plan.part.line}: a ring"
+            ),
+            barriers(f"{rows.ring}_full", plan.stages, 1),
+            barriers(f"{rows.ring}_free", plan.stages, plan.warpgroups),
+            self._room(rows.room, tile, Name(f"{table}.layout"), f"line {plan.table.line}: on its way to memory"),
         ]
         if plan.before is not None:
-            lines.append(f"    {rows.tile}_full = barriers({plan.tiles}, 1)")
+            made.append(barriers(f"{rows.room}_full", plan.tiles, 1))
         if plan.warpgroups > 1:
-            lines.append(f"    turns = barriers({plan.warpgroups - 1}, 1)")
-        return lines
+            made.append(barriers("turns", plan.warpgroups - 1, 1))
+        return made

@@ -101,9 +101,9 @@ def common(dtype: str, apart: bool, widths: set[int], stored: set[int], helpers:
         dtype: type of a word.
         apart: whether matrices have strides of their own.
         widths, stored: columns of the tiles of products, and of those that threads store to memory.
-        helpers: names of `HELPERS`.
+        helpers: names of `HELPERS`, and whether threads store what the copy engine takes.
     """
-    fence = FENCE * bool(helpers & {"sums_of", "pairs_of", "fence_async_shared"})
+    fence = FENCE * ("fence_async_shared" in helpers)
     layouts = [
         f"tile_{width} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16]))"
         for width in sorted(widths)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import re
+import string
 from collections.abc import Iterable
+
+LETTERS = frozenset(f"{string.ascii_letters}{string.digits}_")
+"""Characters of a name."""
 
 
 class Identifiers:
@@ -14,7 +17,8 @@ class Identifiers:
 
     def new(self, wanted: str) -> str:
         """Return a new name similar to this one, of letters, digits and underscores."""
-        plain = re.sub(r"\W+", "_", wanted.replace("'", "_part"), flags=re.ASCII).strip("_") or "x"
+        letters = (each if each in LETTERS else " " for each in wanted.replace("'", "_part"))
+        plain = "_".join("".join(letters).split()).strip("_") or "x"
         plain = f"x{plain}" if plain[0].isdigit() else plain
         name, number = plain, 1
         while name in self._given:

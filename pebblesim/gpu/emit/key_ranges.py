@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pebblesim.gpu.emit.statements import Let, Statement
+from pebblesim.gpu.emit.terms import Group, Name, Term, call, several, term
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
 
@@ -40,36 +42,36 @@ def reads_ranges(mask: Band | None, nodes: list[ir.Node]) -> bool:
     )
 
 
-def opening(queries: str, keys: str, rows: int) -> list[str]:
-    """Lines that move the addresses to a head's batch; `queries` and `keys` are their numbers, as text."""
-    positions = queries if rows == 1 else f"({queries} // {rows})"
+def opening(queries: Term, keys: Term, rows: int) -> list[Statement]:
+    """Statements that move the addresses to a head's batch; `queries` and `keys` are their numbers."""
+    positions = queries if rows == 1 else Group(queries // rows)
+    moved = [*((name, positions) for name in (FIRST, END)), *((name, keys) for name in (ABOVE, BELOW))]
+    return [Let((name,), (term("head") // SHARING * number,), more=True) for name, number in moved]
+
+
+def vectors(index: str, exists: Term | None, rows: int) -> list[Statement]:
+    """Statements that read the ranges of a tile of rows, whose indices have this name; 0 where no row exists."""
+    position = term(index) if rows == 1 else term(index) // rows
+    edge = {} if exists is None else {"mask": exists, "other": 0}
     return [
-        *(f"{name} += head // {SHARING} * {positions}" for name in (FIRST, END)),
-        *(f"{name} += head // {SHARING} * {keys}" for name in (ABOVE, BELOW)),
+        Let((f"{index}_{name}",), (call("load", term(f"{name}_ptr") + position, **edge),)) for name in ("first", "end")
     ]
 
 
-def vectors(index: str, exists: str, rows: int) -> list[str]:
-    """Lines that read the ranges of a tile of rows, whose indices have this name; none where no row exists."""
-    position = index if rows == 1 else f"{index} // {rows}"
-    mask = f", mask={exists}, other=0" if exists else ""
-    return [f"{index}_{name} = tl.load({name}_ptr + {position}{mask})" for name in ("first", "end")]
-
-
-def predicate(rows: str, columns: str, along_rows: str, along_columns: str) -> str:
+def predicate(rows: str, columns: str, along_rows: str, along_columns: str) -> list[Term]:
     """The allowed pairs of a tile, by the names of its indices."""
-    keys = f"{columns}{along_columns}"
-    return f"({keys} >= {rows}_first{along_rows}) & ({keys} < {rows}_end{along_rows})"
+    keys = Name(columns).along(along_columns)
+    first, end = (Name(f"{rows}_{name}").along(along_rows) for name in ("first", "end"))
+    return [Group(keys >= first), Group(keys < end)]
 
 
-def seen_by_rows(start: str, stop: str, by_all: bool) -> tuple[str, str]:
+def seen_by_rows(start: Term, stop: Term, by_all: bool) -> tuple[Term, Term]:
     """The first key that some, or all, positions from `start` to before `stop` see, and the one after the last."""
-    first, last = (f"({stop} - 1)", start) if by_all else (start, f"({stop} - 1)")
-    return f"tl.load({FIRST} + {first})", f"tl.load({END} + {last})"
+    first, last = (Group(stop - 1), start) if by_all else (start, Group(stop - 1))
+    return call("load", Name(FIRST) + first), call("load", Name(END) + last)
 
 
-def seeing_columns(left: str, right: str, rows: int, by_all: bool) -> tuple[str, str]:
+def seeing_columns(left: Term, right: Term, rows: int, by_all: bool) -> tuple[Term, Term]:
     """The first row that sees some, or all, of the keys from `left` to before `right`, and the one after the last."""
-    first, last = (f"({right} - 1)", left) if by_all else (left, f"({right} - 1)")
-    several = f" * {rows}" * (rows > 1)
-    return f"tl.load({ABOVE} + {first}){several}", f"tl.load({BELOW} + {last}){several}"
+    first, last = (Group(right - 1), left) if by_all else (left, Group(right - 1))
+    return several(call("load", Name(ABOVE) + first), rows), several(call("load", Name(BELOW) + last), rows)

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pebblesim.gpu.emit.identifiers import Identifiers
+from pebblesim.gpu.emit.statements import Let, Statement
+from pebblesim.gpu.emit.terms import Group, Term, call, several, term
 from pebblesim.gpu.emit.words import is_float32
 from pebblesim.language import program as ir
 
@@ -47,35 +49,37 @@ class Strides:
         """Rows of a kernel's matrix at each position."""
         return self.shared if tensor.shape[0] == self.queries else 1
 
-    def opening(self, tensor: ir.Tensor, pointer: str) -> list[str]:
-        """Lines of a kernel that move an address to the rows of its head, and count strides in words."""
+    def opening(self, tensor: ir.Tensor, pointer: str) -> list[Statement]:
+        """Statements of a kernel that move an address to the rows of its head, and count strides in words."""
         batch, head, _ = self.of[tensor]
-        several = self.several(tensor)
-        heads = "own" if several == 1 else f"own * {several}"
-        return [self.in_words(tensor), f"{pointer} += batch * {batch} * {WORDS} + {heads} * {head}"]
+        heads = several("own", self.several(tensor))
+        return [
+            self.in_words(tensor),
+            Let((pointer,), (term("batch") * batch * WORDS + heads * head,), more=True),
+        ]
 
-    def in_words(self, tensor: ir.Tensor) -> str:
-        """The line of a kernel that counts strides from head to head, and row to row, in words."""
+    def in_words(self, tensor: ir.Tensor) -> Let:
+        """The statement of a kernel that counts strides from head to head, and row to row, in words."""
         _, head, row = self.of[tensor]
-        return f"{head}, {row} = {head} * {WORDS}, {self.dense.get(tensor, f'{row} * {WORDS}')}"
+        apart = term(self.dense[tensor]) if tensor in self.dense else term(row) * WORDS
+        return Let((head, row), (term(head) * WORDS, apart))
 
-    def places(self, tensor: ir.Tensor, first: str, size: int) -> str:
-        """Where rows begin, from the first on, as a column."""
-        (_, head, row), several = self.of[tensor], self.several(tensor)
-        numbers = f"tl.arange(0, {size})"
-        if several == 1:
-            return f"{first} * {row} + {numbers}[:, None] * {row}"
-        if size % several:
-            return self.places_of(tensor, f"({first} + {numbers})")
-        part = f"({numbers} // {several})[:, None] * {row} + ({numbers} % {several})[:, None] * {head}"
-        return f"{first} // {several} * {row} + {part}"
+    def places(self, tensor: ir.Tensor, first: Term, size: int) -> list[Term]:
+        """Where rows begin, from the first on, as a column: terms of a sum."""
+        (*_, row), shared, numbers = self.of[tensor], self.several(tensor), call("arange", 0, size)
+        if shared == 1:
+            return [first * row, numbers.along("[:, None]") * row]
+        if size % shared:
+            return self.places_of(tensor, Group(first + numbers))
+        return [first // shared * row, *self.places_of(tensor, numbers)]
 
-    def places_of(self, tensor: ir.Tensor, numbers: str) -> str:
-        """Where the rows with these numbers begin, as a column."""
-        (_, head, row), several = self.of[tensor], self.several(tensor)
-        if several == 1:
-            return f"{numbers}[:, None] * {row}"
-        return f"({numbers} // {several})[:, None] * {row} + ({numbers} % {several})[:, None] * {head}"
+    def places_of(self, tensor: ir.Tensor, numbers: Term) -> list[Term]:
+        """Where the rows with these numbers begin, as a column: terms of a sum."""
+        (_, head, row), shared = self.of[tensor], self.several(tensor)
+        if shared == 1:
+            return [numbers.along("[:, None]") * row]
+        position, beside = numbers // shared, numbers % shared
+        return [position.along("[:, None]") * row, beside.along("[:, None]") * head]
 
     def found(self, tensor: ir.Tensor, pointer: str) -> str:
         """The line of `run` that finds the strides of a tensor."""

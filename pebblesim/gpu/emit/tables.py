@@ -17,6 +17,7 @@ from math import prod
 
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.gpu.emit.bands import limited, tiles_across
+from pebblesim.gpu.emit.terms import Group, Name, Term, call, minimum, term
 from pebblesim.gpu.emit.words import is_float32, word_bytes
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
@@ -59,25 +60,21 @@ class Tables:
             lengths = [down, across, *tile]
         return lengths
 
-    def texts(
-        self, tensor: ir.Tensor, sizes: ir.Sizes, size: Callable[[str], str], kernel: bool, even: bool
-    ) -> list[str]:
-        """The lengths as text, in a kernel or around it; `size` names a dimension, `even`: tiles divide all of them."""
-        tiles, least = ("tl.cdiv", "tl.minimum") if kernel else ("triton.cdiv", "min")
+    def terms(self, tensor: ir.Tensor, sizes: ir.Sizes, size: Callable[[str], Term], even: bool) -> list[Term]:
+        """The lengths as terms; `size` gives a dimension, `even`: tiles divide all of them."""
         lengths = [size(dim) for dim in tensor.shape]
         if tensor in self.aligned and not even:
-            lengths[-1] = f"({tiles}({lengths[-1]}, {GROUP_OF_WORDS}) * {GROUP_OF_WORDS})"
+            lengths[-1] = Group(call("cdiv", lengths[-1], GROUP_OF_WORDS) * GROUP_OF_WORDS)
         if tensor.apart is not None:
-            block = ir.length(tensor.apart.block, sizes)
-            lengths.insert(0, f"{tiles}({size(tensor.apart.dim)}, {block})")
+            lengths.insert(0, call("cdiv", size(tensor.apart.dim), ir.length(tensor.apart.block, sizes)))
         if tensor in self.parts:
-            lengths[0] = "at_once"
+            lengths[0] = Name("at_once")
         if tensor in self.tiled:
             tile = self.tiled[tensor]
-            down, across = (f"{tiles}({length}, {side})" for length, side in zip(lengths, tile, strict=True))
+            down, across = (call("cdiv", length, side) for length, side in zip(lengths, tile, strict=True))
             if self.band is not None:
-                across = f"{least}({across}, {tiles_across(self.band, *tile)})"
-            lengths = [down, across, *map(str, tile)]
+                across = minimum(across, tiles_across(self.band, *tile))
+            lengths = [down, across, *map(term, tile)]
         return lengths
 
     def words(self, node: ir.Read | ir.Write | ir.Init, sizes: ir.Sizes, at: LoopContext) -> int:

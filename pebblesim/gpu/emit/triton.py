@@ -27,10 +27,12 @@ from typing import Protocol
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS, SHARING, KeyRanges
+from pebblesim.gpu.emit.statements import Program
 from pebblesim.gpu.emit.strides import RESULTS, strides
 from pebblesim.gpu.emit.tables import GROUP_OF_WORDS, tables
-from pebblesim.gpu.emit.triton_descriptors import ROOM
-from pebblesim.gpu.emit.triton_kernel import Kernel, Writer, constant
+from pebblesim.gpu.emit.terms import HOST, constant, text
+from pebblesim.gpu.emit.triton_kernel import Kernel, Writer
+from pebblesim.gpu.emit.triton_places import ROOM
 from pebblesim.gpu.emit.triton_ranges import TAKEN, Setting, free_dimensions, largest_tiles
 from pebblesim.gpu.emit.words import WORDS, is_float32, of_launch
 from pebblesim.language import program as ir
@@ -55,10 +57,17 @@ L is the logarithm of the sum of a row's exponentials, so its gradient by the sc
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Kernels in launch order, and the source of a module whose `run` launches them."""
+    """Kernels in launch order, and the source of a module whose `run` launches them.
+
+    Attributes:
+        kernels: the kernels.
+        text: the source.
+        fills: the tensors that `run` fills before or between them, and with what.
+    """
 
     kernels: tuple[Kernel, ...]
     text: str
+    fills: tuple[tuple[str, float], ...] = ()
 
 
 class Writes(Protocol):
@@ -67,6 +76,10 @@ class Writes(Protocol):
     @property
     def kernel(self) -> Kernel:
         """The kernel, of which `text` is the source."""
+
+    @property
+    def program(self) -> Program:
+        """The statements of the kernel."""
 
     def text(self) -> str:
         """The source of the kernel."""
@@ -173,13 +186,14 @@ def module(
     """
     program, free = setting.program, setting.free
     names = Identifiers(TAKEN.split())
-    writers, texts, calls = [], [], []
+    writers, texts, calls, fills = [], [], [], []
     around: ir.Loop | None = None
     for launch in made:
         if launch.kind == "fill":
             (node,) = launch.body
             assert isinstance(node, ir.Init)
             calls.append(f"    {setting.of[node.tensor]}.fill_({constant(node.value)})")
+            fills.append((node.tensor.name, node.value))
             continue
         writers.append(writer(setting, launch, names.new(launch.name)))
         texts.append(writers[-1].text())
@@ -213,7 +227,7 @@ def module(
         "    return {" + ", ".join(f'"{name}": {setting.of[program.tensors[name]]}' for name in program.outputs) + "}",
         "",
     ]
-    return Source(tuple(each.kernel for each in writers), "\n".join(lines))
+    return Source(tuple(each.kernel for each in writers), "\n".join(lines), tuple(fills))
 
 
 def divided(program: ir.Program, sizes: ir.Sizes) -> bool:
@@ -351,4 +365,5 @@ def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
 def _empty(setting: Setting, tensor: ir.Tensor) -> str:
     """The text of a new tensor."""
     kind = "float32" if is_float32(setting.program, tensor) else setting.dtype
-    return f"torch.empty((heads, {', '.join(setting.lengths(tensor, False))}), dtype=torch.{kind}, device=device)"
+    lengths = ", ".join(text(each, HOST) for each in setting.lengths(tensor))
+    return f"torch.empty((heads, {lengths}), dtype=torch.{kind}, device=device)"

@@ -10,138 +10,125 @@ from __future__ import annotations
 from collections.abc import Container
 from math import prod
 
-from pebblesim.gpu.emit.triton_descriptors import Descriptors
-from pebblesim.gpu.emit.triton_ranges import Setting, along
-from pebblesim.gpu.emit.triton_values import MINUS_INFINITY
+from pebblesim.gpu.emit.statements import Copy, Map
+from pebblesim.gpu.emit.terms import (
+    MINUS_INFINITY,
+    NOTHING,
+    Group,
+    Term,
+    all_of,
+    call,
+    maximum,
+    product,
+    term,
+    total,
+    wide,
+)
+from pebblesim.gpu.emit.triton_ranges import Scope
+from pebblesim.gpu.emit.triton_values import Values
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch
 
 ENTRIES, FEWEST, MOST = 2**13, 4, 64
 """Entries of a tile of several copies, and the fewest and the most copies that one has."""
 
 
-class Copies(Descriptors):
-    """The loops over copies of a kernel."""
+def parts_of_rows(scope: Scope, turned: Container[ir.Tile]) -> dict[ir.Range, int]:
+    """Rows of a program where copies are merged: one of a tile of the fewest that matrix units take; queries may be
+    fewer still.
 
-    def __init__(self, setting: Setting, launch: Launch) -> None:
-        super().__init__(setting, launch)
-        self._copy: tuple[str, str] | None = None  # the numbers of the copies, and the one after the last
-        self._several: set[ir.Tile] = set()  # tiles of several copies
-        self._finer = self._parts_of_rows()
+    Under a mask it is the whole tile, which meets the copies that are counted.
+    """
+    nodes = scope.launch.block
+    loops = [node for node in nodes if isinstance(node, ir.Loop) and at_once(scope, node, turned) > 1]
+    if not loops or scope.mask is not None or scope.around is not None:
+        return {}
+    return {
+        loop.range: 1
+        for loop in scope.launch.grid
+        if scope.length(loop.range) == LEAST_SIDE
+        and all(node.tile.ranges[0] is loop.range for each in loops for node in each.body if isinstance(node, ir.Read))
+    }
 
-    def _parts_of_rows(self) -> dict[ir.Range, int]:
-        """Rows of a program where copies are merged: one of a tile of the fewest that matrix units take; queries may be
-        fewer still.
 
-        Under a mask it is the whole tile, which meets the copies that are counted.
-        """
-        loops = [node for node in self._launch.block if isinstance(node, ir.Loop) and self._at_once(node) > 1]
-        if not loops or self._mask is not None or self._around is not None:
-            return {}
-        return {
-            loop.range: 1
-            for loop in self._launch.grid
-            if self._length(loop.range) == LEAST_SIDE
-            and all(
-                node.tile.ranges[0] is loop.range for each in loops for node in each.body if isinstance(node, ir.Read)
-            )
-        }
-
-    def _at_once(self, loop: ir.Loop) -> int:
-        """How many copies the tiles of a loop have; 1 if it goes over them one after the other."""
-        read = [node for node in loop.body if isinstance(node, ir.Read)]
-        own = {tile for node in loop.body if (tile := ir.entering(node))}
-        if any(node.at is not loop.range or node.tile in self._turned for node in read) or not read:
-            return 1
-        logs = {node.tile for node in read if node.tensor in self._setting.logarithms}
-        body = without_rescaling(loop.body, logs)
-        for node in body:
-            if isinstance(node, ir.Compute):
-                added = gathered(node, own)
-                if node.target.tile not in own and (added is None or not self._nothing(added, read, node)):
-                    return 1
-            elif not isinstance(node, ir.Read | ir.Delete):
+def at_once(scope: Scope, loop: ir.Loop, turned: Container[ir.Tile]) -> int:
+    """How many copies the tiles of a loop have; 1 if it goes over them one after the other."""
+    read = [node for node in loop.body if isinstance(node, ir.Read)]
+    own = {tile for node in loop.body if (tile := ir.entering(node))}
+    if any(node.at is not loop.range or node.tile in turned for node in read) or not read:
+        return 1
+    logs = {node.tile for node in read if node.tensor in scope.setting.logarithms}
+    for node in without_rescaling(loop.body, logs):
+        if isinstance(node, ir.Compute):
+            added = gathered(node, own)
+            if node.target.tile not in own and (added is None or not _nothing(scope, added, read, logs, node)):
                 return 1
-        number = min(MOST, ENTRIES // max(prod(map(self._length, node.tile.ranges)) for node in read))
-        return number if number >= FEWEST else 1
+        elif not isinstance(node, ir.Read | ir.Delete):
+            return 1
+    number = min(MOST, ENTRIES // max(prod(map(scope.length, node.tile.ranges)) for node in read))
+    return number if number >= FEWEST else 1
 
-    def _nothing(self, expr: ir.Expr, read: list[ir.Read], gathered: ir.Compute) -> bool:
-        """Whether an expression adds nothing where there is no copy: logarithms are -∞ there, other words are 0."""
-        logs = {node.tile for node in read if node.tensor in self._setting.logarithms}
-        if _is_maximum(gathered):
-            return isinstance(expr, ir.Ref) and expr.tile in logs
-        weights = {  # of which the copies that there are not have none
-            node.target.tile
-            for node in ir.walk(self._launch.block)
-            if isinstance(node, ir.Compute)
-            and node.target.tile in logs
-            and isinstance(node.expr, ir.Elementwise)
-            and node.expr.op == "exp"
-        }
-        zero = {node.tile for node in read} - logs | weights
 
-        def vanishes(each: ir.Expr) -> bool:
-            match each:
-                case ir.Ref(tile=tile):
-                    return tile in zero
-                case ir.Elementwise(op="mul", operands=operands):
-                    return any(map(vanishes, operands))
-            return False
+def _nothing(scope: Scope, expr: ir.Expr, read: list[ir.Read], logs: set[ir.Tile], gathered: ir.Compute) -> bool:
+    """Whether an expression adds nothing where there is no copy: logarithms are -∞ there, other words are 0."""
+    if _is_maximum(gathered):
+        return isinstance(expr, ir.Ref) and expr.tile in logs
+    weights = {  # of which the copies that there are not have none
+        node.target.tile
+        for node in ir.walk(scope.launch.block)
+        if isinstance(node, ir.Compute)
+        and node.target.tile in logs
+        and isinstance(node.expr, ir.Elementwise)
+        and node.expr.op == "exp"
+    }
+    zero = {node.tile for node in read} - logs | weights
 
-        return vanishes(expr)
+    def vanishes(each: ir.Expr) -> bool:
+        match each:
+            case ir.Ref(tile=tile):
+                return tile in zero
+            case ir.Elementwise(op="mul", operands=operands):
+                return any(map(vanishes, operands))
+        return False
 
-    def _read_copies(self, depth: int, node: ir.Read) -> None:
-        """Read a tile of several copies."""
-        assert self._copy is not None
-        name, lengths, ranges = self._tile(node.tile), self._lengths(node.tensor), node.tile.ranges
-        (copies, end), none = self._copy, ", None" * len(ranges)
-        axes = ["[None, :]"] if len(ranges) == 1 else ["[None, :, None]", "[None, None, :]"]
-        places = [f"{self._index(rng)}{axis}" for rng, axis in zip(ranges, axes, strict=True)]
-        inside = [f"({copies}[:{none}] < {end})"]
-        for place, rng in zip(places, ranges, strict=True):
-            inside += [f"({place} < {self._setting.size(rng.dim)})"] * self._ragged(rng)
-        if len(ranges) == 2:
-            places[0] += f" * {lengths[-1]}"
-        start = f"{self._setting.of[node.tensor]} + tl.cast({copies}, tl.int64)[:{none}] * {' * '.join(lengths[1:])}"
-        absent = "0.0"
-        self._loaded.add(node.tile)
-        self._several.add(node.tile)
-        if node.tensor in self._setting.logarithms:
-            self._base_2.add(node.tile)
-            absent = MINUS_INFINITY
-        places = [start, *places]
-        self._say(depth, f"{name} = tl.load({' + '.join(places)}, mask={' & '.join(inside)}, other={absent})")
+    return vanishes(expr)
 
-    def _gather(self, depth: int, node: ir.Compute) -> None:
-        """Add up several copies, or take their maximum, with what there was before."""
-        added, name, tile = gathered(node, self._several), self._tile(node.target.tile), node.target.tile
-        assert added is not None
-        if _is_maximum(node):
-            (before,) = (each for each in ir.refs(node.expr) if each.tile not in self._several)
-            earlier = self._tiles[before.tile]
-            self._say(depth, f"{name} = tl.maximum({earlier}, tl.max({self._exponent(added, node.line)}, axis=0))")
-            self._base_2.add(tile)
-            return
-        text = f"tl.sum({self._expr(added, node.line)}, axis=0)"
-        self._say(depth, f"{name} = {self._of_one(_before(node, added), node.line)} + {text}")
 
-    def _of_one(self, expr: ir.Expr, line: int) -> str:
-        """An expression without copies, in a loop over them."""
-        copy, self._copy = self._copy, None
-        text = self._expr(expr, line)
-        self._copy = copy
-        return text
+def read_copies(values: Values, node: ir.Read) -> Copy:
+    """Read a tile of several copies."""
+    assert values.copies is not None
+    scope, setting, ranges = values.scope, values.scope.setting, node.tile.ranges
+    to, lengths = values.named(node.tile), setting.lengths(node.tensor)
+    (copies, end), alone = values.copies, f"[:{', None' * len(ranges)}]"
+    axes = ["[None, :]"] if len(ranges) == 1 else ["[None, :, None]", "[None, None, :]"]
+    places = [scope.index(rng).along(axis) for rng, axis in zip(ranges, axes, strict=True)]
+    inside: list[Term] = [Group(term(copies).along(alone) < end)]
+    for place, rng in zip(places, ranges, strict=True):
+        inside += [Group(place < setting.size(rng.dim))] * scope.ragged(rng)
+    if len(ranges) == 2:
+        places[0] = places[0] * lengths[-1]
+    start = term(setting.of[node.tensor]) + product([wide(copies).along(alone), *lengths[1:]])
+    logarithm = node.tensor in setting.logarithms
+    values.several.add(node.tile)
+    values.mark(node.tile, loaded=True, base_2=logarithm or values.state(node.tile).base_2)
+    absent = MINUS_INFINITY if logarithm else NOTHING
+    return Copy(to, node.tensor, total([start, *places]), all_of(inside), absent, line=node.line)
 
-    def _held(self, tile: ir.Tile) -> str:
-        """The name of a tile; where several copies are at once, of one that all of them share."""
-        name = super()._held(tile)
-        if self._copy is None or tile in self._several:
-            return name
-        return f"{name}[None, :{', :' * (len(tile.ranges) - 1)}]"
 
-    def _along_rows(self, frame: bool) -> str:
-        return along(0, frame) if self._copy is None else "[:, :, None]"
+def gather(values: Values, node: ir.Compute) -> Map:
+    """Add up several copies, or take their maximum, with what there was before."""
+    added, to = gathered(node, values.several), values.named(node.target.tile)
+    assert added is not None
+    if _is_maximum(node):
+        (before,) = (each for each in ir.refs(node.expr) if each.tile not in values.several)
+        largest = call("max", values.exponent(added, node.line), axis=0)
+        values.mark(node.target.tile, base_2=True)
+        return Map(to, maximum(values.held(before.tile), largest), line=node.line)
+    summed = call("sum", values.expr(added, node.line), axis=0)
+    copies, values.copies = values.copies, None
+    before_them = values.expr(_before(node, added), node.line)
+    values.copies = copies
+    return Map(to, before_them + summed, line=node.line)
 
 
 def _is_maximum(node: ir.Compute) -> bool:

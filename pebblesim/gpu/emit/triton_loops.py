@@ -1,4 +1,4 @@
-"""Loops over tiles in a Triton kernel, as text: the first and last tile, and the pieces that need other predicates."""
+"""Loops over tiles in a kernel: the first and last tile, and the pieces that need other predicates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit import key_ranges
 from pebblesim.gpu.emit.key_ranges import KeyRanges
-from pebblesim.gpu.emit.triton_ranges import Ranges
+from pebblesim.gpu.emit.statements import For, Statement
+from pebblesim.gpu.emit.terms import ZERO, Group, Number, Term, calls, cdiv, is_zero, maximum, minimum, several
+from pebblesim.gpu.emit.triton_ranges import Scope
 from pebblesim.language import program as ir
 
 
@@ -16,7 +18,7 @@ class Piece:
     """Tiles that a loop runs over.
 
     Attributes:
-        low, high: number of the first tile, and that after the last, as text.
+        low, high: number of the first tile, and that after the last.
         whole: whether all pairs in these tiles are allowed.
         complete: whether all of their indices exist.
         jump: tiles from the first of these on are those from the second on.
@@ -24,127 +26,139 @@ class Piece:
             products alone.
     """
 
-    low: str
-    high: str
+    low: Term
+    high: Term
     whole: bool = False
     complete: bool = False
-    jump: tuple[str, str] | None = None
+    jump: tuple[Term, Term] | None = None
     stages: int | None = None
 
-    @property
-    def range(self) -> str:
-        """The range of a Python loop."""
-        if self.stages is None:
-            return f"range({f'{self.low}, {self.high}'.removeprefix('0, ')})"
-        return f"tl.range({self.low}, {self.high}, num_stages={self.stages})"
+    def loop(self, number: str, body: list[Statement], of: ir.Loop | None = None) -> For:
+        """The loop over these tiles."""
+        return For(number, self.low, self.high, tuple(body), stages=self.stages, of=of)
 
 
-class Loops(Ranges):
-    """The loops of a kernel."""
+def bounds(at: Scope, loop: ir.Loop) -> tuple[Term, Term]:
+    """The number of the first tile that a loop runs over, and the one after that of the last."""
+    if at.cut(loop.range):
+        return ZERO, _end_of_parts(at, loop)
+    block, within, count = at.length(loop.range), at.within(loop.range), at.count(loop.range)
+    if loop.when is None or at.mask is None:
+        return ZERO, count
+    if loop.when.none:
+        raise UsageError(f"{at.program.name}: what line {loop.line} does with no allowed pair is no Triton kernel.")
+    if isinstance(at.mask, KeyRanges):
+        low, end = _met(at, loop, False)
+        last = minimum(cdiv(end, block), count)
+        return low // block, last if _keeps_pairs(loop) else last * (low < end)
+    of_columns = loop.when.columns is loop.range
+    start, stop = at.positions(loop.when.rows) if of_columns else at.ends(loop.when.columns)
+    rows = 1 if of_columns else at.mask.rows
+    back, forth = (at.before, at.after) if of_columns else (at.after, at.before)
+    low = ZERO
+    if back is not None:
+        first = several(maximum(start - back, 0), rows)
+        low = (maximum(first - "start", 0) if within else first) // block
+    if forth is None:
+        return low, count
+    last = several(stop + forth, rows) + (block - 1)
+    return low, minimum((last - "start" if within else last) // block, count)
 
-    def _bounds(self, loop: ir.Loop) -> tuple[str, str]:
-        """The number of the first tile that a loop runs over, and the one after that of the last."""
-        if self._cut(loop.range):
-            assert loop.range.parent is not None
-            if loop.range.parent not in self._numbers or loop.when is not None:
-                raise UsageError(
-                    f"{self._program.name}: tiles of a tile of a tile, or those that a mask allows (line {loop.line}), "
-                    "cannot be in a Triton kernel; read tiles of that size in its place."
-                )
-            parts, block = self._parts(loop), self._length(loop.range)
-            if not self._ragged(loop.range.parent):
-                return "0", str(parts)
-            total, number = self._total(loop.range), self._numbers[loop.range.parent]
-            tiles = str(-(-int(total) // block)) if total.isdecimal() else f"tl.cdiv({total}, {block})"
-            return "0", f"tl.minimum({tiles} - {number} * {parts}, {parts})"
-        block, within, count = self._length(loop.range), self._within(loop.range), self._count(loop.range)
-        if loop.when is None or self._mask is None:
-            return "0", count
-        if loop.when.none:
-            raise UsageError(
-                f"{self._program.name}: what line {loop.line} does with no allowed pair is no Triton kernel."
-            )
-        if isinstance(self._mask, KeyRanges):
-            low, end = self._met(loop, False)
-            last = f"tl.minimum(tl.cdiv({end}, {block}), {count})"
-            return f"{low} // {block}", last if _keeps_pairs(loop) else f"{last} * ({low} < {end})"
-        of_columns = loop.when.columns is loop.range
-        start, stop = self._positions(loop.when.rows) if of_columns else self._ends(loop.when.columns)
-        before, after, several = self._before, self._after, 1 if of_columns else self._mask.rows
-        back, forth = (before, after) if of_columns else (after, before)
-        rows = "" if several == 1 else f" * {several}"
-        low = "0"
-        if back is not None:
-            first = f"tl.maximum({start} - {back}, 0){rows}"
-            low = f"tl.maximum({first} - start, 0) // {block}" if within else f"{first} // {block}"
-        if forth is None:
-            return low, count
-        last = f"{stop} + {forth} + {block - 1}" if several == 1 else f"({stop} + {forth}){rows} + {block - 1}"
-        return low, f"tl.minimum(({last}{' - start' * within}) // {block}, {count})"
 
-    def _met(self, loop: ir.Loop, by_all: bool) -> tuple[str, str]:
-        """The first index of a loop that meets some, or all, indices of the other tile, and the one after the last."""
-        when = loop.when
-        assert when is not None and self._mask is not None
-        if when.columns is loop.range:
-            return key_ranges.seen_by_rows(*self._positions(when.rows), by_all)
-        low, end = key_ranges.seeing_columns(*self._ends(when.columns), self._mask.rows, by_all)
-        return (f"tl.maximum({low} - start, 0)", f"({end} - start)") if self._within(loop.range) else (low, end)
+def _end_of_parts(at: Scope, loop: ir.Loop) -> Term:
+    """The number after the last of the tiles of a tile."""
+    outer = loop.range.parent
+    assert outer is not None
+    if outer not in at.numbers or loop.when is not None:
+        raise UsageError(
+            f"{at.program.name}: tiles of a tile of a tile, or those that a mask allows (line {loop.line}), "
+            "cannot be in a Triton kernel; read tiles of that size in its place."
+        )
+    parts = at.parts(loop)
+    if not at.ragged(outer):
+        return Number(parts)
+    return minimum(cdiv(at.total(loop.range), at.length(loop.range)) - at.numbers[outer] * parts, parts)
 
-    def _around_whole(self, loop: ir.Loop, low: str, high: str, complete: bool) -> list[Piece]:
-        """The tiles of a loop before, among and behind those in which all pairs are allowed."""
-        first, end = self._met(loop, True)
-        block = self._length(loop.range)
-        begin = f"tl.minimum(tl.maximum(tl.cdiv({first}, {block}), {low}), {high})"
-        stop = f"tl.minimum(tl.maximum({end} // {block}, {begin}), {high})"
-        return [Piece(low, begin), Piece(begin, stop, whole=True, complete=complete), Piece(stop, high)]
 
-    def _pieces(self, loop: ir.Loop, differs: bool) -> list[Piece]:
-        """The pieces of a loop, each with the predicates that its tiles need.
+def _met(at: Scope, loop: ir.Loop, by_all: bool) -> tuple[Term, Term]:
+    """The first index of a loop that meets some, or all, indices of the other tile, and the one after the last."""
+    when = loop.when
+    assert when is not None and at.mask is not None
+    if when.columns is loop.range:
+        return key_ranges.seen_by_rows(*at.positions(when.rows), by_all)
+    low, end = key_ranges.seeing_columns(*at.ends(when.columns), at.mask.rows, by_all)
+    return (maximum(low - "start", 0), Group(end - "start")) if at.within(loop.range) else (low, end)
 
-        Under a causal mask tiles along the diagonal stand apart, if it makes a difference in the body: `differs`. A
-        ragged tile stands apart, too, or with those along the diagonal.
-        """
-        (low, high), total, mask = self._bounds(loop), self._total(loop.range), self._mask
-        apart = self._ragged(loop.range) and not total.isdecimal() and _moves(loop)
-        full = f"{total} // {self._length(loop.range)}" if apart and not self._cut(loop.range) else None
-        if apart and self._of_a_split(loop):
-            assert loop.range.parent is not None
-            parts = self._parts(loop)
-            complete = f"{total} // {self._length(loop.range)} - {self._numbers[loop.range.parent]} * {parts}"
-            return [Piece(low, f"tl.minimum({complete}, {parts})", complete=True), Piece(complete, high, stages=1)]
-        if loop.when is not None and isinstance(mask, KeyRanges) and differs:
-            return self._around_whole(loop, low, high, full is not None)
-        if loop.when is None or mask is None or mask.after is None or mask.before is not None or not differs:
-            return self._split(low, high, full, False)
-        block, several = self._length(loop.range), mask.rows
-        if loop.when.columns is loop.range:
-            start, _ = self._positions(loop.when.rows)
-            most = full or self._count(loop.range)
-            middle = f"tl.minimum(tl.maximum({start} + {self._after} + 1, 0) // {block}, {most})"
-            return [Piece(low, middle, whole=True, complete=full is not None), Piece(middle, high)]
-        _, stop = self._ends(loop.when.columns)
-        first = f"tl.maximum({stop} - {self._after} - 1, 0)" + (f" * {several}" if several > 1 else "")
-        if self._within(loop.range):
-            first = f"tl.maximum({first} - start, 0)"
-        middle = f"tl.minimum(({first} + {block - 1}) // {block}, {high})"
-        if full is None:
-            return [Piece(low, middle), Piece(middle, high, True)]
-        rest, last = self._split(middle, high, full, True)  # the last with those along the diagonal: one loop less
-        return [Piece(low, f"{middle} + tl.maximum({high} - {last.low}, 0)", jump=(middle, full)), rest]
 
-    def _of_a_split(self, loop: ir.Loop) -> bool:
-        """Whether a loop runs over the tiles of a tile that each program has one of."""
-        return self._cut(loop.range) and loop.range.parent in [each.range for each in self._launch.grid]
+def _around_whole(at: Scope, loop: ir.Loop, low: Term, high: Term, complete: bool) -> list[Piece]:
+    """The tiles of a loop before, among and behind those in which all pairs are allowed."""
+    first, end = _met(at, loop, True)
+    block = at.length(loop.range)
+    begin = minimum(maximum(cdiv(first, block), low), high)
+    stop = minimum(maximum(end // block, begin), high)
+    return [Piece(low, begin), Piece(begin, stop, whole=True, complete=complete), Piece(stop, high)]
 
-    def _split(self, low: str, high: str, full: str | None, whole: bool) -> list[Piece]:
-        """The complete tiles between two, and the last one."""
-        if full is None:
-            return [Piece(low, high, whole)]
-        return [
-            Piece(low, f"tl.minimum({high}, {full})" if "minimum" in high else full, whole, complete=True),
-            Piece(full if low == "0" else f"tl.maximum({low}, {full})", high, whole, stages=1),
-        ]
+
+def pieces(at: Scope, loop: ir.Loop, differs: bool) -> list[Piece]:
+    """The pieces of a loop, each with the predicates that its tiles need.
+
+    Under a causal mask tiles along the diagonal stand apart, if it makes a difference in the body: `differs`. A ragged
+    tile stands apart, too, or with those along the diagonal.
+    """
+    (low, high), total, mask = bounds(at, loop), at.total(loop.range), at.mask
+    block = at.length(loop.range)
+    apart = at.ragged(loop.range) and not isinstance(total, Number) and _moves(loop)
+    full = total // block if apart and not at.cut(loop.range) else None
+    if apart and _of_a_split(at, loop):
+        assert loop.range.parent is not None
+        parts = at.parts(loop)
+        complete = total // block - at.numbers[loop.range.parent] * parts
+        return [Piece(low, minimum(complete, parts), complete=True), Piece(complete, high, stages=1)]
+    if loop.when is not None and isinstance(mask, KeyRanges) and differs:
+        return _around_whole(at, loop, low, high, full is not None)
+    if loop.when is None or mask is None or mask.after is None or mask.before is not None or not differs:
+        return split(low, high, full, False)
+    assert at.after is not None
+    if loop.when.columns is loop.range:
+        start, _ = at.positions(loop.when.rows)
+        most = at.count(loop.range) if full is None else full
+        middle = minimum(maximum(start + at.after + 1, 0) // block, most)
+        return [Piece(low, middle, whole=True, complete=full is not None), Piece(middle, high)]
+    _, stop = at.ends(loop.when.columns)
+    first = several(maximum(stop - at.after - 1, 0), mask.rows)
+    if at.within(loop.range):
+        first = maximum(first - "start", 0)
+    middle = minimum((first + (block - 1)) // block, high)
+    if full is None:
+        return [Piece(low, middle), Piece(middle, high, True)]
+    rest, last = split(middle, high, full, True)  # the last with those along the diagonal: one loop less
+    return [Piece(low, middle + maximum(high - last.low, 0), jump=(middle, full)), rest]
+
+
+def _of_a_split(at: Scope, loop: ir.Loop) -> bool:
+    """Whether a loop runs over the tiles of a tile that each program has one of."""
+    return at.cut(loop.range) and loop.range.parent in [each.range for each in at.launch.grid]
+
+
+def split(low: Term, high: Term, full: Term | None, whole: bool) -> list[Piece]:
+    """The complete tiles between two, and the last one."""
+    if full is None:
+        return [Piece(low, high, whole)]
+    return [
+        Piece(low, minimum(high, full) if calls(high, "minimum") else full, whole, complete=True),
+        Piece(full if is_zero(low) else maximum(low, full), high, whole, stages=1),
+    ]
+
+
+def fused(at: Scope, outer: ir.Loop, inner: ir.Loop) -> list[Piece]:
+    """Tiles of a tile, with nothing between the loops, as one loop over the smaller tiles."""
+    small, parts, total = at.length(inner.range), at.parts(inner), at.total(outer.range)
+    last = cdiv(total, small)
+    low, high = bounds(at, outer)
+    start = ZERO if is_zero(low) else Group(low) * parts
+    stop = minimum(Group(high) * parts, last) if calls(high, "minimum") else last
+    full = total // small if at.ragged(outer.range) and not isinstance(total, Number) else None
+    return split(start, stop, full, at.whole)
 
 
 def _keeps_pairs(loop: ir.Loop) -> bool:

@@ -1,4 +1,4 @@
-"""Ranges of indices in a Triton kernel, as text: how many tiles, which indices, and which of them exist.
+"""Ranges of indices in a kernel: how many tiles, which indices, and which of them exist.
 
 Numbers of queries and of keys are arguments of a kernel, other sizes are numbers. Kernels are either for sizes that all
 their tiles divide, without predicates for ragged edges, or for any sizes: then a loop is cut into its complete tiles,
@@ -14,8 +14,10 @@ from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit import key_ranges
 from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.gpu.emit.key_ranges import KeyRanges, reads_ranges
+from pebblesim.gpu.emit.statements import Let, Statement
 from pebblesim.gpu.emit.strides import Strides
 from pebblesim.gpu.emit.tables import Tables
+from pebblesim.gpu.emit.terms import ZERO, Group, Name, Number, Term, all_of, call, cdiv, minimum, term
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
 from pebblesim.launches.launches import Launch
@@ -64,13 +66,13 @@ class Setting:
     described: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
 
-    def lengths(self, tensor: ir.Tensor, kernel: bool) -> list[str]:
-        """The lengths of a tensor in memory as text, in a kernel or around it."""
-        return self.tables.texts(tensor, self.sizes, self.size, kernel, self.even)
+    def lengths(self, tensor: ir.Tensor) -> list[Term]:
+        """The lengths of a tensor in memory."""
+        return self.tables.terms(tensor, self.sizes, self.size, self.even)
 
-    def size(self, dim: str) -> str:
-        """A dimension as text."""
-        return dim if dim in self.free else str(self.sizes[dim])
+    def size(self, dim: str) -> Term:
+        """A dimension, by its name or as a number."""
+        return Name(dim) if dim in self.free else Number(self.sizes[dim])
 
 
 def free_dimensions(program: ir.Program, made: list[Launch]) -> tuple[str, ...]:
@@ -100,216 +102,223 @@ def largest_tiles(made: list[Launch], free: tuple[str, ...], sizes: ir.Sizes) ->
     return found
 
 
-class Ranges:
-    """The ranges of a kernel."""
+class Scope:
+    """The ranges of a kernel: names of indices where they are known, what is known of them there, and predicates."""
 
     def __init__(self, setting: Setting, launch: Launch) -> None:
-        self._setting, self._launch = setting, launch
-        self._program, self._sizes, self._mask = setting.program, setting.sizes, setting.mask
-        self._around = None if launch.around is None else launch.around.range
+        self.setting, self.launch = setting, launch
+        self.program, self.sizes, self.mask = setting.program, setting.sizes, setting.mask
+        self.around = None if launch.around is None else launch.around.range
         taken = (*setting.of.values(), *setting.free, *setting.strides.names(setting.strides.of))
-        self._names = Identifiers({*TAKEN.split(), *taken})
+        self.names = Identifiers({*TAKEN.split(), *taken})
+        self.numbers: dict[ir.Range, Term] = {}
+        self.counted: dict[ir.Range, Term] = {}  # numbers of the tiles, from the first of the rows around launches
+        self.complete: set[ir.Range] = set()  # of which all indices exist here
+        self.whole = False  # whether all pairs are allowed where one is
+        self.finer: dict[ir.Range, int] = {}  # rows of a program, where a tile of them has several
+        self.ranged = reads_ranges(setting.mask, list(ir.walk(launch.block)))
+        self.wholes: list[Statement] = []  # that name the indices of whole dimensions
         self._indices: dict[ir.Range, str] = {}
-        self._numbers: dict[ir.Range, str] = {}
-        self._counted: dict[ir.Range, str] = {}  # numbers of the tiles, from the first of the rows around launches
-        self._complete: set[ir.Range] = set()  # of which all indices exist here
-        self._whole = False  # whether all pairs are allowed where one is
-        self._finer: dict[ir.Range, int] = {}  # rows of a program, where a tile of them has several
-        self._ranged = reads_ranges(setting.mask, list(ir.walk(launch.block)))
-        self._lines: list[str] = []
 
-    def _say(self, depth: int, line: str) -> None:
-        self._lines.append("    " * depth + line)
+    def opening(self) -> list[Statement]:
+        """Define the names that ranges use."""
+        made: list[Statement] = []
+        if self.ranged:
+            assert self.mask is not None and self.program.pairs is not None
+            queries, keys = map(self.setting.size, self.program.pairs)
+            made += key_ranges.opening(queries, keys, self.mask.rows)
+        if self.around is not None:
+            left = self.setting.size(self.around.dim) - "start"
+            made.append(Let(("rows",), (minimum("at_once", left),)))
+        if self.mask is not None and not self.mask.from_start:
+            queries, keys = map(self.setting.size, self.program.pairs or ())
+            queries = queries if self.mask.rows == 1 else queries // self.mask.rows
+            same = keys == queries
+            if (after := self.mask.after) is not None:
+                made.append(Let(("after",), (term(after) if same else term(after) + keys - queries,)))
+            if (before := self.mask.before) is not None:
+                made.append(Let(("before",), (term(before) if same else term(before) - keys + queries,)))
+        return made
 
-    def _opening(self) -> None:
-        """Define the names that the text of ranges uses."""
-        if self._ranged:
-            assert self._mask is not None and self._program.pairs is not None
-            queries, keys = map(self._setting.size, self._program.pairs)
-            for line in key_ranges.opening(queries, keys, self._mask.rows):
-                self._say(1, line)
-        if self._around is not None:
-            self._say(1, f"rows = tl.minimum(at_once, {self._setting.size(self._around.dim)} - start)")
-        if self._mask is not None and not self._mask.from_start:
-            queries, keys = map(self._setting.size, self._program.pairs or ())
-            queries = queries if self._mask.rows == 1 else f"{queries} // {self._mask.rows}"
-            shift = "" if keys == queries else f" + {keys} - {queries}"
-            if self._mask.after is not None:
-                self._say(1, f"after = {self._mask.after}{shift}")
-            if self._mask.before is not None:
-                self._say(1, f"before = {self._mask.before}{shift and f' - {keys} + {queries}'}")
-
-    # The limits of j - i, of an allowed pair (i, j), as text
+    # The limits of j - i, of an allowed pair (i, j)
 
     @property
-    def _after(self) -> str | None:
-        if self._mask is None or self._mask.after is None:
-            return None
-        return str(self._mask.after) if self._mask.from_start else "after"
+    def after(self) -> Term | None:
+        """The largest difference."""
+        return self._limit("after")
 
     @property
-    def _before(self) -> str | None:
-        if self._mask is None or self._mask.before is None:
+    def before(self) -> Term | None:
+        """The least difference, negated."""
+        return self._limit("before")
+
+    def _limit(self, name: str) -> Term | None:
+        limit = None if self.mask is None else getattr(self.mask, name)
+        if limit is None or self.mask is None:
             return None
-        return str(self._mask.before) if self._mask.from_start else "before"
+        return Number(limit) if self.mask.from_start else Name(name)
 
     # Tiles
 
-    def _length(self, rng: ir.Range) -> int:
+    def length(self, rng: ir.Range) -> int:
         """Indices of a tile: the block, or for a whole dimension the next power of two."""
         if rng.parent is None:
-            return 1 << (self._sizes[rng.name] - 1).bit_length()
-        size = ir.length(rng.block, self._sizes)
+            return 1 << (self.sizes[rng.name] - 1).bit_length()
+        size = ir.length(rng.block, self.sizes)
         if size & (size - 1):
             raise UsageError(
-                f"{self._program.name}: a tile of a Triton kernel has a power of two of indices, and block "
+                f"{self.program.name}: a tile of a Triton kernel has a power of two of indices, and block "
                 f"{rng.block} is {size}; take {1 << (size.bit_length() - 1)} or {1 << size.bit_length()}."
             )
-        return self._finer.get(rng, size)
+        return self.finer.get(rng, size)
 
-    def _ragged(self, rng: ir.Range) -> bool:
+    def ragged(self, rng: ir.Range) -> bool:
         """Whether some tile of the range has indices that the dimension does not."""
-        if rng.dim not in self._setting.free:
-            return self._sizes[rng.dim] % self._length(rng) != 0
-        return not self._setting.even and not any(each in self._complete for each in rng.around)
+        if rng.dim not in self.setting.free:
+            return self.sizes[rng.dim] % self.length(rng) != 0
+        return not self.setting.even and not any(each in self.complete for each in rng.around)
 
-    def _within(self, rng: ir.Range) -> bool:
+    def within(self, rng: ir.Range) -> bool:
         """Whether it is over tiles of the rows that launches are repeated for."""
-        return self._around is not None and rng.parent is self._around
+        return self.around is not None and rng.parent is self.around
 
-    def _within_rows(self, rng: ir.Range) -> bool:
+    def within_rows(self, rng: ir.Range) -> bool:
         """Whether it is over a part of the rows that launches are repeated for."""
-        return self._around is not None and rng.within(self._around)
+        return self.around is not None and rng.within(self.around)
 
-    def _cut(self, rng: ir.Range) -> bool:
+    def cut(self, rng: ir.Range) -> bool:
         """Whether it is over tiles of a tile."""
-        return rng.parent is not None and rng.parent.parent is not None and not self._within(rng)
+        return rng.parent is not None and rng.parent.parent is not None and not self.within(rng)
 
-    def _total(self, rng: ir.Range) -> str:
+    def total(self, rng: ir.Range) -> Term:
         """The number of indices that tiles are of: of a dimension, or of the rows that launches are repeated for."""
-        return "rows" if self._within_rows(rng) else self._setting.size(rng.dim)
+        return Name("rows") if self.within_rows(rng) else self.setting.size(rng.dim)
 
-    def _count(self, rng: ir.Range) -> str:
+    def count(self, rng: ir.Range) -> Term:
         """The number of tiles of a dimension, or of the rows that launches are repeated for."""
-        block, total = self._length(rng), self._total(rng)
-        if total.isdecimal():
-            return str(-(-int(total) // block))
-        return f"{total} // {block}" if self._setting.even else f"tl.cdiv({total}, {block})"
+        return self.tiles(self.total(rng), self.length(rng))
 
-    def _parts(self, loop: ir.Loop) -> int:
+    def tiles(self, total: Term, block: int) -> Term:
+        """The number of tiles of so many indices."""
+        known = isinstance(total, Number) or not self.setting.even
+        return cdiv(total, block) if known else total // block
+
+    def parts(self, loop: ir.Loop) -> int:
         """Tiles of a whole tile."""
         outer = loop.range.parent
         assert outer is not None
-        large, small = self._length(outer), self._length(loop.range)
+        large, small = self.length(outer), self.length(loop.range)
         if small > large:
             raise UsageError(
-                f"{self._program.name}: block {loop.range.block} = {small} cuts tiles of {outer.block} = "
+                f"{self.program.name}: block {loop.range.block} = {small} cuts tiles of {outer.block} = "
                 f"{large} in line {loop.line}; take no more than {large}."
             )
         return large // small
 
     # Indices
 
-    def _index(self, rng: ir.Range) -> str:
-        """The name of the indices of a tile; those of a whole dimension are made when they are first asked for."""
+    def index(self, rng: ir.Range) -> Term:
+        """The indices of a tile; those of a whole dimension are named when they are first asked for."""
         if rng not in self._indices:
             assert rng.parent is None
-            self._indices[rng] = self._names.new(f"at_{rng.name}")
-            at = next(i for i, line in enumerate(self._lines) if line.startswith("    head"))
-            self._lines.insert(at + 1, f"    {self._indices[rng]} = tl.arange(0, {self._length(rng)})")
-        return self._indices[rng]
+            self._indices[rng] = self.names.new(f"at_{rng.name}")
+            self.wholes.insert(0, Let((self._indices[rng],), (call("arange", 0, self.length(rng)),), indices=True))
+        return Name(self._indices[rng])
 
-    def _enter(self, loop: ir.Loop, depth: int, number: str) -> None:
+    def enter(self, loop: ir.Loop, number: Term) -> list[Statement]:
         """Name the indices of a tile by its number."""
         rng = loop.range
-        size, first = self._length(rng), "start + " * self._within_rows(rng)
-        if self._within(rng):
-            assert self._around is not None
-            around = ir.length(self._around.block, self._sizes)
-            if around % size and around < self._sizes[rng.dim]:
+        size = self.length(rng)
+        if self.within(rng):
+            assert self.around is not None
+            around = ir.length(self.around.block, self.sizes)
+            if around % size and around < self.sizes[rng.dim]:
                 raise UsageError(
-                    f"{self._program.name}: {around:,} rows are done at once, which tiles of {rng.block} = {size} do "
+                    f"{self.program.name}: {around:,} rows are done at once, which tiles of {rng.block} = {size} do "
                     f"not divide; take a multiple of {size}."
                 )
-        elif self._cut(rng):
+        elif self.cut(rng):
             assert rng.parent is not None
-            number = f"({self._numbers[rng.parent]} * {self._parts(loop)} + {number})"
-        self._named(rng, depth, number, first)
+            number = Group(self.numbers[rng.parent] * self.parts(loop) + number)
+        return self.named(rng, number, self.within_rows(rng))
 
-    def _named(self, rng: ir.Range, depth: int, number: str, first: str) -> None:
-        size = self._length(rng)
-        self._indices[rng], self._counted[rng] = self._names.new(f"at_{rng.name}"), number
-        self._say(depth, f"{self._indices[rng]} = {first}{number} * {size} + tl.arange(0, {size})")
-        if self._ranged and rng.dim == (self._program.pairs or ("",))[0]:
-            assert self._mask is not None
-            for line in key_ranges.vectors(self._indices[rng], self._exist(rng, None), self._mask.rows):
-                self._say(depth, line)
+    def named(self, rng: ir.Range, number: Term, from_start: bool = False) -> list[Statement]:
+        """Name the indices of the tile with a number."""
+        self._indices[rng], self.counted[rng] = self.names.new(f"at_{rng.name}"), number
+        size = self.length(rng)
+        first = term("start") + number * size if from_start else number * size
+        made: list[Statement] = [Let((self._indices[rng],), (first + self.arange(rng),), indices=True)]
+        if self.ranged and rng.dim == (self.program.pairs or ("",))[0]:
+            assert self.mask is not None
+            made += key_ranges.vectors(self._indices[rng], all_of(self.exist(rng, None)), self.mask.rows)
+        return made
 
-    def _ends(self, rng: ir.Range) -> tuple[str, str]:
-        """The first index of a tile, and the one after its last, as text."""
-        size = self._setting.size(rng.dim)
+    def arange(self, rng: ir.Range) -> Term:
+        """The indices within a tile."""
+        return call("arange", 0, self.length(rng))
+
+    def ends(self, rng: ir.Range) -> tuple[Term, Term]:
+        """The first index of a tile, and the one after its last."""
         if rng.parent is None:
-            return "0", size
-        if rng is self._around:
-            return "start", "(start + rows)"
-        number, block = self._numbers[rng], self._length(rng)
-        first, last = f"{number} * {block}", f"({number} + 1) * {block}"
-        if self._within(rng):
-            first, last = f"(start + {first})", f"(start + {last})"
-        return first, f"tl.minimum({last}, {size})" if self._ragged(rng) else last
+            return ZERO, self.setting.size(rng.dim)
+        if rng is self.around:
+            return Name("start"), Group(term("start") + "rows")
+        number, block = self.numbers[rng], self.length(rng)
+        first, last = number * block, (number + 1) * block
+        if self.within(rng):
+            first, last = Group(term("start") + first), Group(term("start") + last)
+        return first, self._to_the_end(rng, last)
 
-    def _positions(self, rng: ir.Range) -> tuple[str, str]:
+    def _to_the_end(self, rng: ir.Range, last: Term) -> Term:
+        return minimum(last, self.setting.size(rng.dim)) if self.ragged(rng) else last
+
+    def positions(self, rng: ir.Range) -> tuple[Term, Term]:
         """The ends of a tile of rows as positions, of which a mask may have several rows each."""
-        start, stop = self._ends(rng)
-        assert self._mask is not None
-        several = self._mask.rows
-        return (start, stop) if several == 1 else (f"({start}) // {several}", f"(({stop} - 1) // {several} + 1)")
+        start, stop = self.ends(rng)
+        assert self.mask is not None
+        rows = self.mask.rows
+        return (start, stop) if rows == 1 else (Group(start) // rows, Group(Group(stop - 1) // rows + 1))
 
-    # Predicates
+    # Predicates: terms all of which hold
 
-    def _all_allowed(self, tile: ir.Ranges) -> str:
+    def all_allowed(self, tile: ir.Ranges) -> Term:
         """The condition that all pairs of a tile are allowed."""
-        (left, right), positions = self._ends(tile[1]), self._positions(tile[0])
-        if isinstance(self._mask, KeyRanges):
+        (left, right), positions = self.ends(tile[1]), self.positions(tile[0])
+        if isinstance(self.mask, KeyRanges):
             first, end = key_ranges.seen_by_rows(*positions, True)
-            return f"({left} >= {first}) & ({right} <= {end})"
-        return f"{right} - {positions[0]} <= {self._after} + 1"
+            return Group(left >= first) & Group(right <= end)
+        assert self.after is not None
+        return right - positions[0] <= self.after + 1
 
-    def _exist(self, rng: ir.Range, axis: int | None, frame: bool = False) -> str:
+    def exist(self, rng: ir.Range, axis: int | None, frame: bool = False) -> list[Term]:
         """The predicate of the indices that exist, along an axis of a tile; empty where all do."""
-        if not self._ragged(rng):
-            return ""
-        where = "" if axis is None else along(axis, frame)
-        return f"({self._index(rng)}{where} < {self._setting.size(rng.dim)})"
+        if not self.ragged(rng):
+            return []
+        index = self.index(rng)
+        return [Group((index if axis is None else index.along(along(axis, frame))) < self.setting.size(rng.dim))]
 
-    def _pairs(self, ranges: ir.Ranges, frame: bool = False, existing: bool = False) -> str:
-        """The predicate of the allowed pairs of a tile of pairs; empty for others, and where all are.
+    def pairs(self, ranges: ir.Ranges, frame: bool = False, existing: bool = False) -> list[Term]:
+        """The predicates of the allowed pairs of a tile of pairs; empty for others, and where all are.
 
         `existing`: of those whose columns exist, too.
         """
-        exist = self._exist(ranges[1], 1, frame) if existing else ""
-        if self._mask is None or self._whole or not ir.over_pairs(ranges):
+        exist = self.exist(ranges[1], 1, frame) if existing else []
+        if self.mask is None or self.whole or not ir.over_pairs(ranges):
             return exist
-        rows, columns = map(self._index, ranges)
-        if isinstance(self._mask, KeyRanges):
-            allowed = key_ranges.predicate(rows, columns, along(0, frame), along(1, frame))
-            return " & ".join(filter(None, (exist, allowed)))
-        rows = rows if self._mask.rows == 1 else f"{rows} // {self._mask.rows}"
-        parts, column = [], f"{columns}{along(1, frame)}"
-        if self._after is not None:  # with the last that exists, so that each pair is compared once
-            last = f"({rows} + {self._after})"
-            last = f"tl.minimum({last}, {self._setting.size(ranges[1].dim)} - 1)" if exist else last
-            parts.append(f"({column} <= {last}{along(0, frame)})")
-        if self._before is not None:
-            parts.append(f"({column} >= ({rows} - {self._before}){along(0, frame)})")
-        return " & ".join(parts if self._after is not None or not exist else [exist, *parts])
+        rows, columns = map(self.index, ranges)
+        if isinstance(self.mask, KeyRanges):
+            return exist + key_ranges.predicate(str(rows), str(columns), along(0, frame), along(1, frame))
+        rows = rows if self.mask.rows == 1 else rows // self.mask.rows
+        column, made = columns.along(along(1, frame)), list[Term]()
+        if self.after is not None:  # with the last that exists, so that each pair is compared once
+            last: Term = Group(rows + self.after)
+            last = minimum(last, self.setting.size(ranges[1].dim) - 1) if exist else last
+            made.append(Group(column <= last.along(along(0, frame))))
+        if self.before is not None:
+            made.append(Group(column >= Group(rows - self.before).along(along(0, frame))))
+        return made if self.after is not None else exist + made
 
 
 def along(axis: int, frame: bool = False) -> str:
     """The index that makes a vector one of rows (axis 0) or of columns (1), of the transpose if `frame`."""
     return "[None, :]" if (axis == 1) ^ frame else "[:, None]"
-
-
-def only(value: str, where: str, otherwise: str) -> str:
-    """A value where a predicate holds; everywhere if there is none."""
-    return f"tl.where({where}, {value}, {otherwise})" if where else value

@@ -15,11 +15,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from pebblesim.gpu import releases
 from pebblesim.gpu.torch.layout import BYTES
 from pebblesim.gpu.torch.recent import Recent
-
-RELEASE = "3.6."
-"""The release of Triton whose Gluon is known: it is experimental, and changes with each."""
 
 MOST_SHAPES = 1024
 """Shapes that are kept, for each function that describes tensors."""
@@ -32,27 +30,18 @@ MAKERS = ("tiles_of", "vectors_of", "sums_of", "pairs_of")
 
 
 @cache
-def gluon_here() -> bool:
-    """Whether Triton here has what the Gluon kernels are made of."""
+def gluon_lost() -> str | None:
+    """The reason why Gluon kernels do not run with the Triton here, None if they do: a part of a sentence."""
+    if reason := releases.without_gluon(releases.installed()):
+        return reason
     try:
-        import triton
+        from triton._C.libtriton import ir as _ir  # noqa: F401
+        from triton.experimental.gluon.language._core import builtin as _builtin  # noqa: F401
         from triton.experimental.gluon.language.nvidia import hopper as _hopper  # noqa: F401
         from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as _Described  # noqa: F401
-    except ImportError:
-        return False
-    return bool(triton.__version__.startswith(RELEASE))
-
-
-@cache
-def adds_here() -> bool:
-    """Whether Triton's builder has the function that adds to memory, for which Gluon has no name yet."""
-    try:
-        from triton._C.libtriton import gluon_ir, ir
-        from triton.experimental.gluon.language._core import builtin as _builtin  # noqa: F401
-    except ImportError:
-        return False
-    kinds = getattr(ir, "DESCRIPTOR_REDUCE_KIND", None)
-    return hasattr(kinds, "ADD") and hasattr(gluon_ir.GluonOpBuilder, "create_async_tma_reduce")
+    except ImportError as error:
+        return f"Gluon cannot be imported from the Triton here ({error})"
+    return None
 
 
 @dataclass(frozen=True)
@@ -150,5 +139,5 @@ def start_of(run: Any) -> Any:
 def _arguments(described: Any, made_as: Any) -> list[Any]:
     from triton.backends.nvidia.driver import make_tensordesc_arg
 
-    found: list[Any] = make_tensordesc_arg(described, made_as)
+    found: list[Any] = make_tensordesc_arg(described, made_as, *[None] * releases.here().unread)
     return found

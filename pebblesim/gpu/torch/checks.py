@@ -50,8 +50,11 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
             raise UsageError(f"{name} is on {each.device}{others}; give all on one GPU, or the CPU.")
         if each.dtype not in (*TYPES, *WIDE):
             raise UsageError(f"{name} is of {each.dtype}; give bfloat16 or float16, or on the CPU float32 or float64.")
-        if not all(each.shape):
-            raise UsageError(f"{name} has shape {tuple(each.shape)} and is empty; give sizes of 1 or more.")
+        if not (each.shape[-3] and each.shape[-1]):
+            raise UsageError(
+                f"{name} has shape {tuple(each.shape)}; give 1 head or more and a head dimension of 1 or more: only "
+                "batches and tokens may be 0."
+            )
     if key.shape[-2] != value.shape[-2]:
         raise UsageError(f"key and value have {key.shape[-2]} and {value.shape[-2]} tokens; give as many of both.")
     if query.shape[-1] != key.shape[-1]:
@@ -91,6 +94,19 @@ def check_numbers(scale: Any, softcap: Any, workspace: Any, dropout_p: Any, comp
 
 def _is_number(x: Any) -> bool:
     return isinstance(x, (int, float, Real)) and not isinstance(x, bool)
+
+
+def check_version(what: str, needed: str, here: str) -> None:
+    """Check the version of a library that `what` is for, such as "transformers>=5.4,<6".
+
+    Raises:
+        UsageError: it is another one.
+    """
+    from packaging.requirements import Requirement
+
+    asked = Requirement(needed)
+    if not asked.specifier.contains(here, prereleases=True):
+        raise UsageError(f"{what} is for {needed}, and here is {asked.name} {here}: pip install '{needed}'.")
 
 
 def check_masks(query: Tensor, **masks: Any) -> None:
@@ -160,7 +176,7 @@ def check_room(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None:
     Raises:
         UsageError: they do not.
     """
-    if asked.workspace is None or torch.compiler.is_compiling():
+    if asked.workspace is None or torch.compiler.is_compiling() or not (query.numel() and key.numel()):
         return
     pattern, kind = asked.pattern(query, key), query.dtype if query.dtype in TYPES else TYPES[0]
     queries, keys = met(query.shape[-2], key.shape[-2], asked.left, asked.right, asked.at_end)

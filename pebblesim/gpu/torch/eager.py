@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pebblesim.gpu.torch import operators, recorded
-from pebblesim.gpu.torch.layout import numbers_from
+from pebblesim.gpu.torch.layout import in_one_batch, numbers_from
 from pebblesim.gpu.torch.masks import Asked
 from pebblesim.gpu.torch.recent import Recent
 
@@ -61,7 +61,7 @@ def keep(call: tuple[Hashable, ...], asked: Asked) -> None:
 
 def attention(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> Tensor:
     """O of a plain call, (…, heads, n_q, d_v), with its gradients if they are wanted."""
-    Q, K, V = (each if each.dim() == 4 else each.reshape(-1, *each.shape[-3:]) for each in (query, key, value))
+    Q, K, V = map(in_one_batch, (query, key, value))
     if torch.is_grad_enabled() and (Q.requires_grad or K.requires_grad or V.requires_grad):
         out = _Passes.apply(Q, K, V, asked)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -11,8 +10,7 @@ from torch import Tensor
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch.definition import allowed
 from pebblesim.gpu.torch.masks import Shown
-
-_SAID: set[str] = set()
+from pebblesim.gpu.torch.once import warn_once
 
 ALIGNED = 16
 """Bytes that PyTorch's kernels read at once."""
@@ -41,9 +39,8 @@ def by_pytorch(
     if attn_mask is not None:
         _check_mask(attn_mask, query.dtype, (*query.shape[:-1], key.shape[-2]))
         attn_mask = torch.atleast_2d(attn_mask)
-    if not torch.compiler.is_compiling() and reason not in _SAID:
-        _SAID.add(reason)
-        warnings.warn(f"PyTorch's attention is used: {reason.partition(';')[0]}.", stacklevel=3)
+    if not torch.compiler.is_compiling():
+        warn_once(f"PyTorch's attention is used: {reason.partition(';')[0]}.")
     gqa = {"enable_gqa": True} if query.shape[-3] != key.shape[-3] else {}
     causal = attn_mask is None and shown == Shown(None, None, None, 0, False)
     mask = attn_mask
@@ -68,6 +65,8 @@ def _aligned(x: Tensor) -> Tensor:
     PyTorch 2.11 hands tensors to its memory-efficient kernel as they lie. The kernel reads 16 bytes at once: from other
     addresses its results were wrong, or the context of the GPU was lost.
     """
+    if torch.compiler.is_compiling():  # a graph does not know where its tensors begin
+        return x.clone(memory_format=torch.contiguous_format)
     words = ALIGNED // x.element_size()
     *rows, last = x.stride()
     in_place = x.is_contiguous() or (last == 1 and not any(stride % words for stride in rows))

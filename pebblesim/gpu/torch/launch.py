@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pebblesim.gpu import releases
 from pebblesim.gpu.torch.boxes import Described, start_of
 from pebblesim.gpu.torch.fresh import fresh
 
@@ -67,10 +69,24 @@ class Torch:
         return made
 
 
+class Triton:
+    """The module `triton` for generated modules: they leave the allocator alone that a user has set."""
+
+    def __getattr__(self, name: str) -> Any:
+        import triton
+
+        return getattr(triton, name)
+
+    @staticmethod
+    def set_allocator(room: Any) -> None:
+        """Do nothing: kernels get memory when they are launched."""
+
+
 class Compiled:
     """A kernel as Triton has compiled it, and what a launch takes of it.
 
     Attributes:
+        made: the kernel, which from Triton 3.8 on is unloaded when nothing holds it.
         run: Triton's launcher.
         function, metadata: what it takes first.
         made_as: what Triton knows of each descriptor that the kernel takes, in order.
@@ -79,6 +95,7 @@ class Compiled:
     """
 
     def __init__(self, made: Any) -> None:
+        self.made = made
         self.run, self.function, self.metadata = made.run, made.function, made.packed_metadata
         self.made_as = getattr(made.metadata, "tensordesc_meta", None) or ()
         self.needs_room = self.run.global_scratch_size > 0
@@ -88,12 +105,12 @@ class Compiled:
 def launch(made: Compiled, grid: tuple[int, int, int], stream: int, arguments: Iterable[Any]) -> None:
     """Launch a compiled kernel; tensors may be given by their addresses."""
     run = made.run
-    if made.needs_room:  # for descriptors that the kernel makes
-        from triton import set_allocator
-
-        set_allocator(_room)
     if made.start is None:
-        run(*grid, stream, made.function, made.metadata, None, None, None, *map(for_triton, arguments))
+        whole = (*grid, stream, made.function, made.metadata, None, None, None, *map(for_triton, arguments))
+        if made.needs_room:  # for descriptors that the kernel makes
+            with_room(run, *whole)
+        else:
+            run(*whole)
         return
     given: list[Any] = []
     kinds = iter(made.made_as)
@@ -103,7 +120,24 @@ def launch(made: Compiled, grid: tuple[int, int, int], stream: int, arguments: I
         else:
             given.append(each)
     at_once, before = run.launch_cooperative_grid, run.launch_pdl
-    made.start(*grid, stream, made.function, at_once, before, None, None, made.metadata, None, None, None, *given)
+    first = (*grid, stream, made.function, at_once, before)
+    if releases.here().arguments_together:
+        types = run.arg_annotations, run.kernel_signature
+        made.start(*first, made.metadata, None, None, None, None, None, *types, tuple(given))
+    else:
+        made.start(*first, None, None, made.metadata, None, None, None, *given)
+
+
+def with_room(start: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """Start a kernel that takes memory while it runs: PyTorch's, and afterwards a user's own allocator again."""
+
+    def started() -> Any:
+        from triton import set_allocator
+
+        set_allocator(_room)  # in the copied context alone
+        return start(*given, **options)
+
+    return copy_context().run(started)
 
 
 def for_triton(argument: Any) -> Any:
@@ -139,7 +173,7 @@ class Kernel:
         key = (device, *map(_specialised, arguments))
         made = self._made.get(key)
         if made is None:
-            made = self._made[key] = Compiled(self._kernel[grid](*map(for_triton, arguments), **options))
+            made = self._made[key] = Compiled(with_room(self._kernel[grid], *map(for_triton, arguments), **options))
         else:
             launch(made, grid, stream_of(device), arguments)
         if (written := notes()) is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -10,18 +9,24 @@ from typing import Any, NamedTuple
 import torch
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu import releases
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS
 from pebblesim.gpu.emit.tables import GROUP_OF_WORDS
 from pebblesim.gpu.emit.triton import FAR, triton
 from pebblesim.gpu.module import module_of
-from pebblesim.gpu.tiles import Tiling
-from pebblesim.gpu.torch.boxes import MAKERS, adds_here, gluon_here, remembered
+from pebblesim.gpu.tiles import HOPPER, Tiling
+from pebblesim.gpu.torch.boxes import MAKERS, gluon_lost, remembered
 from pebblesim.gpu.torch.fresh import fresh
-from pebblesim.gpu.torch.launch import Kernel, Torch, notes
+from pebblesim.gpu.torch.launch import Kernel, Torch, Triton, notes
 from pebblesim.gpu.torch.layout import fits, fitted, room_for, round_sums
-from pebblesim.gpu.torch.planning import CARD, ROOM, Choice, Dims, Pattern, chosen, chosen_for_latent, program_of
+from pebblesim.gpu.torch.once import warn_once
+from pebblesim.gpu.torch.pattern import Pattern
+from pebblesim.gpu.torch.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent, program_of
+
+GLUON = tuple(sorted({tiling.schedule for tiling in HOPPER}))
+"""Schedules with kernels for Hopper cards."""
 
 LEAST_ROOM = 2**26
 """Bytes of tables that are taken without asking how much memory is free."""
@@ -55,9 +60,9 @@ def loaded(
     for name in MAKERS:
         if hasattr(module, name):
             setattr(module, name, remembered(getattr(module, name)))
-    module.torch = Torch()
-    module.filled = tuple(re.findall(r"(\w+)_ptr\.fill_\(0\.0\)", source.text))
-    module.fills = len(re.findall(r"\.fill_\(", source.text))
+    module.torch, module.triton = Torch(), Triton()
+    module.filled = tuple(name for name, value in source.fills if value == 0)
+    module.fills = len(source.fills)
     for kernel in source.kernels:
         setattr(module, kernel.name, Kernel(getattr(module, kernel.name)))
     return module, tuple(name for name in program.tensors if name in program.inputs)
@@ -238,10 +243,10 @@ def fitting(
 
     `gluon`: those for Hopper, too, where the device is such a card.
     """
-    card = card_of(device, gluon)
-    if card.hopper and not adds_here():
-        pattern = pattern._replace(same_bits=True)  # the kernels that do not add to memory
-    choice = chosen(way, dims, heads, dtype, pattern, ROOM if workspace is None else workspace, card)
+    card, room = card_of(device, gluon), ROOM if workspace is None else workspace
+    choice = chosen(way, dims, heads, dtype, pattern, room, card)
+    if gluon and not card.hopper and device.type == "cuda" and (own := _own_card(device)).hopper:
+        _say_lost(way, chosen(way, dims, heads, dtype, pattern, room, own), choice)
     if workspace is not None or choice.bytes <= LEAST_ROOM or torch.cuda.is_current_stream_capturing():
         return choice
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -262,8 +267,25 @@ def card_of(device: Any, gluon: bool = True) -> cards.Card:
     """
     if device.type != "cuda":
         return replace(cards.card(CARD), capability="")
-    card = cards.of_device(torch.cuda.get_device_properties(device))
-    return card if gluon and gluon_here() else replace(card, capability="")
+    card = _own_card(device)
+    return card if gluon and gluon_lost() is None else replace(card, capability="")
+
+
+@lru_cache(maxsize=64)
+def _own_card(device: Any) -> cards.Card:
+    """The card that a device is, with the rates that forecasts need."""
+    return cards.of_device(torch.cuda.get_device_properties(device))
+
+
+def _say_lost(way: str, best: Choice, choice: Choice) -> None:
+    """Warn, once, that a pass does not get the kernels for its card, if there are any for it."""
+    if best.forecast.tiling.gluon:
+        slower = choice.forecast.seconds / best.forecast.seconds
+        warn_once(
+            f"{gluon_lost()}: the kernels for Hopper cards ({', '.join(GLUON)}) do not run, and by the forecast this "
+            f"{way} pass takes {slower:.2f} times as long; {releases.INSTALL}.",
+            key=GLUON,
+        )
 
 
 def check_triton() -> None:

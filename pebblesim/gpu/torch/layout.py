@@ -41,6 +41,11 @@ def room_for(like: Tensor, d: int) -> Tensor:
     return rows[..., : max(d, LEAST_SIDE)]
 
 
+def in_one_batch(x: Tensor) -> Tensor:
+    """(…, heads, n, d) as (batch, heads, n, d)."""
+    return x if x.dim() == 4 else x.reshape(x.shape[:-3].numel(), *x.shape[-3:])  # -1 is not known where x is empty
+
+
 def numbers_of(x: Tensor, kv_heads: int) -> Tensor:
     """(batch, heads, n), a number for each query, as kernels take it: (batch · kv_heads, n · shared), contiguous."""
     batch, heads, n = x.shape

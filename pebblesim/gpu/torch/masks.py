@@ -13,9 +13,18 @@ from torch import Tensor
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS
-from pebblesim.gpu.torch.planning import Pattern
+from pebblesim.gpu.torch.pattern import Pattern
+from pebblesim.gpu.torch.sizes import counted
 
 Ranges = tuple[Tensor, Tensor]
+
+
+class Checked(NamedTuple):
+    """Ranges of keys that hold what `check_ranges` asks for by how they were made, so that no layer looks again."""
+
+    first: Tensor
+    end: Tensor
+
 
 INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 """Types of positions."""
@@ -99,7 +108,7 @@ def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right
     for each, n in ((of_q, n_q), (of_k, n_k)) if of_k is not of_q else ((of_q, min(n_q, n_k)),):
         promise(
             (each[0] == 0) & (each.diff() >= 0).all() & (each[-1] <= n),
-            f"cu_seqlens must begin with 0, must not decrease, and may go up to the {n:,} tokens that are here.",
+            f"cu_seqlens must begin with 0, must not decrease, and may go up to the {counted(n)} tokens that are here.",
         )
     at = torch.arange(n_q, device=of_q.device)
     number = (torch.searchsorted(of_q, at, right=True) - 1).clamp(0, len(of_q) - 2)
@@ -134,6 +143,9 @@ def ranges_of_padding(padding: Any, batch: int, n_q: int, n_k: int) -> Ranges:
             f"key_padding_mask is {_described(padding)}; give booleans of shape {_rows(batch, n_k)}, True where a key "
             "is padding."
         )
+    if not n_k:
+        first = end = padding.new_zeros((padding.shape[0], n_q), dtype=torch.int32)
+        return first, end
     real = ~padding
     first = real.int().argmax(-1)
     end = torch.where(real.any(-1), n_k - real.flip(-1).int().argmax(-1), 0)
@@ -187,10 +199,12 @@ def check_ranges(ranges: Any, batch: int, n_q: int, n_k: int) -> Ranges:
         raise UsageError(
             f"key_ranges is {_described(ranges)}; give (first, end), int32 tensors of shape {_rows(batch, n_q)}."
         )
+    if isinstance(ranges, Checked):
+        return ranges
     both = torch.stack([each.expand(max(x.shape[0] for x in ranges), n_q) for each in ranges])
     promise(
-        (both.diff(dim=-1) >= 0).all() & (both[..., 0] >= 0).all() & (both[..., -1] <= n_k).all(),
-        f"key_ranges must not decrease from one query to the next, and must be between 0 and the {n_k:,} keys.",
+        (both.diff(dim=-1) >= 0).all() & (both >= 0).all() & (both <= n_k).all(),
+        f"key_ranges must not decrease from one query to the next, and must be between 0 and the {counted(n_k)} keys.",
     )
     return ranges[0], ranges[1]
 
@@ -210,16 +224,42 @@ def _rows(batch: int, n: int) -> str:
 def promise(holds: Tensor, sentence: str) -> None:
     """Check a tensor of booleans: at once on the CPU, and on a GPU when it is computed, without waiting.
 
-    Under `vmap` it is checked for all calls that are made together.
+    Under `vmap` it is checked for all calls that are made together. Where tensors have no numbers yet, as in a graph
+    that is made for all sizes, the check becomes a part of the graph.
 
     Raises:
         UsageError: some are False (on the CPU).
     """
-    if not torch.compiler.is_compiling():
-        while torch._C._functorch.is_functorch_wrapped_tensor(holds):
-            holds = torch._C._functorch.get_unwrapped(holds)
-        if holds.device.type == "cpu":
-            if not holds.all():
-                raise UsageError(sentence)
-            return
-    torch._assert_async(holds.all(), sentence)
+    torch.ops.pebblesim.promise(holds, sentence)
+
+
+PROMISE = "pebblesim::promise"
+
+torch.library.define(PROMISE, "(Tensor holds, str sentence) -> ()")
+
+
+@torch.library.impl(PROMISE, "CompositeImplicitAutograd")
+def _promised(holds: Tensor, sentence: str) -> None:
+    if traced(holds) or holds.device.type != "cpu":
+        torch._assert_async(holds.all(), sentence.replace('"', "'"))  # torch.compile writes it into C++ as it is
+    elif not holds.all():
+        raise UsageError(sentence)
+
+
+def _promised_together(info: Any, in_dims: tuple[int | None, ...], holds: Tensor, sentence: str) -> tuple[None, None]:
+    promise(holds, sentence)
+    return None, None
+
+
+torch.library.register_vmap(PROMISE, _promised_together)
+
+
+def traced(x: Tensor) -> bool:
+    """Whether a tensor has no numbers to look at: a graph is made of what is done, or sizes are all that is known."""
+    if torch.compiler.is_compiling() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
+        return True
+    if type(x) is Tensor:
+        return False
+    from torch._subclasses.fake_tensor import is_fake
+
+    return bool(is_fake(x))

@@ -93,6 +93,11 @@ def _pairs(query: Tensor, key: Tensor, asked: Asked) -> Met:
     return Met(Setting(pattern, asked.scale, asked.workspace), queries, keys, sizes)
 
 
+def _without_pairs(query: Tensor, key: Tensor) -> bool:
+    """Whether there is no query, no key or no batch, so that no kernel is launched."""
+    return 0 in (query.shape[0], query.shape[2], key.shape[2])
+
+
 def forward(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> tuple[Tensor, Tensor]:
     """O by kernels, and L as they have it, (batch · kv_heads, n_q · shared)."""
     inputs = query, key, value
@@ -101,10 +106,13 @@ def forward(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> tuple[Te
         (out,), L = found
         assert L is not None
         return out, L
+    out = empty_like(query, value.shape[-1])
+    if _without_pairs(query, key):
+        (batch, heads, n, _), kv_heads = query.shape, key.shape[1]
+        return out.zero_(), query.new_full((batch * kv_heads, n * heads // kv_heads), -torch.inf, dtype=torch.float32)
     check_triton()
     pairs = _pairs(query, key, asked)
     ranges = arguments_of(asked.first, asked.end, key.shape[2])
-    out = empty_like(query, value.shape[-1])
     with recorded.keeping(sizes, inputs, (out,)) as kept:
         tensors = {"Q": pairs.rows(query), "K": pairs.columns(key), "V": pairs.columns(value), **ranges}
         L = compute("forward", tensors, {"O": pairs.rows(out, 0.0)}, pairs.setting)
@@ -127,13 +135,15 @@ def backward(
     sizes = recorded.sizes_of("backward", inputs, asked) if grad_L is None else None
     if (found := recorded.again(sizes, inputs)) is not None:
         return found[0][0], found[0][1], found[0][2]
+    made = dQ, dK, dV = tuple(empty_like(each, each.shape[-1]) for each in (query, key, value))
+    if _without_pairs(query, key):
+        return dQ.zero_(), dK.zero_(), dV.zero_()
     pairs = _pairs(query, key, asked)
     matrices = zip(("Q", "dO", "O", "K", "V"), (query, grad, out, key, value), strict=True)
     tensors = {name: pairs.rows(each) if name in OF_QUERIES else pairs.columns(each) for name, each in matrices}
     tensors |= {"L": pairs.gathered(L), **arguments_of(asked.first, asked.end, key.shape[2])}
     if grad_L is not None:
         tensors["dL"] = pairs.gathered(grad_L)
-    made = dQ, dK, dV = tuple(empty_like(each, each.shape[-1]) for each in (query, key, value))
     results = {"dQ": pairs.rows(dQ, 0.0), "dK": pairs.columns(dK, 0.0), "dV": pairs.columns(dV, 0.0)}
     with recorded.keeping(sizes, inputs, made) as kept:
         compute("backward", tensors, results, pairs.setting)

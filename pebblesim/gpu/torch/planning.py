@@ -5,31 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import BYTES, listed, quantity, whole
+from pebblesim.gpu import releases
 from pebblesim.gpu.additions import adds
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.amounts import amount
 from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
-from pebblesim.gpu.emit.key_ranges import KeyRanges
 from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.tiles import PROBLEM, Tiling, gluon_takes
+from pebblesim.gpu.torch.pattern import Pattern, limits
 from pebblesim.gpu.torch.sizes import (
     check_flag,
     check_heads,
     check_workspace,
-    is_count,
     met,
     sharing,
     too_old,
     too_wide,
     word_of,
 )
-from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 
@@ -41,9 +39,6 @@ ROOM = 2**30
 
 STEPS = 8
 """Lengths are rounded up to multiples of this part of a power of two where memory is limited."""
-
-LONG = 2**20
-"""Limits of j - i from here on are left out where they leave out no pair."""
 
 KEPT = 4096
 """Choices, and forecasts for rounded lengths, that are kept by their arguments."""
@@ -62,58 +57,6 @@ LATENT = "forward-latent"
 
 Dims = tuple[tuple[str, int], ...]
 """Sizes by name, as a key of a table."""
-
-
-class Pattern(NamedTuple):
-    """The pairs that kernels are compiled for.
-
-    Attributes:
-        left, right: key j is allowed for query i if -left ≤ j - i ≤ right; None is no limit.
-        at_end: the last query is at the last key, and not the first one at the first key.
-        shared: query heads that share keys: rows at each position.
-        ranged: kernels read the range of keys of each query.
-        softcap: scores are capped so; 0 if they are not.
-        same_bits: results are to be the same to the last bit at each call: no sums whose order is not fixed.
-    """
-
-    left: int | None = None
-    right: int | None = None
-    at_end: bool = False
-    shared: int = 1
-    ranged: bool = False
-    softcap: float = 0.0
-    same_bits: bool = False
-
-    @property
-    def masked(self) -> bool:
-        """Whether kernels are written for a mask."""
-        return self.ranged or self.left is not None or self.right is not None
-
-    @property
-    def mask(self) -> Band | None:
-        """The mask that kernels are written for, in rows of queries."""
-        return KeyRanges(rows=self.shared) if self.ranged else self.band
-
-    @property
-    def band(self) -> Band | None:
-        """The mask that forecasts are made for: for ranges a causal one, since they are known to the GPU alone."""
-        if self.ranged:
-            return Band("key ranges", None, 0, True, self.shared)
-        if self.left is None and self.right is None:
-            return None
-        name = "causal" if self.left is None and self.right == 0 else f"window:{self.left}:{self.right}"
-        return Band(name, self.left, self.right, not self.at_end, self.shared)
-
-    def at(self, n_q: int, n_k: int) -> Pattern:
-        """The pattern for so many queries and keys: without limits from `LONG` on that leave out no pair of them.
-
-        Kernels add limits to positions, in 32 bits. Shorter ones stay, so that other lengths need no other kernels.
-        """
-        left, right = (
-            None if each is not None and each >= LONG and each >= n_q + n_k else each
-            for each in (self.left, self.right)
-        )
-        return self._replace(left=left, right=right)
 
 
 @dataclass(frozen=True)
@@ -147,8 +90,12 @@ class KernelPlan:
         forward, backward: forecasts of all kernels that fit, for these sizes. The first one is used: it is the fastest
             for the rounded `lengths`; on a card with scaled rates one with tables must be faster by a factor.
         tables: bytes of the tables of the forward pass, and of the backward pass.
-        unlimited: forecasts of the kernels of both passes that would be used if tables had no limit.
+        unlimited, unlimited_tables: forecasts of the kernels of both passes that would be used if tables had no limit,
+            and the bytes of theirs.
         lengths: n_q and n_k, rounded up, for which the kernels of both passes are chosen.
+        triton: the version of Triton here; None if there is none.
+        lost: forecasts of the kernels of both passes that would be used if Gluon ran with the Triton here; None if it
+            does, or the card has no use for it, or there is no Triton.
         without_keys: queries of each head that see no key, and are not computed.
     """
 
@@ -162,8 +109,11 @@ class KernelPlan:
     backward: tuple[Forecast, ...]
     tables: tuple[int, int]
     unlimited: tuple[Forecast, Forecast]
+    unlimited_tables: tuple[int, int]
     widths: tuple[int, int]
     lengths: tuple[tuple[int, int], tuple[int, int]]
+    triton: str | None
+    lost: tuple[Forecast, Forecast] | None
     without_keys: int = 0
 
     def __str__(self) -> str:
@@ -175,9 +125,11 @@ class KernelPlan:
         dims["n_q"] //= shared
         heads = f"{quantity(self.heads * shared, 'head')}{f' on {self.heads:,} of keys' if shared > 1 else ''}"
         unseeing = f" ({self.without_keys:,} more queries see no key: O = 0)" if self.without_keys else ""
-        lines = [f"{listed(dims)}{padded}{unseeing}, {heads}{f', {band.name}' if band else ''}, {rates}"]
-        passes = zip(PROBLEM, (self.forward, self.backward), self.tables, self.unlimited, self.lengths, strict=True)
-        for way, ranked, taken, free, lengths in passes:
+        here = "no Triton here" if self.triton is None else f"Triton {self.triton} here"
+        lines = [f"{listed(dims)}{padded}{unseeing}, {heads}{f', {band.name}' if band else ''}, {rates}, {here}"]
+        of_passes = self.tables, self.unlimited, self.unlimited_tables, self.lengths
+        passes = zip(PROBLEM, (self.forward, self.backward), *of_passes, strict=True)
+        for way, ranked, taken, free, needed, lengths in passes:
             best = ranked[0]
             line = f"{way}: {best.tiling}{self._time(best, ': ')}, limited by {best.binds}"
             if lengths != (dims["n_q"], dims["n_k"]):
@@ -191,7 +143,13 @@ class KernelPlan:
                 lines.append(f"  tables: {taken / 2**20:,.0f} MiB, and they may take {self.workspace / 2**20:,.0f} MiB")
             if best.seconds > free.seconds:
                 cost = best.seconds / free.seconds - 1
-                lines[-1] += f"; without this limit{self._time(free, ' ') or ' less time'}, so it costs {cost:.0%}"
+                lines[-1] += f"; without this limit, with {needed / 2**20:,.0f} MiB,"
+                lines[-1] += f"{self._time(free, ' ') or ' less time'}, so it costs {cost:.0%}"
+        if self.lost is not None and (reason := releases.without_gluon(self.triton)):
+            times = (
+                f"{way}{self._time(each, ' ') or ' less time'}" for way, each in zip(PROBLEM, self.lost, strict=True)
+            )
+            lines.append(f"{reason}; with these {', '.join(times)}: {releases.INSTALL}")
         return "\n".join(lines)
 
     def _time(self, kernel: Forecast, before: str) -> str:
@@ -217,7 +175,8 @@ def plan(
     """Return the kernels for attention over n tokens with head dimension d, and the reason; print it to read it.
 
     They are those of a call without `key_padding_mask`, `key_ranges`, `cu_seqlens`, `softcap` and `deterministic`, and
-    with a scale above 0, on a card with Triton 3.6; other calls may get other kernels.
+    with a scale above 0, and with the Triton that is here or, if there is none, any that Gluon kernels are for; other
+    calls may get other kernels.
 
     Args:
         n: number of queries of a head, n_q.
@@ -265,7 +224,12 @@ def plan(
         raise UsageError(sentence)
     _check_memory(heads * (n * shared + n_k) * (d + d_v) * BYTES[dtype], own)
     key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(own)
-    ranked, tables, unlimited, lengths = [], [], [], []
+    triton, lost = releases.installed(), list[Forecast]()
+    if rates.hopper and triton is not None and releases.without_gluon(triton):
+        lacking = (chosen(way, key, heads, dtype, pattern, room, rates).forecast for way in PROBLEM)
+        lost = [_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
+        rates = replace(rates, capability="")
+    ranked, tables, unlimited, unlimited_tables, lengths = [], [], [], [], []
     for way in PROBLEM:
         best = chosen(way, key, heads, dtype, pattern, room, rates)
         free = chosen(way, key, heads, dtype, pattern, None, rates)
@@ -277,6 +241,7 @@ def plan(
         ranked.append(tuple(_at(each, dims, rates, dtype, heads, pattern) for each in first))
         tables.append(best.bytes)
         unlimited.append(_at(free.forecast, dims, rates, dtype, heads, pattern))
+        unlimited_tables.append(free.bytes)
         lengths.append((dict(rounded)["n_q"] // shared, dict(rounded)["n_k"]))
     return KernelPlan(
         dims,
@@ -289,8 +254,11 @@ def plan(
         ranked[1],
         (tables[0], tables[1]),
         (unlimited[0], unlimited[1]),
+        (unlimited_tables[0], unlimited_tables[1]),
         (d, d_v),
         (lengths[0], lengths[1]),
+        triton,
+        (lost[0], lost[1]) if lost else None,
         n - n_q // shared,
     )
 
@@ -307,39 +275,6 @@ def _check_memory(held: int, card: cards.Card) -> None:
             f"Q, K, V and O are {amount(held, 'B')}, and {card.name} has {amount(memory, 'B')} of memory; give fewer "
             "tokens or heads, or deal them to several devices (`pebblesim devices`)."
         )
-
-
-def limits(window: tuple[int | None, int | None] | None, causal: bool, align: str, shared: int) -> Pattern:
-    """The pattern of a window and a causal mask together.
-
-    Args:
-        window: keys before and after each query that it may attend to; None or -1 is no limit.
-        causal: no later keys.
-        align: "start" if the first query is at the first key, "end" if the last query is at the last key.
-        shared: query heads that share keys.
-
-    Raises:
-        UsageError: a limit is no number of keys, or the alignment is unknown.
-    """
-    if align not in ("start", "end"):
-        raise UsageError(
-            f'align is {align!r}; give "start" or "end": where the first or the last queries and keys meet.'
-        )
-    if window is not None and (
-        not isinstance(window, tuple | list)
-        or len(window) != 2
-        or not all(each is None or is_count(each, 2**31, -1) for each in window)
-    ):
-        raise UsageError(
-            f"window is {window!r}; give (left, right), numbers of keys before and after each query below 2^31, or "
-            "None where there is no limit."
-        )
-    left, right = (
-        None if each is None or each == -1 else each if isinstance(each, int) else int(each)
-        for each in window or (None, None)
-    )
-    right = 0 if causal else right
-    return Pattern(left, right, align == "end" and (left is not None or right is not None), shared)
 
 
 @lru_cache(maxsize=KEPT)

@@ -14,7 +14,8 @@ from torch import Tensor
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch import checks, eager, masks
 from pebblesim.gpu.torch.fallback import by_pytorch
-from pebblesim.gpu.torch.planning import Pattern, limits
+from pebblesim.gpu.torch.layout import in_one_batch
+from pebblesim.gpu.torch.pattern import Pattern, limits
 from pebblesim.gpu.torch.sizes import check_flag
 
 
@@ -53,7 +54,7 @@ def attention(
 
     Dimensions before the heads are batches. There may be none or several, and they must be the same in `query`, `key`
     and `value`: nothing is broadcast. In the shapes of masks, `batch` is the product of these dimensions, or 1. Masks
-    must be on the device of `query`. No size may be 0.
+    must be on the device of `query`. Batches, n_q and n_k may be 0; heads and head dimensions may not.
 
     Results are the same to the last bit in every run with the same room for tables, but for the gradient of `query` on
     Hopper cards up to a head dimension of 128; see `deterministic`. Tensors of the CPU are computed by the definition,
@@ -152,8 +153,7 @@ def attention(
         out = eager.attention(query, key, value, asked)
         eager.keep(call, asked)
         return out
-    four = (each.reshape(-1, *each.shape[-3:]) for each in (query, key, value))
-    out, lse = torch.ops.pebblesim.attention(*four, *asked)
+    out, lse = torch.ops.pebblesim.attention(*map(in_one_batch, (query, key, value)), *asked)
     out = out.reshape(*query.shape[:-1], value.shape[-1])
     out = out if kind is None else out.to(kind)
     return (out, lse.reshape(query.shape[:-1]) * log(2)) if return_lse else out

@@ -29,11 +29,12 @@ def too_wide(d_k: int, d_v: int, softcap: float | None = None) -> str | None:
     widest = max(d_k, d_v)
     if widest > LARGEST:
         return (
-            f"there is a head dimension of {widest:,}, and kernels are for {LARGEST:,} at most; PyTorch computes it "
-            'with fallback="sdpa".'
+            f"there is a head dimension of {counted(widest)}, and kernels are for {LARGEST:,} at most; PyTorch "
+            'computes it with fallback="sdpa".'
         )
     if softcap and widest > MOST_CAPPED:
-        return f"with softcap a head dimension may be up to {MOST_CAPPED}, and one is {widest:,}; leave out softcap."
+        one = f"and one is {counted(widest)}; leave out softcap."
+        return f"with softcap a head dimension may be up to {MOST_CAPPED}, {one}"
     return None
 
 
@@ -54,7 +55,13 @@ def check_heads(heads: int) -> None:
         UsageError: one launch cannot have as many.
     """
     if heads > MOST_HEADS:
-        raise UsageError(f"there are {heads:,} heads in all; give {MOST_HEADS:,} at most at once.")
+        raise UsageError(f"there are {counted(heads)} heads in all; give {MOST_HEADS:,} at most at once.")
+
+
+def counted(size: Any) -> str:
+    """A size as text, 4,096; in a graph that is made for all sizes, the name that it has there."""
+    text = f"{size}"  # a symbol takes no format
+    return f"{int(text):,}" if text.isdecimal() else text
 
 
 def sharing(heads: int, kv_heads: int) -> int:

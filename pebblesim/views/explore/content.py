@@ -70,7 +70,7 @@ def _problem(solves: Problem) -> dict[str, Any]:
         )
     rectangle = solves.rectangle or solves
     schedules, left_out = [], []
-    for schedule in of_problem(solves.name):
+    for schedule in of_problem(solves.name, rectangle.dims):
         made = _schedule(schedule, rectangle)
         if made is None:
             left_out.append(schedule.name)

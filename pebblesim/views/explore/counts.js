@@ -13,7 +13,7 @@ function timesOf(view, problem) { return BigInt(problem.shared ? view.kvHeads : 
 /** Why a view cannot be counted; empty if it can. */
 function refusal(view, problem) {
   const wrong = ["queries", "keys", "d", "heads", "kvHeads", "M"].find((name) => !(view[name] >= 1));
-  if (wrong) return `${LABELS[wrong]}: a whole number, 1 or more; 64k, 1M and 2^20 are understood.`;
+  if (wrong) return `${LABELS[wrong]}: a whole number, 1 or more; 64k, 1M and 2^20 are understood${wrong === "M" ? ", and bytes, such as 227KiB" : ""}.`;
   if (view.heads % view.kvHeads) return `${view.heads} heads cannot share ${view.kvHeads} heads of keys and values evenly.`;
   if (view.window !== undefined && !(view.window >= 1)) return "window: a whole number of keys, 1 or more.";
   if (view.window && view.queries !== view.keys) return "The page counts a window for as many queries as keys; `pebblesim count --mask window:W` takes others.";

@@ -8,13 +8,17 @@ const LEAD = 1.5; // a schedule that leads over a smaller range of M, as a facto
 const KNOWN = { "flash2-forward": "FlashAttention-2", "flash2-backward": "FlashAttention-2", flash: "FlashAttention-2 between its projections", "standard-forward": "unfused attention", "standard-backward": "unfused attention", "small-cache": "the paper's Algorithm 6" };
 const byId = (id) => document.getElementById(id);
 
-/** A size as people write it: 4096, 4,096, 64k, 1M, 2^20; NaN for anything else. */
-function parsed(text) {
+const UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
+
+/** A size as people write it: 4096, 4,096, 64k, 1M, 2^20, and with the bytes of a word 227KiB; NaN for anything else. */
+function parsed(text, width) {
   const plain = String(text).trim().replaceAll(",", "").replaceAll("_", "");
   const [, base, power] = /^(\d+)\^(\d+)$/.exec(plain) ?? [];
-  if (base) return Number(base) ** Number(power);
   const [, number, unit] = /^(\d+)([kKmMgG]?)$/.exec(plain) ?? [];
-  return number === undefined ? NaN : Number(number) * { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 }[unit.toLowerCase()];
+  const [, bytes, binary] = /^(\d+(?:\.\d+)?) ?(?:([KMG])i)?B$/.exec(plain) ?? [];
+  const size = base ? Number(base) ** Number(power) : number ? Number(number) * UNITS[unit.toLowerCase()]
+    : bytes && width ? Math.floor((Number(bytes) * UNITS[(binary ?? "").toLowerCase()]) / width) : NaN;
+  return Number.isSafeInteger(size) ? size : NaN;
 }
 
 const many = (number) => number.toLocaleString("en-US");
@@ -33,7 +37,7 @@ function bytes(words, each) {
 
 function read(hash) {
   const asked = { ...START, ...Object.fromEntries(new URLSearchParams(hash)) };
-  for (const name of FIELDS) asked[name] = parsed(asked[name]);
+  for (const name of FIELDS) asked[name] = parsed(asked[name]) >= 1 ? parsed(asked[name]) : START[name];
   if (!DATA.problems.some(({ name }) => name === asked.problem)) asked.problem = DATA.problems[0].name;
   if (!(asked.type in DATA.types)) asked.type = START.type;
   if (!(asked.card in DATA.cards)) asked.card = "";
@@ -72,7 +76,7 @@ class Page {
     const { id } = field;
     if (id === "slider") return this.set({ M: Math.max(1, Math.round(2 ** Number(field.value))) });
     if (!FIELDS.includes(id)) return this.set({ [id]: field.value, ...(id === "problem" ? { one: "" } : {}), ...(id === "card" ? this.cardM(field.value) : {}) });
-    const value = parsed(field.value), change = { [id]: value };
+    const value = parsed(field.value, id === "M" && DATA.types[this.state.type]), change = { [id]: value };
     if (id === "queries" && Object.is(this.state.keys, this.state.queries)) change.keys = value; // also if both are NaN
     if (id === "heads" && Object.is(this.state.kvHeads, this.state.heads)) change.kvHeads = value;
     return this.set(change, id);
@@ -85,7 +89,8 @@ class Page {
   }
 
   set(change, typing) {
-    const counted = ["problem", "queries", "keys", "d", "heads", "kvHeads", "mask", "window"].some((name) => name in change && change[name] !== this.state[name]);
+    const counted = ["problem", "queries", "keys", "d", "heads", "kvHeads", "mask", "window"].some((name) => name in change && change[name] !== this.state[name])
+      || !(this.state.M >= 1 && (change.M ?? 1) >= 1); // what is wrong is said, or said no more
     Object.assign(this.state, change);
     if (counted) this.renew(typing);
     else this.show(typing);
@@ -171,7 +176,6 @@ class Page {
     if (!byId("wrong").hidden) return;
     history.replaceState(null, "", `#${address(this.state)}`);
     const { M } = this.state;
-    if (!(M >= 1)) return;
     this.rows = this.counts.rows(M);
     this.bound = this.counts.bound(M);
     this.answer();
@@ -187,8 +191,8 @@ class Page {
     const { shared } = DATA.problems.find(({ name }) => name === this.state.problem);
     byId("kvHeads").disabled = !shared;
     byId("window").disabled = this.state.mask !== "window";
-    Object.assign(byId("slider"), { min: this.low ?? 1, max: this.high ?? 30, value: Math.log2(this.state.M) });
-    byId("slider").setAttribute("aria-valuetext", `${many(this.state.M)} words`);
+    if (this.state.M >= 1) Object.assign(byId("slider"), { min: this.low ?? 1, max: this.high ?? 30, value: Math.log2(this.state.M) });
+    if (this.state.M >= 1) byId("slider").setAttribute("aria-valuetext", `${many(this.state.M)} words`);
   }
 
   answer() {

@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pebblesim.core.errors import UsageError
-from pebblesim.language.registry import get
-from pebblesim.views.plots.style import every_way, line
+from pebblesim.views.plots.style import every_way, floats, line
 
 if TYPE_CHECKING:
     from matplotlib.path import Path
 
     from pebblesim.api.crossover import Sweep
+
+
+WORDS: Final = 10.5
+"""Points of the letters, so large that a phone shows them."""
+
+SIZE: Final = (6.4, 4.8)
+"""Inches of a picture in a file."""
 
 
 def io_over_M(data: Sweep, ax: Any) -> Any:
@@ -34,13 +40,13 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
             markevery=(3 * number, max(len(data.at) // 8, 1)),
             markersize=5,
             linewidth=1.6,
-            label=get(name).title,
+            label=crossover.named[name].title,
         )
     if data.best:
         ax.plot(*zip(*data.best, strict=True), color="0.3", linewidth=1, linestyle=(0, (4, 1)), label="best schedule")
     if data.theta:
         ax.plot(data.at, data.theta, color="0.35", linewidth=1.2, linestyle=":", label="Θ, without its constant")
-    ax.fill_between(data.at, floor, data.lower, color="0.9", linewidth=0)
+    ax.fill_between(floats(data.at), floats(data.lower), floor, color="0.9", linewidth=0)
     ax.plot(data.at, data.lower, color="black", linewidth=1, label=every_way(data.own))
     d = crossover.crossings[0].d if crossover.along == "M" else None
     if d:
@@ -50,8 +56,10 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
     what = "M, words of cache" if crossover.along == "M" else crossover.along
     ax.set(xscale="log", yscale="log", xlabel=what, ylabel="I/O, words")
     ax.set(xlim=(data.at[0], data.at[-1]), ylim=(floor, 1.6 * max(shown)))
-    ax.set_title(f"{_problems(data)}, {crossover.title}", fontsize=11)
-    ax.legend(fontsize=9, frameon=False, loc="lower left" if d else "best", handlelength=4)
+    solves = crossover.solves
+    about = f"{solves.name}: {solves.about.partition(' (')[0]}" if solves.about else solves.name
+    ax.set_title(f"{about}, {crossover.title}", fontsize=11)
+    ax.legend(fontsize=WORDS, frameon=False, loc="lower left" if d else "best", handlelength=4)
     ax.figure.draw_without_rendering()  # gives the axes their final place
     curves = [curve.get_path().transformed(curve.get_transform()) for curve in ax.lines]
     for crossing in crossover.crossings:
@@ -68,7 +76,7 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
     return ax
 
 
-_WORDS: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, "color": "0.2"}
+_WORDS: dict[str, Any] = {"textcoords": "offset points", "fontsize": WORDS, "color": "0.2"}
 
 
 _SIDES: Final = tuple((x, y) for y in (16, -34, 40, -58, 64, -82, 88, -106) for x in (16, -16, 50, -50))
@@ -83,7 +91,7 @@ def _free_side(ax: Any, at: tuple[float, float], text: str, curves: Sequence[Pat
     point = ax.figure.dpi / 72
     x0, y0 = ax.transData.transform(at)
     lines = text.split("\n")
-    width, height = (5.6 * max(map(len, lines)) + 6) * point, (12 * len(lines) + 4) * point
+    width, height = (0.62 * WORDS * max(map(len, lines)) + 6) * point, (1.34 * WORDS * len(lines) + 4) * point
 
     def box(side: tuple[int, int]) -> Bbox:
         return Bbox.from_bounds(x0 + side[0] * point - width * (side[0] < 0), y0 + (side[1] - 4) * point, width, height)
@@ -96,12 +104,6 @@ def _free_side(ax: Any, at: tuple[float, float], text: str, curves: Sequence[Pat
     best = min(_SIDES, key=crossed)
     outline = Path.unit_rectangle().transformed(BboxTransformTo(box(best)))
     return {"xytext": best, "ha": "right" if best[0] < 0 else "left"}, outline
-
-
-def _problems(data: Sweep) -> str:
-    """Return what is computed: one problem, unless several pairs were given."""
-    solved = {get(name).problem.name: get(name).problem.about.partition(" (")[0] for name in data.io}
-    return " and ".join(f"{name}: {about}" if about else name for name, about in solved.items())
 
 
 def _at(data: Sweep, name: str, M: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,7 @@ def tiles(game: Recording, ax: Axes) -> Axes:
     """
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
+    from matplotlib.transforms import ScaledTranslation
 
     families = game.graph.families
     of, element, _, value = located(game.graph)
@@ -107,12 +108,14 @@ def tiles(game: Recording, ax: Axes) -> Axes:
     ax.tick_params(axis="y", length=0)
     for edge in range(1, len(shown)):
         ax.axhline(edge, color="0.75", linewidth=0.6)
-    ax.set(xlabel="move", xlim=(0, len(game.moves) + 1), ylim=(len(shown), -0.9))
+    ax.set(xlabel="move", xlim=(0, len(game.moves) + 1), ylim=(len(shown), -0.2 - 0.06 * len(shown)))
     _phases(game, ax)
     signs = [Patch(facecolor=shades(2), label="value in cache"), Patch(facecolor=shades(1), label="parts of its sum")]
     for sign in signs:
         sign.set_edgecolor("black")
-    ax.legend(handles=signs, loc="upper center", bbox_to_anchor=(0.5, -0.09), ncols=2, frameon=False, fontsize=9)
+    below = ax.transAxes + ScaledTranslation(0, -30 / 72, ax.figure.dpi_scale_trans)  # the label of the axis
+    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below}
+    ax.legend(handles=signs, **place, ncols=2, frameon=False, fontsize=9)
     return ax
 
 

@@ -76,7 +76,9 @@ def gaps(result: Gaps, ax: Axes, without: Collection[str] = (), before: Gaps | N
             where = ((first * last) ** 0.5, 0.03)
             ax.annotate(short, where, xycoords=("data", "axes fraction"), fontsize=7, ha="center", va="center")
     ax.axhline(1, color="0.5", linewidth=0.8, linestyle=(0, (2, 2)))
-    ax.set(xscale="log", ylim=(0.9, 1.08 * ax.get_ylim()[1]), xlim=(M[0], M[-1]), ylabel=result.problem)
+    ax.set(xscale="log", ylim=(0.9, 1.08 * ax.get_ylim()[1]), ylabel=result.problem)
+    if len(M) > 1:
+        ax.set_xlim(M[0], M[-1])
     ax.grid(alpha=0.25, linewidth=0.5)
     return ax
 

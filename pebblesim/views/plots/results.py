@@ -72,7 +72,7 @@ def _(result: Bounds, figure: Figure) -> None:
 @draw.register(Played)
 def _(result: Played, figure: Figure) -> None:
     game = record(
-        result.schedule,
+        result.algorithm,
         M=result.game.M,
         rules=result.game.rules,
         summation=result.summation,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pebblesim.core.sizes import listed
-from pebblesim.views.plots.style import every_way, line
+from pebblesim.views.plots.style import every_way, floats, line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ def skislope(rows: Sequence[Counted], ax: Axes) -> Axes:
     bounds = [row.every_way for row in best]
     bound = [each.value for each in bounds]
     floor = min(bound) / 2
-    ax.fill_between(M, floor, bound, color="0.93", linewidth=0, zorder=1)
+    ax.fill_between(floats(M), floats(bound), floor, color="0.93", linewidth=0, zorder=1)
     ax.plot(M, bound, color="black", linewidth=0.9, zorder=2, label=every_way(each.name for each in bounds if each.own))
     if len(by_name) > len(winners):
         ax.plot([], [], color="0.72", linewidth=0.7, label=f"{len(by_name) - len(winners)} others, nowhere the least")

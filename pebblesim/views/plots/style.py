@@ -42,6 +42,11 @@ def line(number: int) -> dict[str, Any]:
     }
 
 
+def floats(numbers: Iterable[float]) -> list[float]:
+    """Return numbers that matplotlib can draw: areas and bars take no integers beyond 64 bits."""
+    return [float(number) for number in numbers]
+
+
 def check(path: Path) -> None:
     """Check the file name of a picture early, before long work.
 

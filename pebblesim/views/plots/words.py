@@ -7,7 +7,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from pebblesim.core.sizes import listed
-from pebblesim.views.plots.style import COLOURS, HATCHES
+from pebblesim.views.plots.style import COLOURS, HATCHES, floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +69,8 @@ def _look(place: int) -> dict[str, str]:
     return {"color": colours[place % len(colours)], "hatch": HATCHES[place // len(colours) % len(HATCHES)]}
 
 
-def _bar(ax: Axes, y: float, left: int, size: int, color: str, hatch: str) -> None:
+def _bar(ax: Axes, y: float, left: float, size: float, color: str, hatch: str) -> None:
+    left, size = floats((left, size))  # they may be integers of any length
     ax.barh(y, size, left=left, height=0.9, color=color, alpha=0.55, hatch=hatch, edgecolor="white")
     ax.barh(y, size, left=left, height=0.9, fill=False, edgecolor="black", linewidth=0.7)
 

@@ -1,0 +1,73 @@
+"""Lines of code by room, without docstrings, comments and blank lines: `make size`.
+
+A line is one of code if a token begins, ends or goes on in it that is neither a comment nor a text that stands alone.
+`size.txt` has the output at the commit that it names: the yardstick of what is added and taken away since.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+BESIDE = ("tests", "benchmarks")
+"""Folders that are counted apart: they are not installed."""
+
+KERNELS = tuple(
+    f"pebblesim/gpu/{name}" for name in ("emit/", "kernels/", "tiles.py", "launch_costs.py", "additions.py")
+)
+"""What turns a launch of a schedule into a kernel, and what is said of it before it runs."""
+
+LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def lines_of_code(text: str) -> int:
+    """Lines of a Python file that are neither blank, nor comments, nor texts that stand alone."""
+    alone = {
+        (node.lineno, node.col_offset)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    }
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in LAYOUT and not (token.type == tokenize.STRING and token.start in alone):
+            code.update(range(token.start[0], token.end[0] + 1))
+    return len(code)
+
+
+def room_of(path: Path) -> str:
+    """The room of a file of the package; those within `gpu` count for themselves."""
+    folders = path.relative_to(ROOT).parent.parts
+    if folders[0] != "pebblesim":
+        return folders[0]
+    return "/".join(folders[1:3] if folders[1:2] == ("gpu",) else folders[1:2]) or "(top)"
+
+
+def files() -> list[Path]:
+    """All Python files of the project, once each: the folders at the top are also links within the package."""
+    found = (path for folder in ("pebblesim", "graphs", "schedules", *BESIDE) for path in (ROOT / folder).rglob("*.py"))
+    kept = ("pebblesim/graphs/", "pebblesim/schedules/", "tests/goldens/")
+    return sorted(path for path in found if not str(path.relative_to(ROOT)).startswith(kept))
+
+
+def main() -> None:
+    lines: Counter[str] = Counter()
+    number: Counter[str] = Counter()
+    for path in files():
+        size, room = lines_of_code(path.read_text(encoding="utf-8")), room_of(path)
+        of_kernels = str(path.relative_to(ROOT)).startswith(KERNELS)
+        for name in (room, *["all"] * (room not in BESIDE), *["all of kernels"] * of_kernels):
+            lines[name] += size
+            number[name] += 1
+    print(f"{'room':<16}{'files':>6}{'lines of code':>15}")
+    rooms = sorted((name for name in lines if not name.startswith("all")), key=lambda name: (name in BESIDE, name))
+    for name in (*rooms, "all", "all of kernels"):
+        print(f"{name:<16}{number[name]:>6}{lines[name]:>15,}")
+    print("tests and benchmarks are not part of all; kernels: gpu/emit, gpu/kernels, tiles, launch costs, additions")
+
+
+if __name__ == "__main__":
+    main()

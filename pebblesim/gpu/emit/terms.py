@@ -1,0 +1,380 @@
+"""Terms: values in the text of a kernel, as data, and the one function that prints them.
+
+Passes build terms with Python's operators; parentheses follow from precedence, and a `Group` has some of its own. How a
+language names its functions is a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from math import isinf
+from typing import Any
+
+from pebblesim.language import program as ir
+
+
+@dataclass(frozen=True)
+class Term:
+    """A value in a text; as a string it is written as Triton has it."""
+
+    def __str__(self) -> str:
+        return text(self)
+
+    def __add__(self, other: Any) -> Term:
+        return Binary("+", self, term(other))
+
+    def __sub__(self, other: Any) -> Term:
+        return Binary("-", self, term(other))
+
+    def __mul__(self, other: Any) -> Term:
+        return Binary("*", self, term(other))
+
+    def __truediv__(self, other: Any) -> Term:
+        return Binary("/", self, term(other))
+
+    def __floordiv__(self, other: Any) -> Term:
+        return Binary("//", self, term(other))
+
+    def __mod__(self, other: Any) -> Term:
+        return Binary("%", self, term(other))
+
+    def __and__(self, other: Any) -> Term:
+        return Binary("&", self, term(other))
+
+    def __or__(self, other: Any) -> Term:
+        return Binary("|", self, term(other))
+
+    def __xor__(self, other: Any) -> Term:
+        return Binary("^", self, term(other))
+
+    def __lt__(self, other: Any) -> Term:
+        return Binary("<", self, term(other))
+
+    def __gt__(self, other: Any) -> Term:
+        return Binary(">", self, term(other))
+
+    def __le__(self, other: Any) -> Term:
+        return Binary("<=", self, term(other))
+
+    def __ge__(self, other: Any) -> Term:
+        return Binary(">=", self, term(other))
+
+    def to(self, kind: Any) -> Term:
+        """The value in words of another type."""
+        return self.call("to", kind)
+
+    def call(self, method: str, *args: Any, **named: Any) -> Term:
+        """The value that a method of this one returns."""
+        return Method(self, method, tuple(map(term, args)), _named(named))
+
+    def along(self, axes: str) -> Term:
+        """The value with more axes, such as "[:, None]"."""
+        return Along(self, axes)
+
+    def index(self, at: Any) -> Term:
+        """A slot of a buffer in shared memory, or of its barriers."""
+        return self.call("index", at)
+
+
+@dataclass(frozen=True)
+class Name(Term):
+    """A name, or a constant as it is written."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Held(Name):
+    """The value of a tile, under its name."""
+
+    tile: ir.Tile
+
+
+@dataclass(frozen=True)
+class Number(Term):
+    """A number."""
+
+    value: int | float
+
+
+@dataclass(frozen=True)
+class Word(Term):
+    """A word of the language, such as a type."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Binary(Term):
+    """An operation on two values."""
+
+    op: str
+    left: Term
+    right: Term
+
+
+@dataclass(frozen=True)
+class Group(Term):
+    """A value in parentheses of its own."""
+
+    inner: Term
+
+
+@dataclass(frozen=True)
+class Not(Term):
+    """The opposite of a condition."""
+
+    inner: Term
+
+
+@dataclass(frozen=True)
+class Call(Term):
+    """A call of a function of the language or, if it is `own`, of the text and its imports."""
+
+    function: str
+    args: tuple[Term, ...]
+    named: tuple[tuple[str, Term], ...] = ()
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class Method(Term):
+    """A call of a method of a value."""
+
+    of: Term
+    name: str
+    args: tuple[Term, ...]
+    named: tuple[tuple[str, Term], ...] = ()
+
+
+@dataclass(frozen=True)
+class Along(Term):
+    """A value with more axes."""
+
+    of: Term
+    axes: str
+
+
+@dataclass(frozen=True)
+class Items(Term):
+    """A list or, between parentheses, a tuple; `comma`: behind the last one, too."""
+
+    items: tuple[Term, ...]
+    round: bool = False
+    comma: bool = False
+
+
+@dataclass(frozen=True)
+class Choice(Term):
+    """One value where a condition holds, and another one elsewhere."""
+
+    where: Term
+    then: Term
+    otherwise: Term
+
+
+@dataclass(frozen=True)
+class Layout(Name):
+    """The layout of a tile of so many columns in the registers of a warpgroup: as products have it, or to be stored."""
+
+    width: int = 0
+    stored: bool = False
+
+
+ZERO, ONE = Number(0), Number(1)
+NOTHING = Number(0.0)
+MINUS_INFINITY = Name('float("-inf")')
+
+
+def term(value: Any) -> Term:
+    """A term for a term, a number, or a name."""
+    if isinstance(value, Term):
+        return value
+    return Name(value) if isinstance(value, str) else Number(value)
+
+
+def constant(value: float) -> Term:
+    """A number of a program, an infinite one too."""
+    return Name(f'{"-" * (value < 0)}float("inf")') if isinf(value) else Number(float(value))
+
+
+def _named(named: Mapping[str, Any]) -> tuple[tuple[str, Term], ...]:
+    return tuple((name, term(value)) for name, value in named.items())
+
+
+def call(function: str, *args: Any, **named: Any) -> Term:
+    """A call of a function of the language."""
+    return Call(function, tuple(map(term, args)), _named(named))
+
+
+def own(function: str, *args: Any, **named: Any) -> Call:
+    """A call of a function that is not the language's."""
+    return Call(function, tuple(map(term, args)), _named(named), own=True)
+
+
+def minimum(left: Any, right: Any) -> Term:
+    """The smaller one of two numbers."""
+    return call("minimum", left, right)
+
+
+def maximum(left: Any, right: Any) -> Term:
+    """The larger one of two numbers."""
+    return call("maximum", left, right)
+
+
+def cdiv(total: Term, block: int) -> Term:
+    """The number of blocks of a total, rounded up; a number if the total is one."""
+    return Number(-(-total.value // block)) if isinstance(total, Number) else call("cdiv", total, block)
+
+
+def sides(*lengths: int) -> Items:
+    """A list of lengths."""
+    return Items(tuple(map(term, lengths)))
+
+
+def full(shape: Iterable[int], value: Term) -> Term:
+    """A tile of one value, in a layout that the compiler finds."""
+    return call("full", Items(tuple(map(term, shape)), round=True, comma=True), value, Word("float32"))
+
+
+def wide(number: Any) -> Term:
+    """A number in 64 bits."""
+    return call("cast", number, Word("int64"))
+
+
+def total(parts: Iterable[Term]) -> Term:
+    """The sum of some terms."""
+    first, *others = parts
+    for each in others:
+        first = first + each
+    return first
+
+
+def product(parts: Iterable[Term]) -> Term:
+    """The product of some terms."""
+    first, *others = parts
+    for each in others:
+        first = first * each
+    return first
+
+
+def several(number: Any, times: int) -> Term:
+    """A number, so many times."""
+    return term(number) if times == 1 else term(number) * times
+
+
+def all_of(parts: Iterable[Term]) -> Term | None:
+    """The predicate that all of some predicates hold; None if there are none."""
+    made: Term | None = None
+    for each in parts:
+        made = each if made is None else made & each
+    return made
+
+
+def only(value: Term, parts: Iterable[Term], otherwise: Any) -> Term:
+    """A value where all of some predicates hold; everywhere if there are none."""
+    where = all_of(parts)
+    return value if where is None else call("where", where, value, otherwise)
+
+
+def both(left: Term, right: Term) -> Term:
+    """The condition that two conditions hold, the second asked only where the first one does."""
+    return Binary("and", left, right)
+
+
+def bare(made: Term) -> Term:
+    """A term without parentheses of its own around it."""
+    return made.inner if isinstance(made, Group) else made
+
+
+def is_zero(made: Term) -> bool:
+    """Whether a term is the number 0."""
+    return made == ZERO
+
+
+def walk(made: Any) -> Iterator[Term]:
+    """Yield a term and all that are in it."""
+    if isinstance(made, Term):
+        yield made
+        for each in fields(made):
+            yield from walk(getattr(made, each.name))
+    elif isinstance(made, tuple):
+        for each in made:
+            yield from walk(each)
+
+
+def calls(made: Term, function: str) -> bool:
+    """Whether a function is called somewhere in a term."""
+    return any(isinstance(each, Call) and each.function == function for each in walk(made))
+
+
+# How terms are written
+
+
+@dataclass(frozen=True)
+class Language:
+    """A language: the text before each of its words, and words that have other names."""
+
+    before: str
+    others: Mapping[str, str] = field(default_factory=dict)
+
+    def named(self, word: str) -> str:
+        """A word as the language has it."""
+        return self.others.get(word, self.before + word)
+
+
+TRITON = Language("tl.", {"exp2": "tl.math.exp2"})
+GLUON = Language("gl.")
+HOST = Language("triton.", {"minimum": "min"})
+
+PRECEDENCE = {"and": 0, "<": 1, ">": 1, "<=": 1, ">=": 1, "==": 1, "!=": 1, "|": 2, "^": 3, "&": 4, "+": 6, "-": 6}
+PRECEDENCE |= dict.fromkeys(("*", "/", "//", "%"), 7)
+TIGHT = 9
+
+
+def _binding(made: Term) -> int:
+    match made:
+        case Binary(op=op):
+            return PRECEDENCE[op]
+        case Choice():
+            return -1
+    return TIGHT
+
+
+def text(made: Term, language: Language = TRITON) -> str:
+    """A term as a language has it."""
+
+    def within(each: Term, binding: int) -> str:
+        found = text(each, language)
+        return f"({found})" if _binding(each) < binding else found
+
+    def given(args: tuple[Term, ...], named: tuple[tuple[str, Term], ...]) -> str:
+        return ", ".join([*(text(each, language) for each in args), *(f"{n}={text(v, language)}" for n, v in named)])
+
+    match made:
+        case Name(id=name):
+            return name
+        case Number(value=value):
+            return repr(value)
+        case Word(id=word):
+            return language.named(word)
+        case Group(inner=inner):
+            return f"({text(inner, language)})"
+        case Binary(op=op, left=left, right=right):
+            binding = PRECEDENCE[op]
+            return f"{within(left, binding)} {op} {within(right, binding + 1)}"
+        case Call(function=function, args=args, named=named, own=of_text):
+            return f"{function if of_text else language.named(function)}({given(args, named)})"
+        case Method(of=of, name=name, args=args, named=named):
+            return f"{within(of, TIGHT)}.{name}({given(args, named)})"
+        case Along(of=of, axes=axes):
+            return f"{within(of, TIGHT)}{axes}"
+        case Items(items=items, round=round_, comma=comma):
+            listed = given(items, ())
+            return f"({listed}{',' * (comma or len(items) == 1)})" if round_ else f"[{listed}]"
+        case Not(inner=inner):
+            return f"not {within(inner, PRECEDENCE['<'])}"
+        case Choice(where=where, then=then, otherwise=otherwise):
+            return f"{text(then, language)} if {text(where, language)} else {text(otherwise, language)}"
+    raise AssertionError(made)

@@ -1,0 +1,194 @@
+"""Texts of kernels that are kept for reading, and cases of all kernels that are offered, of which hashes are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.cuda import cuda, prelude
+from pebblesim.gpu.emit.gluon import gluon
+from pebblesim.gpu.emit.key_ranges import KeyRanges
+from pebblesim.gpu.emit.triton import triton
+from pebblesim.gpu.tiles import HOPPER, SMALL_TILINGS, TILINGS, Tiling, hopper_tiling
+from pebblesim.language.masks import Band
+from pebblesim.language.registry import get
+
+EVEN, RAGGED = 2**14, 2**14 - 1
+"""Lengths that all tiles divide, and lengths that none does."""
+
+MASKS = {"causal": (None, 0), "window": (256, 0), "both": (100, 28)}
+"""Limits of j - i, to the left and to the right."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Kernels of one text.
+
+    Attributes:
+        tiling: a schedule and its tiles.
+        d: the head dimension; of latent values, and 64 columns beside them.
+        mask: a name of `MASKS`, "ranges", or None.
+        n: numbers of keys and of positions.
+        shared: heads that share keys; 0 for contiguous matrices of one head.
+        dense, far, softcap: as for `triton`.
+        at_end: whether the last query is at the last key.
+    """
+
+    tiling: Tiling
+    d: int
+    mask: str | None = None
+    n: int = EVEN
+    shared: int = 0
+    dense: bool = True
+    far: bool = False
+    softcap: float = 0.0
+    at_end: bool = False
+
+    def __str__(self) -> str:
+        words = [f"d={self.d}", self.mask or "", "end" * self.at_end, "even" if self.n == EVEN else f"n={self.n}"]
+        words += [f"shared={self.shared}" * bool(self.shared), "sparse" * (not self.dense), "far" * self.far]
+        return " ".join(filter(None, [*words, f"softcap={self.softcap:g}" * bool(self.softcap)]))
+
+    @property
+    def band(self) -> Band | None:
+        """The mask, in rows of queries."""
+        rows = max(self.shared, 1)
+        if self.mask == "ranges":
+            return KeyRanges(rows=rows)
+        return None if self.mask is None else Band(self.mask, *MASKS[self.mask], not self.at_end, rows)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Dimensions and blocks by name."""
+        own = {"n_q": self.n * max(self.shared, 1), "n_k": self.n, "d_v": self.d}
+        beside = {"d_r": 64} if "latent" in self.tiling.schedule else {"d_k": self.d}
+        return {**own, **beside, **self.tiling.blocks}
+
+    def text(self) -> str:
+        """The text, or what is said in its place."""
+        tiling, mask = self.tiling, self.band
+        schedule = get(tiling.schedule)
+        schedule = schedule if schedule.problem.rectangle is None else schedule.in_dims(schedule.problem.rectangle.dims)
+        program = schedule.program if mask is None else schedule.masked
+        options = {**tiling.options, "scale": 0.125, "shared": self.shared, "dense": self.dense}
+        try:
+            if tiling.gluon:
+                options["persistent"] &= mask is None
+                return gluon(program, self.sizes, mask=mask, **options).text
+            far = self.far if self.shared else None
+            return triton(program, self.sizes, mask=mask, far=far, softcap=self.softcap, **options).text
+        except UsageError as error:
+            return f"{error}\n"
+
+
+@dataclass(frozen=True)
+class InCuda:
+    """Kernels in float32, of one text: for all sizes, or for some."""
+
+    schedule: str
+    workers: int = 1
+    sizes: tuple[tuple[str, int], ...] = ()
+
+    def text(self) -> str:
+        """The text without what precedes all kernels."""
+        sizes = dict(self.sizes) | {"workers": self.workers}
+        assert prelude()
+        return cuda(get(self.schedule).program, self.workers, sizes if self.sizes else None).text + "\n"
+
+
+def _offered(schedule: str, number: int = 0, pool: str = "") -> Tiling:
+    pools = [each for name, tilings in TILINGS.items() if pool in name for each in tilings]
+    return [each for each in pools if each.schedule == schedule][number]
+
+
+FORWARD, LARGE = _offered("flash2-forward"), _offered("small-cache-forward-blocked")
+DECODING, SPLITS = _offered("flash-decoding"), _offered("flash-decoding-blocked")
+STORED, IN_ROWS = _offered("scores-stored-blocked"), _offered("scores-stored-in-rows")
+TWO_PASS, PAIRS = _offered("backward-two-pass-blocked"), _offered("small-cache-backward-blocked")
+DS_STORED = _offered("dS-stored-blocked")
+
+H_FORWARD, H_LATENT = hopper_tiling("flash2-forward", {"d": 64}), hopper_tiling("flash2-latent", {"d": 512})
+H_STORED, H_WIDE = (hopper_tiling("scores-stored-resident", {"d": d}) for d in (128, 512))
+H_BACKWARD = hopper_tiling("flash2-backward-blocked", {"d": 128})
+H_PAIRS = hopper_tiling("small-cache-backward-resident", {"d": 128})
+H_TWO_PASS = hopper_tiling("backward-two-pass-blocked", {"d": 64})
+
+GOLDENS = {
+    "triton-forward": Case(FORWARD, 64),
+    "triton-forward-ragged": Case(FORWARD, 48, n=RAGGED),
+    "triton-forward-causal": Case(FORWARD, 64, "causal"),
+    "triton-forward-causal-ragged-shared": Case(FORWARD, 48, "causal", RAGGED, 4),
+    "triton-forward-window-shared": Case(FORWARD, 64, "window", EVEN, 4),
+    "triton-forward-window-at-end-ragged": Case(FORWARD, 64, "window", RAGGED, 1, at_end=True),
+    "triton-forward-ranges": Case(FORWARD, 64, "ranges", EVEN, 1),
+    "triton-forward-ranges-ragged-shared": Case(FORWARD, 64, "ranges", RAGGED, 4),
+    "triton-forward-softcap-causal": Case(FORWARD, 64, "causal", EVEN, 1, softcap=50.0),
+    "triton-forward-described": Case(_offered("flash2-forward", 2), 128, n=RAGGED, shared=1),
+    "triton-decoding-shared": Case(DECODING, 128, None, RAGGED, 8),
+    "triton-splits-causal": Case(SPLITS, 64, "causal", RAGGED, 1),
+    "triton-products": Case(LARGE, 128),
+    "triton-products-causal-ragged": Case(LARGE, 96, "causal", RAGGED),
+    "triton-stored-ragged": Case(STORED, 256, None, RAGGED, 1),
+    "triton-stored-window-shared": Case(STORED, 256, "window", EVEN, 2),
+    "triton-stored-ranges": Case(STORED, 256, "ranges", RAGGED, 1),
+    "triton-in-rows-causal-ragged": Case(IN_ROWS, 512, "causal", RAGGED, 1),
+    "triton-two-pass": Case(TWO_PASS, 64),
+    "triton-two-pass-causal-ragged-shared": Case(TWO_PASS, 64, "causal", RAGGED, 4),
+    "triton-two-pass-window": Case(TWO_PASS, 64, "window", EVEN, 1),
+    "triton-two-pass-ranges-ragged": Case(TWO_PASS, 64, "ranges", RAGGED, 2),
+    "triton-two-pass-softcap": Case(TWO_PASS, 64, None, EVEN, 1, softcap=30.0),
+    "triton-dS-stored-causal": Case(DS_STORED, 64, "causal", RAGGED, 1),
+    "triton-pairs": Case(PAIRS, 128),
+    "triton-pairs-causal-ragged-shared": Case(PAIRS, 128, "causal", RAGGED, 4),
+    "triton-pairs-both-far": Case(PAIRS, 128, "both", EVEN, 1, False, True),
+    "gluon-forward": Case(H_FORWARD, 64),
+    "gluon-forward-ragged-shared": Case(H_FORWARD, 64, None, RAGGED, 4),
+    "gluon-forward-causal": Case(H_FORWARD, 64, "causal", EVEN, 1),
+    "gluon-forward-window-ragged-shared": Case(H_FORWARD, 64, "window", RAGGED, 4, at_end=True),
+    "gluon-latent-ragged-shared": Case(H_LATENT, 512, None, RAGGED, 128),
+    "gluon-stored": Case(H_STORED, 128, None, EVEN, 1),
+    "gluon-stored-causal-ragged": Case(H_WIDE, 512, "causal", RAGGED, 1),
+    "gluon-backward": Case(H_BACKWARD, 128, None, EVEN, 1),
+    "gluon-backward-causal-ragged-shared": Case(H_BACKWARD, 128, "causal", RAGGED, 4),
+    "gluon-pairs": Case(H_PAIRS, 128),
+    "gluon-pairs-window-ragged-shared": Case(H_PAIRS, 128, "window", RAGGED, 2),
+    "gluon-two-pass-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1),
+    "gluon-two-pass-causal": Case(H_TWO_PASS, 64, "causal"),
+    "cuda-small-cache": InCuda("small-cache"),
+    "cuda-large-cache-workers": InCuda("large-cache", 4),
+    "cuda-flash2-forward": InCuda("flash2-forward", 1, (("n", 100), ("d", 24), ("B_r", 16), ("B_c", 32))),
+    "cuda-flash2-backward": InCuda("flash2-backward"),
+}
+"""Texts for reading, by the names of their files."""
+
+
+def offered() -> dict[str, Tiling]:
+    """All kernels that are offered, by a name of their own."""
+    pools = {"": TILINGS, "small ": SMALL_TILINGS, "hopper ": {"any": HOPPER}}
+    return {
+        f"{pool}{problem} {number}: {tiling}": tiling
+        for pool, tilings in pools.items()
+        for problem, each in tilings.items()
+        for number, tiling in enumerate(each)
+    }
+
+
+def cases(tiling: Tiling) -> Iterator[Case]:
+    """The kernels of a tiling whose text is hashed: masks, lengths, heads that share keys, widths."""
+    least, most = tiling.widths
+    narrow = max(least, 3 * most // 4 // 8 * 8, 16)
+    for d, mask, n, shared in (
+        *((most, mask, n, shared) for mask in (None, "causal", "window") for n in (EVEN, RAGGED) for shared in (0, 4)),
+        *((narrow, mask, RAGGED, 1) for mask in (None, "causal", "both")),
+        *((most, "ranges", n, shared) for n, shared in ((EVEN, 1), (RAGGED, 4)) if not tiling.gluon),
+    ):
+        yield Case(tiling, d, mask, n, shared)
+    yield Case(tiling, most, "window", 1000, 3 - tiling.gluon, dense=False, at_end=True)
+    yield Case(tiling, most, "causal", RAGGED, 1, far=True, softcap=0.0 if tiling.gluon else 20.0)
+
+
+def hashed(tiling: Tiling) -> dict[str, str]:
+    """The hash of each text of a tiling, by its case."""
+    return {str(case): sha256(case.text().encode()).hexdigest()[:12] for case in cases(tiling)}

@@ -1,0 +1,143 @@
+"""dS-stored-blocked: d_k = 64, d_v = 64, B_c = 64, b_r = 64, b = 128, c = 64, bfloat16 words; written by pebblesim."""
+
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit(do_not_specialize=["n_q", "n_k", "dO_batch", "dO_head", "dO_row", "O_batch", "O_head", "O_row"])
+def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
+    head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
+    batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
+    dO_head, dO_row = dO_head * 8, 64
+    dO_ptr += batch * dO_batch * 8 + own * dO_head
+    O_head, O_row = O_head * 8, 64
+    O_ptr += batch * O_batch * 8 + own * O_head
+    v_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    i = tl.program_id(0)
+    at_i = i * 64 + tl.arange(0, 64)
+    v_i = tl.full((64,), 0.0, tl.float32)
+    for k in range(1):
+        at_k = k * 64 + tl.arange(0, 64)
+        x = tl.load(dO_ptr + (i * 64) * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
+        x_2 = tl.load(O_ptr + (i * 64) * O_row + tl.arange(0, 64)[:, None] * O_row + at_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
+        v_i += tl.sum((x.to(tl.float32) * x_2.to(tl.float32)), axis=1)
+    tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=(at_i < n_q))
+
+@triton.jit(do_not_specialize=["n_q", "n_k", "K_batch", "K_head", "K_row", "V_batch", "V_head", "V_row", "Q_batch", "Q_head", "Q_row", "dO_batch", "dO_head", "dO_row", "dK_batch", "dK_head", "dK_row", "dV_batch", "dV_head", "dV_row"])
+def dK_dV_dS_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dS_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
+    head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
+    at_d_v = tl.arange(0, 64)
+    at_d_k = tl.arange(0, 64)
+    batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
+    K_head, K_row = K_head * 8, 64
+    K_ptr += batch * K_batch * 8 + own * K_head
+    V_head, V_row = V_head * 8, 64
+    V_ptr += batch * V_batch * 8 + own * V_head
+    Q_head, Q_row = Q_head * 8, 64
+    Q_ptr += batch * Q_batch * 8 + own * Q_head
+    dO_head, dO_row = dO_head * 8, 64
+    dO_ptr += batch * dO_batch * 8 + own * dO_head
+    L_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    v_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    dS_ptr += head * tl.cdiv(n_q, 64) * tl.cdiv(n_k, 64) * 64 * 64
+    dK_head, dK_row = dK_head * 8, 64
+    dK_ptr += batch * dK_batch * 8 + own * dK_head
+    dV_head, dV_row = dV_head * 8, 64
+    dV_ptr += batch * dV_batch * 8 + own * dV_head
+    j = tl.program_id(0)
+    at_j = j * 64 + tl.arange(0, 64)
+    if ((j * 64 - n_q >= 0)):
+        return
+    K_j = tl.load(K_ptr + (j * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :], mask=(at_j[:, None] < n_k), other=0.0)
+    V_j = tl.load(V_ptr + (j * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :], mask=(at_j[:, None] < n_k), other=0.0)
+    dK_j = tl.full((64, 64,), 0.0, tl.float32)
+    dV_j = tl.full((64, 64,), 0.0, tl.float32)
+    for i in range(tl.maximum(j * 64 - 0, 0) // 64, tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 0 - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)) + tl.maximum(tl.cdiv(n_q, 64) - tl.maximum(tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 0 - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)), n_q // 64), 0)):
+        i = tl.where(i < tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 0 - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)), i, i - tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 0 - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)) + n_q // 64)
+        at_i = i * 64 + tl.arange(0, 64)
+        Q_i = tl.load(Q_ptr + (i * 64) * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
+        dO_i = tl.load(dO_ptr + (i * 64) * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_d_v[None, :], mask=(at_i[:, None] < n_q), other=0.0)
+        L_i = tl.load(L_ptr + at_i, mask=(at_i < n_q), other=float("inf"))
+        v_i = tl.load(v_ptr + at_i, mask=(at_i < n_q), other=0.0)
+        P = tl.dot(K_j, tl.trans(Q_i))
+        dS_ij = tl.dot(V_j, tl.trans(dO_i))
+        P = tl.where((at_j[:, None] <= tl.minimum((at_i + 0), n_k - 1)[None, :]), P, float("-inf"))
+        P = tl.math.exp2(P * 0.18033688011112042 - tl.where(L_i != float("-inf"), L_i, 0.0)[None, :])
+        dV_j = tl.dot(P.to(tl.bfloat16), dO_i, dV_j)
+        dS_ij = (P * (dS_ij - v_i.to(tl.float32)[None, :]))
+        tl.store(dS_ptr + tl.cast(i * tl.cdiv(n_k, 64) + j, tl.int64) * 4096 + tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :], tl.trans(dS_ij).to(dS_ptr.dtype.element_ty))
+        dK_j = tl.dot(dS_ij.to(tl.bfloat16), Q_i, dK_j)
+    for i_2 in range(tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 0 - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)), n_q // 64):
+        at_i_2 = i_2 * 64 + tl.arange(0, 64)
+        Q_i = tl.load(Q_ptr + (i_2 * 64) * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :])
+        dO_i = tl.load(dO_ptr + (i_2 * 64) * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_d_v[None, :])
+        L_i = tl.load(L_ptr + at_i_2)
+        v_i = tl.load(v_ptr + at_i_2)
+        P = tl.dot(K_j, tl.trans(Q_i))
+        dS_ij = tl.dot(V_j, tl.trans(dO_i))
+        P = tl.where((at_j[:, None] < n_k), P, float("-inf"))
+        P = tl.math.exp2(P * 0.18033688011112042 - tl.where(L_i != float("-inf"), L_i, 0.0)[None, :])
+        dV_j = tl.dot(P.to(tl.bfloat16), dO_i, dV_j)
+        dS_ij = (P * (dS_ij - v_i.to(tl.float32)[None, :]))
+        tl.store(dS_ptr + tl.cast(i_2 * tl.cdiv(n_k, 64) + j, tl.int64) * 4096 + tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :], tl.trans(dS_ij).to(dS_ptr.dtype.element_ty))
+        dK_j = tl.dot(dS_ij.to(tl.bfloat16), Q_i, dK_j)
+    tl.store(dK_ptr + (j * 64) * dK_row + tl.arange(0, 64)[:, None] * dK_row + at_d_k[None, :], (dK_j * 0.125).to(dK_ptr.dtype.element_ty), mask=(at_j[:, None] < n_k))
+    tl.store(dV_ptr + (j * 64) * dV_row + tl.arange(0, 64)[:, None] * dV_row + at_d_v[None, :], dV_j.to(dV_ptr.dtype.element_ty), mask=(at_j[:, None] < n_k))
+
+@triton.jit(do_not_specialize=["n_q", "n_k", "K_batch", "K_head", "K_row", "dQ_batch", "dQ_head", "dQ_row"])
+def dQ(dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_head, dQ_row):
+    head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
+    batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
+    dS_ptr += head * tl.cdiv(n_q, 64) * tl.cdiv(n_k, 64) * 64 * 64
+    K_head, K_row = K_head * 8, 64
+    K_ptr += batch * K_batch * 8 + own * K_head
+    dQ_head, dQ_row = dQ_head * 8, 64
+    dQ_ptr += batch * dQ_batch * 8 + own * dQ_head
+    tall, wide = tl.cdiv(n_q, 64), 1
+    group, rank = tl.program_id(0) // (8 * wide), tl.program_id(0) % (8 * wide)
+    i, j = group * 8 + rank % tl.minimum(tall - group * 8, 8), rank // tl.minimum(tall - group * 8, 8)
+    i = tl.cdiv(n_q, 64) - 1 - i  # the longest first
+    at_i = i * 64 + tl.arange(0, 64)
+    at_j = j * 128 + tl.arange(0, 128)
+    C_ij = tl.full((64, 128,), 0.0, tl.float32)
+    for k in range(tl.minimum(tl.minimum((tl.minimum((tl.minimum((i + 1) * 64, n_q) + 0 + 63) // 64, tl.cdiv(n_k, 64))) * 1, tl.cdiv(n_k, 64)), n_k // 64)):
+        at_k = k * 64 + tl.arange(0, 64)
+        A_ik = tl.load(dS_ptr + tl.cast(i * tl.cdiv(n_k, 64) + k, tl.int64) * 4096 + tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :])
+        B_kj = tl.load(K_ptr + (k * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_j[None, :], mask=(at_j[None, :] < 64), other=0.0)
+        C_ij = tl.dot(A_ik, B_kj, C_ij)
+    for k_2 in tl.range(n_k // 64, tl.minimum((tl.minimum((tl.minimum((i + 1) * 64, n_q) + 0 + 63) // 64, tl.cdiv(n_k, 64))) * 1, tl.cdiv(n_k, 64)), num_stages=1):
+        at_k_2 = k_2 * 64 + tl.arange(0, 64)
+        A_ik = tl.load(dS_ptr + tl.cast(i * tl.cdiv(n_k, 64) + k_2, tl.int64) * 4096 + tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :])
+        B_kj = tl.load(K_ptr + (k_2 * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_j[None, :], mask=(at_k_2[:, None] < n_k) & (at_j[None, :] < 64), other=0.0)
+        C_ij = tl.dot(A_ik, B_kj, C_ij)
+    tl.store(dQ_ptr + (i * 64) * dQ_row + tl.arange(0, 64)[:, None] * dQ_row + at_j[None, :], (C_ij * 0.125).to(dQ_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q) & (at_j[None, :] < 64))
+
+
+def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
+    """dQ, dK, dV of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""
+    (batch, own), device = K_ptr.shape[:2], K_ptr.device
+    heads = batch * own
+    dQ_ptr = results["dQ"]
+    dK_ptr = results["dK"]
+    dV_ptr = results["dV"]
+    n_q = Q_ptr.shape[2]
+    n_k = K_ptr.shape[2]
+    Q_batch, Q_head, Q_row = (each // 8 for each in Q_ptr.stride()[:3])
+    K_batch, K_head, K_row = (each // 8 for each in K_ptr.stride()[:3])
+    V_batch, V_head, V_row = (each // 8 for each in V_ptr.stride()[:3])
+    dO_batch, dO_head, dO_row = (each // 8 for each in dO_ptr.stride()[:3])
+    O_batch, O_head, O_row = (each // 8 for each in O_ptr.stride()[:3])
+    dQ_batch, dQ_head, dQ_row = (each // 8 for each in dQ_ptr.stride()[:3])
+    dK_batch, dK_head, dK_row = (each // 8 for each in dK_ptr.stride()[:3])
+    dV_batch, dV_head, dV_row = (each // 8 for each in dV_ptr.stride()[:3])
+    if n_q % 16:  # each head's begins where wide accesses can
+        given, L_ptr = L_ptr, torch.empty((heads, (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+        L_ptr[:, :n_q].copy_(given)
+    v_ptr = torch.empty((heads, (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+    dS_ptr = torch.empty((heads, triton.cdiv(n_q, 64), triton.cdiv(n_k, 64), 64, 64), dtype=torch.bfloat16, device=device)
+    v[(triton.cdiv(n_q, 64), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=4, num_stages=3)
+    if dL is not None:
+        v_ptr[:, :n_q].sub_(dL)
+    dK_dV_dS_1[(triton.cdiv(n_k, 64), own, batch)](K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dS_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row, num_warps=4, num_stages=3)
+    dQ[(triton.cdiv(n_q, 64) * 1, own, batch)](dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_head, dQ_row, num_warps=4, num_stages=3)
+    return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}

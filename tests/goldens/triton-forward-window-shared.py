@@ -1,0 +1,67 @@
+"""flash2-forward: d_k = 64, d_v = 64, B_r = 64, B_c = 64, bfloat16 words; written by pebblesim."""
+
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit(do_not_specialize=["Q_batch", "Q_head", "Q_row", "K_batch", "K_head", "K_row", "V_batch", "V_head", "V_row", "O_batch", "O_head", "O_row"])
+def flash2_forward_1(Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, V_batch, V_head, V_row, O_batch, O_head, O_row):
+    head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
+    at_d_v = tl.arange(0, 64)
+    at_d_k = tl.arange(0, 64)
+    batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
+    Q_head, Q_row = Q_head * 8, Q_row * 8
+    Q_ptr += batch * Q_batch * 8 + own * 4 * Q_head
+    K_head, K_row = K_head * 8, 64
+    K_ptr += batch * K_batch * 8 + own * K_head
+    V_head, V_row = V_head * 8, 64
+    V_ptr += batch * V_batch * 8 + own * V_head
+    O_head, O_row = O_head * 8, O_row * 8
+    O_ptr += batch * O_batch * 8 + own * 4 * O_head
+    L_ptr += head * n_q
+    i = tl.program_id(0)
+    i = n_q // 64 - 1 - i  # the longest first
+    at_i = i * 64 + tl.arange(0, 64)
+    if ((0 - (((i + 1) * 64 - 1) // 4 + 1) >= 0) | ((i * 64) // 4 - n_k >= 256)):
+        return
+    Q_i = tl.load(Q_ptr + (i * 64) // 4 * Q_row + (tl.arange(0, 64) // 4)[:, None] * Q_row + (tl.arange(0, 64) % 4)[:, None] * Q_head + at_d_k[None, :])
+    O_i = tl.full((64, 64,), 0.0, tl.float32)
+    l_i = tl.full((64,), 0.0, tl.float32)
+    m_i = tl.full((64,), -float("inf"), tl.float32)
+    for j in range(tl.maximum((i * 64) // 4 - 256, 0) // 64, tl.minimum(((((i + 1) * 64 - 1) // 4 + 1) + 0 + 63) // 64, n_k // 64)):
+        at_j = j * 64 + tl.arange(0, 64)
+        K_j = tl.load(K_ptr + (j * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
+        P = tl.dot(Q_i, tl.trans(K_j))
+        P = tl.where((at_j[None, :] <= (at_i // 4 + 0)[:, None]) & (at_j[None, :] >= (at_i // 4 - 256)[:, None]), P, float("-inf"))
+        m_new = tl.max(P, axis=1) * 0.18033688011112042
+        m_new = tl.maximum(m_i, m_new)
+        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, (m_i - m_new)))
+        P = tl.math.exp2(P * 0.18033688011112042 - tl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
+        l_i = (m_i * l_i)
+        l_i += tl.sum(P, axis=1)
+        O_i = (m_i[:, None] * O_i)
+        m_i = m_new
+        V_j = tl.load(V_ptr + (j * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
+        O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
+    O_i = (O_i * tl.where(l_i == 0.0, 0.0, (1.0 / l_i))[:, None])
+    tl.store(O_ptr + (i * 64) // 4 * O_row + (tl.arange(0, 64) // 4)[:, None] * O_row + (tl.arange(0, 64) % 4)[:, None] * O_head + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty))
+    m_i = (m_i + tl.log2(l_i))
+    tl.store(L_ptr + at_i, m_i.to(L_ptr.dtype.element_ty))
+
+
+def run(Q_ptr, K_ptr, V_ptr, results):
+    """O, L of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""
+    (batch, own), device = K_ptr.shape[:2], K_ptr.device
+    heads = batch * own
+    O_ptr = results["O"]
+    n_q = Q_ptr.shape[2] * 4
+    n_k = K_ptr.shape[2]
+    Q_batch, Q_head, Q_row = (each // 8 for each in Q_ptr.stride()[:3])
+    K_batch, K_head, K_row = (each // 8 for each in K_ptr.stride()[:3])
+    V_batch, V_head, V_row = (each // 8 for each in V_ptr.stride()[:3])
+    O_batch, O_head, O_row = (each // 8 for each in O_ptr.stride()[:3])
+    if n_q % 64 or n_k % 64:
+        raise ValueError("these kernels need n_q to be a multiple of 64 and n_k to be a multiple of 64")
+    L_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
+    flash2_forward_1[((n_q // 64), own, batch)](Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, V_batch, V_head, V_row, O_batch, O_head, O_row, num_warps=4, num_stages=3)
+    return {"O": O_ptr, "L": L_ptr}

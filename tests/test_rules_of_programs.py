@@ -1,0 +1,98 @@
+"""The program of each Gluon kernel keeps the rules, and a program without one of its statements breaks some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from golden_texts import EVEN, GOLDENS, RAGGED, Case
+
+from pebblesim.gpu.emit import statements as st
+from pebblesim.gpu.emit.gluon import gluon
+from pebblesim.gpu.emit.gluon_additions import FENCE
+from pebblesim.gpu.emit.rules import broken
+from pebblesim.gpu.emit.statements import Program, Statement
+from pebblesim.gpu.tiles import HOPPER
+from pebblesim.language.registry import get
+
+OF_HOPPER = {name: case for name, case in GOLDENS.items() if name.startswith("gluon")}
+ALL = [
+    Case(tiling, tiling.widths[1], mask, n, shared)
+    for tiling in HOPPER
+    for mask in ((None, "causal", "window") if tiling.schedule != "flash2-latent" else (None,))
+    for n, shared in ((EVEN, 0), (RAGGED, 4))
+]
+
+
+def programs(case: Case) -> list[Program]:
+    """The programs of the kernels for Hopper of a case."""
+    tiling, mask = case.tiling, case.band
+    schedule = get(tiling.schedule)
+    schedule = schedule if schedule.problem.rectangle is None else schedule.in_dims(schedule.problem.rectangle.dims)
+    program, options = schedule.program if mask is None else schedule.masked, dict(tiling.options)
+    options["persistent"] &= mask is None
+    if "latent" in tiling.schedule:
+        options["dense"] = True
+    made = gluon(program, case.sizes, mask=mask, scale=0.1, shared=case.shared, **options)
+    return [kernel.program for kernel in made.kernels if kernel.program.loads]
+
+
+@pytest.mark.one_in(8)
+@pytest.mark.parametrize("case", ALL, ids=lambda case: f"{case.tiling.schedule} {case}")
+def test_each_program_keeps_the_rules(case: Case) -> None:
+    if "latent" in case.tiling.schedule:
+        case = replace(case, d=512)
+    made = programs(case)
+    assert made
+    for program in made:
+        assert broken(program) == []
+        assert 0 < program.shared <= 227 * 1024
+
+
+def without(body: tuple[Statement, ...], left_out: Statement) -> tuple[Statement, ...]:
+    """A body without a statement, wherever it is."""
+    made: list[Statement] = []
+    for each in body:
+        if each is left_out:
+            continue
+        if isinstance(each, st.For):
+            each = replace(each, body=without(each.body, left_out))
+        elif isinstance(each, st.When):
+            each = replace(each, body=without(each.body, left_out), otherwise=without(each.otherwise, left_out))
+        made.append(each)
+    return tuple(made)
+
+
+def needed(program: Program) -> Iterator[tuple[str, Statement]]:
+    """Statements without which a program is wrong, and the role that they are of.
+
+    Not among them: turns, which only order warpgroups; slots of rotary keys, which both warpgroups give back and one
+    waits for; waits for all products but the last; tiles of a table that are sent from a ring.
+    """
+    for each in st.within(program.loads):
+        if isinstance(each, st.Wait | st.Expect | st.Fetch):
+            yield "loads", each
+    for each in st.within(program.rows):
+        fence = isinstance(each, st.Do) and each.call == FENCE.call
+        settled = isinstance(each, st.Settle) and each.left == 0
+        apart = isinstance(each, st.Arrive) and any(name in str(each.barrier) for name in ("turns", "R_j_free"))
+        if (
+            fence
+            or settled
+            or isinstance(each, st.Wait | st.Expect | st.Fetch)
+            or (isinstance(each, st.Arrive) and not apart)
+        ):
+            yield "rows", each
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("name", OF_HOPPER)
+def test_a_program_without_a_statement_breaks_a_rule(name: str) -> None:
+    tried = 0
+    for program in programs(OF_HOPPER[name]):
+        for role, each in needed(program):
+            changed = replace(program, **{role: without(getattr(program, role), each)})
+            assert broken(changed), st.printed([each])
+            tried += 1
+    assert tried > 15
