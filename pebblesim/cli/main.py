@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from pebblesim.cli.ascii_fallback import PLAIN
+from pebblesim.cli.options import Commands
 from pebblesim.core.errors import LeftOut, PebblesimError, UnknownName, UsageError
 
 PANELS = {
@@ -36,7 +36,7 @@ HOMES = {name: home for panel in PANELS.values() for name, home in panel.items()
 """The file of each command, with a Typer `app`. It is imported when the command is called."""
 
 
-class _Commands(TyperGroup):
+class _Commands(Commands):
     def list_commands(self, context: Any) -> list[str]:
         return list(HOMES)
 
@@ -76,7 +76,7 @@ class _Commands(TyperGroup):
 
 def _explained(error: TyperException) -> str:
     """A sentence on an option or argument that is missing, not known, or of the wrong kind, with an example."""
-    said = re.sub("a valid int( range)?$", "a whole number", error.format_message().rstrip("."))
+    said = error.format_message().rstrip(".")
     context: Any = getattr(error, "ctx", None)
     if context is None:
         return f"{said}."
@@ -114,7 +114,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def common(
     load: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option("--load", help="Run a Python file first, such as one that defines your schedules."),
     ] = None,
     version: Annotated[
@@ -122,10 +122,10 @@ def common(
     ] = False,
 ) -> None:
     for path in load or ():
-        if not path.is_file():
-            what = "this is a folder" if path.is_dir() else "this file does not exist"
-            raise UsageError(f"--load {str(path)!r}: {what}.")
-        _run(str(path))
+        if not Path(path).is_file():
+            what = "this is a folder" if Path(path).is_dir() else "this file does not exist"
+            raise UsageError(f"--load {path!r}: {what}.")
+        _run(path)
 
 
 def _run(path: str) -> None:
