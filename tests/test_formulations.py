@@ -116,7 +116,8 @@ def test_pictures_of_one_case_show_one_bound_under_one_name() -> None:
 
     dims, names = {"n": 256, "d": 8}, ("small-cache-streamed", "row-stationary")
     never = Crossing(names, dims, "M", ((1, "both"),), True, ())  # where they cross is not asked
-    crossing = sweep(Crossover(dims, None, (), Heads(), 1, (never,), (None, ""), (), ()), points=8)
+    named = {name: get(name) for name in names}
+    crossing = sweep(Crossover(named, dims, None, (), Heads(), 1, (never,), (None, ""), (), ()), points=8)
     rows = [row for M in crossing.at for row in ps.compare(schedules=names, M=M, **dims)]
     one = lines(io_over_M(crossing, Figure().subplots()))
     other = lines(skislope(rows, Figure().subplots()))

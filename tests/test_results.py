@@ -87,7 +87,7 @@ def test_a_frame_holds_the_very_numbers() -> None:
 
 def test_without_pandas_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UsageError, match=r"pip install 'pebblesim\[frames\]'"):
+    with pytest.raises(UsageError, match="to_frame\\(\\) needs pandas: pip install pandas;"):
         results()["count"].to_frame()
 
 

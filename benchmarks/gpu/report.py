@@ -137,7 +137,7 @@ def hbm(group: str) -> str:
 
 NAMES = {"small-cache": "Algorithm 6", "large-cache": "Algorithm 9", "flash": "FlashAttention"}
 FORWARD = {"small-cache-forward": "small-cache-forward", "flash2-forward": "flash2-forward"}
-ROUND = ((384, 32), (768, 64), (1024, 128), (2048, 32))
+ROUND = ((384, 32), (768, 64), (1024, 128), (2048, 32), (4096, 64))
 """The sizes n and d that were not drawn."""
 
 

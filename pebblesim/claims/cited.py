@@ -57,9 +57,13 @@ def cited(name: str) -> list[Cited]:
     ours = theorems()
     proved = [each for each in ours if each.name == name]
     if not proved:
-        known = dict.fromkeys([*(each.name for each in ours), *(each.title for each in STATEMENTS)])
-        raise UnknownName("theorem", name, known)
+        raise UnknownName("theorem", name, names())
     return [_ours(each) for each in proved]
+
+
+def names() -> list[str]:
+    """Return what `cited` knows: our theorems by name, and the statements of the literature by title."""
+    return list(dict.fromkeys([*(each.name for each in theorems()), *(each.title for each in STATEMENTS)]))
 
 
 def _of_the_literature(one: Statement) -> Cited:

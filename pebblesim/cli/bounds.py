@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pebblesim.cli.completion import schedules
+from pebblesim.cli.completion import schedules, statements
 from pebblesim.cli.options import (
     AsJson,
     AsLatex,
@@ -19,6 +19,7 @@ from pebblesim.cli.options import (
     Ranges,
     Sizes,
     Summation,
+    all_words_in,
     argument,
     command,
     family,
@@ -29,7 +30,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import WIDE, one_way, print_json, print_table, progress_bar, say, show
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import listed, parse_size, parse_words
+from pebblesim.core.sizes import listed, parse_size
 
 if TYPE_CHECKING:
     from pebblesim.api.bounding import Bounds
@@ -207,7 +208,7 @@ def gaps(
     from pebblesim.api.gaps import gaps as gaps_of
 
     one_way(latex, as_json)
-    capacities = [parse_words(text, dtype) for text in m or ()] or words_in(None, dtype)
+    capacities = all_words_in(",".join(m), dtype) if m else words_in(None, dtype)
     shape: dict[str, Any] = {"blocks": blocks, "summation": summation, "steps": steps, **sizes.dims}
     solves = one_problem(named, problem)
     result = gaps_of("backward" if solves is None else solves, M=capacities, **shape)
@@ -263,7 +264,8 @@ def crossover(
 @command(app, example="pebblesim theorems --table-1")
 def theorems(
     name: Annotated[
-        str | None, argument("One of them, as in its source, or one of our lower bounds: Theorem 4.2, E8.")
+        str | None,
+        argument("One of them, as in its source, or one of our lower bounds: Theorem 4.2, E8.", values=statements),
     ] = None,
     *,
     table_1: Annotated[bool, option("--table-1", "Table 1 of Li et al. instead.")] = False,

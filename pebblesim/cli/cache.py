@@ -13,6 +13,7 @@ from pebblesim.cli.options import (
     HeadChoice,
     MaskText,
     Sizes,
+    all_words_in,
     argument,
     command,
     family,
@@ -21,7 +22,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import print_json, print_table, progress_bar, say
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import bytes_of, parse_bytes, parse_words, several
+from pebblesim.core.sizes import bytes_of, parse_bytes
 
 if TYPE_CHECKING:
     from pebblesim.cachesim.result import CacheTable
@@ -78,7 +79,7 @@ def cache(
         if not traces.is_trace(source) and (Path(source).suffix or Path(source).is_file()):  # no schedule has a dot
             raise UsageError(f"{source} cannot be replayed: {traces.KNOWN}; it is no name of a schedule, either.")
     typed = line is not None or heads.is_given or (save is not None and address_traces.is_for_simulators(save.name))
-    capacities = several("M", m, lambda text: parse_words(text, dtype, typed))
+    capacities = all_words_in(m, dtype, typed)
     if output is not None:
         from pebblesim.views.plots.style import check
 

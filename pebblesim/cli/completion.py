@@ -41,6 +41,7 @@ rules_of_optima = names_in("dags.optimum", "RULES")
 parallel_schedules = names_in("parallel.schedules", "SCHEDULES")
 links = names_in("parallel.links", "links")
 launch_orders = names_in("cachesim.l2", "ORDERS")
+statements = names_in("claims.cited", "names")
 
 
 def sources() -> Iterable[str]:

@@ -72,7 +72,7 @@ def measure(
     if m is None or schedule is None:
         raise UsageError("measure needs -M, the words of shared memory that a block may use.")
     check_float32(dtype)
-    made = case_of(schedule, sizes.dims, parse_words(m, dtype, typed=True), blocks.rule, workers, threads)
+    made = case_of(schedule, sizes.dims, parse_words(m, dtype), blocks.rule, workers, threads)
     (row,) = harness.measure([made], output)
     if as_json:
         print_json(row)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_type_hints, overload
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -17,7 +17,7 @@ from pebblesim.cli.completion import BY_NAME, Values, one_of, problems, schedule
 from pebblesim.cli.printing import WIDE
 from pebblesim.core.errors import NoSizes, UsageError
 from pebblesim.core.files import check_place
-from pebblesim.core.sizes import parse_size, parse_words
+from pebblesim.core.sizes import check_type_is_used, parse_size, parse_words, several
 
 
 def option(names: str, help: str, metavar: str | None = None, values: Values | None = None, **rules: Any) -> Any:
@@ -182,7 +182,7 @@ class Cache(Group):
     @cached_property
     def words(self) -> int:
         """M, in words."""
-        return parse_words(self.m, self.dtype, self.typed)
+        return words_in(self.m, self.dtype, self.typed)
 
 
 class TypedCache(Cache):
@@ -191,17 +191,38 @@ class TypedCache(Cache):
     typed = True
 
 
+@overload
+def words_in(m: str, dtype: str | None, typed: bool = False) -> int: ...
+@overload
+def words_in(m: str | None, dtype: str | None, typed: bool = False) -> int | None: ...
 def words_in(m: str | None, dtype: str | None, typed: bool = False) -> int | None:
     """Return M in words, as `parse_words` does; None if it was not given.
 
+    Args:
+        m: the size.
+        dtype: type of a word.
+        typed: whether the type says more than how many words some bytes are; else it is refused where M is in words.
+
     Raises:
-        UsageError: as for `parse_words`; or there is a type, of no other use, and no M.
+        UsageError: as for `parse_words`; or the type is of no use.
     """
+    _check_type(m, dtype, typed)
+    return None if m is None else parse_words(m, dtype)
+
+
+def all_words_in(m: str, dtype: str | None, typed: bool = False) -> tuple[int, ...]:
+    """Return several M in words, from a list or range as `several` reads it; the rest as for `words_in`."""
+    _check_type(m, dtype, typed)
+    return several("M", m, lambda text: parse_words(text, dtype))
+
+
+def _check_type(m: str | None, dtype: str | None, typed: bool) -> None:
+    if typed:
+        return
     if m is not None:
-        return parse_words(m, dtype, typed)
-    if dtype is not None and not typed:
+        check_type_is_used(m, dtype)
+    elif dtype is not None:
         raise UsageError("--dtype is the type of the words in -M; add -M in bytes, or leave --dtype out.")
-    return None
 
 
 @dataclass(frozen=True)

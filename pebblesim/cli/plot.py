@@ -22,13 +22,14 @@ from pebblesim.cli.options import (
     Schedules,
     Sizes,
     Summation,
+    all_words_in,
     argument,
     command,
     family,
     option,
 )
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.sizes import dtype_of, parse_words, several
+from pebblesim.core.sizes import check_type_is_used, dtype_of, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.counting.count import Counted
@@ -299,10 +300,11 @@ def _caches(text: str, dtype: str | None, points: int) -> list[int]:
     """Parse cache sizes: a list or range as for `sweep`, or LOW:HIGH in about equal ratios."""
     ends = text.split(":")
     if len(ends) != 2 or "," in text:
-        caches = sorted(several("M", text, lambda size: parse_words(size, dtype)))
+        caches = sorted(all_words_in(text, dtype))
         if len(caches) < 2:
             raise UsageError(f"-M {text!r} was given; it must be several sizes, LOW:HIGH, such as 256:2M.")
         return caches
+    check_type_is_used(text, dtype)
     first, last = (parse_words(end, dtype) for end in ends)
     if first >= last:
         raise UsageError(f"-M {text!r} was given; the first size must be less than the second.")
@@ -331,7 +333,7 @@ def _machine(
         missing = [option for option, value in numbers.items() if value is None]
         if m is None or peak is None or bandwidth is None:
             raise UsageError(f"a roofline needs --gpu, or all of -M, --peak and --bandwidth; {missing[0]} is missing.")
-        return _Hardware(parse_words(m, dtype, typed=True), _rate("--peak", peak), _rate("--bandwidth", bandwidth))
+        return _Hardware(parse_words(m, dtype), _rate("--peak", peak), _rate("--bandwidth", bandwidth))
     from pebblesim.gpu.advice.cards import card, words
 
     if any(numbers.values()):

@@ -103,6 +103,6 @@ def _in_bytes(cache: Cache, word_bytes: str) -> dict[str, Any]:
         if not size.isdecimal():
             raise UsageError(f"--word-bytes has {size!r} for {name}, not a number of bytes; write Q=2,K=2,V=1.")
     return {
-        "M": parse_words(cache.m, "float8", typed=True),
+        "M": parse_words(cache.m, "float8"),
         "word_bytes": {name: int(size) for name, size in named.items()},
     }

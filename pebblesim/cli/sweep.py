@@ -18,6 +18,7 @@ from pebblesim.cli.options import (
     Problem,
     Ranges,
     Summation,
+    all_words_in,
     command,
     family,
     option,
@@ -27,7 +28,6 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import print_json, progress_bar, say, show
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import parse_words, several
 
 app = family()
 
@@ -86,7 +86,7 @@ def sweep(
                 named,
                 what=what,
                 problem_name=problem,
-                M=None if m is None else several("M", m, lambda text: parse_words(text, dtype, typed)),
+                M=None if m is None else all_words_in(m, dtype, typed),
                 blocks=own or blocks,
                 mask=mask,
                 summation=summation,

@@ -126,23 +126,29 @@ def separated(what: str, text: str) -> list[str]:
     return parts
 
 
-def parse_words(text: str, dtype: str | None, typed: bool = False) -> int:
+def check_type_is_used(text: str, dtype: str | None) -> None:
+    """Check that a data type goes with M in bytes, in at least one of several sizes.
+
+    Raises:
+        UsageError: all of them are in words, or there is no such type.
+    """
+    if dtype is not None and bytes_of(dtype) and "B" not in text:
+        raise UsageError(
+            f"M = {text!r} is in words, and dtype {dtype} changes nothing here; leave --dtype out, or give M in bytes."
+        )
+
+
+def parse_words(text: str, dtype: str | None) -> int:
     """Parse M in words, from a number or from a size in bytes such as 192KiB together with a data type.
 
     Args:
         text: the size.
         dtype: type of a word; None if it was not given.
-        typed: whether the type says more than how many words these bytes are; else it is refused where M is in words.
 
     Raises:
-        UsageError: the text is neither, or is in bytes without a data type, or there is a data type of no use.
+        UsageError: the text is neither, or is in bytes without a data type.
     """
-    in_bytes = text.strip().endswith("B")
-    if dtype is not None and bytes_of(dtype) and not (in_bytes or typed):
-        raise UsageError(
-            f"M = {text!r} is in words, and dtype {dtype} changes nothing here; leave --dtype out, or give M in bytes."
-        )
-    if not in_bytes:
+    if not text.strip().endswith("B"):
         return parse_size("M", text)
     if dtype is None:
         parse_bytes("M", text)
