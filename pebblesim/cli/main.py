@@ -114,7 +114,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def common(
     load: Annotated[
-        list[str] | None,
+        list[Path] | None,
         typer.Option("--load", help="Run a Python file first, such as one that defines your schedules."),
     ] = None,
     version: Annotated[
@@ -122,10 +122,10 @@ def common(
     ] = False,
 ) -> None:
     for path in load or ():
-        if not Path(path).is_file():
-            what = "this is a folder" if Path(path).is_dir() else "this file does not exist"
-            raise UsageError(f"--load {path!r}: {what}.")
-        _run(path)
+        if not path.is_file():
+            what = "this is a folder" if path.is_dir() else "this file does not exist"
+            raise UsageError(f"--load {str(path)!r}: {what}.")
+        _run(str(path))
 
 
 def _run(path: str) -> None:

@@ -40,9 +40,9 @@ def output_file(names: str, help: str, metavar: str = "FILE") -> Any:
     return option(names, help, metavar, callback=_in_its_place)
 
 
-def _in_its_place(context: typer.Context, path: str | None) -> str | None:
+def _in_its_place(context: typer.Context, path: Path | None) -> Path | None:
     if path is not None and not context.resilient_parsing:
-        check_place(Path(path))
+        check_place(path)
     return path
 
 
@@ -292,68 +292,70 @@ class HeadChoice(Group):
         return {"heads": self.heads, "kv_heads": self.kv_heads, "batch": self.batch, "separate": self.separate}
 
 
-def keep_texts(params: list[Any]) -> None:
-    """Let parameters take values as the texts that they are; `command` turns them into what functions ask for.
+def convert_here(command: Any, context: Any) -> None:
+    """Let a command's parameters turn texts into numbers and paths by `_converted`, and not by Typer.
 
-    Typer 0.29 lets pydantic do this, whose import takes a third of the time of `pebblesim count`, and whose sentences do
-    not quote what was given.
+    Typer 0.29 does it with pydantic, whose import takes a third of the time of `pebblesim count`, and whose sentences
+    do not quote what was given.
     """
 
     def process(param: Any, whole: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
         if param.required and param.value_is_missing(value):
             return whole(context, value)  # which has the sentence for that
-        given = () if value is None and (param.multiple or param.nargs == -1) else value
-        return param.callback(context, param, given) if param.callback else given
+        try:
+            made = _converted(value, asked[param.name]) if param.name in asked else value
+        except ValueError as error:
+            raise typer.BadParameter(str(error), context, param) from None
+        return param.callback(context, param, made) if param.callback else made
 
-    for param in params:
+    asked = get_type_hints(command.callback, include_extras=True) if command.callback else {}
+    for param in command.get_params(context):
         param.process_value = partial(process, param, param.process_value)
 
 
+def _converted(value: Any, hint: Any) -> Any:
+    """Return a value as a parameter asks for it: texts become whole numbers or paths; what is no text stays.
+
+    Raises:
+        ValueError: a text is no whole number, or not one of those that the parameter takes.
+    """
+    if isinstance(value, list | tuple):
+        return [_converted(each, hint) for each in value]
+    if not isinstance(value, str):
+        return value
+    kind, info = get_args(hint)
+    kinds = {leaf for part in (kind, *get_args(kind)) for leaf in (part, *get_args(part))}
+    if int in kinds:
+        if not (re.fullmatch("[0-9]{1,1000}", value) and info.min <= int(value) <= (info.max or int(value))):
+            bounds = f"{info.min} or more" if info.max is None else f"from {info.min} to {info.max}"
+            raise ValueError(f"{value!r} is not a whole number, {bounds}")
+        return int(value)
+    return Path(value) if Path in kinds else value
+
+
 class Commands(TyperGroup):
-    """Commands that take values as texts."""
+    """Commands whose values are converted here."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        keep_texts(self.get_params(ctx))
+        convert_here(self, ctx)
         return super().parse_args(ctx, args)
 
 
 class _Command(TyperCommand):
-    """A command that takes values as texts, and one value once; Typer would keep the last one."""
+    """A command whose values are converted here, and that takes one value once; Typer would keep the last one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        params: list[Any] = self.get_params(ctx)
-        keep_texts(params)
+        convert_here(self, ctx)
         if not ctx.resilient_parsing:
-            given: list[Any] = self.make_parser(ctx).parse_args(args=[*args])[2]
+            params: list[Any] = self.make_parser(ctx).parse_args(args=[*args])[2]
             for param in params:
-                once = param.param_type_name == "option" and not (param.multiple or param.is_flag)
-                if once and given.count(param) > 1:
+                if (
+                    param.param_type_name == "option"
+                    and not (param.multiple or param.is_flag)
+                    and params.count(param) > 1
+                ):
                     raise UsageError(f"{param.opts[0]} was given twice; it takes one value.")
         return super().parse_args(ctx, args)
-
-
-def _typed(name: str, hint: Any) -> Callable[[Any], Any] | None:
-    """What turns texts into what a parameter asks for: whole numbers or paths; None if it asks for texts or is a flag."""
-    info = get_args(hint)[1]
-
-    def leaves(hint: Any) -> Iterator[Any]:
-        for part in get_args(hint):
-            yield from leaves(part)
-        yield hint
-
-    def number(value: Any) -> Any:
-        if not isinstance(value, str):
-            return value  # the default
-        if not (re.fullmatch("[0-9]{1,18}", value) and info.min <= int(value) <= (info.max or int(value))):
-            bounds = f"{info.min} or more" if info.max is None else f"from {info.min} to {info.max}"
-            raise UsageError(f"--{name.replace('_', '-')} {value!r} was given; it must be a whole number, {bounds}")
-        return int(value)
-
-    def path(value: Any) -> Any:
-        return [Path(each) for each in value] if isinstance(value, list | tuple) else value and Path(value)
-
-    kinds = list(leaves(hint))
-    return number if int in kinds else path if Path in kinds else None
 
 
 def command(app: typer.Typer, name: str | None = None, *, example: str) -> Callable[[Callable[..., None]], Any]:
@@ -374,16 +376,11 @@ def command(app: typer.Typer, name: str | None = None, *, example: str) -> Calla
             members, types = inspect.signature(hint).parameters.values(), get_type_hints(hint, include_extras=True)
             groups[parameter.name] = hint, [member.name for member in members]
             options += [m.replace(kind=m.KEYWORD_ONLY, annotation=types[m.name]) for m in members]
-        typed = {each.name: change for each in options if (change := _typed(each.name, each.annotation))}
         options.append(inspect.Parameter("wide", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Wide))
 
         @wraps(function)
         def run(*, wide: bool, **values: Any) -> None:
             WIDE.set(wide)
-            try:
-                values |= {name: change(values[name]) for name, change in typed.items()}
-            except UsageError as error:
-                raise UsageError(f"{error}; for example: {example}") from None
             grouped = {name: kind(**{m: values.pop(m) for m in members}) for name, (kind, members) in groups.items()}
             try:
                 function(**values, **grouped)
