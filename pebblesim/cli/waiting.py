@@ -1,4 +1,4 @@
-"""What a command that takes long says while it runs: a bar on a terminal; in a pipe, a line from time to time."""
+"""Signs of life of a command that takes long: a bar on a terminal; in a pipe, a line from time to time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRST, NEXT = 5.0, 10.0
 
 
 class _Work:
-    """What goes on: the part that is done, as a text; and whether a bar shows it."""
+    """The part that is done, as a text; and whether a bar shows it."""
 
     part, bar = "", False
 
