@@ -191,7 +191,7 @@ def _block(
     for of_kind in (scores, columns_of):
         if (block := of_kind(launch, sizes, stages)) is not None:
             return block
-    return plan(program, launch, sizes, dtype, stages, persistent)
+    return plan(program, launch, sizes, stages, persistent)
 
 
 def _product(launch: Launch, sizes: ir.Sizes, kept: Tables) -> Product | None:

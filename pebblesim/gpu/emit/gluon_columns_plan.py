@@ -5,13 +5,12 @@ They are for keys that are values, too, and sums too wide for one warpgroup's re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit.gluon_additions import ROWS
-from pebblesim.gpu.emit.gluon_plan import WIDEST, Block, refused
+from pebblesim.gpu.emit.gluon_plan import WIDEST, Block, Buffer, refused, writes_of
 from pebblesim.gpu.emit.storage import padded
-from pebblesim.gpu.emit.terms import Term
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
@@ -20,54 +19,25 @@ SHARES = 2
 """Warpgroups that divide columns."""
 
 
-@dataclass(frozen=True, eq=False)
-class Cut:
-    """A matrix in shared memory, in parts of its columns.
-
-    Attributes:
-        read: the primitive that reads it.
-        name: of the buffer in the text.
-        parts, width: parts, and columns of each.
-        rows: rows of a slot.
-        values: whether it is an operand of the sums, too.
-    """
-
-    read: ir.Read
-    name: str
-    parts: int
-    width: int
-    rows: int
-    values: bool = False
-
-    def slot(self, share: Term, part: Term) -> Term:
-        """The number of the slot with a part of the keys of a warpgroup."""
-        return share if self.parts == 1 else share * self.parts + part
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Columns(Block):
     """A block of 64 rows whose warpgroups divide columns; in its launch, products that are added up are one sum.
 
     Attributes:
-        held, rings: the matrices that stay, and those that are streamed, by tile.
         scores: the products of scores, in order.
         sums: the product of probabilities with values.
         last: the primitive that computes the probabilities.
         keys: keys of a warpgroup.
         wide: the range of the columns of the sums.
         width: columns of a warpgroup's sums.
-        writes: the primitives that write.
     """
 
-    held: Mapping[ir.Tile, Cut]
-    rings: Mapping[ir.Tile, Cut]
     scores: tuple[ir.Compute, ...]
     sums: ir.Compute
     last: ir.Compute
     keys: int
     wide: ir.Range
     width: int
-    writes: tuple[ir.Write, ...]
 
     @property
     def height(self) -> int:
@@ -88,10 +58,9 @@ class Columns(Block):
         return self.last.target.tile
 
     @property
-    def place(self) -> Cut | None:
+    def place(self) -> Buffer | None:
         """The ring whose slots take probabilities when the scores are done with them; None if they have their own."""
-        alike = (each for each in self.rings.values() if not each.values and each.parts == 1)
-        return next((each for each in alike if (each.rows, each.width) == (ROWS, self.keys)), None)
+        return next((each for each in self.buffers.values() if _takes(each, self.sums, self.keys)), None)
 
     @property
     def exchanged(self) -> list[ir.Tile]:
@@ -99,9 +68,11 @@ class Columns(Block):
         nodes = (node for node in self.loop.body if isinstance(node, ir.Compute))
         return [node.target.tile for node in nodes if isinstance(node.expr, ir.RowReduction)]
 
-    def releases(self, ring: Cut) -> int:
-        """Arrivals by which a slot is free: one of each warpgroup that reads it, or one if only one does."""
-        return SHARES if ring.values or ring is self.place else 1
+
+def _takes(buffer: Buffer, sums: ir.Compute, keys: int) -> bool:
+    """Whether the slots of a ring, which only scores need, are as large as probabilities."""
+    alone = buffer.read.tile not in {ref.tile for ref in ir.refs(sums.expr)} and buffer.across == 1
+    return buffer.streamed and alone and buffer.box == (ROWS, keys)
 
 
 def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:
@@ -124,7 +95,7 @@ def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:
         return None
     reads = {node.tile: node for node in (*launch.block, *loop.body) if isinstance(node, ir.Read)}
     keys, width = padded(loop.range, sizes) // SHARES, padded(wide, sizes) // SHARES
-    held, rings = dict[ir.Tile, Cut](), dict[ir.Tile, Cut]()
+    held, rings = dict[ir.Tile, Buffer](), dict[ir.Tile, Buffer]()
     assert isinstance(sums.expr, ir.MatMul)
     values = sums.expr.right.tile
     for node in scores:
@@ -133,8 +104,10 @@ def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:
         parts, columns = SHARES if right is values else 1, padded(node.expr.left.shape[1], sizes)
         if left not in reads or right not in reads or columns > parts * WIDEST:
             return None
-        held[left] = Cut(reads[left], _name(reads[left]), parts, columns // parts, ROWS)
-        rings[right] = Cut(reads[right], _name(reads[right]), parts, columns // parts, keys, right is values)
+        width_of, slots = columns // parts, SHARES * parts
+        held[left] = Buffer(_name(reads[left]), reads[left], parts, ROWS, width_of, across=parts)
+        ring = Buffer(_name(reads[right]), reads[right], slots, keys, width_of, True, "", slots, 1, SHARES, parts)
+        rings[right] = replace(ring, freed_by=SHARES) if right is values or _takes(ring, sums, keys) else ring
     if values not in rings or len(held) + len(rings) != len(reads):
         return None
     return Columns(
@@ -143,15 +116,14 @@ def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:
         loop=loop,
         warpgroups=SHARES,
         stages=stages,
-        held=held,
-        rings=rings,
+        buffers=held | rings,
+        writes=writes_of(launch),
         scores=tuple(scores),
         sums=sums,
         last=made[-1],
         keys=keys,
         wide=wide,
         width=width,
-        writes=tuple(node for node in launch.block if isinstance(node, ir.Write)),
     )
 
 

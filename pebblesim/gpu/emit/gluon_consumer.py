@@ -68,8 +68,6 @@ class Consumer(Tiles):
         self._to_add: list[Addition] = []  # products of this iteration, for memory
         for each in plan.additions:
             self.reserve(each.handed, f"{each.handed}_full", each.part)
-        for buffer in plan.buffers.values():
-            self.reserve(buffer.name, f"{buffer.name}_full", f"{buffer.name}_free")
 
     # The block
 

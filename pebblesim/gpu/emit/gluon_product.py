@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.gluon_additions import FENCE, ROWS
-from pebblesim.gpu.emit.gluon_boxes import Box, corner, several, sides
+from pebblesim.gpu.emit.gluon_boxes import Box, several, sides
 from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, SHARED, WIDEST, Block
-from pebblesim.gpu.emit.gluon_roles import Roles
+from pebblesim.gpu.emit.gluon_roles import Roles, expecting
 from pebblesim.gpu.emit.storage import padded
 from pebblesim.gpu.emit.terms import (
     ZERO,
@@ -121,6 +121,8 @@ def product_of(launch: Launch, sizes: ir.Sizes, tile: tuple[int, int] | None) ->
                 loop=loops[0],
                 warpgroups=block // ROWS,
                 stages=2,
+                buffers={},
+                writes=(),
                 columns=columns,
                 inner=inner[0],
                 product=product,
@@ -216,13 +218,14 @@ class ProductRoles(Roles):
     def loading(self) -> list[st.Statement]:
         """The statements of the warp that loads: one part after the other."""
         plan, k, slot, full = self.plan, term("k"), Name("slot"), Name("full").index("slot")
-        terms = corner(self.setting, plan.matrix.tensor, k * plan.deep, self.column * plan.width)
-        copies = (
+        terms = self.at(plan.matrix, k * plan.deep, self.column * plan.width)
+        copies: list[st.Statement] = [
             self.copied(plan.table, self.left, slot, self.place(k), full),
             self.copied(plan.matrix, self.right, slot, terms, full),
-        )
-        body = self.filling(full, copies, st.Wait(Name("free").index(slot), term("phase") ^ 1))
-        return [st.For("k", term("first"), term("end"), (self.slot_of(Group(k - "first")), *body), of=plan.inner)]
+        ]
+        free = st.Wait(Name("free").index(slot), term("phase") ^ 1)
+        body = (self.slot_of(Group(k - "first")), free, *expecting(full, copies))
+        return [st.For("k", term("first"), term("end"), body, of=plan.inner)]
 
     # Products
 
@@ -288,7 +291,7 @@ class ProductRoles(Roles):
         if several(self.setting, tensor) != several(self.setting, self.plan.matrix.tensor):
             sent = sent.call("reshape", listed(*sides(self.setting, tensor, self.boxes[tensor])))
         filled = maximum(term("end") - "first" - "w" + (slots - 1), 0) // slots
-        place = corner(self.setting, tensor, term("part") * ROWS, self.column * width)
+        place = self.at(node, term("part") * ROWS, self.column * width)
         self.say(
             st.Let(("filled",), (filled,), "times that slot w was"),
             st.Wait(Name("free").index("w"), Group(term("filled") & 1) ^ 1),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.gluon_additions import FENCE, ROWS, filled, freed
-from pebblesim.gpu.emit.gluon_boxes import Box, corner
+from pebblesim.gpu.emit.gluon_boxes import Box
 from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_plan import (
     MOST_HELD,
@@ -26,9 +26,11 @@ from pebblesim.gpu.emit.gluon_plan import (
     SHARED,
     THREADS,
     Block,
+    Buffer,
     refused,
 )
-from pebblesim.gpu.emit.gluon_roles import Roles
+from pebblesim.gpu.emit.gluon_roles import Roles, expecting
+from pebblesim.gpu.emit.statements import Program
 from pebblesim.gpu.emit.terms import (
     NOTHING,
     ZERO,
@@ -48,12 +50,8 @@ from pebblesim.gpu.emit.terms import (
 )
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
-from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
-
-KIND = "bfloat16"
-"""The type of words by whose bytes room is counted; those of the other type have as many."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,7 +68,6 @@ class Scores(Block):
         width: columns of a tile of the table.
         deep: terms of a sum that a part has.
         parts: parts of a sum.
-        held: how many of the rows' parts are in shared memory; those before them are in registers.
     """
 
     inner: ir.Loop
@@ -82,7 +79,21 @@ class Scores(Block):
     width: int
     deep: int
     parts: int
-    held: int
+
+    @property
+    def stay(self) -> Buffer:
+        """The rows that stay: those of their parts that are in shared memory."""
+        return self.buffers[self.rows.tile]
+
+    @property
+    def ring(self) -> Buffer:
+        """The parts of keys."""
+        return self.buffers[self.part.tile]
+
+    @property
+    def held(self) -> int:
+        """How many of the rows' parts are in shared memory; those before them are in registers."""
+        return self.stay.slots
 
     @property
     def kept(self) -> int:
@@ -99,12 +110,15 @@ class Scores(Block):
         """Tiles of the table in shared memory, each of the rows of a warpgroup."""
         return self.warpgroups * (1 if self.before is None else 2)
 
-    def shared(self, dtype: str) -> int:
-        """Bytes of shared memory: rows that stay, the ring, tiles on their way to memory, and barriers."""
-        words = (self.held * ROWS * self.warpgroups + self.stages * self.width) * self.deep
-        words += self.tiles * ROWS * self.width
-        barriers = self.held * (2 if self.kept else 1) + 2 * self.stages + self.warpgroups - 1
-        return words * WORDS[dtype] + 8 * (barriers + self.tiles * (self.before is not None))
+    def less(self, beyond: int) -> Scores:
+        """The plan with so many bytes less of rows in shared memory, if registers have room for them."""
+        kept = min(max(0, -(-beyond // (2 * self.height * self.deep))), self.parts - 1)
+        registers = ROWS * (kept * self.deep // 2 + self.width) // THREADS  # two words of rows in each
+        if not kept or registers > MOST_HELD * REGISTERS[self.warpgroups]:
+            return self
+        held = self.parts - kept
+        stay = replace(self.stay, slots=held, fills=held, freed_by=self.warpgroups)
+        return replace(self, buffers={**self.buffers, self.rows.tile: stay})
 
 
 def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Scores | None:
@@ -125,36 +139,30 @@ def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Scores | None:
             turned = left.transposed or not right.transposed or right.tile is not part.tile
             if turned or not rows or left.ranges != (own, inner[0].range) or product.target.tile.ranges[0] is not own:
                 return None
-            deep = ir.length(inner[0].range.block, sizes)
-            parts = -(-sizes[inner[0].range.dim] // deep)
-            made = Scores(
+            deep, width = ir.length(inner[0].range.block, sizes), ir.length(loop.range.block, sizes)
+            groups, parts = ir.length(own.block, sizes) // ROWS, -(-sizes[inner[0].range.dim] // deep)
+            names = [f"{each.tensor.name}_{rng.name}" for each, rng in ((rows[0], own), (part, loop.range))]
+            stay = Buffer(names[0], rows[0], parts, ROWS * groups, deep, fills=parts, across=parts)
+            ring = Buffer(names[1], part, stages, width, deep, True, fills=stages, freed_by=groups)
+            return Scores(
                 launch=launch,
                 own=own,
                 loop=loop,
-                warpgroups=ir.length(own.block, sizes) // ROWS,
+                warpgroups=groups,
                 stages=stages,
+                buffers={rows[0].tile: stay, part.tile: ring},
+                writes=(),
                 inner=inner[0],
                 product=product,
                 rows=rows[0],
                 part=part,
                 table=tables[0],
                 before=before[0] if before else None,
-                width=ir.length(loop.range.block, sizes),
+                width=width,
                 deep=deep,
                 parts=parts,
-                held=parts,
             )
-            return replace(made, held=_held(made))
     return None
-
-
-def _held(plan: Scores) -> int:
-    """Parts of the rows for which shared memory has room; all of them if registers have none for the others."""
-    beyond = plan.shared(KIND) - SHARED
-    kept = min(max(0, -(-beyond // (ROWS * plan.warpgroups * plan.deep * WORDS[KIND]))), plan.parts - 1)
-    registers = ROWS * (kept * plan.deep // 2 + plan.width) // THREADS  # two words of rows in each
-    fits = 1 <= plan.warpgroups <= MOST_WARPGROUPS and registers <= MOST_HELD * REGISTERS[plan.warpgroups]
-    return plan.parts - kept if fits else plan.parts
 
 
 class ScoresRoles(Roles):
@@ -169,12 +177,10 @@ class ScoresRoles(Roles):
         if plan.table.tensor not in setting.tables.tiled:
             raise refused(setting.program, f"line {plan.table.line} writes a table that is not kept tile by tile")
         super().__init__(setting, plan)
-        names = self.scope.names
-        self.held = names.new(f"{plan.rows.tensor.name}_{plan.own.name}")
-        self.ring = names.new(f"{plan.part.tensor.name}_{plan.loop.range.name}")
-        self.room_of_tile = names.new(f"{plan.table.tensor.name}_tile")
-        for end in ("_full", "_free", "_kept"):
-            self.reserve(self.ring + end, self.held + end)
+        self.room_of_tile = self.scope.names.new(f"{plan.table.tensor.name}_tile")
+        self.plan = plan = plan.less(Program((), (), tuple(self.allocated())).shared - SHARED)
+        self.held, self.ring = plan.stay.name, plan.ring.name
+        self.reserve(f"{self.ring}_kept", f"{self.held}_kept")
         self.reserve(f"{self.room_of_tile}_full", "last", "slot", "phase", "sum", "turns")
         self.special = {plan.rows: self._hold, plan.inner: self._sum}
         if plan.before is not None:
@@ -184,10 +190,9 @@ class ScoresRoles(Roles):
 
     @property
     def boxes(self) -> Mapping[ir.Tensor, Box]:
-        """The boxes of the tensors that the copy engine moves."""
-        plan = self.plan
-        tables = dict.fromkeys((each.tensor for each in (plan.table, plan.before) if each), (ROWS, plan.width))
-        return {plan.rows.tensor: (plan.height, plan.deep), plan.part.tensor: (plan.width, plan.deep), **tables}
+        """The boxes of the tensors that the copy engine moves, with tiles of tables."""
+        tables = (each.tensor for each in (self.plan.table, self.plan.before) if each)
+        return {**super().boxes, **dict.fromkeys(tables, (ROWS, self.plan.width))}
 
     @property
     def streamed_words(self) -> int:
@@ -195,33 +200,24 @@ class ScoresRoles(Roles):
         return self.plan.parts * self.plan.deep
 
     def allocated(self) -> list[st.Room]:
-        """The statements that take shared memory: rows that stay, the ring, and tiles of tables."""
-        plan, groups = self.plan, self.plan.warpgroups
+        """The statements that take shared memory: rows that stay, the ring, tiles of tables, and turns."""
+        plan, name = self.plan, self.room_of_tile
         return [
-            *self.buffer(self.held, plan.held, plan.rows, "stays", groups * (plan.kept > 0)),
-            *self.buffer(self.ring, plan.stages, plan.part, "a ring", groups),
-            self.room(self.room_of_tile, plan.tiles, plan.table, "on its way to memory"),
-            *[st.Barriers((f"{self.room_of_tile}_full",), plan.tiles, (1,))] * (plan.before is not None),
-            *[st.Barriers(("turns",), groups - 1, (1,))] * (groups > 1),
+            *super().allocated(),
+            self.room(name, plan.tiles, plan.table, "on its way to memory"),
+            *[st.Barriers((f"{name}_full",), plan.tiles, (1,))] * (plan.before is not None),
+            *[st.Barriers(("turns",), plan.warpgroups - 1, (1,))] * (plan.warpgroups > 1),
         ]
 
     def loading(self) -> list[st.Statement]:
         """The statements of the warp that loads: the rows that stay, and the parts of each tile of keys."""
         plan, k, slot = self.plan, term("k"), Name("slot")
         (low, high), at = self.limits(), Name(plan.loop.range.name)
-        room, free = (
-            (k % plan.held, st.Wait(freed(self.held, k % plan.held), k // plan.held & 1 ^ 1))
-            if plan.kept
-            else (k, None)
-        )
-        rows, keys = (
-            corner(self.setting, node.tensor, row, k * plan.deep)
-            for node, row in ((plan.rows, self.number * plan.height), (plan.part, at * plan.width))
-        )
-        full = filled(self.held, room)
-        stay = self.filling(full, [self.copied(plan.rows, self.held, room, rows, full)], free)
-        full, free = filled(self.ring, slot), st.Wait(freed(self.ring, slot), term("phase") ^ 1)
-        part = [self.slot(at), *self.filling(full, [self.copied(plan.part, self.ring, slot, keys, full)], free)]
+        room = k % plan.held if plan.kept else k
+        rows = self.copy(plan.stay, room, self.number * plan.height, k * plan.deep)
+        stay = self.filling(plan.stay, room, k // plan.held & 1, [rows])
+        keys = self.copy(plan.ring, slot, at * plan.width, k * plan.deep)
+        part = [self.slot(at), *self.filling(plan.ring, slot, term("phase"), [keys])]
         parts = Number(plan.parts)
         stream = st.For("k", ZERO, parts, tuple(part), of=plan.inner)
         return [st.For("k", ZERO, parts, tuple(stay)), Piece(low, high).loop(at.id, [stream], plan.loop)]
@@ -278,7 +274,7 @@ class ScoresRoles(Roles):
         """Ask for a tile of another table, once the copy engine has taken the tile that was there."""
         at, place = self._at(number), self.place(node.tensor, number)
         full = filled(self.room_of_tile, at)
-        return [st.Sent(), *self.filling(full, [self.copied(node, self.room_of_tile, at, place, full)])]
+        return [st.Sent(), *expecting(full, [self.copied(node, self.room_of_tile, at, place, full)])]
 
     def _at(self, number: Term) -> Term:
         """Where the warpgroup has its rows of a tile of the table."""
