@@ -184,23 +184,12 @@ def _block(
     program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stages: int, persistent: bool, kept: Tables
 ) -> Block | None:
     """The plan of a launch's Gluon kernel; None if it is written as in the Triton reading."""
-    if (product := _product(launch, sizes, kept)) is not None:
-        return product
-    if not multiplies(launch) or _is_of_table(launch):
+    if not multiplies(launch):
         return None
-    for of_kind in (scores, columns_of):
-        if (block := of_kind(launch, sizes, stages)) is not None:
-            return block
-    return plan(program, launch, sizes, stages, persistent)
-
-
-def _product(launch: Launch, sizes: ir.Sizes, kept: Tables) -> Product | None:
-    """The plan of a launch that multiplies a table, if it is one that a Gluon kernel is written for."""
-    if not _is_of_table(launch):
-        return None
-    read = (node.tensor for node in ir.walk(launch.block) if isinstance(node, ir.Read) and node.tensor in kept.tiled)
-    table = next(read, None)
-    return None if table is None else product_of(launch, sizes, kept.tiled[table])
+    if _is_of_table(launch):
+        return product_of(launch, sizes, kept.tiled)
+    found = scores(launch, sizes, stages) or columns_of(launch, sizes, stages)
+    return found or plan(program, launch, sizes, stages, persistent)
 
 
 def _is_of_table(launch: Launch) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from pebblesim.gpu.emit import statements as st
-from pebblesim.gpu.emit.gluon_additions import FENCE, ROWS, filled, freed
+from pebblesim.gpu.emit.gluon_additions import ROWS, filled, freed
 from pebblesim.gpu.emit.gluon_columns_plan import SHARES, Columns
 from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_plan import Buffer
@@ -158,9 +158,7 @@ class ColumnsRoles(Roles):
         room, full = Name(name), Name(f"{name}_full")
         mine, others = (room.index(at).call("reshape", listed(ROWS)) for at in (w, term(1) - w))
         other = others.call("load", self.scope.of_vector(self.plan.own))
-        self.say(
-            st.Do(mine.call("store", held)), FENCE, st.Arrive(full.index(w)), st.Wait(full.index(term(1) - w), phase)
-        )
+        self.say(*st.put(mine, held), st.Arrive(full.index(w)), st.Wait(full.index(term(1) - w), phase))
         self.say(st.Map(held, maximum(held, other) if self._is_maximum(tile) else held + other))
 
     def _score(self, node: ir.Compute) -> None:
@@ -196,9 +194,7 @@ class ColumnsRoles(Roles):
         sums, mine = self.plan.sums, Name("mine")
         assert isinstance(sums.expr, ir.MatMul)
         value = self.values.operand(sums.expr.left, sums.line, sums.expr.left.shape[1], 1, False)
-        self.say(
-            st.Do(self._probabilities(mine).call("store", value)), FENCE, st.Arrive(Name(self.handed_full).index(mine))
-        )
+        self.say(*st.put(self._probabilities(mine), value), st.Arrive(Name(self.handed_full).index(mine)))
 
     def _probabilities(self, share: Term) -> Term:
         """Where a warpgroup's probabilities are."""

@@ -187,6 +187,41 @@ class Plan(Block):
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Nest:
+    """A loop of a block, and a loop within that adds up the parts of products.
+
+    Attributes:
+        loop, inner: the loops.
+        reads: what the inner one reads.
+        product: the primitive that adds a part.
+    """
+
+    loop: ir.Loop
+    inner: ir.Loop
+    reads: list[ir.Read]
+    product: ir.Compute
+
+    @property
+    def expr(self) -> ir.MatMul:
+        """The product."""
+        assert isinstance(self.product.expr, ir.MatMul)
+        return self.product.expr
+
+
+def nested(launch: Launch) -> Nest | None:
+    """The loops of a launch, if each block adds up the parts of products in a loop within another one."""
+    loops = [node for node in launch.block if isinstance(node, ir.Loop)]
+    inner = [node for loop in loops for node in loop.body if isinstance(node, ir.Loop)]
+    if len(loops) != 1 or len(inner) != 1 or launch.around is not None:
+        return None
+    match [node for node in inner[0].body if not isinstance(node, ir.Delete)]:
+        case [*reads, ir.Compute(mode="add", expr=ir.MatMul()) as product]:
+            found = [node for node in reads if isinstance(node, ir.Read)]
+            return Nest(loops[0], inner[0], found, product) if found == reads else None
+    return None
+
+
 OTHER_PROGRAM = (
     "a Gluon kernel streams the tiles of one loop past rows that stay, as in flash2-forward and "
     "backward-two-pass-blocked: take these, or --target triton"

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit import statements as st
-from pebblesim.gpu.emit.gluon_additions import FENCE, ROWS
+from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_boxes import Box, several, sides
 from pebblesim.gpu.emit.gluon_consumer import TURNED
-from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, SHARED, WIDEST, Block
+from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, SHARED, WIDEST, Block, nested
 from pebblesim.gpu.emit.gluon_roles import Roles, expecting
 from pebblesim.gpu.emit.storage import padded
 from pebblesim.gpu.emit.terms import (
@@ -92,51 +92,44 @@ class Product(Block):
         return 2 * (ROWS * self.warpgroups + self.width) * self.deep
 
 
-def product_of(launch: Launch, sizes: ir.Sizes, tile: tuple[int, int] | None) -> Product | None:
+def product_of(launch: Launch, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[int, int]]) -> Product | None:
     """The plan of a launch that multiplies a table kept in tiles; None if it is no such launch."""
-    loops = [node for node in launch.block if isinstance(node, ir.Loop)]
-    results = [node for node in launch.block if isinstance(node, ir.Write)]
-    if len(launch.grid) != 2 or len(loops) != 1 or len(results) != 1 or launch.around is not None or tile is None:
+    nest, results = nested(launch), [node for node in launch.block if isinstance(node, ir.Write)]
+    if nest is None or len(launch.grid) != 2 or len(results) != 1 or len(nest.reads) != 2:
         return None
-    own, columns = (each.range for each in launch.grid)
-    inner = [node for node in loops[0].body if isinstance(node, ir.Loop)]
-    if len(inner) != 1 or inner[0].range.parent is not loops[0].range:
+    (own, columns), (table, matrix), product = (each.range for each in launch.grid), nest.reads, nest.product
+    expr, tile = nest.expr, tiled.get(table.tensor)
+    operands = expr.left.tile, expr.right.tile, expr.right.transposed, product.target.ranges
+    if operands != (table.tile, matrix.tile, False, (own, columns)) or results[0].tile is not product.target.tile:
         return None
-    match [node for node in inner[0].body if not isinstance(node, ir.Delete)]:
-        case [ir.Read() as table, ir.Read() as matrix, ir.Compute(mode="add", expr=ir.MatMul() as expr) as product]:
-            operands = expr.left.tile, expr.right.tile, expr.right.transposed, product.target.ranges
-            if (
-                operands != (table.tile, matrix.tile, False, (own, columns))
-                or results[0].tile is not product.target.tile
-            ):
-                return None
-            block, width, deep = padded(own, sizes), padded(columns, sizes), padded(inner[0].range, sizes)
-            terms = tile[0 if expr.left.transposed else 1]
-            odd = block % ROWS or block // ROWS > MOST_WARPGROUPS or not 64 <= width <= WIDEST or deep != ROWS
-            if odd or terms != padded(loops[0].range, sizes) or tile[1 if expr.left.transposed else 0] != block:
-                return None
-            made = Product(
-                launch=launch,
-                own=own,
-                loop=loops[0],
-                warpgroups=block // ROWS,
-                stages=2,
-                buffers={},
-                writes=(),
-                columns=columns,
-                inner=inner[0],
-                product=product,
-                table=table,
-                matrix=matrix,
-                result=results[0],
-                tall=tile[0],
-                wide=tile[1],
-                width=width,
-                deep=deep,
-            )
-            slots = min(SLOTS, SHARED // (made.slot_bytes + 16))
-            return replace(made, stages=slots) if slots >= made.warpgroups else None
-    return None
+    if tile is None or nest.inner.range.parent is not nest.loop.range:
+        return None
+    block, width, deep = padded(own, sizes), padded(columns, sizes), padded(nest.inner.range, sizes)
+    rows, terms = tile[:: -1 if expr.left.transposed else 1]
+    odd = block % ROWS or block // ROWS > MOST_WARPGROUPS or not 64 <= width <= WIDEST or deep != ROWS
+    if odd or (rows, terms) != (block, padded(nest.loop.range, sizes)):
+        return None
+    made = Product(
+        launch=launch,
+        own=own,
+        loop=nest.loop,
+        warpgroups=block // ROWS,
+        stages=2,
+        buffers={},
+        writes=(),
+        columns=columns,
+        inner=nest.inner,
+        product=product,
+        table=table,
+        matrix=matrix,
+        result=results[0],
+        tall=tile[0],
+        wide=tile[1],
+        width=width,
+        deep=deep,
+    )
+    slots = min(SLOTS, SHARED // (made.slot_bytes + 16))
+    return replace(made, stages=slots) if slots >= made.warpgroups else None
 
 
 class ProductRoles(Roles):
@@ -295,8 +288,7 @@ class ProductRoles(Roles):
         self.say(
             st.Let(("filled",), (filled,), "times that slot w was"),
             st.Wait(Name("free").index("w"), Group(term("filled") & 1) ^ 1),
-            st.Do(room.call("store", value.to(Word(self.setting.dtype)))),
-            FENCE,
+            *st.put(room, value.to(Word(self.setting.dtype))),
             st.Send(f"{tensor.name}_tiles", place, sent, line=node.line),
             st.Sent(),
         )

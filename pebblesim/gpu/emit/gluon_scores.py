@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit import statements as st
-from pebblesim.gpu.emit.gluon_additions import FENCE, ROWS, filled, freed
+from pebblesim.gpu.emit.gluon_additions import ROWS, filled, freed
 from pebblesim.gpu.emit.gluon_boxes import Box
 from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_plan import (
@@ -27,6 +27,7 @@ from pebblesim.gpu.emit.gluon_plan import (
     THREADS,
     Block,
     Buffer,
+    nested,
     refused,
 )
 from pebblesim.gpu.emit.gluon_roles import Roles, expecting
@@ -123,46 +124,41 @@ class Scores(Block):
 
 def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Scores | None:
     """The plan of a launch that writes rows of a table; None if it is no such launch."""
-    loops = [node for node in launch.block if isinstance(node, ir.Loop)]
-    if len(launch.grid) != 1 or len(loops) != 1 or launch.around is not None:
+    nest = nested(launch)
+    if nest is None or len(launch.grid) != 1 or len(nest.reads) != 1:
         return None
-    own, (loop,) = launch.grid[0].range, loops
-    inner = [node for node in loop.body if isinstance(node, ir.Loop)]
+    own, loop, (part,), (left, right) = launch.grid[0].range, nest.loop, nest.reads, (nest.expr.left, nest.expr.right)
     tables = [node for node in loop.body if isinstance(node, ir.Write) and ir.over_pairs(node.tile.ranges)]
     before = [node for node in loop.body if isinstance(node, ir.Read) and ir.over_pairs(node.tile.ranges)]
-    if len(inner) != 1 or len(tables) != 1 or len(before) > 1:
+    rows = [node for node in launch.block if isinstance(node, ir.Read) and node.tile is left.tile]
+    turned = left.transposed or not right.transposed or right.tile is not part.tile
+    if len(tables) != 1 or len(before) > 1 or not rows or turned:
         return None
-    body = [node for node in inner[0].body if not isinstance(node, ir.Delete)]
-    match body:
-        case [ir.Read() as part, ir.Compute(mode="add", expr=ir.MatMul(left=left, right=right)) as product]:
-            rows = [node for node in launch.block if isinstance(node, ir.Read) and node.tile is left.tile]
-            turned = left.transposed or not right.transposed or right.tile is not part.tile
-            if turned or not rows or left.ranges != (own, inner[0].range) or product.target.tile.ranges[0] is not own:
-                return None
-            deep, width = ir.length(inner[0].range.block, sizes), ir.length(loop.range.block, sizes)
-            groups, parts = ir.length(own.block, sizes) // ROWS, -(-sizes[inner[0].range.dim] // deep)
-            names = [f"{each.tensor.name}_{rng.name}" for each, rng in ((rows[0], own), (part, loop.range))]
-            stay = Buffer(names[0], rows[0], parts, ROWS * groups, deep, fills=parts, across=parts)
-            ring = Buffer(names[1], part, stages, width, deep, True, fills=stages, freed_by=groups)
-            return Scores(
-                launch=launch,
-                own=own,
-                loop=loop,
-                warpgroups=groups,
-                stages=stages,
-                buffers={rows[0].tile: stay, part.tile: ring},
-                writes=(),
-                inner=inner[0],
-                product=product,
-                rows=rows[0],
-                part=part,
-                table=tables[0],
-                before=before[0] if before else None,
-                width=width,
-                deep=deep,
-                parts=parts,
-            )
-    return None
+    if left.ranges != (own, nest.inner.range) or nest.product.target.tile.ranges[0] is not own:
+        return None
+    deep, width = ir.length(nest.inner.range.block, sizes), ir.length(loop.range.block, sizes)
+    groups, parts = ir.length(own.block, sizes) // ROWS, -(-sizes[nest.inner.range.dim] // deep)
+    names = [f"{each.tensor.name}_{rng.name}" for each, rng in ((rows[0], own), (part, loop.range))]
+    stay = Buffer(names[0], rows[0], parts, ROWS * groups, deep, fills=parts, across=parts)
+    ring = Buffer(names[1], part, stages, width, deep, True, fills=stages, freed_by=groups)
+    return Scores(
+        launch=launch,
+        own=own,
+        loop=loop,
+        warpgroups=groups,
+        stages=stages,
+        buffers={rows[0].tile: stay, part.tile: ring},
+        writes=(),
+        inner=nest.inner,
+        product=nest.product,
+        rows=rows[0],
+        part=part,
+        table=tables[0],
+        before=before[0] if before else None,
+        width=width,
+        deep=deep,
+        parts=parts,
+    )
 
 
 class ScoresRoles(Roles):
@@ -335,5 +331,5 @@ class ScoresRoles(Roles):
             self.say(st.Sent())
         number = self.scope.numbers[self.plan.loop.range]
         room, place = Name(self.room_of_tile).index(self._at(number)), self.place(node.tensor, number)
-        self.say(st.Do(room.call("store", value.to(Word(self.setting.dtype)))), FENCE)
+        self.say(*st.put(room, value.to(Word(self.setting.dtype))))
         self.say(st.Send(f"{node.tensor.name}_tiles", place, room, line=node.line))
