@@ -26,6 +26,7 @@ from pebblesim.gpu.emit.gluon_roles import Roles
 from pebblesim.gpu.emit.gluon_scores import Scores, ScoresRoles, scores
 from pebblesim.gpu.emit.gluon_text import IMPORTS, common
 from pebblesim.gpu.emit.gluon_writer import GluonWriter
+from pebblesim.gpu.emit.products import products
 from pebblesim.gpu.emit.rules import broken
 from pebblesim.gpu.emit.tables import Tables, tables
 from pebblesim.gpu.emit.triton import Source, Writes, far_away, for_no_pair, module, setting_of
@@ -127,8 +128,8 @@ def gluon(
 
     if not any(multiplies(launch) and not _is_of_table(launch) for launch in made if launch.kind != "fill"):
         raise refused(program, "it has no single loop within a grid of one dimension")
-    products = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
-    return module(setting, made, written, products, OTHERS, IMPORTS, partial(_common, setting))
+    of_tables = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
+    return module(setting, made, written, of_tables, OTHERS, IMPORTS, partial(_common, setting))
 
 
 def _check_pairs(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask | None) -> None:
@@ -196,8 +197,7 @@ def _is_of_table(launch: Launch) -> bool:
     """Whether a launch multiplies a table of pairs that it reads, in a grid of two dimensions."""
     nodes = list(ir.walk(launch.block))
     read = {node.tile for node in nodes if isinstance(node, ir.Read) and ir.over_pairs(node.tile.ranges)}
-    products = [node.expr for node in nodes if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)]
-    return len(launch.grid) == 2 and any(ref.tile in read for each in products for ref in ir.refs(each))
+    return len(launch.grid) == 2 and any(ref.tile in read for each in products(nodes) for ref in ir.refs(each.expr))
 
 
 def _common(setting: Setting, writers: list[Writes]) -> str:

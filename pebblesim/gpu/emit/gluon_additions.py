@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pebblesim.gpu.emit.products import factors
 from pebblesim.gpu.emit.statements import Arrive, Send, Sent, Statement, put
 from pebblesim.gpu.emit.terms import Items, Name, Term, sides, term
 from pebblesim.language import program as ir
@@ -51,8 +52,7 @@ class Addition:
     @property
     def left(self) -> ir.Tile:
         """The tile that all warpgroups compute."""
-        assert isinstance(self.product.expr, ir.MatMul)
-        return self.product.expr.left.tile
+        return factors(self.product).left.tile
 
     def handing(self, value: Term) -> list[Statement]:
         """Put the rows that a warpgroup has of the left operand where all warpgroups read it."""

@@ -23,6 +23,7 @@ from pebblesim.gpu.emit.gluon_columns_plan import SHARES, Columns
 from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_plan import Buffer
 from pebblesim.gpu.emit.gluon_roles import Roles
+from pebblesim.gpu.emit.products import factors
 from pebblesim.gpu.emit.terms import (
     ZERO,
     Binary,
@@ -163,8 +164,7 @@ class ColumnsRoles(Roles):
 
     def _score(self, node: ir.Compute) -> None:
         """Issue the products of a warpgroup's keys, part after part as they arrive."""
-        plan, expr = self.plan, node.expr
-        assert isinstance(expr, ir.MatMul)
+        plan, expr = self.plan, factors(node)
         to, held, ring = (
             self.values.named(node.target.tile),
             plan.buffers[expr.left.tile],
@@ -175,9 +175,8 @@ class ColumnsRoles(Roles):
             rows = Name(held.name).index(part).call("reshape", listed(ROWS, held.width))
             keys = Name(ring.name).index(at).call("reshape", listed(plan.keys, ring.width)).call("permute", TURNED)
             more = part or node.mode == "add"
-            onto = to if more else self.zeros(ROWS, plan.keys)
             self.say(st.Wait(filled(ring.name, at), Name("phase")))
-            self.say(st.Issue(to, rows, keys, onto, None if more else Name("False"), line=node.line))
+            self.issue(to, rows, keys, to if more else None, plan.keys, node.line)
         self._flying = True
         self.issued_all(node)
 
@@ -192,8 +191,8 @@ class ColumnsRoles(Roles):
     def _hand_over(self) -> None:
         """Put the warpgroup's probabilities where both read them."""
         sums, mine = self.plan.sums, Name("mine")
-        assert isinstance(sums.expr, ir.MatMul)
-        value = self.values.operand(sums.expr.left, sums.line, sums.expr.left.shape[1], 1, False)
+        left = factors(sums).left
+        value = self.values.operand(left, sums.line, left.shape[1], 1, False)
         self.say(*st.put(self._probabilities(mine), value), st.Arrive(Name(self.handed_full).index(mine)))
 
     def _probabilities(self, share: Term) -> Term:
@@ -202,9 +201,8 @@ class ColumnsRoles(Roles):
 
     def _sum(self) -> None:
         """Add the products of all probabilities with the warpgroup's columns of the values."""
-        plan, expr, phase = self.plan, self.plan.sums.expr, Name("phase")
-        assert isinstance(expr, ir.MatMul)
-        to, ring = self.values.named(plan.sums.target.tile), plan.buffers[expr.right.tile]
+        plan, expr, phase = self.plan, factors(self.plan.sums), Name("phase")
+        to, ring = self.issued_all(plan.sums), plan.buffers[expr.right.tile]
         for share in IN_TURN:
             at = slot_of(ring, share, Name("w"))
             values = Name(ring.name).index(at).call("reshape", listed(plan.keys, ring.width))
@@ -216,7 +214,6 @@ class ColumnsRoles(Roles):
             self._release(ring, slot_of(ring, share, Name("w")))
             if plan.place:
                 self._release(plan.place, share)
-        self.issued_all(plan.sums)
 
     def _release(self, ring: Buffer, at: Term) -> None:
         self.say(st.Arrive(freed(ring.name, at)))

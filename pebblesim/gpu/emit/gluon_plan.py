@@ -19,6 +19,7 @@ from pebblesim.gpu.additions import added
 from pebblesim.gpu.emit.gluon_additions import ROWS, Addition
 from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.gpu.emit.orientation import turned
+from pebblesim.gpu.emit.products import factors, products
 from pebblesim.gpu.emit.storage import padded
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, lifetimes_of, peak
@@ -205,8 +206,7 @@ class Nest:
     @property
     def expr(self) -> ir.MatMul:
         """The product."""
-        assert isinstance(self.product.expr, ir.MatMul)
-        return self.product.expr
+        return factors(self.product)
 
 
 def nested(launch: Launch) -> Nest | None:
@@ -254,7 +254,7 @@ def writes_of(launch: Launch) -> tuple[ir.Write, ...]:
 
 def multiplies(launch: Launch) -> bool:
     """Whether a launch has products of matrices."""
-    return any(isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul) for node in ir.walk(launch.body))
+    return bool(products(ir.walk(launch.body)))
 
 
 def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, persistent: bool = False) -> Plan:
@@ -295,9 +295,8 @@ def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, pers
 
 def _narrow(loop: ir.Loop, late: tuple[ir.Compute, ...], sizes: ir.Sizes) -> bool:
     """Whether a loop has one product of scores, and narrow sums of others that are put off."""
-    products = [node for node in loop.body if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)]
     widths = [padded(node.target.tile.ranges[-1], sizes) for node in late]
-    return len(products) == len(late) + 1 and 0 < max(widths, default=0) <= IN_TURNS
+    return len(products(loop.body)) == len(late) + 1 and 0 < max(widths, default=0) <= IN_TURNS
 
 
 def _additions(
@@ -306,8 +305,7 @@ def _additions(
     """The products that are added to memory: with the rows of the loop's tile, and a sum over those of the grid's."""
     made = []
     for node, write in added(loop.body).items():
-        assert isinstance(node.expr, ir.MatMul)
-        (rows, terms), columns = node.expr.left.shape, node.expr.right.shape[1]
+        (rows, terms), columns = factors(node).left.shape, factors(node).right.shape[1]
         height, width = ir.length(loop.range.block, sizes), padded(columns, sizes)
         if (rows, terms) != (loop.range, own) or height % ROWS or width % (16 * warpgroups) or columns.parent:
             raise refused(
@@ -317,7 +315,7 @@ def _additions(
                 "give other blocks, or take --target triton",
             )
         tensor, depth = write.tensor.name, ir.length(own.block, sizes)
-        handed = f"{node.expr.left.tile.name}_of_all"
+        handed = f"{factors(node).left.tile.name}_of_all"
         made.append(Addition(node, write, height, width // warpgroups, depth, handed, f"{tensor}_part"))
     return tuple(made)
 
@@ -397,7 +395,7 @@ def _held(launch: Launch, sizes: ir.Sizes, late: tuple[ir.Compute, ...], additio
 
     lives = {tile: life for tile, life in lifetimes_of(launch.block).items() if tile in computed}
     most = peak({tile: words(tile) for tile in lives}, lives)
-    return most + sum(words(node.expr.left.tile) // 2 for node in late if isinstance(node.expr, ir.MatMul))
+    return most + sum(words(factors(node).left.tile) // 2 for node in late)
 
 
 def _late(loop: ir.Loop) -> tuple[ir.Compute, ...]:

@@ -316,11 +316,12 @@ class Roles(Lowering):
         body = (*issued, earlier, st.Let(("last",), (Name("slot"),)))
         self.say(st.For(number, Number(0), Number(high), body, unrolled=True), st.Settle((name,), 0), freed)
 
-    def issued_all(self, product: ir.Compute) -> None:
-        """Note that sums have all their terms, and whether they are still to be multiplied by the scale."""
+    def issued_all(self, product: ir.Compute) -> Held:
+        """Note that sums have all their terms, and whether they are still to be multiplied by the scale; the sums."""
         tile = product.target.tile
         unscaled = self.values.state(tile).unscaled or self.values.makes_scores(product.expr)
         self.values.mark(tile, empty=False, unscaled=unscaled)
+        return self.values.named(tile)
 
     def in_order(self, loop: ir.Loop) -> list[Piece]:
         """The pieces of a loop; a ring goes through all tiles in order."""
@@ -357,9 +358,15 @@ class Roles(Lowering):
         layout = scope.of_vector(tile.ranges[0]) if len(shape) == 1 else scope.layout(shape[1])
         self.say(st.Fill(self.values.named(tile), shape, value, layout))
 
-    def zeros(self, rows: int, width: int) -> Term:
-        """Sums without a term."""
-        return call("zeros", listed(rows, width), Word("float32"), self.scope.layout(width))
+    def issue(
+        self, to: Held, left: Term, right: Term, onto: Term | None, width: int, line: int, rows: int = ROWS
+    ) -> None:
+        """Issue a product, added to sums or alone."""
+        if onto is not None:
+            self.say(st.Issue(to, left, right, onto, line=line))
+            return
+        zeros = call("zeros", listed(rows, width), Word("float32"), self.scope.layout(width))
+        self.say(st.Issue(to, left, right, zeros, Name("False"), line=line))
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Store a matrix row by row, as its layout is or, where threads have registers left, in wide pieces."""

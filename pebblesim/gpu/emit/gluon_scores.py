@@ -27,6 +27,7 @@ from pebblesim.gpu.emit.gluon_plan import (
     THREADS,
     Block,
     Buffer,
+    Nest,
     nested,
     refused,
 )
@@ -60,10 +61,8 @@ class Scores(Block):
     """A block that writes rows of a table of pairs.
 
     Attributes:
-        inner: the loop over parts of a sum.
-        product: the primitive that adds a part.
+        nest: the loops over tiles, and over parts of a sum.
         rows: the primitive that reads the rows that stay.
-        part: the one that reads a part of the keys.
         table: the one that writes a tile of the table.
         before: the one that reads a tile of another table, if any.
         width: columns of a tile of the table.
@@ -71,10 +70,8 @@ class Scores(Block):
         parts: parts of a sum.
     """
 
-    inner: ir.Loop
-    product: ir.Compute
+    nest: Nest
     rows: ir.Read
-    part: ir.Read
     table: ir.Write
     before: ir.Read | None
     width: int
@@ -89,7 +86,7 @@ class Scores(Block):
     @property
     def ring(self) -> Buffer:
         """The parts of keys."""
-        return self.buffers[self.part.tile]
+        return self.buffers[self.nest.reads[0].tile]
 
     @property
     def held(self) -> int:
@@ -149,10 +146,8 @@ def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Scores | None:
         stages=stages,
         buffers={rows[0].tile: stay, part.tile: ring},
         writes=(),
-        inner=nest.inner,
-        product=nest.product,
+        nest=nest,
         rows=rows[0],
-        part=part,
         table=tables[0],
         before=before[0] if before else None,
         width=width,
@@ -178,7 +173,7 @@ class ScoresRoles(Roles):
         self.held, self.ring = plan.stay.name, plan.ring.name
         self.reserve(f"{self.ring}_kept", f"{self.held}_kept")
         self.reserve(f"{self.room_of_tile}_full", "last", "slot", "phase", "sum", "turns")
-        self.special = {plan.rows: self._hold, plan.inner: self._sum}
+        self.special = {plan.rows: self._hold, plan.nest.inner: self._sum}
         if plan.before is not None:
             self.special[plan.before] = self._take
 
@@ -215,7 +210,7 @@ class ScoresRoles(Roles):
         keys = self.copy(plan.ring, slot, at * plan.width, k * plan.deep)
         part = [self.slot(at), *self.filling(plan.ring, slot, term("phase"), [keys])]
         parts = Number(plan.parts)
-        stream = st.For("k", ZERO, parts, tuple(part), of=plan.inner)
+        stream = st.For("k", ZERO, parts, tuple(part), of=plan.nest.inner)
         return [st.For("k", ZERO, parts, tuple(stay)), Piece(low, high).loop(at.id, [stream], plan.loop)]
 
     # The warpgroups
@@ -254,16 +249,11 @@ class ScoresRoles(Roles):
 
     def loop(self, node: ir.Loop) -> None:
         """The tiles of keys; of another table the first tile is asked for before."""
-        (low, high), scope = self.limits(), self.scope
+        low, high = self.limits()
         if self.plan.before is not None:
             self.say(st.When(low < high, tuple(self._fetch(self.plan.before, low))))
         for piece in self.in_order(node):
-            name = scope.names.new(node.range.name)
-            number = scope.numbers[node.range] = Name(name)
-            with self.apart() as made:
-                self.say(*scope.enter(node, number))
-                self.in_piece(node, piece)
-            self.say(piece.loop(name, made, node))
+            self.over(node, piece)
         self.say(st.Sent())
 
     def _fetch(self, node: ir.Read, number: Term) -> list[st.Statement]:
@@ -280,7 +270,7 @@ class ScoresRoles(Roles):
     def _sum(self) -> None:
         """The products of all parts, one issued while the one before runs."""
         plan, number, k = self.plan, self.scope.numbers[self.plan.loop.range], term("k")
-        to = self.values.named(plan.product.target.tile)
+        to = self.issued_all(plan.nest.product)
         (low, high), last, turns = self.limits(), plan.warpgroups - 1, Name("turns")
         keys = Name(self.ring).index("slot").call("reshape", listed(plan.width, plan.deep)).call("permute", TURNED)
         rows = self._rows_of(k % plan.held if plan.kept else k)
@@ -291,7 +281,7 @@ class ScoresRoles(Roles):
         body: list[st.Statement] = [
             self.slot(number),
             st.Wait(filled(self.ring, "slot"), Name("phase")),
-            st.Issue(to, rows, keys, to, k > 0, line=plan.product.line),
+            st.Issue(to, rows, keys, to, k > 0, line=plan.nest.product.line),
         ]
         if last:
             begun = both(both(Binary("==", k, Number(plan.turns)), term("w") < last), first)
@@ -300,7 +290,6 @@ class ScoresRoles(Roles):
             half = both(Binary("==", k, Number(plan.parts // 2)), number + 1 < high)
             body.append(st.When(half, tuple(self._fetch(plan.before, Group(number + 1)))))
         self.one_behind(to, f"{self.ring}_free", "k", plan.parts, body)
-        self.issued_all(plan.product)
 
     def _take(self) -> None:
         """Take a tile of another table, once it is there."""
