@@ -119,8 +119,8 @@ class ColumnsRoles(Roles):
             self.looped(node.body)
             self.asking = False
         self.say(st.For(number.id, low, high, tuple(made), of=node))
-        for tile in self.plan.exchanged:
-            if tile in self.values.tiles and not self._is_maximum(tile):
+        for tile, op in self.plan.exchanged.items():
+            if tile in self.values.tiles and op == "rowsum":
                 self._exchange(tile, ZERO)
 
     def read(self, node: ir.Read) -> None:
@@ -149,10 +149,6 @@ class ColumnsRoles(Roles):
         if node is plan.last:
             self._hand_over()
 
-    def _is_maximum(self, tile: ir.Tile) -> bool:
-        nodes = (node for node in self.plan.loop.body if isinstance(node, ir.Compute) and node.target.tile is tile)
-        return any(isinstance(node.expr, ir.RowReduction) and node.expr.op == "rowmax" for node in nodes)
-
     def _exchange(self, tile: ir.Tile, phase: Term) -> None:
         """Make a vector that of the columns of both warpgroups."""
         held, name, w = self.values.held(tile), self.exchanged[tile], term("w")
@@ -160,7 +156,7 @@ class ColumnsRoles(Roles):
         mine, others = (room.index(at).call("reshape", listed(ROWS)) for at in (w, term(1) - w))
         other = others.call("load", self.scope.of_vector(self.plan.own))
         self.say(*st.put(mine, held), st.Arrive(full.index(w)), st.Wait(full.index(term(1) - w), phase))
-        self.say(st.Map(held, maximum(held, other) if self._is_maximum(tile) else held + other))
+        self.say(st.Map(held, held + other if self.plan.exchanged[tile] == "rowsum" else maximum(held, other)))
 
     def _score(self, node: ir.Compute) -> None:
         """Issue the products of a warpgroup's keys, part after part as they arrive."""

@@ -173,13 +173,8 @@ class ProductRoles(Roles):
 
     def place(self, part: Term) -> Items:
         """Where a part of the table is among the rows of all its tiles."""
-        plan, tables = self.plan, self.setting.tables
-        down, across, tall, _ = self.setting.lengths(plan.table.tensor)
-        terms, within = part // plan.parts, part % plan.parts * plan.deep
-        row, column = (terms, self.number) if plan.turned else (self.number, terms)
-        if tables.band is not None:
-            column = Group(column - self.places.first_in(row, plan.tall, plan.wide))
-        begin = ((term("head") * down + row) * across + column) * tall
+        plan, terms, within = self.plan, part // self.plan.parts, part % self.plan.parts * self.plan.deep
+        begin = self.in_table(plan.table.tensor, *((terms, self.number) if plan.turned else (self.number, terms)))
         return Items((begin + within, ZERO) if plan.turned else (begin, within))
 
     # Shared memory, and the warp that loads

@@ -193,6 +193,13 @@ class Roles(Lowering):
         layout = own("gl.NVMMASharedLayout.get_default_for", listed(*shape[1:]), Name(f"gl.{kind}"))
         return st.Allocate(name, kind, shape, layout, note)
 
+    def in_table(self, tensor: ir.Tensor, row: Term, column: Term) -> Term:
+        """The first row of a tile among the rows of all tiles of a table."""
+        down, across, tall, _ = self.setting.lengths(tensor)
+        if self.setting.tables.band is not None:
+            column = Group(column - self.places.first_in(row, *self.setting.tables.tiled[tensor]))
+        return ((term("head") * down + row) * across + column) * tall
+
     def copied(self, node: ir.Read, name: str, slot: Term, corner: Items, full: Term) -> st.Fetch:
         """The copy of a box into a slot."""
         tensor = node.tensor

@@ -221,12 +221,7 @@ class ScoresRoles(Roles):
 
     def place(self, tensor: ir.Tensor, number: Term) -> Items:
         """The first row of the warpgroup's part of a tile among the rows of all tiles of a table."""
-        down, across, tall, _ = self.setting.lengths(tensor)
-        if self.setting.tables.band is not None:
-            assert isinstance(tall, Number)
-            number = Group(number - self.places.first_in(self.number, int(tall.value), self.plan.width))
-        row = Group(Group(term("head") * down + self.number) * across + number) * tall + term("w") * ROWS
-        return Items((row, ZERO))
+        return Items((self.in_table(tensor, self.number, number) + term("w") * ROWS, ZERO))
 
     def _hold(self) -> None:
         """Wait for the rows that stay; the first parts go on into registers, as the left operands of products."""
