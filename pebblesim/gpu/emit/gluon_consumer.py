@@ -180,16 +180,20 @@ class Consumer(Tiles):
 
     def _hand_over(self, addition: Addition) -> None:
         """Put the rows that the warpgroup has of an operand into shared memory, where all warpgroups read it."""
-        left = factors(addition.product).left
+        left, line = factors(addition.product).left, addition.product.line
         self._settle(addition.left)
-        self.say(*addition.handing(self.values.operand(left, addition.product.line, left.shape[1], 0, True)))
+        rows = Name(addition.handed).index("slot").call("slice", term("w") * ROWS, ROWS)
+        value = self.values.operand(left, line, left.shape[1], 0, True)
+        self.say(*st.put(rows, value), st.Arrive(filled(addition.handed, "slot")))
         self._handed.add(addition.left)
 
     def _add(self, addition: Addition) -> None:
         """Add the columns that the warpgroup has of a product to memory; what was added before has left the buffer."""
         self._settle(addition.write.tile)
-        number = self.scope.numbers[self.plan.loop.range]
-        self.say(*addition.adding(number, self.written(addition.write)))
+        number, part = self.scope.numbers[self.plan.loop.range], Name(addition.part).index("w")
+        place = self.at(addition.write, number * addition.rows, term("w") * addition.columns)
+        stored = st.put(part.call("reshape", sides(addition.rows, addition.columns)), self.written(addition.write))
+        self.say(st.Sent(), *stored, st.Send(f"{addition.write.tensor.name}_tiles", place, part, added=True))
 
     # Products
 

@@ -119,7 +119,7 @@ class Block:
         warpgroups: how many have sums.
         stages: slots of a ring.
         buffers: what the copy engine brings of inputs, by tile, in the order in which it is read.
-        writes: the primitives that write.
+        writes: the primitives by which threads write to memory.
         persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
             the other: what the next one needs arrives while one ends.
         roomy: whether threads have registers left, in which they exchange columns before they store sums.
@@ -132,7 +132,7 @@ class Block:
     warpgroups: int
     stages: int
     buffers: Mapping[ir.Tile, Buffer]
-    writes: tuple[ir.Write, ...]
+    writes: tuple[ir.Write, ...] = ()
     persistent: bool = False
     roomy: bool = True
 

@@ -113,7 +113,6 @@ def product_of(launch: Launch, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[
         warpgroups=block // ROWS,
         stages=2,
         buffers={},
-        writes=(),
         columns=columns,
         nest=nest,
         table=table,

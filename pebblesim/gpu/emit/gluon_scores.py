@@ -145,7 +145,6 @@ def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Scores | None:
         warpgroups=groups,
         stages=stages,
         buffers={rows[0].tile: stay, part.tile: ring},
-        writes=(),
         nest=nest,
         rows=rows[0],
         table=tables[0],
