@@ -112,7 +112,6 @@ def product_of(launch: Launch, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[
         loop=nest.loop,
         warpgroups=block // ROWS,
         stages=2,
-        buffers={},
         columns=columns,
         nest=nest,
         table=table,

@@ -145,7 +145,7 @@ class Roles(Lowering):
 
     def __init__(self, setting: Setting, plan: Block) -> None:
         scope = RowsScope(setting, plan)
-        facts = facts_of(setting, plan.launch, held_transposed(plan.launch, plan.additions))
+        facts = facts_of(setting, plan.launch, held_transposed(plan))
         super().__init__(RowsValues(scope, facts), Places(scope))
         self.plan, self.asking = plan, False  # whether each tile asks if it is cut
         self.reserve(*ORDER.split())
