@@ -24,17 +24,7 @@ from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_plan import Buffer
 from pebblesim.gpu.emit.gluon_roles import Roles
 from pebblesim.gpu.emit.products import factors
-from pebblesim.gpu.emit.terms import (
-    ZERO,
-    Binary,
-    Group,
-    Name,
-    Number,
-    Term,
-    maximum,
-    sides as listed,
-    term,
-)
+from pebblesim.gpu.emit.terms import ZERO, Binary, Group, Name, Number, Term, maximum, sides as listed, term
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
 

@@ -13,18 +13,7 @@ from pebblesim.gpu.emit.gluon_additions import ROWS, Addition, filled, freed
 from pebblesim.gpu.emit.gluon_each_tile import TURNS, Tiles
 from pebblesim.gpu.emit.gluon_plan import Buffer, Plan
 from pebblesim.gpu.emit.products import factors
-from pebblesim.gpu.emit.terms import (
-    ONE,
-    Held,
-    Items,
-    Name,
-    Term,
-    call,
-    calls,
-    maximum,
-    sides,
-    term,
-)
+from pebblesim.gpu.emit.terms import ONE, Held, Items, Name, Term, call, calls, maximum, sides, term
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir

@@ -142,6 +142,11 @@ class Block:
         return ROWS * self.warpgroups
 
     @property
+    def most(self) -> float:
+        """Most registers of a thread for tiles, if operands of products that are put off are among them."""
+        return MOST_HELD * REGISTERS[self.warpgroups]
+
+    @property
     def across(self) -> int | None:
         """Columns of the tiles that vectors of rows meet; None for those of the streamed tiles."""
         return None
@@ -241,6 +246,18 @@ def refused(program: ir.Program, why: str, advice: str = OTHER_PROGRAM) -> Usage
     return UsageError(f"{of}{why}; {advice}.")
 
 
+def check_block(program: ir.Program, own: ir.Range, sizes: ir.Sizes, even: bool = False) -> int:
+    """The warpgroups that divide the rows of a block; `even`: these are to be a power of two.
+
+    Raises:
+        UsageError: they do not.
+    """
+    block = ir.length(own.block, sizes)
+    if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS or (even and block & (block - 1)):
+        raise refused(program, f"block {own.block} is {block}", OTHER_BLOCKS)
+    return block // ROWS
+
+
 def check_shared(program: ir.Program, launch: Launch, taken: int, slots: int) -> None:
     """Check that a block's bytes of shared memory are there.
 
@@ -272,26 +289,24 @@ def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, pers
     if len(launch.grid) != 1 or len(loops) != 1 or loops[0] not in launch.block or launch.around is not None:
         raise refused(program, f"{launch.name} is no single loop within a grid of one dimension")
     own, loop = launch.grid[0].range, loops[0]
-    block = ir.length(own.block, sizes)
-    if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS:
-        raise refused(program, f"block {own.block} is {block}", OTHER_BLOCKS)
+    groups = check_block(program, own, sizes)
     made = Plan(
         launch=launch,
         own=own,
         loop=loop,
-        additions=_additions(program, own, loop, sizes, block // ROWS),
-        warpgroups=block // ROWS,
+        additions=_additions(program, own, loop, sizes, groups),
+        warpgroups=groups,
         stages=stages,
         writes=writes_of(launch),
         persistent=persistent,
     )
     _check_tiles(program, made, sizes)
     made = replace(made, buffers=_buffers(program, made, sizes))
-    putting_off, most = replace(made, late=_late(loop)), MOST_HELD * REGISTERS[made.warpgroups]
-    if not made.additions and _held(putting_off, sizes) <= most:
+    putting_off = replace(made, late=_late(loop))
+    if not made.additions and _held(putting_off, sizes) <= made.most:
         made = putting_off
-    turns = persistent and block == 2 * ROWS and _narrow(loop, made.late, sizes)
-    return replace(made, roomy=_held(made, sizes) < most, turns=turns)
+    turns = persistent and groups == 2 and _narrow(loop, made.late, sizes)
+    return replace(made, roomy=_held(made, sizes) < made.most, turns=turns)
 
 
 def _narrow(loop: ir.Loop, late: tuple[ir.Compute, ...], sizes: ir.Sizes) -> bool:

@@ -18,19 +18,7 @@ from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.gluon_additions import ROWS, filled, freed
 from pebblesim.gpu.emit.gluon_boxes import Box
 from pebblesim.gpu.emit.gluon_consumer import TURNED
-from pebblesim.gpu.emit.gluon_plan import (
-    MOST_HELD,
-    MOST_WARPGROUPS,
-    OTHER_BLOCKS,
-    REGISTERS,
-    SHARED,
-    THREADS,
-    Block,
-    Buffer,
-    Nest,
-    nested,
-    refused,
-)
+from pebblesim.gpu.emit.gluon_plan import SHARED, THREADS, Block, Buffer, Nest, check_block, nested, refused
 from pebblesim.gpu.emit.gluon_roles import Roles, expecting
 from pebblesim.gpu.emit.statements import Program
 from pebblesim.gpu.emit.terms import (
@@ -112,7 +100,7 @@ class Scores(Block):
         """The plan with so many bytes less of rows in shared memory, if registers have room for them."""
         kept = min(max(0, -(-beyond // (2 * self.height * self.deep))), self.parts - 1)
         registers = ROWS * (kept * self.deep // 2 + self.width) // THREADS  # two words of rows in each
-        if not kept or registers > MOST_HELD * REGISTERS[self.warpgroups]:
+        if not kept or registers > self.most:
             return self
         held = self.parts - kept
         stay = replace(self.stay, slots=held, fills=held, freed_by=self.warpgroups)
@@ -161,9 +149,7 @@ class ScoresRoles(Roles):
     plan: Scores
 
     def __init__(self, setting: Setting, plan: Scores) -> None:
-        block = ir.length(plan.own.block, setting.sizes)
-        if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS or block & (block - 1):
-            raise refused(setting.program, f"block {plan.own.block} is {block}", OTHER_BLOCKS)
+        check_block(setting.program, plan.own, setting.sizes, even=True)
         if plan.table.tensor not in setting.tables.tiled:
             raise refused(setting.program, f"line {plan.table.line} writes a table that is not kept tile by tile")
         super().__init__(setting, plan)

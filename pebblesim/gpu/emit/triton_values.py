@@ -11,19 +11,7 @@ from math import e as euler, log, log2
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.facts import Facts, gradient_of, makes_scores
 from pebblesim.gpu.emit.masked_once import exponent_of
-from pebblesim.gpu.emit.terms import (
-    MINUS_INFINITY,
-    NOTHING,
-    Binary,
-    Group,
-    Held,
-    Number,
-    Term,
-    Word,
-    call,
-    only,
-    term,
-)
+from pebblesim.gpu.emit.terms import MINUS_INFINITY, NOTHING, Binary, Group, Held, Number, Term, Word, call, only, term
 from pebblesim.gpu.emit.triton_ranges import Scope, along
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.language import program as ir
