@@ -17,27 +17,10 @@ from dataclasses import dataclass, replace
 from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.gluon_additions import ROWS, filled, freed
 from pebblesim.gpu.emit.gluon_boxes import Box
-from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_plan import SHARED, THREADS, Block, Buffer, Nest, check_block, nested, refused
 from pebblesim.gpu.emit.gluon_roles import Roles, expecting
 from pebblesim.gpu.emit.statements import Program
-from pebblesim.gpu.emit.terms import (
-    NOTHING,
-    ZERO,
-    Binary,
-    Choice,
-    Group,
-    Items,
-    Name,
-    Number,
-    Term,
-    Word,
-    both,
-    call,
-    only,
-    sides as listed,
-    term,
-)
+from pebblesim.gpu.emit.terms import NOTHING, ZERO, Choice, Group, Items, Name, Number, Term, both, call, only, term
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
@@ -224,7 +207,7 @@ class ScoresRoles(Roles):
     def _rows_of(self, slot: Term) -> Term:
         """The warpgroup's rows of a part in shared memory."""
         plan = self.plan
-        whole = Name(self.held).index(slot).call("reshape", listed(ROWS * plan.warpgroups, plan.deep))
+        whole = Name(self.held).index(slot).reshape(ROWS * plan.warpgroups, plan.deep)
         return whole.call("slice", term("w") * ROWS, ROWS)
 
     def loop(self, node: ir.Loop) -> None:
@@ -252,10 +235,10 @@ class ScoresRoles(Roles):
         plan, number, k = self.plan, self.scope.numbers[self.plan.loop.range], term("k")
         to = self.issued_all(plan.nest.product)
         (low, high), last, turns = self.limits(), plan.warpgroups - 1, Name("turns")
-        keys = Name(self.ring).index("slot").call("reshape", listed(plan.width, plan.deep)).call("permute", TURNED)
+        keys = Name(self.ring).index("slot").reshape(plan.width, plan.deep).turned()
         rows = self._rows_of(k % plan.held if plan.kept else k)
         rows = Choice(k < plan.kept, Name(f"{self.held}_kept").along("[k]"), rows) if plan.kept else rows
-        first = Binary("==", number, low)
+        first = number.equals(low)
         if last:
             self.say(st.When(both(term("w") > 0, first), (st.Wait(turns.index(term("w") - 1), ZERO),)))
         body: list[st.Statement] = [
@@ -264,10 +247,10 @@ class ScoresRoles(Roles):
             st.Issue(to, rows, keys, to, k > 0, line=plan.nest.product.line),
         ]
         if last:
-            begun = both(both(Binary("==", k, Number(plan.turns)), term("w") < last), first)
+            begun = both(both(k.equals(plan.turns), term("w") < last), first)
             body.append(st.When(begun, (st.Arrive(turns.index("w")),)))
         if plan.before is not None:
-            half = both(Binary("==", k, Number(plan.parts // 2)), number + 1 < high)
+            half = both(k.equals(plan.parts // 2), number + 1 < high)
             body.append(st.When(half, tuple(self._fetch(plan.before, Group(number + 1)))))
         self.one_behind(to, f"{self.ring}_free", "k", plan.parts, body)
 
@@ -300,5 +283,5 @@ class ScoresRoles(Roles):
             self.say(st.Sent())
         number = self.scope.numbers[self.plan.loop.range]
         room, place = Name(self.room_of_tile).index(self._at(number)), self.place(node.tensor, number)
-        self.say(*st.put(room, value.to(Word(self.setting.dtype))))
+        self.say(*st.put(room, self.values.in_words(value)))
         self.say(st.Send(f"{node.tensor.name}_tiles", place, room, line=node.line))

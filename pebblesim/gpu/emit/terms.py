@@ -50,6 +50,18 @@ class Term:
         """The value that a method of this one returns."""
         return Method(self, method, tuple(map(term, args)), _named(named))
 
+    def equals(self, other: Any) -> Term:
+        """The condition that two values are the same."""
+        return Binary("==", self, term(other))
+
+    def reshape(self, *lengths: int) -> Term:
+        """A slot of shared memory as a matrix, or as a vector."""
+        return self.call("reshape", sides(*lengths))
+
+    def turned(self) -> Term:
+        """The transpose of a matrix in shared memory."""
+        return self.call("permute", Items((ONE, ZERO), round=True))
+
     def along(self, axes: str) -> Term:
         """The value with more axes, such as "[:, None]"."""
         return Along(self, axes)
