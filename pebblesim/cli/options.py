@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial, wraps
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints, overload
 
@@ -315,10 +316,10 @@ def convert_here(command: Any, context: Any) -> None:
 
 
 def _converted(value: Any, hint: Any) -> Any:
-    """Return a value as a parameter asks for it: texts become whole numbers or paths; what is no text stays.
+    """Return a value as a parameter asks for it: texts become numbers or paths; what is no text stays.
 
     Raises:
-        ValueError: a text is no whole number, or not one of those that the parameter takes.
+        ValueError: a text is no number of the kind, or not one of those that the parameter takes.
     """
     if isinstance(value, list | tuple):
         return [_converted(each, hint) for each in value]
@@ -327,10 +328,16 @@ def _converted(value: Any, hint: Any) -> Any:
     kind, info = get_args(hint)
     kinds = {leaf for part in (kind, *get_args(kind)) for leaf in (part, *get_args(part))}
     if int in kinds:
-        if not (re.fullmatch("[0-9]{1,1000}", value) and info.min <= int(value) <= (info.max or int(value))):
-            bounds = f"{info.min} or more" if info.max is None else f"from {info.min} to {info.max}"
-            raise ValueError(f"{value!r} is not a whole number, {bounds}")
+        least, most = (-inf if info.min is None else info.min), (inf if info.max is None else info.max)
+        if not (re.fullmatch("-?[0-9]{1,1000}", value) and least <= int(value) <= most):
+            above = f", {least} or more" if least > -inf else ""
+            raise ValueError(f"{value!r} is not a whole number{f', from {least} to {most}' if most < inf else above}")
         return int(value)
+    if float in kinds:
+        try:
+            return float(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is not a number") from None
     return Path(value) if Path in kinds else value
 
 
