@@ -13,7 +13,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.gpu.additions import adds
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.kernels import call_of, kernels
-from pebblesim.gpu.domains import ATTENTION, KERNELS, OF_GLUON, OF_TRITON, Call
+from pebblesim.gpu.domains import ATTENTION, GLUON, KERNELS, OF_GLUON, OF_TRITON, Call
 from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.triton import triton
 from pebblesim.gpu.tiles import HOPPER as OF_HOPPER, PROBLEM, SMALL_TILINGS, TILINGS, Tiling, kernels_for, tilings
@@ -131,4 +131,5 @@ def test_long_heads_and_words_in_several_places_are_not_for_the_copy_engine() ->
     for other in (call, Call(dims, repeated=True), Call(dims, triton="3.5.0"), Call(dims, capability="10.0")):
         found = kernels_for("forward", other, H200.size("shared_per_block"))
         assert found and not any(each.gluon for each in found)
+    assert GLUON.refusal(Call({})) is None is ATTENTION.refusal(Call({}))  # of matrices alone, or a card
     assert any(each.gluon for each in kernels_for("forward", Call(dims), H200.size("shared_per_block")))

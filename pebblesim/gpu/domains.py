@@ -108,7 +108,7 @@ class Domain:
             known = "causal, window:W and band:W" if Band in self.masks else "no mask"
             return f"they know {known}, and not {'all pairs' if mask is None else mask}"
         widths = {name: size for name, size in call.dims.items() if name.startswith("d")}
-        if (widest := max(0, *widths.values())) > most:
+        if (widest := max((0, *widths.values()))) > most:
             return f"there is a head dimension of {counted(widest)}, and kernels are for {most:,} at most"
         if call.softcap and widest > self.softcap:
             limit = f"with softcap a head dimension may be up to {self.softcap}"
