@@ -125,9 +125,10 @@ class Domain:
             return f"they take powers of two up to {self.shared:,} of heads that share keys, and not {call.shared:,}"
         if call.same_bits and not self.same_bits:
             return "memory adds their sums, in another order at each call"
-        longest = max((size for name, size in blocks.items() if name not in "ce"), default=1)
-        if self.even and any(size % longest for name, size in call.dims.items() if name.startswith("n")):
-            return f"they take multiples of {longest} tokens"
+        if self.even:
+            longest = max(size for name, size in blocks.items() if name not in "ce")
+            if any(size % longest for name, size in call.dims.items() if name.startswith("n")):
+                return f"they take multiples of {longest} tokens"
         if mask is not None and call.grid is not None:
             where = "they need a {} for each {}, and mask {} leaves some without; leave these {} out".format
             if mask.empty(call.grid, 1, 0).any():
