@@ -178,6 +178,55 @@ def test_words_beyond_64_bits_are_drawn(line: str, pebblesim: Pebblesim, tmp_pat
     assert (tmp_path / "o.png").stat().st_size > 2000
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["gaps forward -M 32:2k --points 2", "gaps backward-qkv -M 60,300 --without E2",
+     "gaps forward -M 60,300 --without flash2-forward,C4", "skislope flash2-forward -M 60,300",
+     "words small-cache-forward flash2-forward -M 300"],
+)  # fmt: skip
+def test_rectangles_are_drawn(line: str, pebblesim: Pebblesim, tmp_path: Path) -> None:  # noqa: F811
+    ran = pebblesim(f"plot {line} --size n_q=5 --size n_k=24 --size d_k=4 --size d_v=3 -o o.png")
+    assert ran.code == 0, ran.err
+    assert (tmp_path / "o.png").stat().st_size > 2000
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["sweep -s flash -n 24 -d 4 -M {}", "cache flash2-forward -n 24 -d 4 -M {}", "gaps -n 24 -d 4 -M {}",
+     "plot gaps forward -n 24 -d 4 -M {} -o o.png", "plot skislope flash -n 24 -d 4 -M {} -o o.png"],
+)  # fmt: skip
+def test_words_and_bytes_are_mixed_in_a_list(line: str, pebblesim: Pebblesim, tmp_path: Path) -> None:  # noqa: F811
+    """The type is of use where some of the sizes are in bytes; where all are in words, it is refused."""
+
+    def run(sizes: str) -> tuple[int, str, str, bytes]:
+        listed = " -M ".join(sizes.split(",")) if line.startswith("gaps") else sizes
+        ran = pebblesim(line.format(listed))
+        picture = tmp_path / "o.png"
+        return ran.code, ran.out, ran.err, picture.read_bytes() if picture.exists() else b""
+
+    mixed, words = run("60,4KiB --dtype float32"), run("60,1024")
+    assert mixed == words and mixed[0] == 0, mixed[2]
+    assert run("60,2KiB --dtype bf16") == words
+    code, _, err, _ = run("60,1024 --dtype float32")
+    assert code == 2 and "dtype float32 changes nothing here" in err
+
+
+@pytest.mark.parametrize("command", ["count flash2-forward -M 300", "advise --gpu H200", "play flash2-forward -M 300"])
+def test_heads_are_counted_apart_only_where_some_are_shared(command: str, pebblesim: Pebblesim) -> None:  # noqa: F811
+    for heads in ("", "--heads 4", "--batch 2"):
+        ran = pebblesim(f"{command} -n 24 -d 4 {heads} --separate")
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err == (
+            "error: --separate is for heads that share keys and values; say how many, with --kv-heads.\n"
+        )
+
+
+def test_errata_that_are_written_are_named(pebblesim: Pebblesim, tmp_path: Path) -> None:  # noqa: F811
+    ran = pebblesim("verify --errata B=0")
+    assert (ran.code, ran.out) == (0, "written B=0\n")
+    assert (tmp_path / "B=0").read_text(encoding="utf-8") == (ROOT / "docs" / "ERRATA.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("command", ["play", "watch", "sweep --what play -s"])
 def test_a_block_beyond_all_integers_is_the_whole_dimension(command: str, pebblesim: Pebblesim) -> None:  # noqa: F811
     line = f"{command} flash -n 6 -d 2 -M 60 --block B_c={{}}{' -o o.html' if command == 'watch' else ''}"

@@ -288,7 +288,7 @@ class HeadChoice(Group):
     @cached_property
     def arguments(self) -> dict[str, Any]:
         """The arguments of `pebblesim.count` and the like."""
-        if self.separate and not self.is_given:
+        if self.separate and self.kv_heads is None:
             raise UsageError("--separate is for heads that share keys and values; say how many, with --kv-heads.")
         return {"heads": self.heads, "kv_heads": self.kv_heads, "batch": self.batch, "separate": self.separate}
 
