@@ -1,6 +1,5 @@
 """Command lines that once ended with a traceback, were ignored in part, or said nothing; and lines drawn by a seed."""
 
-import inspect
 import json
 import os
 import re
@@ -11,7 +10,7 @@ import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -138,22 +137,56 @@ def test_what_was_ignored_or_a_traceback_is_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
+def kinds_of(command: Any) -> dict[str, set[type]]:
+    """The types that a command asks for, by parameter."""
+    hints = get_type_hints(command.callback, include_extras=True)
+    parts = {name: (kind, *get_args(kind)) for name, hint in hints.items() for kind in get_args(hint)[:1]}
+    return {name: {leaf for part in each for leaf in (part, *get_args(part))} for name, each in parts.items()}
+
+
+def test_functions_get_the_types_that_they_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all lines, and with a value for each option that is no flag; Typer would use pydantic for it."""
+    monkeypatch.chdir(tmp_path)
+    commands = all_commands()
+    seen: set[type] = set()
+    for text in SMALL:
+        line = parsed(text, commands)
+        if line is None or line.before:
+            continue
+        command, asked = commands[line.command], kinds_of(commands[line.command])
+        for option in (None, *options_of(command)):
+            if option is not None and (option.is_flag or option.name not in asked):
+                continue
+            given = [each for each in line.options if option is None or each[0] not in option.opts]
+            given += [(option.opts[0], "3.5" if float in asked[option.name] else "3")] if option else []
+            context = command.make_context("", replace(line, options=given).argv[len(line.command.split()) :])
+            for name, value in context.params.items():
+                for each in value if isinstance(value, list | tuple) else [value]:
+                    assert type(each) in asked[name] or (isinstance(each, Path) and Path in asked[name]), (text, name)
+                    seen.add(type(each))
+            if option is not None and float in asked[option.name]:
+                assert context.params[option.name] == 3.5
+    assert {int, float, str, bool} < seen and any(issubclass(each, Path) for each in seen)
+
+
 def test_every_option_that_takes_a_number_quotes_what_it_was_given(pebblesim: Pebblesim) -> None:  # noqa: F811
     commands = all_commands()
     lines = {line.command: line for text in SMALL if (line := parsed(text, commands)) and not line.before}
     tried = []
     for words, line in lines.items():
-        asked = inspect.signature(commands[words].callback).parameters
+        asked = kinds_of(commands[words])
         for option in options_of(commands[words]):
-            if option.name not in asked or "int" not in re.findall(r"\w+", str(asked[option.name].annotation)):
+            kinds = asked.get(option.name, set())
+            if not {int, float} & kinds:
                 continue
-            for value in ("1e3", "-1", "٣", "0x10"):
+            what = "a number" if float in kinds else "a whole number"
+            for value in ("x3", "0x10", "1_0", *(["1e3", "-9.5", "٣"] if int in kinds else [])):
                 made = replace(line, options=[each for each in line.options if each[0] not in option.opts])
                 made.options.append((option.opts[0], value))
                 ran = pebblesim(" ".join(made.argv))
                 assert ran.code == 2 and ran.out == ""
                 names = " / ".join(map(repr, option.opts))
-                assert ran.err.startswith(f"error: Invalid value for {names}: {value!r} is not a whole number, ")
+                assert ran.err.startswith(f"error: Invalid value for {names}: {value!r} is not {what}")
                 assert "; for example: pebblesim " in ran.err and ran.err.count("\n") == 1
             tried.append(option.opts[0])
     assert len(tried) > 40 and {"--heads", "--seed", "--steps", "--points", "--threads", "--jobs"} <= {*tried}
