@@ -6,12 +6,19 @@ language names its functions is a table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import reduce
 from math import isinf
+from operator import add, and_, mul
 from typing import Any
 
 from pebblesim.language import program as ir
+
+
+def _operation(op: str) -> Callable[[Any, Any], Term]:
+    """The operation of two terms, or of a term with what becomes one."""
+    return lambda left, right: Binary(op, left, term(right))
 
 
 @dataclass(frozen=True)
@@ -21,44 +28,19 @@ class Term:
     def __str__(self) -> str:
         return text(self)
 
-    def __add__(self, other: Any) -> Term:
-        return Binary("+", self, term(other))
-
-    def __sub__(self, other: Any) -> Term:
-        return Binary("-", self, term(other))
-
-    def __mul__(self, other: Any) -> Term:
-        return Binary("*", self, term(other))
-
-    def __truediv__(self, other: Any) -> Term:
-        return Binary("/", self, term(other))
-
-    def __floordiv__(self, other: Any) -> Term:
-        return Binary("//", self, term(other))
-
-    def __mod__(self, other: Any) -> Term:
-        return Binary("%", self, term(other))
-
-    def __and__(self, other: Any) -> Term:
-        return Binary("&", self, term(other))
-
-    def __or__(self, other: Any) -> Term:
-        return Binary("|", self, term(other))
-
-    def __xor__(self, other: Any) -> Term:
-        return Binary("^", self, term(other))
-
-    def __lt__(self, other: Any) -> Term:
-        return Binary("<", self, term(other))
-
-    def __gt__(self, other: Any) -> Term:
-        return Binary(">", self, term(other))
-
-    def __le__(self, other: Any) -> Term:
-        return Binary("<=", self, term(other))
-
-    def __ge__(self, other: Any) -> Term:
-        return Binary(">=", self, term(other))
+    __add__ = _operation("+")
+    __sub__ = _operation("-")
+    __mul__ = _operation("*")
+    __truediv__ = _operation("/")
+    __floordiv__ = _operation("//")
+    __mod__ = _operation("%")
+    __and__ = _operation("&")
+    __or__ = _operation("|")
+    __xor__ = _operation("^")
+    __lt__ = _operation("<")
+    __gt__ = _operation(">")
+    __le__ = _operation("<=")
+    __ge__ = _operation(">=")
 
     def to(self, kind: Any) -> Term:
         """The value in words of another type."""
@@ -67,6 +49,18 @@ class Term:
     def call(self, method: str, *args: Any, **named: Any) -> Term:
         """The value that a method of this one returns."""
         return Method(self, method, tuple(map(term, args)), _named(named))
+
+    def equals(self, other: Any) -> Term:
+        """The condition that two values are the same."""
+        return Binary("==", self, term(other))
+
+    def reshape(self, *lengths: int) -> Term:
+        """A slot of shared memory as a matrix, or as a vector."""
+        return self.call("reshape", sides(*lengths))
+
+    def turned(self) -> Term:
+        """The transpose of a matrix in shared memory."""
+        return self.call("permute", Items((ONE, ZERO), round=True))
 
     def along(self, axes: str) -> Term:
         """The value with more axes, such as "[:, None]"."""
@@ -245,18 +239,12 @@ def wide(number: Any) -> Term:
 
 def total(parts: Iterable[Term]) -> Term:
     """The sum of some terms."""
-    first, *others = parts
-    for each in others:
-        first = first + each
-    return first
+    return reduce(add, parts)
 
 
 def product(parts: Iterable[Term]) -> Term:
     """The product of some terms."""
-    first, *others = parts
-    for each in others:
-        first = first * each
-    return first
+    return reduce(mul, parts)
 
 
 def several(number: Any, times: int) -> Term:
@@ -266,10 +254,8 @@ def several(number: Any, times: int) -> Term:
 
 def all_of(parts: Iterable[Term]) -> Term | None:
     """The predicate that all of some predicates hold; None if there are none."""
-    made: Term | None = None
-    for each in parts:
-        made = each if made is None else made & each
-    return made
+    made = list(parts)
+    return reduce(and_, made) if made else None
 
 
 def only(value: Term, parts: Iterable[Term], otherwise: Any) -> Term:
