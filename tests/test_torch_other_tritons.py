@@ -63,12 +63,11 @@ class Card:
         self.utils = SimpleNamespace(
             load_binary=self._load,
             get_device_properties=lambda device: {"max_shared_mem": 232_448},
-            unload_module=lambda module: None,
         )
 
     def _load(self, name: str, code: bytes, shared: int, device: int) -> tuple[int, ...]:
         self.loaded.append((name, code, shared))
-        return 1, 1, 0, 0, 1024
+        return None, 1, 0, 0, 1024  # without a module there is nothing to unload
 
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
         self.passed.append(passed(source.signature, metadata.tensordesc_meta))

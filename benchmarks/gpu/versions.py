@@ -103,7 +103,7 @@ def tried(
     whole, triton, *of_python = run([python, "-W", "ignore", "-c", of_triton]).split()
     files = [f"tests/test_torch_{name}.py" for name in ON_CPU]
     tests = subprocess.run(
-        [python, "-m", "pytest", "-q", "-n0", "--show-capture=no", "-p", "no:cacheprovider", *files],
+        [python, "-m", "pytest", "-q", "-n0", "-m", "not gpu", "--show-capture=no", "-p", "no:cacheprovider", *files],
         capture_output=True,
         text=True,
         cwd=ROOT,
