@@ -9,8 +9,8 @@ No line may end with a traceback, with a warning of Python, without a word, or w
 `pebblesim.cli.main` states; an error is one sentence, and leaves no file behind. No option may be ignored: each of each
 command must change what some line prints or writes, or have it refused.
 
-`python tests/drawn_lines.py LINES SEED PROCESSES` prints the findings as JSON. `python tests/drawn_lines.py record SEED` draws
-lines for each option that benchmarks/drawn_lines.json lacks, until one shows that it is not ignored, and writes it there.
+`python tests/drawn_lines.py LINES SEED PROCESSES` prints the findings as JSON. `tests/drawn_lines.py record SEED`
+draws lines for each option that benchmarks/drawn_lines.json lacks, and writes there what shows that it is not ignored.
 """
 
 from __future__ import annotations

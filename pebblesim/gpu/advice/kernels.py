@@ -1,4 +1,4 @@
-"""Our kernels on matrix units for a card: which fit, their tiles in a kernel's words, and the least time of each."""
+"""Our kernels on tensor cores for a card: which fit, their tiles in a kernel's words, and the least time of each."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def why_none(problem_name: str, card: Card, dtype: str, mask: Mask | None, dims:
     if dtype not in ("bfloat16", "float16"):
         return f"they take words of 16 bits, and not of {dtype}; add --dtype bf16"
     if card.peak and dtype not in card.peak:
-        return f"{card.name} has no matrix units for {dtype} that are known (known: {', '.join(card.peak)})"
+        return f"{card.name} has no tensor cores for {dtype} that are known (known: {', '.join(card.peak)})"
     if not (mask is None or isinstance(mask, Band)):
         return f"they know causal, window:W and band:W, and not {mask}"
     if (least := min(size for name, size in dims.items() if name.startswith("d"))) < LEAST_SIDE:
@@ -115,7 +115,7 @@ class OurKernels:
         useful: operations that the problem needs, for one head; a schedule may execute more, and repeat some.
         heads_per_problem: number of heads that share keys and values; they are counted as one head with this many times
             the queries.
-        kernels: forecasts of kernels on matrix units, fastest first; empty for other data types or an unmeasured card.
+        kernels: forecasts of kernels on tensor cores, fastest first; empty for other data types or an unmeasured card.
         own_kernels: the user's tile as a kernel of each schedule that has such blocks.
     """
 
@@ -171,7 +171,7 @@ class OurKernels:
             small = f"none of them fits into the {self.card.size('shared_per_block'):,} bytes of a block"
             if self.mask is not None:
                 small += f", or mask {self.mask} leaves keys without a query: then leave these keys out"
-            yield f"kernels on matrix units: {none or small}"
+            yield f"kernels on tensor cores: {none or small}"
             return
         best = self.kernels[0]
         yield f"take {best.tiling.schedule}{', Gluon' * best.tiling.gluon}: {_settings(best, self.dims)}"
@@ -179,7 +179,7 @@ class OurKernels:
         if best.tiling.gluon:
             yield from self._without_gluon()
         yield ""
-        yield "our kernels on matrix units"
+        yield "our kernels on tensor cores"
         yield self._kernels_table()
         if not self.card.calibrated:
             yield (
@@ -249,7 +249,7 @@ class OurKernels:
                 row += [amounts.duration(each.seconds), f"{useful / each.seconds:,.0f}", each.binds]
             rows.append(row if max(other.rounds for other in self.kernels) == 1 else [*row, self.times // each.rounds])
         columns = ["kernel", "tile", "warps", "stages", "shared", "gap", "at least"]
-        columns += ["forecast", "useful Top/s", "limited by"] if self.card.calibrated else []
+        columns += ["forecast", "useful TFLOP/s", "limited by"] if self.card.calibrated else []
         columns += ["heads at once"] if len(rows[0]) > len(columns) else []
         return Sheet(columns, rows, ("kernel", "tile", "forecast", "at least", "warps", "stages"))
 
@@ -258,7 +258,7 @@ def _settings(kernel: Forecast, dims: Mapping[str, int]) -> str:
     """The tile and the launch settings of a kernel, to paste."""
     tiling = kernel.tiling
     if tiling.gluon:
-        return f"{tile(tiling)}, {tiling.stages} slots"
+        return f"{tile(tiling)}, {tiling.stages} stages"
     widest = max(size for name, size in dims.items() if name.startswith("d"))
     whole = "" if "c" in tiling.blocks else f", BLOCK_D={1 << (widest - 1).bit_length()}"
     return f"{tile(tiling)}{whole}, num_warps={tiling.warps}, num_stages={tiling.stages}"
