@@ -423,7 +423,7 @@ def test_a_bad_input_gets_one_sentence(line: str, says: str, pebblesim: Pebblesi
         ("--nothing", "error: No such option: --nothing."),
         (
             "count -n 8 -d 4 -M 24 --heads 1e3",
-            "Invalid value for '--heads': '1e3' is not a whole number; for example: ",
+            "error: Invalid value for '--heads': '1e3' is not a whole number, 1 or more; for example: pebblesim count",
         ),
         ("crossover flash -n 8 -d 4", "error: 1 schedule given; a crossing is between two schedules"),
         ("count flash2-forward -n 8 -d 4 -M 99 --l2 0MiB", "error: --l2 = 0 was given"),

@@ -1,5 +1,6 @@
 """Command lines that once ended with a traceback, were ignored in part, or said nothing; and lines drawn by a seed."""
 
+import inspect
 import json
 import os
 import re
@@ -8,12 +9,13 @@ import signal
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from drawn_lines import CARD, OWN, SMALL, Ran, all_commands, documented, faults, parsed
+from drawn_lines import CARD, OWN, SMALL, Ran, all_commands, documented, faults, options_of, parsed
 from test_cli import Pebblesim, pebblesim  # noqa: F401
 
 import pebblesim as ps
@@ -134,6 +136,27 @@ def test_what_was_ignored_or_a_traceback_is_one_sentence(
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert ran.err.startswith("error: ") and says in ran.err
     assert not list(tmp_path.iterdir())
+
+
+def test_every_option_that_takes_a_number_quotes_what_it_was_given(pebblesim: Pebblesim) -> None:  # noqa: F811
+    commands = all_commands()
+    lines = {line.command: line for text in SMALL if (line := parsed(text, commands)) and not line.before}
+    tried = []
+    for words, line in lines.items():
+        asked = inspect.signature(commands[words].callback).parameters
+        for option in options_of(commands[words]):
+            if option.name not in asked or "int" not in re.findall(r"\w+", str(asked[option.name].annotation)):
+                continue
+            for value in ("1e3", "-1", "٣", "0x10"):
+                made = replace(line, options=[each for each in line.options if each[0] not in option.opts])
+                made.options.append((option.opts[0], value))
+                ran = pebblesim(" ".join(made.argv))
+                assert ran.code == 2 and ran.out == ""
+                names = " / ".join(map(repr, option.opts))
+                assert ran.err.startswith(f"error: Invalid value for {names}: {value!r} is not a whole number, ")
+                assert "; for example: pebblesim " in ran.err and ran.err.count("\n") == 1
+            tried.append(option.opts[0])
+    assert len(tried) > 40 and {"--heads", "--seed", "--steps", "--points", "--threads", "--jobs"} <= {*tried}
 
 
 def test_the_type_of_a_word_is_taken_where_it_says_something(pebblesim: Pebblesim) -> None:  # noqa: F811

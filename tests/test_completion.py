@@ -1,5 +1,6 @@
 """Completion in a shell: each option and argument of a closed set, with exactly the values that it takes."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -67,11 +68,13 @@ def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("words", sorted(ALL))
 def test_what_takes_one_of_a_closed_set_is_completed(words: str, completed: Complete) -> None:
     before: list[str] = []
+    asked = inspect.signature(ALL[words].callback).parameters
     for parameter in ALL[words].params:
         of_option = parameter.param_type_name == "option"
         names = {*parameter.opts} if of_option else {parameter.name}
         names |= {f"{words} {name}" for name in names}
-        closed = not (getattr(parameter, "is_flag", False) or parameter.type.name == "path" or names & OPEN)
+        of_files = "Path" in str(asked[parameter.name].annotation) if parameter.name in asked else False
+        closed = not (getattr(parameter, "is_flag", False) or of_files or names & OPEN)
         if closed:
             assert completed(words, *before, *(parameter.opts[:1] if of_option else [])), (words, names)
         if not of_option:

@@ -193,6 +193,45 @@ def test_back_and_forth_is_said() -> None:
     assert "the lead changes 3 times" in str(found)
 
 
+def test_lines_and_picture_say_how_often_the_lead_changes() -> None:
+    """Against a scan of every M up to the last change: what is printed, and what stands at the crossing."""
+    from matplotlib.figure import Figure
+
+    n, d = 64, 8
+    found = crossover(n=n, d=d, over_d=(), proofs=False)
+    lines = "\n".join(map(str, found.parts())).splitlines()
+    signs = [text.get_text() for text in io_over_M(sweep(found, points=8), Figure().subplots()).texts]
+    seen = []
+    for crossing in found.crossings:
+        assert crossing.M is not None
+        sizes = list(range(crossing.leads[0][0], crossing.M + 1))
+        a, b = crossing.schedules
+        _, *changes = _leads(*([words(name, M, n, d) for M in sizes] for name in (a, b)), (a, b), sizes)
+        (at,) = (number for number, line in enumerate(lines) if line.startswith(f"from M = {crossing.M:,} = "))
+        (sign,) = (text for text in signs if text.startswith(f"M = {crossing.M:,}\n"))
+        if len(changes) > 1:
+            says = f"the last of {len(changes)} changes of the lead; the first is at M = {changes[0][0]:,} = "
+            assert says in lines[at + 1] and sign.endswith(f"\nlast of {len(changes)}")
+        else:
+            assert "changes" not in lines[at + 1] and "last" not in sign
+        seen.append(len(changes))
+    assert min(seen) == 1 < max(seen)
+
+
+def test_what_stands_beside_the_crossings_is_said_to_be_other_problems() -> None:
+    """And Θ is written out: what the column divides by."""
+    found = crossover(n=64, d=8, over_d=(), proofs=False)
+    text = "\n".join(map(str, found.parts()))
+    _, _, beside = text.partition("other problems, attention's own passes, at M = 1,024:\n")
+    for name, line in zip(("flash2-forward", "flash2-backward"), beside.splitlines(), strict=True):
+        row = ps.count(name, n=64, d=8, M=1024)
+        assert line.startswith(f"  {get(name).problem.name}: {name} (") and f" moves {row.io:,} words" in line
+        assert get(name).problem is not found.solves
+    assert "÷ Θ: I/O ÷ (nd + min(n²d/sqrt(M), n²d²/M)), " in text
+    row = found.around[-1].rows[0]
+    assert row.bound_ratio == pytest.approx(row.io / (64 * 8 + min(64**2 * 8 / 32, 64**2 * 8**2 / 1024)))
+
+
 def test_the_head_dimensions_that_are_looked_at_double(monkeypatch: pytest.MonkeyPatch) -> None:
     """At n = 64 d, from d = 8 to 256; a crossing at each of them takes seconds, so that none is looked for here."""
     asked: list[tuple[int, int]] = []

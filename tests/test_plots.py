@@ -291,10 +291,13 @@ def test_no_line_crosses_the_text_at_a_crossing() -> None:
         "row-stationary": [3 * 10**11 // m if m >= 2**6 else None for m in M],
     }
     crossings = [
-        SimpleNamespace(schedules=("small-cache", other), at=at, d=64)
+        SimpleNamespace(schedules=("small-cache", other), at=at, d=64, changes=range(900, at + 1))
         for other, at in (("large-cache", 2**13), ("row-stationary", 900))
     ]
-    found = SimpleNamespace(along="M", crossings=crossings, title="a title")
+    named = {name: get(name) for name in io}
+    found = SimpleNamespace(
+        along="M", crossings=crossings, title="a title", named=named, solves=named["small-cache"].problem
+    )
     data: Any = SimpleNamespace(
         crossover=found, at=M, io=io, theta=[], lower=[3 * 10**9 // isqrt(m) for m in M], own=[], best=[]
     )

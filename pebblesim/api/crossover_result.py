@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from pebblesim.core.notation import parse, written
 from pebblesim.core.results import Result, plain
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, ratio
@@ -123,13 +124,23 @@ class Crossing:
         return text
 
     def brief(self, first: str, second: str) -> str:
-        """From which M on the second schedule moves fewer words, in one line; they are called `first` and `second`."""
+        """From which M on the second schedule moves fewer words, and how often the lead changes if more than once.
+
+        They are called `first` and `second`.
+        """
         if self.M is None or None in self.words:
             return str(self)
         less, more = f"{self.words[1]:,}", f"{self.words[0]:,}"
-        in_d2 = f" = {self.M / self.d**2:.2f} d²" if self.d else ""
         fits = "" if self.fits else f" ({second} does not fit below)"
-        return f"from M = {self.M:,}{in_d2} on, {second} is below {first}: {less} against {more}{fits}"
+        text = f"from M = {self._measured(self.M)} on, {second} is below {first}: {less} against {more}{fits}"
+        if len(self.changes) > 1:
+            text += f"\n  this is the last of {len(self.changes)} changes of the lead; the first is at M = "
+            text += self._measured(self.changes[0])
+        return text
+
+    def _measured(self, M: int) -> str:
+        """M, and what it is in units of d²."""
+        return f"{M:,}" + (f" = {M / self.d**2:.2f} d²" if self.d else "")
 
     def _says(self, leader: str) -> str:
         if leader in self.schedules:
@@ -281,8 +292,7 @@ class Crossover(Result):
                 f"looked for at {len(self.looked_at):,} sizes, and between two that differ in their lead by halving; a "
                 "lead that comes and goes between two is not seen"
             )
-        parts += [self._own_pass(each) for each in self.beside]
-        return parts + (self._on_bounds + self._over_d if wide else [])
+        return parts + self._own_passes + (self._on_bounds + self._over_d if wide else [])
 
     @property
     def _sheet(self) -> Sheet:
@@ -301,17 +311,22 @@ class Crossover(Result):
     @property
     def _said(self) -> list[str]:
         """Sentences on what the columns divide by, and on which blocks were taken."""
+        bound = self.around[0].rows[0].bound
+        divides = "the literature's bound without its constant"
         return [
-            "I/O: words moved between memory and a cache of M words, counted from each program",
-            "÷ Θ: I/O ÷ the literature's bound, without its constant; gap: I/O ÷ the proved lower bound",
-            "blocks: the largest that fit; of the best schedule, the best",
+            "I/O: words moved between memory and a cache of M words; gap: I/O ÷ the proved lower bound",
+            *([f"÷ Θ: I/O ÷ ({written(parse(bound.expr))}), {divides}"] if bound else []),
+            "blocks: the largest that fit; those of the best schedule are chosen for the fewest words",
         ]
 
-    @staticmethod
-    def _own_pass(row: Counted) -> str:
-        """A line on one of FlashAttention's own passes."""
-        words = f"{row.io:,} words, gap {ratio(row.gap)}"
-        return f"{row.schedule} ({row.credit}) at M = {row.M:,}: {words}"
+    @property
+    def _own_passes(self) -> list[str]:
+        """FlashAttention's own passes: they solve other problems."""
+        rows = [
+            f"  {row.problem}: {row.schedule} ({row.credit}) moves {row.io:,} words, gap {ratio(row.gap)}"
+            for row in self.beside
+        ]
+        return [f"other problems, attention's own passes, at M = {self.beside[0].M:,}:", *rows] if rows else []
 
     @property
     def _on_bounds(self) -> list[str]:

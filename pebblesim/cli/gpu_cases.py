@@ -19,7 +19,9 @@ Workers = Annotated[
         "--workers -P", "Thread blocks among which a loop with running sums is divided; 1 in the paper.", "P", min=1
     ),
 ]
-Threads = Annotated[int | None, option("--threads", "Threads in a thread block; by default chosen by its words.")]
+Threads = Annotated[
+    int | None, option("--threads", "Threads in a thread block; by default chosen by its words.", "T", min=1)
+]
 Output = Annotated[
     Path | None, output_file("--output -o", "File of results, .jsonl; a run adds to it, and skips what is in it.")
 ]

@@ -112,10 +112,10 @@ def crossover(
     measured = points(rows, names)
     result = summary(measured, names)
     if picture is not None:
-        from pebblesim.views.plots.measured import crossing as draw
+        from pebblesim.views.plots.measured import OVER_M, crossing as draw
 
         title = f"{listed(dims)}, {rows[0]['card']}"
-        save(lambda empty: draw(measured, names, result["crossings"], dims, empty, title), picture, size=(11, 5))
+        save(lambda empty: draw(measured, names, result["crossings"], dims, empty, title), picture, size=OVER_M)
     if as_json:
         print_json({"n": n, "d": d, "schedules": list(names), "points": measured, **result})
     else:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from pebblesim.cli.ascii_fallback import PLAIN
+from pebblesim.cli.options import Commands
 from pebblesim.core.errors import LeftOut, PebblesimError, UnknownName, UsageError
 
 PANELS = {
@@ -36,7 +36,7 @@ HOMES = {name: home for panel in PANELS.values() for name, home in panel.items()
 """The file of each command, with a Typer `app`. It is imported when the command is called."""
 
 
-class _Commands(TyperGroup):
+class _Commands(Commands):
     def list_commands(self, context: Any) -> list[str]:
         return list(HOMES)
 
@@ -76,7 +76,7 @@ class _Commands(TyperGroup):
 
 def _explained(error: TyperException) -> str:
     """A sentence on an option or argument that is missing, not known, or of the wrong kind, with an example."""
-    said = re.sub("a valid int( range)?$", "a whole number", error.format_message().rstrip("."))
+    said = error.format_message().rstrip(".")
     context: Any = getattr(error, "ctx", None)
     if context is None:
         return f"{said}."

@@ -39,7 +39,7 @@ def measured(
 def _draw_measured_crossing(rows: list[dict[str, Any]], crossing: str, dims: dict[str, int], drawing: Drawing) -> None:
     """Draw the batches of heads of some schedules at some sizes; of one card, which the title names."""
     from pebblesim.gpu.crossings import points, summary
-    from pebblesim.views.plots.measured import crossing as draw
+    from pebblesim.views.plots.measured import OVER_M, crossing as draw
 
     names = [name.strip() for name in crossing.split(",")]
     if len(names) < 2:
@@ -56,7 +56,7 @@ def _draw_measured_crossing(rows: list[dict[str, Any]], crossing: str, dims: dic
         )
     measured, title = points(chosen, names), ", ".join(*shapes)
     crossed, dims = summary(measured, names)["crossings"], chosen[0]["dims"]
-    drawing.save(lambda empty: draw(measured, names, crossed, dims, empty, title), size=(11, 5))
+    drawing.save(lambda empty: draw(measured, names, crossed, dims, empty, title), size=OVER_M)
 
 
 @command(app, example="pebblesim plot race benchmarks/gpu/race.jsonl -n 4096 -o race.png")

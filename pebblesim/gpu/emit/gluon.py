@@ -11,16 +11,19 @@ It is for no mask and for bands: causal ones and windows.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from pebblesim.core.errors import UnknownName
 from pebblesim.gpu.emit.gluon_additions import ROWS
-from pebblesim.gpu.emit.gluon_columns import ColumnsKernel
+from pebblesim.gpu.emit.gluon_columns import ColumnsRoles
 from pebblesim.gpu.emit.gluon_columns_plan import Columns, check_columns, columns_of
-from pebblesim.gpu.emit.gluon_kernel import GluonKernel
+from pebblesim.gpu.emit.gluon_consumer import Consumer
 from pebblesim.gpu.emit.gluon_plan import GROUP_OF_BYTES, Block, Plan, check_shared, multiplies, plan, refused
-from pebblesim.gpu.emit.gluon_product import Product, ProductKernel, product_of
-from pebblesim.gpu.emit.gluon_scores import Scores, ScoresKernel, scores
+from pebblesim.gpu.emit.gluon_product import Product, ProductRoles, product_of
+from pebblesim.gpu.emit.gluon_roles import Roles
+from pebblesim.gpu.emit.gluon_scores import Scores, ScoresRoles, scores
 from pebblesim.gpu.emit.gluon_text import IMPORTS, common
 from pebblesim.gpu.emit.gluon_writer import GluonWriter
 from pebblesim.gpu.emit.rules import broken
@@ -37,6 +40,14 @@ OF_TABLES, OTHERS = (8, 4), (8, 3)
 """Warps and stages of Triton kernels in the same file: of products with a table of pairs, and without products."""
 
 OTHERWISE = "take --target triton"
+
+ROLES: Mapping[type[Block], Callable[[Setting, Any], Roles]] = {
+    Product: ProductRoles,
+    Scores: ScoresRoles,
+    Columns: ColumnsRoles,
+    Plan: Consumer,
+}
+"""Makers of the statements of a block, by the kind of its plan."""
 
 KINDS = ("bfloat16", "float16")
 """Types of words that the products take."""
@@ -107,17 +118,9 @@ def gluon(
         if block is not None and not isinstance(block, Columns) and setting.strides.shared > ROWS:
             why = f"{setting.strides.shared} heads share keys, and a tile has {ROWS} rows of a warpgroup"
             raise refused(program, why, OTHERWISE)
-        match block:
-            case Product():
-                made: Writes = ProductKernel(setting, launch, name, block)
-            case Scores():
-                made = ScoresKernel(setting, launch, name, block)
-            case Columns():
-                made = ColumnsKernel(setting, name, block)
-            case Plan():
-                made = GluonKernel(setting, launch, name, block)
-            case _:
-                return Writer(setting, launch, name)
+        if block is None:
+            return Writer(setting, launch, name)
+        made = GluonWriter(setting, name, block, ROLES[type(block)])
         check_shared(program, launch, made.program.shared, stages)
         assert not (wrong := broken(made.program)), f"{launch.name}: {'; '.join(wrong)}"
         return made
@@ -210,6 +213,6 @@ def _is_of_table(launch: Launch) -> bool:
 
 def _common(setting: Setting, writers: list[Writes]) -> str:
     kernels = [each for each in writers if isinstance(each, GluonWriter)]
-    widths, stored = ({width for each in kernels for width in getattr(each, name)} for name in ("widths", "stored"))
-    helpers = {name for each in kernels for name in each.helpers}
+    layouts, helpers = ({name for each in kernels for name in getattr(each, what)} for what in ("layouts", "helpers"))
+    widths, stored = ({each.width for each in layouts if each.stored is kind} for kind in (False, True))
     return common(setting.dtype, bool(setting.strides.of), widths, stored, helpers)

@@ -12,7 +12,11 @@ from pebblesim.gpu.emit.statements import Let, Statement
 from pebblesim.gpu.emit.strides import WORDS
 from pebblesim.gpu.emit.terms import ZERO, Call, Items, Name, Term, own, product, several as times, term, wide
 from pebblesim.gpu.emit.triton_ranges import Setting
+from pebblesim.gpu.emit.words import is_float32
 from pebblesim.language import program as ir
+
+Box = tuple[int, ...]
+"""The sides of a box: rows and columns, or indices of a vector."""
 
 HEADS = "own"
 """The argument of a kernel that says how many heads of keys a batch has."""
@@ -26,14 +30,16 @@ def several(setting: Setting, tensor: ir.Tensor) -> int:
     return setting.strides.several(tensor) if tensor in setting.strides.of else 1
 
 
-def sides(setting: Setting, tensor: ir.Tensor, rows: int, width: int) -> tuple[int, ...]:
-    """The sides of a box but for the first: batches or, of contiguous matrices, heads are one at a time."""
-    together = several(setting, tensor)
+def sides(setting: Setting, tensor: ir.Tensor, box: Box) -> tuple[int, ...]:
+    """The sides of a slot of shared memory for a box: batches or, of contiguous matrices, heads are one at a time."""
+    if tensor in setting.tables.tiled:
+        return box
     if tensor not in setting.strides.of:
-        return rows, width
+        return 1, *box
+    (rows, width), together = box, several(setting, tensor)
     if together > 1:  # of a position some heads, or all of them
-        return 1, max(rows // together, 1), min(rows, together), width
-    return 1, rows, width
+        return 1, 1, max(rows // together, 1), min(rows, together), width
+    return 1, 1, rows, width
 
 
 def corner(setting: Setting, tensor: ir.Tensor, row: Term, column: Term | int, rows: int = ROWS) -> Items:
@@ -47,10 +53,16 @@ def corner(setting: Setting, tensor: ir.Tensor, row: Term, column: Term | int, r
     return Items((Name("batch"), Name("key_head"), *place, term(column)))
 
 
-def described(setting: Setting, tensor: ir.Tensor, rows: int, width: int) -> Call:
-    """The call that describes boxes of a matrix to the copy engine."""
-    together = several(setting, tensor)
-    return own("tiles_of", setting.of[tensor], rows, width, *[together] * (together > 1))
+def described(setting: Setting, tensor: ir.Tensor, box: Box) -> Call:
+    """The call that describes boxes of a tensor to the copy engine."""
+    start, together = setting.of[tensor], several(setting, tensor)
+    if tensor in setting.tables.tiled:
+        return own("pairs_of", start, *box)
+    if len(box) == 1:
+        return own("vectors_of", start, setting.size(tensor.shape[0]), *box)
+    if is_float32(setting.program, tensor):
+        return own("sums_of", start, *box)
+    return own("tiles_of", start, *box, *[together] * (together > 1))
 
 
 def address(setting: Setting, tensor: ir.Tensor) -> Term:

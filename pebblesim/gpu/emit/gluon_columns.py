@@ -15,17 +15,17 @@ Where probabilities are as large as the part of the keys that only scores need, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.gluon_additions import FENCE, ROWS, filled, freed
-from pebblesim.gpu.emit.gluon_boxes import corner, described, sides
+from pebblesim.gpu.emit.gluon_boxes import Box, corner
 from pebblesim.gpu.emit.gluon_columns_plan import SHARES, Columns, Cut
 from pebblesim.gpu.emit.gluon_consumer import TURNED
-from pebblesim.gpu.emit.gluon_rows import Rows
-from pebblesim.gpu.emit.gluon_writer import GluonWriter, barriers, default, tiles_of
+from pebblesim.gpu.emit.gluon_roles import Roles
 from pebblesim.gpu.emit.terms import (
     ZERO,
     Binary,
-    Call,
     Group,
     Name,
     Number,
@@ -36,19 +36,18 @@ from pebblesim.gpu.emit.terms import (
 )
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch
 
 IN_TURN: tuple[Term, ...] = (Name("phase"), Group(term(1) - "phase"))
 """The halves of a tile's keys, in the order in which their values are multiplied."""
 
 
-class ColumnsRows(Rows):
-    """Makes the statements of a warpgroup."""
+class ColumnsRoles(Roles):
+    """Makes the statements of both roles."""
 
     plan: Columns
 
-    def __init__(self, setting: Setting, launch: Launch, plan: Columns) -> None:
-        super().__init__(setting, launch, plan)
+    def __init__(self, setting: Setting, plan: Columns) -> None:
+        super().__init__(setting, plan)
         names = self.scope.names
         self._flying = False  # whether scores are on their way
         for each in (*plan.held.values(), *plan.rings.values()):
@@ -67,6 +66,52 @@ class ColumnsRows(Rows):
     def columns(self, rng: ir.Range) -> tuple[list[Term], int]:
         """The number of a warpgroup's first column, and how many columns all warpgroups have."""
         return [term("w") * self.plan.width], SHARES * self.plan.width
+
+    # Shared memory, and the warp that loads
+
+    @property
+    def boxes(self) -> Mapping[ir.Tensor, Box]:
+        """The boxes of the tensors that the copy engine moves."""
+        cuts = (*self.plan.held.values(), *self.plan.rings.values())
+        return {each.read.tensor: (each.rows, each.width) for each in cuts}
+
+    def allocated(self) -> list[st.Room]:
+        """The statements that take shared memory: what stays, rings, and what the warpgroups exchange."""
+        plan, made, tile = self.plan, list[st.Room](), (SHARES, ROWS, self.plan.keys)
+        for each in plan.held.values():
+            made += self.buffer(each.name, each.parts, each.read, "stays", 0, 1)
+        for each in plan.rings.values():
+            made += self.buffer(each.name, SHARES * each.parts, each.read, "a ring", plan.releases(each))
+        if plan.place is None:
+            note = f"line {plan.sums.line}: both warpgroups read it"
+            made.append(self.exchange(self.handed, tile, self.setting.dtype, note))
+        made.append(st.Barriers((self.handed_full,), SHARES, (1,)))
+        for name in self.exchanged.values():
+            made.append(self.exchange(name, (SHARES, 1, ROWS), "float32"))
+            made.append(st.Barriers((f"{name}_full",), SHARES, (1,)))
+        return made
+
+    def loading(self) -> list[st.Statement]:
+        """The statements of the warp that loads: the rows that stay, and the halves of each tile of keys."""
+        plan, made = self.plan, list[st.Statement]()
+        (_, high), at, share = self.limits(), Name(plan.loop.range.name), Name("share")
+        for each in plan.held.values():
+            parts = range(each.parts)
+            copies = [self._copied(each, self.number * ROWS, part, ZERO, Number(part)) for part in parts]
+            made += self.filling(filled(each.name, 0), copies)
+        phase, half = term("phase"), Group(term("each") + "phase" + 1) & 1
+        body: list[st.Statement] = [st.Let(("share",), (half,), "first the half that is freed first")]
+        for ring in plan.rings.values():
+            for part in range(ring.parts):
+                slot, row = ring.slot(share, Number(part)), Group(at * SHARES + share) * plan.keys
+                free = st.Wait(freed(ring.name, slot), phase ^ 1)
+                body += self.filling(filled(ring.name, slot), [self._copied(ring, row, part, slot, slot)], free)
+        halves = st.For("each", ZERO, Number(SHARES), tuple(body), unrolled=True)
+        return [*made, st.For(at.id, ZERO, high, (st.Let(("phase",), (at & 1,)), halves), of=plan.loop)]
+
+    def _copied(self, each: Cut, row: Term, part: int, barrier: Term, slot: Term) -> st.Fetch:
+        first = corner(self.setting, each.read.tensor, row, part * each.width, each.rows)
+        return self.copied(each.read, each.name, slot, first, filled(each.name, barrier))
 
     # Statements
 
@@ -196,84 +241,3 @@ class ColumnsRows(Rows):
         with self.apart() as made:
             super().store(node, at, value)
         self.say(st.When(Binary("==", term("w"), ZERO), tuple(made)))
-
-
-class ColumnsKernel(GluonWriter[ColumnsRows]):
-    """Writes the kernel of a launch whose warpgroups divide columns."""
-
-    _block: Columns
-
-    def __init__(self, setting: Setting, name: str, plan: Columns) -> None:
-        loaded = (each.read.tensor for each in (*plan.held.values(), *plan.rings.values()))
-        super().__init__(setting, plan.launch, name, plan, ColumnsRows, loaded, ())
-
-    @property
-    def _cuts(self) -> list[Cut]:
-        """All matrices in shared memory, those that stay first."""
-        return [*self._block.held.values(), *self._block.rings.values()]
-
-    def _described(self) -> dict[str, Call]:
-        return {
-            tiles: described(self._setting, each.read.tensor, each.rows, each.width)
-            for tiles, each in zip(tiles_of(*(each.read.tensor for each in self._cuts)), self._cuts, strict=True)
-        }
-
-    @property
-    def _shared(self) -> list[str]:
-        held, rings = self._block.held.values(), self._block.rings.values()
-        return [
-            *(f"{each.name}{end}" for each in held for end in ("", "_full")),
-            *(f"{each.name}{end}" for each in rings for end in ("", "_full", "_free")),
-        ]
-
-    @property
-    def _own(self) -> list[str]:
-        rows = self._consumer
-        exchanged = [f"{name}{end}" for name in rows.exchanged.values() for end in ("", "_full")]
-        return [*[rows.handed] * (self._block.place is None), rows.handed_full, *exchanged]
-
-    def _loading(self) -> list[st.Statement]:
-        plan, rows, made, dtype = self._block, self._consumer, list[st.Statement](), self._setting.dtype
-        (_, high), at, share = rows.limits(), Name(plan.loop.range.name), Name("share")
-        for each in plan.held.values():
-            made.append(st.Expect(filled(each.name, 0), each.parts * each.slot_bytes(dtype)))
-            for part in range(each.parts):
-                made.append(self._copied(each, rows.number * ROWS, part, ZERO, Number(part)))
-        phase, half = term("phase"), Group(term("each") + "phase" + 1) & 1
-        body: list[st.Statement] = [st.Let(("share",), (half,), "first the half that is freed first")]
-        for ring in plan.rings.values():
-            for part in range(ring.parts):
-                slot, row = ring.slot(share, Number(part)), Group(at * SHARES + share) * plan.keys
-                body.append(st.Wait(freed(ring.name, slot), phase ^ 1))
-                body.append(st.Expect(filled(ring.name, slot), ring.slot_bytes(dtype)))
-                body.append(self._copied(ring, row, part, slot, slot))
-        halves = st.For("each", ZERO, Number(SHARES), tuple(body), unrolled=True)
-        return [*made, st.For(at.id, ZERO, high, (st.Let(("phase",), (at & 1,)), halves), of=plan.loop)]
-
-    def _copied(self, each: Cut, row: Term, part: int, barrier: Term, slot: Term) -> st.Fetch:
-        (tiles,) = tiles_of(each.read.tensor)
-        first = corner(self._setting, each.read.tensor, row, part * each.width, each.rows)
-        full, room = filled(each.name, barrier), Name(each.name).index(slot)
-        return st.Fetch(tiles, first, full, room, line=each.read.line)
-
-    def _allocated(self) -> list[st.Statement]:
-        plan, rows, made, word = self._block, self._consumer, list[st.Statement](), self._setting.dtype
-        for each in self._cuts:
-            ((tiles,), slots), line = (tiles_of(each.read.tensor), each.parts), each.read.line
-            ring = each in plan.rings.values()
-            slots *= SHARES if ring else 1
-            box = sides(self._setting, each.read.tensor, each.rows, each.width)
-            note = f"line {line}: {'a ring' if ring else 'stays'}"
-            made.append(self._room(each.name, (slots, 1, *box), Name(f"{tiles}.layout"), note))
-            made.append(barriers(f"{each.name}_full", slots if ring else 1, 1))
-            if ring:
-                made.append(barriers(f"{each.name}_free", slots, plan.releases(each)))
-        if plan.place is None:
-            tile = (ROWS, plan.keys)
-            note = f"line {plan.sums.line}: both warpgroups read it"
-            made.append(self._room(rows.handed, (SHARES, *tile), default(tile, word), note))
-        made.append(barriers(rows.handed_full, SHARES, 1))
-        for name in rows.exchanged.values():
-            made.append(self._room(name, (SHARES, 1, ROWS), default((1, ROWS), "float32"), "", "float32"))
-            made.append(barriers(f"{name}_full", SHARES, 1))
-        return made

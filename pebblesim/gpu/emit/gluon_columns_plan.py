@@ -12,7 +12,7 @@ from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_plan import WIDEST, Block, refused
 from pebblesim.gpu.emit.storage import padded
 from pebblesim.gpu.emit.terms import Term
-from pebblesim.gpu.emit.words import LEAST_SIDE, WORDS
+from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
 
@@ -43,17 +43,12 @@ class Cut:
         """The number of the slot with a part of the keys of a warpgroup."""
         return share if self.parts == 1 else share * self.parts + part
 
-    def slot_bytes(self, dtype: str) -> int:
-        """Bytes of a part."""
-        return self.rows * self.width * WORDS[dtype]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Columns(Block):
-    """A block of 64 rows whose warpgroups divide columns.
+    """A block of 64 rows whose warpgroups divide columns; in its launch, products that are added up are one sum.
 
     Attributes:
-        launch: the launch, with products that are added up written as one sum.
         held, rings: the matrices that stay, and those that are streamed, by tile.
         scores: the products of scores, in order.
         sums: the product of probabilities with values.
@@ -64,7 +59,6 @@ class Columns(Block):
         writes: the primitives that write.
     """
 
-    launch: Launch
     held: Mapping[ir.Tile, Cut]
     rings: Mapping[ir.Tile, Cut]
     scores: tuple[ir.Compute, ...]
@@ -144,11 +138,11 @@ def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:
     if values not in rings or len(held) + len(rings) != len(reads):
         return None
     return Columns(
+        launch=launch,
         own=own,
         loop=loop,
         warpgroups=SHARES,
         stages=stages,
-        launch=launch,
         held=held,
         rings=rings,
         scores=tuple(scores),

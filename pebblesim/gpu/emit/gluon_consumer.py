@@ -27,7 +27,6 @@ from pebblesim.gpu.emit.terms import (
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch
 
 TURNED = Items((ONE, term(0)), round=True)
 """The order of axes of a transpose."""
@@ -56,8 +55,8 @@ class Consumer(Tiles):
 
     plan: Plan
 
-    def __init__(self, setting: Setting, launch: Launch, plan: Plan) -> None:
-        super().__init__(setting, launch, plan)
+    def __init__(self, setting: Setting, plan: Plan) -> None:
+        super().__init__(setting, plan)
         self._issued: list[Issued] = []
         self._there: set[str] = set()  # barriers that have been waited for, of rings in this iteration
         self._late: list[ir.Compute] = []  # products of the iteration before, still to be issued

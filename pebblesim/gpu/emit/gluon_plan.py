@@ -20,7 +20,6 @@ from pebblesim.gpu.emit.gluon_additions import ROWS, Addition
 from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.storage import padded
-from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, lifetimes_of, peak
 
@@ -85,9 +84,10 @@ class Buffer:
         """Whether it is of vectors, in float32."""
         return len(self.read.tile.ranges) == 1
 
-    def slot_bytes(self, dtype: str) -> int:
-        """Bytes of a slot."""
-        return self.rows * self.width * WORDS["float32" if self.vector else dtype]
+    @property
+    def box(self) -> tuple[int, ...]:
+        """The sides of a slot."""
+        return (self.rows,) if self.vector else (self.rows, self.width)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -95,6 +95,7 @@ class Block:
     """A block of threads.
 
     Attributes:
+        launch: the launch that it is of.
         own: the range of the grid, whose tiles the warpgroups divide among them.
         loop: the loop that streams.
         additions: the products that are added to memory.
@@ -105,6 +106,7 @@ class Block:
         roomy: whether threads have registers left, in which they exchange columns before they store sums.
     """
 
+    launch: Launch
     own: ir.Range
     loop: ir.Loop
     additions: tuple[Addition, ...] = ()
@@ -221,6 +223,7 @@ def plan(
     if _held(launch, sizes, late, additions) > most:
         late = ()
     return Plan(
+        launch=launch,
         own=own,
         loop=loop,
         additions=additions,

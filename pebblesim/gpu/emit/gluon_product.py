@@ -8,19 +8,18 @@ by then, and the copy engine writes it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.gluon_additions import FENCE, ROWS
-from pebblesim.gpu.emit.gluon_boxes import corner, described, several, sides
+from pebblesim.gpu.emit.gluon_boxes import Box, corner, several, sides
 from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, SHARED, WIDEST, Block
-from pebblesim.gpu.emit.gluon_rows import Rows
-from pebblesim.gpu.emit.gluon_writer import GluonWriter
+from pebblesim.gpu.emit.gluon_roles import Roles
 from pebblesim.gpu.emit.storage import padded
 from pebblesim.gpu.emit.terms import (
     ZERO,
-    Call,
     Group,
     Held,
     Items,
@@ -32,7 +31,6 @@ from pebblesim.gpu.emit.terms import (
     is_zero,
     maximum,
     minimum,
-    own,
     sides as listed,
     term,
 )
@@ -118,6 +116,7 @@ def product_of(launch: Launch, sizes: ir.Sizes, tile: tuple[int, int] | None) ->
             if odd or terms != padded(loops[0].range, sizes) or tile[1 if expr.left.transposed else 0] != block:
                 return None
             made = Product(
+                launch=launch,
                 own=own,
                 loop=loops[0],
                 warpgroups=block // ROWS,
@@ -138,13 +137,13 @@ def product_of(launch: Launch, sizes: ir.Sizes, tile: tuple[int, int] | None) ->
     return None
 
 
-class ProductRows(Rows):
-    """Makes the statements of a warpgroup."""
+class ProductRoles(Roles):
+    """Makes the statements of both roles."""
 
     plan: Product
 
-    def __init__(self, setting: Setting, launch: Launch, plan: Product) -> None:
-        super().__init__(setting, launch, plan)
+    def __init__(self, setting: Setting, plan: Product) -> None:
+        super().__init__(setting, plan)
         names = self.scope.names
         self.left, self.right = (names.new(f"{each.tensor.name}_part") for each in (plan.table, plan.matrix))
         self.reserve("full", "free", "slot", "phase", "last", "first", "end", "wide", "k", "group", "rank")
@@ -191,6 +190,39 @@ class ProductRows(Rows):
             column = Group(column - self.places.first_in(row, plan.tall, plan.wide))
         begin = ((term("head") * down + row) * across + column) * tall
         return Items((begin + within, ZERO) if plan.turned else (begin, within))
+
+    # Shared memory, and the warp that loads
+
+    @property
+    def boxes(self) -> Mapping[ir.Tensor, Box]:
+        """The boxes of the tensors that the copy engine moves."""
+        plan = self.plan
+        table = (plan.deep, plan.wide) if plan.turned else (plan.tall, plan.deep)
+        matrix, result = (plan.deep, plan.width), (ROWS, plan.width)
+        return {plan.table.tensor: table, plan.matrix.tensor: matrix, plan.result.tensor: result}
+
+    def grid(self) -> tuple[list[str], str]:
+        """The grid: tiles of columns are in it, too."""
+        setting, plan = self.setting, self.plan
+        wide = -(-setting.sizes[plan.columns.dim] // plan.width)
+        return [], f"triton.cdiv({setting.size(plan.own.dim)}, {plan.height})" + f" * {wide}" * (wide > 1) + ", heads"
+
+    def allocated(self) -> list[st.Room]:
+        """The statements that take shared memory: a ring of parts."""
+        plan, operands = self.plan, ((self.left, self.plan.table), (self.right, self.plan.matrix))
+        rooms = [self.room(name, plan.stages, node, "a ring") for name, node in operands]
+        return [*rooms, st.Barriers(("full", "free"), plan.stages, (1, plan.warpgroups))]
+
+    def loading(self) -> list[st.Statement]:
+        """The statements of the warp that loads: one part after the other."""
+        plan, k, slot, full = self.plan, term("k"), Name("slot"), Name("full").index("slot")
+        terms = corner(self.setting, plan.matrix.tensor, k * plan.deep, self.column * plan.width)
+        copies = (
+            self.copied(plan.table, self.left, slot, self.place(k), full),
+            self.copied(plan.matrix, self.right, slot, terms, full),
+        )
+        body = self.filling(full, copies, st.Wait(Name("free").index(slot), term("phase") ^ 1))
+        return [st.For("k", term("first"), term("end"), (self.slot_of(Group(k - "first")), *body), of=plan.inner)]
 
     # Products
 
@@ -254,7 +286,7 @@ class ProductRows(Rows):
         sent: Term = Name(self.right).index("w")
         room = sent.call("reshape", listed(ROWS, width))
         if several(self.setting, tensor) != several(self.setting, self.plan.matrix.tensor):
-            sent = sent.call("reshape", listed(1, *sides(self.setting, tensor, ROWS, width)))
+            sent = sent.call("reshape", listed(*sides(self.setting, tensor, self.boxes[tensor])))
         filled = maximum(term("end") - "first" - "w" + (slots - 1), 0) // slots
         place = corner(self.setting, tensor, term("part") * ROWS, self.column * width)
         self.say(
@@ -265,62 +297,3 @@ class ProductRows(Rows):
             st.Send(f"{tensor.name}_tiles", place, sent, line=node.line),
             st.Sent(),
         )
-
-
-class ProductKernel(GluonWriter[ProductRows]):
-    """Writes the kernel of a launch that multiplies a table."""
-
-    _block: Product
-
-    def __init__(self, setting: Setting, launch: Launch, name: str, plan: Product) -> None:
-        loaded = (plan.table.tensor, plan.matrix.tensor)
-        super().__init__(setting, launch, name, plan, ProductRows, loaded, (plan.result.tensor,))
-
-    def call(self, options: str) -> list[str]:
-        """The lines that launch it: tiles of columns are in the grid, too."""
-        setting, plan = self._setting, self._block
-        wide = -(-setting.sizes[plan.columns.dim] // plan.width)
-        grid = f"triton.cdiv({setting.size(plan.own.dim)}, {ROWS * plan.warpgroups})" + f" * {wide}" * (wide > 1)
-        return [*self._descriptors(), self._launched(f"{grid}, heads")]
-
-    @property
-    def _box(self) -> tuple[int, int]:
-        """The sides of a part of the table."""
-        plan = self._block
-        return (plan.deep, plan.wide) if plan.turned else (plan.tall, plan.deep)
-
-    def _described(self) -> dict[str, Call]:
-        setting, plan, (table, matrix, result) = self._setting, self._block, self._tiles
-        return {
-            table: own("pairs_of", setting.of[plan.table.tensor], *self._box),
-            matrix: described(setting, plan.matrix.tensor, plan.deep, plan.width),
-            result: described(setting, plan.result.tensor, ROWS, plan.width),
-        }
-
-    @property
-    def _shared(self) -> list[str]:
-        return [self._consumer.left, self._consumer.right, "full", "free"]
-
-    def _loading(self) -> list[st.Statement]:
-        rows, plan, k, slot = self._consumer, self._block, term("k"), Name("slot")
-        (table, matrix, _), full = self._tiles, Name("full").index(slot)
-        terms = corner(self._setting, plan.matrix.tensor, k * plan.deep, rows.column * plan.width)
-        body = (
-            rows.slot_of(Group(k - "first")),
-            st.Wait(Name("free").index(slot), term("phase") ^ 1),
-            st.Expect(full, plan.slot_bytes),
-            st.Fetch(table, rows.place(k), full, Name(rows.left).index(slot), line=plan.table.line),
-            st.Fetch(matrix, terms, full, Name(rows.right).index(slot), line=plan.matrix.line),
-        )
-        return [st.For("k", term("first"), term("end"), body, of=plan.inner)]
-
-    def _allocated(self) -> list[st.Statement]:
-        rows, plan = self._consumer, self._block
-        table, matrix, _ = self._tiles
-        slots = sides(self._setting, plan.matrix.tensor, plan.deep, plan.width)
-        notes = [f"line {each.line}: a ring" for each in (plan.table, plan.matrix)]
-        return [
-            self._room(rows.left, (plan.stages, *self._box), Name(f"{table}.layout"), notes[0]),
-            self._room(rows.right, (plan.stages, 1, *slots), Name(f"{matrix}.layout"), notes[1]),
-            st.Barriers(("full", "free"), plan.stages, (1, plan.warpgroups)),
-        ]

@@ -11,11 +11,12 @@ tile by tile.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.gluon_additions import FENCE, ROWS, filled, freed
-from pebblesim.gpu.emit.gluon_boxes import corner, described, sides
+from pebblesim.gpu.emit.gluon_boxes import Box, corner
 from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_plan import (
     MOST_HELD,
@@ -27,13 +28,11 @@ from pebblesim.gpu.emit.gluon_plan import (
     Block,
     refused,
 )
-from pebblesim.gpu.emit.gluon_rows import Rows
-from pebblesim.gpu.emit.gluon_writer import GluonWriter, barriers
+from pebblesim.gpu.emit.gluon_roles import Roles
 from pebblesim.gpu.emit.terms import (
     NOTHING,
     ZERO,
     Binary,
-    Call,
     Choice,
     Group,
     Items,
@@ -44,7 +43,6 @@ from pebblesim.gpu.emit.terms import (
     both,
     call,
     only,
-    own,
     sides as listed,
     term,
 )
@@ -130,6 +128,7 @@ def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Scores | None:
             deep = ir.length(inner[0].range.block, sizes)
             parts = -(-sizes[inner[0].range.dim] // deep)
             made = Scores(
+                launch=launch,
                 own=own,
                 loop=loop,
                 warpgroups=ir.length(own.block, sizes) // ROWS,
@@ -158,23 +157,76 @@ def _held(plan: Scores) -> int:
     return plan.parts - kept if fits else plan.parts
 
 
-class ScoresRows(Rows):
-    """Makes the statements of a warpgroup."""
+class ScoresRoles(Roles):
+    """Makes the statements of both roles."""
 
     plan: Scores
 
-    def __init__(self, setting: Setting, launch: Launch, plan: Scores) -> None:
-        super().__init__(setting, launch, plan)
+    def __init__(self, setting: Setting, plan: Scores) -> None:
+        block = ir.length(plan.own.block, setting.sizes)
+        if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS or block & (block - 1):
+            raise refused(setting.program, f"block {plan.own.block} is {block}", OTHER_BLOCKS)
+        if plan.table.tensor not in setting.tables.tiled:
+            raise refused(setting.program, f"line {plan.table.line} writes a table that is not kept tile by tile")
+        super().__init__(setting, plan)
         names = self.scope.names
         self.held = names.new(f"{plan.rows.tensor.name}_{plan.own.name}")
         self.ring = names.new(f"{plan.part.tensor.name}_{plan.loop.range.name}")
-        self.room = names.new(f"{plan.table.tensor.name}_tile")
+        self.room_of_tile = names.new(f"{plan.table.tensor.name}_tile")
         for end in ("_full", "_free", "_kept"):
             self.reserve(self.ring + end, self.held + end)
-        self.reserve(f"{self.room}_full", "last", "slot", "phase", "sum", "turns")
+        self.reserve(f"{self.room_of_tile}_full", "last", "slot", "phase", "sum", "turns")
         self.special = {plan.rows: self._hold, plan.inner: self._sum}
         if plan.before is not None:
             self.special[plan.before] = self._take
+
+    # Shared memory, and the warp that loads
+
+    @property
+    def boxes(self) -> Mapping[ir.Tensor, Box]:
+        """The boxes of the tensors that the copy engine moves."""
+        plan = self.plan
+        tables = dict.fromkeys((each.tensor for each in (plan.table, plan.before) if each), (ROWS, plan.width))
+        return {plan.rows.tensor: (plan.height, plan.deep), plan.part.tensor: (plan.width, plan.deep), **tables}
+
+    @property
+    def streamed_words(self) -> int:
+        """Words of a row of the keys."""
+        return self.plan.parts * self.plan.deep
+
+    def allocated(self) -> list[st.Room]:
+        """The statements that take shared memory: rows that stay, the ring, and tiles of tables."""
+        plan, groups = self.plan, self.plan.warpgroups
+        return [
+            *self.buffer(self.held, plan.held, plan.rows, "stays", groups * (plan.kept > 0)),
+            *self.buffer(self.ring, plan.stages, plan.part, "a ring", groups),
+            self.room(self.room_of_tile, plan.tiles, plan.table, "on its way to memory"),
+            *[st.Barriers((f"{self.room_of_tile}_full",), plan.tiles, (1,))] * (plan.before is not None),
+            *[st.Barriers(("turns",), groups - 1, (1,))] * (groups > 1),
+        ]
+
+    def loading(self) -> list[st.Statement]:
+        """The statements of the warp that loads: the rows that stay, and the parts of each tile of keys."""
+        plan, k, slot = self.plan, term("k"), Name("slot")
+        (low, high), at = self.limits(), Name(plan.loop.range.name)
+        room, free = (
+            (k % plan.held, st.Wait(freed(self.held, k % plan.held), k // plan.held & 1 ^ 1))
+            if plan.kept
+            else (k, None)
+        )
+        rows, keys = (
+            corner(self.setting, node.tensor, row, k * plan.deep)
+            for node, row in ((plan.rows, self.number * plan.height), (plan.part, at * plan.width))
+        )
+        full = filled(self.held, room)
+        stay = self.filling(full, [self.copied(plan.rows, self.held, room, rows, full)], free)
+        full, free = filled(self.ring, slot), st.Wait(freed(self.ring, slot), term("phase") ^ 1)
+        part = [self.slot(at), *self.filling(full, [self.copied(plan.part, self.ring, slot, keys, full)], free)]
+        parts = Number(plan.parts)
+        stream = st.For("k", ZERO, parts, tuple(part), of=plan.inner)
+        return [st.For("k", ZERO, parts, tuple(stay)), Piece(low, high).loop(at.id, [stream], plan.loop)]
+
+    # The warpgroups
 
     def slot(self, number: Term) -> st.Let:
         """The slot of the ring, and the phase of its barriers, for part k of a tile of keys."""
@@ -224,14 +276,9 @@ class ScoresRows(Rows):
 
     def _fetch(self, node: ir.Read, number: Term) -> list[st.Statement]:
         """Ask for a tile of another table, once the copy engine has taken the tile that was there."""
-        bytes_, at = ROWS * self.plan.width * WORDS[self.setting.dtype], self._at(number)
-        full, room = (Name(name).index(at) for name in (f"{self.room}_full", self.room))
-        place = self.place(node.tensor, number)
-        return [
-            st.Sent(),
-            st.Expect(full, bytes_),
-            st.Fetch(f"{node.tensor.name}_tiles", place, full, room, line=node.line),
-        ]
+        at, place = self._at(number), self.place(node.tensor, number)
+        full = filled(self.room_of_tile, at)
+        return [st.Sent(), *self.filling(full, [self.copied(node, self.room_of_tile, at, place, full)])]
 
     def _at(self, number: Term) -> Term:
         """Where the warpgroup has its rows of a tile of the table."""
@@ -268,8 +315,8 @@ class ScoresRows(Rows):
         node, number = self.plan.before, self.scope.numbers[self.plan.loop.range]
         assert node is not None
         at, turn = self._at(number), self.streamed_before(number)
-        self.say(st.Wait(filled(self.room, at), turn // 2 & 1))
-        tile = Name(self.room).index(at).call("load", self.scope.layout(self.plan.width))
+        self.say(st.Wait(filled(self.room_of_tile, at), turn // 2 & 1))
+        tile = Name(self.room_of_tile).index(at).call("load", self.scope.layout(self.plan.width))
         self.say(st.Map(self.values.named(node.tile), tile, line=node.line))
         self.values.mark(node.tile, loaded=True)
 
@@ -291,94 +338,6 @@ class ScoresRows(Rows):
         if self.plan.before is None:
             self.say(st.Sent())
         number = self.scope.numbers[self.plan.loop.range]
-        room, place = Name(self.room).index(self._at(number)), self.place(node.tensor, number)
+        room, place = Name(self.room_of_tile).index(self._at(number)), self.place(node.tensor, number)
         self.say(st.Do(room.call("store", value.to(Word(self.setting.dtype)))), FENCE)
         self.say(st.Send(f"{node.tensor.name}_tiles", place, room, line=node.line))
-
-
-class ScoresKernel(GluonWriter[ScoresRows]):
-    """Writes the kernel of a launch that writes rows of a table."""
-
-    _block: Scores
-
-    def __init__(self, setting: Setting, launch: Launch, name: str, plan: Scores) -> None:
-        block = ir.length(plan.own.block, setting.sizes)
-        if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS or block & (block - 1):
-            raise refused(setting.program, f"block {plan.own.block} is {block}", OTHER_BLOCKS)
-        if plan.table.tensor not in setting.tables.tiled:
-            raise refused(setting.program, f"line {plan.table.line} writes a table that is not kept tile by tile")
-        tables = (each.tensor for each in (plan.table, plan.before) if each is not None)
-        loaded = (plan.rows.tensor, plan.part.tensor)
-        super().__init__(setting, launch, name, plan, ScoresRows, loaded, tables)
-
-    def _described(self) -> dict[str, Call]:
-        setting, plan = self._setting, self._block
-        heights = (ROWS * plan.warpgroups, plan.width)
-        made = [described(setting, *each, plan.deep) for each in zip(self._loaded, heights, strict=True)]
-        made += [own("pairs_of", setting.of[each], ROWS, plan.width) for each in self._others]
-        return dict(zip(self._tiles, made, strict=True))
-
-    @property
-    def _streamed_words(self) -> int:
-        return self._block.parts * self._block.deep
-
-    @property
-    def _shared(self) -> list[str]:
-        rows = self._consumer
-        held = [rows.held, f"{rows.held}_full", *[f"{rows.held}_free"] * bool(self._block.kept)]
-        return [*held, rows.ring, f"{rows.ring}_full", f"{rows.ring}_free"]
-
-    @property
-    def _own(self) -> list[str]:
-        tile, plan = self._consumer.room, self._block
-        return [tile, *[f"{tile}_full"] * (plan.before is not None), *["turns"] * (plan.warpgroups > 1)]
-
-    def _loading(self) -> list[st.Statement]:
-        rows, plan, word = self._consumer, self._block, WORDS[self._setting.dtype]
-        (held, streamed, *_), k, slot = self._tiles, term("k"), Name("slot")
-        (low, high), at = rows.limits(), Name(plan.loop.range.name)
-        block, deep = ROWS * plan.warpgroups, plan.deep
-        first, keys = (
-            corner(self._setting, tensor, row, k * deep)
-            for tensor, row in zip(self._loaded, (rows.number * block, at * plan.width), strict=True)
-        )
-        room, stay = k, list[st.Statement]()
-        if plan.kept:
-            room = k % plan.held
-            stay.append(st.Wait(freed(rows.held, room), k // plan.held & 1 ^ 1))
-        full = filled(rows.held, room)
-        stay.append(st.Expect(full, block * deep * word))
-        stay.append(st.Fetch(held, first, full, Name(rows.held).index(room), line=plan.rows.line))
-        full = filled(rows.ring, slot)
-        part = (
-            rows.slot(at),
-            st.Wait(freed(rows.ring, slot), term("phase") ^ 1),
-            st.Expect(full, plan.width * deep * word),
-            st.Fetch(streamed, keys, full, Name(rows.ring).index(slot), line=plan.part.line),
-        )
-        parts = Number(plan.parts)
-        stream = st.For("k", ZERO, parts, part, of=plan.inner)
-        return [st.For("k", ZERO, parts, tuple(stay)), Piece(low, high).loop(at.id, [stream], plan.loop)]
-
-    def _allocated(self) -> list[st.Statement]:
-        rows, plan = self._consumer, self._block
-        held, streamed, table, *_ = self._tiles
-        heights = (ROWS * plan.warpgroups, plan.width)
-        rooms, slots = (sides(self._setting, *each, plan.deep) for each in zip(self._loaded, heights, strict=True))
-        tile = (plan.tiles, ROWS, plan.width)
-        made: list[st.Statement] = [
-            self._room(rows.held, (plan.held, 1, *rooms), Name(f"{held}.layout"), f"line {plan.rows.line}: stays"),
-            barriers(f"{rows.held}_full", plan.held, 1),
-            *[barriers(f"{rows.held}_free", plan.held, plan.warpgroups)] * bool(plan.kept),
-            self._room(
-                rows.ring, (plan.stages, 1, *slots), Name(f"{streamed}.layout"), f"line {plan.part.line}: a ring"
-            ),
-            barriers(f"{rows.ring}_full", plan.stages, 1),
-            barriers(f"{rows.ring}_free", plan.stages, plan.warpgroups),
-            self._room(rows.room, tile, Name(f"{table}.layout"), f"line {plan.table.line}: on its way to memory"),
-        ]
-        if plan.before is not None:
-            made.append(barriers(f"{rows.room}_full", plan.tiles, 1))
-        if plan.warpgroups > 1:
-            made.append(barriers("turns", plan.warpgroups - 1, 1))
-        return made

@@ -98,9 +98,7 @@ def kernel(program: Program) -> Kernel:
 
 def names_are_defined(made: Kernel) -> Iterator[str]:
     """A slot is of a buffer, or of barriers, that are there."""
-    there: set[str] = set()
-    for each in made.program.allocated:
-        there |= {each.name} if isinstance(each, st.Allocate) else set(getattr(each, "names", ()))
+    there = {*made.program.buffers, *made.program.barriers}
     for role in (made.program.rows, made.program.loads):
         for each in st.within(role):
             for part in terms_of(each):
@@ -116,15 +114,14 @@ def barriers_are_complete(made: Kernel) -> Iterator[str]:
                 waited |= {name for name, _ in slots(each.barrier)}
             elif isinstance(each, st.Arrive | st.Expect):
                 met |= {name for name, _ in slots(each.barrier)}
-    for each in made.program.allocated:
-        for name in each.names if isinstance(each, st.Barriers) else ():
-            if name not in waited or name not in met:
-                yield f"{name} has {'nobody who waits' if name in met else 'nobody who arrives'}"
+    for name in made.program.barriers:
+        if name not in waited or name not in met:
+            yield f"{name} has {'nobody who waits' if name in met else 'nobody who arrives'}"
 
 
 def bytes_are_expected(made: Kernel) -> Iterator[str]:
     """A barrier expects the bytes that are then fetched, all of them."""
-    rooms = {each.name: each for each in made.program.allocated if isinstance(each, st.Allocate)}
+    rooms = made.program.buffers
     for role in (made.program.rows, made.program.loads):
         left: Counter[Slot] = Counter()
         for each in in_order(role):
@@ -154,13 +151,12 @@ def slots_are_given_back(made: Kernel) -> Iterator[str]:
             waits.update(name for name, _ in slots(each.barrier))
         elif isinstance(each, st.Arrive):
             arrivals.update(name for name, _ in slots(each.barrier))
-    for each in made.program.allocated:
-        for name in each.names if isinstance(each, st.Barriers) else ():
-            full = name[: -len("free")] + "full"
-            if name in streamed and arrivals[name] < waits[full]:
-                yield f"{full} is waited for {waits[full]} times, and {name} is arrived at {arrivals[name]} times"
-            elif not name.endswith("free") and waits[name] < arrivals[name]:
-                yield f"{name} is arrived at {arrivals[name]} times, and waited for {waits[name]} times"
+    for name in made.program.barriers:
+        full = name[: -len("free")] + "full"
+        if name in streamed and arrivals[name] < waits[full]:
+            yield f"{full} is waited for {waits[full]} times, and {name} is arrived at {arrivals[name]} times"
+        elif not name.endswith("free") and waits[name] < arrivals[name]:
+            yield f"{name} is arrived at {arrivals[name]} times, and waited for {waits[name]} times"
 
 
 def stores_are_used(made: Kernel) -> Iterator[str]:
@@ -175,14 +171,12 @@ def stores_are_used(made: Kernel) -> Iterator[str]:
             used |= {name for part in terms_of(each) for name, _ in slots(part)}
     yield from (f"{name} is stored, and nobody has it" for name in sorted(stored - used - sent))
     yield from (f"{name} is sent, and nobody stored it" for name in sorted(sent - stored))
-    fetched = set(made.barriers)
-    allocated = {each.name for each in made.program.allocated if isinstance(each, st.Allocate)}
-    yield from (f"{name} is read, and nobody stored it" for name in sorted(used & allocated - fetched - stored))
+    unread = used & set(made.program.buffers) - set(made.barriers) - stored
+    yield from (f"{name} is read, and nobody stored it" for name in sorted(unread))
 
 
 def slots_are_free(made: Kernel) -> Iterator[str]:
     """A slot of a ring is filled again when those who read it are done."""
-    rings = {name for each in made.program.allocated for name in getattr(each, "names", ())}
     waited: set[Slot] = set()
     for each in in_order(made.program.loads):
         if isinstance(each, st.Let):
@@ -192,15 +186,14 @@ def slots_are_free(made: Kernel) -> Iterator[str]:
         elif isinstance(each, st.Expect):
             for name, slot in slots(each.barrier):
                 free = name[: -len("full")] + "free"
-                if free in rings and (free, slot) not in waited:
+                if free in made.program.barriers and (free, slot) not in waited:
                     yield f"{text(each.barrier)} expects bytes, and {free} was not waited for"
                 waited.discard((free, slot))
 
 
 def slots_are_there(made: Kernel) -> Iterator[str]:
     """Words that the copy engine brings are read behind a wait for their barrier."""
-    barriers = (each for each in made.program.allocated if isinstance(each, st.Barriers))
-    single = {name for each in barriers if each.slots == 1 for name in each.names}
+    single = {name for name, each in made.program.barriers.items() if each.slots == 1}
     calls = (each.call for each in st.within(made.program.rows) if isinstance(each, st.Do))
     stores = (each for each in calls if isinstance(each, Method) and each.name == "store")
     stored = {name for each in stores for name, _ in slots(each.of)}

@@ -167,6 +167,7 @@ class Fetch(Statement):
     corner: Term
     barrier: Term
     room: Term
+    bytes: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +225,8 @@ class Barriers(Statement):
 
 
 Body = Iterable[Statement]
+Room = Allocate | Barriers
+"""A statement that takes shared memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,14 +241,23 @@ class Program:
 
     rows: tuple[Statement, ...]
     loads: tuple[Statement, ...] = ()
-    allocated: tuple[Statement, ...] = ()
+    allocated: tuple[Room, ...] = ()
+
+    @property
+    def buffers(self) -> dict[str, Allocate]:
+        """Buffers in shared memory, by name."""
+        return {each.name: each for each in self.allocated if isinstance(each, Allocate)}
+
+    @property
+    def barriers(self) -> dict[str, Barriers]:
+        """Barriers, by name."""
+        return {name: each for each in self.allocated if isinstance(each, Barriers) for name in each.names}
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory that a block takes, with 8 for each barrier; 0 where the compiler decides."""
-        rooms = sum(prod(each.shape) * WORDS[each.kind] for each in self.allocated if isinstance(each, Allocate))
-        barriers = sum(each.slots * len(each.names) for each in self.allocated if isinstance(each, Barriers))
-        return rooms + 8 * barriers
+        taken = sum(prod(each.shape) * WORDS[each.kind] for each in self.buffers.values())
+        return taken + 8 * sum(each.slots for each in self.barriers.values())
 
 
 def within(body: Body) -> Iterator[Statement]:

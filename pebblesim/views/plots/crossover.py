@@ -68,6 +68,8 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
         words = _at(data, crossing.schedules[1], crossing.at)
         ax.plot([crossing.at], [words], "o", markersize=8, markerfacecolor="white", markeredgecolor="black", zorder=5)
         text = f"{crossover.along} = {crossing.at:,}" + (f"\n= {crossing.at / d**2:.2f} d²" if d else "")
+        if (changes := len(crossing.changes)) > 1:
+            text += f"\nlast of {changes}"
         side, box = _free_side(ax, (crossing.at, words), text, curves)
         curves.append(box)
         stroke = {"arrowstyle": "-", "color": "0.4", "linewidth": 0.8}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pebblesim.core.errors import UsageError
 from pebblesim.language.registry import get
@@ -12,6 +12,9 @@ from pebblesim.views.plots.style import COLOURS, MARKERS, line
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+OVER_M: Final = (6.4, 6.4)
+"""Inches of the picture over M: its panels are one above the other, so that a phone shows them."""
 
 QUANTITIES = {
     "words_read": "words read",
@@ -77,26 +80,32 @@ def crossing(
     """
     if missing := [name for name in names if not any(name in point for point in points)]:
         raise UsageError(f"these results hold no M at which {' and '.join(missing)} was measured for many heads.")
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     called = {name: get(name).known_as or name for name in names}
-    d2, sides = dims["d"] ** 2, figure.subplots(1, 2)
-    for ax, (what, label) in zip(sides, {"hbm": "bytes at HBM", "seconds": "seconds"}.items(), strict=True):
-        for number, name in enumerate(names):
-            known = [(point["M"], point[name]) for point in points if name in point]
-            M, look = [at for at, _ in known], line(number)
-            if what == "hbm":
-                ax.plot(
-                    *_counted(name, dims, min(M), max(M)), **look | {"marker": ""}, label=f"{called[name]}, counted"
-                )
-                look |= {"linestyle": ""}
-            ax.plot(M, [values[what] for _, values in known], **look, label=f"{called[name]}, measured")
-        ax.set(xscale="log", yscale="log", xlabel="M, words of shared memory of a block", ylabel=f"{label}, for a head")
+    d2, (above, below) = dims["d"] ** 2, figure.subplots(2, 1, sharex=True)
+    for number, name in enumerate(names):
+        known = [(point["M"], point[name]) for point in points if name in point]
+        M, look = [at for at, _ in known], line(number)
+        above.plot(*_counted(name, dims, min(M), max(M)), **look | {"marker": ""}, label=f"{called[name]}, counted")
+        for ax, what in ((above, "hbm"), (below, "seconds")):
+            measured = look | {"linestyle": ""} if what == "hbm" else look
+            ax.plot(M, [values[what] for _, values in known], **measured, label=f"{called[name]}, measured")
+    above.set(xscale="log", yscale="log", ylabel="bytes at HBM, for a head\n(lines counted, marks measured)")
+    below.set(yscale="log", ylabel="microseconds, for a head", xlabel="M, words of shared memory of a block")
+    below.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    below.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds * 1e6:,.4g}"))
+    below.yaxis.set_minor_formatter(NullFormatter())
+    for ax, what in ((above, "hbm"), (below, "seconds")):
         _mark(ax, d2, "d²", color="0.4", linestyle=(0, (2, 4)))
         for found in crossings:
             if found["of"] == what:
                 look = {"color": line(names.index(found["schedules"][1]))["color"], "linestyle": "-"}
                 for each in found["between"]:
                     _mark(ax, each["at"], f"{each['at'] / d2:.2f} d²", **look)
-        ax.legend(fontsize=8, framealpha=0.9, edgecolor="none")
+    both = [Line2D([], [], **line(number), label=called[name]) for number, name in enumerate(names)]
+    above.legend(handles=both, fontsize=10, framealpha=0.9, edgecolor="none", handlelength=4)
     figure.suptitle(title, fontsize=11)
 
 
@@ -113,4 +122,4 @@ def _mark(ax: Axes, M: float, text: str, **look: Any) -> None:
     """Draw a line at this M, and a text at its upper end."""
     ax.axvline(M, linewidth=0.8, **look)
     place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-    ax.annotate(text, (M, 1), xytext=(0, 3), ha="center", fontsize=9, color=look["color"], **place)
+    ax.annotate(text, (M, 1), xytext=(0, 3), ha="center", fontsize=10, color=look["color"], **place)

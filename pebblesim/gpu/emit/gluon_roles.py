@@ -1,24 +1,31 @@
-"""The 64 rows of a warpgroup in a Gluon kernel: ranges, layouts in registers, and stores.
+"""The roles of a block in a Gluon kernel: warpgroups with 64 rows each, and a warp that loads by the copy engine.
 
 A warpgroup has a block of its own with tiles of 64 rows. Bounds of the loop that streams are those of the whole block's
-tile: all its warpgroups share the stream.
+tile: all its warpgroups share the stream. A buffer in shared memory has barriers `full`, at which the bytes of a slot
+arrive; where slots are filled again it has others, `free`, at which each warpgroup arrives when it is done with a slot.
+The warp that loads waits for these first.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from math import prod
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.facts import facts_of
 from pebblesim.gpu.emit.gluon_additions import ROWS
-from pebblesim.gpu.emit.gluon_boxes import SPLIT
+from pebblesim.gpu.emit.gluon_boxes import SPLIT, Box, sides
 from pebblesim.gpu.emit.gluon_plan import Block, held_transposed, refused
+from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER
 from pebblesim.gpu.emit.lowering import Lowering
 from pebblesim.gpu.emit.statements import terms_of, within
 from pebblesim.gpu.emit.terms import (
     Group,
     Held,
+    Items,
     Layout,
     Name,
     Number,
@@ -29,7 +36,8 @@ from pebblesim.gpu.emit.terms import (
     call,
     is_zero,
     minimum,
-    sides,
+    own,
+    sides as listed,
     term,
     total,
 )
@@ -38,8 +46,8 @@ from pebblesim.gpu.emit.triton_loops import Piece, bounds, pieces
 from pebblesim.gpu.emit.triton_places import Places
 from pebblesim.gpu.emit.triton_ranges import Scope, Setting, along
 from pebblesim.gpu.emit.triton_values import Values
+from pebblesim.gpu.emit.words import WORDS, is_float32
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch
 
 ORDER = "tiles tile turn turns filled together side key_head"
 """Names of what says which tile a block has."""
@@ -48,8 +56,8 @@ ORDER = "tiles tile turn turns filled together side key_head"
 class RowsScope(Scope):
     """The ranges of a warpgroup: tiles of its own sides, streams of the whole block's, and layouts of vectors."""
 
-    def __init__(self, setting: Setting, launch: Launch, plan: Block) -> None:
-        super().__init__(setting, launch)
+    def __init__(self, setting: Setting, plan: Block) -> None:
+        super().__init__(setting, plan.launch)
         self.plan, self._sides = plan, plan.sides(setting.sizes)
 
     def length(self, rng: ir.Range) -> int:
@@ -127,15 +135,15 @@ class RowsValues(Values):
         ]
 
 
-class Rows(Lowering):
-    """Makes the statements of a warpgroup."""
+class Roles(Lowering):
+    """Makes the statements of both roles of a block, and those that take shared memory before they begin."""
 
     values: RowsValues
     scope: RowsScope
 
-    def __init__(self, setting: Setting, launch: Launch, plan: Block) -> None:
-        scope = RowsScope(setting, launch, plan)
-        facts = facts_of(setting, launch, held_transposed(launch, plan.additions))
+    def __init__(self, setting: Setting, plan: Block) -> None:
+        scope = RowsScope(setting, plan)
+        facts = facts_of(setting, plan.launch, held_transposed(plan.launch, plan.additions))
         super().__init__(RowsValues(scope, facts), Places(scope))
         self.plan, self.asking = plan, False  # whether each tile asks if it is cut
         self.reserve(*ORDER.split())
@@ -144,6 +152,79 @@ class Rows(Lowering):
         """Keep names for what is no tile."""
         for name in names:
             self.scope.names.new(name)
+
+    # Shared memory, and the warp that loads
+
+    @property
+    @abstractmethod
+    def boxes(self) -> Mapping[ir.Tensor, Box]:
+        """The boxes of the tensors that the copy engine moves; first those that the warp that loads asks for."""
+
+    @property
+    @abstractmethod
+    def streamed_words(self) -> int:
+        """Words of a row of what is streamed, by which heads share L2 under a mask."""
+
+    @abstractmethod
+    def allocated(self) -> list[st.Room]:
+        """The statements that take shared memory, and make barriers."""
+
+    @abstractmethod
+    def loading(self) -> list[st.Statement]:
+        """The statements of the warp that loads, for a tile of the grid."""
+
+    def room(self, name: str, slots: int, node: ir.Read | ir.Write, what: str) -> st.Allocate:
+        """Room in shared memory for so many boxes of a tensor."""
+        shape = (slots, *sides(self.setting, node.tensor, self.boxes[node.tensor]))
+        layout, kind = Name(f"{node.tensor.name}_tiles.layout"), self._kind(node.tensor)
+        return st.Allocate(name, kind, shape, layout, f"line {node.line}: {what}")
+
+    def exchange(self, name: str, shape: tuple[int, ...], kind: str, note: str = "") -> st.Allocate:
+        """Room in shared memory for tiles that warpgroups exchange."""
+        layout = own("gl.NVMMASharedLayout.get_default_for", listed(*shape[1:]), Name(f"gl.{kind}"))
+        return st.Allocate(name, kind, shape, layout, note)
+
+    def buffer(
+        self, name: str, slots: int, node: ir.Read, what: str, freed_by: int, barriers: int = 0
+    ) -> list[st.Room]:
+        """Room for boxes that are loaded, and barriers: one for each slot, or so many; `freed_by`: arrivals at one."""
+        number = barriers or slots
+        made: list[st.Room] = [self.room(name, slots, node, what), st.Barriers((f"{name}_full",), number, (1,))]
+        return [*made, *[st.Barriers((f"{name}_free",), number, (freed_by,))] * (freed_by > 0)]
+
+    def copied(self, node: ir.Read, name: str, slot: Term, corner: Items, full: Term) -> st.Fetch:
+        """The copy of a box into a slot."""
+        tensor = node.tensor
+        taken = prod(self.boxes[tensor]) * WORDS[self._kind(tensor)]
+        return st.Fetch(f"{tensor.name}_tiles", corner, full, Name(name).index(slot), taken, line=node.line)
+
+    def filling(
+        self, full: Term, copies: Iterable[st.Statement], free: st.Wait | None = None, times: int = 1
+    ) -> list[st.Statement]:
+        """Have boxes copied whose bytes arrive at a barrier, once it is free; `times`: that each copy is done."""
+        made = tuple(copies)
+        taken = sum(each.bytes for each in st.within(made) if isinstance(each, st.Fetch))
+        return [*([free] if free else []), st.Expect(full, times * taken), *made]
+
+    def _kind(self, tensor: ir.Tensor) -> str:
+        return "float32" if is_float32(self.scope.program, tensor) else self.setting.dtype
+
+    # The grid
+
+    def grid(self) -> tuple[list[str], str]:
+        """The lines of `run` that find the grid, and the grid."""
+        setting, plan, lines = self.setting, self.plan, list[str]()
+        count = f"triton.cdiv({setting.size(plan.own.dim)}, {plan.height})"
+        grid = f"{count} * heads, 1" if self.numbers else f"{count}, heads"
+        if setting.mask is not None:
+            row = self.streamed_words * WORDS[setting.dtype]
+            streamed = f"({setting.size(plan.loop.range.dim)} * {row})"
+            groups = f"triton.cdiv(heads, max({STREAMED_TOGETHER} // {streamed}, 1))"
+            lines.append(f"    together = triton.cdiv(heads, {groups})  # heads whose long tiles come first")
+        if plan.persistent:
+            lines.append("    most = torch.cuda.get_device_properties(device).multi_processor_count")
+            grid = f"min({count} * heads, most), 1"
+        return lines, grid
 
     # The block's tile
 
@@ -269,7 +350,7 @@ class Rows(Lowering):
 
     def zeros(self, rows: int, width: int) -> Term:
         """Sums without a term."""
-        return call("zeros", sides(rows, width), Word("float32"), self.scope.layout(width))
+        return call("zeros", listed(rows, width), Word("float32"), self.scope.layout(width))
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Store a matrix row by row, as its layout is or, where threads have registers left, in wide pieces."""
