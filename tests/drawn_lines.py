@@ -424,7 +424,8 @@ class Ran:
     def said(self) -> str:
         """The lines on stderr but for those that say what goes on."""
         told = re.compile(
-            "compiling machine code:|note: |deriving the closed forms|[A-Za-z_]+ = .* is a list of sizes: "
+            "compiling machine code:|still at work after |note: |deriving the closed forms|"
+            "[A-Za-z_]+ = .* is a list of sizes: "
         )
         return "".join(each for each in self.err.splitlines(keepends=True) if not told.match(each))
 

@@ -258,7 +258,7 @@ def test_count_shows_all_schedules_by_io_and_those_that_do_not_fit_last(pebblesi
     assert {row["schedule"] for row in rows[len(fitting) :]} >= {"no-cache", "large-cache"}
     for line, row in zip(lines, fitting, strict=True):
         assert f"{row['io']:,}" in line
-    assert "Θ: d*n + Min(" in out
+    assert "Θ: d·n + min(d²·n²/M, d·n²/√M) = " in out
     assert len(re.findall(r"^gap: I/O ÷ .* for every way of computing$", out, re.MULTILINE)) == 1
     wide = pebblesim("count -n 4096 -d 64 -M 4096 --wide").out
     assert "own-way gap: I/O ÷ the largest lower bound for the way in which a schedule computes:\n" in wide

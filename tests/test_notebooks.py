@@ -96,17 +96,22 @@ def test_the_notebooks_are_a_course_in_order() -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_ends_with_exercises_whose_answers_are_asserted(path: Path) -> None:
+def test_a_notebook_ends_with_exercises_and_behind_all_of_them_answers_that_are_asserted(path: Path) -> None:
     cells = read(path).cells
-    (begin,) = [number for number, cell in enumerate(cells) if "## Exercises" in cell.source]
-    asked: list[int] = []  # for each exercise, the asserts behind it
-    for cell in cells[begin:]:
+    exercises, answers = (
+        next(number for number, cell in enumerate(cells) if title in cell.source)
+        for title in ("## Exercises\n", "## Answers\n")
+    )
+    asked = [number for cell in cells[exercises:answers] for number in EXERCISE.findall(cell.source)]
+    assert not any("assert " in cell.source for cell in cells[exercises:answers])
+    checks: dict[str, int] = {}  # for each answer, the asserts behind it
+    for cell in cells[answers:]:
         if cell.cell_type == "code":
-            asked[-1] += cell.source.count("assert ")
+            checks[list(checks)[-1]] += cell.source.count("assert ")
         else:
-            asked += [0] * len(EXERCISE.findall(cell.source))
-    assert len(asked) in (2, 3)
-    assert all(asked)
+            checks |= dict.fromkeys(EXERCISE.findall(cell.source), 0)
+    assert len(asked) in (3, 4)
+    assert list(checks) == asked and all(checks.values())
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -117,8 +117,9 @@ def output(command: str, folder: Path) -> str:
 
 
 def tidy(printed: str) -> str:
-    """The text that is printed, without spaces at the ends of lines, and what depends on the caches of this machine."""
-    lines = [line.rstrip() for line in printed.splitlines() if not line.startswith("compiling machine code:")]
+    """The text that is printed, without spaces at the ends of lines, and what caches and speed of this machine add."""
+    here = ("compiling machine code:", "still at work after ")
+    lines = [line.rstrip() for line in printed.splitlines() if not line.startswith(here)]
     return "\n".join(lines).strip("\n") + "\n" if any(lines) else ""
 
 

@@ -11,7 +11,6 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from pebblesim.core.notation import parse, written
 from pebblesim.core.results import Result, plain
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, ratio
@@ -315,7 +314,7 @@ class Crossover(Result):
         divides = "the literature's bound without its constant"
         return [
             "I/O: words moved between memory and a cache of M words; gap: I/O ÷ the proved lower bound",
-            *([f"÷ Θ: I/O ÷ ({written(parse(bound.expr))}), {divides}"] if bound else []),
+            *([f"÷ Θ: I/O ÷ ({bound.written}), {divides}"] if bound else []),
             "blocks: the largest that fit; those of the best schedule are chosen for the fewest words",
         ]
 

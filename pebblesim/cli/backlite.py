@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pebblesim.cli.options import command, family, option, output_file, pairs, words_in
-from pebblesim.cli.printing import print_json, print_table, progress_bar, say
+from pebblesim.cli.printing import print_json, print_table, say
+from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
 from pebblesim.core.sizes import listed, parse_size

@@ -28,7 +28,8 @@ from pebblesim.cli.options import (
     output_file,
     words_in,
 )
-from pebblesim.cli.printing import WIDE, one_way, print_json, print_table, progress_bar, say, show
+from pebblesim.cli.printing import WIDE, one_way, print_json, print_table, say, show
+from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed, parse_size
 

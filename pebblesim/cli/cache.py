@@ -20,7 +20,8 @@ from pebblesim.cli.options import (
     option,
     output_file,
 )
-from pebblesim.cli.printing import print_json, print_table, progress_bar, say
+from pebblesim.cli.printing import print_json, print_table, say
+from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import bytes_of, parse_bytes
 
@@ -100,8 +101,7 @@ def cache(
         for number, source in enumerate(distinct, 1):
             options: dict[str, Any] = heads.arguments | of_cache | ({} if traces.is_trace(source) else sizes.dims)
             results.append(ps.cache(source, M=capacities, policy=policies, **options))
-            if progress:
-                progress(number / len(distinct))
+            progress(number / len(distinct))
     small = {place: least for result in results for place, least in result.notes()}
     result = CacheTable(tuple(row for result in results for row in result), small)
     notes = []

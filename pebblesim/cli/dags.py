@@ -25,7 +25,8 @@ from pebblesim.cli.options import (
     output_file,
     pairs,
 )
-from pebblesim.cli.printing import print_json, print_rules, progress_bar, say, show
+from pebblesim.cli.printing import print_json, print_rules, say, show
+from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import parse_bytes, parse_size, quantity
 
@@ -162,8 +163,7 @@ def pebble(
     with progress_bar("pebbling") as line:
 
         def on_progress(done: float, io: int, bound: int) -> None:
-            if line is not None:
-                line(done, f"I/O {io:,}, bound {bound:,}")
+            line(done, f"I/O {io:,}, bound {bound:,}")
 
         limit = 10.0 if seconds is None else _seconds(seconds)
         pebbling = ps.pebble(
@@ -232,8 +232,7 @@ def optimum(
     with progress_bar("searching") as line:
 
         def on_progress(done: float, bound: int, io: int, kept: int) -> None:
-            if line is not None:
-                line(done, f"{bound:,} to {quantity(io, 'word')}, {quantity(kept, 'state')}")
+            line(done, f"{bound:,} to {quantity(io, 'word')}, {quantity(kept, 'state')}")
 
         limit = None if seconds is None else _seconds(seconds)
         result = ps.optimum(

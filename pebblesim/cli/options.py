@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from pebblesim.cli.completion import BY_NAME, Values, one_of, problems, schedules
 from pebblesim.cli.printing import WIDE
+from pebblesim.cli.waiting import still_at_work
 from pebblesim.core.errors import NoSizes, UsageError
 from pebblesim.core.files import check_place
 from pebblesim.core.sizes import check_type_is_used, parse_size, parse_words, several
@@ -383,7 +384,8 @@ def command(app: typer.Typer, name: str | None = None, *, example: str) -> Calla
             WIDE.set(wide)
             grouped = {name: kind(**{m: values.pop(m) for m in members}) for name, (kind, members) in groups.items()}
             try:
-                function(**values, **grouped)
+                with still_at_work():
+                    function(**values, **grouped)
             except NoSizes as error:
                 raise UsageError(f"{str(error).rstrip('.')}; for example: {example}") from None
 

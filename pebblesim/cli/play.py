@@ -21,7 +21,8 @@ from pebblesim.cli.options import (
     option,
     output_file,
 )
-from pebblesim.cli.printing import print_json, print_rules, progress_bar, say
+from pebblesim.cli.printing import print_json, print_rules, say
+from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
@@ -123,7 +124,10 @@ def _recorded(
         import pebblesim as ps
 
         with progress_bar("pebbling") as line:
-            on_progress = None if line is None else lambda done, io, bound: line(done, f"I/O {io:,}, bound {bound:,}")
+
+            def on_progress(done: float, io: int, bound: int) -> None:
+                line(done, f"I/O {io:,}, bound {bound:,}")
+
             played = ps.pebble(graph, M=game.words, rules=game.rules, seconds=SEARCH, progress=on_progress).moves
     else:
         from pebblesim.dags.judging import saved

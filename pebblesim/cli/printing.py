@@ -1,11 +1,10 @@
-"""Output of commands: tables that fit the terminal, JSON, progress bars."""
+"""Output of commands: tables that fit the terminal, JSON."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -178,17 +177,3 @@ def print_rules(rules: str) -> None:
     say(f"\nrules of the game ({rules})")
     for line in in_words(rules):
         say(f"  {line}")
-
-
-@contextmanager
-def progress_bar(what: str) -> Iterator[Callable[..., None] | None]:
-    """Show a progress bar on a terminal, and nothing in a pipe; it takes the part done, and perhaps a text."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=1.0)
-        yield lambda done, text="": bar.update(task, completed=done, description=f"{what}: {text}" if text else what)

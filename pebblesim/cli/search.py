@@ -21,7 +21,8 @@ from pebblesim.cli.options import (
     output_file,
     pairs,
 )
-from pebblesim.cli.printing import print_json, progress_bar, say
+from pebblesim.cli.printing import print_json, say
+from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
 from pebblesim.core.sizes import parse_size, parse_words

@@ -26,7 +26,8 @@ from pebblesim.cli.options import (
     pairs,
     words_in,
 )
-from pebblesim.cli.printing import print_json, progress_bar, say, show
+from pebblesim.cli.printing import print_json, say, show
+from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UsageError
 
 app = family()

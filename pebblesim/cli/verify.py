@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from pebblesim.cli.options import AsJson, argument, command, family, option, output_file
-from pebblesim.cli.printing import print_json, progress_bar, say
+from pebblesim.cli.printing import print_json, say
+from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UsageError
 
 app = family()

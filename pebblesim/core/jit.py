@@ -146,8 +146,8 @@ def kernel(*constants: int, allocates: bool = True, **options: Any) -> Callable[
 
     def compiled(function: Function) -> Function:
         function.__qualname__ += "".join(f"_{constant}" for constant in constants)
-        # Nobody calls a kernel from C; without `_nrt`, numba counts no references.
-        settings: dict[str, Any] = {"_nrt": allocates, "no_cfunc_wrapper": True, **options}
+        # Nobody calls a kernel from C; without `_nrt`, numba counts no references; other threads go on meanwhile.
+        settings: dict[str, Any] = {"_nrt": allocates, "no_cfunc_wrapper": True, "nogil": True, **options}
         result: Any = njit(**settings)(function)
         result._cache = _Cache(function)  # type: ignore[no-untyped-call]
         # numba unpickles the index of another version of itself no further; nor may it that of another source, which

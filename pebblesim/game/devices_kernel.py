@@ -16,7 +16,7 @@ RECEIVE, SEND, COLLECT, BEGIN, ADD, DELETE = range(6)
 RED, BLUE, COMPUTED, COMPLETE, OTHER = 1, 2, 4, 32, 128
 
 
-@kernel(allocates=False, nogil=True)
+@kernel(allocates=False)
 def judge(
     moves: NDArray[np.int64],
     preds: NDArray[np.int64],

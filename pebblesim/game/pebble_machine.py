@@ -316,7 +316,7 @@ def _script(
     return used
 
 
-@kernel(*KINDS, allocates=False, nogil=True)
+@kernel(*KINDS, allocates=False)
 def run(
     code: Any,
     scripts: Any,

@@ -16,7 +16,7 @@ NEEDS, FORBIDS, SETS, CLEARS, PREDECESSORS = range(5)
 READS, WRITES, RED, PEAK = range(4)
 
 
-@kernel(allocates=False, nogil=True)
+@kernel(allocates=False)
 def play(
     moves: NDArray[np.int64],
     indptr: NDArray[Any],
@@ -81,7 +81,7 @@ def play(
     return played
 
 
-@kernel(allocates=False, nogil=True)
+@kernel(allocates=False)
 def play_by_term(
     moves: NDArray[np.int64],
     indptr: NDArray[Any],
