@@ -190,6 +190,23 @@ def test_many_items_and_gaps_between_them() -> None:
     assert kernels.sized_distances(ids, one, *kernels.sized_order(items)).tolist() == expected
 
 
+def test_many_items_in_the_optimal_cache() -> None:
+    """The table of their next uses is half full, so that some lie next to each other."""
+    ids = (np.random.default_rng(5).zipf(1.1, 4000) % 300).astype(np.int32)
+    one, capacity = np.ones(300, np.int64), 126
+    following = [next((at for at in range(t + 1, 4000) if ids[at] == ids[t]), 4000 + t) for t in range(4000)]
+    held: dict[int, int] = {}
+    misses = 0
+    for item, after in zip(ids.tolist(), following, strict=True):
+        misses += item not in held
+        held[item] = after
+        if len(held) > capacity:
+            del held[max(held, key=lambda item: held[item])]
+    with in_pieces(1000):
+        (found,) = policies.misses(Stream(ids, np.full(len(ids), READ, np.uint8), one, one > 0), [capacity], "opt")
+    assert found.misses == misses
+
+
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([READ, WRITE, UPDATE])), max_size=200), PIECES)
 def test_words_at_each_distance_are_those_of_the_reads(uses: list[Use], piece: int) -> None:
     """More distances than the smallest table has room for, too."""
