@@ -222,7 +222,9 @@ def test_what_stands_beside_the_crossings_is_said_to_be_other_problems() -> None
     """And Θ is written out: what the column divides by."""
     found = crossover(n=64, d=8, over_d=(), proofs=False)
     text = "\n".join(map(str, found.parts()))
-    _, _, beside = text.partition("other problems, attention's own passes, at M = 1,024:\n")
+    _, _, beside = text.partition(
+        "other problems, attention's own passes, at M = 1,024 (for their crossings, name two schedules):\n"
+    )
     for name, line in zip(("flash2-forward", "flash2-backward"), beside.splitlines(), strict=True):
         row = ps.count(name, n=64, d=8, M=1024)
         assert line.startswith(f"  {get(name).problem.name}: {name} (") and f" moves {row.io:,} words" in line

@@ -182,9 +182,13 @@ class Problem:
         queries, keys = sides[0] or sides[1], sides[1] or sides[0]
         return None if queries is None or keys is None else (queries, keys)
 
-    def heading(self, sizes: str) -> str:
-        """Return what stands above a table: what is computed, and the sizes."""
-        return f"{self.name}: {self.about}\n{sizes}" if self.about else f"{self.name}: {sizes}"
+    def heading(self, sizes: str, options: bool = True) -> str:
+        """Return what stands above a table: what is computed, and the sizes.
+
+        options: also the options that lead to other problems, for commands that have them.
+        """
+        about = self.about if options else self.about.partition(" (")[0]
+        return f"{self.name}: {about}\n{sizes}" if about else f"{self.name}: {sizes}"
 
     @property
     def maskable(self) -> bool:
