@@ -21,7 +21,7 @@ from test_layout_of_the_project import parsed
 
 from pebblesim.core import jit, memory
 from pebblesim.core.errors import UsageError
-from pebblesim.core.files import whole_file
+from pebblesim.core.files import reading, whole_file
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [path for folder in ("pebblesim", "graphs") for path in sorted((ROOT / folder).rglob("*.py"))]
@@ -350,6 +350,11 @@ def test_a_function_is_compiled_in_a_thread_and_under_the_handler_of_a_program(
     finally:
         signal.signal(signal.SIGINT, before)
     assert saved == ["next", "total"]
+
+
+def test_an_error_without_a_text_is_named() -> None:
+    with pytest.raises(UsageError, match=r"^it\.npz cannot be read: EOFError\.$"), reading("it.npz"):
+        raise EOFError
 
 
 def foreign(tree: ast.Module) -> set[str]:

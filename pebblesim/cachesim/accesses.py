@@ -70,7 +70,7 @@ def accesses(
 def accesses_in_parts(
     program: ir.Program, sizes: ir.Sizes, machine: Machine, grain: Grain, mask: Mask | None
 ) -> StreamInParts:
-    """The same, without all requests in memory."""
+    """Return the requests of a program as `accesses` does, in parts: they are never all in memory."""
     walker = _Walker(program, sizes, machine, grain, mask)
     parts = tuple(kept_short(part for phase in program.phases for part in walker.body(phase.body)))
     return StreamInParts(parts, *walker.items())

@@ -124,8 +124,8 @@ def lru_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any
 
 
 def unit_order(items: int) -> tuple[Any, ...]:
-    """What `unit_distances` knows: slots in the order of last uses, a bit for each, counters for 64 and 64² words of
-    bits, the item of each slot, the slot of each item (-1: not used yet), and how many slots there have been.
+    """Make what `unit_distances` knows: slots in the order of last uses, a bit for each, counters for 64 and 64² words
+    of bits, the item of each slot, the slot of each item (-1: not used yet), and how many slots there have been.
     """
     slots = 64**2 * max(4, -(-4 * items // 64**2))
     counters = (np.zeros(slots // 64**level + 1, np.int32) for level in (1, 2, 3))
@@ -180,7 +180,7 @@ def unit_distances(ids: Any, bits: Any, small: Any, middle: Any, large: Any, of:
 
 
 def sized_order(items: int) -> tuple[Any, ...]:
-    """What `sized_distances` knows: a Fenwick tree over the slots in which items lie in the order of their last use,
+    """Make what `sized_distances` knows: a Fenwick tree over the slots in which items lie in the order of last uses,
     the item of each slot (-1: none), the slot of each item (-1: not used yet), the number of slots that there have
     been, and the words of all items used.
     """
@@ -351,8 +351,8 @@ def enlarged(table: Any) -> Any:
 
 
 def empty_queue(items: int) -> tuple[Any, ...]:
-    """What `fifo` knows of a cache: the ring of its items, which are inside and dirty, and the numbers: where the ring
-    begins, items and words inside, requests missed, words missed, fetched and written back.
+    """Make what `fifo` knows of a cache: the ring of its items, which are inside and dirty, and the numbers: where the
+    ring begins, items and words inside, requests missed, words missed, fetched and written back.
     """
     return np.empty(items, np.int32), np.zeros(items, np.bool_), np.zeros(items, np.bool_), np.zeros(7, np.int64)
 

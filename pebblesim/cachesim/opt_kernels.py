@@ -168,9 +168,9 @@ def _forget(keys: Any, items: Any, key: int) -> None:
 
 
 def empty_cache(requests: int, items: int, capacity: int) -> tuple[Any, ...]:
-    """What `opt_sized` knows of a cache: the trees of the next uses of its items, of reads and of others, and the table
-    from these uses to the items; the items that are never touched again; the words of each item inside, and which are
-    dirty; the numbers: items never touched again, words inside, requests missed, words missed, fetched and written
+    """Make what `opt_sized` knows of a cache: the trees of the next uses of its items, of reads and of others; the
+    table from these uses to the items; the items that are never touched again; the words of each item inside, and which
+    are dirty; the numbers: items never touched again, words inside, requests missed, words missed, fetched and written
     back.
     """
     begins = _levels(requests)

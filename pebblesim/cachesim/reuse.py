@@ -42,7 +42,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Reuse:
-    """What the distances of a stream say, all in units of the stream.
+    """How often an LRU of any capacity misses, by the distances of a stream; all in units of the stream.
 
     Attributes:
         counts: requests and words missed, words fetched and written back by an LRU of each capacity that was asked
