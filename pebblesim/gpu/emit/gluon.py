@@ -162,11 +162,7 @@ def _check_columns(program: ir.Program, made: list[Launch], sizes: ir.Sizes, dty
 
 
 def plans(
-    program: ir.Program,
-    sizes: ir.Sizes,
-    dtype: str,
-    stages: int = 2,
-    persistent: bool = False,
+    program: ir.Program, sizes: ir.Sizes, dtype: str, stages: int = 2, persistent: bool = False
 ) -> dict[str, Block]:
     """Return the plans of the Gluon kernels, by the name of the launch."""
     made = _launches(program)

@@ -346,10 +346,7 @@ def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
     """The lines of `run` that find sizes and strides, and take the matrices that are to be written."""
     of, strides = setting.of, setting.strides
     keys = next(tensor for tensor in given if tensor in strides.of and tensor.shape[0] != strides.queries)
-    lines = [
-        f"    (batch, own), device = {of[keys]}.shape[:2], {of[keys]}.device",
-        "    heads = batch * own",
-    ]
+    lines = [f"    (batch, own), device = {of[keys]}.shape[:2], {of[keys]}.device", "    heads = batch * own"]
     if isinstance(setting.mask, KeyRanges):
         lines.append(f"    {SHARING} = own")
     for tensor in strides.of:
