@@ -305,7 +305,7 @@ def test_scores_are_scaled(name: str, mask: str | None) -> None:
 
 
 def test_every_schedule_is_a_kernel_or_says_why_not() -> None:
-    """Those with tiles of a power of two that fill matrix units; the others fail with one sentence."""
+    """Those with tiles of a power of two that fill tensor cores; the others fail with one sentence."""
     can = []
     for name, schedule in SCHEDULES.items():
         dims = dict.fromkeys(schedule.problem.dims, 32)

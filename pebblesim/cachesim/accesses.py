@@ -177,7 +177,7 @@ class _Walker(EveryTile):
         return self.homes.get(tile, tile)
 
     def _whole(self, rng: ir.Range) -> tuple[int, int]:
-        """Return the limits of a range as if its tile were whole: matrix units take as long for a ragged one."""
+        """Return the limits of a range as if its tile were whole: tensor cores take as long for a ragged one."""
         start, stop = self.bounds(rng)
         return start, stop if rng.parent is None else start + ir.length(rng.block, self.sizes)
 
