@@ -71,10 +71,12 @@ class Board:
         self.shift = (len(rows) - 1).bit_length()
         kind: Any = np.uint8 if all(row.bit < 8 for row in rows) else np.uint64
         more = 2 ** (8 * kind().itemsize) - 1  # no vertex has all flags, so rows beyond the last are never legal
-        self._table = np.full((len(Rule._fields) + 2, 1 << self.shift), more, kind)
-        self._table[:, : len(rows)] = np.array([(*row.rule, row.some, 1 << row.bit) for row in rows], kind).T
-        self._bits = np.zeros(1 << self.shift, np.int64)
-        self._bits[: len(rows)] = [row.bit for row in rows]
+        self._table = np.full((1 << self.shift, len(Rule._fields) + 1), more, kind)
+        self._table[: len(rows)] = np.array([(*row.rule, row.some) for row in rows], kind)
+        self._bits = None
+        if any(row.bit for row in rows):
+            self._bits = np.zeros(1 << self.shift, np.int64)
+            self._bits[: len(rows)] = [row.bit for row in rows]
         self.state = np.zeros(graph.vertices, kind)
         self.state[inputs] = start
         weights, takes_over = (getattr(graph, name, None) for name in ("weights", "takes_over"))
