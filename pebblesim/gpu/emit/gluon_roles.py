@@ -174,8 +174,9 @@ class Roles(Lowering):
         made: list[st.Room] = []
         for each in self.plan.buffers.values():
             made.append(self.room(each.name, each.slots, each.read, "a ring" if each.streamed else "stays"))
-            counts = {"full": 1, "free": each.freed_by} if each.barrier == each.name else {}
-            made += [st.Barriers((f"{each.name}_{end}",), each.fills, (by,)) for end, by in counts.items() if by]
+            full, free = f"{each.name}_full", f"{each.name}_free"
+            made += [st.Barriers((full,), each.fills, (1,))] * (not each.beside)
+            made += [st.Barriers((free,), each.fills, (each.freed_by,), full)] * (not each.beside and each.freed_by > 0)
         return made
 
     @abstractmethod

@@ -230,11 +230,15 @@ class Allocate(Statement):
 
 @dataclass(frozen=True, eq=False)
 class Barriers(Statement):
-    """Barriers, each of which so many arrivals complete; several names for several groups of them."""
+    """Barriers, each of which so many arrivals complete; several names for several groups of them.
+
+    `full`: where slots are given back at the last of these groups, the barriers at which their bytes arrive.
+    """
 
     names: tuple[str, ...]
     slots: int
     counts: tuple[int, ...]
+    full: str = ""
 
 
 Body = Iterable[Statement]
@@ -269,6 +273,11 @@ class Program:
     def barriers(self) -> dict[str, Barriers]:
         """Barriers, by name."""
         return {name: each for each in self.allocated if isinstance(each, Barriers) for name in each.names}
+
+    @property
+    def given_back(self) -> dict[str, str]:
+        """Barriers at which slots are given back, with those at which their bytes arrive."""
+        return {name: each.full for name, each in self.barriers.items() if each.full and name == each.names[-1]}
 
     @property
     def shared(self) -> int:
