@@ -194,17 +194,14 @@ class Consumer(Tiles):
         for ref in () if self._of_before else ir.refs(node.expr):
             self._fetch(ref.tile)
             self._settle(ref.tile)
+        state, scaled = self.values.state(node.target.tile), self.values.makes_scores(node.expr)
         if not product:
             self._settle(node.target.tile)
-        elif node.mode == "add" and self.values.makes_scores(node.expr) != self._waits_for_scale(node):
+        elif node.mode == "add" and scaled != (state.unscaled or (scaled and state.empty)):
             raise self.refused(f"line {node.line} adds a product with the scale to one without")
         super().compute(node)
         if product:
             self._note(node)
-
-    def _waits_for_scale(self, node: ir.Compute) -> bool:
-        state = self.values.state(node.target.tile)
-        return state.unscaled or (self.values.makes_scores(node.expr) and state.empty)
 
     def _put_off(self, node: ir.Compute) -> None:
         """Keep the computed operand of a product for the next iteration."""
