@@ -6,7 +6,7 @@ ring of slots there, so that all warpgroups have it from one read. Sums and scor
 the warpgroup as their rows, and so are vectors of these rows.
 
 Products are issued and run beside the rest. Those that end an iteration, sums that nothing in it needs any more, are
-put off until the first products of the next one are issued: matrix units work on them while exponentials are taken.
+put off until the first products of the next one are issued: tensor cores work on them while exponentials are taken.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, lifetimes_of, peak
 
 IN_TURNS = 64
-"""Most columns of sums with which warpgroups take turns at the matrix units: exponentials then bind, not products."""
+"""Most columns of sums with which warpgroups take turns at the tensor cores: exponentials then bind, not products."""
 
 APART = 128
 """Most columns of sums with which each tile asks if a causal mask cuts it; with wider ones two loops are faster."""
@@ -271,7 +271,7 @@ def check_shared(program: ir.Program, launch: Launch, taken: int, slots: int) ->
         UsageError: they are not.
     """
     if taken > SHARED:
-        why = f"{launch.name} takes {taken:,} bytes of shared memory with {slots} slots of a ring, and a block has"
+        why = f"{launch.name} takes {taken:,} bytes of shared memory with {slots} stages of a ring, and a block has"
         raise refused(program, f"{why} {SHARED:,}", "take fewer --stages, or smaller blocks")
 
 

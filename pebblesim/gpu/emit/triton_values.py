@@ -284,7 +284,7 @@ class Values:
         for rng in (*expr.left.shape, *expr.right.shape):
             if self.scope.length(rng) < LEAST_SIDE:
                 raise UsageError(
-                    f"{self.scope.program.name}: matrix units take tiles with sides of {LEAST_SIDE} and more, and one "
+                    f"{self.scope.program.name}: tensor cores take tiles with sides of {LEAST_SIDE} and more, and one "
                     f"in line {line} has {self.scope.length(rng)} indices of {rng.dim}; take larger blocks."
                 )
         terms, sides = expr.left.shape[1], (expr.right, expr.left) if frame else (expr.left, expr.right)
