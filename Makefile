@@ -56,11 +56,11 @@ test-all: $(READY)  ## run the tests, the slow ones too, on many more draws
 test-lowest: $(LOWEST)/.ready  ## run the tests with the lowest versions that pyproject.toml allows
 	$(LOWEST)/bin/python $(PYTEST) -W default::DeprecationWarning
 
-test-torch: $(TORCH)/.ready  ## run the tests of attention for PyTorch, all that needs no GPU
+test-torch: $(TORCH)/.models  ## run the tests of attention for PyTorch, all that needs no GPU
 	$(TORCH)/bin/python -m pytest -q -m "not gpu" -n0 $(OF_TORCH)
 
 test-operator: $(TORCH)/.ready  ## run a part of these, and compile a few kernels for cards that are not there
-	$(TORCH)/bin/python $(PYTEST) -q $(OF_CI)
+	$(TORCH)/bin/python $(PYTEST) -q -m "not slow and not gpu" $(OF_CI)
 
 bench: $(READY)  ## measure, and print ratios side by side
 	$(BIN)/python benchmarks/bench.py
@@ -155,13 +155,21 @@ $(LOWEST)/.ready: $(READY)
 	@$(BIN)/python -m uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[test]'
 	@touch $@
 
+# What $(VENV) has comes from there, by .pth lines: only PyTorch is installed, and what it asks for besides.
+INTO_TORCH := $(BIN)/python -m pip --disable-pip-version-check --python $(TORCH)/bin/python install --quiet --no-compile
+
 # Triton goes in by itself: with it come no other packages, and PyTorch is the user's.
-$(TORCH)/.ready: pyproject.toml
+$(TORCH)/.ready: $(READY)
 	@echo "setting up $(TORCH), once"
-	@$(PYTHON) -m venv $(TORCH)
-	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet --config-settings editable_mode=compat --editable '.[test]'
-	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet torch==$(PYTORCH_VERSION) transformers diffusers
-	@$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps triton==$(TRITON_VERSION)
+	@$(PYTHON) -m venv --clear --without-pip $(TORCH)
+	@{ pwd; $(BIN)/python -c '$(PLACE)'; } >"$$($(TORCH)/bin/python -c '$(PLACE)')/dependencies.pth"
+	@$(INTO_TORCH) torch==$(PYTORCH_VERSION)
+	@$(INTO_TORCH) --no-deps triton==$(TRITON_VERSION)
+	@touch $@
+
+$(TORCH)/.models: $(TORCH)/.ready
+	@echo "installing transformers and diffusers, once"
+	@$(INTO_TORCH) transformers diffusers
 	@touch $@
 
 $(SITE): $(READY)

@@ -14,9 +14,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from turns import function, in_turn, one_in
 
+from pebblesim.cli import waiting
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES
 
+waiting.FIRST = 1e6  # tests compare what commands print, and a busy machine is slow
 gc.disable()  # until all tests are collected: little of what is imported and collected is garbage
 os.environ.setdefault("MPLBACKEND", "Agg")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: tests interrupt themselves

@@ -19,6 +19,7 @@ from pebblesim.gpu.advice.forecast import figures_of, forecasts, timed
 from pebblesim.gpu.calibrate.calibrate import from_rows, write
 from pebblesim.gpu.calibrate.measure import Measured, costs_of
 from pebblesim.gpu.calibrate.shapes import Cell, Shape, drawn
+from pebblesim.gpu.domains import Call
 
 H200 = cards.card("H200")
 
@@ -73,7 +74,7 @@ def test_too_few_kernels_are_no_calibration() -> None:
         from_rows(H200, [Measured(cell, error="OutOfResources: shared memory")] * 20, 1.0)
 
 
-H200_TILING = forecasts("forward", {"n": 64, "d": 64}, H200, "bfloat16")[0].tiling
+H200_TILING = forecasts("forward", Call({"n": 64, "d": 64}, capability=""), H200)[0].tiling
 
 
 @pytest.mark.one_in(4)
@@ -112,7 +113,7 @@ def test_a_card_that_nobody_measured_gets_kernels_that_fit(
     assert card.rates["memory"].value == pytest.approx(H200.rates["memory"].value * 640e9 / 4800e9)
     for problem in ("forward", "backward-qkv"):
         for d in (64, 128, 256, 512):
-            made = forecasts(problem, {"n": 1024, "d": d}, card, "bfloat16", 4)
+            made = forecasts(problem, Call({"n": 1024, "d": d}, capability=""), card, 4)
             assert made and all(each.cost.storage.shared <= shared for kernel in made for each in kernel.launches)
     known = cards.of_device(properties("NVIDIA H200", 232448))
     assert known.calibrated and known.name == H200.name

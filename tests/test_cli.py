@@ -258,11 +258,20 @@ def test_count_shows_all_schedules_by_io_and_those_that_do_not_fit_last(pebblesi
     assert {row["schedule"] for row in rows[len(fitting) :]} >= {"no-cache", "large-cache"}
     for line, row in zip(lines, fitting, strict=True):
         assert f"{row['io']:,}" in line
-    assert "Θ: d*n + Min(" in out
+    assert "Θ: d·n + min(d²·n²/M, d·n²/√M) = " in out
     assert len(re.findall(r"^gap: I/O ÷ .* for every way of computing$", out, re.MULTILINE)) == 1
     wide = pebblesim("count -n 4096 -d 64 -M 4096 --wide").out
     assert "own-way gap: I/O ÷ the largest lower bound for the way in which a schedule computes:\n" in wide
     assert re.search(r"\n  [\d,]+ words \(D1: all products .*: .*\brow-stationary, row-stationary-fused\b", wide)
+
+
+@pytest.mark.parametrize("command", ["count -n 64 -d 8 -M 256", "gaps -n 64 -d 8 -M 256", "crossover -n 64 -d 8"])
+def test_a_heading_names_no_option_that_its_command_lacks(pebblesim: Pebblesim, command: str) -> None:
+    heading, *_ = pebblesim(command).out.splitlines()
+    assert heading.startswith("backward: dL/dX")
+    known = pebblesim(f"{command.split()[0]} --help").out
+    for option in re.findall(r"(?<= )--?\w+", heading):
+        assert re.search(rf"(?<!\S){option}(?!\S)", plain(known)), option
 
 
 def test_tables_are_at_most_a_hundred_columns_wide(pebblesim: Pebblesim) -> None:

@@ -1,6 +1,5 @@
 """Command lines that once ended with a traceback, were ignored in part, or said nothing; and lines drawn by a seed."""
 
-import inspect
 import json
 import os
 import re
@@ -11,7 +10,7 @@ import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -138,22 +137,56 @@ def test_what_was_ignored_or_a_traceback_is_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
+def kinds_of(command: Any) -> dict[str, set[type]]:
+    """The types that a command asks for, by parameter."""
+    hints = get_type_hints(command.callback, include_extras=True)
+    parts = {name: (kind, *get_args(kind)) for name, hint in hints.items() for kind in get_args(hint)[:1]}
+    return {name: {leaf for part in each for leaf in (part, *get_args(part))} for name, each in parts.items()}
+
+
+def test_functions_get_the_types_that_they_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all lines, and with a value for each option that is no flag; Typer would use pydantic for it."""
+    monkeypatch.chdir(tmp_path)
+    commands = all_commands()
+    seen: set[type] = set()
+    for text in SMALL:
+        line = parsed(text, commands)
+        if line is None or line.before:
+            continue
+        command, asked = commands[line.command], kinds_of(commands[line.command])
+        for option in (None, *options_of(command)):
+            if option is not None and (option.is_flag or option.name not in asked):
+                continue
+            given = [each for each in line.options if option is None or each[0] not in option.opts]
+            given += [(option.opts[0], "3.5" if float in asked[option.name] else "3")] if option else []
+            context = command.make_context("", replace(line, options=given).argv[len(line.command.split()) :])
+            for name, value in context.params.items():
+                for each in value if isinstance(value, list | tuple) else [value]:
+                    assert type(each) in asked[name] or (isinstance(each, Path) and Path in asked[name]), (text, name)
+                    seen.add(type(each))
+            if option is not None and float in asked[option.name]:
+                assert context.params[option.name] == 3.5
+    assert {int, float, str, bool} < seen and any(issubclass(each, Path) for each in seen)
+
+
 def test_every_option_that_takes_a_number_quotes_what_it_was_given(pebblesim: Pebblesim) -> None:  # noqa: F811
     commands = all_commands()
     lines = {line.command: line for text in SMALL if (line := parsed(text, commands)) and not line.before}
     tried = []
     for words, line in lines.items():
-        asked = inspect.signature(commands[words].callback).parameters
+        asked = kinds_of(commands[words])
         for option in options_of(commands[words]):
-            if option.name not in asked or "int" not in re.findall(r"\w+", str(asked[option.name].annotation)):
+            kinds = asked.get(option.name, set())
+            if not {int, float} & kinds:
                 continue
-            for value in ("1e3", "-1", "٣", "0x10"):
+            what = "a number" if float in kinds else "a whole number"
+            for value in ("x3", "0x10", "1_0", *(["1e3", "-9.5", "٣"] if int in kinds else [])):
                 made = replace(line, options=[each for each in line.options if each[0] not in option.opts])
                 made.options.append((option.opts[0], value))
                 ran = pebblesim(" ".join(made.argv))
                 assert ran.code == 2 and ran.out == ""
                 names = " / ".join(map(repr, option.opts))
-                assert ran.err.startswith(f"error: Invalid value for {names}: {value!r} is not a whole number, ")
+                assert ran.err.startswith(f"error: Invalid value for {names}: {value!r} is not {what}")
                 assert "; for example: pebblesim " in ran.err and ran.err.count("\n") == 1
             tried.append(option.opts[0])
     assert len(tried) > 40 and {"--heads", "--seed", "--steps", "--points", "--threads", "--jobs"} <= {*tried}
@@ -176,6 +209,55 @@ def test_words_beyond_64_bits_are_drawn(line: str, pebblesim: Pebblesim, tmp_pat
     ran = pebblesim(f"{line} -o o.png")
     assert ran.code == 0, ran.err
     assert (tmp_path / "o.png").stat().st_size > 2000
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["gaps forward -M 32:2k --points 2", "gaps backward-qkv -M 60,300 --without E2",
+     "gaps forward -M 60,300 --without flash2-forward,C4", "skislope flash2-forward -M 60,300",
+     "words small-cache-forward flash2-forward -M 300"],
+)  # fmt: skip
+def test_rectangles_are_drawn(line: str, pebblesim: Pebblesim, tmp_path: Path) -> None:  # noqa: F811
+    ran = pebblesim(f"plot {line} --size n_q=5 --size n_k=24 --size d_k=4 --size d_v=3 -o o.png")
+    assert ran.code == 0, ran.err
+    assert (tmp_path / "o.png").stat().st_size > 2000
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["sweep -s flash -n 24 -d 4 -M {}", "cache flash2-forward -n 24 -d 4 -M {}", "gaps -n 24 -d 4 -M {}",
+     "plot gaps forward -n 24 -d 4 -M {} -o o.png", "plot skislope flash -n 24 -d 4 -M {} -o o.png"],
+)  # fmt: skip
+def test_words_and_bytes_are_mixed_in_a_list(line: str, pebblesim: Pebblesim, tmp_path: Path) -> None:  # noqa: F811
+    """The type is of use where some of the sizes are in bytes; where all are in words, it is refused."""
+
+    def run(sizes: str) -> tuple[int, str, str, bytes]:
+        listed = " -M ".join(sizes.split(",")) if line.startswith("gaps") else sizes
+        ran = pebblesim(line.format(listed))
+        picture = tmp_path / "o.png"
+        return ran.code, ran.out, ran.err, picture.read_bytes() if picture.exists() else b""
+
+    mixed, words = run("60,4KiB --dtype float32"), run("60,1024")
+    assert mixed == words and mixed[0] == 0, mixed[2]
+    assert run("60,2KiB --dtype bf16") == words
+    code, _, err, _ = run("60,1024 --dtype float32")
+    assert code == 2 and "dtype float32 changes nothing here" in err
+
+
+@pytest.mark.parametrize("command", ["count flash2-forward -M 300", "advise --gpu H200", "play flash2-forward -M 300"])
+def test_heads_are_counted_apart_only_where_some_are_shared(command: str, pebblesim: Pebblesim) -> None:  # noqa: F811
+    for heads in ("", "--heads 4", "--batch 2"):
+        ran = pebblesim(f"{command} -n 24 -d 4 {heads} --separate")
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err == (
+            "error: --separate is for heads that share keys and values; say how many, with --kv-heads.\n"
+        )
+
+
+def test_errata_that_are_written_are_named(pebblesim: Pebblesim, tmp_path: Path) -> None:  # noqa: F811
+    ran = pebblesim("verify --errata B=0")
+    assert (ran.code, ran.out) == (0, "written B=0\n")
+    assert (tmp_path / "B=0").read_text(encoding="utf-8") == (ROOT / "docs" / "ERRATA.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("command", ["play", "watch", "sweep --what play -s"])

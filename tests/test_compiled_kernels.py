@@ -15,6 +15,7 @@ import pytest
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu import releases
 from pebblesim.gpu.advice.cards import card
+from pebblesim.gpu.domains import Call
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges
 from pebblesim.gpu.emit.storage import storage
 from pebblesim.gpu.emit.triton import Source, triton
@@ -82,7 +83,7 @@ def cases(*widths: int, architecture: int = 90, **others: Any) -> list[Case]:
         for d in widths
         if tiling.widths[0] <= d <= tiling.widths[1]
     ]
-    return [case for case in made if case.tiling.suits(case.dims, case.mask is not None)]
+    return [case for case in made if case.tiling.refusal(Call(case.dims, case.band)) is None]
 
 
 def offered(case: Case) -> Source | None:
@@ -95,7 +96,7 @@ def offered(case: Case) -> Source | None:
         for kernel in source.kernels
     )
     try:
-        check(tiling, {"d": case.d}, held, shared_of(case.architecture), card("H100").size("registers"))
+        check(tiling, held, shared_of(case.architecture), card("H100").size("registers"))
     except UsageError as error:
         assert "fit" in str(error)
         return None

@@ -3,13 +3,14 @@
 import inspect
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import typer
 
 from pebblesim.cachesim.l2 import order_of
 from pebblesim.cli import main as cli
+from pebblesim.cli.options import _converted
 from pebblesim.dags.generators import GENERATORS
 from pebblesim.game.rules import RULES
 from pebblesim.gpu.advice.cards import cards
@@ -101,3 +102,17 @@ def test_values_are_those_that_are_taken(completed: Complete) -> None:
     for value in set(completed("count --mask")) - {"bigbird:"}:
         masks.of(value + "1" * value.endswith(":"))
     masks.of("bigbird:1:1:1:1")
+
+
+@pytest.mark.parametrize("words", sorted(ALL))
+def test_a_number_reaches_each_option_as_one(words: str) -> None:
+    command: Any = ALL[words]
+    hints = get_type_hints(command.callback, include_extras=True)
+    for parameter in command.params:
+        kind = {"integer": int, "integer range": int, "float": float, "float range": float}.get(parameter.type.name)
+        if kind is not None:
+            for text in ("1", "-1"):
+                try:
+                    assert type(_converted(text, hints[parameter.name])) is kind, (words, parameter.name)
+                except ValueError as refusal:
+                    assert parameter.type.min is not None and f"'{text}' is not a " in str(refusal)

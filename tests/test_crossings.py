@@ -222,12 +222,14 @@ def test_what_stands_beside_the_crossings_is_said_to_be_other_problems() -> None
     """And Θ is written out: what the column divides by."""
     found = crossover(n=64, d=8, over_d=(), proofs=False)
     text = "\n".join(map(str, found.parts()))
-    _, _, beside = text.partition("other problems, attention's own passes, at M = 1,024:\n")
+    _, _, beside = text.partition(
+        "other problems, attention's own passes, at M = 1,024 (for their crossings, name two schedules):\n"
+    )
     for name, line in zip(("flash2-forward", "flash2-backward"), beside.splitlines(), strict=True):
         row = ps.count(name, n=64, d=8, M=1024)
         assert line.startswith(f"  {get(name).problem.name}: {name} (") and f" moves {row.io:,} words" in line
         assert get(name).problem is not found.solves
-    assert "÷ Θ: I/O ÷ (nd + min(n²d/sqrt(M), n²d²/M)), " in text
+    assert "÷ Θ: I/O ÷ (d·n + min(d²·n²/M, d·n²/√M)), " in text
     row = found.around[-1].rows[0]
     assert row.bound_ratio == pytest.approx(row.io / (64 * 8 + min(64**2 * 8 / 32, 64**2 * 8**2 / 1024)))
 

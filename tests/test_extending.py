@@ -263,6 +263,20 @@ def test_every_theta_that_ships_would_pass(name: str) -> None:
             _hold(solves, solves.theta)
 
 
+@pytest.mark.parametrize("name", [name for name, each in PROBLEMS.items() if each.theta])
+def test_a_theta_as_it_is_printed_has_the_value_that_is_divided_by(name: str) -> None:
+    """Its signs, read by Python with floats, against decimals for the text of the problem."""
+    for solves in (PROBLEMS[name], PROBLEMS[name].rectangle):
+        if solves is None or solves.theta is None:
+            continue
+        for theta in (solves.theta, solves.theta.of_pairs()):
+            sizes = dict(zip((*solves.dims, "M", "Z"), (101, 67, 53, 29, 23, 19, 17), strict=False))
+            text = theta.written.translate({ord("·"): "*", ord("²"): "**2", ord("³"): "**3"})
+            assert "Min(" not in theta.written and "**" not in theta.written
+            value = eval(text.replace("√M", "M**0.5"), {"min": min, "max": max}, dict(sizes))
+            assert value == pytest.approx(float(theta.value(sizes)), rel=1e-12)
+
+
 def test_a_bound_on_a_problem_with_dimensions_of_its_own_is_among_those_that_are_verified(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -24,12 +24,13 @@ from pebblesim.gpu.advice.own_tile import OwnTile
 from pebblesim.gpu.calibrate.calibrate import forecast_of, load
 from pebblesim.gpu.calibrate.measure import Measured
 from pebblesim.gpu.calibrate.shapes import Shape, drawn
+from pebblesim.gpu.domains import Call
 from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.storage import storage
 from pebblesim.gpu.emit.tables import moved_words
 from pebblesim.gpu.emit.words import moved_bytes
 from pebblesim.gpu.launch_costs import launch_costs
-from pebblesim.gpu.tiles import TILINGS, Tiling, gluon_takes, tilings
+from pebblesim.gpu.tiles import TILINGS, Tiling, tilings
 from pebblesim.gpu.torch.planning import plan
 from pebblesim.language import masks
 from pebblesim.language.registry import get
@@ -88,8 +89,9 @@ def test_what_does_not_fit_or_is_for_other_head_dimensions_is_refused() -> None:
     assert "bytes in registers, and 262,144 fit" in refused(Tiling("scores-stored-blocked", large, 8, 2), 128)
     assert not refused(Tiling("scores-stored-blocked", {"a": 128, "b": 256, "c": 64}, 8, 4), 512)
     narrow = next(each for each in TILINGS["backward-qkv"] if each.widths == (1, 64))
-    assert not refused(narrow, 64) and not refused(narrow, 40)
-    assert "these tiles are for head dimensions from 1 to 64, and not for 65" in refused(narrow, 65)
+    assert not narrow.refusal(Call({"n": 4096, "d": 64})) and not narrow.refusal(Call({"n": 4096, "d": 40}))
+    said = narrow.refusal(Call({"n": 4096, "d": 65}))
+    assert said == "there is a head dimension of 65, and kernels are for 64 at most"
 
 
 @given(
@@ -149,7 +151,8 @@ def test_forecasts_of_shapes_that_were_drawn_by_a_seed(name: str, file: str, see
 
 def test_every_multiprocessor_needs_a_block() -> None:
     """With one head of 1,024 tokens tiles of 128 x 256 leave most of the chip without a block."""
-    few, many = (forecasts("backward-qkv", {"n": 1024, "d": 512}, H200, "bfloat16", heads)[0] for heads in (1, 64))
+    call = Call({"n": 1024, "d": 512}, capability="")
+    few, many = (forecasts("backward-qkv", call, H200, heads)[0] for heads in (1, 64))
     assert min(launch.cost.programs for launch in few.launches[1:]) > 16 and few.tiling.blocks["b"] < 256
     assert many.seconds < 40 * few.seconds
 
@@ -175,7 +178,7 @@ def test_cards_that_nobody_has_measured_say_so() -> None:
     assert not other.calibrated and not can_forecast(other)
     with pytest.raises(UsageError, match="the rates of kernels on NVIDIA A100"):
         forecast(tiling, {"n": 128, "d": 64}, other, "bfloat16")
-    assert forecasts("matmul", {"m": 64, "k": 64, "n": 64}, H200, "bfloat16") == ()
+    assert forecasts("matmul", Call({"m": 64, "k": 64, "n": 64}), H200) == ()
     assert "no forecast: NVIDIA A100" in str(ps.advise("A100", n=512, d=64))
     assert "no forecast" not in str(ps.advise("H200", n=512, d=64))
 
@@ -323,7 +326,7 @@ def test_gluon_kernels_are_offered_for_the_head_dimensions_that_they_are_written
             except UsageError:
                 written = False
             copied = all(d >= 16 and d % 8 == 0 for d in (d_k, d_v))  # by the copy engine, in tiles of 16 columns
-            assert gluon_takes(tiling.schedule, dims) == (written and copied), tiling
+            assert (tiling.refusal(Call(dims)) is None) == (written and copied), tiling
     if d_k == d_v == 16:
         first = plan(4096, 16, 8).backward[0].tiling
         assert not first.gluon or emitted(first, dims)

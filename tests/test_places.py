@@ -12,7 +12,7 @@ from oracle_games import least_io
 from strategies import amount
 from test_dags import fold, random_graph
 
-from pebblesim.dags import bounds, places
+from pebblesim.dags import bounds
 from pebblesim.dags.generators import generate
 from pebblesim.dags.orders import Task
 from pebblesim.dags.places import LOST, READ, ROOM, RUNS, SCALE, WRITTEN, Certificate, certificates
@@ -132,7 +132,7 @@ def words_proved(facts: Facts, certificate: Certificate) -> int:
 
 def proofs(graph: Cdag, M: int, **limits: int) -> tuple[Facts, list[Certificate]]:
     data = TaskData(Task(graph, M, RULES), M)
-    return Facts(graph, M), list(certificates(data, time.monotonic() + 60, **limits))
+    return Facts(graph, M), list(certificates(data, 60, **limits))
 
 
 def check_blocks(facts: Facts, proved: list[Certificate]) -> None:
@@ -270,7 +270,7 @@ def test_no_bound_exceeds_the_least_of_any_small_graph(n: int) -> None:
         for M in range(least_M, least_M + 2):
             least = least_io(graph, M, RULES)
             data = TaskData(Task(graph, M, RULES), M)
-            words = sum(each.words for each in certificates(data, time.monotonic() + 60))
+            words = sum(each.words for each in certificates(data, 60))
             assert data.words + max(words, 2 * cuts(data)) <= least
             bites += words > 0
     assert bites or n < 5
@@ -300,21 +300,21 @@ def test_places_by_hand() -> None:
 def test_a_faster_clock_changes_no_bound_of_the_documents(
     graph: tuple[str, dict[str, int]], capacities: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock ended the solver, or there was no time to begin: a busy machine gave smaller bounds.
+    """The clock ended a bound, or there was no time to begin: a busy machine gave smaller bounds.
 
-    A clock of 50 times the speed stands for a machine that is busy with 49 other things; the solver has its own.
+    A clock of 50 times the speed stands for a machine that is busy with 49 other things; the solvers have their own.
     """
     made = generate(graph[0], **graph[1])
     data = [TaskData(Task(made, M, RULES), M) for M in capacities]
-    slow = [bounds.places(each, time.monotonic() + 60).value for each in data]
+    slow = [bounds.slowly(each, 1) for each in data]
     clock, began = time.monotonic, time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: began + 50 * (clock() - began))
-    monkeypatch.setattr(places, "solve", lambda made, seconds=60.0, solve=places.solve: solve(made, seconds / 50))
-    assert [bounds.places(each, time.monotonic() + 0.5).value for each in data] == slow
+    assert [bounds.slowly(each, 1) for each in data] == slow
+    places = [bound.value for each in slow for bound in each if bound.name == "places"]
     if graph[0] == "stencil":
-        assert slow == [18]  # in notebook 06
+        assert places == [18]
     if graph[0] == "pyramid":
-        assert slow == [36, 25]  # in docs/dags.md
+        assert places == [36, 25]  # in docs/dags.md
 
 
 def fewest_cuts(facts: Facts) -> int:

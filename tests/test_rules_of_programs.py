@@ -10,7 +10,6 @@ from golden_texts import EVEN, GOLDENS, RAGGED, Case
 
 from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.gluon_additions import FENCE
 from pebblesim.gpu.emit.rules import broken
 from pebblesim.gpu.emit.statements import Program, Statement
 from pebblesim.gpu.tiles import HOPPER
@@ -74,13 +73,11 @@ def needed(program: Program) -> Iterator[tuple[str, Statement]]:
         if isinstance(each, st.Wait | st.Expect | st.Fetch):
             yield "loads", each
     for each in st.within(program.rows):
-        fence = isinstance(each, st.Do) and each.call == FENCE.call
         settled = isinstance(each, st.Settle) and each.left == 0
         apart = isinstance(each, st.Arrive) and any(name in str(each.barrier) for name in ("turns", "R_j_free"))
         if (
-            fence
-            or settled
-            or isinstance(each, st.Wait | st.Expect | st.Fetch)
+            settled
+            or isinstance(each, st.Wait | st.Expect | st.Fetch | st.Fence)
             or (isinstance(each, st.Arrive) and not apart)
         ):
             yield "rows", each

@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import forecasts
 from pebblesim.gpu.advice.sharing import MANY, pace, time_of, together
+from pebblesim.gpu.domains import Call
 
 
 def clock(times: list[float], units: int, places: int, alone: float, step: float = 1e-3) -> float:
@@ -97,4 +98,4 @@ def test_cases_by_hand() -> None:
 def test_one_head_needs_no_split_of_its_keys(name: str) -> None:
     """Rates that are scaled do not tell kernels apart that are near; a split takes tables and a second launch."""
     card = cards.with_rates(cards.card(name))
-    assert forecasts("forward", {"n": 2500, "d": 64}, card, "bfloat16")[0].tiling.schedule == "flash2-forward"
+    assert forecasts("forward", Call({"n": 2500, "d": 64}, capability=""), card)[0].tiling.schedule == "flash2-forward"

@@ -32,6 +32,7 @@ def tensors(n: int, batch: int = 1, d: int = 4) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore:PyTorch's attention is used:UserWarning")
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("mask", MASKS)
 def test_a_compiled_call_takes_masks_of_any_length(mask: str, dynamic: bool | None) -> None:
@@ -45,6 +46,7 @@ def test_a_compiled_call_takes_masks_of_any_length(mask: str, dynamic: bool | No
         close([compiled(x, options)], [attention(*x, **options)])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mask", ["sequences", "padding", "ranges"])
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
 def test_a_traced_call_takes_masks_and_its_graph_checks_them(mask: str, mode: str) -> None:
@@ -89,6 +91,7 @@ def test_padding_is_mapped_inside_and_outside_of_a_compiled_call(backend: str) -
         torch.compile(mapped, fullgraph=True, backend=backend)(*x, wrong)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("shape", "wrong", "options", "said"),
     [

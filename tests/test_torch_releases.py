@@ -77,13 +77,11 @@ def test_a_release_that_is_not_listed() -> None:
 def newer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Triton 3.10 on a Hopper card, neither of which is here."""
     monkeypatch.setattr(releases, "installed", lambda: "3.10.0")
-    monkeypatch.setattr(launching, "_own_card", lambda device: cards.card("H200"))
-    for each in (boxes.gluon_lost, launching.card_of):
-        each.cache_clear()
+    monkeypatch.setattr(launching, "card_of", lambda device: cards.card("H200"))
+    boxes.gluon_lost.cache_clear()
     once._SAID.clear()
     yield
-    for each in (boxes.gluon_lost, launching.card_of):
-        each.cache_clear()
+    boxes.gluon_lost.cache_clear()
     once._SAID.clear()
 
 

@@ -25,11 +25,12 @@ from profiler import launched, under_profiler
 
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.gpu.advice import cards
+from pebblesim.gpu.domains import Call
 from pebblesim.gpu.emit.storage import entries
 from pebblesim.gpu.emit.tables import moved_words
 from pebblesim.gpu.emit.triton import triton
 from pebblesim.gpu.emit.words import WORDS, moved_bytes, of_launch
-from pebblesim.gpu.tiles import PROBLEM, Tiling, tilings
+from pebblesim.gpu.tiles import PROBLEM, Tiling, kernels_for
 from pebblesim.gpu.torch.launching import loaded
 from pebblesim.gpu.torch.pattern import Pattern, limits
 from pebblesim.gpu.torch.planning import program_of
@@ -111,12 +112,13 @@ def cases() -> list[Case]:
         way, d = chance.choice(list(PROBLEM)), 16 * chance.randrange(2, chance.choice((9, 33)))
         n, heads = chance.randrange(300, 3000), chance.randrange(2, 9)
         causal = chance.random() < 0.4
-        offered = [each for each in tilings(PROBLEM[way], shared) if each.widths[0] <= d <= each.widths[1]]
-        offered = [each for each in offered if each.suits({"n": n}, causal)]
+        pattern = limits(None, causal, "start", 1)
+        call = Call({"n": n, "d": d}, pattern.mask, capability="")
+        offered = kernels_for(PROBLEM[way], call, shared)
         schedule = chance.choice(sorted({each.schedule for each in offered}))
         tiling = chance.choice([each for each in offered if each.schedule == schedule])
         if n % 16 and "rows" not in tiling.schedule:
-            found.append(Case(way, tiling, n, d, heads, limits(None, causal, "start", 1)))
+            found.append(Case(way, tiling, n, d, heads, pattern))
     return found
 
 

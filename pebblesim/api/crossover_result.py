@@ -11,7 +11,6 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from pebblesim.core.notation import parse, written
 from pebblesim.core.results import Result, plain
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, ratio
@@ -277,7 +276,7 @@ class Crossover(Result):
         `wide`: also why they cross, the regimes of the lower bounds, and the crossings for many d.
         """
         along = f"; along {self.along}, from {self.looked_at[0]:,} to {self.looked_at[-1]:,}" if self.looked_at else ""
-        parts: list[str | Sheet] = [self.solves.heading(self.title + along)]
+        parts: list[str | Sheet] = [self.solves.heading(self.title + along, options=False)]
         if self.around:
             parts += [self._sheet, *self._said]
         for crossing in self.crossings:
@@ -315,18 +314,21 @@ class Crossover(Result):
         divides = "the literature's bound without its constant"
         return [
             "I/O: words moved between memory and a cache of M words; gap: I/O ÷ the proved lower bound",
-            *([f"÷ Θ: I/O ÷ ({written(parse(bound.expr))}), {divides}"] if bound else []),
+            *([f"÷ Θ: I/O ÷ ({bound.written}), {divides}"] if bound else []),
             "blocks: the largest that fit; those of the best schedule are chosen for the fewest words",
         ]
 
     @property
     def _own_passes(self) -> list[str]:
         """FlashAttention's own passes: they solve other problems."""
-        rows = [
+        if not self.beside:
+            return []
+        rows = (
             f"  {row.problem}: {row.schedule} ({row.credit}) moves {row.io:,} words, gap {ratio(row.gap)}"
             for row in self.beside
-        ]
-        return [f"other problems, attention's own passes, at M = {self.beside[0].M:,}:", *rows] if rows else []
+        )
+        others = "other problems, attention's own passes"
+        return [f"{others}, at M = {self.beside[0].M:,} (for their crossings, name two schedules):", *rows]
 
     @property
     def _on_bounds(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pebblesim.catalogue.literature import statement
 from pebblesim.language.problems import Theta
 
-COMPULSORY = "with the compulsory n·d added (for n ≥ d)"
+COMPULSORY = "with n·d added for n ≥ d"
 
 
 def repaired(title: str, source: str, plus: str = "", rectangle: str = "") -> Theta:

@@ -57,7 +57,7 @@ def advise(
         heads=heads.heads,
         kv_heads=heads.kv_heads,
         batch=heads.batch,
-        separate=heads.separate,
+        separate=heads.arguments["separate"],
         mask=mask,
         card=card,
         blocks=blocks,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial, wraps
 from pathlib import Path
@@ -288,7 +289,7 @@ class HeadChoice(Group):
     @cached_property
     def arguments(self) -> dict[str, Any]:
         """The arguments of `pebblesim.count` and the like."""
-        if self.separate and not self.is_given:
+        if self.separate and self.kv_heads is None:
             raise UsageError("--separate is for heads that share keys and values; say how many, with --kv-heads.")
         return {"heads": self.heads, "kv_heads": self.kv_heads, "batch": self.batch, "separate": self.separate}
 
@@ -315,10 +316,10 @@ def convert_here(command: Any, context: Any) -> None:
 
 
 def _converted(value: Any, hint: Any) -> Any:
-    """Return a value as a parameter asks for it: texts become whole numbers or paths; what is no text stays.
+    """Return a value as a parameter asks for it: texts become numbers or paths; what is no text stays.
 
     Raises:
-        ValueError: a text is no whole number, or not one of those that the parameter takes.
+        ValueError: a text is no number, or not one of those that the parameter takes.
     """
     if isinstance(value, list | tuple):
         return [_converted(each, hint) for each in value]
@@ -326,12 +327,19 @@ def _converted(value: Any, hint: Any) -> Any:
         return value
     kind, info = get_args(hint)
     kinds = {leaf for part in (kind, *get_args(kind)) for leaf in (part, *get_args(part))}
-    if int in kinds:
-        if not (re.fullmatch("[0-9]{1,1000}", value) and info.min <= int(value) <= (info.max or int(value))):
-            bounds = f"{info.min} or more" if info.max is None else f"from {info.min} to {info.max}"
-            raise ValueError(f"{value!r} is not a whole number, {bounds}")
-        return int(value)
+    if int in kinds or float in kinds:
+        return _number(value, int if int in kinds else float, info.min, info.max)
     return Path(value) if Path in kinds else value
+
+
+def _number(text: str, kind: type[int | float], least: float | None, most: float | None) -> int | float:
+    form, what = ("-?[0-9]{1,1000}", "a whole number") if kind is int else ("[^_]{1,1000}", "a number")
+    with suppress(ValueError):
+        number = kind(text) if re.fullmatch(form, text) else None
+        if number is not None and (least is None or least <= number) and (most is None or number <= most):
+            return number
+    bounds = "" if least is None else f", {least} or more" if most is None else f", from {least} to {most}"
+    raise ValueError(f"{text!r} is not {what}{bounds}")
 
 
 class Commands(TyperGroup):

@@ -40,6 +40,7 @@ def verify(
 
         with whole_file(errata) as unfinished:
             unfinished.write_text(report.errata, encoding="utf-8")
+        say(f"written {errata}")
     elif as_json:
         print_json(report.to_dict())
     else:

@@ -29,6 +29,12 @@ def quantity(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}{'s' * (amount != 1)}"
 
 
+def counted(size: Any) -> str:
+    """A size as text, 4,096; in a graph that is made for all sizes, the name that it has there."""
+    text = f"{size}"  # a symbol takes no format
+    return f"{int(text):,}" if text.isdecimal() else text
+
+
 def heads_on(heads: int, kv_heads: int | None) -> str:
     """Return numbers of heads as text: 1 head, 32 heads, 32 heads on 8 of keys and values."""
     return quantity(heads, "head") + (f" on {kv_heads:,} of keys and values" if kv_heads not in (None, heads) else "")

@@ -121,7 +121,7 @@ class Comparison(Result, Sequence[Counted]):
         first = self.rows[0]
         if first.bound is None:
             return f"Θ: not stated for {self.problem}"
-        return f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})"
+        return f"Θ: {first.bound.written} = {first.bound_value:,.0f} ({first.bound.source})"
 
     def _lower_bounds(self, wide: bool) -> list[str]:
         """Sentences on what the gaps divide by; if wide, for each way of computing, too."""

@@ -6,7 +6,6 @@ docs/dags.md has short proofs, and tests compare all bounds with proven optima.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -27,6 +26,9 @@ AT_ONCE: Final = ("hong-kung", "no-recompute", "replace")
 
 ONE_SHOT: Final = ("no-recompute",)
 """Rules under which each vertex is computed at most once, from all its predecessors at once."""
+
+ARCS_IN_A_SECOND: Final = 10**9
+"""Arcs that the search of a cut walks over in a second."""
 
 MOST_FOR_SPECTRUM: Final = 600
 """Most vertices of a graph whose eigenvalues are computed."""
@@ -66,12 +68,15 @@ def at_once(data: TaskData) -> list[Bound]:
     return [Bound("compulsory", data.words, source)]
 
 
-def slowly(data: TaskData, end: float) -> list[Bound]:
-    """Return the bounds that need time, each computed up to time `end` (of `time.monotonic`), and those of users."""
-    now = time.monotonic()
-    quarter = (end - now) / 4
-    bounds = [products(data), trees(data), wavefronts(data, now + quarter), spectral(data)]
-    bounds += [places(data, now + 2 * quarter), parts(data, now + 3 * quarter), partition(data, end)]
+def slowly(data: TaskData, seconds: float) -> list[Bound]:
+    """Return the bounds that need time, and those of users.
+
+    Each of the former gets as much work as takes a quarter of these seconds on a processor of 2023 that does nothing
+    else. Work is counted, not timed, so no bound depends on the machine, or on what else that does.
+    """
+    quarter = seconds / 4
+    bounds = [products(data), trees(data), wavefronts(data, quarter), spectral(data)]
+    bounds += [places(data, quarter), parts(data, quarter), partition(data, quarter)]
     bounds += [
         Bound(own.name, own.words(f"this graph at M = {data.M}", data.task.graph, data.M), own.source, own.rules)
         for own in OWN.values()
@@ -92,11 +97,17 @@ def largest(bounds: Iterable[Bound]) -> Bound:
 def lower_bounds(graph: Any, M: int, rules: str = "hong-kung", seconds: float = 5.0) -> list[Bound]:
     """Compute all lower bounds on the I/O of a graph.
 
+    Args:
+        graph: a `Cdag`, or a networkx DiGraph.
+        M: red pebbles, in words.
+        rules: "hong-kung", "no-recompute", "replace" or "partial".
+        seconds: the work to do, in about the seconds that it takes; the same value gives the same bounds anywhere.
+
     Raises:
         Infeasible: M is too small for any game.
     """
     data = TaskData(Task(as_cdag(graph), M, rules), M)
-    return at_once(data) + slowly(data, time.monotonic() + seconds)
+    return at_once(data) + slowly(data, seconds)
 
 
 def products(data: TaskData) -> Bound:
@@ -128,7 +139,7 @@ def _unfit(data: TaskData) -> str:
     return "" if data.rules in ONE_SHOT else "it holds only without recomputation"
 
 
-def wavefronts(data: TaskData, end: float) -> Bound:
+def wavefronts(data: TaskData, seconds: float) -> Bound:
     """Bound by convex minimum cuts of disjoint parts of the graph.
 
     When x is computed, its ancestors have been computed, and its descendants have not. So at least as many values are
@@ -142,25 +153,23 @@ def wavefronts(data: TaskData, end: float) -> Bound:
     if why_not := _unfit(data):
         return Bound(name, 0, source, ONE_SHOT, why_not)
     order = data.task.topological[data.inner[data.task.topological]].astype(np.int64)
-    best, parts = 0, 1
-    while parts * (data.M + 1) <= len(order) and time.monotonic() < end:
-        total, ended = 0, False
-        for vertices in np.array_split(order, parts):
+    best, parts, left = 0, 1, int(seconds * ARCS_IN_A_SECOND)
+    while parts * (data.M + 1) <= len(order) and left > 0:
+        total, level = 0, left // 2
+        left -= level
+        for number, vertices in enumerate(np.array_split(order, parts)):
             arrays = data.part(vertices)
-            peak, share = 0, (end - time.monotonic()) / parts
-            stop = time.monotonic() + max(share, 0.0)
+            arcs, peak, share = len(vertices) + len(arrays[1]), 0, level // (parts - number)
+            level -= share
             for x in _spread(len(vertices), 24 if parts > 1 else 64):
-                peak = max(peak, int(wavefront(*arrays, x, len(vertices))))  # type: ignore[arg-type, call-arg]
-                if time.monotonic() > stop:
+                paths = share // arcs - 2  # each is found by a walk over all arcs at most, as is that there is no more
+                if paths <= peak:
                     break
+                found = int(wavefront(*arrays, x, min(paths, len(vertices))))  # type: ignore[arg-type, call-arg]
+                peak, share = max(peak, found), share - arcs * (found + 2)
+            level += share
             total += 2 * max(0, peak - data.M)
-            ended = time.monotonic() > end
-            if ended:
-                break
-        best = max(best, total)
-        if ended:
-            break
-        parts *= 2
+        best, left, parts = max(best, total), left + level, 2 * parts
     return Bound(name, data.words + best, source, ONE_SHOT)
 
 
@@ -199,7 +208,7 @@ def spectral(data: TaskData) -> Bound:
     return Bound(name, data.words + max(0, floor(best - 1e-6)), source, ONE_SHOT)
 
 
-def places(data: TaskData, end: float) -> Bound:
+def places(data: TaskData, seconds: float) -> Bound:
     """Bound by a linear program over orders of computation, and the places of the cache that values keep meanwhile."""
     from pebblesim.dags import places as program
 
@@ -211,7 +220,7 @@ def places(data: TaskData, end: float) -> Bound:
     if n > program.MOST_VERTICES:
         return Bound(name, 0, source, ONE_SHOT, f"{n:,} vertices; it allows at most {program.MOST_VERTICES:,}")
     try:
-        words = sum(certificate.words for certificate in program.certificates(data, end))
+        words = sum(certificate.words for certificate in program.certificates(data, seconds))
     except ImportError:
         return Bound(name, 0, source, ONE_SHOT, _missing("ortools", "scipy"))
     return Bound(name, data.words + words, source, ONE_SHOT)
@@ -223,7 +232,7 @@ def _missing(*packages: str) -> str:
     return f"it needs {' and '.join(missing)}: pip install {' '.join(missing)}"
 
 
-def parts(data: TaskData, end: float) -> Bound:
+def parts(data: TaskData, seconds: float) -> Bound:
     """Bound by the proven optima of disjoint parts, each of which counts the reads and writes of its own values."""
     from pebblesim.dags.parts import MOST_STEPS, MOST_VERTICES, words
 
@@ -231,10 +240,10 @@ def parts(data: TaskData, end: float) -> Bound:
     steps, why_not = data.task.steps, _unfit(data)
     if not why_not and not MOST_STEPS < steps <= MOST_VERTICES:
         why_not = f"{steps:,} vertices to compute; it needs {MOST_STEPS + 1:,} to {MOST_VERTICES:,}"
-    return Bound(name, 0 if why_not else data.words + words(data, end), source, ONE_SHOT, why_not)
+    return Bound(name, 0 if why_not else data.words + words(data, seconds), source, ONE_SHOT, why_not)
 
 
-def partition(data: TaskData, end: float) -> Bound:
+def partition(data: TaskData, seconds: float) -> Bound:
     """Bound by S-partitions: a segment of a game with T reads and writes computes only what M + T values lead to.
 
     An integer program finds, or its solver bounds, the largest number of vertices that this many values can lead to.
@@ -255,9 +264,6 @@ def partition(data: TaskData, end: float) -> Bound:
         return Bound(name, 0, source, rules, _missing("ortools"))
     best = 0
     for T in sorted({max(1, data.M // 2), data.M, 2 * data.M}):
-        left = end - time.monotonic()
-        if left < 0.05:
-            break
         model = cp_model.CpModel()
         computed = {int(v): model.new_bool_var(f"x{v}") for v in needed}
         held = {int(v): model.new_bool_var(f"y{v}") for v in np.flatnonzero(data.used)}
@@ -266,7 +272,8 @@ def partition(data: TaskData, end: float) -> Bound:
                 model.add_bool_or([x.negated(), held[u], *([computed[u]] if u in computed else [])])
         model.add(sum(held.values()) <= data.M + T)
         model.maximize(sum(computed.values()))
-        solver = cp_sat.solver(left / 3, workers=1)
+        solver = cp_sat.solver(float("inf"), workers=1)
+        solver.parameters.max_deterministic_time = seconds / 3  # counts work, as `seconds` does here
         solver.solve(model)
         largest_part = floor(solver.best_objective_bound + 1e-6)
         if largest_part > 0:

@@ -20,11 +20,6 @@ from pebblesim.dags.symmetry import Digraph, Permutation, chain
 from pebblesim.dags.task_data import TaskData
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 
-SECONDS_FOR_SYMMETRIES: Final = 1.0
-
-LONGEST: Final = 60.0
-"""Seconds for symmetries if a number of states and no time is the limit: enough for the result not to depend on it."""
-
 SEEN: Final = 2**18
 """Most places for states made lately; a power of two."""
 
@@ -48,8 +43,7 @@ def search_states(run: Interval, states: int | None, memory: int, end: float, on
     if run.task.graph.vertices > MOST_VERTICES:
         run.ended = "size"
         return
-    clock = states is None or end < float("inf")
-    board, vertex = _bit_board(run.task, SECONDS_FOR_SYMMETRIES if clock else LONGEST)
+    board, vertex = _bit_board(run.task)
     words = len(board.inputs)
     symmetric = len(board.base) > 0
     per_state = (24 + 24 * symmetric) * words + 4 + 2 + 4 + 1 + 16 + 2 * 8 * 2
@@ -121,7 +115,7 @@ def _larger(kernel: Any, old: Any, room: int) -> Any:
     return new
 
 
-def _bit_board(task: Task, seconds: float = SECONDS_FOR_SYMMETRIES) -> tuple[Any, NDArray[np.int64]]:
+def _bit_board(task: Task) -> tuple[Any, NDArray[np.int64]]:
     """Return the graph for the kernel, its vertices renumbered in topological order, and their old numbers."""
     from pebblesim.dags.optimum_bounds_kernel import BitBoard
 
@@ -153,7 +147,7 @@ def _bit_board(task: Task, seconds: float = SECONDS_FOR_SYMMETRIES) -> tuple[Any
         "early": early,
     }
     flags = [int(is_input[v]) + 2 * int(is_output[v]) for v in vertex]
-    levels = chain(Digraph(before, flags), seconds)
+    levels = chain(Digraph(before, flags))
     permutations = [(k, p, image) for k, (b, orbit) in enumerate(levels) for p, image in orbit.items() if p != b]
     words = max(1, -(-n // 64))
     ends = {

@@ -6,7 +6,6 @@ uses), which alone counts its reads and writes. To all other parts it is an inpu
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -33,6 +32,15 @@ MOST_STATES: Final = 60_000
 
 MEMORY: Final = 2**28
 """Bytes for the states of a part."""
+
+WORK_IN_A_SECOND: Final = 2_000_000
+"""States times edges of a part that are searched in a second."""
+
+TO_CUT: Final = 40
+"""The work that takes as long as to put a vertex into a part."""
+
+TO_BEGIN: Final = 25
+"""The work that takes as long as the first game of a part, for each of its edges."""
 
 LEVELS: Final = (3, 6, 2, 4)
 """Levels of depth that parts have, the first choice first."""
@@ -124,40 +132,44 @@ class Operands:
         return Cdag.from_edges(count, np.array(edges, dtype=np.int64).reshape(-1, 2), sorted(inputs), sorted(outputs))
 
 
-def words(data: TaskData, end: float) -> int:
+def words(data: TaskData, seconds: float) -> int:
     """Return words beyond the compulsory ones that parts cost, by the best of several ways to choose them.
 
-    Parts are solved until time `end` (of `time.monotonic`), each in an eighth of what is left of the time; what is not
-    proved counts 0. Parts alike are solved once.
+    Each part is solved with an eighth of the work that is left of that for so many seconds; what is not proved counts
+    0. Parts alike are solved once.
     """
-    if time.monotonic() > end:
-        return 0
+    left = int(seconds * WORK_IN_A_SECOND)
     operands = Operands(data)
     solved: dict[bytes, int] = {}
     best = 0
     for late, levels in product((False, True), LEVELS):
+        if left <= 0:
+            break
         total = 0
+        left -= TO_CUT * len(operands.order)
         for graph in operands.graphs(list(operands.parts(levels, late))):
             told = (graph.indptr, graph.preds, graph.inputs, graph.outputs)  # a vertex without operands may be computed
             alike = b"|".join(part.astype(np.int64).tobytes() for part in told)
-            now = time.monotonic()
-            if alike not in solved and now < end:
-                solved[alike] = excess(graph, data.M, now + (end - now) / 8)
+            if alike not in solved and left > 0:
+                solved[alike], work = excess(graph, data.M, left // 8)
+                left -= work
             total += solved.get(alike, 0)
         best = max(best, total)
     return best
 
 
-def excess(graph: Cdag, M: int, end: float) -> int:
-    """Return the words beyond the compulsory ones that a part costs, or as many of them as the search proves."""
-    total = 0
+def excess(graph: Cdag, M: int, most: int) -> tuple[int, int]:
+    """Return the words beyond the compulsory ones that a part costs, or as many as most work proves, and the work."""
+    total = work = 0
     for component, _ in components(Task(graph, M, "no-recompute")):
         task = Task(component, M, "no-recompute")
         best = BestOrder(task, np.random.default_rng(0))
         best.begin(float("inf"))
         least = TaskData(task, M).words
         run = Interval(task, best.io, np.empty(0, dtype=np.int64), least, "compulsory")
-        if best.io > least:
-            search_states(run, MOST_STATES, MEMORY, end, lambda: None)
+        work += TO_BEGIN * component.edges
+        if best.io > least and (states := min(MOST_STATES, most // component.edges)) > 1:
+            search_states(run, states, MEMORY, float("inf"), lambda: None)
+            work += run.states * component.edges
         total += run.bound - least
-    return total
+    return total, work

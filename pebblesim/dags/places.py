@@ -8,10 +8,8 @@ docs/dags.md has the proof. The solver only proposes multipliers: what they prov
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -43,12 +41,17 @@ MOST_ROWS: Final = 50_000
 MOST_ITERATIONS: Final = 20_000
 """Most iterations of the solver."""
 
-AT_ANY_SPEED: Final = 250_000
-"""Terms of programs that are solved whatever the clock says, so that bounds of small graphs do not depend on what else
-the machine does; a program of `MOST_ROWS` has no more."""
+SMALL: Final = 250_000
+"""Terms of programs that are solved however short the time is; a program of `MOST_ROWS` has no more."""
 
 WORK: Final = 10**9
-"""Terms times iterations of a program that the clock does not end: 7 seconds of the processor, where 2 are usual."""
+"""Most terms times iterations of such a program: 7 seconds of the processor, where 2 are usual."""
+
+WORK_IN_A_SECOND: Final = 3 * 10**8
+"""Terms times iterations of other programs in a second."""
+
+TO_BUILD: Final = 50
+"""Iterations that take as long as to build a program."""
 
 GOLDEN: Final = 0.6180339887498949
 """Multiples of it, without their whole parts, are spread evenly."""
@@ -266,10 +269,12 @@ def _reads_and_writes(data: TaskData, block: Block, pairs: Any, rows: _Rows) -> 
     rows.add(RUNS, terms, (near - np.diff(block.event_start) + 1)[own], block.values[own], -1, -1, -1)
 
 
-def solve(made: Program, seconds: float = inf) -> Ints:
-    """Propose multipliers by a first-order method (PDLP of OR-tools), in units of 1/SCALE.
+def solve(made: Program, most: int) -> tuple[Ints, int]:
+    """Propose multipliers by a first-order method (PDLP of OR-tools), in units of 1/SCALE, and tell the iterations.
 
-    Without a limit of seconds they do not depend on the speed of the machine.
+    Args:
+        made: the program.
+        most: most iterations.
 
     Raises:
         ImportError: OR-tools or scipy is not installed.
@@ -290,11 +295,11 @@ def solve(made: Program, seconds: float = inf) -> Ints:
     asked = solvers_pb2.PrimalDualHybridGradientParams()
     enough = asked.termination_criteria.simple_optimality_criteria
     enough.eps_optimal_relative, enough.eps_optimal_absolute = 1e-3, 0.1
-    asked.termination_criteria.time_sec_limit = seconds
-    most = MOST_ITERATIONS if seconds < inf else min(MOST_ITERATIONS, WORK // len(made.coefficients))
     asked.termination_criteria.iteration_limit = most
-    dual = -np.array(pdlp.primal_dual_hybrid_gradient(linear, asked).dual_solution)
-    return np.floor(np.clip(np.nan_to_num(dual), 0, MOST_TIMES) * SCALE).astype(np.int64)
+    solved = pdlp.primal_dual_hybrid_gradient(linear, asked)
+    dual = -np.array(solved.dual_solution)
+    multipliers = np.floor(np.clip(np.nan_to_num(dual), 0, MOST_TIMES) * SCALE).astype(np.int64)
+    return multipliers, int(solved.solve_log.iteration_count)
 
 
 class Certificate(NamedTuple):
@@ -310,21 +315,24 @@ class Certificate(NamedTuple):
         return self.made.proved(self.multipliers)
 
 
-def certificates(data: TaskData, end: float, size: int = BLOCK, rows: int = MOST_ROWS) -> Iterator[Certificate]:
-    """Yield what is proved block by block, until time `end` (of `time.monotonic`); the words add up.
+def certificates(data: TaskData, seconds: float, size: int = BLOCK, rows: int = MOST_ROWS) -> Iterator[Certificate]:
+    """Yield what is proved block by block, with the work of about so many seconds; the words add up.
 
-    The first programs, up to `AT_ANY_SPEED` terms together, are solved at any time.
+    The first programs, up to `SMALL` terms together, are solved in any case.
 
     Raises:
         ImportError: OR-tools or scipy is not installed.
     """
-    layout, terms = Layout(data), 0
+    layout, left, terms = Layout(data), int(seconds * WORK_IN_A_SECOND), 0
     for block in blocks(data, layout, size):
-        if terms > AT_ANY_SPEED and time.monotonic() > end:
+        if terms > SMALL and left <= 0:
             return
         if (made := program(data, layout, block, rows)) is None:
             continue
-        terms += len(made.coefficients)
-        left = inf if terms <= AT_ANY_SPEED else end - time.monotonic()
-        if left > 0:
-            yield Certificate(block, made, solve(made, left))
+        count = len(made.coefficients)
+        terms += count
+        most = min(MOST_ITERATIONS, (WORK if terms <= SMALL else left) // count)
+        if most > 0:
+            multipliers, done = solve(made, most)
+            left -= (done + TO_BUILD) * count
+            yield Certificate(block, made, multipliers)

@@ -167,7 +167,7 @@ def pebble(
             search.improve(largest(bounds).value, rounds, done, progress)
             end = time.monotonic() + seconds
         if search.io > largest(bounds).value:
-            bounds += slowly(data, end=time.monotonic() + (end - time.monotonic()) / 4)
+            bounds += slowly(data, seconds / 4)
         if steps is None:
             search.improve(largest(bounds).value, rounds, done, progress)
     except KeyboardInterrupt:
@@ -205,8 +205,8 @@ def _compile(once: bool) -> None:
     """
     task = Task(Cdag.from_edges(3, [(0, 1), (0, 2)]), 2, "no-recompute")
     BestOrder(task, np.random.default_rng(0)).begin(float("inf"))
-    wavefronts(TaskData(task, 1), end=float("inf"))  # other bounds compile nothing, but load OR-tools
+    wavefronts(TaskData(task, 1), seconds=1)  # other bounds compile nothing, but load OR-tools
     if once:
-        excess(Cdag.from_edges(6, [(0, 3), (1, 3), (1, 4), (2, 4), (3, 5), (4, 5)]), 3, float("inf"))
+        excess(Cdag.from_edges(6, [(0, 3), (1, 3), (1, 4), (2, 4), (3, 5), (4, 5)]), 3, 10**6)
     order = np.arange(2, dtype=np.int32)
     anneal(task.board, task.desk(), order, 0, 2, 0, 1.0, NONE, 1.0, 0.1, 1, 0)

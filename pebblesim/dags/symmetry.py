@@ -1,22 +1,25 @@
 """Symmetries of a graph, as a chain of stabilizers: images of each base point under symmetries that fix earlier ones.
 
 They are found by colour refinement and backtracking (a small version of McKay 1981): one vertex is tried as the image
-of another of the same colour, and the colours are refined until each vertex has its own colour. A time limit can only
-make the group smaller, and each permutation is checked edge by edge before it is used.
+of another of the same colour, and the colours are refined until each vertex has its own colour. A limit of the work can
+only make the group smaller, and each permutation is checked edge by edge before it is used.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from math import inf
+from typing import Final
 
 Permutation = tuple[int, ...]
 """The image of each vertex."""
 
 
+MOST_LOOKS: Final = 500_000
+"""Vertices and edges that are looked at for all symmetries of a graph, about a second."""
+
+
 class _Late(Exception):
-    """The time is over."""
+    """There is no more work to do."""
 
 
 class Digraph:
@@ -29,17 +32,19 @@ class Digraph:
             for u in us:
                 self.behind[u].append(v)
         self.edges = {(u, v) for v, us in enumerate(before) for u in us}
+        self.looks = 0
 
-    def refined(self, colours: list[int], end: float = inf) -> tuple[list[int], list[object]]:
+    def refined(self, colours: list[int]) -> tuple[list[int], list[object]]:
         """Return the coarsest refinement where vertices of a colour see the same colours, and its trace.
 
         Raises:
-            _Late: that would take until after `end`; a long path takes a round for each vertex.
+            _Late: it would take more than `MOST_LOOKS`; a long path takes a round for each vertex.
         """
         trace: list[object] = []
         count = len(set(colours))
         while True:
-            if time.monotonic() > end:
+            self.looks += self.n + 2 * len(self.edges)
+            if self.looks > MOST_LOOKS:
                 raise _Late
             views = [
                 (colours[v], tuple(sorted(colours[u] for u in self.before[v])),
@@ -63,19 +68,18 @@ class Digraph:
         )
 
 
-def chain(graph: Digraph, seconds: float) -> list[tuple[int, dict[int, Permutation]]]:
+def chain(graph: Digraph) -> list[tuple[int, dict[int, Permutation]]]:
     """Return the levels (base point b, {p: a symmetry that maps b to p and fixes the base points before b}), in order.
 
     Levels at which only the identity is known are omitted.
     """
-    end = time.monotonic() + seconds
     # One path of the search tree: a vertex of each cell in turn gets a colour of its own until all have one.
     path: list[tuple[list[int], int]] = []
     try:
-        colours, _ = graph.refined(graph.colours, end)
+        colours, _ = graph.refined(graph.colours)
         while (b := _target(colours)) is not None:
             path.append((colours, b))
-            colours, _ = graph.refined(_apart(colours, b), end)
+            colours, _ = graph.refined(_apart(colours, b))
     except _Late:
         return []
     identity = tuple(range(graph.n))
@@ -85,9 +89,9 @@ def chain(graph: Digraph, seconds: float) -> list[tuple[int, dict[int, Permutati
         orbit = _orbit(b, known, identity)
         hopeless: set[int] = set()
         for p in range(graph.n):
-            if colours[p] != colours[b] or p in orbit or p in hopeless or time.monotonic() > end:
+            if colours[p] != colours[b] or p in orbit or p in hopeless:
                 continue
-            image = next(_matches(graph, _apart(colours, b), _apart(colours, p), end), None)
+            image = next(_matches(graph, _apart(colours, b), _apart(colours, p)), None)
             if image is None:
                 hopeless |= set(_orbit(p, known, identity))
                 continue
@@ -112,11 +116,11 @@ def _apart(colours: list[int], v: int) -> list[int]:
     return [2 * colour + (u == v) for u, colour in enumerate(colours)]
 
 
-def _matches(graph: Digraph, left: list[int], right: list[int], end: float) -> Iterator[Permutation]:
-    """Yield symmetries that map each vertex to a vertex of its colour, until the time is over."""
+def _matches(graph: Digraph, left: list[int], right: list[int]) -> Iterator[Permutation]:
+    """Yield symmetries that map each vertex to a vertex of its colour, until the work is done."""
     try:
-        left, trace = graph.refined(left, end)
-        right, other = graph.refined(right, end)
+        left, trace = graph.refined(left)
+        right, other = graph.refined(right)
     except _Late:
         return
     if trace != other or sorted(left) != sorted(right):
@@ -130,7 +134,7 @@ def _matches(graph: Digraph, left: list[int], right: list[int], end: float) -> I
         return
     for p in range(graph.n):
         if right[p] == left[b]:
-            yield from _matches(graph, _apart(left, b), _apart(right, p), end)
+            yield from _matches(graph, _apart(left, b), _apart(right, p))
 
 
 def _orbit(b: int, known: list[Permutation], identity: Permutation) -> dict[int, Permutation]:

@@ -18,7 +18,8 @@ from statistics import median
 from typing import Any
 
 from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.gpu.advice.cards import HOPPER, capability_of, card
+from pebblesim.gpu.advice.cards import capability_of, card
+from pebblesim.gpu.domains import HOPPER, TRITON, Call
 from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.storage import Storage, storage
 from pebblesim.gpu.emit.tables import moved_words
@@ -26,7 +27,7 @@ from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.emit.words import moved_bytes
 from pebblesim.gpu.module import module_of, torch_with_gpu
 from pebblesim.gpu.results import load, save
-from pebblesim.gpu.tiles import PROBLEM, Tiling, check, gluon_takes, tilings
+from pebblesim.gpu.tiles import PROBLEM, Tiling, check, kernels_for
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
@@ -68,7 +69,7 @@ class Track:
             raise UsageError(f"way {self.way!r} was given; a race is forward or backward.")
         if self.mask not in (None, "causal"):
             raise UsageError(f"mask {self.mask!r} was given; PyTorch's attention knows causal, or none.")
-        if self.dtype not in ("bfloat16", "float16"):
+        if self.dtype not in TRITON.dtypes:
             raise UsageError(f"words of {self.dtype} were given; a race is in bfloat16 or float16.")
         band = masks.of(self.mask)
         object.__setattr__(self, "pairs", self.n**2 if band is None else band.pairs(self.n))
@@ -96,14 +97,8 @@ class Track:
 
 def offered(track: Track, hopper: bool = True) -> list[Tiling]:
     """Return our kernels for the length, head dimension and mask of a task; `hopper`: those in Gluon, too."""
-    room = card("H200").size("shared_per_block")
-    return [
-        tiling
-        for tiling in tilings(PROBLEM[track.way], room, hopper)
-        if tiling.widths[0] <= track.d <= tiling.widths[1]
-        and tiling.suits({"n": track.n}, track.mask is not None)
-        and (not tiling.gluon or gluon_takes(tiling.schedule, track.dims))
-    ]
+    call = Call(track.dims, masks.of(track.mask), dtype=track.dtype, capability=HOPPER if hopper else "")
+    return [*kernels_for(PROBLEM[track.way], call, card("H200").size("shared_per_block"))]
 
 
 def contenders(track: Track, hopper: bool = True) -> tuple[str, ...]:
@@ -275,9 +270,7 @@ def fits(tiling: Tiling, source: Source, track: Track) -> None:
         UsageError: they do not.
     """
     hopper = card("H200")
-    check(
-        tiling, {"d": track.d}, held(source, track, tiling), hopper.size("shared_per_block"), hopper.size("registers")
-    )
+    check(tiling, held(source, track, tiling), hopper.size("shared_per_block"), hopper.size("registers"))
 
 
 def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling, by_launch: bool) -> Row:

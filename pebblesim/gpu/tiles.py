@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
+from types import NoneType
 from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import assigned
-from pebblesim.gpu.additions import adds
-from pebblesim.gpu.emit.gluon_additions import ROWS
+from pebblesim.gpu.domains import GLUON, OF_GLUON, OF_TRITON, TRITON, Call, Domain
 from pebblesim.gpu.emit.storage import Storage
-from pebblesim.gpu.emit.strides import WORDS as GROUP
 from pebblesim.gpu.emit.tables import workspace
 from pebblesim.gpu.emit.words import LEAST_SIDE, of_launch
 from pebblesim.language.masks import Mask
@@ -76,11 +75,18 @@ class Tiling:
         shape = {"warps": self.warps, "stages": self.stages, "apart": self.apart}
         return {**shape, "described": self.described, "early": self.early}
 
-    def suits(self, dims: Mapping[str, int], masked: bool) -> bool:
-        """Whether it is tried for these lengths, under a mask or without one."""
-        longest = max(size for name, size in self.blocks.items() if name not in "ce")
-        divided = not any(size % longest for name, size in dims.items() if name.startswith("n"))
-        return self.masked in (None, masked) and (not self.even or (divided and not masked))
+    @cached_property
+    def domain(self) -> Domain:
+        """The attentions that its kernels are for."""
+        table, otherwise = (OF_GLUON, GLUON) if self.gluon else (OF_TRITON, TRITON)
+        whole = table.get(self.schedule, otherwise)
+        only = False if self.even else self.masked
+        masks = tuple(kind for kind in whole.masks if only is None or only is (kind is not NoneType))
+        return replace(whole, widths=self.widths, even=self.even, masks=masks)
+
+    def refusal(self, call: Call) -> str | None:
+        """Why its kernels are not for a call, without a full stop; None if they are."""
+        return self.domain.refusal(call, self.blocks)
 
     def of(self, launch: str) -> tuple[int, int]:
         """Return the warps and stages of a launch."""
@@ -271,6 +277,11 @@ def tilings(problem_name: str, shared: int, gluon: bool = False) -> tuple[Tiling
     return known + tuple(each for each in HOPPER if gluon and get(each.schedule).problem.name == problem_name)
 
 
+def kernels_for(problem_name: str, call: Call, shared: int) -> tuple[Tiling, ...]:
+    """The kernels of `tilings` that are for a call."""
+    return tuple(each for each in tilings(problem_name, shared, True) if each.refusal(call) is None)
+
+
 def hopper_tiling(schedule: str, dims: Mapping[str, int]) -> Tiling:
     """The tiles of a schedule's Gluon kernels, for its dimensions.
 
@@ -290,25 +301,6 @@ def hopper_tiling(schedule: str, dims: Mapping[str, int]) -> Tiling:
             "--block, or take --target triton."
         )
     return next(each for each in HOPPER if each.schedule == schedule and widest <= each.widths[1])
-
-
-OF_ONE_POSITION = ("flash2-latent",)
-"""Schedules whose Gluon kernels are for more heads that share keys than a warpgroup has rows, too."""
-
-
-def gluon_takes(schedule: str, dims: Mapping[str, int], shared: int = 1) -> bool:
-    """Whether the Gluon kernels of a schedule are for these head dimensions, and so many heads that share keys.
-
-    The copy engine takes rows of whole groups of 16 bytes. A tile has 16 columns or more, and one that two warpgroups
-    add to the gradient of the queries twice as many.
-    """
-    algorithm = get(schedule).in_dims(dims)
-    least = {name: LEAST_SIDE for name in algorithm.problem.dims if name.startswith("d")}
-    if adds(algorithm.program):
-        least["d_k" if "d_k" in least else "d"] += 1  # a side is padded to a power of two
-    heads = shared & (shared - 1) == 0 and (shared <= ROWS or schedule in OF_ONE_POSITION)
-    fits = dims.get("d_r", 0) <= ROWS  # shared memory has no room for more
-    return heads and fits and all(dims[name] % GROUP == 0 and dims[name] >= size for name, size in least.items())
 
 
 IN_ROWS = {
@@ -350,7 +342,7 @@ def _in_rows(tiling: Tiling, dims: Mapping[str, int]) -> bool:
     dK and dV add to what memory has. With 256 rows of keys at a time, and predicates for a last tile, they spill.
     """
     wide = tiling.schedule == "small-cache-backward-blocked" and max(tiling.blocks.values()) > 128
-    return tiling.schedule in IN_ROWS and (not wide or replace(tiling, even=True).suits(dims, False))
+    return tiling.schedule in IN_ROWS and not (wide and replace(tiling, even=True).refusal(Call(dims)))
 
 
 def least_room(tiling: Tiling, dims: Mapping[str, int], dtype: str, mask: Mask | None = None) -> int:
@@ -375,23 +367,17 @@ def _rows(tiling: Tiling, dims: Mapping[str, int], dtype: str, room: int, mask: 
     return -(-evenly // FEWEST_ROWS) * FEWEST_ROWS
 
 
-def check(
-    tiling: Tiling, dims: Mapping[str, int], held: Iterable[tuple[str, Storage]], shared: int, registers: int
-) -> None:
+def check(tiling: Tiling, held: Iterable[tuple[str, Storage]], shared: int, registers: int) -> None:
     """Check that the thread blocks of each launch fit into a multiprocessor.
 
     Args:
         tiling: the tiling of the launches.
-        dims: dimensions of its problem.
         held: name of each launch, and storage of its thread blocks.
         shared, registers: bytes available to a thread block.
 
     Raises:
         UsageError: they do not fit.
     """
-    widest, (least, most) = max((size for name, size in dims.items() if name.startswith("d")), default=1), tiling.widths
-    if not least <= widest <= most:
-        raise UsageError(f"{tiling}: these tiles are for head dimensions from {least} to {most}, and not for {widest}.")
     for name, each in held:
         for what, needed, room in (("shared memory", each.shared, shared), ("registers", each.registers, registers)):
             if needed > room:

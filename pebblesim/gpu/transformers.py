@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import counted
 from pebblesim.gpu import transformers_masks as masks
 from pebblesim.gpu.torch.checks import check_numbers, check_version
 from pebblesim.gpu.torch.public import attention
-from pebblesim.gpu.torch.sizes import counted
 
 NAME = "pebblesim"
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import counted
 from pebblesim.gpu.torch.masks import Checked, promise, traced
-from pebblesim.gpu.torch.sizes import counted
 
 AT_ONCE = 2**24
 """Pairs of a mask that are looked at together."""

@@ -6,6 +6,7 @@ They are the definition against which every schedule and every graph is tested.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
@@ -31,6 +32,9 @@ ROOTS = ("1/sqrt(d_k)", "1/sqrt(d)", "1/√d_k", "1/√d")
 """Names of the usual factor in practice: one over the square root of the number of words in a row of Q and of K."""
 
 
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
 @dataclass(frozen=True)
 class Theta:
     """The expression inside a Θ, as text that sympy can parse, with its source.
@@ -52,6 +56,13 @@ class Theta:
         from pebblesim.core.notation import parse
 
         return parse(self.expr)
+
+    @property
+    def written(self) -> str:
+        """The expression as tables print it: d·n + min(d²·n²/M, d·n²/√M)."""
+        raised = re.sub(r"\*\*(\d+)", lambda power: power[1].translate(_RAISED), self.expr)
+        signs = raised.replace("*", "·").replace("Min(", "min(").replace("Max(", "max(")
+        return re.sub(r"sqrt\((\w+)\)", r"√\1", signs)
 
     def value(self, sizes: Mapping[str, int]) -> Decimal:
         """Return its value, a real number with 28 digits, of any magnitude."""
@@ -171,9 +182,13 @@ class Problem:
         queries, keys = sides[0] or sides[1], sides[1] or sides[0]
         return None if queries is None or keys is None else (queries, keys)
 
-    def heading(self, sizes: str) -> str:
-        """Return what stands above a table: what is computed, and the sizes."""
-        return f"{self.name}: {self.about}\n{sizes}" if self.about else f"{self.name}: {sizes}"
+    def heading(self, sizes: str, options: bool = True) -> str:
+        """Return what stands above a table: what is computed, and the sizes.
+
+        options: also the options that lead to other problems, for commands that have them.
+        """
+        about = self.about if options else self.about.partition(" (")[0]
+        return f"{self.name}: {about}\n{sizes}" if about else f"{self.name}: {sizes}"
 
     @property
     def maskable(self) -> bool:

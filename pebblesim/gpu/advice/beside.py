@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import Forecast, forecast
+from pebblesim.gpu.domains import Call
 from pebblesim.gpu.tiles import Tiling
 from pebblesim.language.masks import Mask
 
@@ -37,10 +37,9 @@ def beside(
         if like is None or like.rounds > 1 or any(_same(each.tiling, schedule, blocks) for each in ranked):
             continue
         tiling = Tiling(schedule, blocks, row["warps"], row["stages"], widths=tuple(row["widths"]))
-        try:
-            own = forecast(tiling, dims, card, dtype, heads, mask)
-        except UsageError:  # for other head dimensions
+        if tiling.refusal(Call(dims, mask)):
             continue
+        own = forecast(tiling, dims, card, dtype, heads, mask)
         made.append(_slower(own, row["all" if mask is None else "causal"] * like.seconds / own.seconds))
     return made
 

@@ -52,9 +52,6 @@ TEXTS = ("name", "device", "capability")
 NEEDED = ("shared_per_block", "l2", "memory_bandwidth")
 """Figures that advice requires."""
 
-HOPPER = "9.0"
-"""The compute capability that the Gluon kernels are for."""
-
 MODEL = "H200"
 """The card whose rates, scaled, stand for those of a card that was not calibrated."""
 
@@ -113,11 +110,6 @@ class Card:
     def calibrated(self) -> bool:
         """Whether its rates were measured."""
         return bool(self.rates) and not self.scaled
-
-    @property
-    def hopper(self) -> bool:
-        """Whether the Gluon kernels are for it."""
-        return self.capability == HOPPER
 
     @property
     def l2_partitions(self) -> int:

@@ -17,8 +17,9 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.results import plain
 from pebblesim.gpu.advice.cards import SCALED, Card
 from pebblesim.gpu.advice.sharing import pace, time_of, together
+from pebblesim.gpu.domains import Call
 from pebblesim.gpu.launch_costs import LaunchCost, Round, launch_costs
-from pebblesim.gpu.tiles import Tiling, check, least_room, tilings, within
+from pebblesim.gpu.tiles import Tiling, check, kernels_for, least_room, within
 from pebblesim.language.masks import Mask
 
 SHARPNESS = 4
@@ -203,7 +204,7 @@ def forecast(
         raise UsageError(f"the rates of kernels on {card.name} were not measured, so there is no forecast.")
     costs = launch_costs(tiling, dims, dtype, heads, mask)
     held = ((cost.name, cost.storage) for cost in costs)
-    check(tiling, dims, () if tiling.gluon else held, card.size("shared_per_block"), card.size("registers"))
+    check(tiling, () if tiling.gluon else held, card.size("shared_per_block"), card.size("registers"))
     return Forecast(tiling, tuple(launch_forecast(cost, card) for cost in costs))
 
 
@@ -243,33 +244,24 @@ def _busiest(blocks: Round, units: int) -> float:
 
 
 def forecasts(
-    problem_name: str,
-    dims: Mapping[str, int],
-    card: Card,
-    dtype: str,
-    heads: int = 1,
-    mask: Mask | None = None,
-    workspace: int | None = None,
-    gluon: bool = False,
+    problem_name: str, call: Call, card: Card, heads: int = 1, workspace: int | None = None
 ) -> tuple[Forecast, ...]:
-    """Forecast all kernels of ours that fit on a card, fastest first; empty if there are no kernels.
+    """Forecast the kernels of ours that are for a call and fit on a card, fastest first; empty if there are none.
 
     On a card whose rates are scaled ones of another, no kernel counts as faster than `at_least` says, and one that
     keeps tables in memory comes first only if it is faster by the factor `UNSURE`.
 
     Args:
-        problem_name, dims, card, dtype, heads, mask: as for `forecast`.
+        problem_name, call: what is computed; it has Gluon kernels where the call has the capability for them.
+        card, heads: as for `forecast`.
         workspace: bytes that the tables of the kernels may take; if that is too little, fewer heads run at once, or the
             tables have fewer rows.
-        gluon: Gluon kernels, too, where the card is a Hopper.
 
     Raises:
         UsageError: the workspace is too little for any kernel that fits.
     """
-    fitting = []
-    for tiling in tilings(problem_name, card.size("shared_per_block"), gluon and card.hopper):
-        if not tiling.suits(dims, mask is not None):
-            continue
+    dims, dtype, mask, fitting = call.dims, call.dtype, call.expected, []
+    for tiling in kernels_for(problem_name, call, card.size("shared_per_block")):
         for cut, at_once in within(tiling, dims, heads, dtype, workspace, mask):
             try:
                 made = forecast(cut, dims, card, dtype, at_once, mask)
@@ -277,7 +269,7 @@ def forecasts(
                 continue
             fitting.append(replace(made, rounds=heads // at_once))
     if not fitting and workspace is not None:
-        fit = forecasts(problem_name, dims, card, dtype, heads, mask, gluon=gluon)
+        fit = forecasts(problem_name, call, card, heads)
         if fit:
             least = min(least_room(each.tiling, dims, dtype, mask) for each in fit)
             raise UsageError(f"workspace = {workspace:,} bytes is too little for any kernel; give {least:,} or more.")

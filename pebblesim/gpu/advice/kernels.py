@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
-from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import assigned, quantity
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, count
@@ -15,13 +15,10 @@ from pebblesim.gpu.advice.beside import beside
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import Forecast, at_least, forecasts
 from pebblesim.gpu.advice.own_tile import OwnTile, own_tiles
-from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.triton import far_away
-from pebblesim.gpu.emit.words import LEAST_SIDE
-from pebblesim.gpu.tiles import TILINGS, Tiling, gluon_takes
+from pebblesim.gpu.domains import KERNELS, Call
+from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
-from pebblesim.language.registry import get
 
 NAMED = {
     "a": "BLOCK_M",
@@ -52,12 +49,12 @@ def kernels(
     Those of Gluon are among them on Hopper cards that were calibrated. Where a card was not, the order is by the least
     time; see `forecasts`. `shared`: heads that share keys and values, whose rows are those of one problem.
     """
-    if why_none(problem_name, card, dtype, mask, dims):
+    call = call_of(problem_name, dims, card, dtype, mask, shared)
+    if why_none(problem_name, card, call):
         return (), ()
     assert mask is None or isinstance(mask, Band)
     with_rates = cards.with_rates(card)
-    made = forecasts(problem_name, dims, with_rates, dtype, heads, mask, workspace, gluon=card.calibrated)
-    ranked = tuple(each for each in made if _is_written(each.tiling, dims, mask, shared))
+    ranked = forecasts(problem_name, call, with_rates, heads, workspace)
     others = beside([each for each in ranked if not each.tiling.gluon], dims, with_rates, dtype, heads, mask)
     if others:
         ranked = tuple(sorted((*ranked, *others), key=lambda each: each.seconds))
@@ -65,34 +62,22 @@ def kernels(
     return ranked, tuple(own)
 
 
-def _is_written(tiling: Tiling, dims: Mapping[str, int], mask: Mask | None, shared: int) -> bool:
-    """Whether `gpu emit` writes the kernels of a tiling for this attention, in which every query has a key."""
-    program = get(tiling.schedule).in_dims(dims).under(mask)
-    if tiling.gluon and (not gluon_takes(tiling.schedule, dims, shared) or far_away(program, dims)):
-        return False
-    if mask is None or not mask.empty(program.grid(dims), 1, 1).any():
-        return True
-    try:  # some keys have no query: a Gluon kernel minds if all keys of a tile have none
-        return tiling.gluon and bool(gluon(program, {**dims, **tiling.blocks}, mask=mask, stages=tiling.stages))
-    except UsageError:
-        return False
+def call_of(problem_name: str, dims: Mapping[str, int], card: Card, dtype: str, mask: Mask | None, shared: int) -> Call:
+    """The call that kernels are found for; those of Hopper are among them where their rates are known."""
+    solves = problem(problem_name).in_dims(dims)
+    words = max(prod(dims[dim] for dim in shape) for shape in (*solves.inputs.values(), *solves.outputs.values()))
+    capability = card.capability if card.calibrated else ""
+    grid = solves.grid(dims) if mask is not None else None
+    return Call(dims, mask, grid, dtype, shared, words=words, card=card.name, capability=capability)
 
 
-def why_none(problem_name: str, card: Card, dtype: str, mask: Mask | None, dims: Mapping[str, int]) -> str | None:
+def why_none(problem_name: str, card: Card, call: Call) -> str | None:
     """Why there are no kernels to advise; None if there may be some."""
     if problem_name not in TILINGS:
         return f"none is written for the problem {problem_name}; there are some for {' and '.join(TILINGS)}"
-    if dtype not in ("bfloat16", "float16"):
-        return f"they take words of 16 bits, and not of {dtype}; add --dtype bf16"
-    if card.peak and dtype not in card.peak:
-        return f"{card.name} has no matrix units for {dtype} that are known (known: {', '.join(card.peak)})"
-    if not (mask is None or isinstance(mask, Band)):
-        return f"they know causal, window:W and band:W, and not {mask}"
-    if (least := min(size for name, size in dims.items() if name.startswith("d"))) < LEAST_SIDE:
-        return f"they take head dimensions of {LEAST_SIDE} and more, and one is {least}; fill rows up with zeros"
-    if mask is not None and mask.empty(problem(problem_name).in_dims(dims).grid(dims), 1, 0).any():
-        return f"they need a key for each query, and mask {mask} leaves some without; leave these queries out"
-    return None
+    if card.peak and call.dtype in KERNELS.dtypes and call.dtype not in card.peak:
+        return f"{card.name} has no matrix units for {call.dtype} that are known (known: {', '.join(card.peak)})"
+    return KERNELS.refusal(call)
 
 
 def tile(tiling: Tiling) -> str:
@@ -166,7 +151,8 @@ class OurKernels:
 
     def shown_kernels(self) -> Iterator[str | Sheet]:
         """The part of an advice on kernels: what to take, and a table of all that fit."""
-        none = why_none(self.problem, self.card, self.dtype, self.mask, self.dims)
+        call = call_of(self.problem, self.dims, self.card, self.dtype, self.mask, self.heads_per_problem)
+        none = why_none(self.problem, self.card, call)
         if none is not None or not self.kernels:
             small = f"none of them fits into the {self.card.size('shared_per_block'):,} bytes of a block"
             if self.mask is not None:

@@ -9,6 +9,7 @@ from random import Random
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import forecasts
+from pebblesim.gpu.domains import Call
 from pebblesim.gpu.tiles import PROBLEM, Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
@@ -48,8 +49,9 @@ class Shape:
 
     def ranked(self, card: Card, within: float) -> list[Cell]:
         """Our kernels, those with the fastest forecasts first, up to a multiple of the first."""
+        call = Call(self.dims, self.band, shared=self.group, capability="")
         try:
-            made = forecasts(PROBLEM[self.way], self.dims, card, "bfloat16", self.heads, self.band)
+            made = forecasts(PROBLEM[self.way], call, card, self.heads)
         except UsageError:
             return []
         return [Cell(self, each.tiling) for each in made if each.seconds <= within * made[0].seconds]

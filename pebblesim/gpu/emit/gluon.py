@@ -26,6 +26,7 @@ from pebblesim.gpu.emit.gluon_roles import Roles
 from pebblesim.gpu.emit.gluon_scores import Scores, ScoresRoles, scores
 from pebblesim.gpu.emit.gluon_text import IMPORTS, common
 from pebblesim.gpu.emit.gluon_writer import GluonWriter
+from pebblesim.gpu.emit.products import products
 from pebblesim.gpu.emit.rules import broken
 from pebblesim.gpu.emit.tables import Tables, tables
 from pebblesim.gpu.emit.triton import Source, Writes, far_away, for_no_pair, module, setting_of
@@ -127,8 +128,8 @@ def gluon(
 
     if not any(multiplies(launch) and not _is_of_table(launch) for launch in made if launch.kind != "fill"):
         raise refused(program, "it has no single loop within a grid of one dimension")
-    products = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
-    return module(setting, made, written, products, OTHERS, IMPORTS, partial(_common, setting))
+    of_tables = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
+    return module(setting, made, written, of_tables, OTHERS, IMPORTS, partial(_common, setting))
 
 
 def _check_pairs(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask | None) -> None:
@@ -184,31 +185,19 @@ def _block(
     program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stages: int, persistent: bool, kept: Tables
 ) -> Block | None:
     """The plan of a launch's Gluon kernel; None if it is written as in the Triton reading."""
-    if (product := _product(launch, sizes, kept)) is not None:
-        return product
-    if not multiplies(launch) or _is_of_table(launch):
+    if not multiplies(launch):
         return None
-    for of_kind in (scores, columns_of):
-        if (block := of_kind(launch, sizes, stages)) is not None:
-            return block
-    return plan(program, launch, sizes, dtype, stages, persistent)
-
-
-def _product(launch: Launch, sizes: ir.Sizes, kept: Tables) -> Product | None:
-    """The plan of a launch that multiplies a table, if it is one that a Gluon kernel is written for."""
-    if not _is_of_table(launch):
-        return None
-    read = (node.tensor for node in ir.walk(launch.block) if isinstance(node, ir.Read) and node.tensor in kept.tiled)
-    table = next(read, None)
-    return None if table is None else product_of(launch, sizes, kept.tiled[table])
+    if _is_of_table(launch):
+        return product_of(launch, sizes, kept.tiled)
+    found = scores(launch, sizes, stages) or columns_of(launch, sizes, stages)
+    return found or plan(program, launch, sizes, stages, persistent)
 
 
 def _is_of_table(launch: Launch) -> bool:
     """Whether a launch multiplies a table of pairs that it reads, in a grid of two dimensions."""
     nodes = list(ir.walk(launch.block))
     read = {node.tile for node in nodes if isinstance(node, ir.Read) and ir.over_pairs(node.tile.ranges)}
-    products = [node.expr for node in nodes if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)]
-    return len(launch.grid) == 2 and any(ref.tile in read for each in products for ref in ir.refs(each))
+    return len(launch.grid) == 2 and any(ref.tile in read for each in products(nodes) for ref in ir.refs(each.expr))
 
 
 def _common(setting: Setting, writers: list[Writes]) -> str:

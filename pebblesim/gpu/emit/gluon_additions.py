@@ -9,16 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pebblesim.gpu.emit.statements import Arrive, Do, Send, Sent, Statement
-from pebblesim.gpu.emit.terms import Items, Name, Term, own, sides, term
+from pebblesim.gpu.emit.products import factors
+from pebblesim.gpu.emit.statements import Arrive, Send, Sent, Statement, put
+from pebblesim.gpu.emit.terms import Items, Name, Term, sides, term
 from pebblesim.language import program as ir
 
 ROWS = 64
 """Rows of the tiles of a warpgroup, which `wgmma` has."""
-
-
-FENCE = Do(own("fence_async_shared"))
-"""Words that threads stored in shared memory are there for the copy engine, and for products."""
 
 
 def filled(name: str, at: Any) -> Term:
@@ -55,17 +52,16 @@ class Addition:
     @property
     def left(self) -> ir.Tile:
         """The tile that all warpgroups compute."""
-        assert isinstance(self.product.expr, ir.MatMul)
-        return self.product.expr.left.tile
+        return factors(self.product).left.tile
 
     def handing(self, value: Term) -> list[Statement]:
         """Put the rows that a warpgroup has of the left operand where all warpgroups read it."""
         rows = Name(self.handed).index("slot").call("slice", term("w") * ROWS, ROWS)
-        return [Do(rows.call("store", value)), FENCE, Arrive(filled(self.handed, "slot"))]
+        return [*put(rows, value), Arrive(filled(self.handed, "slot"))]
 
     def adding(self, number: Term, value: Term) -> list[Statement]:
         """Add a warpgroup's columns to memory; what was added before has left their buffer."""
         part = Name(self.part).index("w")
         place = Items((Name("head"), number * self.rows, term("w") * self.columns))
-        stored = part.call("reshape", sides(self.rows, self.columns)).call("store", value)
-        return [Sent(), Do(stored), FENCE, Send(f"{self.write.tensor.name}_tiles", place, part, added=True)]
+        stored = put(part.call("reshape", sides(self.rows, self.columns)), value)
+        return [Sent(), *stored, Send(f"{self.write.tensor.name}_tiles", place, part, added=True)]

@@ -7,8 +7,9 @@ axis, and brings their rows next to each other, as a block has them.
 
 from __future__ import annotations
 
-from pebblesim.gpu.emit.gluon_additions import ROWS
-from pebblesim.gpu.emit.statements import Let, Statement
+from typing import Any
+
+from pebblesim.gpu.emit.statements import Let
 from pebblesim.gpu.emit.strides import WORDS
 from pebblesim.gpu.emit.terms import ZERO, Call, Items, Name, Term, own, product, several as times, term, wide
 from pebblesim.gpu.emit.triton_ranges import Setting
@@ -42,14 +43,14 @@ def sides(setting: Setting, tensor: ir.Tensor, box: Box) -> tuple[int, ...]:
     return 1, 1, rows, width
 
 
-def corner(setting: Setting, tensor: ir.Tensor, row: Term, column: Term | int, rows: int = ROWS) -> Items:
-    """Where a box of so many rows begins."""
+def corner(setting: Setting, tensor: ir.Tensor, box: Box, row: Term, column: Any) -> Items:
+    """Where a box begins."""
+    if len(box) == 1:
+        return Items((Name("head"), row))
     if tensor not in setting.strides.of:
         return Items((Name("head"), row, term(column)))
     together = several(setting, tensor)
-    place = [row]
-    if together > 1:
-        place = [row // together, row % together if together > rows else ZERO]
+    place = [row // together, row % together if together > box[0] else ZERO] if together > 1 else [row]
     return Items((Name("batch"), Name("key_head"), *place, term(column)))
 
 
@@ -73,13 +74,3 @@ def address(setting: Setting, tensor: ir.Tensor) -> Term:
     batch, head, _ = setting.strides.of[tensor]
     first = times("key_head", several(setting, tensor))
     return start + wide("batch") * batch * WORDS + wide(first) * head
-
-
-def strides_in_words(setting: Setting, addresses: list[str]) -> list[Statement]:
-    """The statements of a kernel that count the strides of what it stores in words."""
-    return [setting.strides.in_words(tensor) for tensor in stored(setting, addresses)]
-
-
-def stored(setting: Setting, addresses: list[str]) -> list[ir.Tensor]:
-    """The matrices with strides that a kernel has the addresses of: it stores to them."""
-    return [tensor for tensor in setting.strides.of if setting.of[tensor] in addresses]

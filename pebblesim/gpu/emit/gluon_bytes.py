@@ -16,11 +16,8 @@ from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
 from pebblesim.gpu.additions import read_to_be_added_to
 from pebblesim.gpu.emit.gluon import plans
-from pebblesim.gpu.emit.gluon_columns_plan import SHARES, Columns
-from pebblesim.gpu.emit.gluon_plan import Block, Plan
+from pebblesim.gpu.emit.gluon_plan import Block
 from pebblesim.gpu.emit.gluon_product import Product
-from pebblesim.gpu.emit.gluon_scores import Scores
-from pebblesim.gpu.emit.storage import padded
 from pebblesim.gpu.emit.tables import moved_words
 from pebblesim.gpu.emit.words import moved_bytes, word_bytes
 from pebblesim.language import program as ir
@@ -46,7 +43,7 @@ def crossing(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None
         words * word_bytes(program, program.tensors[name], dtype)
         for name, words in read_to_be_added_to(program, sizes, mask).items()
     )
-    boxes = {read: side for block in blocks for read, side in _boxes(block, sizes)}
+    boxes = {read: side for block in blocks for read, side in _boxes(block)}
     pieces = {write: size for block in blocks for write, size in _pieces(block)}
 
     def amounts(node: ir.Node, at: LoopContext) -> Iterator[tuple[str, int]]:
@@ -72,30 +69,17 @@ def crossing(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None
 
 def _pieces(block: Block) -> Iterator[tuple[ir.Write, int]]:
     """The writes of matrices by threads, and the bytes of a row that a warp stores at a time."""
-    if isinstance(block, Plan | Columns):
-        added = {each.write for each in block.additions}
-        for node in block.writes:
-            if len(node.tile.ranges) == 2 and node not in added:
-                yield node, 2 * SECTOR if block.roomy else SECTOR // 2
+    added = {each.write for each in block.additions}
+    for node in block.writes:
+        if len(node.tile.ranges) == 2 and node not in added:
+            yield node, 2 * SECTOR if block.roomy else SECTOR // 2
 
 
-def _boxes(block: Block, sizes: ir.Sizes) -> Iterator[tuple[ir.Read, tuple[int, ...]]]:
-    """The reads that the copy engine serves, and the sides of all boxes of one."""
-    match block:
-        case Plan():
-            for tile, buffer in block.buffers.items():
-                yield buffer.read, tuple(padded(rng, sizes) for rng in tile.ranges)
-        case Scores():
-            tall = padded(block.own, sizes)
-            yield block.rows, (tall, block.parts * block.deep)
-            yield block.part, (block.width, block.deep)
-        case Product():
-            yield block.matrix, (block.deep, block.width)
-        case Columns():
-            for cut in block.held.values():
-                yield cut.read, (cut.rows, cut.parts * cut.width)
-            for cut in block.rings.values():
-                yield cut.read, (SHARES * cut.rows, cut.parts * cut.width)
+def _boxes(block: Block) -> Iterator[tuple[ir.Read, tuple[int, ...]]]:
+    """The reads that the copy engine serves, and the sides of all boxes of one; tables have no zeros beside them."""
+    yield from ((buffer.read, buffer.whole) for buffer in block.buffers.values())
+    if isinstance(block, Product):
+        yield block.matrix, (block.deep, block.width)
 
 
 def _in_sectors(box: tuple[int, ...], node: ir.Read, at: LoopContext, sizes: ir.Sizes, wide: int) -> int:

@@ -15,14 +15,15 @@ Where probabilities are as large as the part of the keys that only scores need, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 from pebblesim.gpu.emit import statements as st
-from pebblesim.gpu.emit.gluon_additions import FENCE, ROWS, filled, freed
-from pebblesim.gpu.emit.gluon_boxes import Box, corner
-from pebblesim.gpu.emit.gluon_columns_plan import SHARES, Columns, Cut
+from pebblesim.gpu.emit.gluon_additions import ROWS, filled, freed
+from pebblesim.gpu.emit.gluon_columns_plan import SHARES, Columns
 from pebblesim.gpu.emit.gluon_consumer import TURNED
+from pebblesim.gpu.emit.gluon_plan import Buffer
 from pebblesim.gpu.emit.gluon_roles import Roles
+from pebblesim.gpu.emit.products import factors
 from pebblesim.gpu.emit.terms import (
     ZERO,
     Binary,
@@ -41,6 +42,11 @@ IN_TURN: tuple[Term, ...] = (Name("phase"), Group(term(1) - "phase"))
 """The halves of a tile's keys, in the order in which their values are multiplied."""
 
 
+def slot_of(ring: Buffer, share: Term, part: Any) -> Term:
+    """The number of the slot with a part of the keys of a warpgroup."""
+    return share if ring.across == 1 else share * ring.across + part
+
+
 class ColumnsRoles(Roles):
     """Makes the statements of both roles."""
 
@@ -50,8 +56,6 @@ class ColumnsRoles(Roles):
         super().__init__(setting, plan)
         names = self.scope.names
         self._flying = False  # whether scores are on their way
-        for each in (*plan.held.values(), *plan.rings.values()):
-            self.reserve(*(each.name + end for end in ("", "_full", "_free")))
         self.reserve("mine", "phase", "share")
         made = plan.probabilities.name
         self.handed = plan.place.name if plan.place else names.new(f"{made}_of_all")
@@ -69,22 +73,12 @@ class ColumnsRoles(Roles):
 
     # Shared memory, and the warp that loads
 
-    @property
-    def boxes(self) -> Mapping[ir.Tensor, Box]:
-        """The boxes of the tensors that the copy engine moves."""
-        cuts = (*self.plan.held.values(), *self.plan.rings.values())
-        return {each.read.tensor: (each.rows, each.width) for each in cuts}
-
     def allocated(self) -> list[st.Room]:
         """The statements that take shared memory: what stays, rings, and what the warpgroups exchange."""
-        plan, made, tile = self.plan, list[st.Room](), (SHARES, ROWS, self.plan.keys)
-        for each in plan.held.values():
-            made += self.buffer(each.name, each.parts, each.read, "stays", 0, 1)
-        for each in plan.rings.values():
-            made += self.buffer(each.name, SHARES * each.parts, each.read, "a ring", plan.releases(each))
+        plan, made = self.plan, super().allocated()
         if plan.place is None:
             note = f"line {plan.sums.line}: both warpgroups read it"
-            made.append(self.exchange(self.handed, tile, self.setting.dtype, note))
+            made.append(self.exchange(self.handed, (SHARES, ROWS, plan.keys), self.setting.dtype, note))
         made.append(st.Barriers((self.handed_full,), SHARES, (1,)))
         for name in self.exchanged.values():
             made.append(self.exchange(name, (SHARES, 1, ROWS), "float32"))
@@ -93,33 +87,28 @@ class ColumnsRoles(Roles):
 
     def loading(self) -> list[st.Statement]:
         """The statements of the warp that loads: the rows that stay, and the halves of each tile of keys."""
-        plan, made = self.plan, list[st.Statement]()
+        plan, made, phase = self.plan, list[st.Statement](), term("phase")
         (_, high), at, share = self.limits(), Name(plan.loop.range.name), Name("share")
-        for each in plan.held.values():
-            parts = range(each.parts)
-            copies = [self._copied(each, self.number * ROWS, part, ZERO, Number(part)) for part in parts]
-            made += self.filling(filled(each.name, 0), copies)
-        phase, half = term("phase"), Group(term("each") + "phase" + 1) & 1
+        half = Group(term("each") + phase + 1) & 1
         body: list[st.Statement] = [st.Let(("share",), (half,), "first the half that is freed first")]
-        for ring in plan.rings.values():
-            for part in range(ring.parts):
-                slot, row = ring.slot(share, Number(part)), Group(at * SHARES + share) * plan.keys
-                free = st.Wait(freed(ring.name, slot), phase ^ 1)
-                body += self.filling(filled(ring.name, slot), [self._copied(ring, row, part, slot, slot)], free)
+        for each in plan.buffers.values():
+            parts, row = range(each.across), Group(at * SHARES + share) * plan.keys
+            if each.streamed:
+                for part in parts:
+                    slot = slot_of(each, share, part)
+                    body += self.filling(each, slot, phase, [self.copy(each, slot, row, part * each.width)])
+            else:
+                copies = [self.copy(each, Number(part), self.number * ROWS, part * each.width, ZERO) for part in parts]
+                made += self.filling(each, ZERO, phase, list(copies))
         halves = st.For("each", ZERO, Number(SHARES), tuple(body), unrolled=True)
         return [*made, st.For(at.id, ZERO, high, (st.Let(("phase",), (at & 1,)), halves), of=plan.loop)]
-
-    def _copied(self, each: Cut, row: Term, part: int, barrier: Term, slot: Term) -> st.Fetch:
-        first = corner(self.setting, each.read.tensor, row, part * each.width, each.rows)
-        return self.copied(each.read, each.name, slot, first, filled(each.name, barrier))
 
     # Statements
 
     def loop(self, node: ir.Loop) -> None:
         """The tiles of keys."""
         scope, ((low, high), phase) = self.scope, (self.limits(), term("phase"))
-        for each in self.plan.held.values():
-            self.say(st.Wait(filled(each.name, 0), ZERO))
+        self.say(*(st.Wait(filled(each.name, 0), ZERO) for each in self.plan.buffers.values() if not each.streamed))
         number = scope.numbers[node.range] = Name(scope.names.new(node.range.name))
         with self.apart() as made:
             self.say(st.Let(("phase",), (number & 1,)))
@@ -170,24 +159,24 @@ class ColumnsRoles(Roles):
         room, full = Name(name), Name(f"{name}_full")
         mine, others = (room.index(at).call("reshape", listed(ROWS)) for at in (w, term(1) - w))
         other = others.call("load", self.scope.of_vector(self.plan.own))
-        self.say(
-            st.Do(mine.call("store", held)), FENCE, st.Arrive(full.index(w)), st.Wait(full.index(term(1) - w), phase)
-        )
+        self.say(*st.put(mine, held), st.Arrive(full.index(w)), st.Wait(full.index(term(1) - w), phase))
         self.say(st.Map(held, maximum(held, other) if self._is_maximum(tile) else held + other))
 
     def _score(self, node: ir.Compute) -> None:
         """Issue the products of a warpgroup's keys, part after part as they arrive."""
-        plan, expr = self.plan, node.expr
-        assert isinstance(expr, ir.MatMul)
-        to, held, ring = self.values.named(node.target.tile), plan.held[expr.left.tile], plan.rings[expr.right.tile]
-        for part in range(ring.parts):
-            at = ring.slot(Name("mine"), Number(part))
+        plan, expr = self.plan, factors(node)
+        to, held, ring = (
+            self.values.named(node.target.tile),
+            plan.buffers[expr.left.tile],
+            plan.buffers[expr.right.tile],
+        )
+        for part in range(ring.across):
+            at = slot_of(ring, Name("mine"), part)
             rows = Name(held.name).index(part).call("reshape", listed(ROWS, held.width))
             keys = Name(ring.name).index(at).call("reshape", listed(plan.keys, ring.width)).call("permute", TURNED)
             more = part or node.mode == "add"
-            onto = to if more else self.zeros(ROWS, plan.keys)
             self.say(st.Wait(filled(ring.name, at), Name("phase")))
-            self.say(st.Issue(to, rows, keys, onto, None if more else Name("False"), line=node.line))
+            self.issue(to, rows, keys, to if more else None, plan.keys, node.line)
         self._flying = True
         self.issued_all(node)
 
@@ -195,18 +184,16 @@ class ColumnsRoles(Roles):
         """Wait for the scores; what only they need is free."""
         self._flying = False
         self.say(st.Settle((self.values.held(self.plan.probabilities),), 0))
-        for ring in self.plan.rings.values():
-            for part in range(ring.parts) if ring is not self.plan.place else ():
-                self._release(ring, ring.slot(Name("mine"), Number(part)))
+        for ring in self.plan.buffers.values():
+            for part in range(ring.across) if ring.streamed and ring is not self.plan.place else ():
+                self._release(ring, slot_of(ring, Name("mine"), part))
 
     def _hand_over(self) -> None:
         """Put the warpgroup's probabilities where both read them."""
         sums, mine = self.plan.sums, Name("mine")
-        assert isinstance(sums.expr, ir.MatMul)
-        value = self.values.operand(sums.expr.left, sums.line, sums.expr.left.shape[1], 1, False)
-        self.say(
-            st.Do(self._probabilities(mine).call("store", value)), FENCE, st.Arrive(Name(self.handed_full).index(mine))
-        )
+        left = factors(sums).left
+        value = self.values.operand(left, sums.line, left.shape[1], 1, False)
+        self.say(*st.put(self._probabilities(mine), value), st.Arrive(Name(self.handed_full).index(mine)))
 
     def _probabilities(self, share: Term) -> Term:
         """Where a warpgroup's probabilities are."""
@@ -214,23 +201,21 @@ class ColumnsRoles(Roles):
 
     def _sum(self) -> None:
         """Add the products of all probabilities with the warpgroup's columns of the values."""
-        plan, expr, phase = self.plan, self.plan.sums.expr, Name("phase")
-        assert isinstance(expr, ir.MatMul)
-        to, ring = self.values.named(plan.sums.target.tile), plan.rings[expr.right.tile]
+        plan, expr, phase = self.plan, factors(self.plan.sums), Name("phase")
+        to, ring = self.issued_all(plan.sums), plan.buffers[expr.right.tile]
         for share in IN_TURN:
-            at = ring.slot(share, Name("w"))
+            at = slot_of(ring, share, Name("w"))
             values = Name(ring.name).index(at).call("reshape", listed(plan.keys, ring.width))
             self.say(st.Wait(Name(self.handed_full).index(share), phase))
             self.say(st.Wait(filled(ring.name, at), phase))
             self.say(st.Issue(to, self._probabilities(share), values, to, line=plan.sums.line))
         for left, share in zip(reversed(range(SHARES)), IN_TURN, strict=True):
             self.say(st.Settle((to,), left))
-            self._release(ring, ring.slot(share, Name("w")))
+            self._release(ring, slot_of(ring, share, Name("w")))
             if plan.place:
                 self._release(plan.place, share)
-        self.issued_all(plan.sums)
 
-    def _release(self, ring: Cut, at: Term) -> None:
+    def _release(self, ring: Buffer, at: Term) -> None:
         self.say(st.Arrive(freed(ring.name, at)))
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:

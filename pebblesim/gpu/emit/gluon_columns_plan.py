@@ -5,13 +5,13 @@ They are for keys that are values, too, and sums too wide for one warpgroup's re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit.gluon_additions import ROWS
-from pebblesim.gpu.emit.gluon_plan import WIDEST, Block, refused
+from pebblesim.gpu.emit.gluon_plan import WIDEST, Block, Buffer, refused, writes_of
+from pebblesim.gpu.emit.products import factors, products
 from pebblesim.gpu.emit.storage import padded
-from pebblesim.gpu.emit.terms import Term
+from pebblesim.gpu.emit.triton_copies import reduces
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
@@ -20,54 +20,25 @@ SHARES = 2
 """Warpgroups that divide columns."""
 
 
-@dataclass(frozen=True, eq=False)
-class Cut:
-    """A matrix in shared memory, in parts of its columns.
-
-    Attributes:
-        read: the primitive that reads it.
-        name: of the buffer in the text.
-        parts, width: parts, and columns of each.
-        rows: rows of a slot.
-        values: whether it is an operand of the sums, too.
-    """
-
-    read: ir.Read
-    name: str
-    parts: int
-    width: int
-    rows: int
-    values: bool = False
-
-    def slot(self, share: Term, part: Term) -> Term:
-        """The number of the slot with a part of the keys of a warpgroup."""
-        return share if self.parts == 1 else share * self.parts + part
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Columns(Block):
     """A block of 64 rows whose warpgroups divide columns; in its launch, products that are added up are one sum.
 
     Attributes:
-        held, rings: the matrices that stay, and those that are streamed, by tile.
         scores: the products of scores, in order.
         sums: the product of probabilities with values.
         last: the primitive that computes the probabilities.
         keys: keys of a warpgroup.
         wide: the range of the columns of the sums.
         width: columns of a warpgroup's sums.
-        writes: the primitives that write.
     """
 
-    held: Mapping[ir.Tile, Cut]
-    rings: Mapping[ir.Tile, Cut]
     scores: tuple[ir.Compute, ...]
     sums: ir.Compute
     last: ir.Compute
     keys: int
     wide: ir.Range
     width: int
-    writes: tuple[ir.Write, ...]
 
     @property
     def height(self) -> int:
@@ -88,10 +59,9 @@ class Columns(Block):
         return self.last.target.tile
 
     @property
-    def place(self) -> Cut | None:
+    def place(self) -> Buffer | None:
         """The ring whose slots take probabilities when the scores are done with them; None if they have their own."""
-        alike = (each for each in self.rings.values() if not each.values and each.parts == 1)
-        return next((each for each in alike if (each.rows, each.width) == (ROWS, self.keys)), None)
+        return next((each for each in self.buffers.values() if _takes(each, self.sums, self.keys)), None)
 
     @property
     def exchanged(self) -> list[ir.Tile]:
@@ -99,9 +69,11 @@ class Columns(Block):
         nodes = (node for node in self.loop.body if isinstance(node, ir.Compute))
         return [node.target.tile for node in nodes if isinstance(node.expr, ir.RowReduction)]
 
-    def releases(self, ring: Cut) -> int:
-        """Arrivals by which a slot is free: one of each warpgroup that reads it, or one if only one does."""
-        return SHARES if ring.values or ring is self.place else 1
+
+def _takes(buffer: Buffer, sums: ir.Compute, keys: int) -> bool:
+    """Whether the slots of a ring, which only scores need, are as large as probabilities."""
+    alone = buffer.read.tile not in {ref.tile for ref in ir.refs(sums.expr)} and buffer.across == 1
+    return buffer.streamed and alone and buffer.box == (ROWS, keys)
 
 
 def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:
@@ -112,10 +84,10 @@ def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:
         return None
     own, (loop,) = launch.grid[0].range, loops
     computes = [node for node in loop.body if isinstance(node, ir.Compute)]
-    products = [node for node in computes if isinstance(node.expr, ir.MatMul)]
-    if len(products) < 2 or padded(own, sizes) != ROWS or padded(loop.range, sizes) % (16 * SHARES):
+    multiplying = products(loop.body)
+    if len(multiplying) < 2 or padded(own, sizes) != ROWS or padded(loop.range, sizes) % (16 * SHARES):
         return None
-    *scores, sums = products
+    *scores, sums = multiplying
     wide = sums.target.ranges[1]
     made = [node for node in computes if node.target.tile is scores[0].target.tile]
     if not SHARES * LEAST_SIDE <= padded(wide, sizes) <= SHARES * WIDEST or wide.parent is not None:
@@ -124,17 +96,17 @@ def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:
         return None
     reads = {node.tile: node for node in (*launch.block, *loop.body) if isinstance(node, ir.Read)}
     keys, width = padded(loop.range, sizes) // SHARES, padded(wide, sizes) // SHARES
-    held, rings = dict[ir.Tile, Cut](), dict[ir.Tile, Cut]()
-    assert isinstance(sums.expr, ir.MatMul)
-    values = sums.expr.right.tile
+    held, rings = dict[ir.Tile, Buffer](), dict[ir.Tile, Buffer]()
+    values = factors(sums).right.tile
     for node in scores:
-        assert isinstance(node.expr, ir.MatMul)
-        left, right = node.expr.left.tile, node.expr.right.tile
-        parts, columns = SHARES if right is values else 1, padded(node.expr.left.shape[1], sizes)
+        left, right = factors(node).left.tile, factors(node).right.tile
+        parts, columns = SHARES if right is values else 1, padded(factors(node).left.shape[1], sizes)
         if left not in reads or right not in reads or columns > parts * WIDEST:
             return None
-        held[left] = Cut(reads[left], _name(reads[left]), parts, columns // parts, ROWS)
-        rings[right] = Cut(reads[right], _name(reads[right]), parts, columns // parts, keys, right is values)
+        width_of, slots = columns // parts, SHARES * parts
+        held[left] = Buffer(_name(reads[left]), reads[left], parts, ROWS, width_of, across=parts)
+        ring = Buffer(_name(reads[right]), reads[right], slots, keys, width_of, True, "", slots, 1, SHARES, parts)
+        rings[right] = replace(ring, freed_by=SHARES) if right is values or _takes(ring, sums, keys) else ring
     if values not in rings or len(held) + len(rings) != len(reads):
         return None
     return Columns(
@@ -143,15 +115,14 @@ def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:
         loop=loop,
         warpgroups=SHARES,
         stages=stages,
-        held=held,
-        rings=rings,
+        buffers=held | rings,
+        writes=writes_of(launch),
         scores=tuple(scores),
         sums=sums,
         last=made[-1],
         keys=keys,
         wide=wide,
         width=width,
-        writes=tuple(node for node in launch.block if isinstance(node, ir.Write)),
     )
 
 
@@ -174,43 +145,27 @@ def _name(read: ir.Read) -> str:
 
 def _alike(own: ir.Range, loop: ir.Loop, scores: list[ir.Compute], sums: ir.Compute) -> bool:
     """Whether scores are of rows that stay with streamed ones, and sums of probabilities with streamed rows."""
-    tile = scores[0].target.tile
-    if not isinstance(sums.expr, ir.MatMul) or sums.mode != "add" or sums.expr.left.tile is not tile:
-        return False
-    straight_sums = not (sums.expr.left.transposed or sums.expr.right.transposed)
-    turned = (isinstance(each.expr, ir.MatMul) and each.expr.right.transposed for each in scores)
-    straight = (isinstance(each.expr, ir.MatMul) and not each.expr.left.transposed for each in scores)
-    modes = [each.mode for each in scores] == ["new", *["add"] * (len(scores) - 1)]
+    tile, expr = scores[0].target.tile, factors(sums)
+    turned = all(each.right.transposed and not each.left.transposed for each in map(factors, scores))
+    modes = [each.mode for each in (*scores, sums)] == ["new", *["add"] * len(scores)]
     one = all(each.target.tile is tile for each in scores) and tile.ranges == (own, loop.range)
-    return straight_sums and all(turned) and all(straight) and modes and one
+    return turned and modes and one and expr.left.tile is tile and not (expr.left.transposed or expr.right.transposed)
 
 
 def _vectors_alike(loop: ir.Loop, scores: ir.Tile) -> bool:
     """Whether rows are reduced alone, to a maximum or onto a sum that is else only multiplied by vectors."""
     for node in loop.body:
-        if isinstance(node, ir.Compute) and any(isinstance(each, ir.RowReduction) for each in _inside(node.expr)):
+        if isinstance(node, ir.Compute) and any(map(reduces, getattr(node.expr, "operands", ()))):
             return False
         if not isinstance(node, ir.Compute) or not isinstance(node.expr, ir.RowReduction):
             continue
         if node.expr.op == "rowmax" and node.mode == "new":
             continue
-        others = [
-            each
-            for each in loop.body
-            if isinstance(each, ir.Compute)
-            and each is not node
-            and node.target.tile in (each.target.tile, *(ref.tile for ref in ir.refs(each.expr)))
-        ]
+        computed = (each for each in loop.body if isinstance(each, ir.Compute) and each is not node)
+        others = [each for each in computed if node.target.tile in _tiles(each)]
         if node.mode != "add" or not all(_multiplied(each, node.target.tile) for each in others):
             return False
     return True
-
-
-def _inside(expr: ir.Expr) -> Iterator[ir.Expr]:
-    """The operands of an operation, and theirs."""
-    for each in expr.operands if isinstance(expr, ir.Elementwise) else ():
-        yield each
-        yield from _inside(each)
 
 
 def _multiplied(node: ir.Compute, tile: ir.Tile) -> bool:
@@ -222,11 +177,11 @@ def _multiplied(node: ir.Compute, tile: ir.Tile) -> bool:
 
 def _joined(launch: Launch) -> Launch:
     """The launch with two products that are added up as one sum: the second is added where the first one is."""
-    if not launch.grid:
+    if len(launch.grid) != 1:
         return launch
     block = [replace(node, body=_summed(node.body)) if isinstance(node, ir.Loop) else node for node in launch.block]
-    grid = (*launch.grid[:-1], replace(launch.grid[-1], body=block))
-    return replace(launch, grid=grid, body=[*grid[:1]]) if len(grid) == 1 else launch
+    grid = replace(launch.grid[0], body=block)
+    return replace(launch, grid=(grid,), body=[grid])
 
 
 def _summed(body: list[ir.Node]) -> list[ir.Node]:
@@ -238,25 +193,14 @@ def _summed(body: list[ir.Node]) -> list[ir.Node]:
                 target=ir.Ref(tile=first) as target,
                 expr=ir.Elementwise(op="add", operands=(ir.Ref(tile=same), ir.Ref(tile=second))),
             ) if same is first:
-                product = next((each for each in body if _makes(each, second)), None)
-                if product is None or _uses(body, second) != 1:
-                    continue
-                assert isinstance(product, ir.Compute)
-                made[made.index(product)] = ir.Compute(target, product.expr, "add", product.line)
-                made.remove(node)
-                made = [each for each in made if not (isinstance(each, ir.Delete) and each.tile is second)]
+                match [each for each in body if isinstance(each, ir.Compute) and second in _tiles(each)]:
+                    case [ir.Compute(mode="new", expr=ir.MatMul() as expr, line=line) as product, last] if last is node:
+                        made[made.index(product)] = ir.Compute(target, expr, "add", line)
+                        gone = [node, *(each for each in made if isinstance(each, ir.Delete) and each.tile is second)]
+                        made = [each for each in made if each not in gone]
     return made
 
 
-def _makes(node: ir.Node, tile: ir.Tile) -> bool:
-    return (
-        isinstance(node, ir.Compute)
-        and node.mode == "new"
-        and node.target.tile is tile
-        and isinstance(node.expr, ir.MatMul)
-    )
-
-
-def _uses(body: list[ir.Node], tile: ir.Tile) -> int:
-    """How often a tile is an operand."""
-    return sum(ref.tile is tile for node in body if isinstance(node, ir.Compute) for ref in ir.refs(node.expr))
+def _tiles(node: ir.Compute) -> list[ir.Tile]:
+    """The tiles of a primitive."""
+    return [node.target.tile, *(ref.tile for ref in ir.refs(node.expr))]

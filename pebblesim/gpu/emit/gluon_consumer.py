@@ -12,6 +12,7 @@ from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.gluon_additions import ROWS, Addition, filled, freed
 from pebblesim.gpu.emit.gluon_each_tile import TURNS, Tiles
 from pebblesim.gpu.emit.gluon_plan import Buffer, Plan
+from pebblesim.gpu.emit.products import factors
 from pebblesim.gpu.emit.terms import (
     ONE,
     Held,
@@ -60,7 +61,7 @@ class Consumer(Tiles):
         self._issued: list[Issued] = []
         self._there: set[str] = set()  # barriers that have been waited for, of rings in this iteration
         self._late: list[ir.Compute] = []  # products of the iteration before, still to be issued
-        self._operands: dict[ir.MatMul, Held | Name] = {}  # what products that were put off take from registers
+        self._operands: dict[ir.Compute, Name] = {}  # what products that were put off take from registers
         self._of_before = False  # whether a product of the iteration before is being issued
         self._unread: dict[ir.Tile, ir.Read] = {}  # vectors of this iteration that are still in their ring
         self._added = {each.product: each for each in plan.additions}
@@ -68,8 +69,6 @@ class Consumer(Tiles):
         self._to_add: list[Addition] = []  # products of this iteration, for memory
         for each in plan.additions:
             self.reserve(each.handed, f"{each.handed}_full", each.part)
-        for buffer in plan.buffers.values():
-            self.reserve(buffer.name, f"{buffer.name}_full", f"{buffer.name}_free")
 
     # The block
 
@@ -181,11 +180,9 @@ class Consumer(Tiles):
 
     def _hand_over(self, addition: Addition) -> None:
         """Put the rows that the warpgroup has of an operand into shared memory, where all warpgroups read it."""
-        expr = addition.product.expr
-        assert isinstance(expr, ir.MatMul)
+        left = factors(addition.product).left
         self._settle(addition.left)
-        line, terms = addition.product.line, expr.left.shape[1]
-        self.say(*addition.handing(self.values.operand(expr.left, line, terms, 0, True)))
+        self.say(*addition.handing(self.values.operand(left, addition.product.line, left.shape[1], 0, True)))
         self._handed.add(addition.left)
 
     def _add(self, addition: Addition) -> None:
@@ -226,9 +223,7 @@ class Consumer(Tiles):
         self.take_next_turn()
         if self._issued:
             self._wait(self._issued[-1].node.target.tile)
-        assert isinstance(node.expr, ir.MatMul)
-        name = f"{self.values.tiles[node.expr.left.tile]}_late"
-        self._operands[node.expr] = self._in_registers(node.expr, node.line, name)
+        self._operands[node] = self._in_registers(node, "late")
 
     def _issue_late(self) -> None:
         """Issue the products that were put off; they use the slots of the iteration before."""
@@ -260,61 +255,57 @@ class Consumer(Tiles):
                 self.say(st.Arrive(freed(buffer.barrier, slot)))
 
     def _note(self, node: ir.Compute) -> None:
-        assert isinstance(node.expr, ir.MatMul)
         slot = "last" if self._of_before else "slot"
         freed = {buffer: slot for buffer, last in self.plan.last.items() if last is node}
-        operand = self._operands.get(node.expr)
+        operand = self._operands.get(node)
         kept = (self.values.held(node.target.tile), *((operand,) if operand else ()))
         self._issued.append(Issued(node, kept, freed))
 
     def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
         """Issue a product; its left operand has the rows of the warpgroup."""
-        expr, line = node.expr, node.line
-        assert isinstance(expr, ir.MatMul)
+        expr = factors(node)
         if node in self._added:
             self._multiply_all(to, self._added[node])
             return
         left, right = (expr.right, expr.left) if frame else (expr.left, expr.right)
         held, ring = self.plan.buffers.get(left.tile), self.plan.buffers.get(right.tile)
         if ring is None or not ring.streamed or (held is not None and held.streamed):
-            raise self.refused(f"the product in line {line} is of no rows that stay with a matrix that is streamed")
+            raise self.refused(
+                f"the product in line {node.line} is of no rows that stay with a matrix that is streamed"
+            )
         if held is not None:
             first = self._in_shared(held, left.transposed ^ frame)
-        elif expr in self._operands and self._of_before:
-            first = self._operands[expr]
+        elif node in self._operands and self._of_before:
+            first = self._operands[node]
         else:
-            name = f"{self.values.tiles[left.tile]}_16"
-            first = self._operands[expr] = self._in_registers(expr, line, name)
+            first = self._operands[node] = self._in_registers(node, "16")
         turned = right.transposed ^ frame
         second = self._in_shared(ring, turned)
-        if onto is not None:
-            self.say(st.Issue(to, first, second, onto, line=line))
-        else:
-            zeros = self.zeros(ROWS, ring.rows if turned else ring.width)
-            self.say(st.Issue(to, first, second, zeros, Name("False"), line=line))
+        self.issue(to, first, second, onto, ring.rows if turned else ring.width, node.line)
 
     def _multiply_all(self, to: Held, addition: Addition) -> None:
         """Issue some columns of a product of what all warpgroups computed with what stays."""
-        expr, columns = addition.product.expr, addition.columns
-        assert isinstance(expr, ir.MatMul)
-        held = self.plan.buffers[expr.right.tile]
+        columns, held = addition.columns, self.plan.buffers[factors(addition.product).right.tile]
         self._await(held)
         self.say(st.Wait(filled(addition.handed, "slot"), Name("phase")))
         first = Name(addition.handed).index("slot").call("permute", TURNED)
         whole = Name(held.name).index(0).call("reshape", sides(held.rows, held.width))
         second = whole.call("slice", term("w") * columns, columns, dim=1)
-        zeros = self.zeros(addition.rows, columns)
-        self.say(st.Issue(to, first, second, zeros, Name("False"), line=addition.product.line))
+        self.issue(to, first, second, None, columns, addition.product.line, addition.rows)
 
-    def _in_registers(self, expr: ir.MatMul, line: int, name: str) -> Name:
+    def _in_registers(self, node: ir.Compute, ending: str) -> Name:
         """Make a computed matrix the left operand of a product, in the words of memory; the name of it."""
-        self._settle(expr.left.tile)
-        value = self.values.operand(expr.left, line, expr.left.shape[1], 1, False)
+        expr, left = factors(node), factors(node).left
+        self._settle(left.tile)
+        value, name = (
+            self.values.operand(left, node.line, left.shape[1], 1, False),
+            Name(f"{self.values.tiles[left.tile]}_{ending}"),
+        )
         if calls(value, "trans"):
-            raise self.refused(f"the product in line {line} takes a computed matrix transposed")
-        layout = self.scope.layout(self.scope.length(expr.shape[1]))
-        self.say(st.Let((name,), (call("convert_layout", value, call("DotOperandLayout", 0, layout, 2)),), line=line))
-        return Name(name)
+            raise self.refused(f"the product in line {node.line} takes a computed matrix transposed")
+        operand = call("DotOperandLayout", 0, self.scope.layout(self.scope.length(expr.shape[1])), 2)
+        self.say(st.Let((name.id,), (call("convert_layout", value, operand),), line=node.line))
+        return name
 
     def _in_shared(self, buffer: Buffer, transposed: bool) -> Term:
         """A buffer's slot as an operand, once it is there."""

@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pebblesim.gpu.emit import statements as st
-from pebblesim.gpu.emit.gluon_additions import filled, freed
-from pebblesim.gpu.emit.gluon_boxes import Box, corner
-from pebblesim.gpu.emit.gluon_plan import APART, Buffer, Plan
+from pebblesim.gpu.emit.gluon_boxes import Box
+from pebblesim.gpu.emit.gluon_plan import APART, Plan
 from pebblesim.gpu.emit.gluon_roles import Roles
-from pebblesim.gpu.emit.terms import ZERO, Group, Items, Name, Number, Term, is_zero, minimum, term
+from pebblesim.gpu.emit.terms import ZERO, Group, Name, Number, Term, is_zero, minimum, term
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
@@ -41,55 +40,34 @@ class Tiles(Roles):
 
     @property
     def boxes(self) -> Mapping[ir.Tensor, Box]:
-        """The boxes of the tensors that the copy engine moves."""
+        """The boxes of the tensors that the copy engine moves, with those of what is added to memory."""
         added = {each.write.tensor: (each.rows, each.columns) for each in self.plan.additions}
-        return {buffer.read.tensor: buffer.box for buffer in self.plan.buffers.values()} | added
-
-    @property
-    def streamed_words(self) -> int:
-        """Words of a row of the rings."""
-        return sum(ring.width for ring in self.plan.rings)
+        return {**super().boxes, **added}
 
     def allocated(self) -> list[st.Room]:
         """The statements that take shared memory: buffers, what is exchanged and added to memory, and turns."""
-        plan, made, groups = self.plan, list[st.Room](), self.plan.warpgroups
-        for each in plan.buffers.values():
-            if each.vector:
-                made.append(self.room(each.name, each.slots, each.read, "a ring"))
-            else:
-                freed_by, what = groups * (each.streamed or plan.persistent), "a ring" if each.streamed else "stays"
-                barriers = each.slots if each.streamed else 1
-                made += self.buffer(each.name, each.slots, each.read, what, freed_by, barriers)
-        for addition in plan.additions:
-            shape, line = (plan.stages, addition.depth, addition.rows), addition.product.line
-            note = f"line {line}: all warpgroups read it"
-            made.append(self.exchange(addition.handed, shape, self.setting.dtype, note))
-            made.append(st.Barriers((f"{addition.handed}_full",), plan.stages, (groups,)))
-            made.append(self.room(addition.part, groups, addition.write, "added to memory"))
+        plan, made, groups = self.plan, super().allocated(), self.plan.warpgroups
+        for each in plan.additions:
+            shape, note = (plan.stages, each.depth, each.rows), f"line {each.product.line}: all warpgroups read it"
+            made.append(self.exchange(each.handed, shape, self.setting.dtype, note))
+            made.append(st.Barriers((f"{each.handed}_full",), plan.stages, (groups,)))
+            made.append(self.room(each.part, groups, each.write, "added to memory"))
         return [*made, *[st.Barriers(("turns",), groups, (1,))] * plan.turns]
 
     def loading(self) -> list[st.Statement]:
         """The statements of the warp that loads: what stays, and the rings tile by tile."""
         plan, made = self.plan, list[st.Statement]()
-        (low, high), at, slot = self.limits(), plan.loop.range.name, Name("slot")
+        (low, high), at, slot = self.limits(), Name(plan.loop.range.name), Name("slot")
         for each in plan.buffers.values():
             if not each.streamed:
-                free = st.Wait(freed(each.barrier, 0), self.turn ^ 1) if plan.persistent else None
-                copied = self._copied(each, Group(self.number * each.slots + "w") * each.rows, ZERO, Name("w"))
+                copied = self.copy(each, Name("w"), Group(self.number * each.slots + "w") * each.rows, fill=ZERO)
                 copies = st.For("w", ZERO, Number(each.slots), (copied,), unrolled=True)
-                made += self.filling(filled(each.barrier, 0), [copies], free, each.slots)
-        stream: list[st.Statement] = [self.slot(Name(at))]
-        tile = self.streamed(Name(at))
+                made += self.filling(each, ZERO, self.turn, [copies], each.slots)
+        stream: list[st.Statement] = [self.slot(at)]
         for ring in plan.rings:
-            copied_together = [self._copied(each, tile * each.rows, slot, slot) for each in plan.together(ring)]
-            free = st.Wait(freed(ring.barrier, slot), term("phase") ^ 1)
-            stream += self.filling(filled(ring.barrier, slot), copied_together, free)
-        return [*made, Piece(low, high).loop(at, stream, plan.loop)]
-
-    def _copied(self, buffer: Buffer, row: Term, barrier: Term, slot: Term) -> st.Fetch:
-        """A copy of a tile that begins at a row into a slot."""
-        at = Items((Name("head"), row)) if buffer.vector else corner(self.setting, buffer.read.tensor, row, 0)
-        return self.copied(buffer.read, buffer.name, slot, at, filled(buffer.barrier, barrier))
+            together = [self.copy(each, slot, self.streamed(at) * each.rows) for each in plan.together(ring)]
+            stream += self.filling(ring, slot, term("phase"), list(together))
+        return [*made, Piece(low, high).loop(at.id, stream, plan.loop)]
 
     # Slots
 

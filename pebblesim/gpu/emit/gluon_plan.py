@@ -19,6 +19,7 @@ from pebblesim.gpu.additions import added
 from pebblesim.gpu.emit.gluon_additions import ROWS, Addition
 from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.gpu.emit.orientation import turned
+from pebblesim.gpu.emit.products import factors, products
 from pebblesim.gpu.emit.storage import padded
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, lifetimes_of, peak
@@ -59,16 +60,18 @@ GROUP_OF_BYTES = 16
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """A tensor's tiles in shared memory, which the copy engine fills.
+    """A tensor's boxes in shared memory, which the copy engine fills.
 
     Attributes:
         name: of the buffer in the text.
         read: the primitive that reads it.
-        slots: parts that are filled one by one: a ring's, or one for each warpgroup, or one for all of them.
-        rows, width: of a slot; a vector has width 1.
+        slots: how many boxes there is room for.
+        rows, width: of a box; a vector has width 1.
         streamed: whether it is a ring.
-        barrier: `{barrier}_full` and `{barrier}_free` are its barriers; those of a ring of vectors are those of the
-            matrices that are read before it.
+        beside: the ring of matrices whose barriers a ring of vectors has.
+        fills: how many barriers of each kind there are: one for each slot, or one for all.
+        freed_by: arrivals by which a slot is free to be filled again; 0 if it is filled once.
+        down, across: boxes of what is read at once, beneath and beside each other.
     """
 
     name: str
@@ -76,8 +79,17 @@ class Buffer:
     slots: int
     rows: int
     width: int
-    streamed: bool
-    barrier: str
+    streamed: bool = False
+    beside: str = ""
+    fills: int = 1
+    freed_by: int = 0
+    down: int = 1
+    across: int = 1
+
+    @property
+    def barrier(self) -> str:
+        """The name of its barriers, `{barrier}_full` and `{barrier}_free`."""
+        return self.beside or self.name
 
     @property
     def vector(self) -> bool:
@@ -86,8 +98,13 @@ class Buffer:
 
     @property
     def box(self) -> tuple[int, ...]:
-        """The sides of a slot."""
+        """The sides of a box."""
         return (self.rows,) if self.vector else (self.rows, self.width)
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """The sides of all boxes of what is read at once."""
+        return tuple(side * times for side, times in zip(self.box, (self.down, self.across), strict=False))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -101,6 +118,8 @@ class Block:
         additions: the products that are added to memory.
         warpgroups: how many have sums.
         stages: slots of a ring.
+        buffers: what the copy engine brings of inputs, by tile, in the order in which it is read.
+        writes: the primitives that write.
         persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
             the other: what the next one needs arrives while one ends.
         roomy: whether threads have registers left, in which they exchange columns before they store sums.
@@ -112,6 +131,8 @@ class Block:
     additions: tuple[Addition, ...] = ()
     warpgroups: int
     stages: int
+    buffers: Mapping[ir.Tile, Buffer]
+    writes: tuple[ir.Write, ...]
     persistent: bool = False
     roomy: bool = True
 
@@ -139,17 +160,13 @@ class Plan(Block):
     """A block whose tiles are in shared memory, and the order of its products.
 
     Attributes:
-        buffers: the matrices in shared memory, by tile, in the order in which they are read.
         late: the products that are put off to the next iteration.
         last: for each ring, the product that uses a slot last.
-        writes: the primitives that write.
         turns: whether two warpgroups take turns: one issues its products when the other has its scores.
     """
 
-    buffers: Mapping[ir.Tile, Buffer]
     late: tuple[ir.Compute, ...]
     last: Mapping[Buffer, ir.Compute]
-    writes: tuple[ir.Write, ...]
     turns: bool = False
 
     @property
@@ -169,6 +186,40 @@ class Plan(Block):
             and any(ref.tile is buffer.read.tile for ref in ir.refs(node.expr))
             for node in self.loop.body
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Nest:
+    """A loop of a block, and a loop within that adds up the parts of products.
+
+    Attributes:
+        loop, inner: the loops.
+        reads: what the inner one reads.
+        product: the primitive that adds a part.
+    """
+
+    loop: ir.Loop
+    inner: ir.Loop
+    reads: list[ir.Read]
+    product: ir.Compute
+
+    @property
+    def expr(self) -> ir.MatMul:
+        """The product."""
+        return factors(self.product)
+
+
+def nested(launch: Launch) -> Nest | None:
+    """The loops of a launch, if each block adds up the parts of products in a loop within another one."""
+    loops = [node for node in launch.block if isinstance(node, ir.Loop)]
+    inner = [node for loop in loops for node in loop.body if isinstance(node, ir.Loop)]
+    if len(loops) != 1 or len(inner) != 1 or launch.around is not None:
+        return None
+    match [node for node in inner[0].body if not isinstance(node, ir.Delete)]:
+        case [*reads, ir.Compute(mode="add", expr=ir.MatMul()) as product]:
+            found = [node for node in reads if isinstance(node, ir.Read)]
+            return Nest(loops[0], inner[0], found, product) if found == reads else None
+    return None
 
 
 OTHER_PROGRAM = (
@@ -196,14 +247,17 @@ def check_shared(program: ir.Program, launch: Launch, taken: int, slots: int) ->
         raise refused(program, f"{why} {SHARED:,}", "take fewer --stages, or smaller blocks")
 
 
+def writes_of(launch: Launch) -> tuple[ir.Write, ...]:
+    """The writes of a block."""
+    return tuple(node for node in ir.walk(launch.block) if isinstance(node, ir.Write))
+
+
 def multiplies(launch: Launch) -> bool:
     """Whether a launch has products of matrices."""
-    return any(isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul) for node in ir.walk(launch.body))
+    return bool(products(ir.walk(launch.body)))
 
 
-def plan(
-    program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stages: int, persistent: bool = False
-) -> Plan:
+def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, persistent: bool = False) -> Plan:
     """Find the plan of a launch with products.
 
     Raises:
@@ -218,7 +272,7 @@ def plan(
         raise refused(program, f"block {own.block} is {block}", OTHER_BLOCKS)
     additions = _additions(program, own, loop, sizes, block // ROWS)
     _check_tiles(program, launch, own, sizes, additions)
-    buffers = _buffers(program, launch, own, loop, sizes, dtype, stages, additions)
+    buffers = _buffers(program, launch, own, loop, sizes, stages, additions, persistent)
     late, most = () if additions else _late(loop), MOST_HELD * REGISTERS[block // ROWS]
     if _held(launch, sizes, late, additions) > most:
         late = ()
@@ -234,16 +288,15 @@ def plan(
         buffers=buffers,
         late=late,
         last=_last_uses(loop, buffers),
-        writes=tuple(node for node in ir.walk(launch.block) if isinstance(node, ir.Write)),
+        writes=writes_of(launch),
         turns=persistent and block == 2 * ROWS and _narrow(loop, late, sizes),
     )
 
 
 def _narrow(loop: ir.Loop, late: tuple[ir.Compute, ...], sizes: ir.Sizes) -> bool:
     """Whether a loop has one product of scores, and narrow sums of others that are put off."""
-    products = [node for node in loop.body if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)]
     widths = [padded(node.target.tile.ranges[-1], sizes) for node in late]
-    return len(products) == len(late) + 1 and 0 < max(widths, default=0) <= IN_TURNS
+    return len(products(loop.body)) == len(late) + 1 and 0 < max(widths, default=0) <= IN_TURNS
 
 
 def _additions(
@@ -252,8 +305,7 @@ def _additions(
     """The products that are added to memory: with the rows of the loop's tile, and a sum over those of the grid's."""
     made = []
     for node, write in added(loop.body).items():
-        assert isinstance(node.expr, ir.MatMul)
-        (rows, terms), columns = node.expr.left.shape, node.expr.right.shape[1]
+        (rows, terms), columns = factors(node).left.shape, factors(node).right.shape[1]
         height, width = ir.length(loop.range.block, sizes), padded(columns, sizes)
         if (rows, terms) != (loop.range, own) or height % ROWS or width % (16 * warpgroups) or columns.parent:
             raise refused(
@@ -263,7 +315,7 @@ def _additions(
                 "give other blocks, or take --target triton",
             )
         tensor, depth = write.tensor.name, ir.length(own.block, sizes)
-        handed = f"{node.expr.left.tile.name}_of_all"
+        handed = f"{factors(node).left.tile.name}_of_all"
         made.append(Addition(node, write, height, width // warpgroups, depth, handed, f"{tensor}_part"))
     return tuple(made)
 
@@ -274,11 +326,11 @@ def _buffers(
     own: ir.Range,
     loop: ir.Loop,
     sizes: ir.Sizes,
-    dtype: str,
     stages: int,
     additions: tuple[Addition, ...],
+    persistent: bool,
 ) -> dict[ir.Tile, Buffer]:
-    names, made = Identifiers(TAKEN.split()), dict[ir.Tile, Buffer]()
+    names, made, groups = Identifiers(TAKEN.split()), dict[ir.Tile, Buffer](), ir.length(own.block, sizes) // ROWS
     whole = {ref.tile for each in additions for ref in ir.refs(each.product.expr)}  # all warpgroups need all rows
     for node in ir.walk(launch.block):
         streamed = node in loop.body
@@ -299,8 +351,9 @@ def _buffers(
         if not columns and not rings:
             raise refused(program, f"line {node.line} reads a vector before any matrix in the loop")
         width = padded(columns[0], sizes) if columns else 1
-        barrier = name if columns else rings[-1].name
-        made[node.tile] = Buffer(name, node, slots, height, width, streamed, barrier)
+        fills, freed_by = stages if streamed else 1, groups * (streamed or persistent)
+        beside, down = "" if columns else rings[-1].name, 1 if streamed else slots
+        made[node.tile] = Buffer(name, node, slots, height, width, streamed, beside, fills, freed_by, down)
     return made
 
 
@@ -342,7 +395,7 @@ def _held(launch: Launch, sizes: ir.Sizes, late: tuple[ir.Compute, ...], additio
 
     lives = {tile: life for tile, life in lifetimes_of(launch.block).items() if tile in computed}
     most = peak({tile: words(tile) for tile in lives}, lives)
-    return most + sum(words(node.expr.left.tile) // 2 for node in late if isinstance(node.expr, ir.MatMul))
+    return most + sum(words(factors(node).left.tile) // 2 for node in late)
 
 
 def _late(loop: ir.Loop) -> tuple[ir.Compute, ...]:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit import statements as st
-from pebblesim.gpu.emit.gluon_additions import FENCE, ROWS
-from pebblesim.gpu.emit.gluon_boxes import Box, corner, several, sides
+from pebblesim.gpu.emit.gluon_additions import ROWS
+from pebblesim.gpu.emit.gluon_boxes import Box, several, sides
 from pebblesim.gpu.emit.gluon_consumer import TURNED
-from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, SHARED, WIDEST, Block
-from pebblesim.gpu.emit.gluon_roles import Roles
+from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, SHARED, WIDEST, Block, Nest, nested
+from pebblesim.gpu.emit.gluon_roles import Roles, expecting
 from pebblesim.gpu.emit.storage import padded
 from pebblesim.gpu.emit.terms import (
     ZERO,
@@ -50,8 +50,7 @@ class Product(Block):
 
     Attributes:
         columns: the range of the grid over columns of the result.
-        inner: the loop over parts of a tile of terms.
-        product: the primitive that adds a part.
+        nest: the loops over tiles of terms, and over their parts.
         table, matrix: those that read a part of the table, and of the matrix.
         result: the one that writes the sums.
         tall, wide: sides of a tile of the table in memory.
@@ -60,8 +59,7 @@ class Product(Block):
     """
 
     columns: ir.Range
-    inner: ir.Loop
-    product: ir.Compute
+    nest: Nest
     table: ir.Read
     matrix: ir.Read
     result: ir.Write
@@ -78,8 +76,7 @@ class Product(Block):
     @property
     def turned(self) -> bool:
         """Whether the table is multiplied transposed."""
-        assert isinstance(self.product.expr, ir.MatMul)
-        return self.product.expr.left.transposed
+        return self.nest.expr.left.transposed
 
     @property
     def parts(self) -> int:
@@ -92,49 +89,43 @@ class Product(Block):
         return 2 * (ROWS * self.warpgroups + self.width) * self.deep
 
 
-def product_of(launch: Launch, sizes: ir.Sizes, tile: tuple[int, int] | None) -> Product | None:
+def product_of(launch: Launch, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[int, int]]) -> Product | None:
     """The plan of a launch that multiplies a table kept in tiles; None if it is no such launch."""
-    loops = [node for node in launch.block if isinstance(node, ir.Loop)]
-    results = [node for node in launch.block if isinstance(node, ir.Write)]
-    if len(launch.grid) != 2 or len(loops) != 1 or len(results) != 1 or launch.around is not None or tile is None:
+    nest, results = nested(launch), [node for node in launch.block if isinstance(node, ir.Write)]
+    if nest is None or len(launch.grid) != 2 or len(results) != 1 or len(nest.reads) != 2:
         return None
-    own, columns = (each.range for each in launch.grid)
-    inner = [node for node in loops[0].body if isinstance(node, ir.Loop)]
-    if len(inner) != 1 or inner[0].range.parent is not loops[0].range:
+    (own, columns), (table, matrix), product = (each.range for each in launch.grid), nest.reads, nest.product
+    expr, tile = nest.expr, tiled.get(table.tensor)
+    operands = expr.left.tile, expr.right.tile, expr.right.transposed, product.target.ranges
+    if operands != (table.tile, matrix.tile, False, (own, columns)) or results[0].tile is not product.target.tile:
         return None
-    match [node for node in inner[0].body if not isinstance(node, ir.Delete)]:
-        case [ir.Read() as table, ir.Read() as matrix, ir.Compute(mode="add", expr=ir.MatMul() as expr) as product]:
-            operands = expr.left.tile, expr.right.tile, expr.right.transposed, product.target.ranges
-            if (
-                operands != (table.tile, matrix.tile, False, (own, columns))
-                or results[0].tile is not product.target.tile
-            ):
-                return None
-            block, width, deep = padded(own, sizes), padded(columns, sizes), padded(inner[0].range, sizes)
-            terms = tile[0 if expr.left.transposed else 1]
-            odd = block % ROWS or block // ROWS > MOST_WARPGROUPS or not 64 <= width <= WIDEST or deep != ROWS
-            if odd or terms != padded(loops[0].range, sizes) or tile[1 if expr.left.transposed else 0] != block:
-                return None
-            made = Product(
-                launch=launch,
-                own=own,
-                loop=loops[0],
-                warpgroups=block // ROWS,
-                stages=2,
-                columns=columns,
-                inner=inner[0],
-                product=product,
-                table=table,
-                matrix=matrix,
-                result=results[0],
-                tall=tile[0],
-                wide=tile[1],
-                width=width,
-                deep=deep,
-            )
-            slots = min(SLOTS, SHARED // (made.slot_bytes + 16))
-            return replace(made, stages=slots) if slots >= made.warpgroups else None
-    return None
+    if tile is None or nest.inner.range.parent is not nest.loop.range:
+        return None
+    block, width, deep = padded(own, sizes), padded(columns, sizes), padded(nest.inner.range, sizes)
+    rows, terms = tile[:: -1 if expr.left.transposed else 1]
+    odd = block % ROWS or block // ROWS > MOST_WARPGROUPS or not 64 <= width <= WIDEST or deep != ROWS
+    if odd or (rows, terms) != (block, padded(nest.loop.range, sizes)):
+        return None
+    made = Product(
+        launch=launch,
+        own=own,
+        loop=nest.loop,
+        warpgroups=block // ROWS,
+        stages=2,
+        buffers={},
+        writes=(),
+        columns=columns,
+        nest=nest,
+        table=table,
+        matrix=matrix,
+        result=results[0],
+        tall=tile[0],
+        wide=tile[1],
+        width=width,
+        deep=deep,
+    )
+    slots = min(SLOTS, SHARED // (made.slot_bytes + 16))
+    return replace(made, stages=slots) if slots >= made.warpgroups else None
 
 
 class ProductRoles(Roles):
@@ -216,66 +207,58 @@ class ProductRoles(Roles):
     def loading(self) -> list[st.Statement]:
         """The statements of the warp that loads: one part after the other."""
         plan, k, slot, full = self.plan, term("k"), Name("slot"), Name("full").index("slot")
-        terms = corner(self.setting, plan.matrix.tensor, k * plan.deep, self.column * plan.width)
-        copies = (
+        terms = self.at(plan.matrix, k * plan.deep, self.column * plan.width)
+        copies: list[st.Statement] = [
             self.copied(plan.table, self.left, slot, self.place(k), full),
             self.copied(plan.matrix, self.right, slot, terms, full),
-        )
-        body = self.filling(full, copies, st.Wait(Name("free").index(slot), term("phase") ^ 1))
-        return [st.For("k", term("first"), term("end"), (self.slot_of(Group(k - "first")), *body), of=plan.inner)]
+        ]
+        free = st.Wait(Name("free").index(slot), term("phase") ^ 1)
+        body = (self.slot_of(Group(k - "first")), free, *expecting(full, copies))
+        return [st.For("k", term("first"), term("end"), body, of=plan.nest.inner)]
 
     # Products
 
     def fused(self, outer: ir.Loop, inner: ir.Loop) -> None:
         """Parts one after the other, with nothing between them: a product runs while the next one is issued."""
-        to, stages, turn = self.values.named(self.plan.product.target.tile), self.plan.stages, term("k") - "first"
-        free = Name("free")
+        stages, turn, free = self.plan.stages, term("k") - "first", Name("free")
+        to, issued = self._issued(turn)
         earlier = st.When(term("k") > "first", (st.Arrive(free.index((turn - 1) % stages)),))
-        body = (*self._issued(to, turn), st.Settle((to,), 1), earlier)
+        body = (*issued, st.Settle((to,), 1), earlier)
         last = st.Arrive(free.index((term("end") - "first" - 1) % stages))
         self.say(st.For("k", term("first"), term("end"), body, of=inner), st.Settle((to,), 0))
         self.say(st.When(term("first") < "end", (last,)))
-        self.issued_all(self.plan.product)
 
     def loop(self, node: ir.Loop) -> None:
         """Tiles of terms; the last, if it is ragged, apart: it has fewer parts."""
-        (low, high), size, scope = self.limits(), self.setting.size(node.range.dim), self.scope
+        (low, high), size = self.limits(), self.setting.size(node.range.dim)
         made, terms = [Piece(low, high)], self.plan.parts * self.plan.deep
         if not self.setting.even:
             made = [Piece(low, minimum(high, size // terms)), Piece(maximum(low, size // terms), high)]
         for piece, ragged in zip(made, (False, True), strict=False):
-            self.special = {self.plan.inner: self._of_ragged_tile if ragged else self._of_tile}
-            name = scope.names.new(node.range.name)
-            number = scope.numbers[node.range] = Name(name)
-            with self.apart() as body:
-                self.say(*scope.enter(node, number))
-                self.in_piece(node, piece)
-            self.say(piece.loop(name, body, node))
+            self.special = {self.plan.nest.inner: self._of_ragged_tile if ragged else self._of_tile}
+            self.over(node, piece)
 
     def _of_tile(self) -> None:
         """The parts of a tile of terms."""
         plan, number = self.plan, self.scope.numbers[self.plan.loop.range]
-        to = self.values.named(plan.product.target.tile)
-        turn = number * plan.parts - "first" + "k"
-        self.one_behind(to, "free", "k", plan.parts, self._issued(to, turn))
-        self.issued_all(plan.product)
+        to, issued = self._issued(number * plan.parts - "first" + "k")
+        self.one_behind(to, "free", "k", plan.parts, issued)
 
     def _of_ragged_tile(self) -> None:
         """The parts that there are of a tile of terms."""
         plan, number = self.plan, self.scope.numbers[self.plan.loop.range]
-        to = self.values.named(plan.product.target.tile)
-        body = (*self._issued(to, term("k") - "first"), st.Settle((to,), 0), st.Arrive(Name("free").index("slot")))
-        self.say(st.For("k", number * plan.parts, term("end"), body, of=plan.inner))
-        self.issued_all(plan.product)
+        to, issued = self._issued(term("k") - "first")
+        body = (*issued, st.Settle((to,), 0), st.Arrive(Name("free").index("slot")))
+        self.say(st.For("k", number * plan.parts, term("end"), body, of=plan.nest.inner))
 
-    def _issued(self, to: Held, turn: Term) -> list[st.Statement]:
-        """Wait for a part, and issue its product."""
-        plan, rows = self.plan, (term("w") * ROWS, ROWS)
+    def _issued(self, turn: Term) -> tuple[Held, list[st.Statement]]:
+        """Wait for a part, and issue its product: the sums, and the statements."""
+        plan, rows, to = self.plan, (term("w") * ROWS, ROWS), self.issued_all(self.plan.nest.product)
         left = Name(self.left).index("slot")
         left = left.call("slice", *rows, dim=1).call("permute", TURNED) if plan.turned else left.call("slice", *rows)
         right = Name(self.right).index("slot").call("reshape", listed(plan.deep, plan.width))
         full = st.Wait(Name("full").index("slot"), Name("phase"))
-        return [self.slot_of(Group(turn)), full, st.Issue(to, left, right, to, line=plan.product.line)]
+        return to, [self.slot_of(Group(turn)), full, st.Issue(to, left, right, to, line=plan.nest.product.line)]
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Hand the sums to the copy engine in a slot that all products are done with."""
@@ -288,12 +271,11 @@ class ProductRoles(Roles):
         if several(self.setting, tensor) != several(self.setting, self.plan.matrix.tensor):
             sent = sent.call("reshape", listed(*sides(self.setting, tensor, self.boxes[tensor])))
         filled = maximum(term("end") - "first" - "w" + (slots - 1), 0) // slots
-        place = corner(self.setting, tensor, term("part") * ROWS, self.column * width)
+        place = self.at(node, term("part") * ROWS, self.column * width)
         self.say(
             st.Let(("filled",), (filled,), "times that slot w was"),
             st.Wait(Name("free").index("w"), Group(term("filled") & 1) ^ 1),
-            st.Do(room.call("store", value.to(Word(self.setting.dtype)))),
-            FENCE,
+            *st.put(room, value.to(Word(self.setting.dtype))),
             st.Send(f"{tensor.name}_tiles", place, sent, line=node.line),
             st.Sent(),
         )

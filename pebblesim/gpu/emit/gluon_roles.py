@@ -9,20 +9,22 @@ The warp that loads waits for these first.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.facts import facts_of
-from pebblesim.gpu.emit.gluon_additions import ROWS
-from pebblesim.gpu.emit.gluon_boxes import SPLIT, Box, sides
-from pebblesim.gpu.emit.gluon_plan import Block, held_transposed, refused
+from pebblesim.gpu.emit.gluon_additions import ROWS, filled, freed
+from pebblesim.gpu.emit.gluon_boxes import SPLIT, Box, corner, sides
+from pebblesim.gpu.emit.gluon_plan import Block, Buffer, held_transposed, refused
 from pebblesim.gpu.emit.gluon_text import STREAMED_TOGETHER
 from pebblesim.gpu.emit.lowering import Lowering
 from pebblesim.gpu.emit.statements import terms_of, within
 from pebblesim.gpu.emit.terms import (
+    ZERO,
     Group,
     Held,
     Items,
@@ -147,6 +149,8 @@ class Roles(Lowering):
         super().__init__(RowsValues(scope, facts), Places(scope))
         self.plan, self.asking = plan, False  # whether each tile asks if it is cut
         self.reserve(*ORDER.split())
+        for buffer in plan.buffers.values():
+            self.reserve(*(buffer.name + end for end in ("", "_full", "_free")))
 
     def reserve(self, *names: str) -> None:
         """Keep names for what is no tile."""
@@ -156,18 +160,23 @@ class Roles(Lowering):
     # Shared memory, and the warp that loads
 
     @property
-    @abstractmethod
     def boxes(self) -> Mapping[ir.Tensor, Box]:
         """The boxes of the tensors that the copy engine moves; first those that the warp that loads asks for."""
+        return {buffer.read.tensor: buffer.box for buffer in self.plan.buffers.values()}
 
     @property
-    @abstractmethod
     def streamed_words(self) -> int:
         """Words of a row of what is streamed, by which heads share L2 under a mask."""
+        return sum(each.width for each in self.plan.buffers.values() if each.streamed and not each.vector)
 
-    @abstractmethod
     def allocated(self) -> list[st.Room]:
         """The statements that take shared memory, and make barriers."""
+        made: list[st.Room] = []
+        for each in self.plan.buffers.values():
+            made.append(self.room(each.name, each.slots, each.read, "a ring" if each.streamed else "stays"))
+            counts = {"full": 1, "free": each.freed_by} if each.barrier == each.name else {}
+            made += [st.Barriers((f"{each.name}_{end}",), each.fills, (by,)) for end, by in counts.items() if by]
+        return made
 
     @abstractmethod
     def loading(self) -> list[st.Statement]:
@@ -184,27 +193,27 @@ class Roles(Lowering):
         layout = own("gl.NVMMASharedLayout.get_default_for", listed(*shape[1:]), Name(f"gl.{kind}"))
         return st.Allocate(name, kind, shape, layout, note)
 
-    def buffer(
-        self, name: str, slots: int, node: ir.Read, what: str, freed_by: int, barriers: int = 0
-    ) -> list[st.Room]:
-        """Room for boxes that are loaded, and barriers: one for each slot, or so many; `freed_by`: arrivals at one."""
-        number = barriers or slots
-        made: list[st.Room] = [self.room(name, slots, node, what), st.Barriers((f"{name}_full",), number, (1,))]
-        return [*made, *[st.Barriers((f"{name}_free",), number, (freed_by,))] * (freed_by > 0)]
-
     def copied(self, node: ir.Read, name: str, slot: Term, corner: Items, full: Term) -> st.Fetch:
         """The copy of a box into a slot."""
         tensor = node.tensor
         taken = prod(self.boxes[tensor]) * WORDS[self._kind(tensor)]
         return st.Fetch(f"{tensor.name}_tiles", corner, full, Name(name).index(slot), taken, line=node.line)
 
+    def at(self, node: ir.Read | ir.Write, row: Term, column: Any = ZERO) -> Items:
+        """The corner of a box."""
+        return corner(self.setting, node.tensor, self.boxes[node.tensor], row, column)
+
+    def copy(self, buffer: Buffer, slot: Term, row: Term, column: Any = ZERO, fill: Term | None = None) -> st.Fetch:
+        """The copy of a box into a slot of a buffer; `fill`: the number of the barrier, if it is not the slot's."""
+        full = filled(buffer.barrier, slot if fill is None else fill)
+        return self.copied(buffer.read, buffer.name, slot, self.at(buffer.read, row, column), full)
+
     def filling(
-        self, full: Term, copies: Iterable[st.Statement], free: st.Wait | None = None, times: int = 1
+        self, buffer: Buffer, fill: Term, phase: Term, copies: list[st.Statement], times: int = 1
     ) -> list[st.Statement]:
-        """Have boxes copied whose bytes arrive at a barrier, once it is free; `times`: that each copy is done."""
-        made = tuple(copies)
-        taken = sum(each.bytes for each in st.within(made) if isinstance(each, st.Fetch))
-        return [*([free] if free else []), st.Expect(full, times * taken), *made]
+        """Have boxes copied when a slot is free; `times`: that each copy is done."""
+        free = [st.Wait(freed(buffer.barrier, fill), phase ^ 1)] * (buffer.freed_by > 0)
+        return [*free, *expecting(filled(buffer.barrier, fill), copies, times)]
 
     def _kind(self, tensor: ir.Tensor) -> str:
         return "float32" if is_float32(self.scope.program, tensor) else self.setting.dtype
@@ -307,11 +316,12 @@ class Roles(Lowering):
         body = (*issued, earlier, st.Let(("last",), (Name("slot"),)))
         self.say(st.For(number, Number(0), Number(high), body, unrolled=True), st.Settle((name,), 0), freed)
 
-    def issued_all(self, product: ir.Compute) -> None:
-        """Note that sums have all their terms, and whether they are still to be multiplied by the scale."""
+    def issued_all(self, product: ir.Compute) -> Held:
+        """Note that sums have all their terms, and whether they are still to be multiplied by the scale; the sums."""
         tile = product.target.tile
         unscaled = self.values.state(tile).unscaled or self.values.makes_scores(product.expr)
         self.values.mark(tile, empty=False, unscaled=unscaled)
+        return self.values.named(tile)
 
     def in_order(self, loop: ir.Loop) -> list[Piece]:
         """The pieces of a loop; a ring goes through all tiles in order."""
@@ -348,9 +358,15 @@ class Roles(Lowering):
         layout = scope.of_vector(tile.ranges[0]) if len(shape) == 1 else scope.layout(shape[1])
         self.say(st.Fill(self.values.named(tile), shape, value, layout))
 
-    def zeros(self, rows: int, width: int) -> Term:
-        """Sums without a term."""
-        return call("zeros", listed(rows, width), Word("float32"), self.scope.layout(width))
+    def issue(
+        self, to: Held, left: Term, right: Term, onto: Term | None, width: int, line: int, rows: int = ROWS
+    ) -> None:
+        """Issue a product, added to sums or alone."""
+        if onto is not None:
+            self.say(st.Issue(to, left, right, onto, line=line))
+            return
+        zeros = call("zeros", listed(rows, width), Word("float32"), self.scope.layout(width))
+        self.say(st.Issue(to, left, right, zeros, Name("False"), line=line))
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Store a matrix row by row, as its layout is or, where threads have registers left, in wide pieces."""
@@ -383,6 +399,12 @@ class Roles(Lowering):
     def columns(self, rng: ir.Range) -> tuple[list[Term], int]:
         """The number of a warpgroup's first column, and how many columns all warpgroups have."""
         return [], self.scope.length(rng)
+
+
+def expecting(full: Term, copies: list[st.Statement], times: int = 1) -> list[st.Statement]:
+    """Have boxes copied whose bytes arrive at a barrier; `times`: that each copy is done."""
+    taken = sum(each.bytes for each in st.within(copies) if isinstance(each, st.Fetch))
+    return [st.Expect(full, times * taken), *copies]
 
 
 def _without_unused(body: list[st.Statement], used: set[str]) -> list[st.Statement]:

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pebblesim.gpu.emit import statements as st
-from pebblesim.gpu.emit.gluon_additions import FENCE, ROWS, filled, freed
-from pebblesim.gpu.emit.gluon_boxes import Box, corner
+from pebblesim.gpu.emit.gluon_additions import ROWS, filled, freed
+from pebblesim.gpu.emit.gluon_boxes import Box
 from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_plan import (
     MOST_HELD,
@@ -26,9 +26,13 @@ from pebblesim.gpu.emit.gluon_plan import (
     SHARED,
     THREADS,
     Block,
+    Buffer,
+    Nest,
+    nested,
     refused,
 )
-from pebblesim.gpu.emit.gluon_roles import Roles
+from pebblesim.gpu.emit.gluon_roles import Roles, expecting
+from pebblesim.gpu.emit.statements import Program
 from pebblesim.gpu.emit.terms import (
     NOTHING,
     ZERO,
@@ -48,12 +52,8 @@ from pebblesim.gpu.emit.terms import (
 )
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
-from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
-
-KIND = "bfloat16"
-"""The type of words by whose bytes room is counted; those of the other type have as many."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -61,28 +61,37 @@ class Scores(Block):
     """A block that writes rows of a table of pairs.
 
     Attributes:
-        inner: the loop over parts of a sum.
-        product: the primitive that adds a part.
+        nest: the loops over tiles, and over parts of a sum.
         rows: the primitive that reads the rows that stay.
-        part: the one that reads a part of the keys.
         table: the one that writes a tile of the table.
         before: the one that reads a tile of another table, if any.
         width: columns of a tile of the table.
         deep: terms of a sum that a part has.
         parts: parts of a sum.
-        held: how many of the rows' parts are in shared memory; those before them are in registers.
     """
 
-    inner: ir.Loop
-    product: ir.Compute
+    nest: Nest
     rows: ir.Read
-    part: ir.Read
     table: ir.Write
     before: ir.Read | None
     width: int
     deep: int
     parts: int
-    held: int
+
+    @property
+    def stay(self) -> Buffer:
+        """The rows that stay: those of their parts that are in shared memory."""
+        return self.buffers[self.rows.tile]
+
+    @property
+    def ring(self) -> Buffer:
+        """The parts of keys."""
+        return self.buffers[self.nest.reads[0].tile]
+
+    @property
+    def held(self) -> int:
+        """How many of the rows' parts are in shared memory; those before them are in registers."""
+        return self.stay.slots
 
     @property
     def kept(self) -> int:
@@ -99,62 +108,52 @@ class Scores(Block):
         """Tiles of the table in shared memory, each of the rows of a warpgroup."""
         return self.warpgroups * (1 if self.before is None else 2)
 
-    def shared(self, dtype: str) -> int:
-        """Bytes of shared memory: rows that stay, the ring, tiles on their way to memory, and barriers."""
-        words = (self.held * ROWS * self.warpgroups + self.stages * self.width) * self.deep
-        words += self.tiles * ROWS * self.width
-        barriers = self.held * (2 if self.kept else 1) + 2 * self.stages + self.warpgroups - 1
-        return words * WORDS[dtype] + 8 * (barriers + self.tiles * (self.before is not None))
+    def less(self, beyond: int) -> Scores:
+        """The plan with so many bytes less of rows in shared memory, if registers have room for them."""
+        kept = min(max(0, -(-beyond // (2 * self.height * self.deep))), self.parts - 1)
+        registers = ROWS * (kept * self.deep // 2 + self.width) // THREADS  # two words of rows in each
+        if not kept or registers > MOST_HELD * REGISTERS[self.warpgroups]:
+            return self
+        held = self.parts - kept
+        stay = replace(self.stay, slots=held, fills=held, freed_by=self.warpgroups)
+        return replace(self, buffers={**self.buffers, self.rows.tile: stay})
 
 
 def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Scores | None:
     """The plan of a launch that writes rows of a table; None if it is no such launch."""
-    loops = [node for node in launch.block if isinstance(node, ir.Loop)]
-    if len(launch.grid) != 1 or len(loops) != 1 or launch.around is not None:
+    nest = nested(launch)
+    if nest is None or len(launch.grid) != 1 or len(nest.reads) != 1:
         return None
-    own, (loop,) = launch.grid[0].range, loops
-    inner = [node for node in loop.body if isinstance(node, ir.Loop)]
+    own, loop, (part,), (left, right) = launch.grid[0].range, nest.loop, nest.reads, (nest.expr.left, nest.expr.right)
     tables = [node for node in loop.body if isinstance(node, ir.Write) and ir.over_pairs(node.tile.ranges)]
     before = [node for node in loop.body if isinstance(node, ir.Read) and ir.over_pairs(node.tile.ranges)]
-    if len(inner) != 1 or len(tables) != 1 or len(before) > 1:
+    rows = [node for node in launch.block if isinstance(node, ir.Read) and node.tile is left.tile]
+    turned = left.transposed or not right.transposed or right.tile is not part.tile
+    if len(tables) != 1 or len(before) > 1 or not rows or turned:
         return None
-    body = [node for node in inner[0].body if not isinstance(node, ir.Delete)]
-    match body:
-        case [ir.Read() as part, ir.Compute(mode="add", expr=ir.MatMul(left=left, right=right)) as product]:
-            rows = [node for node in launch.block if isinstance(node, ir.Read) and node.tile is left.tile]
-            turned = left.transposed or not right.transposed or right.tile is not part.tile
-            if turned or not rows or left.ranges != (own, inner[0].range) or product.target.tile.ranges[0] is not own:
-                return None
-            deep = ir.length(inner[0].range.block, sizes)
-            parts = -(-sizes[inner[0].range.dim] // deep)
-            made = Scores(
-                launch=launch,
-                own=own,
-                loop=loop,
-                warpgroups=ir.length(own.block, sizes) // ROWS,
-                stages=stages,
-                inner=inner[0],
-                product=product,
-                rows=rows[0],
-                part=part,
-                table=tables[0],
-                before=before[0] if before else None,
-                width=ir.length(loop.range.block, sizes),
-                deep=deep,
-                parts=parts,
-                held=parts,
-            )
-            return replace(made, held=_held(made))
-    return None
-
-
-def _held(plan: Scores) -> int:
-    """Parts of the rows for which shared memory has room; all of them if registers have none for the others."""
-    beyond = plan.shared(KIND) - SHARED
-    kept = min(max(0, -(-beyond // (ROWS * plan.warpgroups * plan.deep * WORDS[KIND]))), plan.parts - 1)
-    registers = ROWS * (kept * plan.deep // 2 + plan.width) // THREADS  # two words of rows in each
-    fits = 1 <= plan.warpgroups <= MOST_WARPGROUPS and registers <= MOST_HELD * REGISTERS[plan.warpgroups]
-    return plan.parts - kept if fits else plan.parts
+    if left.ranges != (own, nest.inner.range) or nest.product.target.tile.ranges[0] is not own:
+        return None
+    deep, width = ir.length(nest.inner.range.block, sizes), ir.length(loop.range.block, sizes)
+    groups, parts = ir.length(own.block, sizes) // ROWS, -(-sizes[nest.inner.range.dim] // deep)
+    names = [f"{each.tensor.name}_{rng.name}" for each, rng in ((rows[0], own), (part, loop.range))]
+    stay = Buffer(names[0], rows[0], parts, ROWS * groups, deep, fills=parts, across=parts)
+    ring = Buffer(names[1], part, stages, width, deep, True, fills=stages, freed_by=groups)
+    return Scores(
+        launch=launch,
+        own=own,
+        loop=loop,
+        warpgroups=groups,
+        stages=stages,
+        buffers={rows[0].tile: stay, part.tile: ring},
+        writes=(),
+        nest=nest,
+        rows=rows[0],
+        table=tables[0],
+        before=before[0] if before else None,
+        width=width,
+        deep=deep,
+        parts=parts,
+    )
 
 
 class ScoresRoles(Roles):
@@ -169,14 +168,12 @@ class ScoresRoles(Roles):
         if plan.table.tensor not in setting.tables.tiled:
             raise refused(setting.program, f"line {plan.table.line} writes a table that is not kept tile by tile")
         super().__init__(setting, plan)
-        names = self.scope.names
-        self.held = names.new(f"{plan.rows.tensor.name}_{plan.own.name}")
-        self.ring = names.new(f"{plan.part.tensor.name}_{plan.loop.range.name}")
-        self.room_of_tile = names.new(f"{plan.table.tensor.name}_tile")
-        for end in ("_full", "_free", "_kept"):
-            self.reserve(self.ring + end, self.held + end)
+        self.room_of_tile = self.scope.names.new(f"{plan.table.tensor.name}_tile")
+        self.plan = plan = plan.less(Program((), (), tuple(self.allocated())).shared - SHARED)
+        self.held, self.ring = plan.stay.name, plan.ring.name
+        self.reserve(f"{self.ring}_kept", f"{self.held}_kept")
         self.reserve(f"{self.room_of_tile}_full", "last", "slot", "phase", "sum", "turns")
-        self.special = {plan.rows: self._hold, plan.inner: self._sum}
+        self.special = {plan.rows: self._hold, plan.nest.inner: self._sum}
         if plan.before is not None:
             self.special[plan.before] = self._take
 
@@ -184,10 +181,9 @@ class ScoresRoles(Roles):
 
     @property
     def boxes(self) -> Mapping[ir.Tensor, Box]:
-        """The boxes of the tensors that the copy engine moves."""
-        plan = self.plan
-        tables = dict.fromkeys((each.tensor for each in (plan.table, plan.before) if each), (ROWS, plan.width))
-        return {plan.rows.tensor: (plan.height, plan.deep), plan.part.tensor: (plan.width, plan.deep), **tables}
+        """The boxes of the tensors that the copy engine moves, with tiles of tables."""
+        tables = (each.tensor for each in (self.plan.table, self.plan.before) if each)
+        return {**super().boxes, **dict.fromkeys(tables, (ROWS, self.plan.width))}
 
     @property
     def streamed_words(self) -> int:
@@ -195,35 +191,26 @@ class ScoresRoles(Roles):
         return self.plan.parts * self.plan.deep
 
     def allocated(self) -> list[st.Room]:
-        """The statements that take shared memory: rows that stay, the ring, and tiles of tables."""
-        plan, groups = self.plan, self.plan.warpgroups
+        """The statements that take shared memory: rows that stay, the ring, tiles of tables, and turns."""
+        plan, name = self.plan, self.room_of_tile
         return [
-            *self.buffer(self.held, plan.held, plan.rows, "stays", groups * (plan.kept > 0)),
-            *self.buffer(self.ring, plan.stages, plan.part, "a ring", groups),
-            self.room(self.room_of_tile, plan.tiles, plan.table, "on its way to memory"),
-            *[st.Barriers((f"{self.room_of_tile}_full",), plan.tiles, (1,))] * (plan.before is not None),
-            *[st.Barriers(("turns",), groups - 1, (1,))] * (groups > 1),
+            *super().allocated(),
+            self.room(name, plan.tiles, plan.table, "on its way to memory"),
+            *[st.Barriers((f"{name}_full",), plan.tiles, (1,))] * (plan.before is not None),
+            *[st.Barriers(("turns",), plan.warpgroups - 1, (1,))] * (plan.warpgroups > 1),
         ]
 
     def loading(self) -> list[st.Statement]:
         """The statements of the warp that loads: the rows that stay, and the parts of each tile of keys."""
         plan, k, slot = self.plan, term("k"), Name("slot")
         (low, high), at = self.limits(), Name(plan.loop.range.name)
-        room, free = (
-            (k % plan.held, st.Wait(freed(self.held, k % plan.held), k // plan.held & 1 ^ 1))
-            if plan.kept
-            else (k, None)
-        )
-        rows, keys = (
-            corner(self.setting, node.tensor, row, k * plan.deep)
-            for node, row in ((plan.rows, self.number * plan.height), (plan.part, at * plan.width))
-        )
-        full = filled(self.held, room)
-        stay = self.filling(full, [self.copied(plan.rows, self.held, room, rows, full)], free)
-        full, free = filled(self.ring, slot), st.Wait(freed(self.ring, slot), term("phase") ^ 1)
-        part = [self.slot(at), *self.filling(full, [self.copied(plan.part, self.ring, slot, keys, full)], free)]
+        room = k % plan.held if plan.kept else k
+        rows = self.copy(plan.stay, room, self.number * plan.height, k * plan.deep)
+        stay = self.filling(plan.stay, room, k // plan.held & 1, [rows])
+        keys = self.copy(plan.ring, slot, at * plan.width, k * plan.deep)
+        part = [self.slot(at), *self.filling(plan.ring, slot, term("phase"), [keys])]
         parts = Number(plan.parts)
-        stream = st.For("k", ZERO, parts, tuple(part), of=plan.inner)
+        stream = st.For("k", ZERO, parts, tuple(part), of=plan.nest.inner)
         return [st.For("k", ZERO, parts, tuple(stay)), Piece(low, high).loop(at.id, [stream], plan.loop)]
 
     # The warpgroups
@@ -262,23 +249,18 @@ class ScoresRoles(Roles):
 
     def loop(self, node: ir.Loop) -> None:
         """The tiles of keys; of another table the first tile is asked for before."""
-        (low, high), scope = self.limits(), self.scope
+        low, high = self.limits()
         if self.plan.before is not None:
             self.say(st.When(low < high, tuple(self._fetch(self.plan.before, low))))
         for piece in self.in_order(node):
-            name = scope.names.new(node.range.name)
-            number = scope.numbers[node.range] = Name(name)
-            with self.apart() as made:
-                self.say(*scope.enter(node, number))
-                self.in_piece(node, piece)
-            self.say(piece.loop(name, made, node))
+            self.over(node, piece)
         self.say(st.Sent())
 
     def _fetch(self, node: ir.Read, number: Term) -> list[st.Statement]:
         """Ask for a tile of another table, once the copy engine has taken the tile that was there."""
         at, place = self._at(number), self.place(node.tensor, number)
         full = filled(self.room_of_tile, at)
-        return [st.Sent(), *self.filling(full, [self.copied(node, self.room_of_tile, at, place, full)])]
+        return [st.Sent(), *expecting(full, [self.copied(node, self.room_of_tile, at, place, full)])]
 
     def _at(self, number: Term) -> Term:
         """Where the warpgroup has its rows of a tile of the table."""
@@ -288,7 +270,7 @@ class ScoresRoles(Roles):
     def _sum(self) -> None:
         """The products of all parts, one issued while the one before runs."""
         plan, number, k = self.plan, self.scope.numbers[self.plan.loop.range], term("k")
-        to = self.values.named(plan.product.target.tile)
+        to = self.issued_all(plan.nest.product)
         (low, high), last, turns = self.limits(), plan.warpgroups - 1, Name("turns")
         keys = Name(self.ring).index("slot").call("reshape", listed(plan.width, plan.deep)).call("permute", TURNED)
         rows = self._rows_of(k % plan.held if plan.kept else k)
@@ -299,7 +281,7 @@ class ScoresRoles(Roles):
         body: list[st.Statement] = [
             self.slot(number),
             st.Wait(filled(self.ring, "slot"), Name("phase")),
-            st.Issue(to, rows, keys, to, k > 0, line=plan.product.line),
+            st.Issue(to, rows, keys, to, k > 0, line=plan.nest.product.line),
         ]
         if last:
             begun = both(both(Binary("==", k, Number(plan.turns)), term("w") < last), first)
@@ -308,7 +290,6 @@ class ScoresRoles(Roles):
             half = both(Binary("==", k, Number(plan.parts // 2)), number + 1 < high)
             body.append(st.When(half, tuple(self._fetch(plan.before, Group(number + 1)))))
         self.one_behind(to, f"{self.ring}_free", "k", plan.parts, body)
-        self.issued_all(plan.product)
 
     def _take(self) -> None:
         """Take a tile of another table, once it is there."""
@@ -339,5 +320,5 @@ class ScoresRoles(Roles):
             self.say(st.Sent())
         number = self.scope.numbers[self.plan.loop.range]
         room, place = Name(self.room_of_tile).index(self._at(number)), self.place(node.tensor, number)
-        self.say(st.Do(room.call("store", value.to(Word(self.setting.dtype)))), FENCE)
+        self.say(*st.put(room, value.to(Word(self.setting.dtype))))
         self.say(st.Send(f"{node.tensor.name}_tiles", place, room, line=node.line))

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cached_property
 
 from pebblesim.gpu.emit import statements as st
-from pebblesim.gpu.emit.gluon_additions import FENCE
 from pebblesim.gpu.emit.gluon_boxes import HEADS, address, described
 from pebblesim.gpu.emit.gluon_plan import Block
 from pebblesim.gpu.emit.gluon_roles import Roles
@@ -54,7 +53,7 @@ class GluonWriter:
     def helpers(self) -> set[str]:
         """Names of shared functions that the text uses."""
         made = {each.function for each in self._described.values()}
-        fenced = any(isinstance(each, st.Do) and each.call == FENCE.call for each in within(self.program.rows))
+        fenced = any(isinstance(each, st.Fence) for each in within(self.program.rows))
         return made | {"fence_async_shared"} if fenced else made
 
     @property

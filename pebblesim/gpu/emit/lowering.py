@@ -10,6 +10,7 @@ from math import inf, prod
 from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.key_ranges import KeyRanges
 from pebblesim.gpu.emit.masked_once import exponent_of
+from pebblesim.gpu.emit.products import factors, products
 from pebblesim.gpu.emit.terms import (
     MINUS_INFINITY,
     NOTHING,
@@ -155,16 +156,19 @@ class Lowering:
                 return
             prefetched = self.places.prefetched(node)
         for piece in pieces(scope, node, any(map(self.differs, ir.walk(node.body)))):
-            name = scope.names.new(node.range.name)
-            number_of = scope.numbers[node.range] = Name(name)
-            with self.apart() as made:
-                if piece.jump is not None:
-                    begin, beyond = piece.jump
-                    behind = call("where", number_of < begin, number_of, number_of - begin + beyond)
-                    self.say(st.Let((name,), (behind,)))
-                self.say(*scope.enter(node, number_of))
-                self.in_piece(node, piece)
-            self.say(replace(piece, stages=piece.stages or prefetched).loop(name, made, node))
+            self.over(node, replace(piece, stages=piece.stages or prefetched))
+
+    def over(self, node: ir.Loop, piece: Piece) -> None:
+        """The loop over the tiles of a piece."""
+        name = self.scope.names.new(node.range.name)
+        number = self.scope.numbers[node.range] = Name(name)
+        with self.apart() as made:
+            if piece.jump is not None:
+                begin, beyond = piece.jump
+                self.say(st.Let((name,), (call("where", number < begin, number, number - begin + beyond),)))
+            self.say(*self.scope.enter(node, number))
+            self.in_piece(node, piece)
+        self.say(piece.loop(name, made, node))
 
     def _across(self, loop: ir.Loop, number: int) -> None:
         """A loop over copies, so many at once."""
@@ -304,8 +308,7 @@ class Lowering:
 
     def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
         """Multiply two tiles, and add to what there is; `frame`: the transpose is computed."""
-        assert isinstance(node.expr, ir.MatMul)
-        left, right = self.values.operands(node.expr, node.line, frame)
+        left, right = self.values.operands(factors(node), node.line, frame)
         self.say(st.Product(to, left, right, onto, node, self.values.precise, line=node.line))
 
     def bar(self, expr: ir.Expr) -> None:
@@ -333,7 +336,5 @@ class Lowering:
 
 def _copies(loop: ir.Loop) -> bool:
     """Whether a loop reads one of several copies of a tensor in each iteration, and nothing waits for matrix units."""
-    return any(isinstance(node, ir.Read) and node.at is loop.range for node in loop.body) and not any(
-        isinstance(node, ir.Loop) or (isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul))
-        for node in loop.body
-    )
+    waits = products(loop.body) or any(isinstance(node, ir.Loop) for node in loop.body)
+    return not waits and any(isinstance(node, ir.Read) and node.at is loop.range for node in loop.body)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from math import prod
 
 from pebblesim.gpu.emit import statements as st
-from pebblesim.gpu.emit.gluon_additions import FENCE
 from pebblesim.gpu.emit.statements import Program, Statement, terms_of
 from pebblesim.gpu.emit.terms import ZERO, Binary, Held, Method, Name, Number, Term, text, walk
 from pebblesim.gpu.emit.words import WORDS
@@ -64,6 +63,11 @@ def slots(made: Term | tuple[Term, ...]) -> Iterator[Slot]:
             yield each.of.id, each.args[0]
 
 
+def names(made: Term) -> set[str]:
+    """The buffers and barriers that a term names."""
+    return {name for name, _ in slots(made)}
+
+
 def _renamed(known: Iterable[Slot], let: st.Let) -> set[Slot]:
     """Slots behind a statement that gives numbers new names: `last` is what `slot` was, whose own number is another."""
     moved = {value: Name(name) for name, value in zip(let.names, let.values, strict=True)}
@@ -76,53 +80,36 @@ def _renamed(known: Iterable[Slot], let: st.Let) -> set[Slot]:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class Kernel:
-    """A program, and the barriers at which the bytes of a buffer arrive.
-
-    Attributes:
-        program: the program.
-        barriers: for each buffer that the copy engine fills, the name of its barriers.
-    """
-
-    program: Program
-    barriers: Mapping[str, str]
+def filled_at(made: Program) -> dict[str, str]:
+    """The barriers at which the bytes of a buffer arrive, for each that the copy engine fills."""
+    copies = ((*slots(each.room), *slots(each.barrier)) for each in made.both() if isinstance(each, st.Fetch))
+    return {room: barrier for (room, _), (barrier, _) in copies}
 
 
-def kernel(program: Program) -> Kernel:
-    """A program, with what follows from its copies."""
-    copies = [each for role in (program.rows, program.loads) for each in st.within(role) if isinstance(each, st.Fetch)]
-    pairs = [(*slots(each.room), *slots(each.barrier)) for each in copies]
-    return Kernel(program, {room: barrier for (room, _), (barrier, _) in pairs})
-
-
-def names_are_defined(made: Kernel) -> Iterator[str]:
+def names_are_defined(made: Program) -> Iterator[str]:
     """A slot is of a buffer, or of barriers, that are there."""
-    there = {*made.program.buffers, *made.program.barriers}
-    for role in (made.program.rows, made.program.loads):
-        for each in st.within(role):
-            for part in terms_of(each):
-                yield from (f"{name} is not allocated" for name, _ in slots(part) if name not in there)
+    there = {*made.buffers, *made.barriers}
+    used = {name for each in made.both() for part in terms_of(each) for name in names(part)}
+    yield from (f"{name} is not allocated" for name in sorted(used - there))
 
 
-def barriers_are_complete(made: Kernel) -> Iterator[str]:
+def barriers_are_complete(made: Program) -> Iterator[str]:
     """Whoever waits at a barrier waits for somebody who arrives there, or for bytes; and who arrives is waited for."""
     waited, met = set[str](), set[str]()
-    for role in (made.program.rows, made.program.loads):
-        for each in st.within(role):
-            if isinstance(each, st.Wait):
-                waited |= {name for name, _ in slots(each.barrier)}
-            elif isinstance(each, st.Arrive | st.Expect):
-                met |= {name for name, _ in slots(each.barrier)}
-    for name in made.program.barriers:
+    for each in made.both():
+        if isinstance(each, st.Wait):
+            waited |= names(each.barrier)
+        elif isinstance(each, st.Arrive | st.Expect):
+            met |= names(each.barrier)
+    for name in made.barriers:
         if name not in waited or name not in met:
             yield f"{name} has {'nobody who waits' if name in met else 'nobody who arrives'}"
 
 
-def bytes_are_expected(made: Kernel) -> Iterator[str]:
+def bytes_are_expected(made: Program) -> Iterator[str]:
     """A barrier expects the bytes that are then fetched, all of them."""
-    rooms = made.program.buffers
-    for role in (made.program.rows, made.program.loads):
+    rooms = made.buffers
+    for role in (made.rows, made.loads):
         left: Counter[Slot] = Counter()
         for each in in_order(role):
             if isinstance(each, st.Expect):
@@ -139,19 +126,19 @@ def bytes_are_expected(made: Kernel) -> Iterator[str]:
                 yield f"slot {text(at)} of {name} expects {number} bytes more than are fetched"
 
 
-def slots_are_given_back(made: Kernel) -> Iterator[str]:
+def slots_are_given_back(made: Program) -> Iterator[str]:
     """A slot that a warpgroup waited for is given back; a barrier of its own is not arrived at without a wait."""
     waits, arrivals, streamed = Counter[str](), Counter[str](), set[str]()
-    for loop in st.within(made.program.loads):
+    for loop in st.within(made.loads):
         if isinstance(loop, st.For) and loop.of is not None:
-            waited = (each for each in st.within(loop.body) if isinstance(each, st.Wait))
-            streamed |= {name for each in waited for name, _ in slots(each.barrier)}
-    for each in in_order(made.program.rows):
+            waited = (names(each.barrier) for each in st.within(loop.body) if isinstance(each, st.Wait))
+            streamed = streamed.union(*waited)
+    for each in in_order(made.rows):
         if isinstance(each, st.Wait):
-            waits.update(name for name, _ in slots(each.barrier))
+            waits.update(names(each.barrier))
         elif isinstance(each, st.Arrive):
-            arrivals.update(name for name, _ in slots(each.barrier))
-    for name in made.program.barriers:
+            arrivals.update(names(each.barrier))
+    for name in made.barriers:
         full = name[: -len("free")] + "full"
         if name in streamed and arrivals[name] < waits[full]:
             yield f"{full} is waited for {waits[full]} times, and {name} is arrived at {arrivals[name]} times"
@@ -159,26 +146,26 @@ def slots_are_given_back(made: Kernel) -> Iterator[str]:
             yield f"{name} is arrived at {arrivals[name]} times, and waited for {waits[name]} times"
 
 
-def stores_are_used(made: Kernel) -> Iterator[str]:
+def stores_are_used(made: Program) -> Iterator[str]:
     """Words that threads store in shared memory are read or sent, and those that are sent were stored."""
     stored, used, sent = set[str](), set[str](), set[str]()
-    for each in st.within(made.program.rows):
-        if isinstance(each, st.Do) and isinstance(each.call, Method) and each.call.name == "store":
-            stored |= {name for name, _ in slots(each.call.of)}
+    for each in st.within(made.rows):
+        if isinstance(each, st.Put):
+            stored |= names(each.room)
         elif isinstance(each, st.Send):
-            sent |= {name for name, _ in slots(each.room)}
+            sent |= names(each.room)
         elif not isinstance(each, st.Fetch):
-            used |= {name for part in terms_of(each) for name, _ in slots(part)}
+            used |= {name for part in terms_of(each) for name in names(part)}
     yield from (f"{name} is stored, and nobody has it" for name in sorted(stored - used - sent))
     yield from (f"{name} is sent, and nobody stored it" for name in sorted(sent - stored))
-    unread = used & set(made.program.buffers) - set(made.barriers) - stored
+    unread = used & set(made.buffers) - set(filled_at(made)) - stored
     yield from (f"{name} is read, and nobody stored it" for name in sorted(unread))
 
 
-def slots_are_free(made: Kernel) -> Iterator[str]:
+def slots_are_free(made: Program) -> Iterator[str]:
     """A slot of a ring is filled again when those who read it are done."""
     waited: set[Slot] = set()
-    for each in in_order(made.program.loads):
+    for each in in_order(made.loads):
         if isinstance(each, st.Let):
             waited = _renamed(waited, each)
         elif isinstance(each, st.Wait):
@@ -186,29 +173,28 @@ def slots_are_free(made: Kernel) -> Iterator[str]:
         elif isinstance(each, st.Expect):
             for name, slot in slots(each.barrier):
                 free = name[: -len("full")] + "free"
-                if free in made.program.barriers and (free, slot) not in waited:
+                if free in made.barriers and (free, slot) not in waited:
                     yield f"{text(each.barrier)} expects bytes, and {free} was not waited for"
                 waited.discard((free, slot))
 
 
-def slots_are_there(made: Kernel) -> Iterator[str]:
+def slots_are_there(made: Program) -> Iterator[str]:
     """Words that the copy engine brings are read behind a wait for their barrier."""
-    single = {name for name, each in made.program.barriers.items() if each.slots == 1}
-    calls = (each.call for each in st.within(made.program.rows) if isinstance(each, st.Do))
-    stores = (each for each in calls if isinstance(each, Method) and each.name == "store")
-    stored = {name for each in stores for name, _ in slots(each.of)}
+    full, single = filled_at(made), {name for name, each in made.barriers.items() if each.slots == 1}
+    stores = (each for each in st.within(made.rows) if isinstance(each, st.Put))
+    stored = {name for each in stores for name in names(each.room)}
     waited: set[Slot] = set()
-    for each in in_order(made.program.rows):
+    for each in in_order(made.rows):
         if isinstance(each, st.Wait):
             waited |= {(name, ZERO if name in single else slot) for name, slot in slots(each.barrier)}
         elif isinstance(each, st.Let):
             waited = _renamed(waited, each)
         elif not isinstance(each, st.Fetch | st.Expect | st.Arrive):
-            for name, slot in slots(each.call.of) if isinstance(each, st.Do) and isinstance(each.call, Method) else ():
-                if name in made.barriers and not any(at == slot for _, at in waited):
+            for name, slot in slots(each.room) if isinstance(each, st.Put) else ():
+                if name in full and not any(at == slot for _, at in waited):
                     yield f"slot {text(slot)} of {name} is stored to, and was not waited for"
             for name, slot in (slot for part in _read(each) for slot in slots(part)):
-                barrier = made.barriers.get(name)
+                barrier = full.get(name)
                 if name in stored and any(at == slot for _, at in waited):  # a warpgroup has put something else there
                     continue
                 if barrier and (barrier, ZERO if barrier in single else slot) not in waited:
@@ -217,8 +203,8 @@ def slots_are_there(made: Kernel) -> Iterator[str]:
 
 def _read(each: Statement) -> Iterator[Term]:
     """The terms of a statement that are read; what it stores to is not."""
-    if isinstance(each, st.Do) and isinstance(each.call, Method) and each.call.name == "store":
-        yield from each.call.args
+    if isinstance(each, st.Put):
+        yield each.value
     elif not isinstance(each, st.For | st.When | st.Send):
         yield from terms_of(each)
 
@@ -231,10 +217,10 @@ class _Flight:
     reads: set[Slot]
 
 
-def _flights(made: Kernel) -> Iterator[tuple[Statement, list[_Flight]]]:
+def _flights(made: Program) -> Iterator[tuple[Statement, list[_Flight]]]:
     """Each statement of a warpgroup, with the products that run when it is reached."""
     running: list[_Flight] = []
-    for each in in_order(made.program.rows):
+    for each in in_order(made.rows):
         yield each, running
         if isinstance(each, st.Issue):
             running.append(_Flight(each.to.id, {*slots((each.left, each.right))}))
@@ -245,7 +231,7 @@ def _flights(made: Kernel) -> Iterator[tuple[Statement, list[_Flight]]]:
                 one.reads = _renamed(one.reads, each)
 
 
-def products_are_waited_for(made: Kernel) -> Iterator[str]:
+def products_are_waited_for(made: Program) -> Iterator[str]:
     """The result of a product is used when it is there; another product may be added to it before."""
     for each, running in _flights(made):
         results = {one.result for one in running}
@@ -258,42 +244,42 @@ def products_are_waited_for(made: Kernel) -> Iterator[str]:
         yield f"the products of {', '.join(sorted(results))} are not waited for at the end"
 
 
-def slots_are_kept(made: Kernel) -> Iterator[str]:
+def slots_are_kept(made: Program) -> Iterator[str]:
     """A slot is given back when no product that runs reads it."""
+    full = filled_at(made)
     for each, running in _flights(made):
         if isinstance(each, st.Arrive):
             for name, slot in slots(each.barrier):
-                read = {(made.barriers.get(buffer, ""), at) for one in running for buffer, at in one.reads}
+                read = {(full.get(buffer, ""), at) for one in running for buffer, at in one.reads}
                 if (name[: -len("free")] + "full", slot) in read:
                     yield f"{text(each.barrier)} is free while a product reads it"
 
 
-def stores_are_fenced(made: Kernel) -> Iterator[str]:
+def stores_are_fenced(made: Program) -> Iterator[str]:
     """Words that threads stored in shared memory are fenced before anybody else is told of them."""
     stored = False
-    for each in in_order(made.program.rows):
-        if isinstance(each, st.Do):
-            stored = each.call != FENCE.call and (stored or getattr(each.call, "name", "") == "store")
+    for each in in_order(made.rows):
+        if isinstance(each, st.Put | st.Fence):
+            stored = isinstance(each, st.Put)
         elif isinstance(each, st.Send | st.Arrive) and stored:
             yield f"line {each.line} hands on words of shared memory that no fence stands behind"
 
 
-def engine_is_waited_for(made: Kernel) -> Iterator[str]:
+def engine_is_waited_for(made: Program) -> Iterator[str]:
     """Words on their way to memory are not stored over, and are there at the end."""
     sent: set[str] = set()
-    for each in in_order(made.program.rows):
+    for each in in_order(made.rows):
         if isinstance(each, st.Send):
-            sent |= {name for name, _ in slots(each.room)}
+            sent |= names(each.room)
         elif isinstance(each, st.Sent):
             sent.clear()
-        elif isinstance(each, st.Do) and isinstance(each.call, Method) and each.call.name == "store":
-            names = {name for name, _ in slots(each.call.of)} & sent
-            yield from (f"{name} is stored over while it is sent" for name in sorted(names))
+        elif isinstance(each, st.Put):
+            yield from (f"{name} is stored over while it is sent" for name in sorted(names(each.room) & sent))
     if sent:
         yield f"{', '.join(sorted(sent))} may not have been sent at the end"
 
 
-RULES: tuple[Callable[[Kernel], Iterator[str]], ...] = (
+RULES: tuple[Callable[[Program], Iterator[str]], ...] = (
     names_are_defined,
     barriers_are_complete,
     bytes_are_expected,
@@ -311,5 +297,4 @@ RULES: tuple[Callable[[Kernel], Iterator[str]], ...] = (
 
 def broken(program: Program) -> list[str]:
     """The rules that a program breaks, as sentences; none where it keeps them all."""
-    made = kernel(program)
-    return [f"{rule.__name__}: {said}" for rule in RULES for said in dict.fromkeys(rule(made))]
+    return [f"{rule.__name__}: {said}" for rule in RULES for said in dict.fromkeys(rule(program))]

@@ -171,6 +171,19 @@ class Fetch(Statement):
 
 
 @dataclass(frozen=True, eq=False)
+class Put(Statement):
+    """Registers → shared memory: a tile in a slot."""
+
+    room: Term
+    value: Term
+
+
+@dataclass(frozen=True, eq=False)
+class Fence(Statement):
+    """Words that threads put into shared memory are there for the copy engine, and for products."""
+
+
+@dataclass(frozen=True, eq=False)
 class Send(Statement):
     """Shared memory → memory, by the copy engine; `added`: to what is there."""
 
@@ -243,6 +256,10 @@ class Program:
     loads: tuple[Statement, ...] = ()
     allocated: tuple[Room, ...] = ()
 
+    def both(self) -> Iterator[Statement]:
+        """Yield the statements of both roles."""
+        yield from within((*self.rows, *self.loads))
+
     @property
     def buffers(self) -> dict[str, Allocate]:
         """Buffers in shared memory, by name."""
@@ -258,6 +275,11 @@ class Program:
         """Bytes of shared memory that a block takes, with 8 for each barrier; 0 where the compiler decides."""
         taken = sum(prod(each.shape) * WORDS[each.kind] for each in self.buffers.values())
         return taken + 8 * sum(each.slots for each in self.barriers.values())
+
+
+def put(room: Term, value: Term) -> tuple[Put, Fence]:
+    """Put a tile where others read it."""
+    return Put(room, value), Fence()
 
 
 def within(body: Body) -> Iterator[Statement]:
@@ -356,7 +378,7 @@ def _in_box(address: Term) -> bool:
 def _of_gluon(each: Statement, language: Language) -> Iterator[str]:
     match each:
         case Wait(barrier=barrier, phase=phase):
-            made = own("mbarrier.wait", barrier, phase)
+            made: Term = own("mbarrier.wait", barrier, phase)
         case Arrive(barrier=barrier):
             made = own("mbarrier.arrive", barrier, count=1)
         case Expect(barrier=barrier, bytes=number):
@@ -365,6 +387,10 @@ def _of_gluon(each: Statement, language: Language) -> Iterator[str]:
             made = own("tma.async_copy_global_to_shared", tiles, corner, barrier, room)
         case Send(tiles=tiles, corner=corner, room=room, added=added):
             made = own("tma_add" if added else "tma.async_copy_shared_to_global", tiles, corner, room)
+        case Put(room=room, value=value):
+            made = room.call("store", value)
+        case Fence():
+            made = own("fence_async_shared")
         case Sent():
             made = own("tma.store_wait", 0)
         case Issue(to=to, left=first, right=second, onto=onto, added=where):

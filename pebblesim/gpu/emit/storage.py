@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from pebblesim.gpu.emit.orientation import turned
+from pebblesim.gpu.emit.products import factors, products
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, lifetimes_of, peak
@@ -53,8 +54,8 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
         stages: number of copies of the tiles that a pipelined loop reads.
     """
     nodes = list(ir.walk(launch.block))
-    products = [node.expr for node in nodes if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)]
-    operands = {ref.tile for product in products for ref in ir.refs(product)}
+    made = list(map(factors, products(nodes)))
+    operands = {ref.tile for product in made for ref in ir.refs(product)}
     read = {node.tile for node in nodes if isinstance(node, ir.Read)}
     width = WORDS[dtype]
 
@@ -63,7 +64,7 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
 
     held = _held(launch.block, operand, stages, False)
     transposed = turned(nodes)
-    passed = {ref.tile for product in products for ref in through_shared(product, read, transposed)}
+    passed = {ref.tile for product in made for ref in through_shared(product, read, transposed)}
     largest = max((entries(tile.ranges, sizes) for tile in passed), default=0)
     changed = {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
     held_in_registers = {

@@ -6,12 +6,17 @@ language names its functions is a table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from math import isinf
 from typing import Any
 
 from pebblesim.language import program as ir
+
+
+def _operation(op: str) -> Callable[[Any, Any], Term]:
+    """The operation of two terms, or of a term with what becomes one."""
+    return lambda left, right: Binary(op, left, term(right))
 
 
 @dataclass(frozen=True)
@@ -21,44 +26,19 @@ class Term:
     def __str__(self) -> str:
         return text(self)
 
-    def __add__(self, other: Any) -> Term:
-        return Binary("+", self, term(other))
-
-    def __sub__(self, other: Any) -> Term:
-        return Binary("-", self, term(other))
-
-    def __mul__(self, other: Any) -> Term:
-        return Binary("*", self, term(other))
-
-    def __truediv__(self, other: Any) -> Term:
-        return Binary("/", self, term(other))
-
-    def __floordiv__(self, other: Any) -> Term:
-        return Binary("//", self, term(other))
-
-    def __mod__(self, other: Any) -> Term:
-        return Binary("%", self, term(other))
-
-    def __and__(self, other: Any) -> Term:
-        return Binary("&", self, term(other))
-
-    def __or__(self, other: Any) -> Term:
-        return Binary("|", self, term(other))
-
-    def __xor__(self, other: Any) -> Term:
-        return Binary("^", self, term(other))
-
-    def __lt__(self, other: Any) -> Term:
-        return Binary("<", self, term(other))
-
-    def __gt__(self, other: Any) -> Term:
-        return Binary(">", self, term(other))
-
-    def __le__(self, other: Any) -> Term:
-        return Binary("<=", self, term(other))
-
-    def __ge__(self, other: Any) -> Term:
-        return Binary(">=", self, term(other))
+    __add__ = _operation("+")
+    __sub__ = _operation("-")
+    __mul__ = _operation("*")
+    __truediv__ = _operation("/")
+    __floordiv__ = _operation("//")
+    __mod__ = _operation("%")
+    __and__ = _operation("&")
+    __or__ = _operation("|")
+    __xor__ = _operation("^")
+    __lt__ = _operation("<")
+    __gt__ = _operation(">")
+    __le__ = _operation("<=")
+    __ge__ = _operation(">=")
 
     def to(self, kind: Any) -> Term:
         """The value in words of another type."""

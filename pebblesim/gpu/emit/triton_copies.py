@@ -139,13 +139,11 @@ def gathered(node: ir.Compute, several: Container[ir.Tile]) -> ir.Expr | None:
     """The term of a sum, or of a maximum, that an operation takes with values of no copy; None if it does not."""
     tile, expr = node.target.tile, node.expr
     if node.mode == "add":
-        return None if _reduces(expr) or any(ref.tile is tile for ref in ir.refs(expr)) else expr
+        return None if reduces(expr) or any(ref.tile is tile for ref in ir.refs(expr)) else expr
     match expr:
         case ir.Elementwise(op="add" | "max", operands=(before, added)):
             apart = not any(ref.tile in several for ref in ir.refs(before))
-            return (
-                added if apart and any(ref.tile in several for ref in ir.refs(added)) and not _reduces(expr) else None
-            )
+            return added if apart and any(ref.tile in several for ref in ir.refs(added)) and not reduces(expr) else None
     return None
 
 
@@ -157,10 +155,10 @@ def _before(node: ir.Compute, added: ir.Expr) -> ir.Expr:
     return next(each for each in node.expr.operands if each is not added)
 
 
-def _reduces(expr: ir.Expr) -> bool:
+def reduces(expr: ir.Expr) -> bool:
     """Whether a product, or the sum or maximum of a row, is a part of an expression."""
     parts = getattr(expr, "operands", ())
-    return isinstance(expr, ir.MatMul | ir.RowReduction) or any(map(_reduces, parts))
+    return isinstance(expr, ir.MatMul | ir.RowReduction) or any(map(reduces, parts))
 
 
 def without_rescaling(body: list[ir.Node], logs: Container[ir.Tile]) -> list[ir.Node]:

@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.domains import ATTENTION, GLUON, Call
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.torch.launching import fitting
 from pebblesim.gpu.torch.masks import Asked
-from pebblesim.gpu.torch.sizes import WORDS, check_heads, check_workspace, met, too_old, too_wide
+from pebblesim.gpu.torch.sizes import check_heads, check_workspace, met, refused
 
-TYPES = tuple(getattr(torch, name) for name in WORDS)
+TYPES = tuple(getattr(torch, name) for name in ATTENTION.dtypes)
 """Types of the words that kernels take."""
 
 WIDE = (torch.float32, torch.float64)
@@ -139,7 +140,7 @@ def unsupported(query: Tensor, value: Tensor, attn_mask: Any, dropout_p: float, 
         return 'attention has no dropout; give dropout_p=0, or fallback="sdpa" to have PyTorch compute it.'
     if query.is_cuda and query.dtype not in TYPES:
         return f"query is of {query.dtype}; give bfloat16 or float16, or compute_dtype=torch.bfloat16 to round to it."
-    if sentence := too_wide(query.shape[-1], value.shape[-1], softcap):
+    if sentence := refused(Call({"d_k": query.shape[-1], "d_v": value.shape[-1]}, softcap=softcap)):
         return sentence
     if torch.compiler.is_compiling():  # then the operators check what they are called for
         return None
@@ -178,17 +179,19 @@ def check_room(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None:
     """
     if asked.workspace is None or torch.compiler.is_compiling() or not (query.numel() and key.numel()):
         return
-    pattern, kind = asked.pattern(query, key), query.dtype if query.dtype in TYPES else TYPES[0]
+    copied = GLUON.refusal(Call({}, scale=asked.scale)) is None
+    pattern, kind = asked.pattern(query, key)._replace(gluon=copied), query.dtype if query.dtype in TYPES else TYPES[0]
     queries, keys = met(query.shape[-2], key.shape[-2], asked.left, asked.right, asked.at_end)
     sizes = {"n_q": (queries.stop - queries.start) * pattern.shared, "n_k": keys.stop - keys.start}
     sizes |= {"d_k": max(key.shape[-1], LEAST_SIDE), "d_v": max(value.shape[-1], LEAST_SIDE)}
     gradients = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
     for way in ("forward", "backward") if gradients else ("forward",):
         rest = str(kind).removeprefix("torch."), pattern, asked.workspace, query.device
-        fitting(way, tuple(sizes.items()), key.shape[:-2].numel(), *rest, gluon=asked.scale > 0)
+        fitting(way, tuple(sizes.items()), key.shape[:-2].numel(), *rest)
 
 
 @lru_cache(maxsize=64)
 def _too_old(device: torch.device) -> str | None:
     """A sentence where kernels do not run on a card, else None."""
-    return too_old(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
+    capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+    return refused(Call({}, card=torch.cuda.get_device_name(device), capability=capability))

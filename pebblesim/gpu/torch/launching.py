@@ -11,6 +11,7 @@ import torch
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu import releases
 from pebblesim.gpu.advice import cards
+from pebblesim.gpu.domains import GLUON, Call
 from pebblesim.gpu.emit.gluon import gluon
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS
 from pebblesim.gpu.emit.tables import GROUP_OF_WORDS
@@ -24,9 +25,6 @@ from pebblesim.gpu.torch.layout import fits, fitted, room_for, round_sums
 from pebblesim.gpu.torch.once import warn_once
 from pebblesim.gpu.torch.pattern import Pattern
 from pebblesim.gpu.torch.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent, program_of
-
-GLUON = tuple(sorted({tiling.schedule for tiling in HOPPER}))
-"""Schedules with kernels for Hopper cards."""
 
 LEAST_ROOM = 2**26
 """Bytes of tables that are taken without asking how much memory is free."""
@@ -192,19 +190,20 @@ def _prepared(
     dtype = str(Q.dtype).removeprefix("torch.")
     choice = fitting(way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device)
     matrices = [(name, each) for name, each in (*given.items(), *results.items()) if each.dim() == 4]
-    far = any(_extent(each, pattern.shared) >= FAR for _, each in matrices)
-    unlike = far or scale <= 0 or any(_repeats(each) for _, each in matrices)
+    words = max(_extent(each, pattern.shared) for _, each in matrices)
+    repeated = any(_repeats(each) for _, each in matrices)
+    far, unlike = words >= FAR, GLUON.refusal(Call({}, scale=scale, words=words, repeated=repeated))
     if way == "forward" and not unlike and (together := _together(given, pattern)) is not None:
         sizes, parts = together
-        latent = chosen_for_latent(sizes, batch * kv_heads, dtype, pattern, card_of(Q.device))
+        latent = chosen_for_latent(sizes, batch * kv_heads, dtype, _here(pattern), card_of(Q.device))
         if latent is not None and latent.forecast.seconds < choice.forecast.seconds:
             own = loaded(latent.forecast.tiling, sizes[2:], latent.even, far, False, dtype, pattern, scale)
             return latent, *own, parts
     if choice.forecast.tiling.gluon and unlike:
-        choice = fitting(way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device, gluon=False)
+        choice = fitting(way, dims, batch * kv_heads, dtype, pattern._replace(gluon=False), workspace, Q.device)
     alone = [each for name, each in matrices if pattern.shared == 1 or name not in OF_QUERIES]
     dense = all(each.stride(2) == each.shape[3] for each in alone)
-    alike = pattern._replace(same_bits=False)  # which says what is chosen, and not what is compiled
+    alike = pattern._replace(same_bits=False, gluon=True)  # which say what is chosen, and not what is compiled
     return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale), given
 
 
@@ -237,16 +236,12 @@ def fitting(
     pattern: Pattern,
     workspace: int | None,
     device: Any,
-    gluon: bool = True,
 ) -> Choice:
-    """The kernels for these sizes whose tables fit into the workspace and, if none is given, into the free memory.
-
-    `gluon`: those for Hopper, too, where the device is such a card.
-    """
-    card, room = card_of(device, gluon), ROOM if workspace is None else workspace
-    choice = chosen(way, dims, heads, dtype, pattern, room, card)
-    if gluon and not card.hopper and device.type == "cuda" and (own := _own_card(device)).hopper:
-        _say_lost(way, chosen(way, dims, heads, dtype, pattern, room, own), choice)
+    """The kernels for these sizes whose tables fit into the workspace and, if none is given, into the free memory."""
+    card, room, here = card_of(device), ROOM if workspace is None else workspace, _here(pattern)
+    choice = chosen(way, dims, heads, dtype, here, room, card)
+    if here != pattern:
+        _say_lost(way, chosen(way, dims, heads, dtype, pattern, room, card), choice)
     if workspace is not None or choice.bytes <= LEAST_ROOM or torch.cuda.is_current_stream_capturing():
         return choice
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -255,36 +250,31 @@ def fitting(
         written.other = True  # kernels for this moment are not those to be launched again
     while choice.bytes > free and room > LEAST_ROOM:
         room //= 2
-        choice = chosen(way, dims, heads, dtype, pattern, room, card)
+        choice = chosen(way, dims, heads, dtype, here, room, card)
     return choice
 
 
-@lru_cache(maxsize=64)
-def card_of(device: Any, gluon: bool = True) -> cards.Card:
-    """The card of a device, with the rates that forecasts need; on the CPU that of a plan.
+def _here(pattern: Pattern) -> Pattern:
+    """A pattern as it is computed with the Triton here."""
+    return pattern if gluon_lost() is None else pattern._replace(gluon=False)
 
-    It has a compute capability only if `gluon`, and Triton here has Gluon: so only then kernels for it are found.
-    """
+
+@lru_cache(maxsize=64)
+def card_of(device: Any) -> cards.Card:
+    """The card of a device, with the rates that forecasts need; on the CPU that of a plan, without kernels for it."""
     if device.type != "cuda":
         return replace(cards.card(CARD), capability="")
-    card = _own_card(device)
-    return card if gluon and gluon_lost() is None else replace(card, capability="")
-
-
-@lru_cache(maxsize=64)
-def _own_card(device: Any) -> cards.Card:
-    """The card that a device is, with the rates that forecasts need."""
     return cards.of_device(torch.cuda.get_device_properties(device))
 
 
 def _say_lost(way: str, best: Choice, choice: Choice) -> None:
     """Warn, once, that a pass does not get the kernels for its card, if there are any for it."""
     if best.forecast.tiling.gluon:
-        slower = choice.forecast.seconds / best.forecast.seconds
+        slower, names = choice.forecast.seconds / best.forecast.seconds, sorted({each.schedule for each in HOPPER})
         warn_once(
-            f"{gluon_lost()}: the kernels for Hopper cards ({', '.join(GLUON)}) do not run, and by the forecast this "
+            f"{gluon_lost()}: the kernels for Hopper cards ({', '.join(names)}) do not run, and by the forecast this "
             f"{way} pass takes {slower:.2f} times as long; {releases.INSTALL}.",
-            key=GLUON,
+            key=HOPPER,
         )
 
 

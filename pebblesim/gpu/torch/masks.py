@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import counted
 from pebblesim.gpu.emit.key_ranges import ARGUMENTS
 from pebblesim.gpu.torch.pattern import Pattern
-from pebblesim.gpu.torch.sizes import counted
 
 Ranges = tuple[Tensor, Tensor]
 

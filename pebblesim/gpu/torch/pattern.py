@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.advice.cards import Card
+from pebblesim.gpu.domains import Call
 from pebblesim.gpu.emit.key_ranges import KeyRanges
 from pebblesim.gpu.torch.sizes import is_count
 from pebblesim.language.masks import Band
@@ -23,6 +26,7 @@ class Pattern(NamedTuple):
         ranged: kernels read the range of keys of each query.
         softcap: scores are capped so; 0 if they are not.
         same_bits: results are to be the same to the last bit at each call: no sums whose order is not fixed.
+        gluon: whether the kernels for Hopper can run.
     """
 
     left: int | None = None
@@ -32,6 +36,13 @@ class Pattern(NamedTuple):
     ranged: bool = False
     softcap: float = 0.0
     same_bits: bool = False
+    gluon: bool = True
+
+    def call(self, dims: Iterable[tuple[str, int]], dtype: str, card: Card) -> Call:
+        """The call that kernels are found for, with these dimensions and on this card."""
+        capability = card.capability if self.gluon else ""
+        call = Call(dict(dims), self.mask, dtype=dtype, card=card.name, capability=capability)
+        return call._replace(shared=self.shared, softcap=self.softcap, same_bits=self.same_bits)
 
     @property
     def masked(self) -> bool:

@@ -9,23 +9,22 @@ from functools import lru_cache
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import BYTES, listed, quantity, whole
 from pebblesim.gpu import releases
-from pebblesim.gpu.additions import adds
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.amounts import amount
 from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
+from pebblesim.gpu.domains import HOPPER, Call
 from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
-from pebblesim.gpu.tiles import PROBLEM, Tiling, gluon_takes
+from pebblesim.gpu.tiles import PROBLEM, Tiling
 from pebblesim.gpu.torch.pattern import Pattern, limits
 from pebblesim.gpu.torch.sizes import (
     check_flag,
     check_heads,
     check_workspace,
     met,
+    refused,
     sharing,
-    too_old,
-    too_wide,
     word_of,
 )
 from pebblesim.language.program import Program
@@ -42,15 +41,6 @@ STEPS = 8
 
 KEPT = 4096
 """Choices, and forecasts for rounded lengths, that are kept by their arguments."""
-
-CAPPED = (
-    "flash2-forward",
-    "flash-decoding",
-    "flash-decoding-blocked",
-    "backward-two-pass-blocked",
-    "dS-stored-blocked",
-)
-"""Schedules that have scores and their gradients in one launch, and so can cap them."""
 
 LATENT = "forward-latent"
 """The problem of a forward pass whose values are a part of its keys."""
@@ -208,7 +198,7 @@ def plan(
     n, d, n_k, d_v, of_queries = (whole(name, size) for name, size in sizes.items())
     heads = of_queries if kv_heads is None else whole("kv_heads", kv_heads)
     shared = sharing(of_queries, heads)
-    if sentence := too_wide(d, d_v):
+    if sentence := refused(Call({"d_k": d, "d_v": d_v})):
         raise UsageError(sentence)
     check_heads(of_queries)
     check_workspace(workspace)
@@ -220,15 +210,15 @@ def plan(
     if not isinstance(card, str):
         raise UsageError(f"card is {card!r}; give the name of a card, such as {CARD}.")
     own = cards.card(card)
-    if own.capability and (sentence := too_old(own.name, tuple(map(int, own.capability.split("."))))):
+    if sentence := refused(Call({}, card=own.name, capability=own.capability)):
         raise UsageError(sentence)
     _check_memory(heads * (n * shared + n_k) * (d + d_v) * BYTES[dtype], own)
     key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(own)
     triton, lost = releases.installed(), list[Forecast]()
-    if rates.hopper and triton is not None and releases.without_gluon(triton):
+    if rates.capability == HOPPER and triton is not None and releases.without_gluon(triton):
         lacking = (chosen(way, key, heads, dtype, pattern, room, rates).forecast for way in PROBLEM)
         lost = [_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
-        rates = replace(rates, capability="")
+        pattern = pattern._replace(gluon=False)
     ranked, tables, unlimited, unlimited_tables, lengths = [], [], [], [], []
     for way in PROBLEM:
         best = chosen(way, key, heads, dtype, pattern, room, rates)
@@ -236,7 +226,7 @@ def plan(
         limit, steps = (room, STEPS) if free.bytes > room else (None, 1)
         rounded = _rounded(key, pattern, steps)
         found = _forecasts(way, rounded, heads, dtype, pattern, limit, rates)
-        others = (each for each in found if each.tiling.suits(dims, pattern.masked))
+        others = (each for each in found if each.tiling.refusal(pattern.call(key, dtype, rates)) is None)
         first = (best.forecast, *(each for each in others if each.tiling != best.forecast.tiling))
         ranked.append(tuple(_at(each, dims, rates, dtype, heads, pattern) for each in first))
         tables.append(best.bytes)
@@ -307,8 +297,6 @@ def _first(
     """The first of the kernels for rounded lengths that are for these lengths, too."""
     if (found := _suiting(way, rounded, dims, heads, dtype, pattern, room, card)) is not None:
         return found
-    if pattern.softcap:
-        raise UsageError("no kernel caps scores with these head dimensions; give 256 or less, or no softcap.")
     widths = f"{dict(dims)['d_k']:,} and {dict(dims)['d_v']:,}"
     raise UsageError(
         f"no kernel for head dimensions {widths} fits into the shared memory of {card.name}; PyTorch computes it: "
@@ -321,7 +309,7 @@ def _suiting(
 ) -> Choice | None:
     """The first of the kernels for rounded lengths that are for these lengths, too; None if there is none."""
     for made in _forecasts(way, rounded, heads, dtype, pattern, room, card):
-        if made.tiling.suits(dict(dims), pattern.masked):
+        if made.tiling.refusal(pattern.call(dims, dtype, card)) is None:
             program, sizes = program_of(made.tiling, pattern.masked), {**dict(dims), **made.tiling.blocks}
             taken = heads // made.rounds * table_bytes(program, sizes, dtype, pattern.band)
             return Choice(made, not made.tiling.one_source and divided(program, sizes), taken)
@@ -336,8 +324,6 @@ def chosen_for_latent(dims: Dims, heads: int, dtype: str, pattern: Pattern, card
         dims: n_q (rows of all heads that share keys), n_k, d_v and d_r: words of a key that are its value, and others.
         heads, dtype, pattern, card: as for `chosen`.
     """
-    if pattern.masked or pattern.softcap or not card.hopper:
-        return None
     return _suiting(LATENT, _rounded(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
 
 
@@ -346,17 +332,7 @@ def _forecasts(
     way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
 ) -> tuple[Forecast, ...]:
     """Forecasts of the kernels that fit, the fastest first."""
-    made = forecasts(PROBLEM.get(way, way), dict(dims), card, dtype, heads, pattern.band, room, gluon=True)
-    return tuple(each for each in made if _computes(each.tiling, dict(dims), pattern))
-
-
-def _computes(tiling: Tiling, dims: Mapping[str, int], pattern: Pattern) -> bool:
-    """Whether kernels are for this pattern."""
-    if not tiling.gluon:
-        return not pattern.softcap or tiling.schedule in CAPPED
-    if pattern.softcap or pattern.ranged or not gluon_takes(tiling.schedule, dims, pattern.shared):
-        return False
-    return not (pattern.same_bits and adds(program_of(tiling, pattern.masked)))
+    return forecasts(PROBLEM.get(way, way), pattern.call(dims, dtype, card), card, heads, room)
 
 
 def _rounded(dims: Dims, pattern: Pattern, steps: int) -> Dims:

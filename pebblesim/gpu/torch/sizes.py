@@ -6,46 +6,17 @@ from numbers import Integral
 from typing import Any
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import SHORT
-
-LARGEST = 1024
-"""Largest head dimension."""
-
-MOST_CAPPED = 256
-"""Largest head dimension with softcap: kernels for larger ones have no scores where they compute the gradients."""
+from pebblesim.core.sizes import SHORT, counted
+from pebblesim.gpu.domains import ATTENTION, Call
 
 MOST_HEADS = 65535
 """Largest number of heads of all sequences together: a launch can have this number of rows of thread blocks."""
 
-LEAST_CAPABILITY = (8, 0)
-"""Compute capability of the oldest cards on which the kernels run: they multiply words of bfloat16."""
 
-WORDS = ("bfloat16", "float16")
-"""Types of the words that kernels take."""
-
-
-def too_wide(d_k: int, d_v: int, softcap: float | None = None) -> str | None:
-    """A sentence where no kernel is for these head dimensions, else None."""
-    widest = max(d_k, d_v)
-    if widest > LARGEST:
-        return (
-            f"there is a head dimension of {counted(widest)}, and kernels are for {LARGEST:,} at most; PyTorch "
-            'computes it with fallback="sdpa".'
-        )
-    if softcap and widest > MOST_CAPPED:
-        one = f"and one is {counted(widest)}; leave out softcap."
-        return f"with softcap a head dimension may be up to {MOST_CAPPED}, {one}"
-    return None
-
-
-def too_old(card: str, capability: tuple[int, ...]) -> str | None:
-    """A sentence where kernels do not run on a card of this compute capability, else None."""
-    if capability >= LEAST_CAPABILITY:
-        return None
-    return (
-        f"{card} has compute capability {'.'.join(map(str, capability))}, and kernels need 8.0 or more; PyTorch "
-        'computes it with fallback="sdpa".'
-    )
+def refused(call: Call) -> str | None:
+    """A sentence where no kernel is for a call, else None."""
+    said = ATTENTION.refusal(call)
+    return said and (f"{said}." if ";" in said else f'{said}; PyTorch computes it with fallback="sdpa".')
 
 
 def check_heads(heads: int) -> None:
@@ -56,12 +27,6 @@ def check_heads(heads: int) -> None:
     """
     if heads > MOST_HEADS:
         raise UsageError(f"there are {counted(heads)} heads in all; give {MOST_HEADS:,} at most at once.")
-
-
-def counted(size: Any) -> str:
-    """A size as text, 4,096; in a graph that is made for all sizes, the name that it has there."""
-    text = f"{size}"  # a symbol takes no format
-    return f"{int(text):,}" if text.isdecimal() else text
 
 
 def sharing(heads: int, kv_heads: int) -> int:
@@ -109,7 +74,7 @@ def word_of(dtype: Any) -> str:
         UsageError: kernels do not take this type.
     """
     name = str(dtype).removeprefix("torch.")
-    if (name := SHORT.get(name, name)) not in WORDS:
+    if (name := SHORT.get(name, name)) not in ATTENTION.dtypes:
         raise UsageError(f"dtype is {dtype!r}, and kernels are for bfloat16 and float16; give one of these.")
     return name
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def gap_without(row: Counted, names: Collection[str]) -> float:
     """Return I/O ÷ the lower bound for every way of computing, without the bounds of these names."""
-    solves = problem(row.problem)
+    solves = problem(row.problem).in_dims(row.dims)
     ways, own = bounds_of_ways(solves, row.dims, row.M), own_bounds(solves, row.dims, row.M)
     least = min(
         largest([bound for bound in (*of_way, *own) if bound.name not in names]).value for of_way in ways.values()
@@ -98,7 +98,8 @@ def figure(
 
 def names_of_bounds(result: Gaps) -> set[str]:
     """Return the names of all bounds of a problem."""
-    first, solves = result.rows[0], problem(result.problem)
+    first = result.rows[0]
+    solves = problem(result.problem).in_dims(first.dims)
     known = (*lower_bounds(solves, first.dims, first.M), *own_bounds(solves, first.dims, first.M))
     return {bound.name for bound in known}
 
