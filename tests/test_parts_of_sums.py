@@ -333,7 +333,7 @@ def test_its_value(n: int, M: int, row: tuple[Fraction, int, int]) -> None:
     N, best = (scores + FULL + parts) * n * n * d, -1.0
 
     def most(X: float) -> float:
-        return FULL * (X / 3) ** 1.5 if X <= 3 * (float(scale) * d) ** 2 else float("inf")
+        return FULL * (X / 3) ** 1.5 if 3 * (float(scale) * d) ** 2 >= X else float("inf")
 
     for T in range(max(M, ceil(13 * M / 5) - 2), ceil(13 * M / 5) + 3):
         G = most(M - 1 + T)

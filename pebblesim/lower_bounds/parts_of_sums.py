@@ -75,7 +75,7 @@ def least_words_of_parts(products: int, capacity: Parts, M: int, free: int) -> i
     best = None
     for T in range(max(M, at_peak(M) - 2), at_peak(M) + 3):
         square = capacity.square(M, T)
-        if M - 1 + T > capacity.most or products**2 <= square or (T * capacity.tree) ** 2 < square:
+        if capacity.most < M - 1 + T or products**2 <= square or (T * capacity.tree) ** 2 < square:
             continue
         words = _up(T**2 * products**2 / square) - T + M - free
         best = words if best is None else max(best, words)
