@@ -1,6 +1,6 @@
 """Small-cache schedules with a depth block: the operands of a product are read in a x c and c x b tiles.
 
-A streamed product (`gemm_streamed`) holds a column of one operand and a word of the other. Matrix units multiply tiles.
+A streamed product (`gemm_streamed`) holds a column of one operand and a word of the other. Tensor cores multiply tiles.
 So these schedules hold tiles with a depth c > 1 of both operands, in ab + ac + cb words instead of ab + a + 1. The
 number of words moved is the same.
 """
@@ -123,7 +123,7 @@ def write_L(m, L, Q, K, a, b, c):
     fit=[("a", "b"), "c"],
 )
 def matmul_blocked(m, A, B, *, a, b, c):
-    """Tiles of A and B with depth c are streamed while a tile of C stays, as on matrix units."""
+    """Tiles of A and B with depth c are streamed while a tile of C stays, as on tensor cores."""
     gemm_blocked(m, m.tensor("C", A.shape[0], B.shape[1]), A, B, a, b, c)
 
 
@@ -135,7 +135,7 @@ def matmul_blocked(m, A, B, *, a, b, c):
     graph={"softmax": "logsumexp", "column_block": "b", "row_block": "a"},
 )
 def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
-    """Small cache for matrix units: L by running sums, then f = exp(S - L) and O = f V."""
+    """Small cache for tensor cores: L by running sums, then f = exp(S - L) and O = f V."""
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     O, L, f = m.tensor("O", n_q, d_v), m.tensor("L", n_q), m.tensor("f", n_q, n_k)
 
@@ -155,7 +155,7 @@ def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
     graph={"softmax": "flash2", "column_block": "b", "row_block": "a"},
 )
 def scores_stored_blocked(m, Q, K, V, *, a, b, c):
-    """Scores stored for matrix units: FlashAttention-2's online softmax once for all columns of V, and O = A V apart.
+    """Scores stored for tensor cores: FlashAttention-2's online softmax once for all columns of V, and O = A V apart.
 
     A is written as the online softmax makes it, relative to the running maximum of its tile, with the factor that
     rescales all sums so far.
@@ -183,7 +183,7 @@ def scores_stored_blocked(m, Q, K, V, *, a, b, c):
     graph={"kept": "L"},
 )
 def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
-    """Small cache for matrix units: five products of depth c, fused with the elementwise operations."""
+    """Small cache for tensor cores: five products of depth c, fused with the elementwise operations."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     P, dS, v = m.tensor("P", n_q, n_k), m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
@@ -219,7 +219,7 @@ def write_gradients_of_keys(m, dK, dV, Q, K, V, dO, L, v, B_c, b_r, *, dQ=None, 
 
 @schedule(
     problem="backward-qkv",
-    source="ours: backward-two-pass with tiles for matrix units",
+    source="ours: backward-two-pass with tiles for tensor cores",
     io=(
         "2*n_q*d_v + n_q + n_q*(2*d_k + d_v) + 2*n_q + n_k*(d_k + d_v)*ceiling(n_q/B_r)"
         " + 2*n_k*(d_k + d_v) + ceiling(n_k/B_c)*n_q*(d_k + d_v + 2)"
@@ -228,7 +228,7 @@ def write_gradients_of_keys(m, dK, dV, Q, K, V, dO, L, v, B_c, b_r, *, dQ=None, 
     graph={"kept": "L"},
 )
 def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
-    """Two passes for matrix units: b_c columns are streamed for B_r rows, then b_r rows for B_c columns."""
+    """Two passes for tensor cores: b_c columns are streamed for B_r rows, then b_r rows for B_c columns."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
@@ -240,7 +240,7 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
             Q_i, L_i, dQ_i = m.read(Q[i, :]), m.read(L[i]), m.zeros(i, d_k)
             for j in m.tiles(n_k, b_c, keys_of=i):
                 K_j = m.read(K[j, :])
-                P = m.compute(Q_i @ K_j.T)  # both products first: matrix units work while the exponentials are taken
+                P = m.compute(Q_i @ K_j.T)  # both products first: tensor cores work while the exponentials are taken
                 dS = m.compute(dO_i @ m.read(V[j, :]).T)
                 P[:] = exp(P - L_i)
                 dS[:] = P * (dS - v_i)
@@ -254,7 +254,7 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
 
 @schedule(
     problem="backward-qkv",
-    source="ours: ds-stored with tiles for matrix units",
+    source="ours: ds-stored with tiles for tensor cores",
     name="dS-stored-blocked",
     io=(
         "2*n_q*d_v + n_q + 2*n_k*(d_k + d_v) + ceiling(n_k/B_c)*n_q*(d_k + d_v + 2) + n_q*n_k"

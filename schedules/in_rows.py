@@ -1,4 +1,4 @@
-"""Small-cache schedules for matrix units that process C rows at a time: an n x n table needs only C x n words.
+"""Small-cache schedules for tensor cores that process C rows at a time: an n x n table needs only C x n words.
 
 The tiles fit into the cache of a multiprocessor. The groups of C rows fit into the L2 cache, or into a workspace. The
 sums over all rows, dK and dV, stay in memory from one group to the next. C rows of O or dQ have few tiles, so these
@@ -67,7 +67,7 @@ def add_rows(m, C, A, B, r, b, a, c):
     graph={"softmax": "logsumexp", "column_block": "b", "row_block": "a"},
 )
 def small_cache_forward_in_rows(m, Q, K, V, *, C, a, b, c, e):
-    """Small cache for matrix units with C x n words of f: first L, then f and O for C rows at a time."""
+    """Small cache for tensor cores with C x n words of f: first L, then f and O for C rows at a time."""
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     O, L, f = m.tensor("O", n_q, d_v), m.tensor("L", n_q), m.tensor("f", n_q, n_k)
 
@@ -91,7 +91,7 @@ def small_cache_forward_in_rows(m, Q, K, V, *, C, a, b, c, e):
     graph={"softmax": "split-scores", "column_block": "b", "rows_block": "C", "row_block": "a"},
 )
 def scores_stored_in_rows(m, Q, K, V, *, C, a, b, c, e):
-    """Scores stored for matrix units with C x n words: a softmax P_s of each tile, weighted by exp(L_s - L) in O = P V.
+    """Scores stored for tensor cores with C x n words: a softmax P_s of each tile, weighted by exp(L_s - L) in O = P V.
 
     As in FlashDecoding, each tile of scores has a softmax of its own, with L_s = log of the sum. So all tiles of C rows
     are independent of each other, and every score is computed once.
@@ -151,7 +151,7 @@ def scores_stored_in_rows(m, Q, K, V, *, C, a, b, c, e):
     graph={"kept": "L", "rows_block": "C"},
 )
 def small_cache_backward_in_rows(m, Q, K, V, dO, O, L, *, C, a, b, c, e):
-    """Small cache for matrix units with C x n words of P; dS can use the same C x n words."""
+    """Small cache for tensor cores with C x n words of P; dS can use the same C x n words."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     P, dS, v = m.tensor("P", n_q, n_k), m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)

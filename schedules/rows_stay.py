@@ -1,4 +1,4 @@
-"""Schedules for matrix units whose rows stay while keys are streamed, as kernels of Hopper's copy engine need it.
+"""Schedules for tensor cores whose rows stay while keys are streamed, as kernels of Hopper's copy engine need it.
 
 In one pass the terms of dQ are added to memory. In wide heads tables of pairs go through memory: the rows of Q and dO
 stay for them, and products with a table are in tiles.
@@ -27,14 +27,14 @@ def add_scores(m, S_ij, Q_i, K, c):
 
 @schedule(
     problem="backward-qkv",
-    source="Dao 2023 (FlashAttention-2), Algorithm 2, with tiles for matrix units",
+    source="Dao 2023 (FlashAttention-2), Algorithm 2, with tiles for tensor cores",
     known_as="FlashAttention-2",
     io="2*n_q*d_v + n_q + 2*n_k*(d_k + d_v) + n_q*d_k + ceiling(n_k/B_c)*n_q*(3*d_k + d_v + 2)",
     fit=["B_c", "b_r"],
     graph={"kept": "L", "dQ_block": "B_c"},
 )
 def flash2_backward_blocked(m, Q, K, V, dO, O, L, *, B_c, b_r):
-    """One pass for matrix units: b_r rows are streamed for B_c columns, and their terms are added to dQ in memory."""
+    """One pass for tensor cores: b_r rows are streamed for B_c columns, and their terms are added to dQ in memory."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
@@ -57,7 +57,7 @@ def flash2_backward_blocked(m, Q, K, V, dO, O, L, *, B_c, b_r):
     graph={"kept": "L"},
 )
 def small_cache_backward_resident(m, Q, K, V, dO, O, L, *, a, b, c, e):
-    """Small cache for matrix units: rows of Q stay while P is written, rows of dO while dS is."""
+    """Small cache for tensor cores: rows of Q stay while P is written, rows of dO while dS is."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     P, dS, v = m.tensor("P", n_q, n_k), m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)

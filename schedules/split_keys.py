@@ -58,7 +58,7 @@ def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
 
 @schedule(
     problem="forward",
-    source="ours: FlashDecoding with columns of K and V in turn, for matrix units",
+    source="ours: FlashDecoding with columns of K and V in turn, for tensor cores",
     io=(
         "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + n_q*(d_v + 1)*ceiling(n_k/S)"
         " + n_q*(d_v + 2*ceiling(d_v/e))*ceiling(n_k/S) + n_q*(d_v + ceiling(d_v/e))"
@@ -67,7 +67,7 @@ def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
     graph={"softmax": "split-weighted", "column_block": "S", "row_block": "B_r"},
 )
 def flash_decoding_blocked(m, Q, K, V, *, B_r, S, c, e):
-    """FlashDecoding for matrix units: the scores of S keys are one tile; K and V are read c columns at a time.
+    """FlashDecoding for tensor cores: the scores of S keys are one tile; K and V are read c columns at a time.
 
     So a worker reads each word of its keys and values once, for any head dimension, and its softmax needs no running
     maximum. The merge has a worker for each e columns of O, which finds the largest L_s before the weights, so that

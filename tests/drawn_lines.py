@@ -9,7 +9,8 @@ No line may end with a traceback, with a warning of Python, without a word, or w
 `pebblesim.cli.main` states; an error is one sentence, and leaves no file behind. No option may be ignored: each of each
 command must change what some line prints or writes, or have it refused.
 
-`python tests/drawn_lines.py LINES SEED PROCESSES` prints the findings as JSON.
+`python tests/drawn_lines.py LINES SEED PROCESSES` prints the findings as JSON. `tests/drawn_lines.py record SEED`
+draws lines for each option that benchmarks/drawn_lines.json lacks, and writes there what shows that it is not ignored.
 """
 
 from __future__ import annotations
@@ -550,7 +551,7 @@ class Found:
 
     def compare(self, option: str, before: Ran, after: Ran) -> None:
         """Note whether a change of an option changes what a line does."""
-        did = [(ran.code, ran.out, ran.said, ran.files) for ran in (before, after)]
+        did = [_did(ran) for ran in (before, after)]
         self.tried[option] = self.tried.get(option, 0) + 1
         self.matters[option] = self.matters.get(option, 0) + (did[0] != did[1])
 
@@ -580,8 +581,10 @@ def drawn(number: int, seed: int, bases: list[str] | None = None, workers: int =
             os.wait()
         for file in sorted(Path(folder).iterdir()):
             found.add(Found(**json.loads(file.read_text(encoding="utf-8"))))
-    every = {f"{words} {param.opts[0]}" for words, each in commands.items() for param in options_of(each)}
-    return {**found.__dict__, "never": sorted(every - {name for name, times in found.matters.items() if times})}
+    return {
+        **found.__dict__,
+        "never": sorted(every_option(commands) - {name for name, times in found.matters.items() if times}),
+    }
 
 
 def _part(number: int, draw: random.Random, commands: dict[str, Any], lines: list[Line]) -> Found:
@@ -624,6 +627,73 @@ def _part(number: int, draw: random.Random, commands: dict[str, Any], lines: lis
     return found
 
 
-if __name__ == "__main__":
+RECORD: Final = ROOT / "benchmarks" / "drawn_lines.json"
+"""For each option of each command: two lines that differ in it and in what they do; or why there are none."""
+
+TRIES: Final = 12
+
+
+def every_option(commands: dict[str, Any]) -> set[str]:
+    """Each option of each command: "count --heads"."""
+    return {f"{words} {param.opts[0]}" for words, each in commands.items() for param in options_of(each)}
+
+
+def complete(seed: int) -> None:
+    """Draw lines for each option that is not in `RECORD`, write what they show there, and print what none shows.
+
+    Best are two lines that both end well; an option may also be refused, by a line whose other option it does not suit.
+    """
+    commands = all_commands()
+    lines = [line for text in SMALL if (line := parsed(text, commands))]
+    _prepare(line for line in lines if not line.before)
+    record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {"differ": {}, "explained": {}}
+    every = every_option(commands)
+    record = {kind: {name: known for name, known in each.items() if name in every} for kind, each in record.items()}
+    draw, plain, found = random.Random(seed), dict[str, Ran](), Found()
+    with Runner() as run:
+        for name in sorted(every - {*record["differ"], *record["explained"]}):
+            words, _, option = name.rpartition(" ")
+            pair = _pair(
+                words, option, [line for line in lines if line.command == words], commands, draw, run, plain, found
+            )
+            if pair is None:
+                print(f"nothing shows {name}", flush=True)
+            else:
+                record["differ"][name] = pair
+                RECORD.write_text(
+                    json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
+                )
+    json.dump({"lines": found.lines, "faults": found.faults, "over": found.over}, sys.stdout, indent=1)
+
+
+def _pair(
+    words: str, option: str, lines: list[Line], commands: dict[str, Any], draw: random.Random, run: Runner,
+    plain: dict[str, Ran], found: Found,
+) -> list[str] | None:  # fmt: skip
+    """Two lines that differ in an option, and in what they do; None if none of those that were drawn do."""
+    refused = None
+    for _ in range(TRIES):
+        line = draw.choice(lines)
+        if str(line) not in plain:
+            plain[str(line)] = run(line.argv)
+        made, before = with_option(line, commands[words], option, draw), plain[str(line)]
+        after = run(made.argv)
+        found.note(made, after)
+        if None in (before.code, after.code) or _did(before) == _did(after) or "\udcff" in str(made):
+            continue
+        if after.code != 2 and run(made.argv) == after:
+            return [str(line), str(made)]
+        if after.code == 2 and refused is None:
+            refused = [str(line), str(made)]
+    return refused
+
+
+def _did(ran: Ran) -> tuple[Any, ...]:
+    return ran.code, ran.out, ran.said, ran.files
+
+
+if __name__ == "__main__" and sys.argv[1] == "record":
+    complete(int(sys.argv[2]))
+elif __name__ == "__main__":
     lines, seed, workers, *bases = sys.argv[1:]
     json.dump(drawn(int(lines), int(seed), bases or None, int(workers)), sys.stdout, indent=1)

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from strategies import draws, every, masks as any_masks, sizes
 
 from pebblesim.analysis.count import count
-from pebblesim.cachesim import accesses
+from pebblesim.cachesim import accesses, requests
 from pebblesim.cachesim.homes import homes_of
 from pebblesim.cachesim.requests import READ, UPDATE, WRITE, Stream
 from pebblesim.core.errors import UsageError
@@ -169,9 +169,9 @@ def check(name: str, values: dict[str, int], mask: masks.Mask | None) -> None:
     assert named(single, zip(single.ids, single.kinds, strict=True)) == uses
     tiles = accesses.accesses(program, values, "uses", "tiles", seen)
     touched = {word[:3] for word in uses}
-    requests = [named(tiles, [request]) for request in set(zip(tiles.ids.tolist(), tiles.kinds.tolist(), strict=True))]
-    assert all(any(word[:3] in touched for word in words) for words in requests)
-    found = {word for words in requests for word in words}
+    different = [named(tiles, [request]) for request in set(zip(tiles.ids.tolist(), tiles.kinds.tolist(), strict=True))]
+    assert all(any(word[:3] in touched for word in words) for words in different)
+    found = {word for words in different for word in words}
     assert {word for word in found if word[:3] in touched} <= {(*w[:3], k) for w in uses for k in (1, 2, 3)}
     words = {word[:3] for word in found}
     assert words >= touched
@@ -183,7 +183,12 @@ def check(name: str, values: dict[str, int], mask: masks.Mask | None) -> None:
 @draws(2, 20)
 @given(data=st.data())
 def test_requests_are_those_of_an_interpreter(name: str, data: st.DataObject) -> None:
-    check(name, data.draw(sizes(get(name), 5)), None)
+    """Whether iterations are derived from the first two or made one by one, and operations at once or row by row."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accesses, "LONG", data.draw(st.sampled_from([0, 9, 2**16])))
+        patch.setattr(accesses, "PIECE", data.draw(st.sampled_from([1, 7, 2**20])))
+        patch.setattr(requests, "SHORT", data.draw(st.sampled_from([1, 3, 2**12])))
+        check(name, data.draw(sizes(get(name), 5)), None)
 
 
 @pytest.mark.parametrize("B_s", [1, 2, 3])

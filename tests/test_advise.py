@@ -189,7 +189,7 @@ def test_the_roofline_is_what_the_figures_make_it() -> None:
     ],
 )
 def test_the_work_and_the_time_are_those_of_one_tile(problem: str, d: int) -> None:
-    """They were of two tiles: 559 µs "limited by arithmetic" stood beside 701 Gop at 989 Top/s, which take 709 µs."""
+    """They were of two tiles: 559 µs "limited by arithmetic" stood beside 701 GFLOP at 989 TFLOP/s: 709 µs."""
     advice = ps.advise("H200", problem_name=problem, n=8192, d=d, dtype="bf16", heads=32)
     tile, kernel = advice.fastest, advice.kernels[0]  # a tile that a kernel can have: that of the shortest forecast
     assert (tile.schedule, dict(tile.blocks)) == (kernel.tiling.schedule, dict(kernel.tiling.blocks))

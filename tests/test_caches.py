@@ -1,6 +1,9 @@
 """Automatic caches: every policy against a simulation that is written down as the definition says, word by word."""
 
 import json
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,9 @@ from strategies import draws
 from typer.testing import CliRunner
 
 import pebblesim as ps
-from pebblesim.cachesim import kernels, opt_kernels, policies, traces
+from pebblesim.cachesim import accesses, kernels, opt_kernels, policies, requests, reuse, traces
 from pebblesim.cachesim.requests import Stream
+from pebblesim.cachesim.reuse import Order, Reuse
 from pebblesim.cachesim.streams import of_graph, of_ids
 from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
@@ -94,17 +98,37 @@ def arrays(stream: tuple[list[Use], list[int], list[bool]]) -> tuple[Any, Any, A
     )
 
 
-@given(streams(), st.integers(1, 20))
-def test_lru_of_items_is_lru_of_their_words(stream: Any, capacity: int) -> None:
+PIECES = st.sampled_from([1, 3, 2**20])
+"""Requests that are replayed at a time."""
+
+
+@contextmanager
+def in_pieces(number: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requests, "PIECE", number)
+        yield
+
+
+def counted(stream: tuple[list[Use], list[int], list[bool]], capacity: int, policy: str) -> tuple[int, ...]:
+    """(requests missed, words missed, fetched, written) as the package counts them."""
+    (found,) = policies.misses(Stream(*arrays(stream)), [capacity], policy)
+    return found.misses, found.missed_words, found.fetched, found.written
+
+
+def distances_of(ids: Any, sizes: Any) -> list[int]:
+    """All distances of a stream, a piece after the other."""
+    order = Order(sizes)
+    return [distance for piece in np.array_split(ids, 3) for distance in order.distances(piece).tolist()]
+
+
+@given(streams(), st.integers(1, 20), PIECES)
+def test_lru_of_items_is_lru_of_their_words(stream: Any, capacity: int, piece: int) -> None:
     uses, sizes, kept = stream
-    ids, kinds, size, keep = arrays(stream)
     expected = listed(words(uses, sizes), capacity, "lru", lambda word: kept[word[0]], sizes)
-    found = kernels.lru_sized(ids, kinds, size, keep, capacity)
-    assert found == expected
-    distances = kernels.sized_distances(ids, size)
-    capacities = np.arange(1, 21)
-    all_of_them = kernels.tally(ids, kinds, size, keep, distances, capacities)
-    assert tuple(all_of_them[:, capacity - 1]) == found
+    assert counted(stream, capacity, "lru") == expected
+    with in_pieces(piece):
+        all_of_them = policies.lru_counts(Stream(*arrays(stream)), np.arange(1, 21))
+    assert tuple(all_of_them[:, capacity - 1]) == expected
 
 
 def test_a_stream_of_tiles_is_that_of_its_words_for_an_lru_of_any_size() -> None:
@@ -124,26 +148,29 @@ def test_a_stream_of_tiles_is_that_of_its_words_for_an_lru_of_any_size() -> None
     assert together[52 - 1].written == 169
 
 
-@given(streams(largest=1), st.integers(1, 8))
-@example(([(0, READ), (1, READ), (0, WRITE), (2, READ)], [1, 1, 1], [False, False, False]), 2)
-def test_policies_for_single_words(stream: Any, capacity: int) -> None:
+@given(streams(largest=1), st.integers(1, 8), PIECES)
+@example(([(0, READ), (1, READ), (0, WRITE), (2, READ)], [1, 1, 1], [False, False, False]), 2, 3)
+def test_policies_for_single_words(stream: Any, capacity: int, piece: int) -> None:
     uses, sizes, kept = stream
-    ids, kinds, size, keep = arrays(stream)
+    ids, _, size, _ = arrays(stream)
     single = [(word[0], kind) for word, kind in words(uses, sizes)]
-    naive = {policy: listed(single, capacity, policy, lambda word: kept[word]) for policy in ("lru", "fifo", "opt")}
-    assert kernels.lru_sized(ids, kinds, size, keep, capacity) == naive["lru"]
-    assert kernels.fifo(ids, kinds, size, keep, capacity) == naive["fifo"]
-    assert opt_kernels.opt_sized(ids, kinds, size, keep, capacity) == naive["opt"]
-    assert kernels.lru(ids, len(sizes), capacity) == naive["lru"][0]
+    with in_pieces(piece):
+        for policy in ("lru", "fifo", "opt"):
+            assert counted(stream, capacity, policy) == listed(single, capacity, policy, lambda word: kept[word]), (
+                policy
+            )
+    assert kernels.lru(ids, len(sizes), capacity) == listed(single, capacity, "lru", lambda word: True)[0]
     reads = [(word, READ) for word, _ in single]
     assert opt_kernels.opt(ids, len(sizes), capacity) == listed(reads, capacity, "belady", lambda word: True)[0]
-    assert (kernels.unit_distances(ids, len(sizes)) == kernels.sized_distances(ids, size)).all()
+    sized = kernels.sized_distances(ids, size, *kernels.sized_order(len(sizes)))
+    assert distances_of(ids, size) == sized.tolist()
 
 
-@given(streams(), st.integers(1, 12))
-def test_opt_of_items_is_opt_of_their_words(stream: Any, capacity: int) -> None:
+@given(streams(), st.integers(1, 12), PIECES)
+def test_opt_of_items_is_opt_of_their_words(stream: Any, capacity: int, piece: int) -> None:
     uses, sizes, _ = stream
-    *moved, _ = opt_kernels.opt_sized(*arrays(stream), capacity)
+    with in_pieces(piece):
+        *moved, _ = counted(stream, capacity, "opt")
     assert moved == [*listed(words(uses, sizes), capacity, "opt", lambda word: True, sizes)[:3]]
 
 
@@ -158,8 +185,47 @@ def test_many_items_and_gaps_between_them() -> None:
     for now, item in enumerate(ids.tolist()):
         expected.append(0 if last[item] < 0 else np.count_nonzero(last >= last[item]))
         last[item] = now
-    assert kernels.unit_distances(ids, items).tolist() == expected
-    assert kernels.sized_distances(ids, np.ones(items, np.int64)).tolist() == expected
+    one = np.ones(items, np.int64)
+    assert distances_of(ids, one) == expected
+    assert kernels.sized_distances(ids, one, *kernels.sized_order(items)).tolist() == expected
+
+
+def test_many_items_in_the_optimal_cache() -> None:
+    """The table of their next uses is half full, so that some lie next to each other."""
+    ids = (np.random.default_rng(5).zipf(1.1, 4000) % 300).astype(np.int32)
+    one, capacity = np.ones(300, np.int64), 126
+    following = [next((at for at in range(t + 1, 4000) if ids[at] == ids[t]), 4000 + t) for t in range(4000)]
+    held: dict[int, int] = {}
+    misses = 0
+    for item, after in zip(ids.tolist(), following, strict=True):
+        misses += item not in held
+        held[item] = after
+        if len(held) > capacity:
+            del held[max(held, key=lambda item: held[item])]
+    with in_pieces(1000):
+        (found,) = policies.misses(Stream(ids, np.full(len(ids), READ, np.uint8), one, one > 0), [capacity], "opt")
+    assert found.misses == misses
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([READ, WRITE, UPDATE])), max_size=200), PIECES)
+def test_words_at_each_distance_are_those_of_the_reads(uses: list[Use], piece: int) -> None:
+    """More distances than the smallest table has room for, too."""
+    sizes = [1 + item % 5 * 2**20 for item in range(41)]
+    expected: dict[int, int] = {}
+    for now, (item, kind) in enumerate(uses):
+        before = max((at for at in range(now) if uses[at][0] == item), default=None)
+        far = 0 if before is None else sum(sizes[other] for other in {other for other, _ in uses[before:now]})
+        if kind != WRITE:
+            expected[far] = expected.get(far, 0) + sizes[item]
+    with in_pieces(piece), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reuse, "ROOM", 4)
+        found = Reuse.of(Stream(*arrays((uses, sizes, [True] * 41))), [1])
+    assert (found.compulsory, found.requested) == (
+        expected.pop(0, 0),
+        sum(sizes[x] for x, kind in uses if kind != WRITE),
+    )
+    assert dict(zip(found.distances.tolist(), found.words.tolist(), strict=True)) == expected
+    assert found.distances.tolist() == sorted(expected)
 
 
 # -- libCacheSim's trace of a tiled product ------------------------------------------------------------------------
@@ -252,9 +318,9 @@ def test_lru_is_competitive(stream: Any, h: int, more: int) -> None:
 @given(streams(largest=1), st.integers(1, 8))
 def test_what_an_lru_holds_a_larger_one_holds(stream: Any, capacity: int) -> None:
     """The stack property, by what hits: a request that M words answer, M + 1 answer."""
-    distances = policies.reuse_distances(Stream(*arrays(stream)))
+    ids, _, sizes, _ = arrays(stream)
     held: dict[int, list[int]] = {capacity: [], capacity + 1: []}
-    for (item, _), distance in zip(stream[0], distances.tolist(), strict=True):
+    for (item, _), distance in zip(stream[0], distances_of(ids, sizes), strict=True):
         for M, items in held.items():
             assert (item in items) == (0 < distance <= M)
             if item in items:
@@ -262,6 +328,24 @@ def test_what_an_lru_holds_a_larger_one_holds(stream: Any, capacity: int) -> Non
             items.append(item)
             del items[:-M]
         assert set(held[capacity]) <= set(held[capacity + 1])
+
+
+@pytest.mark.parametrize(
+    ("grain", "n", "mask"), [("words", 160, None), ("words", 160, "causal"), ("tiles", 1500, None)]
+)
+def test_no_array_of_all_requests_is_in_memory(
+    grain: Any, n: int, mask: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The numbers of their items alone take four bytes for each."""
+    for module, name, number in ((requests, "PIECE", 2**15), (accesses, "PIECE", 2**15), (accesses, "LONG", 2**12)):
+        monkeypatch.setattr(module, name, number)
+    tracemalloc.start()
+    try:
+        (row,) = ps.cache("flash2-forward", n=n, d=16, M=600, grain=grain, mask=mask, policy=policies.POLICIES)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2 * row.lru.requests
 
 
 @pytest.mark.parametrize(
@@ -283,7 +367,7 @@ def test_enough_is_the_least_that_is() -> None:
     fetched = [each.fetched for each in policies.misses(stream, sizes)]
     for words in (100, 900, 1000, 2000, max(fetched)):
         expected = next((M for M, each in zip(sizes, fetched, strict=True) if each <= words), None)
-        assert policies.enough(stream, words) == expected
+        assert Reuse.of(stream, [1]).enough(words) == expected
 
 
 # -- sets and lines ------------------------------------------------------------------------------------------------
@@ -305,7 +389,7 @@ def test_sets_are_caches_of_their_own(stream: Any, sets: int, ways: int) -> None
 
 def test_lines_are_fetched_whole_and_start_with_their_matrix() -> None:
     sizes: Any = {"m": 3, "k": 5, "n": 3, "M": 12, "blocks": {"b": 2}}
-    stream = policies.in_lines(ps.accesses("matmul-tiled", grain="words", **sizes), 4)
+    stream = ps.accesses("matmul-tiled", line=16, **sizes)
     assert (len(stream.sizes), stream.unit) == (4 + 4 + 3, 4)  # 15, 15 and 9 words
     found = ps.cache("matmul-tiled", line=16, policy="lru", **(sizes | {"M": 2**12}))[0]
     assert (found.lru.fetched, found.lru.written) == (44, 12)  # C, too: a word is not all of its line

@@ -267,6 +267,35 @@ def test_every_sector_of_a_product_is_moved() -> None:
     }
 
 
+@pytest.mark.parametrize("name", SPLIT)
+@strategies.draws(3, 20)
+@given(data=st.data())
+def test_every_sector_of_the_copies_of_workers_is_filled_once_and_added_once(name: str, data: st.DataObject) -> None:
+    """Of matrices whose rows are up to three sectors long, and of what lies behind them nothing."""
+    schedule, workers = TESTED[name], data.draw(st.integers(2, 5))
+    drawn = {dim: data.draw(st.integers(9, 24)) for dim in schedule.problem.dims}
+    drawn |= {block: data.draw(st.integers(1, 9)) for block in schedule.blocks}
+    sizes = strategies.in_whole_blocks(schedule, drawn)
+    for launch in launches(schedule.program, workers):
+        if launch.kind == "tiles":
+            continue
+        seen = Counter(
+            (each.array, each.write, each.first + row * each.stride + sector)
+            for each in block_accesses(launch, sizes, workers, 0)
+            for row in range(each.rows)
+            for sector in range(each.sectors)
+        )
+        expected: Counter[tuple[str, bool, int]] = Counter()
+        for tensor in launch.copies:
+            rows, columns = (sizes[dim] for dim in tensor.shape)
+            one, copies = rows * -(-columns // 8), shares(launch, sizes, workers)
+            expected.update((f"copies of {tensor.name}", launch.kind == "fill", at) for at in range(copies * one))
+            if launch.kind == "sum":
+                expected.update((tensor.name, True, at) for at in range(one))
+        if launch.copies:
+            assert seen == expected
+
+
 @given(start=st.integers(0, 100), words=st.integers(1, 100))
 def test_sectors_of_a_run_of_words(start: int, words: int) -> None:
     assert sectors_of(start, words) == len({word // 8 for word in range(start, start + words)})

@@ -645,6 +645,13 @@ def test_an_illegal_term_tells_its_story(game: list[tuple[int, int]], says: str)
     assert says in outcome.violation.message
 
 
+def test_the_first_vertex_may_be_the_one_whose_terms_are_missing() -> None:
+    """Its number is the first behind those of all terms."""
+    outcome = referee(Cdag.from_edges(2, [(1, 0)]), 2, [moves((COMPUTE, 1))], "partial", strict=False)
+    assert outcome.violation is not None
+    assert "vertex 0: its 1 terms must be added one by one" in outcome.violation.message
+
+
 def test_a_sum_is_complete_only_with_all_its_terms() -> None:
     game = [(READ, 0), (COMPUTE, 0), (WRITE, 2), (DELETE, 0), (READ, 1), (COMPUTE, 1), (DELETE, 1), (COMPUTE, 2)]
     referee_ = Referee(SUM, 2, "partial")

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from test_layout_of_the_project import parsed
 
 from pebblesim.core import jit, memory
 from pebblesim.core.errors import UsageError
-from pebblesim.core.files import whole_file
+from pebblesim.core.files import reading, whole_file
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [path for folder in ("pebblesim", "graphs") for path in sorted((ROOT / folder).rglob("*.py"))]
@@ -324,6 +325,36 @@ def test_ctrl_c_waits_until_the_function_at_hand_is_compiled(
         assert called.total(3.0) == 4 + 2 + 3  # compiled for another type
     except KeyboardInterrupt:
         pytest.fail("the interrupt is raised again")
+
+
+def test_a_function_is_compiled_in_a_thread_and_under_the_handler_of_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread can set no handler, and Ctrl-C goes to that of the program as soon as it comes."""
+    called = called_with_constants(tmp_path, monkeypatch)
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(called.total, 3).result() == 4 + 2 + 3
+    assert not called.next.stats.cache_hits
+    interrupts: list[int] = []
+
+    def noted(self: Any, sig: Any, data: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        assert len(interrupts) == 1 + len(saved)
+        saved.append(data.fndesc.qualname)
+
+    saved: list[str] = []
+    before = signal.signal(signal.SIGINT, lambda *_: interrupts.append(1))
+    try:
+        monkeypatch.setattr(FunctionCache, "save_overload", noted)
+        assert called.total(3.0) == 4 + 2 + 3
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert saved == ["next", "total"]
+
+
+def test_an_error_without_a_text_is_named() -> None:
+    with pytest.raises(UsageError, match=r"^it\.npz cannot be read: EOFError\.$"), reading("it.npz"):
+        raise EOFError
 
 
 def foreign(tree: ast.Module) -> set[str]:

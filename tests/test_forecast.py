@@ -160,13 +160,13 @@ def test_every_multiprocessor_needs_a_block() -> None:
 def test_what_binds_a_launch() -> None:
     tiling = Tiling("small-cache-backward-blocked", {"a": 128, "b": 256, "c": 64}, 8, 4)
     wide = {each.cost.name: each for each in forecast(tiling, {"n": 4096, "d": 1024}, H200, "bfloat16", 16).launches}
-    assert wide["v"].binds == "memory" and {wide["P"].binds, wide["dQ"].binds} <= {"matrix units", "L2"}
+    assert wide["v"].binds == "memory" and {wide["P"].binds, wide["dQ"].binds} <= {"tensor cores", "L2"}
     narrow = {each.cost.name: each for each in forecast(tiling, {"n": 4096, "d": 64}, H200, "bfloat16", 16).launches}
     assert narrow["P"].binds == "writing"
     short = forecast(tiling, {"n": 128, "d": 64}, H200, "bfloat16").launches[0]
     assert short.binds == "launch"
     for launch in (*wide.values(), *narrow.values(), short):
-        bounds = [launch.parts[part] for part in ("matrix units", "L2", "memory", "launch")]
+        bounds = [launch.parts[part] for part in ("tensor cores", "L2", "memory", "launch")]
         assert launch.seconds >= max(bounds) > 0
 
 
@@ -286,7 +286,7 @@ def test_the_command_named_for_shared_heads_or_a_window_emits_the_advised_gluon_
 )
 def test_where_no_kernel_can_be_written_none_is_advised(options: str, said: str) -> None:
     text = CliRunner().invoke(app, ["advise", *options.split()]).stdout
-    assert re.search(f"kernels on matrix units: {said}", text) and "its source" not in text
+    assert re.search(f"kernels on tensor cores: {said}", text) and "its source" not in text
 
 
 @pytest.mark.parametrize("way", ["", "--backward"])
@@ -346,11 +346,11 @@ def test_what_memory_adds_to_stays_there(n: int, heads: int, d: int) -> None:
 @pytest.mark.parametrize("name", strategies.some(sorted(cards.cards()), 4))
 @pytest.mark.parametrize("problem", ["forward", "backward-qkv"])
 def test_every_card_gets_a_kernel_whose_tile_fits(name: str, problem: str) -> None:
-    """443 x 1 was advised, which no matrix unit takes."""
+    """443 x 1 was advised, which no tensor core takes."""
     card = cards.card(name)
     if "float16" not in card.peak:
         text = str(ps.advise(name, n=64, d=8, problem_name=problem, dtype="fp16"))
-        assert f"kernels on matrix units: {card.name} has no matrix units for float16" in text
+        assert f"kernels on tensor cores: {card.name} has no tensor cores for float16" in text
         return
     for d in (64, 128, 256, 512):
         ranked, _ = kernels(problem, {"n": 2048, "d": d}, card, "float16", 16, None, None, None)
@@ -393,7 +393,7 @@ def test_a_tile_that_registers_do_not_hold_gets_more_warps_or_a_sentence(rows: i
 
 
 def test_a_tile_that_no_kernel_can_have() -> None:
-    sides = "no kernel, sides of tiles on matrix units are powers of two from 16 on, unlike B_r=100, B_c=100"
+    sides = "no kernel, sides of tiles on tensor cores are powers of two from 16 on, unlike B_r=100, B_c=100"
     assert sides in own_tile("H100", 4096, 128, 100, 100)[1]
     said = own_tile("RTX4090", 4096, 128, 128, 128)[1]
     assert "does not fit, a block of flash2-forward 1 holds 163,840 bytes in shared memory, and 101,376 fit" in said

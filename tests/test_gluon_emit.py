@@ -52,7 +52,7 @@ def test_blocks_that_are_left_out_are_those_of_the_measured_tiles() -> None:
         (FORWARD, "-d 64 -M 128k --warps 4", "four warps for each 64 rows .*leave --warps out"),
         (FORWARD, "-d 64 -M 128k --workers 4", "leave --workers out"),
         (FORWARD, "-d 64 -M 128k --threads 64", "128 threads for each 64 rows .*leave --threads out"),
-        (FORWARD, "-d 64 -M 128k --stages 1", "one slot .*take --stages 2 or more"),
+        (FORWARD, "-d 64 -M 128k --stages 1", "one stage .*take --stages 2 or more"),
         (FORWARD, "-d 64 -M 128k --stages 100", f"^{FORWARD} takes .* a block has 232,448; take fewer --stages"),
         (FORWARD, "-d 512 -M 128k", "up to d = 256, and d is 512; give each --block, or take --target triton"),
         (PAIRS, "-d 20 -M 128k", "rows of 20 words of Q, .* give such head dimensions"),

@@ -210,6 +210,11 @@ def test_values_are_fewer_words_than_keys() -> None:
 DECODING: dict[str, Any] = {"n_q": 1, "n_k": 32768, "d": 128, "heads": 32, "kv_heads": 8}
 
 
+def test_without_numbers_there_is_one_head_of_one_sequence() -> None:
+    assert not Heads().is_given
+    assert (Heads().times, Heads().sharing) == (1, 1)
+
+
 def test_one_style_in_python() -> None:
     """Decoding of Llama-3 8B: 4 queries and all K and V for each group, whatever asks."""
     M, words = 2**16, 8 * (2 * 32768 * 128 + 4 * 128) + 32 * 129
@@ -344,6 +349,16 @@ def test_heads_one_after_the_other_find_their_keys_in_the_cache() -> None:
     assert large.times == small.times == 10
     together = ps.cache("flash2-forward", M=4096, machine="moves", **shape | {"blocks": {"B_r": 3, "B_c": 8}})[0]
     assert together.lru.fetched == large.lru.fetched
+
+
+def test_as_many_requests_of_all_heads_as_are_allowed_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape: dict[str, Any] = {"n": 8, "d": 2, "M": 100, "heads": 2, "kv_heads": 1, "separate": True}
+    number = ps.cache("flash2-forward", **shape)[0].lru.requests
+    monkeypatch.setattr("pebblesim.cachesim.streams.MOST_REQUESTS", number)
+    assert ps.cache("flash2-forward", **shape)[0].lru.requests == number
+    monkeypatch.setattr("pebblesim.cachesim.streams.MOST_REQUESTS", number - 1)
+    with pytest.raises(UsageError, match="requests of all heads are too many to go through"):
+        ps.cache("flash2-forward", **shape)
 
 
 def test_heads_that_share_find_each_others_keys_in_l2() -> None:

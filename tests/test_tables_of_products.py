@@ -46,6 +46,19 @@ CLAIMS = every_claim()
 TABLES = {name: claim for name, (claim, *_) in CLAIMS.items() if claim.table and isinstance(claim.capacity, Cube)}
 
 
+def test_no_m_lies_between_the_closed_forms_of_a_bound() -> None:
+    """From 0 to where the last of them ends."""
+    several = 0
+    for name, (first, *_) in CLAIMS.items():
+        domains = sorted((low, high or 10**9) for each in (first, *first.others) for _, low, high in each.forms)
+        if "weights" not in name and domains:
+            assert all(low <= max([0, *(high for _, high in domains[:at])]) for at, (low, _) in enumerate(domains)), (
+                name
+            )
+            several += len(domains) > 1
+    assert several > 100
+
+
 @cache  # many claims have the same table
 def most(table: tuple[tuple[tuple[str, ...], int], ...]) -> float:
     """The most weighted products for X = 1 that were found, from many starts; families and weight of each product."""

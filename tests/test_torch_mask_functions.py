@@ -254,7 +254,7 @@ def test_layers_without_a_mask() -> None:
         attend(layer, x[0][:, :, :2], *x[1:], None)
     with pytest.raises(UsageError, match="window of 3 tokens came without a mask, and has 6 keys"):
         attend(layer, *x, None, sliding_window=3)
-    with pytest.raises(UsageError, match="mask of this layer is for 6 queries and 6 keys, and it has 2 and 6"):
+    with pytest.raises(UsageError, match="mask of this layer is 6 x 6, queries x keys, and the layer has 2 x 6"):
         attend(layer, x[0][:, :, :2], *x[1:], seen(1, 6, 6))
 
 

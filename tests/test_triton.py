@@ -8,6 +8,8 @@ import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from words_by_place import by_place
 
 import pebblesim as ps
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu import race
 from pebblesim.gpu.emit.tables import moved_words, workspace
 from pebblesim.gpu.emit.triton import triton
 from pebblesim.gpu.emit.triton_copies import without_rescaling
@@ -302,7 +305,7 @@ def test_scores_are_scaled(name: str, mask: str | None) -> None:
 
 
 def test_every_schedule_is_a_kernel_or_says_why_not() -> None:
-    """Those with tiles of a power of two that fill matrix units; the others fail with one sentence."""
+    """Those with tiles of a power of two that fill tensor cores; the others fail with one sentence."""
     can = []
     for name, schedule in SCHEDULES.items():
         dims = dict.fromkeys(schedule.problem.dims, 32)
@@ -337,6 +340,18 @@ def test_a_race_says_what_it_takes() -> None:
     for change in ({"way": "sideways"}, {"mask": "window:5"}, {"dtype": "float32"}):
         with pytest.raises(UsageError):
             Track(**{"way": "forward", "n": 8, "d": 8, "heads": 1, **change})
+
+
+def test_a_race_takes_the_fastest_kernels_and_says_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays: Any = SimpleNamespace(track=Track("forward", 1024, 96, 1))
+    assert race._run(None, arrays, "flash2-forward", [], False) == {"error": "it has no kernels for d = 96"}
+    rows = {1: {"seconds": 2.0}, 2: {"seconds": 1.0}, 3: {"error": "out of registers"}}
+    monkeypatch.setattr(race, "run_tiling", lambda torch, arrays, tiling, by_launch: rows[tiling.warps])
+    fast, no = (
+        race._run(None, arrays, "", [Tiling("", {}, warps, 1) for warps in each], False) for each in ((1, 2, 3), (3,))
+    )
+    assert fast == {"seconds": 1.0, "tried": [*rows.values()]}
+    assert no == {"error": "out of registers", "tried": [rows[3]]}
 
 
 def test_a_race_is_drawn() -> None:

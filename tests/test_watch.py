@@ -21,9 +21,11 @@ from pebblesim.cli import main as cli
 from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, pack, unpack
 from pebblesim.game.rules import BY_TERM, RULES
+from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.registry import SCHEDULES
 from pebblesim.views.recording import Recording, record, record_moves
 from pebblesim.views.replay import SCRIPTS, data, page, save
+from pebblesim.views.replay.content import of_graph
 
 TYPES = {"place": "<f4", "value": "u1", "tensor": "<u2"}
 
@@ -46,6 +48,26 @@ def game() -> Recording:
 
 
 # -- what the page holds ----------------------------------------------------------------------------------------------
+
+
+def test_a_graph_numbered_from_the_other_end_is_drawn_upside_down() -> None:
+    """Vertices in layers, about a middle line; whatever the order of numbers decides, it decides the other way."""
+
+    def drawn(graph: Cdag) -> tuple[Any, Any, int]:
+        """Columns, heights, and the number of rows."""
+        made = of_graph(graph)
+        (tensor,) = made["tensors"]
+        row, column = np.divmod(decoded(made, "cell"), tensor["columns"])
+        return column, row + decoded(made, "place").reshape(-1, 2)[:, 1], tensor["rows"]
+
+    dice = random.Random(2)
+    for _ in range(400):
+        n, share = dice.randint(1, 24), dice.choice([0.1, 0.2, 0.4])
+        edges = [(u, v) for u in range(n) for v in range(u + 1, n) if dice.random() < share]
+        column, height, rows = drawn(Cdag.from_edges(n, edges))
+        turned_column, turned_height, _ = drawn(Cdag.from_edges(n, [(n - 1 - u, n - 1 - v) for u, v in edges]))
+        assert turned_column.tolist() == column[::-1].tolist()
+        assert turned_height.tolist() == (rows - 1 - height[::-1]).tolist()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Measure the grid of docs/kernels.md on this GPU: `python benchmarks/gpu/grid.py -o FOLDER`.
 
-Writes FOLDER/ceilings.jsonl (what the card's memories and matrix units reach) and FOLDER/grid.jsonl (our kernels for
+Writes FOLDER/ceilings.jsonl (what the card's memories and tensor cores reach) and FOLDER/grid.jsonl (our kernels for
 many queries, and PyTorch's, over d and n), a line for each as it is measured; run again, it goes on where it was
 stopped. Of each schedule those kernels race, in Triton and in Gluon, whose forecasts are within 15 % of its fastest;
 not those for few queries. Kernels are compiled by several processes first.

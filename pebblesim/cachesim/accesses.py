@@ -12,23 +12,41 @@ touch each operand once, and then the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import gcd
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from math import gcd, prod
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pebblesim.cachesim.homes import Machine, homes_of, longest, step_of, touches
-from pebblesim.cachesim.requests import MOST_ITEMS, MOST_REQUESTS, READ, START, UPDATE, WRITE, StoredMatrix, Stream
+from pebblesim.cachesim.requests import (
+    MOST_ITEMS,
+    MOST_REQUESTS,
+    PIECE,
+    READ,
+    START,
+    UPDATE,
+    WRITE,
+    Array,
+    Batch,
+    Part,
+    StoredMatrix,
+    Stream,
+    StreamInParts,
+    joined,
+    kept_short,
+)
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.loops import EveryTile, operations
 from pebblesim.language.masks import Band, Mask
 
 Grain = Literal["tiles", "words"]
-Array = NDArray[Any]
+
+LONG = 2**16
+"""Iterations of more requests are not derived from the first two, but made each by itself."""
 
 
 def accesses(
@@ -46,8 +64,16 @@ def accesses(
     Raises:
         UsageError: there are too many requests.
     """
-    bodies = [phase.body for phase in program.phases]
-    return _stream(_Walker(program, sizes, machine, grain, mask), bodies)
+    return accesses_in_parts(program, sizes, machine, grain, mask).whole()
+
+
+def accesses_in_parts(
+    program: ir.Program, sizes: ir.Sizes, machine: Machine, grain: Grain, mask: Mask | None
+) -> StreamInParts:
+    """Return the requests of a program as `accesses` does, in parts: they are never all in memory."""
+    walker = _Walker(program, sizes, machine, grain, mask)
+    parts = tuple(kept_short(part for phase in program.phases for part in walker.body(phase.body)))
+    return StreamInParts(parts, *walker.items())
 
 
 def accesses_of_blocks(
@@ -72,26 +98,11 @@ def accesses_of_blocks(
         UsageError: there are too many requests.
     """
     inside = grid[-1].body if grid else body
-    return _stream(_Walker(program, sizes, "moves", "tiles", mask, inside, grid, backwards, rows or {}), [body])
-
-
-def _stream(walker: _Walker, bodies: Iterable[list[ir.Node]]) -> Stream:
-    ids, kinds, *work = _joined(walker.nothing, (part for body in bodies for part in walker.body(body)))
-    places = tuple(walker.places.values())
-    sizes = np.concatenate([np.empty(0, np.int64), *(place.sizes() for place in places)])
-    kept = np.concatenate([np.empty(0, bool), *(np.full(place.items, place.kept) for place in places)])
-    if walker.inside is None:
-        return Stream(ids, kinds, sizes, kept, places)
+    walker = _Walker(program, sizes, "moves", "tiles", mask, inside, grid, backwards, rows or {})
+    ids, kinds, work = joined(walker.body(body), walker.nothing)
     marks = kinds == START
     starts = np.append(np.flatnonzero(marks), len(ids)) - np.append(np.arange(marks.sum()), marks.sum())
-    return Stream(ids[~marks], kinds[~marks], sizes, kept, places, starts, ids[marks], work[0][~marks])
-
-
-Batch = tuple[Array, ...]  # items, kinds and, for thread blocks, operations since the request before
-
-
-def _joined(nothing: Batch, parts: Iterable[Batch]) -> Batch:
-    return tuple(np.concatenate(each) for each in zip(nothing, *parts, strict=True))
+    return Stream(ids[~marks], kinds[~marks], *walker.items(), starts, ids[marks], work[~marks])
 
 
 class _Walker(EveryTile):
@@ -123,6 +134,13 @@ class _Walker(EveryTile):
         self._pairs: Array | None = None
 
     # places of tiles and tensors
+
+    def items(self) -> tuple[Array, Array, tuple[StoredMatrix, ...]]:
+        """Return the sizes of all items, whether each is kept, and the matrices that they are parts of."""
+        places = tuple(self.places.values())
+        sizes = np.concatenate([np.empty(0, np.int64), *(place.sizes() for place in places)])
+        kept = np.concatenate([np.empty(0, bool), *(np.full(place.items, place.kept) for place in places)])
+        return sizes, kept, places
 
     def _places(self, program: ir.Program, nodes: Sequence[ir.Node]) -> dict[ir.Tensor | ir.Tile, StoredMatrix]:
         sides: dict[ir.Tensor | ir.Tile, tuple[int, int]] = {}
@@ -159,7 +177,7 @@ class _Walker(EveryTile):
         return self.homes.get(tile, tile)
 
     def _whole(self, rng: ir.Range) -> tuple[int, int]:
-        """Return the limits of a range as if its tile were whole: matrix units take as long for a ragged one."""
+        """Return the limits of a range as if its tile were whole: tensor cores take as long for a ragged one."""
         start, stop = self.bounds(rng)
         return start, stop if rng.parent is None else start + ir.length(rng.block, self.sizes)
 
@@ -177,18 +195,18 @@ class _Walker(EveryTile):
         columns = np.arange(left // place.width, -(-right // place.width), dtype=np.int32)
         return place.first + rows[:, None] * np.int32(place.across) + columns
 
-    def _request(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, kind: int, tiles: ir.Range | None = None) -> Batch:
+    def _request(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, kind: int, tiles: ir.Range | None = None) -> Part:
         return self._part(self._items(at, ranges, tiles).ravel(), kind)
 
-    def _part(self, ids: Array, kind: int | Array) -> Batch:
+    def _part(self, ids: Array, kind: int) -> Part:
         self._count(len(ids))
-        kinds = np.full(len(ids), kind, np.uint8) if isinstance(kind, int) else kind
-        if self.inside is None:
-            return ids, kinds
-        work = np.zeros(len(ids), np.int64)
-        if len(ids) and kinds[0] != START:
-            work[0], self.work = self.work, 0
-        return ids, kinds, work
+        batch: Batch = ids, np.full(len(ids), kind, np.uint8)
+        if self.inside is not None:
+            work = np.zeros(len(ids), np.int64)
+            if len(ids) and kind != START:
+                work[0], self.work = self.work, 0
+            batch = *batch, work
+        return Part(len(ids), lambda: batch)
 
     def _count(self, more: int) -> None:
         self.made += more
@@ -200,7 +218,7 @@ class _Walker(EveryTile):
 
     # loops
 
-    def body(self, body: list[ir.Node]) -> Iterator[Batch]:
+    def body(self, body: list[ir.Node]) -> Iterator[Part]:
         if body is self.inside:
             yield self._part(np.array([self._block()], np.int32), START)
         for node in body:
@@ -219,7 +237,7 @@ class _Walker(EveryTile):
             number = number * -(-(end - begin) // block) + (self._bounds[loop.range][0] - begin) // block
         return number
 
-    def _loop(self, loop: ir.Loop) -> Iterator[Batch]:
+    def _loop(self, loop: ir.Loop) -> Iterator[Part]:
         block = ir.length(loop.range.block, self.sizes)
         begin, end = self.span(loop)
         starts = np.arange(begin, end, block)
@@ -231,24 +249,36 @@ class _Walker(EveryTile):
         alike = len(full) > 2 and not any(isinstance(node, ir.Loop) and node.when for node in ir.walk(loop.body))
         for start in starts.tolist():
             if alike and start == full[0]:
-                yield self._iterations(loop, full, block, end)
+                yield from self._iterations(loop, full, block, end)
             elif not alike or start + block > end:
-                yield self._iteration(loop, start, block, end)
+                yield from self._iteration(loop, start, block, end)
 
-    def _iterations(self, loop: ir.Loop, starts: Array, block: int, end: int) -> Batch:
+    def _iterations(self, loop: ir.Loop, starts: Array, block: int, end: int) -> Iterator[Part]:
         """Iterations of full tiles: from one to the next, items move as far as the tile."""
         made = self.made
-        first = self._iteration(loop, int(starts[0]), block, end)
-        second = self._iteration(loop, int(starts[1]), block, end)
-        self._count((len(starts) - 2) * ((self.made - made) // 2))
+        parts = [*self._iteration(loop, int(starts[0]), block, end)]
+        length = self.made - made
+        if length > LONG:
+            yield from parts
+            for start in starts[1:].tolist():
+                yield from self._iteration(loop, start, block, end)
+            return
+        first, second = (
+            joined(parts, self.nothing),
+            joined(self._iteration(loop, int(starts[1]), block, end), self.nothing),
+        )
+        self._count((len(starts) - 2) * length)
         tiles = ((starts[1:] - starts[0]) // block).astype(np.int32)
         step = (second[0] - first[0]) // tiles[0]
-        rest = (first[0] + tiles[:, None] * step).ravel(), *(np.tile(each, len(tiles)) for each in second[1:])
-        return _joined(first, [rest])
+        yield Part(length, lambda: first)
+        at_once = max(1, PIECE // max(1, length))
+        for begin in range(0, len(tiles), at_once):
+            some = tiles[begin : begin + at_once]
+            yield Part(len(some) * length, partial(_moved, first[0], step, some, second[1:]))
 
-    def _iteration(self, loop: ir.Loop, start: int, block: int, end: int) -> Batch:
+    def _iteration(self, loop: ir.Loop, start: int, block: int, end: int) -> Iterator[Part]:
         self._bounds[loop.range] = start, min(start + block, end)
-        return _joined(self.nothing, self.body(loop.body))
+        yield from self.body(loop.body)
 
     def _runs(self, loop: ir.Loop, start: int, stop: int) -> bool:
         """Whether the mask lets an iteration run."""
@@ -268,7 +298,7 @@ class _Walker(EveryTile):
 
     # requests of primitives
 
-    def _moves(self, node: ir.Node) -> Iterator[Batch]:
+    def _moves(self, node: ir.Node) -> Iterator[Part]:
         match node:
             case ir.Read(tile=tile, tensor=tensor):
                 yield self._request(tensor, tile.ranges, READ, node.at)
@@ -281,7 +311,7 @@ class _Walker(EveryTile):
             case _:
                 pass
 
-    def _uses(self, node: ir.Node) -> Iterator[Batch]:
+    def _uses(self, node: ir.Node) -> Iterator[Part]:
         match node:
             case ir.Read(tile=tile, tensor=tensor) if self._of(tile) is not tensor:
                 yield self._request(tensor, tile.ranges, READ, node.at)
@@ -301,11 +331,11 @@ class _Walker(EveryTile):
                     yield self._request(self._of(ref.tile), ref.ranges, READ)
                 yield self._request(self._of(target.tile), target.ranges, UPDATE if mode == "add" else WRITE)
             case ir.Compute():
-                yield self._word_by_word(node)
+                yield from self._word_by_word(node)
             case _:
                 pass
 
-    def _word_by_word(self, node: ir.Compute) -> Batch:
+    def _word_by_word(self, node: ir.Compute) -> Iterator[Part]:
         """Rows outside, then columns, then the terms of a sum; of each the operands, then the result."""
         expr = node.expr
         target = self._items(self._of(node.target.tile), node.target.ranges)
@@ -317,14 +347,35 @@ class _Walker(EveryTile):
             operands = [self._operand(ref) for ref in ir.refs(expr.operand)]
         else:
             operands = [self._operand(ref) for ref in ir.refs(expr)]
-        ids = np.stack(np.broadcast_arrays(*operands, target), axis=-1)
-        kinds = np.full(ids.shape, READ, np.uint8)
         terms = isinstance(expr, ir.MatMul | ir.RowReduction)
-        kinds[..., -1] = UPDATE if node.mode == "add" or terms else WRITE
-        if terms and node.mode != "add":
-            kinds[..., 0, -1] = WRITE  # the first term
-        return self._part(ids.ravel(), kinds.ravel())
+        last = UPDATE if node.mode == "add" or terms else WRITE
+        first = WRITE if terms and node.mode != "add" else last  # of the first term
+        touched = [*operands, target]
+        shape = np.broadcast_shapes(*(items.shape for items in touched))
+        row = prod(shape[1:]) * len(touched)
+        self._count(shape[0] * row)
+        at_once = max(1, PIECE // max(1, row))
+        for top in range(0, shape[0], at_once):
+            rows = [items if len(items) < shape[0] else items[top : top + at_once] for items in touched]
+            yield Part(row * min(at_once, shape[0] - top), partial(_words, rows, first, last))
 
     def _operand(self, ref: ir.Ref) -> Array:
         items = self._items(self._of(ref.tile), ref.ranges)
         return items.T if ref.transposed else items
+
+
+def _moved(ids: Array, step: Array, tiles: Array, others: Batch) -> Batch:
+    """The requests of iterations, so many tiles behind the first."""
+    return (ids + tiles[:, None] * step).ravel(), *(np.tile(each, len(tiles)) for each in others)
+
+
+def _words(touched: Sequence[Array], first: int, last: int) -> Batch:
+    """The requests of an operation word by word: of each result the items of the operands, and its own.
+
+    `first` is the kind of the request of a result with its first term, `last` of those with the others.
+    """
+    ids = np.stack(np.broadcast_arrays(*touched), axis=-1)
+    kinds = np.full(ids.shape, READ, np.uint8)
+    kinds[..., -1] = last
+    kinds[..., 0, -1] = first
+    return ids.ravel(), kinds.ravel()

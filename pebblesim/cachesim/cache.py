@@ -21,7 +21,8 @@ from pebblesim.language.registry import Schedule, get
 if TYPE_CHECKING:
     from pebblesim.cachesim.accesses import Grain
     from pebblesim.cachesim.homes import Machine
-    from pebblesim.cachesim.requests import Stream
+    from pebblesim.cachesim.requests import AnyStream, Stream, StreamInParts
+    from pebblesim.cachesim.reuse import Reuse
     from pebblesim.graphs.cdag import Cdag
 
 
@@ -62,7 +63,7 @@ def accesses(
         raise UsageError(f"machine {machine!r}, grain {grain!r}: use uses or moves, and tiles or words.")
     run = Run.of(schedule, dims, M=M, blocks=blocks, mask=masks.of(mask))
     how = _Replay((), machine, grain, None if line is None else _words_in(line, dtype), ways)
-    return how.in_lines(how.requests(run))
+    return how.in_lines(how.requests(run)).whole()
 
 
 def _words_in(line: int, dtype: str) -> int:
@@ -165,25 +166,35 @@ class _Replay:
     words: int | None
     ways: int | None
 
-    def requests(self, run: Run) -> Stream:
+    def requests(self, run: Run) -> StreamInParts:
         """Return the requests of a part of a run; lines and sets are of words."""
-        from pebblesim.cachesim.accesses import accesses as requests
+        from pebblesim.cachesim.accesses import accesses_in_parts
 
         grain = "words" if self.words or self.ways else self.grain
-        return requests(run.program, run.sizes, self.machine, grain, run.only_mask)
+        return accesses_in_parts(run.program, run.sizes, self.machine, grain, run.only_mask)
 
-    def in_lines(self, stream: Stream) -> Stream:
+    def in_lines(self, stream: StreamInParts) -> StreamInParts:
         """Return the requests of lines, if the cache has lines."""
         from pebblesim.cachesim.policies import in_lines
 
         return stream if self.words is None else in_lines(stream, self.words)
 
-    def rows(self, name: str, stream: Stream, sizes: Sequence[int]) -> Iterable[Cached]:
-        """Yield the result of each cache size on a stream."""
-        from pebblesim.cachesim.policies import compulsory, misses
+    def rows(self, name: str, stream: AnyStream, sizes: Sequence[int], reuse: Reuse | None = None) -> Iterable[Cached]:
+        """Yield the result of each cache size on a stream, of which it may be known what is used again."""
+        from pebblesim.cachesim.policies import compulsory, misses, results
+        from pebblesim.cachesim.requests import Stream
 
-        by_policy = {policy: misses(stream, sizes, policy, self.ways) for policy in self.policies}
-        fresh, requested = compulsory(stream), stream.requested
+        by_policy = {
+            policy: results(stream, policy, sizes, reuse.counts.T.tolist())
+            if reuse and policy == "lru"
+            else misses(stream, sizes, policy, self.ways)
+            for policy in self.policies
+        }
+        if reuse:
+            fresh, requested = reuse.compulsory * stream.unit, reuse.requested * stream.unit
+        else:
+            assert isinstance(stream, Stream)
+            fresh, requested = compulsory(stream), stream.requested
         for number, M in enumerate(sizes):
             of_policy = {policy: misses[number] for policy, misses in by_policy.items()}
             yield Cached(name, M, of_policy, len(stream), fresh, requested)
@@ -212,7 +223,8 @@ def _of_schedule(asked: Run, sizes: Sequence[int], how: _Replay) -> CacheTable:
 
 def _alike(group: Sequence[tuple[Run, Counted]], how: _Replay) -> Iterable[Cached]:
     """Yield the rows of runs that differ in M only: one stream serves them all."""
-    from pebblesim.cachesim.policies import enough
+    from pebblesim.cachesim.policies import rooms_of
+    from pebblesim.cachesim.reuse import Reuse
     from pebblesim.cachesim.streams import one_after_another
 
     first, among = group[0][0], group[0][0].heads
@@ -224,19 +236,31 @@ def _alike(group: Sequence[tuple[Run, Counted]], how: _Replay) -> Iterable[Cache
         stream = one_after_another(streams, shares, shared(first.schedule.problem).keys if shares > 1 else ())
     stream = how.in_lines(stream)
     times = 1 if own_masks else shares
-    rows = how.rows(first.schedule.name, stream, [run.M for run, _ in group])
+    sizes = [run.M for run, _ in group]
+    if how.ways is None:
+        reuse = Reuse.of(stream, rooms_of(stream, sizes))
+        rows = how.rows(first.schedule.name, stream, sizes, reuse)
+    else:
+        reuse = None
+        rows = how.rows(first.schedule.name, stream.whole(), sizes)
     for row, (run, counted) in zip(rows, group, strict=True):
         own = Traffic(counted.reads * times, counted.writes * times)
         together = replace(run, heads=replace(among, separate=False))
         yield replace(
             row,
             counted=counted,
-            enough=enough(stream, int(CLOSE * own.reads)) if how.ways is None else None,
+            enough=_enough(reuse, int(CLOSE * own.reads), stream.unit),
             own=own,
             bounded=counted if shares == 1 else count_run(together, fallback_to_smallest=True),
             heads=among,
             times=counted.times // times,
         )
+
+
+def _enough(reuse: Reuse | None, words: int, unit: int) -> int | None:
+    """Return the least cache in words with which an LRU fetches at most so many words; None if none is enough."""
+    least = None if reuse is None else reuse.enough(words // unit)
+    return None if least is None else least * unit
 
 
 def _several(M: Any) -> Iterable[Any]:

@@ -123,23 +123,23 @@ def lru_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any
     return misses, missed, fetched, written
 
 
-@kernel()
-def unit_distances(ids: Any, items: int) -> Any:
-    """For each request, the number of items used since the last use of its item, including that item; 0 for a first
-    use.
-
-    Items lie in slots in the order of their last use, a bit for each slot, and counters for 64 and 64² words of bits.
+def unit_order(items: int) -> tuple[Any, ...]:
+    """Make what `unit_distances` knows: slots in the order of last uses, a bit for each, counters for 64 and 64² words
+    of bits, the item of each slot, the slot of each item (-1: not used yet), and how many slots there have been.
     """
     slots = 64**2 * max(4, -(-4 * items // 64**2))
-    bits, of = np.zeros(slots // 64 + 1, np.uint64), np.empty(slots, np.int32)
-    small, middle, large = (
-        np.zeros(slots // 64 + 1, np.int32),
-        np.zeros(slots // 64**2 + 1, np.int32),
-        np.zeros(slots // 64**3 + 1, np.int32),
-    )
-    at = np.full(items, -1, np.int32)
+    counters = (np.zeros(slots // 64**level + 1, np.int32) for level in (1, 2, 3))
+    of, at = np.empty(slots, np.int32), np.full(items, -1, np.int32)
+    return np.zeros(slots // 64 + 1, np.uint64), *counters, of, at, np.zeros(1, np.int64)
+
+
+@kernel()
+def unit_distances(ids: Any, bits: Any, small: Any, middle: Any, large: Any, of: Any, at: Any, tops: Any) -> Any:
+    """For each request, the number of items used since the last use of its item, including that item; 0 for a first
+    use. The other arguments are those of `unit_order`, which is kept up to date.
+    """
+    slots, top = len(of), tops[0]
     distances = np.zeros(len(ids), np.int32)
-    top = 0
     for t in range(len(ids)):
         if top == slots:  # close the gaps
             top = 0
@@ -175,21 +175,28 @@ def unit_distances(ids: Any, items: int) -> Any:
         large[top >> 18] += 1
         of[top], at[x] = x, top
         top += 1
+    tops[0] = top
     return distances
 
 
+def sized_order(items: int) -> tuple[Any, ...]:
+    """Make what `sized_distances` knows: a Fenwick tree over the slots in which items lie in the order of last uses,
+    the item of each slot (-1: none), the slot of each item (-1: not used yet), the number of slots that there have
+    been, and the words of all items used.
+    """
+    slots = max(64, 4 * items)
+    of, at = np.full(slots, -1, np.int32), np.full(items, -1, np.int32)
+    return np.zeros(slots + 1, np.int64), of, at, np.zeros(2, np.int64)
+
+
 @kernel()
-def sized_distances(ids: Any, sizes: Any) -> Any:
+def sized_distances(ids: Any, sizes: Any, tree: Any, of: Any, at: Any, numbers: Any) -> Any:
     """For each request, the words of items used since the last use of its item, including that item; 0 for a first use.
 
-    A Fenwick tree over the slots in which items lie in the order of their last use.
+    The other arguments are those of `sized_order`, which is kept up to date.
     """
-    items = len(sizes)
-    slots = max(64, 4 * items)
-    tree, of = np.zeros(slots + 1, np.int64), np.full(slots, -1, np.int32)
-    at = np.full(items, -1, np.int32)
+    slots, top, all_of_them = len(of), numbers[0], numbers[1]
     distances = np.zeros(len(ids), np.int64)
-    top, all_of_them = 0, 0
     for t in range(len(ids)):
         if top == slots:  # close the gaps
             top = 0
@@ -226,22 +233,24 @@ def sized_distances(ids: Any, sizes: Any) -> Any:
             k += k & -k
         of[top], at[x] = x, top
         top += 1
+    numbers[0], numbers[1] = top, all_of_them
     return distances
 
 
 @kernel()
-def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacities: Any) -> Any:
-    """For LRU caches of increasing capacities: requests missed, words missed, words fetched, words written back.
+def tally(ids: Any, kinds: Any, sizes: Any, distances: Any, capacities: Any, counts: Any, furthest: Any) -> None:
+    """Add requests to the counts of LRU caches of increasing capacities.
 
     A request hits if its distance is at most the capacity. If an item is written twice, its first value was written
-    back if the item was missing at any use in between; the largest of these distances decides. Of an item that is not
-    used again and not kept, the first words may be written back, and the others stay to the end.
+    back if the item was missing at any use in between; the largest of these distances decides.
+
+    Args:
+        counts: requests missed, words missed, words fetched and words written back, by how many of the capacities are
+            too small: shape (4, capacities + 1).
+        furthest: of each item that is dirty, how many of the capacities have been too small since; -1 for others.
     """
     edges = len(capacities)
     every = edges > 0 and capacities[0] == 1 and capacities[-1] == edges  # all capacities from 1 on
-    counts = np.zeros((4, edges + 1), np.int64)  # by how many of the capacities are too small
-    partly = np.zeros(edges, np.int64)  # words written back, by capacity, of items that are not gone as a whole
-    furthest = np.full(len(sizes), -1, np.int32)
     for t in range(len(ids)):
         x = ids[t]
         distance: Any = np.int64(distances[t])  # of 32 or 64 bits
@@ -262,23 +271,31 @@ def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacitie
             if furthest[x] >= 0:
                 counts[3, furthest[x]] += size
             furthest[x] = 0
-    since, left = 0, len(sizes)  # words used since the last use, backwards
-    for t in range(len(ids) - 1, -1, -1):
-        x = ids[t]
-        if furthest[x] > -2:
-            since += sizes[x]
-            if furthest[x] >= 0 and (len(kept) == 0 or kept[x]):
-                counts[3, edges] += sizes[x]
-            elif furthest[x] >= 0:
-                away = max(furthest[x], np.searchsorted(capacities, since - sizes[x] + 1))
-                counts[3, away] += sizes[x]
-                while away < edges and capacities[away] < since:
-                    partly[away] += since - capacities[away]
-                    away += 1
-            furthest[x] = -2
-            left -= 1
-            if left == 0:
-                break
+
+
+@kernel()
+def tallied(order: Any, sizes: Any, kept: Any, capacities: Any, counts: Any, furthest: Any) -> Any:
+    """Return what LRU caches count at the end, shape (4, capacities): requests and words missed, fetched, written back.
+
+    Of an item that is not used again and not kept, the first words may be written back, and the others stay to the end.
+
+    Args:
+        order: the items, from the last used.
+        counts, furthest: as `tally` leaves them.
+    """
+    edges = len(capacities)
+    partly = np.zeros(edges, np.int64)  # words written back, by capacity, of items that are not gone as a whole
+    since = 0  # words used since the last use, backwards
+    for x in order:
+        since += sizes[x]
+        if furthest[x] >= 0 and (len(kept) == 0 or kept[x]):
+            counts[3, edges] += sizes[x]
+        elif furthest[x] >= 0:
+            away = max(furthest[x], np.searchsorted(capacities, since - sizes[x] + 1))
+            counts[3, away] += sizes[x]
+            while away < edges and capacities[away] < since:
+                partly[away] += since - capacities[away]
+                away += 1
     for row in range(4):
         for k in range(edges, 0, -1):
             counts[row, k - 1] += counts[row, k]
@@ -287,12 +304,63 @@ def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacitie
 
 
 @kernel()
-def fifo(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
-    """(requests missed, words missed, words fetched, words written back) of a FIFO cache, which evicts whole items."""
-    items = len(sizes)
-    queue = np.empty(len(ids), np.int32)
-    inside, dirty = np.zeros(items, np.bool_), np.zeros(items, np.bool_)
-    first, last, held = 0, 0, 0
+def add_reads(ids: Any, kinds: Any, sizes: Any, distances: Any, begin: int, table: Any, used: Any) -> int:
+    """Add the words that requests read to those of their distances, from request `begin` on.
+
+    Args:
+        table: an open table of distances, 0 where there is none, and their words: shape (2, a power of 2).
+        used: the number of distances in the table, and the words of distance 0: of first uses.
+
+    Returns:
+        The request before which the table is half full; their number if it never is.
+    """
+    keys, words = table[0], table[1]
+    mask = len(keys) - 1
+    for t in range(begin, len(ids)):
+        if len(kinds) and not kinds[t] & READ:
+            continue
+        size, distance = sizes[ids[t]], np.int64(distances[t])
+        if distance == 0:
+            used[1] += size
+            continue
+        slot = (distance * 0x9E3779B97F4A7C1 >> 20) & mask
+        while keys[slot] != distance and keys[slot] != 0:
+            slot = (slot + 1) & mask
+        if keys[slot] == 0:
+            if 2 * used[0] >= len(keys):
+                return t
+            keys[slot] = distance
+            used[0] += 1
+        words[slot] += size
+    return len(ids)
+
+
+@kernel()
+def enlarged(table: Any) -> Any:
+    """Return a table of `add_reads` with more room."""
+    larger = np.zeros((2, 4 * table.shape[1]), np.int64)
+    mask = larger.shape[1] - 1
+    for at in range(table.shape[1]):
+        distance = table[0, at]
+        if distance:
+            slot = (distance * 0x9E3779B97F4A7C1 >> 20) & mask
+            while larger[0, slot]:
+                slot = (slot + 1) & mask
+            larger[0, slot], larger[1, slot] = distance, table[1, at]
+    return larger
+
+
+def empty_queue(items: int) -> tuple[Any, ...]:
+    """Make what `fifo` knows of a cache: the ring of its items, which are inside and dirty, and the numbers: where the
+    ring begins, items and words inside, requests missed, words missed, fetched and written back.
+    """
+    return np.empty(items, np.int32), np.zeros(items, np.bool_), np.zeros(items, np.bool_), np.zeros(7, np.int64)
+
+
+@kernel()
+def fifo(ids: Any, kinds: Any, sizes: Any, capacity: int, ring: Any, inside: Any, dirty: Any, numbers: Any) -> None:
+    """Bring what `empty_queue` returns up to date with requests to a FIFO cache, which evicts whole items."""
+    first, number, held = numbers[0], numbers[1], numbers[2]
     misses, missed, fetched, written = 0, 0, 0, 0
     for t in range(len(ids)):
         x = ids[t]
@@ -302,17 +370,17 @@ def fifo(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
             missed += size
             if kind & READ:
                 fetched += size
-            while first < last and held + size > capacity:
-                y = queue[first]
-                first += 1
+            while number and held + size > capacity:
+                y = ring[first]
+                first, number = (first + 1) % len(ring), number - 1
                 inside[y] = False
                 held -= sizes[y]
                 if dirty[y]:
                     written += sizes[y]
                     dirty[y] = False
             if size <= capacity:
-                queue[last] = x
-                last += 1
+                ring[(first + number) % len(ring)] = x
+                number += 1
                 inside[x] = True
                 held += size
         if kind & WRITE:
@@ -320,7 +388,6 @@ def fifo(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
                 dirty[x] = True
             else:
                 written += size
-    for x in range(items):
-        if dirty[x] and (len(kept) == 0 or kept[x]):
-            written += sizes[x]
-    return misses, missed, fetched, written
+    numbers[0], numbers[1], numbers[2] = first, number, held
+    for at, more in enumerate((misses, missed, fetched, written)):
+        numbers[3 + at] += more

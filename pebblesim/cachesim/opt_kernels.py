@@ -100,36 +100,135 @@ def opt(ids: Any, items: int, capacity: int) -> int:
     return misses
 
 
+def coming_uses(items: int, requests: int) -> Any:
+    """The next use of each item, behind the last of so many requests: none."""
+    return np.full(items, 2 * requests, np.int32)
+
+
+@kernel(READ)
+def outside(ids: Any, kinds: Any, begin: int, coming: Any) -> Any:
+    """Return the next uses behind a piece of requests, of the items in it, by their last uses, the last first.
+
+    A use is two times the number of its request, and one more if it does not read the item.
+
+    Args:
+        begin: the number of the first request.
+        coming: the next use of each item behind the piece, which becomes that from its first request on.
+    """
+    behind, used = np.empty(len(ids), np.int32), 0
+    for t in range(len(ids) - 1, -1, -1):
+        x = ids[t]
+        if coming[x] >= 2 * (begin + len(ids)):
+            behind[used] = coming[x]
+            used += 1
+        coming[x] = 2 * (begin + t) + (len(kinds) > 0 and not kinds[t] & READ)
+    return behind[:used].copy()
+
+
+@kernel(READ)
+def next_uses_of(ids: Any, kinds: Any, begin: int, coming: Any, behind: Any) -> Any:
+    """Return the next use of the item of each request of a piece, by what `outside` returned for it.
+
+    `coming` may have any earlier uses of items, and is changed.
+    """
+    following, used = np.empty(len(ids), np.int32), 0
+    for t in range(len(ids) - 1, -1, -1):
+        x = ids[t]
+        if 2 * (begin + t) < coming[x] - 1 and coming[x] < 2 * (begin + len(ids)):
+            following[t] = coming[x]
+        else:
+            following[t] = behind[used]
+            used += 1
+        coming[x] = 2 * (begin + t) + (len(kinds) > 0 and not kinds[t] & READ)
+    return following
+
+
+@part()
+def _slot(keys: Any, key: int) -> int:
+    """Where a key is in an open table, or where it would be; -1 stands for none, and the size is a power of 2."""
+    slot = (key * 0x9E3779B97F4A7C1 >> 20) & (len(keys) - 1)
+    while keys[slot] != key and keys[slot] != -1:
+        slot = (slot + 1) & (len(keys) - 1)
+    return slot
+
+
+@part()
+def _forget(keys: Any, items: Any, key: int) -> None:
+    """Remove a key, and move up those behind it that would not be found across the gap."""
+    mask = len(keys) - 1
+    gap = _slot(keys, key)
+    slot = (gap + 1) & mask
+    while keys[slot] != -1:
+        home = (keys[slot] * 0x9E3779B97F4A7C1 >> 20) & mask
+        if (slot - home) & mask >= (slot - gap) & mask:
+            keys[gap], items[gap] = keys[slot], items[slot]
+            gap = slot
+        slot = (slot + 1) & mask
+    keys[gap] = -1
+
+
+def empty_cache(requests: int, items: int, capacity: int) -> tuple[Any, ...]:
+    """Make what `opt_sized` knows of a cache: the trees of the next uses of its items, of reads and of others; the
+    table from these uses to the items; the items that are never touched again; the words of each item inside, and which
+    are dirty; the numbers: items never touched again, words inside, requests missed, words missed, fetched and written
+    back.
+    """
+    begins = _levels(requests)
+    room = 2 ** (2 * min(items, capacity) + 2).bit_length()
+    keys, of = np.full(room, -1, np.int64), np.empty(room, np.int32)
+    live, stale = np.zeros(begins[-1], np.uint64), np.zeros(begins[-1], np.uint64)
+    there, dirty = np.zeros(items, np.int64), np.zeros(items, np.bool_)
+    return begins, live, stale, keys, of, np.empty(items, np.int32), there, dirty, np.zeros(6, np.int64)
+
+
 @kernel(READ, WRITE)
-def opt_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
-    """(requests missed, words missed, words fetched, words written back) of the optimal cache, word by word.
+def opt_sized(
+    ids: Any,
+    kinds: Any,
+    sizes: Any,
+    capacity: int,
+    begin: int,
+    requests: int,
+    following: Any,
+    begins: Any,
+    live: Any,
+    stale: Any,
+    keys: Any,
+    of: Any,
+    gone: Any,
+    there: Any,
+    dirty: Any,
+    numbers: Any,
+) -> None:
+    """Bring what `empty_cache` returns up to date with a piece of requests to the optimal cache, word by word.
 
     Items are used whole, and a request misses if a word of its item does. No policy fetches fewer words. A word may
     bypass the cache. An item that is overwritten before its next read counts as not used again; it is evicted after
     items that are never touched again. An item is used from its first word to
     its last, so its later words are needed later, and its beginning stays longest. When the first word of a dirty item
     leaves, the whole item is written back.
+
+    Args:
+        begin: the number of the first request.
+        requests: that of all requests of the stream.
+        following: the next uses, as `next_uses_of` returns them.
     """
-    n, items = len(ids), len(sizes)
-    following = next_uses(ids, items)
-    begins = _levels(n)
-    live, stale = np.zeros(begins[-1], np.uint64), np.zeros(begins[-1], np.uint64)  # by next use: a read, or not
-    gone, number_gone = np.empty(items, np.int32), 0  # in cache, and never touched again
-    there, dirty = np.zeros(items, np.int64), np.zeros(items, np.bool_)  # words in cache
-    held, misses, missed, fetched, written = 0, 0, 0, 0, 0
-    for t in range(n):
-        x, after = ids[t], following[t]
+    number_gone, held = numbers[0], numbers[1]
+    misses, missed, fetched, written = 0, 0, 0, 0
+    for t in range(len(ids)):
+        x, after = ids[t], following[t] >> 1
         size, kind = sizes[x], kinds[t] if len(kinds) else READ
         if there[x]:
-            _remove(live if kind & READ else stale, begins, t)
+            _remove(live if kind & READ else stale, begins, begin + t)
+            _forget(keys, of, begin + t)
         misses += there[x] < size
         missed += size - there[x]
         if kind & READ:
             fetched += size - there[x]
-        rank = 2 if after == n else (0 if (kinds[after] if len(kinds) else READ) & READ else 1)
+        rank = 2 if after == requests else following[t] & 1
         coming = min(size - there[x], capacity - held)
         while there[x] + coming < size:
-            y, key, other = -1, n, 2
+            y, key, other = -1, requests, 2
             if number_gone:
                 y = gone[number_gone - 1]
             else:
@@ -137,7 +236,7 @@ def opt_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any
                 if key < 0:
                     key, other = _highest(live, begins), 0
                 if key >= 0:
-                    y = ids[key]
+                    y = of[_slot(keys, key)]
             if y < 0 or rank > other or (rank == other and after >= key):
                 break  # nothing in cache is needed later than x: the rest passes by
             share = min(there[y], size - there[x] - coming)
@@ -152,6 +251,7 @@ def opt_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any
                     number_gone -= 1
                 else:
                     _remove(stale if other else live, begins, key)
+                    _forget(keys, of, key)
         there[x] += coming
         held += coming
         if kind & WRITE:
@@ -165,7 +265,8 @@ def opt_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any
             number_gone += 1
         else:
             _insert(stale if rank else live, begins, after)
-    for x in range(items):
-        if dirty[x] and (len(kept) == 0 or kept[x]):
-            written += sizes[x]
-    return misses, missed, fetched, written
+            slot = _slot(keys, after)
+            keys[slot], of[slot] = after, x
+    numbers[0], numbers[1] = number_gone, held
+    for at, more in enumerate((misses, missed, fetched, written)):
+        numbers[2 + at] += more

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pebblesim.cachesim.requests import READ, Stream
+from pebblesim.cachesim.requests import READ, AnyStream, Stream, StreamInParts
+from pebblesim.cachesim.reuse import Reuse
 from pebblesim.core.errors import UnknownName, UsageError
 
 POLICIES = ("lru", "opt", "fifo")
@@ -43,11 +44,11 @@ class Misses:
         return self.fetched + self.written
 
 
-def misses(stream: Stream, capacities: Sequence[int], policy: str = "lru", ways: int | None = None) -> list[Misses]:
+def misses(stream: AnyStream, capacities: Sequence[int], policy: str = "lru", ways: int | None = None) -> list[Misses]:
     """Simulate caches of these sizes, in words, on a stream.
 
     Args:
-        stream: see `pebblesim.cachesim.requests`.
+        stream: see `pebblesim.cachesim.requests`; in parts for caches of one set.
         capacities: sizes in words; LRU needs one pass for all of them.
         policy: "lru", "opt" or "fifo".
         ways: lines in a set; the set of a line is its number modulo the number of sets. By default there is one set.
@@ -59,17 +60,36 @@ def misses(stream: Stream, capacities: Sequence[int], policy: str = "lru", ways:
     """
     if policy not in POLICIES:
         raise UnknownName("policy", policy, POLICIES)
+    rooms = rooms_of(stream, capacities)
+    if ways is not None:
+        assert isinstance(stream, Stream)
+        counts = [_in_sets(stream, room, policy, ways) for room in rooms]
+    elif policy == "lru" and (len(rooms) > 1 or not isinstance(stream, Stream)):
+        counts = lru_counts(stream, rooms).T.tolist()
+    else:
+        counts = [_one(stream, room, policy) for room in rooms]
+    return results(stream, policy, capacities, counts)
+
+
+def lru_counts(stream: AnyStream, capacities: Sequence[int]) -> Any:
+    """Requests and words missed, words fetched and written back by an LRU of each capacity: shape (4, capacities)."""
+    return Reuse.of(stream, capacities).counts
+
+
+def rooms_of(stream: AnyStream, capacities: Sequence[int]) -> list[int]:
+    """Return cache sizes in units of the stream.
+
+    Raises:
+        UsageError: one is less than a line.
+    """
     rooms = [min(M // stream.unit, LARGEST) for M in capacities]
     if not all(rooms):
         raise UsageError(f"a cache of {min(capacities):,} words holds no line of {stream.unit} words.")
-    if ways is not None:
-        counts = [_in_sets(stream, room, policy, ways) for room in rooms]
-    elif policy == "lru" and len(rooms) > 1:
-        rising = np.unique(np.asarray(rooms, np.int64))
-        of_rising = lru_counts(stream, rising)
-        counts = [tuple(of_rising[:, at].tolist()) for at in np.searchsorted(rising, rooms)]
-    else:
-        counts = [_one(stream, room, policy) for room in rooms]
+    return rooms
+
+
+def results(stream: AnyStream, policy: str, capacities: Sequence[int], counts: Iterable[Sequence[int]]) -> list[Misses]:
+    """Return what is counted for each cache size in units of the stream, in words."""
     unit = stream.unit
     return [
         Misses(policy, M, len(stream), missed, *(units * unit for units in moved))
@@ -77,36 +97,47 @@ def misses(stream: Stream, capacities: Sequence[int], policy: str = "lru", ways:
     ]
 
 
-def _one(stream: Stream, room: int, policy: str) -> tuple[int, ...]:
+def _one(stream: AnyStream, room: int, policy: str) -> tuple[int, ...]:
     """Misses, and what is missed, fetched and written, in units."""
     from pebblesim.cachesim import kernels, opt_kernels
 
-    if stream.plain and policy != "fifo":
-        missed = int((kernels.lru if policy == "lru" else opt_kernels.opt)(stream.ids, len(stream.sizes), room))
-        return missed, missed, missed, 0
-    requests = stream.ids, stream.kinds, stream.sizes, stream.kept, room
-    counts = {"lru": kernels.lru_sized, "opt": opt_kernels.opt_sized, "fifo": kernels.fifo}[policy](*requests)
-    return tuple(map(int, counts))
+    if policy == "lru" or (policy == "opt" and isinstance(stream, Stream) and stream.plain):
+        assert isinstance(stream, Stream)
+        if stream.plain:
+            missed = int((kernels.lru if policy == "lru" else opt_kernels.opt)(stream.ids, len(stream.sizes), room))
+            return missed, missed, missed, 0
+        return tuple(map(int, kernels.lru_sized(stream.ids, stream.kinds, stream.sizes, stream.kept, room)))
+    *_, dirty, numbers = (_fifo if policy == "fifo" else _opt)(stream, room)
+    needed = dirty & stream.kept if len(stream.kept) else dirty
+    *counts, written = numbers[-4:].tolist()
+    return *counts, written + int(stream.sizes[needed].sum())
 
 
-def lru_counts(stream: Stream, capacities: Any) -> Any:
-    """Requests and words missed, words fetched and written back by an LRU of each rising capacity: shape (4, sizes)."""
+def _fifo(stream: AnyStream, room: int) -> tuple[Any, ...]:
     from pebblesim.cachesim import kernels
 
-    requests = stream.ids, stream.kinds, stream.sizes, stream.kept
-    return kernels.tally(*requests, reuse_distances(stream), np.asarray(capacities, np.int64))
+    cache = kernels.empty_queue(len(stream.sizes))
+    for ids, kinds in stream.pieces():
+        kernels.fifo(ids, kinds, stream.sizes, room, *cache)
+    return cache
 
 
-def reuse_distances(stream: Stream) -> Any:
-    """For each request, the words touched since the last use of its item, including that item; 0 for a first use.
+def _opt(stream: AnyStream, room: int) -> tuple[Any, ...]:
+    """A pass backwards keeps the next uses that are not in the piece itself; the other goes through the cache."""
+    from pebblesim.cachesim import opt_kernels
 
-    A request hits in an LRU cache of M words if its distance is at most M.
-    """
-    from pebblesim.cachesim import kernels
-
-    if (stream.sizes == 1).all():
-        return kernels.unit_distances(stream.ids, len(stream.sizes))
-    return kernels.sized_distances(stream.ids, stream.sizes)
+    requests, begin = len(stream), len(stream)
+    coming = opt_kernels.coming_uses(len(stream.sizes), requests)
+    behind: list[Any] = []
+    for ids, kinds in stream.pieces(backwards=True):
+        begin -= len(ids)
+        behind.append(opt_kernels.outside(ids, kinds, begin, coming))
+    cache = opt_kernels.empty_cache(requests, len(stream.sizes), room)
+    for ids, kinds in stream.pieces():
+        following = opt_kernels.next_uses_of(ids, kinds, begin, coming, behind.pop())
+        opt_kernels.opt_sized(ids, kinds, stream.sizes, room, begin, requests, following, *cache)
+        begin += len(ids)
+    return cache
 
 
 def _in_sets(stream: Stream, room: int, policy: str, ways: int) -> tuple[int, ...]:
@@ -145,7 +176,7 @@ def _sets(stream: Stream, sets: int) -> Iterator[Stream]:
         )
 
 
-def in_lines(stream: Stream, words: int) -> Stream:
+def in_lines(stream: StreamInParts, words: int) -> StreamInParts:
     """A stream of single words as one of lines of so many words; matrices start at a line, row after row.
 
     A missing line is fetched as a whole, even to overwrite one word.
@@ -159,8 +190,8 @@ def in_lines(stream: Stream, words: int) -> Stream:
         lines = -(-place.items // words)
         first += lines
         kept.append(np.full(lines, place.kept))
-    kinds = stream.kinds | np.uint8(READ)
-    return Stream(line[stream.ids], kinds, np.ones(first, np.int64), np.concatenate(kept), unit=words)
+    parts = stream.renamed(line, READ)
+    return StreamInParts(parts, np.ones(first, np.int64), np.concatenate(kept), unit=words)
 
 
 def compulsory(stream: Stream) -> int:
@@ -168,25 +199,3 @@ def compulsory(stream: Stream) -> int:
     from pebblesim.cachesim import kernels
 
     return int(kernels.fresh_words(stream.ids, stream.kinds, stream.sizes)) * stream.unit
-
-
-def enough(stream: Stream, words: int) -> int | None:
-    """Return the least capacity with which an LRU fetches at most this many words; None if no capacity is enough."""
-    room = (words - compulsory(stream)) // stream.unit
-    if room < 0:
-        return None
-    distances, sizes = reuse_distances(stream), stream.sizes[stream.ids]
-    if len(stream.kinds):
-        read = (stream.kinds & READ) > 0
-        distances, sizes = distances[read], sizes[read]
-    low, high = int(stream.sizes.max(initial=1)), int(distances.max(initial=1))
-    while low < high:  # what is fetched again with C words: all of larger distances
-        middle = (low + high) // 2
-        far = distances > middle
-        beyond = int(sizes[far].sum())
-        if beyond > room:
-            low = middle + 1
-        else:
-            high, room, far = middle, room - beyond, ~far
-        distances, sizes = distances[far], sizes[far]
-    return low * stream.unit

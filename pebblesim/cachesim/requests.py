@@ -6,9 +6,11 @@ same order.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import mul
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,14 @@ READ, WRITE, UPDATE, START = 1, 2, 3, 0
 """Kinds of requests: an item is read, overwritten, or both. START is not a request: an iteration of a loop begins."""
 
 MOST_REQUESTS, MOST_ITEMS = 2**27, 2**27
-"""Most requests of a stream, and most items in memory; each takes some 16 bytes."""
+"""Most requests of a stream, and most items in memory; each item takes some 16 bytes, and so does each request that is
+kept."""
+
+PIECE = 2**20
+"""Requests of a stream in parts that are made and replayed at a time."""
+
+SHORT = 2**12
+"""Neighbouring parts of fewer requests are kept as one."""
 
 MOST_WORDS = 2**62
 """Sums of sizes stay below, so that 64 bits hold them."""
@@ -68,9 +77,108 @@ class StoredMatrix:
         return np.tile((heights[:, None] * widths).astype(np.int64).ravel(), self.copies)
 
 
+Batch = tuple[Array, ...]
+"""Items and kinds of requests in order and, for thread blocks, operations since the request before."""
+
+
+class Part(NamedTuple):
+    """Requests that are made when they are replayed, and each time again: their number, and what makes them."""
+
+    number: int
+    make: Callable[[], Batch]
+
+
+def joined(parts: Iterable[Part], nothing: Batch) -> Batch:
+    """Make the requests of all parts."""
+    return tuple(np.concatenate(each) for each in zip(nothing, *(part.make() for part in parts), strict=True))
+
+
+def kept_short(parts: Iterable[Part]) -> Iterator[Part]:
+    """Make the requests of short parts, and keep neighbours together."""
+    batches: list[Batch] = []
+    held = 0
+
+    def together() -> Part:
+        batch = tuple(np.concatenate(each) for each in zip(*batches, strict=True))
+        return Part(held, lambda: batch)
+
+    for part in parts:
+        if held and (held >= SHORT or part.number >= SHORT):
+            yield together()
+            batches, held = [], 0
+        if part.number >= SHORT:
+            yield part
+        elif part.number:
+            batches.append(part.make())
+            held += part.number
+    if held:
+        yield together()
+
+
+class Requested:
+    """Requests of items of some sizes, in order, in parts."""
+
+    parts: Sequence[Part]
+    sizes: Array
+
+    def pieces(self, backwards: bool = False) -> Iterator[tuple[Array, Array]]:
+        """Yield items and kinds of some `PIECE` requests at a time, or of fewer; `backwards`: the last piece first."""
+        pieces: list[list[Part]] = []
+        number = PIECE
+        for part in self.parts:
+            if number + part.number > PIECE:
+                pieces.append([])
+                number = 0
+            pieces[-1].append(part)
+            number += part.number
+        for piece in reversed(pieces) if backwards else pieces:
+            ids, kinds = (
+                piece[0].make()
+                if len(piece) == 1
+                else map(np.concatenate, zip(*(part.make() for part in piece), strict=True))
+            )
+            yield ids, kinds
+
+    def renamed(self, items: Array, also: int = 0) -> tuple[Part, ...]:
+        """The requests with other numbers for the items, and with a kind added."""
+        return tuple(Part(part.number, partial(_renamed, part, items, np.uint8(also))) for part in self.parts)
+
+
 @dataclass(frozen=True)
-class Stream:
-    """Requests, in order.
+class StreamInParts(Requested):
+    """Requests of which only those are in memory that are replayed; attributes as of `Stream`.
+
+    Raises:
+        UsageError: all requests together are of `MOST_WORDS` words or more.
+    """
+
+    parts: Sequence[Part]
+    sizes: Array
+    kept: Array
+    places: tuple[StoredMatrix, ...] = ()
+    unit: int = 1
+
+    def __post_init__(self) -> None:
+        if len(self) * int(self.sizes.max(initial=0)) >= MOST_WORDS:
+            self.whole()
+
+    def __len__(self) -> int:
+        return sum(part.number for part in self.parts)
+
+    def whole(self) -> Stream:
+        """Make all requests."""
+        ids, kinds = joined(self.parts, (np.empty(0, np.int32), np.empty(0, np.uint8)))
+        return Stream(ids, kinds, self.sizes, self.kept, self.places, unit=self.unit)
+
+
+def _renamed(part: Part, items: Array, also: Any) -> Batch:
+    ids, kinds = part.make()
+    return items[ids], kinds | also
+
+
+@dataclass(frozen=True)
+class Stream(Requested):
+    """Requests, in order, all in memory.
 
     Attributes:
         ids: the item of each, from 0 on, int32.
@@ -106,6 +214,15 @@ class Stream:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def parts(self) -> Sequence[Part]:  # type: ignore[override]
+        """The requests a piece at a time."""
+        return [self._part(begin) for begin in range(0, len(self.ids), PIECE)]
+
+    def _part(self, begin: int) -> Part:
+        ids, kinds = self.ids[begin : begin + PIECE], self.kinds[begin : begin + PIECE]
+        return Part(len(ids), lambda: (ids, kinds))
+
     def _words(self, ids: Array) -> int:
         times = np.bincount(ids, minlength=len(self.sizes))
         return sum(map(mul, times.tolist(), self.sizes.tolist()))
@@ -126,3 +243,6 @@ class Stream:
         used = np.zeros(len(self.sizes), bool)
         used[self.ids] = True
         return int(self.sizes[used].sum()) * self.unit
+
+
+AnyStream = Stream | StreamInParts

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pebblesim.cachesim.requests import MOST_REQUESTS, MOST_WORDS, READ, UPDATE, WRITE, StoredMatrix, Stream
+from pebblesim.cachesim.requests import (
+    MOST_REQUESTS,
+    MOST_WORDS,
+    READ,
+    UPDATE,
+    WRITE,
+    Part,
+    StoredMatrix,
+    Stream,
+    StreamInParts,
+)
 from pebblesim.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,7 +108,7 @@ def of_graph(graph: Cdag, order: Any = None) -> Stream:
     return Stream(ids, kinds, np.ones(graph.vertices, np.int64), kept)
 
 
-def one_after_another(streams: Sequence[Stream], sharing: int = 1, shared: Sequence[str] = ()) -> Stream:
+def one_after_another(streams: Sequence[StreamInParts], sharing: int = 1, shared: Sequence[str] = ()) -> StreamInParts:
     """The requests of heads, one head after the other.
 
     Args:
@@ -115,7 +125,7 @@ def one_after_another(streams: Sequence[Stream], sharing: int = 1, shared: Seque
             f"{number:,} requests of all heads are too many to go through, {MOST_REQUESTS:,} is the most; take larger "
             "blocks, or fewer heads."
         )
-    ids: list[Any] = []
+    parts: list[Part] = []
     places: list[StoredMatrix] = []
     end = 0
     for head, stream in enumerate(streams):
@@ -135,8 +145,7 @@ def one_after_another(streams: Sequence[Stream], sharing: int = 1, shared: Seque
                     f"heads that share {place.name} cut it into tiles of different sizes; give their blocks."
                 )
             moved[place.first : place.first + place.items] = new.first + np.arange(place.items)
-        ids.append(moved[stream.ids])
-    kinds = np.concatenate([stream.kinds for stream in streams])
+        parts += stream.renamed(moved)
     sizes = np.concatenate([place.sizes() for place in places])
     kept = np.concatenate([np.full(place.items, place.kept) for place in places])
-    return Stream(np.concatenate(ids), kinds, sizes, kept, tuple(places))
+    return StreamInParts(parts, sizes, kept, tuple(places))

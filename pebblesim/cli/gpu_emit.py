@@ -45,7 +45,7 @@ def emit(
     blocks: BlockChoice,
     heads: HeadChoice,
     target: Annotated[
-        str, option("--target", "cuda (float32), triton (matrix units) or gluon (matrix units of Hopper).")
+        str, option("--target", "cuda (float32), triton (tensor cores) or gluon (tensor cores of Hopper).")
     ] = "cuda",
     mask: Annotated[
         str | None,
@@ -62,7 +62,7 @@ def emit(
         int | None,
         option(
             "--stages",
-            "For triton: stages of the pipeline that reads ahead, by default 3; for gluon: slots of a ring.",
+            "For triton: stages of the pipeline that reads ahead, by default 3; for gluon: stages of a ring.",
             "S",
             min=1,
         ),

@@ -1,4 +1,4 @@
-"""The work of each launch of a schedule's kernels on matrix units: executed operations, bytes moved, and blocks.
+"""The work of each launch of a schedule's kernels on tensor cores: executed operations, bytes moved, and blocks.
 
 A kernel has only whole tiles: products are executed for the padded tile, also at ragged edges and under a mask.
 """
@@ -62,7 +62,7 @@ class LaunchCost:
         working: number of thread blocks that have work under the mask.
         rounds: the thread blocks with work of the times that it is launched, longest first: time of a block is in units
             of the average.
-        products: operations of matrix units on padded tiles, by the columns of an instruction.
+        products: operations of tensor cores on padded tiles, by the columns of an instruction.
         elementwise: operations on elements of padded tiles; where a tile that was read is changed, also its conversions
             to float32 and back.
         beside: others that are in a loop with products, which other warps execute at the same time; not where

@@ -1,4 +1,4 @@
-"""Blocks that matrix units support, nearest to those of a block rule."""
+"""Blocks that tensor cores support, nearest to those of a block rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pebblesim.gpu.emit.words import LEAST_SIDE
 def in_powers_of_two(
     schedule: str, *, M: int, blocks: BlockRule = "fit", mask: AnyMask | None = None, **dims: int
 ) -> Counted:
-    """Count with blocks that matrix units support: a rule's block sizes, rounded down to powers of two.
+    """Count with blocks that tensor cores support: a rule's block sizes, rounded down to powers of two.
 
     Block sizes that are given do not change.
 

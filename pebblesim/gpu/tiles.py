@@ -1,4 +1,4 @@
-"""Tiles of kernels on matrix units."""
+"""Tiles of kernels on tensor cores."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tiling:
         described: launches that read tiles by tensor descriptors.
         masked: whether they are tried under a mask alone; False: without one alone; None: both.
         even: whether they are for lengths that they divide, and no mask: with predicates their registers are too few.
-        gluon: whether its kernels are those of the Gluon reading, whose stages are slots of rings.
+        gluon: whether its kernels are those of the Gluon reading, whose stages are those of rings.
         persistent: whether these have as many blocks as multiprocessors where there is no mask.
         early: whether launches begin while the one before them ends: on Hopper and later cards.
         one_source: whether all lengths have the source with predicates: for few rows, where it is as fast.
@@ -63,7 +63,7 @@ class Tiling:
     def __str__(self) -> str:
         sizes = assigned(self.blocks)
         if self.gluon:
-            return f"{self.schedule} {sizes}, {self.stages} slots, Gluon"
+            return f"{self.schedule} {sizes}, {self.stages} stages, Gluon"
         apart = "".join("; {}: {} warps, {} stages".format(name, *own[:2]) for name, own in self.apart.items())
         return f"{self.schedule} {sizes}, {self.warps} warps, {self.stages} stages{apart}"
 
@@ -256,7 +256,7 @@ HOPPER = (
 LARGE = 200 * 1024
 """Bytes of shared memory of a block from which on the tiles of large cards fit: of Hopper and later ones.
 
-Their matrix units take operands from there, while those of earlier cards take them from registers. They have an engine
+Their tensor cores take operands from there, while those of earlier cards take them from registers. They have an engine
 that copies tiles by descriptors, of which Triton makes addresses in registers elsewhere, and launches that begin while
 others end.
 """

@@ -230,8 +230,8 @@ class Seen(BlockMask):
         """
         if self.shape[2:] != (n_q, n_k):
             raise UsageError(
-                f"the mask of this layer is for {counted(self.shape[2])} queries and {counted(self.shape[3])} keys, "
-                f"and it has {counted(n_q)} and {counted(n_k)}; {OTHERWISE}."
+                f"the mask of this layer is {counted(self.shape[2])} x {counted(self.shape[3])}, queries x keys, "
+                f"and the layer has {counted(n_q)} x {counted(n_k)}; {OTHERWISE}."
             )
         if self.ranges is not None:
             return {"key_ranges": Checked(*self.ranges)}

@@ -102,7 +102,7 @@ class EveryTile:
 def in_whole_tiles(program: ir.Program) -> bool:
     """Whether a program treats all tiles alike, computes with whole tiles, and multiplies no single rows or columns.
 
-    Only such programs can run on matrix units.
+    Only such programs can run on tensor cores.
     """
     computed = [node for phase in program.phases for node in ir.walk(phase.body) if isinstance(node, ir.Compute)]
     used = [ref for node in computed for ref in (node.target, *ir.refs(node.expr))]

@@ -107,7 +107,7 @@ class Schedule:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """The kernels it can be: "Triton", on matrix units, and "CUDA", plain float32."""
+        """The kernels it can be: "Triton", on tensor cores, and "CUDA", plain float32."""
         if not self.alike:
             return ()
         return ("Triton", "CUDA") if in_whole_tiles(self.program) else ("CUDA",)

@@ -1,6 +1,6 @@
 """Find the kernels for a card, the schedule and blocks with the least I/O, and the time that the roofline allows.
 
-Our kernels on matrix units have tiles that such units take. Beside them stand the tiles of the paper's model, of any
+Our kernels on tensor cores have tiles that such units take. Beside them stand the tiles of the paper's model, of any
 size, at two boundaries, each with the one-cache game: a thread block on a multiprocessor, where M is the words of its
 shared memory, and the whole card, where M is the words of the last cache before the memory.
 """
@@ -66,7 +66,7 @@ def advise(
     Args:
         gpu: the name of a known card, such as "H200", or a `Card`.
         dtype: data type of a word, such as "bf16"; in the paper's model sums have the same type. If None, bfloat16 for
-            problems with kernels on matrix units (forward, backward-qkv), else float32.
+            problems with kernels on tensor cores (forward, backward-qkv), else float32.
         problem_name: the problem.
         heads, batch: numbers of heads and sequences; the traffic is counted for one, and the times are for all.
         kv_heads: number of heads of keys and values, if heads share them; heads that share them are counted as one with

@@ -32,7 +32,7 @@ FIGURES = {
 RATES = {
     "launch": "seconds between two launches",
     "start": "seconds that a launch takes until its blocks work",
-    "products": "operations per second of matrix units on a multiprocessor, for the widest instructions",
+    "products": "operations per second of tensor cores on a multiprocessor, for the widest instructions",
     "half_width": "columns of an instruction at which they reach half of that",
     "begin": "seconds that a loop takes before what it reads is there",
     "elementwise": "operations on elements per second on a multiprocessor",

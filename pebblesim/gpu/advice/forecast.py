@@ -49,7 +49,7 @@ class LaunchForecast:
 
     Attributes:
         cost: the operations and bytes of the launch.
-        parts: seconds of "matrix units", "elements", "mask", "reading late", "writing", "waiting" (in which
+        parts: seconds of "tensor cores", "elements", "mask", "reading late", "writing", "waiting" (in which
             all the blocks that fit on a multiprocessor wait), "too few blocks" (in which fewer are there, or none),
             "idle blocks" (to which a mask leaves nothing to do), "L2", "memory" and "launch".
         seconds: its time.
@@ -142,7 +142,7 @@ def timed(
         parts = {"launch": rate["launch"] * cost.times, "idle blocks": rate["leaving"] * max(cost.times, idle)}
         return LaunchForecast(cost, parts, sum(parts.values()), 1)
     spent = {
-        "matrix units": sum(
+        "tensor cores": sum(
             operations * (1 + rate["half_width"] / width) / rate["products"]
             for width, operations in cost.products.items()
         ),

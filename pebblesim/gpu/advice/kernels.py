@@ -1,4 +1,4 @@
-"""Our kernels on matrix units for a card: which fit, their tiles in a kernel's words, and the least time of each."""
+"""Our kernels on tensor cores for a card: which fit, their tiles in a kernel's words, and the least time of each."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def why_none(problem_name: str, card: Card, call: Call) -> str | None:
     if problem_name not in TILINGS:
         return f"none is written for the problem {problem_name}; there are some for {' and '.join(TILINGS)}"
     if card.peak and call.dtype in KERNELS.dtypes and call.dtype not in card.peak:
-        return f"{card.name} has no matrix units for {call.dtype} that are known (known: {', '.join(card.peak)})"
+        return f"{card.name} has no tensor cores for {call.dtype} that are known (known: {', '.join(card.peak)})"
     return KERNELS.refusal(call)
 
 
@@ -100,7 +100,7 @@ class OurKernels:
         useful: operations that the problem needs, for one head; a schedule may execute more, and repeat some.
         heads_per_problem: number of heads that share keys and values; they are counted as one head with this many times
             the queries.
-        kernels: forecasts of kernels on matrix units, fastest first; empty for other data types or an unmeasured card.
+        kernels: forecasts of kernels on tensor cores, fastest first; empty for other data types or an unmeasured card.
         own_kernels: the user's tile as a kernel of each schedule that has such blocks.
     """
 
@@ -157,7 +157,7 @@ class OurKernels:
             small = f"none of them fits into the {self.card.size('shared_per_block'):,} bytes of a block"
             if self.mask is not None:
                 small += f", or mask {self.mask} leaves keys without a query: then leave these keys out"
-            yield f"kernels on matrix units: {none or small}"
+            yield f"kernels on tensor cores: {none or small}"
             return
         best = self.kernels[0]
         yield f"take {best.tiling.schedule}{', Gluon' * best.tiling.gluon}: {_settings(best, self.dims)}"
@@ -165,7 +165,7 @@ class OurKernels:
         if best.tiling.gluon:
             yield from self._without_gluon()
         yield ""
-        yield "our kernels on matrix units"
+        yield "our kernels on tensor cores"
         yield self._kernels_table()
         if not self.card.calibrated:
             yield (
@@ -235,7 +235,7 @@ class OurKernels:
                 row += [amounts.duration(each.seconds), f"{useful / each.seconds:,.0f}", each.binds]
             rows.append(row if max(other.rounds for other in self.kernels) == 1 else [*row, self.times // each.rounds])
         columns = ["kernel", "tile", "warps", "stages", "shared", "gap", "at least"]
-        columns += ["forecast", "useful Top/s", "limited by"] if self.card.calibrated else []
+        columns += ["forecast", "useful TFLOP/s", "limited by"] if self.card.calibrated else []
         columns += ["heads at once"] if len(rows[0]) > len(columns) else []
         return Sheet(columns, rows, ("kernel", "tile", "forecast", "at least", "warps", "stages"))
 
@@ -244,7 +244,7 @@ def _settings(kernel: Forecast, dims: Mapping[str, int]) -> str:
     """The tile and the launch settings of a kernel, to paste."""
     tiling = kernel.tiling
     if tiling.gluon:
-        return f"{tile(tiling)}, {tiling.stages} slots"
+        return f"{tile(tiling)}, {tiling.stages} stages"
     widest = max(size for name, size in dims.items() if name.startswith("d"))
     whole = "" if "c" in tiling.blocks else f", BLOCK_D={1 << (widest - 1).bit_length()}"
     return f"{tile(tiling)}{whole}, num_warps={tiling.warps}, num_stages={tiling.stages}"

@@ -89,7 +89,7 @@ def own_tiles(
             continue
         tile = {**offered[0].tiling.blocks, **blocks}
         if wrong := {name: size for name, size in blocks.items() if size < LEAST_SIDE or size & (size - 1)}:
-            why = "no kernel, sides of tiles on matrix units are powers of two from "
+            why = "no kernel, sides of tiles on tensor cores are powers of two from "
             why += f"{LEAST_SIDE} on, unlike {assigned(wrong)}"
             yield OwnTile(schedule, tile, why=why)
             continue

@@ -32,7 +32,7 @@ MODEL = (
 
 LEFT_OUT = (
     "left out: latency, occupancy, and whether there are enough blocks for all multiprocessors; registers, which hold "
-    "tiles besides; sums kept in a wider type; work that matrix units do not do; sectors and cache lines. The last "
+    "tiles besides; sums kept in a wider type; work that tensor cores do not do; sectors and cache lines. The last "
     "cache is taken to serve one head at a time, and to hold exactly what the schedule keeps."
 )
 
@@ -300,18 +300,18 @@ class Advice(OurKernels, Result):
             known = ", ".join(self.card.peak) or "none"
             lines = [
                 f"roofline: no time is given, since no peak rate for {self.dtype} is known (known: {known})",
-                f"  arithmetic: {amount(operations, 'op')} of {tile.schedule}",
+                f"  arithmetic: {amount(operations, 'FLOP')} of {tile.schedule}",
             ]
         else:
             of = f" with {assigned(tile.blocks)}" if self.kernels else ""
             lines = [
                 f"roofline: {tile.schedule}{of} is allowed {duration(allowed[1])}, limited by {allowed[0]}; a real "
                 "kernel takes longer",
-                f"  arithmetic: {amount(operations, 'op')} at {amount(self.peak or 0, 'op/s')}",
+                f"  arithmetic: {amount(operations, 'FLOP')} at {amount(self.peak or 0, 'FLOP/s')}",
             ]
         if operations > 1.005 * self.useful * self.times:
             lines[-1] += (
-                f"; {amount(self.useful * self.times, 'op')} are useful; the rest is recomputation and rescaling"
+                f"; {amount(self.useful * self.times, 'FLOP')} are useful; the rest is recomputation and rescaling"
             )
         solves = problem(self.problem).in_dims(self.dims)
         shapes = (*solves.inputs.values(), *solves.outputs.values())

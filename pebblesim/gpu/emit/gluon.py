@@ -88,7 +88,7 @@ def gluon(
     if dtype not in KINDS:
         raise refused(
             program,
-            f"matrix units of a Gluon kernel take words of 16 bits, not {dtype}",
+            f"tensor cores of a Gluon kernel take words of 16 bits, not {dtype}",
             "give --dtype bfloat16 or float16",
         )
     if scale is not None and scale <= 0:
@@ -98,7 +98,7 @@ def gluon(
     if mask is not None and mask.empty(program.grid(sizes), 1, 0).any():
         raise refused(program, f"mask {mask} leaves some queries without a key", "leave these queries out")
     if stages < 2:
-        raise refused(program, "a ring of one slot would be waited for by itself", "take --stages 2 or more")
+        raise refused(program, "a ring of one stage would be waited for by itself", "take --stages 2 or more")
     if not shared and far_away(program, sizes):
         raise refused(program, "a head has 2³¹ words or more", OTHERWISE)
     if shared & (shared - 1):
@@ -162,11 +162,7 @@ def _check_columns(program: ir.Program, made: list[Launch], sizes: ir.Sizes, dty
 
 
 def plans(
-    program: ir.Program,
-    sizes: ir.Sizes,
-    dtype: str,
-    stages: int = 2,
-    persistent: bool = False,
+    program: ir.Program, sizes: ir.Sizes, dtype: str, stages: int = 2, persistent: bool = False
 ) -> dict[str, Block]:
     """Return the plans of the Gluon kernels, by the name of the launch."""
     made = _launches(program)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pebblesim.gpu.emit.products import factors
-from pebblesim.gpu.emit.statements import Arrive, Send, Sent, Statement, put
-from pebblesim.gpu.emit.terms import Items, Name, Term, sides, term
+from pebblesim.gpu.emit.terms import Name, Term
 from pebblesim.language import program as ir
 
 ROWS = 64
@@ -53,15 +52,3 @@ class Addition:
     def left(self) -> ir.Tile:
         """The tile that all warpgroups compute."""
         return factors(self.product).left.tile
-
-    def handing(self, value: Term) -> list[Statement]:
-        """Put the rows that a warpgroup has of the left operand where all warpgroups read it."""
-        rows = Name(self.handed).index("slot").call("slice", term("w") * ROWS, ROWS)
-        return [*put(rows, value), Arrive(filled(self.handed, "slot"))]
-
-    def adding(self, number: Term, value: Term) -> list[Statement]:
-        """Add a warpgroup's columns to memory; what was added before has left their buffer."""
-        part = Name(self.part).index("w")
-        place = Items((Name("head"), number * self.rows, term("w") * self.columns))
-        stored = put(part.call("reshape", sides(self.rows, self.columns)), value)
-        return [Sent(), *stored, Send(f"{self.write.tensor.name}_tiles", place, part, added=True)]

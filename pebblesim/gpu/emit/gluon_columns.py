@@ -20,21 +20,10 @@ from typing import Any
 from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.gluon_additions import ROWS, filled, freed
 from pebblesim.gpu.emit.gluon_columns_plan import SHARES, Columns
-from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_plan import Buffer
 from pebblesim.gpu.emit.gluon_roles import Roles
 from pebblesim.gpu.emit.products import factors
-from pebblesim.gpu.emit.terms import (
-    ZERO,
-    Binary,
-    Group,
-    Name,
-    Number,
-    Term,
-    maximum,
-    sides as listed,
-    term,
-)
+from pebblesim.gpu.emit.terms import ZERO, Group, Name, Number, Term, maximum, term
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
 
@@ -119,8 +108,8 @@ class ColumnsRoles(Roles):
             self.looped(node.body)
             self.asking = False
         self.say(st.For(number.id, low, high, tuple(made), of=node))
-        for tile in self.plan.exchanged:
-            if tile in self.values.tiles and not self._is_maximum(tile):
+        for tile, op in self.plan.exchanged.items():
+            if tile in self.values.tiles and op == "rowsum":
                 self._exchange(tile, ZERO)
 
     def read(self, node: ir.Read) -> None:
@@ -149,18 +138,14 @@ class ColumnsRoles(Roles):
         if node is plan.last:
             self._hand_over()
 
-    def _is_maximum(self, tile: ir.Tile) -> bool:
-        nodes = (node for node in self.plan.loop.body if isinstance(node, ir.Compute) and node.target.tile is tile)
-        return any(isinstance(node.expr, ir.RowReduction) and node.expr.op == "rowmax" for node in nodes)
-
     def _exchange(self, tile: ir.Tile, phase: Term) -> None:
         """Make a vector that of the columns of both warpgroups."""
         held, name, w = self.values.held(tile), self.exchanged[tile], term("w")
         room, full = Name(name), Name(f"{name}_full")
-        mine, others = (room.index(at).call("reshape", listed(ROWS)) for at in (w, term(1) - w))
+        mine, others = (room.index(at).reshape(ROWS) for at in (w, term(1) - w))
         other = others.call("load", self.scope.of_vector(self.plan.own))
         self.say(*st.put(mine, held), st.Arrive(full.index(w)), st.Wait(full.index(term(1) - w), phase))
-        self.say(st.Map(held, maximum(held, other) if self._is_maximum(tile) else held + other))
+        self.say(st.Map(held, held + other if self.plan.exchanged[tile] == "rowsum" else maximum(held, other)))
 
     def _score(self, node: ir.Compute) -> None:
         """Issue the products of a warpgroup's keys, part after part as they arrive."""
@@ -172,8 +157,8 @@ class ColumnsRoles(Roles):
         )
         for part in range(ring.across):
             at = slot_of(ring, Name("mine"), part)
-            rows = Name(held.name).index(part).call("reshape", listed(ROWS, held.width))
-            keys = Name(ring.name).index(at).call("reshape", listed(plan.keys, ring.width)).call("permute", TURNED)
+            rows = Name(held.name).index(part).reshape(ROWS, held.width)
+            keys = Name(ring.name).index(at).reshape(plan.keys, ring.width).turned()
             more = part or node.mode == "add"
             self.say(st.Wait(filled(ring.name, at), Name("phase")))
             self.issue(to, rows, keys, to if more else None, plan.keys, node.line)
@@ -197,7 +182,7 @@ class ColumnsRoles(Roles):
 
     def _probabilities(self, share: Term) -> Term:
         """Where a warpgroup's probabilities are."""
-        return Name(self.handed).index(share).call("reshape", listed(ROWS, self.plan.keys))
+        return Name(self.handed).index(share).reshape(ROWS, self.plan.keys)
 
     def _sum(self) -> None:
         """Add the products of all probabilities with the warpgroup's columns of the values."""
@@ -205,7 +190,7 @@ class ColumnsRoles(Roles):
         to, ring = self.issued_all(plan.sums), plan.buffers[expr.right.tile]
         for share in IN_TURN:
             at = slot_of(ring, share, Name("w"))
-            values = Name(ring.name).index(at).call("reshape", listed(plan.keys, ring.width))
+            values = Name(ring.name).index(at).reshape(plan.keys, ring.width)
             self.say(st.Wait(Name(self.handed_full).index(share), phase))
             self.say(st.Wait(filled(ring.name, at), phase))
             self.say(st.Issue(to, self._probabilities(share), values, to, line=plan.sums.line))
@@ -225,4 +210,4 @@ class ColumnsRoles(Roles):
             return
         with self.apart() as made:
             super().store(node, at, value)
-        self.say(st.When(Binary("==", term("w"), ZERO), tuple(made)))
+        self.say(st.When(term("w").equals(0), tuple(made)))

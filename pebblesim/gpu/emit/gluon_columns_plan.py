@@ -64,10 +64,10 @@ class Columns(Block):
         return next((each for each in self.buffers.values() if _takes(each, self.sums, self.keys)), None)
 
     @property
-    def exchanged(self) -> list[ir.Tile]:
-        """The vectors that warpgroups exchange: maxima and sums of rows of pairs."""
-        nodes = (node for node in self.loop.body if isinstance(node, ir.Compute))
-        return [node.target.tile for node in nodes if isinstance(node.expr, ir.RowReduction)]
+    def exchanged(self) -> dict[ir.Tile, str]:
+        """The vectors that warpgroups exchange: maxima and sums of rows of pairs, and which of both."""
+        computes = (node for node in self.loop.body if isinstance(node, ir.Compute))
+        return {node.target.tile: node.expr.op for node in computes if isinstance(node.expr, ir.RowReduction)}
 
 
 def _takes(buffer: Buffer, sums: ir.Compute, keys: int) -> bool:

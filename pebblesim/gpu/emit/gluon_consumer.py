@@ -13,24 +13,10 @@ from pebblesim.gpu.emit.gluon_additions import ROWS, Addition, filled, freed
 from pebblesim.gpu.emit.gluon_each_tile import TURNS, Tiles
 from pebblesim.gpu.emit.gluon_plan import Buffer, Plan
 from pebblesim.gpu.emit.products import factors
-from pebblesim.gpu.emit.terms import (
-    ONE,
-    Held,
-    Items,
-    Name,
-    Term,
-    call,
-    calls,
-    maximum,
-    sides,
-    term,
-)
+from pebblesim.gpu.emit.terms import ONE, Held, Name, Term, call, calls, maximum, term
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
-
-TURNED = Items((ONE, term(0)), round=True)
-"""The order of axes of a transpose."""
 
 LAST = st.Let(("last", "last_phase"), (Name("slot"), Name("phase")))
 """The slot of the iteration before."""
@@ -161,7 +147,7 @@ class Consumer(Tiles):
         if node is not None:
             buffer = self.plan.buffers[tile]
             self._await(buffer)
-            view = Name(buffer.name).index("slot").call("reshape", sides(buffer.rows))
+            view = Name(buffer.name).index("slot").reshape(buffer.rows)
             layout = self.scope.of_vector(tile.ranges[0])
             self.say(st.Map(self.values.named(tile), view.call("load", layout), line=node.line))
             if node.tensor in self.setting.logarithms:
@@ -180,16 +166,20 @@ class Consumer(Tiles):
 
     def _hand_over(self, addition: Addition) -> None:
         """Put the rows that the warpgroup has of an operand into shared memory, where all warpgroups read it."""
-        left = factors(addition.product).left
+        left, line = factors(addition.product).left, addition.product.line
         self._settle(addition.left)
-        self.say(*addition.handing(self.values.operand(left, addition.product.line, left.shape[1], 0, True)))
+        rows = Name(addition.handed).index("slot").call("slice", term("w") * ROWS, ROWS)
+        value = self.values.operand(left, line, left.shape[1], 0, True)
+        self.say(*st.put(rows, value), st.Arrive(filled(addition.handed, "slot")))
         self._handed.add(addition.left)
 
     def _add(self, addition: Addition) -> None:
         """Add the columns that the warpgroup has of a product to memory; what was added before has left the buffer."""
         self._settle(addition.write.tile)
-        number = self.scope.numbers[self.plan.loop.range]
-        self.say(*addition.adding(number, self.written(addition.write)))
+        number, part = self.scope.numbers[self.plan.loop.range], Name(addition.part).index("w")
+        place = self.at(addition.write, number * addition.rows, term("w") * addition.columns)
+        stored = st.put(part.reshape(addition.rows, addition.columns), self.written(addition.write))
+        self.say(st.Sent(), *stored, st.Send(f"{addition.write.tensor.name}_tiles", place, part, added=True))
 
     # Products
 
@@ -288,8 +278,8 @@ class Consumer(Tiles):
         columns, held = addition.columns, self.plan.buffers[factors(addition.product).right.tile]
         self._await(held)
         self.say(st.Wait(filled(addition.handed, "slot"), Name("phase")))
-        first = Name(addition.handed).index("slot").call("permute", TURNED)
-        whole = Name(held.name).index(0).call("reshape", sides(held.rows, held.width))
+        first = Name(addition.handed).index("slot").turned()
+        whole = Name(held.name).index(0).reshape(held.rows, held.width)
         second = whole.call("slice", term("w") * columns, columns, dim=1)
         self.issue(to, first, second, None, columns, addition.product.line, addition.rows)
 
@@ -314,9 +304,9 @@ class Consumer(Tiles):
             self._await(buffer)
         whole = not buffer.streamed and buffer.rows > ROWS
         at = last if buffer.streamed else 0 if whole else "w"
-        view = Name(buffer.name).index(at).call("reshape", sides(buffer.rows, buffer.width))
+        view = Name(buffer.name).index(at).reshape(buffer.rows, buffer.width)
         view = view.call("slice", term("w") * ROWS, ROWS) if whole else view
-        return view.call("permute", TURNED) if transposed else view
+        return view.turned() if transposed else view
 
     def _await(self, buffer: Buffer) -> None:
         """Wait until a buffer, or the slot of a ring, is filled."""

@@ -4,7 +4,7 @@ Where one loop goes through all tiles, each asks whether the mask cuts it: at th
 window. Predicates are taken there alone. Without a mask the last tile may be ragged. Where products are put off it is
 streamed first: the iteration before the loop has its predicates, and the loop none.
 
-Two warpgroups with narrow heads take turns at the matrix units. One issues its products, and passes the turn when it
+Two warpgroups with narrow heads take turns at the tensor cores. One issues its products, and passes the turn when it
 has its scores; it waits for the next turn behind its exponentials, in front of the wait for the product that was put
 off. The compiler moves exponentials behind that wait, but not past a wait for a barrier.
 """

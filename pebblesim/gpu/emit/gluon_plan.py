@@ -6,13 +6,13 @@ ring of slots there, so that all warpgroups have it from one read. Sums and scor
 the warpgroup as their rows, and so are vectors of these rows.
 
 Products are issued and run beside the rest. Those that end an iteration, sums that nothing in it needs any more, are
-put off until the first products of the next one are issued: matrix units work on them while exponentials are taken.
+put off until the first products of the next one are issued: tensor cores work on them while exponentials are taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.additions import added
@@ -25,7 +25,7 @@ from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, lifetimes_of, peak
 
 IN_TURNS = 64
-"""Most columns of sums with which warpgroups take turns at the matrix units: exponentials then bind, not products."""
+"""Most columns of sums with which warpgroups take turns at the tensor cores: exponentials then bind, not products."""
 
 APART = 128
 """Most columns of sums with which each tile asks if a causal mask cuts it; with wider ones two loops are faster."""
@@ -119,7 +119,7 @@ class Block:
         warpgroups: how many have sums.
         stages: slots of a ring.
         buffers: what the copy engine brings of inputs, by tile, in the order in which it is read.
-        writes: the primitives that write.
+        writes: the primitives by which threads write to memory.
         persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
             the other: what the next one needs arrives while one ends.
         roomy: whether threads have registers left, in which they exchange columns before they store sums.
@@ -131,8 +131,8 @@ class Block:
     additions: tuple[Addition, ...] = ()
     warpgroups: int
     stages: int
-    buffers: Mapping[ir.Tile, Buffer]
-    writes: tuple[ir.Write, ...]
+    buffers: Mapping[ir.Tile, Buffer] = field(default_factory=dict)
+    writes: tuple[ir.Write, ...] = ()
     persistent: bool = False
     roomy: bool = True
 
@@ -140,6 +140,11 @@ class Block:
     def height(self) -> int:
         """Rows of the grid's tile: 64 of each warpgroup."""
         return ROWS * self.warpgroups
+
+    @property
+    def most(self) -> float:
+        """Most registers of a thread for tiles, if operands of products that are put off are among them."""
+        return MOST_HELD * REGISTERS[self.warpgroups]
 
     @property
     def across(self) -> int | None:
@@ -161,18 +166,23 @@ class Plan(Block):
 
     Attributes:
         late: the products that are put off to the next iteration.
-        last: for each ring, the product that uses a slot last.
         turns: whether two warpgroups take turns: one issues its products when the other has its scores.
     """
 
-    late: tuple[ir.Compute, ...]
-    last: Mapping[Buffer, ir.Compute]
+    late: tuple[ir.Compute, ...] = ()
     turns: bool = False
 
     @property
     def rings(self) -> list[Buffer]:
         """The rings of matrices."""
         return [buffer for buffer in self.buffers.values() if buffer.streamed and not buffer.vector]
+
+    @property
+    def last(self) -> dict[Buffer, ir.Compute]:
+        """For each ring, the product that uses a slot last."""
+        computes = [node for node in self.loop.body if isinstance(node, ir.Compute)]
+        uses = ((self.buffers.get(ref.tile), node) for node in computes for ref in ir.refs(node.expr))
+        return {buffer: node for buffer, node in uses if buffer is not None and buffer.streamed}
 
     def together(self, ring: Buffer) -> list[Buffer]:
         """A ring of matrices, and those of vectors that have its barriers."""
@@ -236,6 +246,18 @@ def refused(program: ir.Program, why: str, advice: str = OTHER_PROGRAM) -> Usage
     return UsageError(f"{of}{why}; {advice}.")
 
 
+def check_block(program: ir.Program, own: ir.Range, sizes: ir.Sizes, even: bool = False) -> int:
+    """The warpgroups that divide the rows of a block; `even`: these are to be a power of two.
+
+    Raises:
+        UsageError: they do not.
+    """
+    block = ir.length(own.block, sizes)
+    if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS or (even and block & (block - 1)):
+        raise refused(program, f"block {own.block} is {block}", OTHER_BLOCKS)
+    return block // ROWS
+
+
 def check_shared(program: ir.Program, launch: Launch, taken: int, slots: int) -> None:
     """Check that a block's bytes of shared memory are there.
 
@@ -243,7 +265,7 @@ def check_shared(program: ir.Program, launch: Launch, taken: int, slots: int) ->
         UsageError: they are not.
     """
     if taken > SHARED:
-        why = f"{launch.name} takes {taken:,} bytes of shared memory with {slots} slots of a ring, and a block has"
+        why = f"{launch.name} takes {taken:,} bytes of shared memory with {slots} stages of a ring, and a block has"
         raise refused(program, f"{why} {SHARED:,}", "take fewer --stages, or smaller blocks")
 
 
@@ -267,30 +289,24 @@ def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, pers
     if len(launch.grid) != 1 or len(loops) != 1 or loops[0] not in launch.block or launch.around is not None:
         raise refused(program, f"{launch.name} is no single loop within a grid of one dimension")
     own, loop = launch.grid[0].range, loops[0]
-    block = ir.length(own.block, sizes)
-    if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS:
-        raise refused(program, f"block {own.block} is {block}", OTHER_BLOCKS)
-    additions = _additions(program, own, loop, sizes, block // ROWS)
-    _check_tiles(program, launch, own, sizes, additions)
-    buffers = _buffers(program, launch, own, loop, sizes, stages, additions, persistent)
-    late, most = () if additions else _late(loop), MOST_HELD * REGISTERS[block // ROWS]
-    if _held(launch, sizes, late, additions) > most:
-        late = ()
-    return Plan(
+    groups = check_block(program, own, sizes)
+    made = Plan(
         launch=launch,
         own=own,
         loop=loop,
-        additions=additions,
-        warpgroups=block // ROWS,
+        additions=_additions(program, own, loop, sizes, groups),
+        warpgroups=groups,
         stages=stages,
-        persistent=persistent,
-        roomy=_held(launch, sizes, late, additions) < most,
-        buffers=buffers,
-        late=late,
-        last=_last_uses(loop, buffers),
         writes=writes_of(launch),
-        turns=persistent and block == 2 * ROWS and _narrow(loop, late, sizes),
+        persistent=persistent,
     )
+    _check_tiles(program, made, sizes)
+    made = replace(made, buffers=_buffers(program, made, sizes))
+    putting_off = replace(made, late=_late(loop))
+    if not made.additions and _held(putting_off, sizes) <= made.most:
+        made = putting_off
+    turns = persistent and groups == 2 and _narrow(loop, made.late, sizes)
+    return replace(made, roomy=_held(made, sizes) < made.most, turns=turns)
 
 
 def _narrow(loop: ir.Loop, late: tuple[ir.Compute, ...], sizes: ir.Sizes) -> bool:
@@ -299,44 +315,30 @@ def _narrow(loop: ir.Loop, late: tuple[ir.Compute, ...], sizes: ir.Sizes) -> boo
     return len(products(loop.body)) == len(late) + 1 and 0 < max(widths, default=0) <= IN_TURNS
 
 
-def _additions(
-    program: ir.Program, own: ir.Range, loop: ir.Loop, sizes: ir.Sizes, warpgroups: int
-) -> tuple[Addition, ...]:
+def _additions(program: ir.Program, own: ir.Range, loop: ir.Loop, sizes: ir.Sizes, groups: int) -> tuple[Addition, ...]:
     """The products that are added to memory: with the rows of the loop's tile, and a sum over those of the grid's."""
     made = []
     for node, write in added(loop.body).items():
         (rows, terms), columns = factors(node).left.shape, factors(node).right.shape[1]
         height, width = ir.length(loop.range.block, sizes), padded(columns, sizes)
-        if (rows, terms) != (loop.range, own) or height % ROWS or width % (16 * warpgroups) or columns.parent:
-            raise refused(
-                program,
-                f"line {node.line} adds {height} x {width} words to memory, and {warpgroups} warpgroups add multiples "
-                f"of {ROWS} x {16 * warpgroups}, sums over the rows of the grid's tile",
-                "give other blocks, or take --target triton",
-            )
+        if (rows, terms) != (loop.range, own) or height % ROWS or width % (16 * groups) or columns.parent:
+            why = f"line {node.line} adds {height} x {width} words to memory, and {groups} warpgroups add multiples of"
+            why += f" {ROWS} x {16 * groups}, sums over the rows of the grid's tile"
+            raise refused(program, why, "give other blocks, or take --target triton")
         tensor, depth = write.tensor.name, ir.length(own.block, sizes)
         handed = f"{factors(node).left.tile.name}_of_all"
-        made.append(Addition(node, write, height, width // warpgroups, depth, handed, f"{tensor}_part"))
+        made.append(Addition(node, write, height, width // groups, depth, handed, f"{tensor}_part"))
     return tuple(made)
 
 
-def _buffers(
-    program: ir.Program,
-    launch: Launch,
-    own: ir.Range,
-    loop: ir.Loop,
-    sizes: ir.Sizes,
-    stages: int,
-    additions: tuple[Addition, ...],
-    persistent: bool,
-) -> dict[ir.Tile, Buffer]:
-    names, made, groups = Identifiers(TAKEN.split()), dict[ir.Tile, Buffer](), ir.length(own.block, sizes) // ROWS
-    whole = {ref.tile for each in additions for ref in ir.refs(each.product.expr)}  # all warpgroups need all rows
-    for node in ir.walk(launch.block):
+def _buffers(program: ir.Program, plan: Plan, sizes: ir.Sizes) -> dict[ir.Tile, Buffer]:
+    names, made, own, loop = Identifiers(TAKEN.split()), dict[ir.Tile, Buffer](), plan.own, plan.loop
+    whole = {ref.tile for each in plan.additions for ref in ir.refs(each.product.expr)}  # all warpgroups need all rows
+    for node in ir.walk(plan.launch.block):
         streamed = node in loop.body
         if not isinstance(node, ir.Read) or (len(node.tile.ranges) == 1 and not streamed):
             continue
-        if any(node.tile is each.write.tile for each in additions):
+        if any(node.tile is each.write.tile for each in plan.additions):
             continue
         rows, *columns = node.tile.ranges
         if rows is not (loop.range if streamed else own) or node.at is not None or any(each.parent for each in columns):
@@ -345,57 +347,54 @@ def _buffers(
             raise refused(program, f"line {node.line} reads {node.tensor.name}, which is made by another launch")
         block = ir.length((loop.range if streamed else own).block, sizes)
         height = block if streamed or node.tile in whole else ROWS
-        slots = stages if streamed else block // height
+        slots = plan.stages if streamed else block // height
         name = names.new(f"{node.tensor.name}_{rows.name}" + ("" if columns else "_ring"))
         rings = [each for each in made.values() if each.streamed and not each.vector]
         if not columns and not rings:
             raise refused(program, f"line {node.line} reads a vector before any matrix in the loop")
         width = padded(columns[0], sizes) if columns else 1
-        fills, freed_by = stages if streamed else 1, groups * (streamed or persistent)
+        fills, freed_by = plan.stages if streamed else 1, plan.warpgroups * (streamed or plan.persistent)
         beside, down = "" if columns else rings[-1].name, 1 if streamed else slots
         made[node.tile] = Buffer(name, node, slots, height, width, streamed, beside, fills, freed_by, down)
     return made
 
 
-def held_transposed(launch: Launch, additions: tuple[Addition, ...]) -> frozenset[ir.Tile]:
+def held_transposed(plan: Block) -> frozenset[ir.Tile]:
     """The tiles that are held transposed. Shared memory hands an operand of what is added to memory either way."""
-    products = {each.product for each in additions}
-    return turned(node for node in ir.walk(launch.block) if node not in products)
+    others = {each.product for each in plan.additions}
+    return turned(node for node in ir.walk(plan.launch.block) if node not in others)
 
 
-def _check_tiles(
-    program: ir.Program, launch: Launch, own: ir.Range, sizes: ir.Sizes, additions: tuple[Addition, ...]
-) -> None:
+def _check_tiles(program: ir.Program, plan: Plan, sizes: ir.Sizes) -> None:
     """Check that all that is computed has the rows of the grid's tile as its rows, and fits into registers."""
-    nodes, products = list(ir.walk(launch.block)), {each.product for each in additions}
-    transposed = held_transposed(launch, additions)
-    computed = {node.target.tile: node.line for node in nodes if isinstance(node, ir.Compute) and node not in products}
+    transposed, others = held_transposed(plan), {each.product for each in plan.additions}
+    computes = [node for node in ir.walk(plan.launch.block) if isinstance(node, ir.Compute) and node not in others]
+    computed = {node.target.tile: node.line for node in computes}
     for tile, line in computed.items():
         if len(tile.ranges) == 2:
             rows, columns = tile.ranges[:: -1 if tile in transposed else 1]
             width = padded(columns, sizes)
-            if rows is not own or not 16 <= width <= WIDEST or width & (width - 1):
+            if rows is not plan.own or not 16 <= width <= WIDEST or width & (width - 1):
                 raise refused(program, f"line {line} has a tile of other rows, or of {width} columns", SMALLER_BLOCKS)
-    held, most = _held(launch, sizes, (), additions), REGISTERS[ir.length(own.block, sizes) // ROWS]
-    if held >= most:
-        raise refused(program, f"a thread of {launch.name} holds {held} words in {most} registers", SMALLER_BLOCKS)
+    if (held := _held(plan, sizes)) >= (most := REGISTERS[plan.warpgroups]):
+        why = f"a thread of {plan.launch.name} holds {held} words in {most} registers"
+        raise refused(program, why, SMALLER_BLOCKS)
 
 
-def _held(launch: Launch, sizes: ir.Sizes, late: tuple[ir.Compute, ...], additions: tuple[Addition, ...]) -> int:
+def _held(plan: Plan, sizes: ir.Sizes) -> int:
     """Most registers of a thread for tiles at once, with the operands of products that are put off."""
-    nodes = list(ir.walk(launch.block))
-    transposed = held_transposed(launch, additions)
-    computed = {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
-    parts = {each.write.tile: each.rows * each.columns // THREADS for each in additions}
+    body, transposed = plan.launch.block, held_transposed(plan)
+    computed = {node.target.tile for node in ir.walk(body) if isinstance(node, ir.Compute)}
+    parts = {each.write.tile: each.rows * each.columns // THREADS for each in plan.additions}
 
     def words(tile: ir.Tile) -> int:
         if tile in parts:
             return parts[tile]
         return padded(tile.ranges[0 if tile in transposed else -1], sizes) // 2 if len(tile.ranges) == 2 else 1
 
-    lives = {tile: life for tile, life in lifetimes_of(launch.block).items() if tile in computed}
+    lives = {tile: life for tile, life in lifetimes_of(body).items() if tile in computed}
     most = peak({tile: words(tile) for tile in lives}, lives)
-    return most + sum(words(factors(node).left.tile) // 2 for node in late)
+    return most + sum(words(factors(node).left.tile) // 2 for node in plan.late)
 
 
 def _late(loop: ir.Loop) -> tuple[ir.Compute, ...]:
@@ -411,13 +410,3 @@ def _late(loop: ir.Loop) -> tuple[ir.Compute, ...]:
             break
         found.insert(0, node)
     return tuple(found)
-
-
-def _last_uses(loop: ir.Loop, buffers: Mapping[ir.Tile, Buffer]) -> dict[Buffer, ir.Compute]:
-    body = [node for node in loop.body if isinstance(node, ir.Compute)]
-    return {
-        buffer: node
-        for node in body
-        for ref in ir.refs(node.expr)
-        if (buffer := buffers.get(ref.tile)) is not None and buffer.streamed
-    }

@@ -14,26 +14,10 @@ from dataclasses import dataclass, replace
 from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.gluon_additions import ROWS
 from pebblesim.gpu.emit.gluon_boxes import Box, several, sides
-from pebblesim.gpu.emit.gluon_consumer import TURNED
 from pebblesim.gpu.emit.gluon_plan import MOST_WARPGROUPS, SHARED, WIDEST, Block, Nest, nested
 from pebblesim.gpu.emit.gluon_roles import Roles, expecting
 from pebblesim.gpu.emit.storage import padded
-from pebblesim.gpu.emit.terms import (
-    ZERO,
-    Group,
-    Held,
-    Items,
-    Name,
-    Number,
-    Term,
-    Word,
-    call,
-    is_zero,
-    maximum,
-    minimum,
-    sides as listed,
-    term,
-)
+from pebblesim.gpu.emit.terms import ZERO, Group, Held, Items, Name, Number, Term, call, is_zero, maximum, minimum, term
 from pebblesim.gpu.emit.triton_grid import longest_last
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import GROUP, Setting
@@ -112,8 +96,6 @@ def product_of(launch: Launch, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[
         loop=nest.loop,
         warpgroups=block // ROWS,
         stages=2,
-        buffers={},
-        writes=(),
         columns=columns,
         nest=nest,
         table=table,
@@ -173,13 +155,8 @@ class ProductRoles(Roles):
 
     def place(self, part: Term) -> Items:
         """Where a part of the table is among the rows of all its tiles."""
-        plan, tables = self.plan, self.setting.tables
-        down, across, tall, _ = self.setting.lengths(plan.table.tensor)
-        terms, within = part // plan.parts, part % plan.parts * plan.deep
-        row, column = (terms, self.number) if plan.turned else (self.number, terms)
-        if tables.band is not None:
-            column = Group(column - self.places.first_in(row, plan.tall, plan.wide))
-        begin = ((term("head") * down + row) * across + column) * tall
+        plan, terms, within = self.plan, part // self.plan.parts, part % self.plan.parts * self.plan.deep
+        begin = self.in_table(plan.table.tensor, *((terms, self.number) if plan.turned else (self.number, terms)))
         return Items((begin + within, ZERO) if plan.turned else (begin, within))
 
     # Shared memory, and the warp that loads
@@ -255,8 +232,8 @@ class ProductRoles(Roles):
         """Wait for a part, and issue its product: the sums, and the statements."""
         plan, rows, to = self.plan, (term("w") * ROWS, ROWS), self.issued_all(self.plan.nest.product)
         left = Name(self.left).index("slot")
-        left = left.call("slice", *rows, dim=1).call("permute", TURNED) if plan.turned else left.call("slice", *rows)
-        right = Name(self.right).index("slot").call("reshape", listed(plan.deep, plan.width))
+        left = left.call("slice", *rows, dim=1).turned() if plan.turned else left.call("slice", *rows)
+        right = Name(self.right).index("slot").reshape(plan.deep, plan.width)
         full = st.Wait(Name("full").index("slot"), Name("phase"))
         return to, [self.slot_of(Group(turn)), full, st.Issue(to, left, right, to, line=plan.nest.product.line)]
 
@@ -267,15 +244,15 @@ class ProductRoles(Roles):
             return
         slots, tensor, width = self.plan.stages, node.tensor, self.plan.width
         sent: Term = Name(self.right).index("w")
-        room = sent.call("reshape", listed(ROWS, width))
+        room = sent.reshape(ROWS, width)
         if several(self.setting, tensor) != several(self.setting, self.plan.matrix.tensor):
-            sent = sent.call("reshape", listed(*sides(self.setting, tensor, self.boxes[tensor])))
+            sent = sent.reshape(*sides(self.setting, tensor, self.boxes[tensor]))
         filled = maximum(term("end") - "first" - "w" + (slots - 1), 0) // slots
         place = self.at(node, term("part") * ROWS, self.column * width)
         self.say(
             st.Let(("filled",), (filled,), "times that slot w was"),
             st.Wait(Name("free").index("w"), Group(term("filled") & 1) ^ 1),
-            *st.put(room, value.to(Word(self.setting.dtype))),
+            *st.put(room, self.values.in_words(value)),
             st.Send(f"{tensor.name}_tiles", place, sent, line=node.line),
             st.Sent(),
         )

@@ -145,7 +145,7 @@ class Roles(Lowering):
 
     def __init__(self, setting: Setting, plan: Block) -> None:
         scope = RowsScope(setting, plan)
-        facts = facts_of(setting, plan.launch, held_transposed(plan.launch, plan.additions))
+        facts = facts_of(setting, plan.launch, held_transposed(plan))
         super().__init__(RowsValues(scope, facts), Places(scope))
         self.plan, self.asking = plan, False  # whether each tile asks if it is cut
         self.reserve(*ORDER.split())
@@ -192,6 +192,13 @@ class Roles(Lowering):
         """Room in shared memory for tiles that warpgroups exchange."""
         layout = own("gl.NVMMASharedLayout.get_default_for", listed(*shape[1:]), Name(f"gl.{kind}"))
         return st.Allocate(name, kind, shape, layout, note)
+
+    def in_table(self, tensor: ir.Tensor, row: Term, column: Term) -> Term:
+        """The first row of a tile among the rows of all tiles of a table."""
+        down, across, tall, _ = self.setting.lengths(tensor)
+        if self.setting.tables.band is not None:
+            column = Group(column - self.places.first_in(row, *self.setting.tables.tiled[tensor]))
+        return ((term("head") * down + row) * across + column) * tall
 
     def copied(self, node: ir.Read, name: str, slot: Term, corner: Items, full: Term) -> st.Fetch:
         """The copy of a box into a slot."""

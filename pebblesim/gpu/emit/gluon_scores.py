@@ -17,39 +17,10 @@ from dataclasses import dataclass, replace
 from pebblesim.gpu.emit import statements as st
 from pebblesim.gpu.emit.gluon_additions import ROWS, filled, freed
 from pebblesim.gpu.emit.gluon_boxes import Box
-from pebblesim.gpu.emit.gluon_consumer import TURNED
-from pebblesim.gpu.emit.gluon_plan import (
-    MOST_HELD,
-    MOST_WARPGROUPS,
-    OTHER_BLOCKS,
-    REGISTERS,
-    SHARED,
-    THREADS,
-    Block,
-    Buffer,
-    Nest,
-    nested,
-    refused,
-)
+from pebblesim.gpu.emit.gluon_plan import SHARED, THREADS, Block, Buffer, Nest, check_block, nested, refused
 from pebblesim.gpu.emit.gluon_roles import Roles, expecting
 from pebblesim.gpu.emit.statements import Program
-from pebblesim.gpu.emit.terms import (
-    NOTHING,
-    ZERO,
-    Binary,
-    Choice,
-    Group,
-    Items,
-    Name,
-    Number,
-    Term,
-    Word,
-    both,
-    call,
-    only,
-    sides as listed,
-    term,
-)
+from pebblesim.gpu.emit.terms import NOTHING, ZERO, Choice, Group, Items, Name, Number, Term, both, call, only, term
 from pebblesim.gpu.emit.triton_loops import Piece
 from pebblesim.gpu.emit.triton_ranges import Setting
 from pebblesim.language import program as ir
@@ -112,7 +83,7 @@ class Scores(Block):
         """The plan with so many bytes less of rows in shared memory, if registers have room for them."""
         kept = min(max(0, -(-beyond // (2 * self.height * self.deep))), self.parts - 1)
         registers = ROWS * (kept * self.deep // 2 + self.width) // THREADS  # two words of rows in each
-        if not kept or registers > MOST_HELD * REGISTERS[self.warpgroups]:
+        if not kept or registers > self.most:
             return self
         held = self.parts - kept
         stay = replace(self.stay, slots=held, fills=held, freed_by=self.warpgroups)
@@ -145,7 +116,6 @@ def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Scores | None:
         warpgroups=groups,
         stages=stages,
         buffers={rows[0].tile: stay, part.tile: ring},
-        writes=(),
         nest=nest,
         rows=rows[0],
         table=tables[0],
@@ -162,9 +132,7 @@ class ScoresRoles(Roles):
     plan: Scores
 
     def __init__(self, setting: Setting, plan: Scores) -> None:
-        block = ir.length(plan.own.block, setting.sizes)
-        if block % ROWS or not 1 <= block // ROWS <= MOST_WARPGROUPS or block & (block - 1):
-            raise refused(setting.program, f"block {plan.own.block} is {block}", OTHER_BLOCKS)
+        check_block(setting.program, plan.own, setting.sizes, even=True)
         if plan.table.tensor not in setting.tables.tiled:
             raise refused(setting.program, f"line {plan.table.line} writes a table that is not kept tile by tile")
         super().__init__(setting, plan)
@@ -221,12 +189,7 @@ class ScoresRoles(Roles):
 
     def place(self, tensor: ir.Tensor, number: Term) -> Items:
         """The first row of the warpgroup's part of a tile among the rows of all tiles of a table."""
-        down, across, tall, _ = self.setting.lengths(tensor)
-        if self.setting.tables.band is not None:
-            assert isinstance(tall, Number)
-            number = Group(number - self.places.first_in(self.number, int(tall.value), self.plan.width))
-        row = Group(Group(term("head") * down + self.number) * across + number) * tall + term("w") * ROWS
-        return Items((row, ZERO))
+        return Items((self.in_table(tensor, self.number, number) + term("w") * ROWS, ZERO))
 
     def _hold(self) -> None:
         """Wait for the rows that stay; the first parts go on into registers, as the left operands of products."""
@@ -244,7 +207,7 @@ class ScoresRoles(Roles):
     def _rows_of(self, slot: Term) -> Term:
         """The warpgroup's rows of a part in shared memory."""
         plan = self.plan
-        whole = Name(self.held).index(slot).call("reshape", listed(ROWS * plan.warpgroups, plan.deep))
+        whole = Name(self.held).index(slot).reshape(ROWS * plan.warpgroups, plan.deep)
         return whole.call("slice", term("w") * ROWS, ROWS)
 
     def loop(self, node: ir.Loop) -> None:
@@ -272,10 +235,10 @@ class ScoresRoles(Roles):
         plan, number, k = self.plan, self.scope.numbers[self.plan.loop.range], term("k")
         to = self.issued_all(plan.nest.product)
         (low, high), last, turns = self.limits(), plan.warpgroups - 1, Name("turns")
-        keys = Name(self.ring).index("slot").call("reshape", listed(plan.width, plan.deep)).call("permute", TURNED)
+        keys = Name(self.ring).index("slot").reshape(plan.width, plan.deep).turned()
         rows = self._rows_of(k % plan.held if plan.kept else k)
         rows = Choice(k < plan.kept, Name(f"{self.held}_kept").along("[k]"), rows) if plan.kept else rows
-        first = Binary("==", number, low)
+        first = number.equals(low)
         if last:
             self.say(st.When(both(term("w") > 0, first), (st.Wait(turns.index(term("w") - 1), ZERO),)))
         body: list[st.Statement] = [
@@ -284,10 +247,10 @@ class ScoresRoles(Roles):
             st.Issue(to, rows, keys, to, k > 0, line=plan.nest.product.line),
         ]
         if last:
-            begun = both(both(Binary("==", k, Number(plan.turns)), term("w") < last), first)
+            begun = both(both(k.equals(plan.turns), term("w") < last), first)
             body.append(st.When(begun, (st.Arrive(turns.index("w")),)))
         if plan.before is not None:
-            half = both(Binary("==", k, Number(plan.parts // 2)), number + 1 < high)
+            half = both(k.equals(plan.parts // 2), number + 1 < high)
             body.append(st.When(half, tuple(self._fetch(plan.before, Group(number + 1)))))
         self.one_behind(to, f"{self.ring}_free", "k", plan.parts, body)
 
@@ -320,5 +283,5 @@ class ScoresRoles(Roles):
             self.say(st.Sent())
         number = self.scope.numbers[self.plan.loop.range]
         room, place = Name(self.room_of_tile).index(self._at(number)), self.place(node.tensor, number)
-        self.say(*st.put(room, value.to(Word(self.setting.dtype))))
+        self.say(*st.put(room, self.values.in_words(value)))
         self.say(st.Send(f"{node.tensor.name}_tiles", place, room, line=node.line))

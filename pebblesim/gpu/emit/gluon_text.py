@@ -110,7 +110,7 @@ def common(dtype: str, apart: bool, widths: set[int], stored: set[int], helpers:
     ]
     layouts += [f"rows_{width} = gl.constexpr({_whole_sectors(width)})" for width in sorted(stored)]
     functions = [COMMON, APART if apart else CONTIGUOUS, *(text for name, text in HELPERS.items() if name in helpers)]
-    written = "\n\n".join(each.replace("{dtype}", dtype) for each in functions)
+    written = "\n\n".join(each.format(dtype=dtype) for each in functions)
     return ADDING * ("sums_of" in helpers) + fence + "\n".join(["", *layouts, "", written])
 
 

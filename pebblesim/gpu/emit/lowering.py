@@ -335,6 +335,6 @@ class Lowering:
 
 
 def _copies(loop: ir.Loop) -> bool:
-    """Whether a loop reads one of several copies of a tensor in each iteration, and nothing waits for matrix units."""
+    """Whether a loop reads one of several copies of a tensor in each iteration, and nothing waits for tensor cores."""
     waits = products(loop.body) or any(isinstance(node, ir.Loop) for node in loop.body)
     return not waits and any(isinstance(node, ir.Read) and node.at is loop.range for node in loop.body)

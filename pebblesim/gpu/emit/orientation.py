@@ -1,6 +1,6 @@
 """Which tiles of sums a kernel computes transposed, because all products that follow want them so.
 
-Matrix units take a computed left operand from registers as it is; one that is to be transposed goes through shared
+Tensor cores take a computed left operand from registers as it is; one that is to be transposed goes through shared
 memory, and its registers are spilled meanwhile. So where a tile is used transposed only, Bᵀ Aᵀ is computed in the place
 of A B, and everything between the two products is done in that orientation.
 """

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 
 from pebblesim.gpu.emit import statements as st
@@ -209,32 +208,23 @@ def _read(each: Statement) -> Iterator[Term]:
         yield from terms_of(each)
 
 
-@dataclass(eq=False)
-class _Flight:
-    """A product that was issued: its result, and the slots that it reads."""
-
-    result: str
-    reads: set[Slot]
-
-
-def _flights(made: Program) -> Iterator[tuple[Statement, list[_Flight]]]:
-    """Each statement of a warpgroup, with the products that run when it is reached."""
-    running: list[_Flight] = []
+def _flights(made: Program) -> Iterator[tuple[Statement, list[tuple[str, set[Slot]]]]]:
+    """Each statement of a warpgroup, with the products that run when it is reached: results, and slots they read."""
+    running: list[tuple[str, set[Slot]]] = []
     for each in in_order(made.rows):
         yield each, running
         if isinstance(each, st.Issue):
-            running.append(_Flight(each.to.id, {*slots((each.left, each.right))}))
+            running = [*running, (each.to.id, {*slots((each.left, each.right))})]
         elif isinstance(each, st.Settle):
-            running[:] = running[len(running) - each.left :] if each.left else []
+            running = running[len(running) - each.left :]
         elif isinstance(each, st.Let):
-            for one in running:
-                one.reads = _renamed(one.reads, each)
+            running = [(result, _renamed(reads, each)) for result, reads in running]
 
 
 def products_are_waited_for(made: Program) -> Iterator[str]:
     """The result of a product is used when it is there; another product may be added to it before."""
     for each, running in _flights(made):
-        results = {one.result for one in running}
+        results = {result for result, _ in running}
         if isinstance(each, st.Settle) or not results:
             continue
         used = {part.id for part in terms_of(each) if isinstance(part, Held)}
@@ -250,7 +240,7 @@ def slots_are_kept(made: Program) -> Iterator[str]:
     for each, running in _flights(made):
         if isinstance(each, st.Arrive):
             for name, slot in slots(each.barrier):
-                read = {(full.get(buffer, ""), at) for one in running for buffer, at in one.reads}
+                read = {(full.get(buffer, ""), at) for _, reads in running for buffer, at in reads}
                 if (name[: -len("free")] + "full", slot) in read:
                     yield f"{text(each.barrier)} is free while a product reads it"
 

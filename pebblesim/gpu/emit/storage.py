@@ -1,6 +1,6 @@
 """`storage`: bytes that a thread block of a Triton kernel holds, sums in registers and operands in shared memory.
 
-The game has one cache of equal words. On matrix units a tile that is read for a product is in shared memory, in 16-bit
+The game has one cache of equal words. On tensor cores a tile that is read for a product is in shared memory, in 16-bit
 words; in a pipelined loop there are as many copies as stages. Sums, and values computed from them, are in registers in
 float32. A computed value passes through shared memory if a product uses it transposed or as its right operand.
 """
@@ -84,7 +84,7 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
 
 
 def through_shared(product: ir.MatMul, read: Container[ir.Tile], turned: Container[ir.Tile]) -> list[ir.Ref]:
-    """Return computed operands that matrix units read from shared memory.
+    """Return computed operands that tensor cores read from shared memory.
 
     All but a left one that is held as the product takes it; `turned` are the tiles that are held transposed.
     """

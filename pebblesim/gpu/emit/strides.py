@@ -53,10 +53,7 @@ class Strides:
         """Statements of a kernel that move an address to the rows of its head, and count strides in words."""
         batch, head, _ = self.of[tensor]
         heads = several("own", self.several(tensor))
-        return [
-            self.in_words(tensor),
-            Let((pointer,), (term("batch") * batch * WORDS + heads * head,), more=True),
-        ]
+        return [self.in_words(tensor), Let((pointer,), (term("batch") * batch * WORDS + heads * head,), more=True)]
 
     def in_words(self, tensor: ir.Tensor) -> Let:
         """The statement of a kernel that counts strides from head to head, and row to row, in words."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import reduce
 from math import isinf
+from operator import add, and_, mul
 from typing import Any
 
 from pebblesim.language import program as ir
@@ -47,6 +49,18 @@ class Term:
     def call(self, method: str, *args: Any, **named: Any) -> Term:
         """The value that a method of this one returns."""
         return Method(self, method, tuple(map(term, args)), _named(named))
+
+    def equals(self, other: Any) -> Term:
+        """The condition that two values are the same."""
+        return Binary("==", self, term(other))
+
+    def reshape(self, *lengths: int) -> Term:
+        """A slot of shared memory as a matrix, or as a vector."""
+        return self.call("reshape", sides(*lengths))
+
+    def turned(self) -> Term:
+        """The transpose of a matrix in shared memory."""
+        return self.call("permute", Items((ONE, ZERO), round=True))
 
     def along(self, axes: str) -> Term:
         """The value with more axes, such as "[:, None]"."""
@@ -225,18 +239,12 @@ def wide(number: Any) -> Term:
 
 def total(parts: Iterable[Term]) -> Term:
     """The sum of some terms."""
-    first, *others = parts
-    for each in others:
-        first = first + each
-    return first
+    return reduce(add, parts)
 
 
 def product(parts: Iterable[Term]) -> Term:
     """The product of some terms."""
-    first, *others = parts
-    for each in others:
-        first = first * each
-    return first
+    return reduce(mul, parts)
 
 
 def several(number: Any, times: int) -> Term:
@@ -246,10 +254,8 @@ def several(number: Any, times: int) -> Term:
 
 def all_of(parts: Iterable[Term]) -> Term | None:
     """The predicate that all of some predicates hold; None if there are none."""
-    made: Term | None = None
-    for each in parts:
-        made = each if made is None else made & each
-    return made
+    made = list(parts)
+    return reduce(and_, made) if made else None
 
 
 def only(value: Term, parts: Iterable[Term], otherwise: Any) -> Term:

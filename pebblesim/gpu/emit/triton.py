@@ -1,4 +1,4 @@
-"""`triton`: a program as Triton kernels on matrix units, for words of 16 bits or float32.
+"""`triton`: a program as Triton kernels on tensor cores, for words of 16 bits or float32.
 
 Each launch (see `launches`) is a kernel, each independent iteration a program of its grid. Tiles that are read have the
 data type of memory; sums and values computed from them are float32: matrix products take the first and add to the
@@ -130,7 +130,7 @@ def triton(
 
     Raises:
         UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
-            side of a product is shorter than matrix units support, or the mask is not a band.
+            side of a product is shorter than tensor cores support, or the mask is not a band.
         UnknownName: the data type is unknown.
     """
     if dtype not in WORDS:
@@ -346,10 +346,7 @@ def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
     """The lines of `run` that find sizes and strides, and take the matrices that are to be written."""
     of, strides = setting.of, setting.strides
     keys = next(tensor for tensor in given if tensor in strides.of and tensor.shape[0] != strides.queries)
-    lines = [
-        f"    (batch, own), device = {of[keys]}.shape[:2], {of[keys]}.device",
-        "    heads = batch * own",
-    ]
+    lines = [f"    (batch, own), device = {of[keys]}.shape[:2], {of[keys]}.device", "    heads = batch * own"]
     if isinstance(setting.mask, KeyRanges):
         lines.append(f"    {SHARING} = own")
     for tensor in strides.of:

@@ -34,7 +34,7 @@ ENTRIES, FEWEST, MOST = 2**13, 4, 64
 
 
 def parts_of_rows(scope: Scope, turned: Container[ir.Tile]) -> dict[ir.Range, int]:
-    """Rows of a program where copies are merged: one of a tile of the fewest that matrix units take; queries may be
+    """Rows of a program where copies are merged: one of a tile of the fewest that tensor cores take; queries may be
     fewer still.
 
     Under a mask it is the whole tile, which meets the copies that are counted.

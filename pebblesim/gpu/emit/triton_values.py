@@ -11,19 +11,7 @@ from math import e as euler, log, log2
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.facts import Facts, gradient_of, makes_scores
 from pebblesim.gpu.emit.masked_once import exponent_of
-from pebblesim.gpu.emit.terms import (
-    MINUS_INFINITY,
-    NOTHING,
-    Binary,
-    Group,
-    Held,
-    Number,
-    Term,
-    Word,
-    call,
-    only,
-    term,
-)
+from pebblesim.gpu.emit.terms import MINUS_INFINITY, NOTHING, Binary, Group, Held, Number, Term, Word, call, only, term
 from pebblesim.gpu.emit.triton_ranges import Scope, along
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.language import program as ir
@@ -201,9 +189,9 @@ class Values:
                 return call("sigmoid", *given)
         made = Group(Binary(ARITHMETIC[expr.op], *given))
         if masked and expr.op == "div":  # a row without an allowed pair has 0/0 = 0
-            return call("where", Binary("==", given[1], NOTHING), 0.0, made)
+            return call("where", given[1].equals(NOTHING), 0.0, made)
         if masked and expr.op == "sub" and len(expr.shape) == 1:  # and (-inf) - (-inf) = 0
-            return call("where", Binary("==", *given), 0.0, made)
+            return call("where", given[0].equals(given[1]), 0.0, made)
         return made
 
     def met(self, expr: ir.Elementwise, values: list[Term], frame: bool) -> list[Term]:
@@ -287,7 +275,7 @@ class Values:
     def reciprocal(self, vector: Term) -> Term:
         """1 / vector; under a mask 0 for a row without an allowed pair, which has 0/0 = 0."""
         made = Group(term(1.0) / vector)
-        return made if self.scope.mask is None else call("where", Binary("==", vector, NOTHING), 0.0, made)
+        return made if self.scope.mask is None else call("where", vector.equals(NOTHING), 0.0, made)
 
     # Products
 
@@ -296,7 +284,7 @@ class Values:
         for rng in (*expr.left.shape, *expr.right.shape):
             if self.scope.length(rng) < LEAST_SIDE:
                 raise UsageError(
-                    f"{self.scope.program.name}: matrix units take tiles with sides of {LEAST_SIDE} and more, and one "
+                    f"{self.scope.program.name}: tensor cores take tiles with sides of {LEAST_SIDE} and more, and one "
                     f"in line {line} has {self.scope.length(rng)} indices of {rng.dim}; take larger blocks."
                 )
         terms, sides = expr.left.shape[1], (expr.right, expr.left) if frame else (expr.left, expr.right)
@@ -316,4 +304,8 @@ class Values:
             return value
         if not self.vanishes(ref.tile, terms):
             value = only(value, scope.exist(terms, axis), 0.0)
-        return value.to(Word(scope.setting.dtype))
+        return self.in_words(value)
+
+    def in_words(self, value: Term) -> Term:
+        """A value in the words of memory."""
+        return value.to(Word(self.scope.setting.dtype))

@@ -1,4 +1,4 @@
-"""Types of the words that kernels on matrix units move, and the bytes of what they move."""
+"""Types of the words that kernels on tensor cores move, and the bytes of what they move."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORDS = {"bfloat16": 2, "float16": 2, "float32": 4}
 """Bytes of the allowed data types of a matrix word."""
 
 LEAST_SIDE = 16
-"""Shortest side of a tile that matrix units support."""
+"""Shortest side of a tile that tensor cores support."""
 
 
 def word_bytes(program: ir.Program, tensor: ir.Tensor, dtype: str) -> int:

@@ -73,7 +73,7 @@ def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float
         **words,
     )
     unit = EngFormatter(sep="\N{THIN SPACE}")
-    ax.annotate(f"{unit(peak)}op/s", (right, peak), xytext=(-4, 4), ha="right", **words)
+    ax.annotate(f"{unit(peak)}FLOP/s", (right, peak), xytext=(-4, 4), ha="right", **words)
     ax.annotate(f"{unit(bandwidth)}B/s", (left, bandwidth * left), xytext=(10, -4), ha="left", va="top", **words)
     lines = (len(rows) + 1) // 2
     above = 0.05 + 0.048 * lines  # the part of the height that the legend takes, above the roof
