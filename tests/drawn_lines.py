@@ -679,11 +679,13 @@ def _pair(
             plain[str(line)] = run(line.argv)
         before = plain[str(line)]
         made = with_option(line, commands[words], option, draw, odd=number >= TRIES / 2)
+        if str(made) == str(line):
+            continue
         after = run(made.argv)
         found.note(made, after)
         if None in (before.code, after.code) or _did(before) == _did(after) or "\udcff" in str(made):
             continue
-        if after.code != 2 and run(made.argv) == after:
+        if after.code != 2 and (run(line.argv), run(made.argv)) == (before, after):
             return [str(line), str(made)]
         if after.code == 2 and refused is None:
             refused = [str(line), str(made)]
