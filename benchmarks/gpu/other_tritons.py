@@ -5,22 +5,26 @@ python benchmarks/gpu/other_tritons.py check .dev/tritons/*.zip -o benchmarks/gp
 
 The first needs no card: `attention` runs up to its launches, and what the Triton here compiles for them is kept. The
 second needs a Hopper card and any Triton: it compiles the same kernels, and puts the machine code that was kept in
-their place. A row names how many of the kernels of a call were replaced; without a file, kernels are the card's own.
+their place, if it takes the same arguments. A row names how many of the kernels of a call were replaced; without a
+file, kernels are the card's own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import triton
@@ -105,6 +109,49 @@ def tensors(call: dict[str, Any], device: str) -> tuple[list[Any], Asked]:
     return made, Asked(None, None, None, 0 if call["causal"] else None, False, d**-0.5, 0.0, None, False)
 
 
+def parameters(ptx: str) -> list[int]:
+    """Bytes of each parameter of the kernel in a text of PTX, in order; the last two are for scratch memory."""
+    of_kernel = ptx.partition(".entry")[2].partition("{")[0]
+    found = re.findall(r"\.param\b[^,)]*?\.[bsuf](\d+)\b[^,)\[]*(?:\[(\d+)\])?", of_kernel)
+    return [int(bits) // 8 * int(length or 1) for bits, length in found]
+
+
+def specialised(signature: dict[str, str], attributes: dict[Any, Any]) -> list[Any]:
+    """What a kernel was compiled for: types of its arguments, and those that 16 divides."""
+    types = [[name, of.partition("<")[0] if isinstance(of, str) else repr(of)] for name, of in signature.items()]
+    return [types, sorted([list(path), list(map(list, facts))] for path, facts in attributes.items())]
+
+
+@contextmanager
+def without_card(**there: Any) -> Iterator[None]:
+    """Meanwhile tensors of the CPU go the way of those of an H200, up to launches; `there`: more of Triton's driver."""
+    target = GPUTarget("cuda", 90, 32)
+    current = {"device": lambda: 0, "target": lambda: target, "stream": lambda device: 0}
+    active = SimpleNamespace(**{f"get_current_{name}": each for name, each in current.items()}, **there)
+    with ExitStack() as stack:
+        for where, name, each in (
+            (driver, "_active", active),
+            (launch, "Compiled", lambda made: None),
+            (launch, "launch", lambda *given: None),
+            (launching, "card_of", lambda *given: cards.card("H200")),
+            (torch._C, "_cuda_getDevice", lambda: 0),
+            (torch._C, "_cuda_getCurrentRawStream", lambda device: 0),
+            (torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132)),
+            (torch.cuda, "is_current_stream_capturing", lambda: False),
+            (torch.cuda, "mem_get_info", lambda device: (2**37, 2**37)),
+            (torch.cuda, "memory_reserved", lambda device: 0),
+            (torch.cuda, "memory_allocated", lambda device: 0),
+        ):
+            stack.enter_context(patch.object(where, name, each, create=True))
+        yield
+
+
+def both_passes(q: Any, k: Any, v: Any, grad: Any, asked: Asked) -> list[Any]:
+    """O, dQ, dK and dV of a call."""
+    out, lse = operators.forward_on_gpu(q, k, v, *asked)
+    return [out, *operators.backward_on_gpu(grad, None, q, k, v, out, lse, *asked)]
+
+
 def pack(file: Path) -> None:
     """Keep the machine code of all kernels of the calls, compiled by the Triton here for compute capability 9.0."""
     found: dict[str, tuple[bytes, dict[str, Any]]] = {}
@@ -113,7 +160,9 @@ def pack(file: Path) -> None:
         key, signature, _, constants, options, attributes, *_ = given
         source = function.ASTSource(function, signature, constants, attributes)
         result = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options.__dict__)
-        found[name] = result.asm["cubin"], {each: getattr(result.metadata, each, None) for each in KEPT}
+        facts = {each: getattr(result.metadata, each, None) for each in KEPT}
+        facts |= {"parameters": parameters(result.asm["ptx"]), "specialised": specialised(signature, attributes)}
+        found[name] = result.asm["cubin"], facts
         made = SimpleNamespace(
             run=lambda *given: None, function=0, packed_metadata=(), metadata=SimpleNamespace(tensordesc_meta=None)
         )
@@ -121,20 +170,10 @@ def pack(file: Path) -> None:
         function.device_caches[0][0][key] = made
         return made
 
-    there = {"device": lambda: 0, "target": lambda: GPUTarget("cuda", 90, 32), "stream": lambda device: 0}
-    driver._active = SimpleNamespace(**{f"get_current_{name}": each for name, each in there.items()})
-    launch.Compiled, launch.launch = lambda made: None, lambda *given: None
-    launching.card_of = lambda *given: cards.card("H200")
-    torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream = lambda: 0, lambda device: 0
-    torch.cuda.get_device_properties = lambda device: SimpleNamespace(multi_processor_count=132)
-    torch.cuda.is_current_stream_capturing = lambda: False
-    torch.cuda.mem_get_info = lambda device: (2**37, 2**37)
-    torch.cuda.memory_reserved = torch.cuda.memory_allocated = lambda device: 0
-    with compiling(make):
+    with without_card(), compiling(make):
         for call in CALLS:
-            (q, k, v, grad), asked = tensors(call, "cpu")
-            out, lse = operators.forward_on_gpu(q, k, v, *asked)
-            operators.backward_on_gpu(grad, None, q, k, v, out, lse, *asked)
+            made, asked = tensors(call, "cpu")
+            both_passes(*made, asked)
     file.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr("triton", triton.__version__)
@@ -144,41 +183,51 @@ def pack(file: Path) -> None:
     print(f"{file}: {len(found)} kernels, {file.stat().st_size:,} bytes, Triton {triton.__version__}")
 
 
+def replacing(archive: zipfile.ZipFile | None, counts: Counter[str]) -> Callable[..., Any]:
+    """A function for `compiling` that puts the machine code of an archive in the place of what is compiled.
+
+    It counts kernels: "own" without an archive, "replaced", "missing" in the archive, and "other arguments", where the
+    launcher here would pass what the kernel of the archive does not take.
+    """
+
+    def make(compile_one: Any, function: Any, given: tuple[Any, ...], name: str) -> Any:
+        kernel = compile_one(function, *given)
+        if archive is None:
+            counts["own"] += 1
+            return kernel
+        if f"{name}.cubin" not in archive.namelist():
+            counts["missing"] += 1
+            return kernel
+        facts = json.loads(archive.read(f"{name}.json"))
+        _, signature, device, _, _, attributes, *_ = given
+        mine = json.loads(json.dumps([parameters(kernel.asm["ptx"]), specialised(signature, attributes)]))
+        if [facts["parameters"], facts["specialised"]] != mine:
+            counts["other arguments"] += 1
+            return kernel
+        counts["replaced"] += 1
+        known = {each: facts[each] for each in KEPT if each in kernel.metadata._fields and facts[each] is not None}
+        kernel.metadata = kernel.metadata._replace(**known)
+        kernel.packed_metadata = function.device_caches[device][3].pack_metadata(kernel.metadata)
+        kernel.name, kernel.kernel = kernel.metadata.name, archive.read(f"{name}.cubin")
+        return kernel
+
+    return make
+
+
 def checked(file: Path | None) -> Iterator[dict[str, Any]]:
     """Errors of each call against float64, and its times, with the kernels of a file."""
     archive = None if file is None else zipfile.ZipFile(file)
     version = triton.__version__ if archive is None else archive.read("triton").decode()
     counts: Counter[str] = Counter()
 
-    def make(compile_one: Any, function: Any, given: tuple[Any, ...], name: str) -> Any:
-        kernel = compile_one(function, *given)
-        if archive is None:
-            counts["own"] += 1
-        elif f"{name}.cubin" not in archive.namelist():
-            counts["missing"] += 1
-        else:
-            counts["replaced"] += 1
-            facts = json.loads(archive.read(f"{name}.json"))
-            known = {each: facts[each] for each in KEPT if each in kernel.metadata._fields and facts[each] is not None}
-            kernel.metadata = kernel.metadata._replace(**known)
-            kernel.packed_metadata = function.device_caches[given[2]][3].pack_metadata(kernel.metadata)
-            kernel.name, kernel.kernel = kernel.metadata.name, archive.read(f"{name}.cubin")
-        return kernel
-
-    with compiling(make):
+    with compiling(replacing(archive, counts)):
         for call in CALLS:
             counts.clear()
-            (q, k, v, grad), asked = tensors(call, "cuda")
-
-            def passes(q: Any = q, k: Any = k, v: Any = v, grad: Any = grad, asked: Asked = asked) -> list[Any]:
-                out, lse = operators.forward_on_gpu(q, k, v, *asked)
-                return [out, *operators.backward_on_gpu(grad, None, q, k, v, out, lse, *asked)]
-
+            made, asked = tensors(call, "cuda")
+            passes = partial(both_passes, *made, asked)
             errors = {
                 name: float((mine.double() - true).norm() / true.norm())
-                for name, mine, true in zip(
-                    ("O", "dQ", "dK", "dV"), passes(), true_passes(q, k, v, grad, call), strict=True
-                )
+                for name, mine, true in zip(("O", "dQ", "dK", "dV"), passes(), true_passes(*made, call), strict=True)
             }
             yield {"triton": version, **call, "kernels": dict(counts), "errors": errors, "ms": milliseconds(passes)}
 

@@ -1,11 +1,12 @@
 """Try PyTorch 2.10 to 2.15, each with the Triton that it asks for: tests on the CPU, kernels compiled without a card.
 
-python benchmarks/gpu/versions.py [-o benchmarks/gpu/versions.jsonl] [--only 2.15.0 …] [--wheels FOLDER] [--cuda FOLDER]
+python benchmarks/gpu/versions.py [-o benchmarks/gpu/versions.jsonl] [--only 2.15.0 2.13.0:3.6.0 …] [--wheels FOLDER]
+                                  [--cuda FOLDER]
 
 Each version gets an environment of its own, which is deleted again, and a row; a second run keeps the rows of other
-versions, and compiles nothing with a Triton that another one had. Then the table in docs/attention.md is written from
-the rows. PyTorch's wheels need NVIDIA's libraries to be imported, also without a card: they are installed with it or,
-if there are such in FOLDER, taken from there.
+versions, and compiles nothing with a Triton that another one had. Behind a colon stands another Triton. Then the table
+in docs/attention.md is written from the rows. PyTorch's wheels need NVIDIA's libraries to be imported, also without a
+card: they are installed with it or, if there are such in FOLDER, taken from there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "attention.md"
 BEGIN, END = "<!-- versions -->\n", "<!-- end of versions -->\n"
 
-PYTORCH = ("2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
+PYTORCH = ("2.10.0", "2.11.0", "2.12.1", "2.13.0:3.6.0", "2.13.0:3.7.1", "2.14.1", "2.15.0")
+"""Versions, each with the Triton that it asks for; a build of 2.13 for the CPU asks for none, and 3.6 was on a card."""
+
 ON_CPU = ("operator", "graphs", "releases", "refusals")
 """Files of tests, behind `tests/test_torch_`."""
 
@@ -41,7 +44,7 @@ OF_TESTS = ("pytest", "pytest-xdist", "hypothesis", "numpy", "scipy")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "benchmarks" / "gpu" / "versions.jsonl")
-    parser.add_argument("--only", nargs="*", default=PYTORCH, help="versions of PyTorch")
+    parser.add_argument("--only", nargs="*", default=PYTORCH, help="versions of PyTorch, or PyTorch:Triton")
     parser.add_argument("--wheels", type=Path, help="wheels that are here already")
     parser.add_argument("--cuda", type=Path, help="NVIDIA's libraries for CUDA 13, as pip installs them")
     parser.add_argument("--compile", action="store_true", help="compile here, and print what was compiled")
@@ -51,24 +54,37 @@ def main() -> None:
         return
     rows = {}
     if asked.output.exists():
-        rows = {row["torch"]: row for row in map(json.loads, asked.output.read_text().splitlines())}
-    for version in asked.only:
+        rows = {(row["torch"], row["triton"]): row for row in map(json.loads, asked.output.read_text().splitlines())}
+    for version, _, triton in (each.partition(":") for each in asked.only):
         with tempfile.TemporaryDirectory(prefix=f"torch-{version}-", dir=ROOT.parent) as folder:
             known = {row["triton"]: row["compiled"] for row in rows.values()}
-            row = tried(version, Path(folder), asked.wheels, asked.cuda, known)
-        rows[version] = row
+            row = tried(version, triton, Path(folder), asked.wheels, asked.cuda, known)
+        rows[version, row["triton"]] = row
         print(json.dumps(row), flush=True)
-        lines = [json.dumps(rows[each]) for each in sorted(rows, key=lambda each: [*map(int, each.split("."))])]
-        asked.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        rows = {pair: rows[pair] for pair in sorted(rows, key=numbers)}
+        asked.output.write_text("".join(json.dumps(row) + "\n" for row in rows.values()), encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
     before, _, behind = text.partition(BEGIN)
     PAGE.write_text(before + BEGIN + table(rows.values()) + END + behind.partition(END)[2], encoding="utf-8")
 
 
+def numbers(pair: tuple[str, str]) -> list[int]:
+    """The numbers of two versions, by which they are sorted."""
+    return [int(each) for version in pair for each in version.split(".")]
+
+
 def tried(
-    version: str, folder: Path, wheels: Path | None, cuda: Path | None, known: Mapping[str, dict[str, Any]]
+    version: str, triton: str, folder: Path, wheels: Path | None, cuda: Path | None, known: Mapping[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """Install a version of PyTorch with its Triton, and try it; `known`: what was compiled by a Triton before."""
+    """Install a version of PyTorch and try it.
+
+    Args:
+        version: PyTorch's.
+        triton: Triton's; "" is the one that PyTorch asks for.
+        folder: where the environment is made.
+        wheels, cuda: see `main`.
+        known: what was compiled before, by versions of Triton.
+    """
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = folder / "bin" / "python"
     found = ["--find-links", str(wheels)] if wheels else []
@@ -77,8 +93,8 @@ def tried(
     needs = "from importlib.metadata import requires; print(*requires('torch'), sep='\\n')"
     asked = subprocess.run([python, "-c", needs], capture_output=True, text=True, check=True).stdout.splitlines()
     others = [each for each in asked if not re.match(r"nvidia|cuda", each) and "extra ==" not in each]
-    if not any(each.startswith("triton") for each in others):  # one for the CPU
-        others.append({"2.13.0": "triton==3.7.1"}[version])
+    if triton:
+        others = [each for each in others if not each.startswith("triton")] + [f"triton=={triton}"]
     subprocess.run([*pip, *OF_TESTS, *others, "--editable", str(ROOT)], check=True)
     if cuda:
         (site,) = folder.glob("lib/python3.*/site-packages")
@@ -87,7 +103,7 @@ def tried(
     whole, triton, *of_python = run([python, "-W", "ignore", "-c", of_triton]).split()
     files = [f"tests/test_torch_{name}.py" for name in ON_CPU]
     tests = subprocess.run(
-        [python, "-m", "pytest", "-q", "-n0", "--show-capture=no", "-p", "no:cacheprovider", *files],
+        [python, "-m", "pytest", "-q", "-n0", "-m", "not gpu", "--show-capture=no", "-p", "no:cacheprovider", *files],
         capture_output=True,
         text=True,
         cwd=ROOT,
