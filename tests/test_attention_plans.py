@@ -21,7 +21,7 @@ from pebblesim.gpu import releases, tiles
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.tiles import Tiling
 from pebblesim.gpu.torch import planning
-from pebblesim.gpu.torch.pattern import Pattern, limits
+from pebblesim.gpu.torch.pattern import Pattern, band_of, limits
 from pebblesim.gpu.torch.planning import ROOM, chosen, plan
 
 PAGE = Path(__file__).parent.parent / "docs" / "attention.md"
@@ -115,7 +115,7 @@ def test_a_limit_chooses_few_kernels_for_many_lengths() -> None:
     tilings = set()
     for n in range(40_000, 65_536, 2_777):
         dims = (("n_q", n), ("n_k", n), ("d_k", 512), ("d_v", 512))
-        made = chosen("backward", dims, 2, "bfloat16", Pattern(right=0), ROOM, cards.card("H200"))
+        made = chosen("backward", dims, 2, "bfloat16", Pattern(band_of(right=0)), ROOM, cards.card("H200"))
         assert made.bytes <= ROOM
         tilings.add(made.forecast.tiling)
     assert len(tilings) <= 6
@@ -132,7 +132,7 @@ def test_few_kernels_serve_all_lengths(d: int, causal: bool, gluon: bool) -> Non
     evenly know that 16 divides them, too; other sources are for any number.
     """
     drawn, h200 = random.Random(25).choices(range(17, 16384), k=50), cards.card("H200")
-    card, pattern = h200 if gluon else replace(h200, capability=""), limits(None, causal, "start", 1)
+    card, pattern = h200 if gluon else replace(h200, capability=""), Pattern(band_of(right=0 if causal else None))
     for way in ("forward", "backward"):
 
         def sources(lengths: list[int], heads: int, way: str = way) -> set[tuple[Tiling, bool]]:
@@ -192,7 +192,7 @@ def test_narrow_heads_are_named_as_they_were_given() -> None:
 @pytest.mark.one_in(3)
 def test_heads_that_share_keys_are_planned_as_attention_computes_them() -> None:
     found = plan(4096, 128, 32, kv_heads=8, is_causal=True)
-    pattern, dims = Pattern(right=0, shared=4), {"n_q": 4 * 4096, "n_k": 4096, "d_k": 128, "d_v": 128}
+    pattern, dims = Pattern(band_of(right=0, rows=4), 4), {"n_q": 4 * 4096, "n_k": 4096, "d_k": 128, "d_v": 128}
     assert (found.dims, found.heads, found.pattern) == (dims, 8, pattern)
     for way, mine in (("forward", found.forward), ("backward", found.backward)):
         right = chosen(way, tuple(dims.items()), 8, "bfloat16", pattern, ROOM, cards.card("H200")).forecast
@@ -241,15 +241,15 @@ def test_the_kernel_that_is_used_is_the_fastest_where_it_is_chosen(
 
 @pytest.mark.one_in(3)
 def test_windows() -> None:
-    assert limits((5, 3), False, "start", 2) == Pattern(5, 3, False, 2)
-    assert limits((5, -1), True, "end", 1) == Pattern(5, 0, True, 1)
-    assert limits(None, False, "end", 1) == Pattern(None, None, False, 1)
-    assert limits((-1, None), False, "end", 1).band is None
+    assert limits((5, 3), False, "start", 9, 9) == (5, 3, False)
+    assert limits((5, -1), True, "end", 9, 9) == (5, 0, True)
+    assert limits(None, False, "end", 9, 9) == (None, None, False)
+    assert band_of(*limits((-1, None), False, "end", 9, 9)) is None
     for wrong in ((5,), 5, (-2, 0), (1.5, 0)):
         with pytest.raises(UsageError, match="numbers of keys before and after each query"):
-            limits(wrong, False, "start", 1)  # type: ignore[arg-type]
+            limits(wrong, False, "start", 9, 9)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match='give "start" or "end"'):
-        limits(None, True, "middle", 1)
+        limits(None, True, "middle", 9, 9)
     near, far = (plan(8192, 256, 8, window=(each, 0)).forward[0].seconds for each in (511, 4095))
     assert near < far / 3
 

@@ -18,6 +18,7 @@ from tensors import check_kernels, close, laid  # noqa: E402
 
 from pebblesim.gpu import tiles  # noqa: E402
 from pebblesim.gpu.advice import cards  # noqa: E402
+from pebblesim.gpu.emit.key_ranges import KeyRanges  # noqa: E402
 from pebblesim.gpu.torch import (  # noqa: E402
     boxes,
     fresh,
@@ -28,7 +29,7 @@ from pebblesim.gpu.torch import (  # noqa: E402
     public,
 )
 from pebblesim.gpu.torch.layout import BYTES  # noqa: E402
-from pebblesim.gpu.torch.pattern import Pattern  # noqa: E402
+from pebblesim.gpu.torch.pattern import Pattern, band_of  # noqa: E402
 from pebblesim.gpu.torch.planning import chosen, chosen_for_latent  # noqa: E402
 
 H200 = cards.card("H200")
@@ -45,10 +46,10 @@ def schedule(way: str, pattern: Pattern = EVERY_PAIR, card: cards.Card = H200, *
 def test_hopper_cards_get_gluon_kernels_and_others_those_of_triton() -> None:
     assert schedule("forward") == ("flash2-forward", True)
     assert schedule("backward") == ("flash2-backward-blocked", True)
-    assert schedule("forward", Pattern(None, 0, False, 4), n_q=4 * 4096) == ("flash2-forward", True)
+    assert schedule("forward", Pattern(band_of(right=0, rows=4), 4), n_q=4 * 4096) == ("flash2-forward", True)
     for card in (replace(H200, capability=""), cards.with_rates(cards.card("A100"))):
         assert not schedule("forward", card=card)[1] and not schedule("backward", card=card)[1]
-    for pattern in (Pattern(softcap=1.0), Pattern(ranged=True), Pattern(shared=3), Pattern(shared=128)):
+    for pattern in (Pattern(softcap=1.0), Pattern(KeyRanges()), Pattern(shared=3), Pattern(shared=128)):
         assert not schedule("forward", pattern)[1] and not schedule("backward", pattern)[1]
     assert not schedule("forward", d_k=20, d_v=20)[1]  # rows do not begin where the copy engine can
 
@@ -138,7 +139,7 @@ def test_more_heads_than_a_tile_has_rows_share_keys_that_are_values() -> None:
     dims = (("n_q", 128), ("n_k", 8192), ("d_v", 512), ("d_r", 64))
     found = chosen_for_latent(dims, 64, "bfloat16", Pattern(shared=128), H200)
     assert found is not None and found.forecast.tiling.schedule == "flash2-latent"
-    for pattern in (Pattern(shared=96), Pattern(None, 0, False, 128), Pattern(shared=128, softcap=1.0)):
+    for pattern in (Pattern(shared=96), Pattern(band_of(right=0, rows=128), 128), Pattern(shared=128, softcap=1.0)):
         assert chosen_for_latent(dims, 64, "bfloat16", pattern, H200) is None
     assert chosen_for_latent(dims, 64, "bfloat16", Pattern(shared=128), replace(H200, capability="")) is None
     for d_v, d_r in ((256, 64), (512, 72), (512, 60), (520, 64)):

@@ -24,7 +24,7 @@ from pebblesim.gpu.torch import (  # noqa: E402
     public,
 )
 from pebblesim.gpu.torch.launch import Torch, noted  # noqa: E402
-from pebblesim.gpu.torch.pattern import Pattern, limits  # noqa: E402
+from pebblesim.gpu.torch.pattern import Pattern, band_of, limits  # noqa: E402
 
 SMALL = {
     "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),
@@ -102,7 +102,7 @@ def test_tables_are_smaller_where_less_memory_is_free(monkeypatch: Any) -> None:
 
     def taken(free: int, workspace: int | None = None) -> int:
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2**40))
-        choice = launching.fitting("backward", dims, 8, "bfloat16", Pattern(right=0), workspace, None)
+        choice = launching.fitting("backward", dims, 8, "bfloat16", Pattern(band_of(right=0)), workspace, None)
         return choice.bytes
 
     assert 2**29 < taken(2**37) <= 2**30
@@ -166,8 +166,8 @@ def test_masks_of_kernels_by_the_interpreter(
         asked["cu_seqlens"] = torch.tensor(asked["cu_seqlens"])
     if "key_padding_mask" in asked:
         asked["key_padding_mask"] = torch.arange(n_k) < torch.tensor(asked["key_padding_mask"])[:, None]
-    pattern = limits(asked.get("window"), asked.get("is_causal", False), asked.get("align", "start"), 1)
-    shown = public._shown(q, k, pattern, asked.get("cu_seqlens"), asked.get("key_padding_mask"), None)
+    within = limits(asked.get("window"), asked.get("is_causal", False), asked.get("align", "start"), n, n_k)
+    shown = public._shown(q, k, within, asked.get("cu_seqlens"), asked.get("key_padding_mask"), None)
     rest = (*shown, 0.3, asked.get("softcap", 0.0), None, False)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)
     dL = torch.randn_like(lse).masked_fill(lse.isinf(), 0.0)

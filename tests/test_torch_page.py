@@ -143,11 +143,11 @@ def test_ranges_that_kernels_read_rise_and_stay_inside(data: Any, n_q: int, n_k:
         ends = st.lists(st.integers(0, n_k), min_size=n_q, max_size=n_q).map(sorted)
         given["key_ranges"] = tuple(torch.tensor([draw(ends)], dtype=torch.int32) for _ in "ab")
     q, k = torch.zeros(batch, 1, n_q, 1), torch.zeros(batch, 1, n_k, 1)
-    shown = public._shown(q, k, limits(window, causal, align, 1), **given)
-    if shown.first is None or shown.end is None:
+    first, end, *_ = public._shown(q, k, limits(window, causal, align, n_q, n_k), **given)
+    if first is None or end is None:
         assert all(mask is None for mask in given.values())
         return
-    for each in (shown.first, shown.end):
+    for each in (first, end):
         assert each.shape == (batch, n_q) and (each.diff() >= 0).all()
         assert (each >= 0).all() and (each <= n_k).all()
 
@@ -176,9 +176,9 @@ def test_a_limit_beyond_all_keys_is_no_limit(data: Any, n_q: int, n_k: int, wind
     short = tuple(None if side is None or side > 18 else side for side in window)
     for made, true in zip(attention(*x, window=window, **options), attention(*x, window=short, **options), strict=True):
         assert torch.equal(made, true)
-    pattern = limits(window, causal, align, shared)
-    assert all(side is None or side < 2**20 for side in pattern.at(n_q, n_k)[:2])
-    assert pattern.at(2**31, 2**31) == pattern
+    assert all(side is None or side < 2**20 for side in limits(window, causal, align, n_q, n_k)[:2])
+    left, right = (None if side == -1 else side for side in window)
+    assert limits(window, causal, align, 2**31, 2**31)[:2] == (left, 0 if causal else right)
 
 
 @pytest.mark.filterwarnings("ignore:PyTorch's attention is used")

@@ -17,10 +17,11 @@ from pebblesim.core.errors import UnknownName  # noqa: E402
 from pebblesim.gpu import releases  # noqa: E402
 from pebblesim.gpu.advice import cards  # noqa: E402
 from pebblesim.gpu.emit.gluon import gluon  # noqa: E402
+from pebblesim.gpu.emit.key_ranges import KeyRanges  # noqa: E402
 from pebblesim.gpu.emit.triton import triton  # noqa: E402
 from pebblesim.gpu.tiles import hopper_tiling  # noqa: E402
 from pebblesim.gpu.torch import boxes, launch, launching, once, plan, planning  # noqa: E402
-from pebblesim.gpu.torch.pattern import Pattern  # noqa: E402
+from pebblesim.gpu.torch.pattern import Pattern, band_of  # noqa: E402
 from pebblesim.language.registry import get  # noqa: E402
 
 DIMS = {"n_q": 4096, "n_k": 4096, "d_k": 128, "d_v": 128}
@@ -93,11 +94,11 @@ def test_a_pass_that_loses_its_kernels_says_so_once(newer: None) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fitting("forward", Pattern(ranged=True))  # has no kernels of Gluon to lose
+        fitting("forward", Pattern(KeyRanges()))  # has no kernels of Gluon to lose
     with pytest.warns(UserWarning) as said:
         made = fitting("forward", Pattern())
         fitting("backward", Pattern())
-        fitting("forward", Pattern(right=0))
+        fitting("forward", Pattern(band_of(right=0)))
     best = planning.chosen("forward", tuple(DIMS.items()), 16, "bfloat16", Pattern(), 2**30, cards.card("H200"))
     slower = made.forecast.seconds / best.forecast.seconds
     assert [str(each.message) for each in said] == [

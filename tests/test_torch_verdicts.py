@@ -14,8 +14,9 @@ from strategies import draws  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu.advice import cards  # noqa: E402
+from pebblesim.gpu.emit.key_ranges import KeyRanges  # noqa: E402
 from pebblesim.gpu.torch import attention, checks, planning  # noqa: E402
-from pebblesim.gpu.torch.pattern import Pattern, limits  # noqa: E402
+from pebblesim.gpu.torch.pattern import Pattern, band_of, limits  # noqa: E402
 
 SIZES = st.integers(1, 5)
 WIDTHS = st.sampled_from([1, 8, 16, 40, 256, 257, 300, 512, 513, 1024, 1025, 2048])
@@ -87,10 +88,11 @@ def check_kernels_for(x: list[Any], options: dict[str, Any]) -> None:
     """Check that there are kernels of both passes, as an H200 chooses them: with Gluon and without."""
     (_, heads, n_q, d_k), (batch, kv_heads, n_k, d_v) = x[0].shape, x[2].shape
     window, align = options.get("window"), options.get("align", "start")
-    pattern = limits(window, options.get("is_causal", False), align, heads // kv_heads)
+    shared = heads // kv_heads
+    mask = band_of(*limits(window, options.get("is_causal", False), align, n_q, n_k), shared)
     if options.keys() & {"key_padding_mask", "key_ranges", "cu_seqlens"}:
-        pattern = Pattern(None, None, False, pattern.shared, True)
-    pattern = pattern._replace(softcap=options.get("softcap") or 0.0)
+        mask = KeyRanges(rows=shared)
+    pattern = Pattern(mask, shared, options.get("softcap") or 0.0)
     dims = {"n_q": n_q * pattern.shared, "n_k": n_k, "d_k": max(16, d_k), "d_v": max(16, d_v)}
     room = planning.ROOM if options.get("workspace") is None else options["workspace"]
     card = cards.with_rates(cards.card("H200"))

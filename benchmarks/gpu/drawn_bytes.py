@@ -32,7 +32,7 @@ from pebblesim.gpu.emit.triton import triton
 from pebblesim.gpu.emit.words import WORDS, moved_bytes, of_launch
 from pebblesim.gpu.tiles import PROBLEM, Tiling, kernels_for
 from pebblesim.gpu.torch.launching import loaded
-from pebblesim.gpu.torch.pattern import Pattern, limits
+from pebblesim.gpu.torch.pattern import Pattern, band_of
 from pebblesim.gpu.torch.planning import program_of
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import launches
@@ -58,8 +58,8 @@ class Case(NamedTuple):
     def counted(self) -> dict[str, int]:
         """Bytes read and written by all heads; beside the count the zeros of boxes that the copy engine reads, and the
         descriptors that each program writes."""
-        program, sizes = program_of(self.tiling, self.pattern.masked), {**self.dims, **self.tiling.blocks}
-        words = moved_words(program, sizes, self.pattern.band)
+        program, sizes = program_of(self.tiling, self.pattern.mask), {**self.dims, **self.tiling.blocks}
+        words = moved_words(program, sizes, self.pattern.mask)
         moved = moved_bytes(program, words, "bfloat16")
         described = self._described(program)
         boxes = {node for nodes in described.values() for node in nodes}
@@ -68,9 +68,9 @@ class Case(NamedTuple):
             if isinstance(node, ir.Read) and node in boxes:
                 yield "zeros", entries(node.tile.ranges, sizes) - at.words(node.tile.ranges)
 
-        beside = sum(totals(phase.body, sizes, zeros, self.pattern.band)["zeros"] for phase in program.phases)
+        beside = sum(totals(phase.body, sizes, zeros, self.pattern.mask)["zeros"] for phase in program.phases)
         reads = moved.reads + beside * WORDS["bfloat16"]
-        made = triton(program, sizes, "bfloat16", self.pattern.band, **self.tiling.options).kernels
+        made = triton(program, sizes, "bfloat16", self.pattern.mask, **self.tiling.options).kernels
         tensors = {name: len({node.tensor.name for node in nodes}) for name, nodes in described.items()}
         descriptors = sum(kernel.programs * tensors.get(kernel.launch.name, 0) for kernel in made)
         return {"read": self.heads * reads, "written": self.heads * (moved.writes + DESCRIPTOR * descriptors)}
@@ -112,7 +112,7 @@ def cases() -> list[Case]:
         way, d = chance.choice(list(PROBLEM)), 16 * chance.randrange(2, chance.choice((9, 33)))
         n, heads = chance.randrange(300, 3000), chance.randrange(2, 9)
         causal = chance.random() < 0.4
-        pattern = limits(None, causal, "start", 1)
+        pattern = Pattern(band_of(right=0 if causal else None))
         call = Call({"n": n, "d": d}, pattern.mask, capability="")
         offered = kernels_for(PROBLEM[way], call, shared)
         schedule = chance.choice(sorted({each.schedule for each in offered}))
@@ -156,10 +156,10 @@ def main() -> None:
     for case, found in zip(cases(), measured, strict=True):
         counted = case.counted()
         row = {"way": case.way, "tiling": str(case.tiling), "described": case.tiling.described, **case.dims}
-        row |= {"heads": case.heads, "causal": case.pattern.masked, "counted": counted, "measured": found}
+        row |= {"heads": case.heads, "causal": case.pattern.mask is not None, "counted": counted, "measured": found}
         rows.append(row)
         ratios = {name: f"{found[name] / counted[name]:.5f}" for name in counted}
-        print(case.tiling, case.n, case.d, case.heads, case.pattern.masked, ratios, flush=True)
+        print(case.tiling, case.n, case.d, case.heads, case.pattern.mask is not None, ratios, flush=True)
     output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 

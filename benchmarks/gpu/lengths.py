@@ -22,7 +22,7 @@ from typing import Any
 
 from pebblesim.gpu.torch import attention
 from pebblesim.gpu.torch.launching import Setting, compute
-from pebblesim.gpu.torch.pattern import Pattern, limits
+from pebblesim.gpu.torch.pattern import Pattern, band_of
 
 SEED, TOKENS, PROCESSES = 25, 65536, 14
 MEASURED, REPLAYS, TURNS, CYCLES = 8, 3, 3, 400_000
@@ -46,7 +46,7 @@ class Task:
     @property
     def pairs(self) -> int:
         """Allowed pairs of a head of keys."""
-        rows, band = self.n_q * self.pattern.shared, self.pattern.band
+        rows, band = self.n_q * self.pattern.shared, self.pattern.mask
         return rows * self.n_k if band is None else band.pairs(rows, self.n_k)
 
     def calls(self) -> dict[str, Callable[[], Any]]:
@@ -112,7 +112,7 @@ def lengths(seed: int) -> Iterator[tuple[Task, Task]]:
     for _ in range(40):
         n = next(n for n in iter(lambda: chance.randrange(600, 9000), None) if n % 16)
         d, causal = chance.choice((64, 96, 128, 256, 512)), chance.random() < 0.5
-        pattern, heads = limits(None, causal, "start", 1), max(1, TOKENS // n)
+        pattern, heads = Pattern(band_of(right=0 if causal else None)), max(1, TOKENS // n)
         whole = -(-n // 128) * 128
         yield Task(n, n, d, d, heads, pattern), Task(whole, whole, d, d, heads, pattern)
 
@@ -125,7 +125,7 @@ def odd(seed: int) -> Iterator[dict[str, Any]]:
         rates, of_whole = ({way: median(each[way] for each in made) for way in made[0]} for made in several)
         ratios = {way: rates[way] / of_whole[way] for way in rates}
         seconds = {way: own.pairs / whole.pairs / ratio for way, ratio in ratios.items()}
-        facts = {"seed": seed, "n": own.n_q, "d": own.d_k, "heads": own.heads, "causal": own.pattern.masked}
+        facts = {"seed": seed, "n": own.n_q, "d": own.d_k, "heads": own.heads, "causal": own.pattern.mask is not None}
         yield {**facts, **ratios, "seconds": seconds, "tflops": [rates, of_whole]}
 
 
@@ -163,7 +163,7 @@ def on_one_head() -> Iterator[dict[str, Any]]:
         yield {**sizes, "tflops": operations / timed([call]), "flushed": flushed}
 
 
-WINDOWS = [Task(n, n, 256, 256, 8, limits((1023, 0), False, "end", 2)) for n in (8192, 16384)]
+WINDOWS = [Task(n, n, 256, 256, 8, Pattern(band_of(1023, 0, True, 2), 2)) for n in (8192, 16384)]
 
 
 def windows() -> Iterator[dict[str, Any]]:

@@ -56,12 +56,10 @@ class Call(NamedTuple):
     capability: str = HOPPER
     triton: str | None = releases.OLDEST
 
-    @property
-    def expected(self) -> Mask | None:
-        """The mask that forecasts are made for: for ranges a causal one, since they are known to the GPU alone."""
-        if isinstance(self.mask, KeyRanges):
-            return Band(self.mask.name, None, 0, True, self.mask.rows)
-        return self.mask
+
+def expected(mask: Mask | None) -> Mask | None:
+    """The mask that forecasts are made for: for ranges a causal one, since they are known to the GPU alone."""
+    return Band(mask.name, None, 0, True, mask.rows) if isinstance(mask, KeyRanges) else mask
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.results import plain
 from pebblesim.gpu.advice.cards import SCALED, Card
 from pebblesim.gpu.advice.sharing import pace, time_of, together
-from pebblesim.gpu.domains import Call
+from pebblesim.gpu.domains import Call, expected
 from pebblesim.gpu.launch_costs import LaunchCost, Round, launch_costs
 from pebblesim.gpu.tiles import Tiling, check, kernels_for, least_room, within
 from pebblesim.language.masks import Mask
@@ -260,7 +260,7 @@ def forecasts(
     Raises:
         UsageError: the workspace is too little for any kernel that fits.
     """
-    dims, dtype, mask, fitting = call.dims, call.dtype, call.expected, []
+    dims, dtype, mask, fitting = call.dims, call.dtype, expected(call.mask), []
     for tiling in kernels_for(problem_name, call, card.size("shared_per_block")):
         for cut, at_once in within(tiling, dims, heads, dtype, workspace, mask):
             try:

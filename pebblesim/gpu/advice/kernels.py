@@ -15,7 +15,7 @@ from pebblesim.gpu.advice.beside import beside
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import Forecast, at_least, forecasts
 from pebblesim.gpu.advice.own_tile import OwnTile, own_tiles
-from pebblesim.gpu.domains import KERNELS, Call
+from pebblesim.gpu.domains import HOPPER, KERNELS, Call
 from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
@@ -66,7 +66,7 @@ def call_of(problem_name: str, dims: Mapping[str, int], card: Card, dtype: str, 
     """The call that kernels are found for; those of Hopper are among them where their rates are known."""
     solves = problem(problem_name).in_dims(dims)
     words = max(prod(dims[dim] for dim in shape) for shape in (*solves.inputs.values(), *solves.outputs.values()))
-    capability = card.capability if card.calibrated else ""
+    capability = "" if card.capability == HOPPER and not card.calibrated else card.capability
     grid = solves.grid(dims) if mask is not None else None
     return Call(dims, mask, grid, dtype, shared, words=words, card=card.name, capability=capability)
 

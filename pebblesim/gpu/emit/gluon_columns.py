@@ -149,21 +149,14 @@ class ColumnsRoles(Roles):
 
     def _score(self, node: ir.Compute) -> None:
         """Issue the products of a warpgroup's keys, part after part as they arrive."""
-        plan, expr = self.plan, factors(node)
-        to, held, ring = (
-            self.values.named(node.target.tile),
-            plan.buffers[expr.left.tile],
-            plan.buffers[expr.right.tile],
-        )
+        plan, expr, to = self.plan, factors(node), self.issued_all(node)
+        held, ring = plan.buffers[expr.left.tile], plan.buffers[expr.right.tile]
         for part in range(ring.across):
             at = slot_of(ring, Name("mine"), part)
-            rows = Name(held.name).index(part).reshape(ROWS, held.width)
-            keys = Name(ring.name).index(at).reshape(plan.keys, ring.width).turned()
             more = part or node.mode == "add"
             self.say(st.Wait(filled(ring.name, at), Name("phase")))
-            self.issue(to, rows, keys, to if more else None, plan.keys, node.line)
+            self.issue(to, held.slot(part), ring.slot(at).turned(), to if more else None, plan.keys, node.line)
         self._flying = True
-        self.issued_all(node)
 
     def _settle(self) -> None:
         """Wait for the scores; what only they need is free."""
@@ -190,10 +183,9 @@ class ColumnsRoles(Roles):
         to, ring = self.issued_all(plan.sums), plan.buffers[expr.right.tile]
         for share in IN_TURN:
             at = slot_of(ring, share, Name("w"))
-            values = Name(ring.name).index(at).reshape(plan.keys, ring.width)
             self.say(st.Wait(Name(self.handed_full).index(share), phase))
             self.say(st.Wait(filled(ring.name, at), phase))
-            self.say(st.Issue(to, self._probabilities(share), values, to, line=plan.sums.line))
+            self.say(st.Issue(to, self._probabilities(share), ring.slot(at), to, line=plan.sums.line))
         for left, share in zip(reversed(range(SHARES)), IN_TURN, strict=True):
             self.say(st.Settle((to,), left))
             self._release(ring, slot_of(ring, share, Name("w")))

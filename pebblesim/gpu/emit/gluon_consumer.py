@@ -147,9 +147,8 @@ class Consumer(Tiles):
         if node is not None:
             buffer = self.plan.buffers[tile]
             self._await(buffer)
-            view = Name(buffer.name).index("slot").reshape(buffer.rows)
-            layout = self.scope.of_vector(tile.ranges[0])
-            self.say(st.Map(self.values.named(tile), view.call("load", layout), line=node.line))
+            loaded = buffer.slot("slot").call("load", self.scope.of_vector(tile.ranges[0]))
+            self.say(st.Map(self.values.named(tile), loaded, line=node.line))
             if node.tensor in self.setting.logarithms:
                 self.values.mark(tile, base_2=True)
 
@@ -195,17 +194,14 @@ class Consumer(Tiles):
         for ref in () if self._of_before else ir.refs(node.expr):
             self._fetch(ref.tile)
             self._settle(ref.tile)
+        state, scaled = self.values.state(node.target.tile), self.values.makes_scores(node.expr)
         if not product:
             self._settle(node.target.tile)
-        elif node.mode == "add" and self.values.makes_scores(node.expr) != self._waits_for_scale(node):
+        elif node.mode == "add" and scaled != (state.unscaled or (scaled and state.empty)):
             raise self.refused(f"line {node.line} adds a product with the scale to one without")
         super().compute(node)
         if product:
             self._note(node)
-
-    def _waits_for_scale(self, node: ir.Compute) -> bool:
-        state = self.values.state(node.target.tile)
-        return state.unscaled or (self.values.makes_scores(node.expr) and state.empty)
 
     def _put_off(self, node: ir.Compute) -> None:
         """Keep the computed operand of a product for the next iteration."""
@@ -279,8 +275,7 @@ class Consumer(Tiles):
         self._await(held)
         self.say(st.Wait(filled(addition.handed, "slot"), Name("phase")))
         first = Name(addition.handed).index("slot").turned()
-        whole = Name(held.name).index(0).reshape(held.rows, held.width)
-        second = whole.call("slice", term("w") * columns, columns, dim=1)
+        second = held.slot(0).call("slice", term("w") * columns, columns, dim=1)
         self.issue(to, first, second, None, columns, addition.product.line, addition.rows)
 
     def _in_registers(self, node: ir.Compute, ending: str) -> Name:
@@ -304,8 +299,7 @@ class Consumer(Tiles):
             self._await(buffer)
         whole = not buffer.streamed and buffer.rows > ROWS
         at = last if buffer.streamed else 0 if whole else "w"
-        view = Name(buffer.name).index(at).reshape(buffer.rows, buffer.width)
-        view = view.call("slice", term("w") * ROWS, ROWS) if whole else view
+        view = buffer.slot(at).call("slice", term("w") * ROWS, ROWS) if whole else buffer.slot(at)
         return view.turned() if transposed else view
 
     def _await(self, buffer: Buffer) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.additions import added
@@ -21,6 +22,7 @@ from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.products import factors, products
 from pebblesim.gpu.emit.storage import padded
+from pebblesim.gpu.emit.terms import Name, Term
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, lifetimes_of, peak
 
@@ -100,6 +102,10 @@ class Buffer:
     def box(self) -> tuple[int, ...]:
         """The sides of a box."""
         return (self.rows,) if self.vector else (self.rows, self.width)
+
+    def slot(self, at: Any) -> Term:
+        """A slot as a matrix, or as a vector."""
+        return Name(self.name).index(at).reshape(*self.box)
 
     @property
     def whole(self) -> tuple[int, ...]:

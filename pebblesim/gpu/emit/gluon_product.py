@@ -179,7 +179,7 @@ class ProductRoles(Roles):
         """The statements that take shared memory: a ring of parts."""
         plan, operands = self.plan, ((self.left, self.plan.table), (self.right, self.plan.matrix))
         rooms = [self.room(name, plan.stages, node, "a ring") for name, node in operands]
-        return [*rooms, st.Barriers(("full", "free"), plan.stages, (1, plan.warpgroups))]
+        return [*rooms, st.Barriers(("full", "free"), plan.stages, (1, plan.warpgroups), "full")]
 
     def loading(self) -> list[st.Statement]:
         """The statements of the warp that loads: one part after the other."""

@@ -48,7 +48,7 @@ from pebblesim.gpu.emit.triton_loops import Piece, bounds, pieces
 from pebblesim.gpu.emit.triton_places import Places
 from pebblesim.gpu.emit.triton_ranges import Scope, Setting, along
 from pebblesim.gpu.emit.triton_values import Values
-from pebblesim.gpu.emit.words import WORDS, is_float32
+from pebblesim.gpu.emit.words import WORDS, word_bytes, word_of
 from pebblesim.language import program as ir
 
 ORDER = "tiles tile turn turns filled together side key_head"
@@ -174,8 +174,9 @@ class Roles(Lowering):
         made: list[st.Room] = []
         for each in self.plan.buffers.values():
             made.append(self.room(each.name, each.slots, each.read, "a ring" if each.streamed else "stays"))
-            counts = {"full": 1, "free": each.freed_by} if each.barrier == each.name else {}
-            made += [st.Barriers((f"{each.name}_{end}",), each.fills, (by,)) for end, by in counts.items() if by]
+            full, free = f"{each.name}_full", f"{each.name}_free"
+            made += [st.Barriers((full,), each.fills, (1,))] * (not each.beside)
+            made += [st.Barriers((free,), each.fills, (each.freed_by,), full)] * (not each.beside and each.freed_by > 0)
         return made
 
     @abstractmethod
@@ -185,7 +186,8 @@ class Roles(Lowering):
     def room(self, name: str, slots: int, node: ir.Read | ir.Write, what: str) -> st.Allocate:
         """Room in shared memory for so many boxes of a tensor."""
         shape = (slots, *sides(self.setting, node.tensor, self.boxes[node.tensor]))
-        layout, kind = Name(f"{node.tensor.name}_tiles.layout"), self._kind(node.tensor)
+        layout = Name(f"{node.tensor.name}_tiles.layout")
+        kind = word_of(self.scope.program, node.tensor, self.setting.dtype)
         return st.Allocate(name, kind, shape, layout, f"line {node.line}: {what}")
 
     def exchange(self, name: str, shape: tuple[int, ...], kind: str, note: str = "") -> st.Allocate:
@@ -203,7 +205,7 @@ class Roles(Lowering):
     def copied(self, node: ir.Read, name: str, slot: Term, corner: Items, full: Term) -> st.Fetch:
         """The copy of a box into a slot."""
         tensor = node.tensor
-        taken = prod(self.boxes[tensor]) * WORDS[self._kind(tensor)]
+        taken = prod(self.boxes[tensor]) * word_bytes(self.scope.program, tensor, self.setting.dtype)
         return st.Fetch(f"{tensor.name}_tiles", corner, full, Name(name).index(slot), taken, line=node.line)
 
     def at(self, node: ir.Read | ir.Write, row: Term, column: Any = ZERO) -> Items:
@@ -221,9 +223,6 @@ class Roles(Lowering):
         """Have boxes copied when a slot is free; `times`: that each copy is done."""
         free = [st.Wait(freed(buffer.barrier, fill), phase ^ 1)] * (buffer.freed_by > 0)
         return [*free, *expecting(filled(buffer.barrier, fill), copies, times)]
-
-    def _kind(self, tensor: ir.Tensor) -> str:
-        return "float32" if is_float32(self.scope.program, tensor) else self.setting.dtype
 
     # The grid
 

@@ -206,9 +206,7 @@ class ScoresRoles(Roles):
 
     def _rows_of(self, slot: Term) -> Term:
         """The warpgroup's rows of a part in shared memory."""
-        plan = self.plan
-        whole = Name(self.held).index(slot).reshape(ROWS * plan.warpgroups, plan.deep)
-        return whole.call("slice", term("w") * ROWS, ROWS)
+        return self.plan.stay.slot(slot).call("slice", term("w") * ROWS, ROWS)
 
     def loop(self, node: ir.Loop) -> None:
         """The tiles of keys; of another table the first tile is asked for before."""
@@ -235,7 +233,7 @@ class ScoresRoles(Roles):
         plan, number, k = self.plan, self.scope.numbers[self.plan.loop.range], term("k")
         to = self.issued_all(plan.nest.product)
         (low, high), last, turns = self.limits(), plan.warpgroups - 1, Name("turns")
-        keys = Name(self.ring).index("slot").reshape(plan.width, plan.deep).turned()
+        keys = plan.ring.slot("slot").turned()
         rows = self._rows_of(k % plan.held if plan.kept else k)
         rows = Choice(k < plan.kept, Name(f"{self.held}_kept").along("[k]"), rows) if plan.kept else rows
         first = number.equals(low)

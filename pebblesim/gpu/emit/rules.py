@@ -138,10 +138,10 @@ def slots_are_given_back(made: Program) -> Iterator[str]:
         elif isinstance(each, st.Arrive):
             arrivals.update(names(each.barrier))
     for name in made.barriers:
-        full = name[: -len("free")] + "full"
+        full = made.given_back.get(name, "")
         if name in streamed and arrivals[name] < waits[full]:
             yield f"{full} is waited for {waits[full]} times, and {name} is arrived at {arrivals[name]} times"
-        elif not name.endswith("free") and waits[name] < arrivals[name]:
+        elif not full and waits[name] < arrivals[name]:
             yield f"{name} is arrived at {arrivals[name]} times, and waited for {waits[name]} times"
 
 
@@ -163,7 +163,7 @@ def stores_are_used(made: Program) -> Iterator[str]:
 
 def slots_are_free(made: Program) -> Iterator[str]:
     """A slot of a ring is filled again when those who read it are done."""
-    waited: set[Slot] = set()
+    waited, frees = set[Slot](), {full: free for free, full in made.given_back.items()}
     for each in in_order(made.loads):
         if isinstance(each, st.Let):
             waited = _renamed(waited, each)
@@ -171,8 +171,8 @@ def slots_are_free(made: Program) -> Iterator[str]:
             waited |= {*slots(each.barrier)}
         elif isinstance(each, st.Expect):
             for name, slot in slots(each.barrier):
-                free = name[: -len("full")] + "free"
-                if free in made.barriers and (free, slot) not in waited:
+                free = frees.get(name, "")
+                if free and (free, slot) not in waited:
                     yield f"{text(each.barrier)} expects bytes, and {free} was not waited for"
                 waited.discard((free, slot))
 
@@ -241,7 +241,7 @@ def slots_are_kept(made: Program) -> Iterator[str]:
         if isinstance(each, st.Arrive):
             for name, slot in slots(each.barrier):
                 read = {(full.get(buffer, ""), at) for _, reads in running for buffer, at in reads}
-                if (name[: -len("free")] + "full", slot) in read:
+                if (made.given_back.get(name), slot) in read:
                     yield f"{text(each.barrier)} is free while a product reads it"
 
 

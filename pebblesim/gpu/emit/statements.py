@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from math import prod
+from typing import Any
 
-from pebblesim.gpu.emit.terms import TRITON, ZERO, Held, Items, Language, Term, Word, call, full, own, term, text, walk
+from pebblesim.gpu.emit.terms import TRITON, ZERO, Held, Items, Language, Term, Word, call, full, own, sides, text, walk
 from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 
@@ -230,11 +231,15 @@ class Allocate(Statement):
 
 @dataclass(frozen=True, eq=False)
 class Barriers(Statement):
-    """Barriers, each of which so many arrivals complete; several names for several groups of them."""
+    """Barriers, each of which so many arrivals complete; several names for several groups of them.
+
+    `full`: where slots are given back at the last of these groups, the barriers at which their bytes arrive.
+    """
 
     names: tuple[str, ...]
     slots: int
     counts: tuple[int, ...]
+    full: str = ""
 
 
 Body = Iterable[Statement]
@@ -269,6 +274,11 @@ class Program:
     def barriers(self) -> dict[str, Barriers]:
         """Barriers, by name."""
         return {name: each for each in self.allocated if isinstance(each, Barriers) for name in each.names}
+
+    @property
+    def given_back(self) -> dict[str, str]:
+        """Barriers at which slots are given back, with those at which their bytes arrive."""
+        return {name: each.full for name, each in self.barriers.items() if each.full and name == each.names[-1]}
 
     @property
     def shared(self) -> int:
@@ -348,10 +358,9 @@ def _simple(each: Statement, language: Language) -> Iterator[str]:
             yield f"{to.id} = {says(loaded if scale is None else loaded / scale)}"
         case Store(address=address, value=value, where=where):
             yield says(call("store", address, value, **({} if where is None else {"mask": where})))
-        case Fill(to=to, shape=sides, value=value, layout=layout):
-            shape = Items(tuple(map(term, sides)))
-            made = call("full", shape, value, Word("float32"), layout) if layout else full(sides, value)
-            yield f"{to.id} = {says(made)}"
+        case Fill(to=to, shape=lengths, value=value, layout=layout):
+            in_layout = (sides(*lengths), value, Word("float32"), layout)
+            yield f"{to.id} = {says(full(lengths, value) if layout is None else call('full', *in_layout))}"
         case Map(to=to, value=value, more=more):
             yield f"{to.id} {'+=' if more else '='} {says(value)}"
         case Product(to=to, left=left, right=right, onto=onto, precise=precise):
@@ -359,7 +368,7 @@ def _simple(each: Statement, language: Language) -> Iterator[str]:
             yield f"{to.id} = {says(call('dot', left, right, *([] if onto is None else [onto]), **options))}"
         case Describe(name=name, address=address, shape=shape_, strides=strides, block=block):
             yield f"{name} = {language.named('make_tensor_descriptor')}("
-            parts = (Items(shape_), Items(strides), Items(tuple(map(term, block))))
+            parts = (Items(shape_), Items(strides), sides(*block))
             yield f"{INDENT}{', '.join(map(says, (address, *parts)))}"
             yield ")"
         case Leave():
@@ -367,7 +376,7 @@ def _simple(each: Statement, language: Language) -> Iterator[str]:
         case Do(call=made, note=note):
             yield says(made) + f"  # {note}" * bool(note)
         case _:
-            yield from _of_gluon(each, language)
+            yield _of_gluon(each, language)
 
 
 def _in_box(address: Term) -> bool:
@@ -375,41 +384,36 @@ def _in_box(address: Term) -> bool:
     return getattr(address, "name", "") == "load"
 
 
-def _of_gluon(each: Statement, language: Language) -> Iterator[str]:
+def _of_gluon(each: Statement, language: Language) -> str:
+    def says(function: str, *args: Any, **named: Any) -> str:
+        return text(own(function, *args, **named), language)
+
     match each:
         case Wait(barrier=barrier, phase=phase):
-            made: Term = own("mbarrier.wait", barrier, phase)
+            return says("mbarrier.wait", barrier, phase)
         case Arrive(barrier=barrier):
-            made = own("mbarrier.arrive", barrier, count=1)
+            return says("mbarrier.arrive", barrier, count=1)
         case Expect(barrier=barrier, bytes=number):
-            made = own("mbarrier.expect", barrier, number)
+            return says("mbarrier.expect", barrier, number)
         case Fetch(tiles=tiles, corner=corner, barrier=barrier, room=room):
-            made = own("tma.async_copy_global_to_shared", tiles, corner, barrier, room)
+            return says("tma.async_copy_global_to_shared", tiles, corner, barrier, room)
         case Send(tiles=tiles, corner=corner, room=room, added=added):
-            made = own("tma_add" if added else "tma.async_copy_shared_to_global", tiles, corner, room)
+            return says("tma_add" if added else "tma.async_copy_shared_to_global", tiles, corner, room)
         case Put(room=room, value=value):
-            made = room.call("store", value)
+            return text(room.call("store", value), language)
         case Fence():
-            made = own("fence_async_shared")
+            return says("fence_async_shared")
         case Sent():
-            made = own("tma.store_wait", 0)
+            return says("tma.store_wait", 0)
         case Issue(to=to, left=first, right=second, onto=onto, added=where):
             options = {"use_acc": where} if where is not None else {}
-            product = own("warpgroup_mma", first, second, onto, **options, is_async="True")
-            yield f"{to.id} = {text(product, language)}"
-            return
+            return f"{to.id} = {says('warpgroup_mma', first, second, onto, **options, is_async='True')}"
         case Settle(tiles=names, left=left):
             results = ", ".join(text(name, language) for name in names)
-            deps = Items(tuple(names), round=True)
-            yield f"{results} = {text(own('warpgroup_mma_wait', left, deps=deps), language)}"
-            return
+            return f"{results} = {says('warpgroup_mma_wait', left, deps=Items(tuple(names), round=True))}"
         case Allocate(name=name, kind=kind, shape=shape, layout=layout, note=note):
-            room = call("allocate_shared_memory", Word(kind), Items(tuple(map(term, shape))), layout)
-            yield f"{name} = {text(room, language)}  # {note}" if note else f"{name} = {text(room, language)}"
-            return
+            taken = call("allocate_shared_memory", Word(kind), sides(*shape), layout)
+            return f"{name} = {text(taken, language)}" + f"  # {note}" * bool(note)
         case Barriers(names=names_, slots=slots, counts=counts):
-            yield f"{', '.join(names_)} = {', '.join(f'barriers({slots}, {count})' for count in counts)}"
-            return
-        case _:
-            raise AssertionError(each)
-    yield text(made, language)
+            return f"{', '.join(names_)} = {', '.join(f'barriers({slots}, {count})' for count in counts)}"
+    raise AssertionError(each)

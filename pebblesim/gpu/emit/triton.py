@@ -34,7 +34,7 @@ from pebblesim.gpu.emit.terms import HOST, constant, text
 from pebblesim.gpu.emit.triton_kernel import Kernel, Writer
 from pebblesim.gpu.emit.triton_places import ROOM
 from pebblesim.gpu.emit.triton_ranges import TAKEN, Setting, free_dimensions, largest_tiles
-from pebblesim.gpu.emit.words import WORDS, is_float32, of_launch
+from pebblesim.gpu.emit.words import WORDS, of_launch, word_of
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.launches.launches import Launch, check_alike, launches
@@ -361,6 +361,6 @@ def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
 
 def _empty(setting: Setting, tensor: ir.Tensor) -> str:
     """The text of a new tensor."""
-    kind = "float32" if is_float32(setting.program, tensor) else setting.dtype
+    kind = word_of(setting.program, tensor, setting.dtype)
     lengths = ", ".join(text(each, HOST) for each in setting.lengths(tensor))
     return f"torch.empty((heads, {lengths}), dtype=torch.{kind}, device=device)"

@@ -15,9 +15,14 @@ LEAST_SIDE = 16
 """Shortest side of a tile that tensor cores support."""
 
 
+def word_of(program: ir.Program, tensor: ir.Tensor, dtype: str) -> str:
+    """The type of a word of a tensor in memory: vectors, and sums kept there, are float32 for every matrix type."""
+    return "float32" if is_float32(program, tensor) else dtype
+
+
 def word_bytes(program: ir.Program, tensor: ir.Tensor, dtype: str) -> int:
-    """Bytes of a word of a tensor in memory: vectors, and sums kept there, are float32 for every matrix type."""
-    return WORDS["float32" if is_float32(program, tensor) else dtype]
+    """Bytes of a word of a tensor in memory."""
+    return WORDS[word_of(program, tensor, dtype)]
 
 
 def is_float32(program: ir.Program, tensor: ir.Tensor) -> bool:

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.torch.masks import Shown
+from pebblesim.gpu.torch.masks import Asked
 
 
-def allowed(query: Tensor, key: Tensor, shown: Shown) -> Tensor | None:
+def allowed(query: Tensor, key: Tensor, asked: Asked) -> Tensor | None:
     """The pairs that are allowed: booleans of shape (n_q, n_k), or (batch, 1, n_q, n_k) with key ranges; None if all.
 
     Args:
         query, key: (…, n, d).
-        shown: limits and ranges of the keys of each query.
+        asked: with limits and ranges of the keys of each query.
     """
     n_q, n_k, device = query.shape[-2], key.shape[-2], query.device
-    first, end, left, right, at_end = shown
+    first, end, left, right, at_end = asked[:5]
     found = None
     keys = torch.arange(n_k, device=device)
     if left is not None or right is not None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch.definition import allowed
-from pebblesim.gpu.torch.masks import Shown
+from pebblesim.gpu.torch.masks import Asked
 from pebblesim.gpu.torch.once import warn_once
 
 ALIGNED = 16
@@ -23,15 +23,14 @@ def by_pytorch(
     value: Tensor,
     attn_mask: Tensor | None,
     dropout_p: float,
-    scale: float,
-    shown: Shown,
+    asked: Asked,
 ) -> Tensor:
     """Attention by `scaled_dot_product_attention`, 0 for a query without a key; a warning gives each reason once.
 
     Args:
         reason: a sentence that says why it is taken.
-        query, key, value, attn_mask, dropout_p, scale: as for `attention`.
-        shown: the keys that each query may attend to, besides `attn_mask`.
+        query, key, value, attn_mask, dropout_p: as for `attention`.
+        asked: the keys that each query may attend to, besides `attn_mask`, and the scale.
 
     Raises:
         UsageError: `attn_mask` is no mask for these queries and keys.
@@ -42,16 +41,16 @@ def by_pytorch(
     if not torch.compiler.is_compiling():
         warn_once(f"PyTorch's attention is used: {reason.partition(';')[0]}.")
     gqa = {"enable_gqa": True} if query.shape[-3] != key.shape[-3] else {}
-    causal = attn_mask is None and shown == Shown(None, None, None, 0, False)
+    causal = attn_mask is None and asked[:5] == (None, None, None, 0, False)
     mask = attn_mask
     if not causal:
-        found = allowed(query, key, shown)
-        if found is not None and shown.first is not None:
+        found = allowed(query, key, asked)
+        if found is not None and asked.first is not None:
             found = found.reshape(*query.shape[:-3], *found.shape[1:])
         mask = found if mask is None else mask if found is None else _joined(mask, found)
     query, key, value = map(_aligned, (query, key, value))
     out = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, mask if mask is None else _aligned(mask), dropout_p, causal, scale=scale, **gqa
+        query, key, value, mask if mask is None else _aligned(mask), dropout_p, causal, scale=asked.scale, **gqa
     )
     if mask is None:
         return out

@@ -39,9 +39,9 @@ def loaded(
     `even`: for lengths that the tiles divide; `far`, `dense`: see `triton`.
     """
     n = 2**14 if even else 2**14 - 1
-    program, options = program_of(tiling, pattern.masked), dict(tiling.options)
+    program, options = program_of(tiling, pattern.mask), dict(tiling.options)
     if tiling.gluon:
-        options["persistent"] &= not pattern.masked
+        options["persistent"] &= pattern.mask is None
     else:
         options |= {"far": far, "softcap": pattern.softcap}
     source = (gluon if tiling.gluon else triton)(

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import counted
-from pebblesim.gpu.emit.key_ranges import ARGUMENTS
-from pebblesim.gpu.torch.pattern import Pattern
+from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges
+from pebblesim.gpu.torch.pattern import Pattern, band_of
 
 Ranges = tuple[Tensor, Tensor]
 
@@ -30,26 +30,12 @@ INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 """Types of positions."""
 
 
-class Shown(NamedTuple):
-    """The keys that each query may attend to, as the operator takes it.
-
-    Attributes:
-        first, end: ranges of keys, (batch, n_q); None if limits of j - i say all.
-        left, right, at_end: as of a `Pattern`.
-    """
-
-    first: Tensor | None
-    end: Tensor | None
-    left: int | None
-    right: int | None
-    at_end: bool
-
-
 class Asked(NamedTuple):
     """The arguments of the operators behind the matrices, in their order.
 
     Attributes:
-        first, end, left, right, at_end: as of `Shown`.
+        first, end: ranges of keys of each query, (batch, n_q); None if limits say all.
+        left, right, at_end: limits, as of `pattern.limits`.
         scale: factor of the scores.
         softcap: scores are capped so; 0 if they are not.
         workspace: bytes that tables may take; None for the limit that is usual.
@@ -66,16 +52,13 @@ class Asked(NamedTuple):
     workspace: int | None
     deterministic: bool
 
-    @property
-    def shown(self) -> Shown:
-        """The keys that each query may attend to."""
-        return Shown(*self[:5])
-
     def pattern(self, query: Tensor, key: Tensor) -> Pattern:
         """The pairs that kernels for (…, heads, n, d) are compiled for; where both ends meet, those from the start."""
         at_end = self.at_end and query.shape[-2] != key.shape[-2]
         shared = query.shape[-3] // key.shape[-3]
-        return Pattern(self.left, self.right, at_end, shared, self.first is not None, self.softcap, self.deterministic)
+        ranged, limits = self.first is not None, (self.left, self.right, at_end)
+        mask = KeyRanges(rows=shared) if ranged else band_of(*limits, shared)
+        return Pattern(mask, shared, self.softcap, self.deterministic)
 
 
 def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool) -> Ranges:

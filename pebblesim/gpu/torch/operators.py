@@ -192,7 +192,7 @@ def _backward_by_definition(
 
 def _factors_and_pairs(query: Tensor, key: Tensor, asked: Asked) -> tuple[float, float, Tensor | None]:
     """The scale, the cap, and the allowed pairs, as the definition takes them."""
-    return asked.scale, asked.softcap, definition.allowed(query, key, asked.shown)
+    return asked.scale, asked.softcap, definition.allowed(query, key, asked)
 
 
 torch.library.impl(FORWARD, "CUDA", forward_on_gpu)

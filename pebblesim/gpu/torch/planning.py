@@ -12,12 +12,12 @@ from pebblesim.gpu import releases
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.amounts import amount
 from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
-from pebblesim.gpu.domains import HOPPER, Call
+from pebblesim.gpu.domains import HOPPER, Call, expected
 from pebblesim.gpu.emit.tables import workspace as table_bytes
 from pebblesim.gpu.emit.triton import divided
 from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.tiles import PROBLEM, Tiling
-from pebblesim.gpu.torch.pattern import Pattern, limits
+from pebblesim.gpu.torch.pattern import Pattern, band_of, limits
 from pebblesim.gpu.torch.sizes import (
     check_flag,
     check_heads,
@@ -27,6 +27,7 @@ from pebblesim.gpu.torch.sizes import (
     sharing,
     word_of,
 )
+from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 
@@ -107,7 +108,7 @@ class KernelPlan:
     without_keys: int = 0
 
     def __str__(self) -> str:
-        band, rates = self.pattern.band, f"rates of {self.card}"
+        band, rates = self.pattern.mask, f"rates of {self.card}"
         if self.scaled:
             rates = f"{cards.SCALED} to {self.card}: so kernels are compared, and times are not known"
         dims, shared = {**self.dims, "d_k": self.widths[0], "d_v": self.widths[1]}, self.pattern.shared
@@ -203,8 +204,8 @@ def plan(
     check_heads(of_queries)
     check_workspace(workspace)
     check_flag("is_causal", is_causal)
-    dtype, pattern = word_of(dtype), limits(window, is_causal, align, shared).at(n, n_k)
-    seeing, _ = met(n, n_k, pattern.left, pattern.right, pattern.at_end)
+    dtype, within = word_of(dtype), limits(window, is_causal, align, n, n_k)
+    pattern, (seeing, _) = Pattern(band_of(*within, shared), shared), met(n, n_k, *within)
     n_q = (seeing.stop - seeing.start) * shared
     dims = {"n_q": n_q, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
     if not isinstance(card, str):
@@ -310,8 +311,8 @@ def _suiting(
     """The first of the kernels for rounded lengths that are for these lengths, too; None if there is none."""
     for made in _forecasts(way, rounded, heads, dtype, pattern, room, card):
         if made.tiling.refusal(pattern.call(dims, dtype, card)) is None:
-            program, sizes = program_of(made.tiling, pattern.masked), {**dict(dims), **made.tiling.blocks}
-            taken = heads // made.rounds * table_bytes(program, sizes, dtype, pattern.band)
+            program, sizes = program_of(made.tiling, pattern.mask), {**dict(dims), **made.tiling.blocks}
+            taken = heads // made.rounds * table_bytes(program, sizes, dtype, expected(pattern.mask))
             return Choice(made, not made.tiling.one_source and divided(program, sizes), taken)
     return None
 
@@ -352,11 +353,11 @@ def _rounded(dims: Dims, pattern: Pattern, steps: int) -> Dims:
     )
 
 
-def program_of(tiling: Tiling, masked: bool) -> Program:
+def program_of(tiling: Tiling, mask: Band | None) -> Program:
     """The traced schedule of a tiling."""
     schedule = get(tiling.schedule)
     schedule = schedule.in_dims(() if schedule.problem.rectangle is None else schedule.problem.rectangle.dims)
-    return schedule.masked if masked else schedule.program
+    return schedule.under(mask)
 
 
 def _at(
@@ -364,4 +365,4 @@ def _at(
 ) -> Forecast:
     """The forecast of the kernels of another one, for these sizes."""
     at_once = heads // made.rounds
-    return replace(forecast(made.tiling, dims, card, dtype, at_once, pattern.band), rounds=made.rounds)
+    return replace(forecast(made.tiling, dims, card, dtype, at_once, expected(pattern.mask)), rounds=made.rounds)

@@ -15,7 +15,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.gpu.torch import checks, eager, masks
 from pebblesim.gpu.torch.fallback import by_pytorch
 from pebblesim.gpu.torch.layout import in_one_batch
-from pebblesim.gpu.torch.pattern import Pattern, limits
+from pebblesim.gpu.torch.pattern import Limits, limits
 from pebblesim.gpu.torch.sizes import check_flag
 
 
@@ -135,19 +135,19 @@ def attention(
         )
     masks_of = {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
     checks.check_masks(query, attn_mask=attn_mask, **masks_of)
-    pattern = limits(window, is_causal, align, 1).at(query.shape[-2], key.shape[-2])
+    within = limits(window, is_causal, align, query.shape[-2], key.shape[-2])
     reason = checks.unsupported(query, value, attn_mask, dropout_p, softcap)
     if reason is not None and fallback is None:
         raise UsageError(reason)
     if reason is not None and (return_lse or softcap):
         (why, _, _), other = reason.partition(";"), "return_lse" if return_lse else "softcap"
         raise UsageError(f'{why}, and fallback="sdpa" has no {other}; leave out the one or the other.')
-    shown = _shown(query, key, pattern, **masks_of)
+    shown = _shown(query, key, within, **masks_of)
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    if reason is not None:
-        out = by_pytorch(reason, query, key, value, attn_mask, dropout_p, scale, shown)
-        return out if kind is None else out.to(kind)
     asked = masks.Asked(*shown, scale, float(softcap or 0.0), workspace, same_bits)
+    if reason is not None:
+        out = by_pytorch(reason, query, key, value, attn_mask, dropout_p, asked)
+        return out if kind is None else out.to(kind)
     checks.check_room(query, key, value, asked)
     if call is not None:
         out = eager.attention(query, key, value, asked)
@@ -175,21 +175,20 @@ def _cast(tensors: tuple[Tensor, ...], compute_dtype: torch.dtype | None) -> tup
 
 
 def _shown(
-    query: Tensor, key: Tensor, pattern: Pattern, cu_seqlens: Any, key_padding_mask: Any, key_ranges: Any
-) -> masks.Shown:
-    """The keys that each query may attend to."""
+    query: Tensor, key: Tensor, within: Limits, cu_seqlens: Any, key_padding_mask: Any, key_ranges: Any
+) -> tuple[Tensor | None, Tensor | None, int | None, int | None, bool]:
+    """The keys that each query may attend to: the first arguments of the operators."""
     n_q, n_k, batch = query.shape[-2], key.shape[-2], query.shape[:-3].numel()
-    left, right, at_end = pattern.left, pattern.right, pattern.at_end
     ranges = None
     if cu_seqlens is not None:
-        ranges = masks.ranges_of_sequences(cu_seqlens, n_q, n_k, left, right, at_end)
+        ranges = masks.ranges_of_sequences(cu_seqlens, n_q, n_k, *within)
     elif key_padding_mask is not None or key_ranges is not None:
-        ranges = masks.ranges_of_band(n_q, n_k, left, right, at_end, query.device)
+        ranges = masks.ranges_of_band(n_q, n_k, *within, query.device)
     if key_padding_mask is not None:
         ranges = masks.both(ranges, masks.ranges_of_padding(key_padding_mask, batch, n_q, n_k))
     if key_ranges is not None:
         ranges = masks.both(ranges, masks.check_ranges(key_ranges, batch, n_q, n_k))
     if ranges is None:
-        return masks.Shown(None, None, left, right, at_end)
+        return None, None, *within
     first, end = (each.expand(batch, n_q) for each in ranges)
-    return masks.Shown(first, end, None, None, False)
+    return first, end, None, None, False
