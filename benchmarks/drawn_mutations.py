@@ -5,8 +5,8 @@
     .venv/bin/python benchmarks/drawn_mutations.py --results drawn.json page.md
 
 `mutations.py` breaks what somebody thought of; here nobody chooses. A line is drawn from all lines of the package on
-which an operator, a comparison, a constant or a call of min or max can be changed, then one such change of the line. It is
-made in a clone of the last commit. First run some of the tests that cover the line, as the data of the first command
+which an operator, a comparison, a constant or a call of min or max can be changed, then one such change of the line. It
+is made in a clone of the last commit. First run some of the tests that cover the line, as the data of the first command
 say (pytest-cov is a development tool and not among the dependencies). The lines that survive them are broken all at
 once, and all quick tests run; those that fail are tried on the survivors one by one, until none fails.
 
