@@ -201,5 +201,5 @@ def test_the_referee_says_which_move_breaks_which_rule(number: int, wrong: Any, 
 
 
 def test_more_colours_than_a_word_has_bits_are_refused() -> None:
-    with pytest.raises(UsageError, match="up to 63 colours"):
+    with pytest.raises(UsageError, match="up to 58 colours"):
         play(next(each_way(Team.square(64, 1, 1, 1, 64), 1)))

@@ -1,10 +1,11 @@
 """The red-blue pebble game of several devices, and its referee.
 
 Each device has a red of its own: a pebble of its colour stands on a value that it holds. Values are exchanged under the
-rules of `RULES`; whoever receives a value pays its words, but for sums, which are paid by the device that sends its
-part. Vertices take their terms one by one, as under the rules `partial` of `pebblesim.game.referee`: a sum whose terms
-are not all in is not complete, and each term is added once. The game is that of Böhnlein, Papp & Yzelman (arXiv
-2409.03898), in which blue is on some other device. The referee knows a graph, who owns what, the moves, and no more.
+rules of `rows_of`; whoever receives a value pays its words, but for sums, which are paid by the device that sends its
+part. Vertices take their terms one by one, as under the rules `partial`: a sum whose terms are not all in is not
+complete, and each term is added once. The rules are rows of the same table as those of two levels. The game is that of
+Böhnlein, Papp & Yzelman (arXiv 2409.03898), in which blue is on some other device. The referee knows a graph, who owns
+what, the moves, and no more.
 """
 
 from __future__ import annotations
@@ -16,34 +17,37 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.core.errors import PebblesimError, UsageError
-from pebblesim.game.rules import BLUE, COMPLETE, INPUT, RED, Graph, Rule
-
-SUM: Final = 64
-OTHER: Final = 128
-"""Some other device has a red pebble on the vertex."""
+from pebblesim.core.errors import UsageError
+from pebblesim.game.board import BITS, Board, IllegalMove, Row
+from pebblesim.game.rules import BLUE, COMPLETE, COMPUTED, INPUT, SUM, Graph, Rule
 
 RECEIVE, SEND, COLLECT, BEGIN, ADD, DELETE = range(6)
 KINDS: Final = ("receive", "send", "collect", "begin", "add", "delete")
 
-RULES: Final = {
-    # A device gets a value that another one has: it pays.
-    RECEIVE: Rule(needs=OTHER | COMPLETE, forbids=SUM | RED, sets=RED),
-    # A device puts its part of a sum onto the network: it pays. Another device takes it from there.
-    SEND: Rule(needs=SUM | COMPLETE | RED, forbids=BLUE, sets=BLUE),
-    COLLECT: Rule(needs=SUM | COMPLETE | BLUE, forbids=RED, sets=RED, clears=BLUE),
-    # A sum without terms; a term, which the device must hold, along an edge of the graph.
-    BEGIN: Rule(needs=SUM, forbids=RED | INPUT | OTHER | COMPLETE, sets=RED),
-    ADD: Rule(forbids=INPUT | OTHER, predecessors=RED | COMPLETE, sets=RED),
-    DELETE: Rule(needs=RED, clears=RED),
-}
-"""Each kind of move: what it needs of its vertex and of the operand, what it changes; RED is the moving device's."""
-
-MOST_DEVICES: Final = 63
+MOST_DEVICES: Final = len(BITS)
 
 
-class IllegalMove(PebblesimError):
-    """A move of a device is illegal; the message has its number, the device, the vertex and the reason."""
+def rows_of(P: int) -> list[Row]:
+    """The moves of P devices, those of a device in the order of `KINDS`."""
+    reds = [1 << bit for bit in BITS[:P]]
+    rows = []
+    for p, red in enumerate(reds):
+        others = sum(reds) - red
+        rules = (
+            # A device gets a value that another one has: it pays.
+            Rule(needs=COMPLETE, forbids=SUM | red, sets=red),
+            # A device puts its part of a sum onto the network: it pays. Another device takes it from there.
+            Rule(needs=SUM | COMPLETE | red, forbids=BLUE, sets=BLUE),
+            Rule(needs=SUM | COMPLETE | BLUE, forbids=red, sets=red, clears=BLUE),
+            # A sum without terms; a term, which the device must hold, along an edge of the graph.
+            Rule(needs=SUM, forbids=red | INPUT | others | COMPLETE | COMPUTED, sets=red | COMPUTED),
+            Rule(forbids=INPUT | others, predecessors=red | COMPLETE, sets=red | COMPUTED),
+            Rule(needs=red, clears=red),
+        )
+        for kind, (name, rule) in enumerate(zip(KINDS, rules, strict=True)):
+            some = others if kind == RECEIVE else 0
+            rows.append(Row(f"device {p}: {name}", rule, BITS[p], some, by_term=kind == ADD))
+    return rows
 
 
 @dataclass(frozen=True)
@@ -87,66 +91,38 @@ def play(graph: Graph, sums: Sequence[int], owners: Sequence[int], P: int, moves
         IllegalMove: at the first illegal move.
         UsageError: there are too many devices for this game.
     """
-    from pebblesim.game.devices_kernel import judge
-
     if P > MOST_DEVICES:
         raise UsageError(f"P = {P:,} was given; the game of devices has up to {MOST_DEVICES} colours of red.")
-    flags = np.zeros(graph.vertices, np.uint8)
-    flags[np.asarray(graph.inputs, int)] |= INPUT | COMPLETE
-    flags[np.asarray(sums, int)] |= SUM
-    red = np.zeros(graph.vertices, np.int64)
-    counts = np.zeros((4, P), np.int64)  # received, sent, red, most red
-    for v in np.asarray(graph.inputs, int).tolist():
-        red[v] = 1 << owners[v]
-        counts[2:, owners[v]] += 1
-    left, added = np.diff(graph.indptr).astype(np.int64), np.zeros(graph.edges, np.uint8)
-    targets = np.repeat(np.arange(graph.vertices), np.diff(graph.indptr))
-    table = np.array([RULES[kind] for kind in range(len(KINDS))], np.uint8)
-    moves = np.ascontiguousarray(moves, np.int64).reshape(-1, 3)
-    preds = np.asarray(graph.preds, np.int64)
-    done = judge(moves, preds, targets, flags, red, left, added, table, counts)
-    if done < len(moves):
-        raise IllegalMove(_why(graph, moves, done, targets, flags, red, added, P))
-    held = [v for v in graph.outputs.tolist() if red[v] >> owners[v] & 1 and flags[v] & COMPLETE]
-    missing = [graph.describe(v) for v in graph.outputs.tolist() if v not in set(held)]
-    return DevicesGame(len(moves), counts[0].tolist(), counts[1].tolist(), counts[3].tolist(), missing)
-
-
-def _why(
-    graph: Graph,
-    moves: NDArray[Any],
-    number: int,
-    targets: NDArray[Any],
-    flags: NDArray[Any],
-    red: NDArray[Any],
-    added: NDArray[Any],
-    P: int,
-) -> str:
-    """Say which rule the move breaks."""
-    p, kind, v = moves[number].tolist()
-    edges, names = graph.edges, {RED: "red", BLUE: "blue", COMPLETE: "complete", SUM: "a sum", INPUT: "an input"}
-    start = f"move {number + 1}: device {p}: {KINDS[kind] if 0 <= kind < len(KINDS) else f'kind {kind}'}"
-    if not (0 <= p < P and 0 <= kind < len(KINDS) and 0 <= v < (edges if kind == ADD else graph.vertices)):
-        return f"{start} {v}: there is no such device, kind of move, edge or vertex"
-    rule, operand = RULES[kind], int(graph.preds[v]) if kind == ADD else -1
-    v = int(targets[v]) if kind == ADD else v
-    start += f" {graph.describe(v)}"
-
-    def has(vertex: int, flag: int) -> bool:
-        if flag == RED:
-            return bool(red[vertex] >> p & 1)
-        if flag == OTHER:
-            return bool(red[vertex] & ~(1 << p))
-        return bool(flags[vertex] & flag)
-
-    names[OTHER] = "held by another device"
-    for flag, name in names.items():
-        if rule.needs & flag and not has(v, flag):
-            return f"{start}: it is not {name}"
-        if rule.forbids & flag and has(v, flag):
-            return f"{start}: it is {name} already" if flag in (RED, BLUE, COMPLETE) else f"{start}: it is {name}"
-        if operand >= 0 and rule.predecessors & flag and not has(operand, flag):
-            return f"{start}: its term {graph.describe(operand)} is not {name}"
-    if kind == ADD and added[moves[number][2]]:
-        return f"{start}: its term {graph.describe(operand)} was added before"
-    return f"{start}: it has terms already, and no red pebble"
+    rows, inputs = rows_of(P), np.asarray(graph.inputs, int)
+    reds = np.array([1 << bit for bit in BITS[:P]], np.uint64)
+    owned = reds[np.asarray(owners, int)]
+    board = Board(graph, rows, owned[inputs] | np.uint64(INPUT | COMPLETE), {})
+    board.state[np.asarray(sums, int)] |= np.uint64(SUM)
+    device, kind, number = np.asarray(moves, np.int64).reshape(-1, 3).T
+    last = np.where(kind == ADD, graph.edges, graph.vertices)
+    known = (device >= 0) & (device < P) & (kind >= 0) & (kind < len(KINDS)) & (number >= 0) & (number < last)
+    some = int(np.argmin(known)) if not known.all() else known.size
+    packed = ((number << board.shift) + device * len(KINDS) + kind)[:some]
+    played = board.play(packed)
+    if played < some:
+        p = int(device[played])
+        mine, others = int(reds[p]), int(reds.sum()) - int(reds[p])
+        names = {mine: "red", BLUE: "blue", COMPLETE: "complete", SUM: "a sum", INPUT: "an input"}
+        why = board.why(int(packed[played]), names | {others: "held by another device"})
+        raise IllegalMove(f"move {played + 1}: {why}")
+    if some < known.size:
+        p, k, v = int(device[some]), int(kind[some]), int(number[some])
+        named = KINDS[k] if 0 <= k < len(KINDS) else f"kind {k}"
+        said = "there is no such device, kind of move, edge or vertex"
+        raise IllegalMove(f"move {some + 1}: device {p}: {named} {v}: {said}")
+    outputs = np.asarray(graph.outputs, int)
+    wanted = owned[outputs] | np.uint64(COMPLETE)
+    missing = outputs[board.state[outputs] & wanted != wanted].tolist()
+    words = board.moved[: len(rows)].reshape(P, len(KINDS))
+    return DevicesGame(
+        known.size,
+        words[:, RECEIVE].tolist(),
+        words[:, SEND].tolist(),
+        board.peak[list(BITS[:P])].tolist(),
+        [graph.describe(v) for v in missing],
+    )

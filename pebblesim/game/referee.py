@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.core.sizes import quantity
-from pebblesim.game.moves import COMPUTE, KINDS, WRITE, as_chunk, unpack
+from pebblesim.game.board import RED_BIT, Board, Row
+from pebblesim.game.moves import COMPUTE, KINDS, READ, WRITE, as_chunk, unpack
 from pebblesim.game.rules import (
     BLUE,
     BY_TERM,
@@ -166,31 +167,22 @@ class Referee:
         if isinstance(M, bool) or not isinstance(M, int | np.integer) or M < 1:
             raise UsageError(f"M = {M!r} red pebbles were given; M must be a whole number, 1 or more.")
         self.graph, self.M, self.rules, self.moves = graph, int(M), rules, 0
-        self._indptr, self._preds, inputs, self._outputs = _checked(graph)
         self._rules = RULES[rules] if idle else without_idle(RULES[rules])
-        self._table = np.array([self._rules[kind] for kind in range(len(KINDS))], dtype=np.uint8)
-        self._state = np.zeros(graph.vertices, dtype=np.uint8)
-        self._state[inputs] = INPUT | BLUE | COMPLETE
-        self._counts = np.zeros(4, dtype=np.int64)  # reads, writes, red pebbles now, red pebbles at the peak
+        by_term = rules in BY_TERM
+        rows = [Row(name, self._rules[kind], by_term=by_term and kind == COMPUTE) for kind, name in enumerate(KINDS)]
+        self._board = Board(graph, rows, INPUT | BLUE | COMPLETE, {RED_BIT: self.M})
         self._violation: Violation | None = None
-        more = (getattr(graph, name, None) for name in ("weights", "takes_over"))
-        self._words, self._takes_over = (None if array is None else _readonly(array) for array in more)
         self._waiting = np.empty(0, np.int64)  # a compute whose next move is not known yet
-        if rules in BY_TERM:
-            ends = self._indptr.astype(np.int64)
-            terms = ends[1:] - ends[:-1]
-            self._targets = np.repeat(np.arange(graph.vertices), terms)
-            self._added, self._left = np.zeros(self._preds.size, dtype=np.uint8), terms.copy()
 
     @property
     def reads(self) -> int:
         """Words read so far."""
-        return int(self._counts[0])
+        return int(self._board.moved[READ])
 
     @property
     def writes(self) -> int:
         """Words written so far."""
-        return int(self._counts[1])
+        return int(self._board.moved[WRITE])
 
     @property
     def write_takes_red(self) -> bool:
@@ -200,7 +192,7 @@ class Referee:
     @property
     def red(self) -> int:
         """Red pebbles on the graph now."""
-        return int(self._counts[2])
+        return int(self._board.held[RED_BIT])
 
     def play(self, chunk: NDArray[Any]) -> None:
         """Play the next moves (packed, int64).
@@ -210,33 +202,18 @@ class Referee:
             UsageError: the chunk is not a one-dimensional array of int64.
         """
         chunk = as_chunk(chunk)
-        if self._takes_over is not None:
+        if self._board.takes_over is not None:
             chunk = np.append(self._waiting, chunk)
             known = chunk.size - (chunk.size > 0 and unpack(int(chunk[-1]))[0] == COMPUTE)
             chunk, self._waiting = chunk[:known], chunk[known:]
-        self._play(_readonly(chunk))
+        self._play(chunk)
         if self._violation is not None:
             raise IllegalMove(self.finish())
 
     def _play(self, chunk: NDArray[Any]) -> None:
         """Play moves up to the first illegal one, which is then explained."""
-        from pebblesim.game import referee_kernel as kernel
-
         if self._violation is None:
-            total = self._state.size if self._words is None else int(self._words.sum())
-            limit = min(self.M, total)  # M may be larger than any machine integer
-            played = (
-                kernel.play_by_term(
-                    chunk, self._indptr, self._preds, self._targets, self._state, self._table, limit, self._counts,
-                    np.ones(total, dtype=np.int64) if self._words is None else self._words, self._added, self._left,
-                    COMPLETE,
-                )
-                if self.rules in BY_TERM
-                else kernel.play(
-                    chunk, self._indptr, self._preds, self._state, self._table, limit, self._counts, self._words,
-                    self._takes_over,
-                )
-            )  # fmt: skip
+            played = self._board.play(chunk)
             self.moves += played
             if played < chunk.size:
                 self._violation = self._explain(int(chunk[played]))
@@ -244,9 +221,8 @@ class Referee:
     def finish(self) -> Game:
         """Return the outcome for the current pebbles."""
         last, self._waiting = self._waiting, self._waiting[:0]
-        self._play(_readonly(last))
-        needed = BLUE | COMPLETE if self.rules in BY_TERM else BLUE
-        missing = self._outputs[self._state[self._outputs] & needed != needed]
+        self._play(last)
+        missing = self._board.missing()
         return Game(
             rules=self.rules,
             M=self.M,
@@ -255,7 +231,7 @@ class Referee:
             moves=self.moves,
             reads=self.reads,
             writes=self.writes,
-            peak_red=int(self._counts[3]),
+            peak_red=int(self._board.peak[RED_BIT]),
             missing_outputs=missing.size,
             first_missing=self.graph.describe(int(missing[0])) if missing.size else None,
             violation=self._violation,
@@ -283,29 +259,29 @@ class Referee:
 
     def _explain_term(self, number: int) -> Violation:
         """Explain why a term cannot be added."""
-        edges, detail = self._preds.size, f" (red {self.red} of {self.M})"
+        edges, detail = self._board.preds.size, f" (red {self.red} of {self.M})"
         if not 0 <= number < edges + self.graph.vertices:
             reason = f"this term does not exist; the graph has {edges} edges, numbered from 0, and vertices after them"
             return self._violated(COMPUTE, number, f"term {number}", reason, detail)
-        v = int(self._targets[number]) if number < edges else number - edges
-        name, state = self.graph.describe(v), int(self._state[v])
-        terms, u = int(self._indptr[v + 1]) - int(self._indptr[v]), -1
+        v = int(self._board.targets[number]) if number < edges else number - edges
+        name, state = self.graph.describe(v), int(self._board.state[v])
+        terms, u = int(self._board.indptr[v + 1]) - int(self._board.indptr[v]), -1
         if number < edges:
-            u = int(self._preds[number])
-            name += f" (term {number - int(self._indptr[v]) + 1} of {terms}, {self.graph.describe(u)})"
+            u = int(self._board.preds[number])
+            name += f" (term {number - int(self._board.indptr[v]) + 1} of {terms}, {self.graph.describe(u)})"
         if state & INPUT:
             reason = f"{self.graph.describe(v)} is an input, which can be read but not computed"
-        elif number < edges and self._added[number]:
+        elif number < edges and self._board.added[number]:
             reason = "this term was already added"
-        elif u >= 0 and not self._state[u] & RED:
+        elif u >= 0 and not self._board.state[u] & RED:
             reason = f"predecessor {self.graph.describe(u)} has no red pebble"
-        elif u >= 0 and not self._state[u] & COMPLETE:
-            reason = f"predecessor {self.graph.describe(u)} is not complete, it lacks {int(self._left[u])} terms"
+        elif u >= 0 and not self._board.state[u] & COMPLETE:
+            reason = f"predecessor {self.graph.describe(u)} is not complete, it lacks {int(self._board.left[u])} terms"
         elif u < 0 and terms:
             reason = f"its {terms} terms must be added one by one"
         elif u < 0 and state & COMPLETE:
             reason = f"{self.graph.describe(v)} was already computed"
-        elif u >= 0 and self._left[v] < terms and not state & RED:
+        elif u >= 0 and self._board.left[v] < terms and not state & RED:
             reason = f"the sum {self.graph.describe(v)} is begun, but has no red pebble"
         else:
             reason, detail = f"needs a {_ordinal(self.M + 1)} red pebble, M = {self.M}", ""
@@ -313,7 +289,7 @@ class Referee:
 
     def _broken(self, rule: Rule, vertex: int) -> str | None:
         """Return in words which precondition of the rule fails at a vertex; None if only the limit of M does."""
-        state, name = int(self._state[vertex]), self.graph.describe(vertex)
+        state, name = int(self._board.state[vertex]), self.graph.describe(vertex)
         if state & rule.forbids & INPUT:
             return f"{name} is an input, which can be read but not computed"
         if state & rule.forbids & COMPUTED:
@@ -324,9 +300,9 @@ class Referee:
             return f"{name} has no blue pebble: {self._why_not_blue(state)}"
         if rule.needs & RED & ~state:
             return f"{name} has no red pebble{self._why_not_red(state)}"
-        for p in self._preds[int(self._indptr[vertex]) : int(self._indptr[vertex + 1])].tolist():
-            if rule.predecessors & ~int(self._state[p]):
-                why = self._why_not_red(int(self._state[p]))
+        for p in self._board.preds[int(self._board.indptr[vertex]) : int(self._board.indptr[vertex + 1])].tolist():
+            if rule.predecessors & ~int(self._board.state[p]):
+                why = self._why_not_red(int(self._board.state[p]))
                 return f"predecessor {self.graph.describe(p)} has no red pebble{why}"
         return None
 
@@ -374,25 +350,6 @@ def referee(
         if strict:
             raise
     return game.finish()
-
-
-def _checked(graph: Graph) -> tuple[NDArray[Any], ...]:
-    """Return (indptr, preds, inputs, outputs), checked so that the kernel never indexes out of bounds."""
-    n, indptr, preds = graph.vertices, _readonly(graph.indptr), _readonly(graph.preds)
-    inputs, outputs = np.asarray(graph.inputs, dtype=np.int64), np.asarray(graph.outputs, dtype=np.int64)
-    if indptr.size != n + 1 or indptr[0] != 0 or indptr[-1] != preds.size or (indptr[1:] < indptr[:-1]).any():
-        raise UsageError(f"indptr must be {n + 1} numbers that increase from 0 to the number of edges, {preds.size}.")
-    for what, ids in ("predecessors", preds), ("inputs", inputs), ("outputs", outputs):
-        if ids.size and not 0 <= ids.min() <= ids.max() < n:
-            raise UsageError(f"{what} must be vertices, 0 to {n - 1}; they range from {ids.min()} to {ids.max()}.")
-    return indptr, preds, inputs, outputs
-
-
-def _readonly(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the same data as a contiguous, read-only array, so that numba sees one type."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
 
 
 def _ordinal(number: int) -> str:

@@ -7,139 +7,121 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pebblesim.core.jit import kernel
+from pebblesim.game.rules import COMPLETE, COMPUTED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Columns of a rule table, and entries of `counts`.
-NEEDS, FORBIDS, SETS, CLEARS, PREDECESSORS = range(5)
-READS, WRITES, RED, PEAK = range(4)
+# Columns of a table of rules.
+NEEDS, FORBIDS, SETS, CLEARS, PREDECESSORS, SOME = range(6)
 
 
-@kernel(allocates=False)
+@kernel(COMPLETE, COMPUTED, allocates=False)
 def play(
     moves: NDArray[np.int64],
+    shift: int,
     indptr: NDArray[Any],
     preds: NDArray[Any],
-    state: NDArray[np.uint8],
-    table: NDArray[np.uint8],
-    M: int,
-    counts: NDArray[np.int64],
+    state: NDArray[Any],
+    table: NDArray[Any],
+    places: NDArray[np.int64] | None,
+    held: NDArray[np.int64],
+    peak: NDArray[np.int64],
+    limits: NDArray[np.int64],
+    moved: NDArray[np.int64],
     words: NDArray[np.int64] | None,
     takes_over: NDArray[np.int64] | None,
+    targets: Any,
+    by_term: Any,
+    added: Any,
+    left: Any,
 ) -> int:
     """Play moves until one is illegal. Return the number of moves played, which is the index of the illegal one.
 
+    The last four are None in a game without terms, `words` for one word each, `places` for a single place: these are
+    compiled to loops of their own.
+
     Args:
-        moves: packed moves, vertex * 4 + kind.
+        moves: packed moves, (number << shift) + row of the table. The number is that of a vertex; in a row by term it
+            is that of an edge, or edges + v for a vertex v without predecessors.
         indptr, preds: predecessors of the vertices, in CSR form.
-        state: flags of each vertex; changed in place. Bit 0 must mean "holds a red pebble".
-        table: one row per kind of move; the columns are flags (see the constants above).
-        M: most red pebbles at any moment.
-        counts: reads, writes, red pebbles now and at the peak, in words; changed in place.
-        words: number of words of each vertex; None for one word each, which is compiled to a separate loop.
-        takes_over: the vertex whose pebble each may take over, if its deletion is the next move; -1, or None, for none.
+        state: flags of each vertex; changed in place.
+        table: one row per kind of move, 1 << shift of them; the columns are flags (see the constants above).
+        places: for each row, the bit of the pebbles that it places or removes; None if that is bit 0 for all rows.
+        held, peak, limits: for each bit, words of pebbles now and at the peak, changed in place, and the most allowed.
+        moved: words of the vertices that each row was played for; changed in place.
+        words: number of words of each vertex.
+        takes_over: the vertex whose pebble each may take over, if its deletion is the next move and the next row; -1
+            for a vertex that takes over none.
+        targets: the vertex that each edge leads to.
+        by_term: whether each row adds a term.
+        added: whether the term of each edge was added; changed in place.
+        left: number of missing terms of each vertex; changed in place.
     """
     # Every index is unsigned: a negative vertex becomes a huge one, and numba need not handle negative indices.
-    vertices, one = np.uint64(state.size), np.uint64(1)
-    reads, writes, red, peak = counts[READS], counts[WRITES], counts[RED], counts[PEAK]
+    vertices, edges, one = np.uint64(state.size), np.uint64(preds.size), np.uint64(1)
+    last = (1 << shift) - 1
+    at, here = np.uint64(0), held[0]  # stored only when the next pebble is in another place
     played = 0
     for i in range(moves.size):
-        move = moves[i]
-        kind, vertex = np.uint64(move & 3), np.uint64(move >> 2)
+        row, vertex = np.uint64(moves[i] & last), np.uint64(moves[i] >> shift)
+        edge = edges
+        if by_term is not None and by_term[row]:
+            if vertex >= edges + vertices:
+                break
+            edge, vertex = min(vertex, edges), np.uint64(targets[vertex]) if vertex < edges else vertex - edges
         if vertex >= vertices:
             break
         old = state[vertex]
-        if old & (table[kind, NEEDS] | table[kind, FORBIDS]) != table[kind, NEEDS]:
+        if old & (table[row, NEEDS] | table[row, FORBIDS]) != table[row, NEEDS]:
             break
-        wanted = table[kind, PREDECESSORS]
-        ready = True
-        if wanted:
+        if table[row, SOME] and not old & table[row, SOME]:
+            break
+        place = np.uint64(0) if places is None else np.uint64(places[row])
+        wanted = table[row, PREDECESSORS]
+        new = (old & ~table[row, CLEARS]) | table[row, SETS]
+        if by_term is not None:
+            if edge < edges:
+                if added[edge] or state[np.uint64(preds[edge])] & wanted != wanted:
+                    break
+                if old & np.uint64(COMPUTED) and not old >> place & one:  # a partial sum must be where its next term is
+                    break
+            elif by_term[row] and (left[vertex] > 0 or old & np.uint64(COMPLETE)):
+                break
+            if table[row, SETS] & np.uint64(COMPUTED) and left[vertex] <= np.int64(edge < edges):
+                new |= np.uint64(COMPLETE)
+        elif wanted:
+            ready = True
             for e in range(np.uint64(indptr[vertex]), np.uint64(indptr[vertex + one])):
                 if state[np.uint64(preds[e])] & wanted != wanted:
                     ready = False
                     break
-        if not ready:
-            break
-        new = (old & ~table[kind, CLEARS]) | table[kind, SETS]
-        size = np.int64(1) if words is None else words[vertex]
-        after = red + size * (np.int64(new & 1) - np.int64(old & 1))
-        settled = after
-        if takes_over is not None and kind == 2 and i + 1 < moves.size:
-            replaced = takes_over[vertex]
-            if replaced >= 0 and moves[i + 1] == replaced * 4 + 3 and state[replaced] & 1:
-                settled -= np.int64(1) if words is None else words[replaced]
-        if settled > M:
-            break
-        red = after
-        peak = max(peak, settled)
-        state[vertex] = new
-        reads += size * (kind == 0)
-        writes += size * (kind == 1)
-        played += 1
-    counts[READS], counts[WRITES], counts[RED], counts[PEAK] = reads, writes, red, peak
-    return played
-
-
-@kernel(allocates=False)
-def play_by_term(
-    moves: NDArray[np.int64],
-    indptr: NDArray[Any],
-    preds: NDArray[Any],
-    targets: NDArray[np.int64],
-    state: NDArray[np.uint8],
-    table: NDArray[np.uint8],
-    M: int,
-    counts: NDArray[np.int64],
-    words: NDArray[np.int64],
-    added: NDArray[np.uint8],
-    left: NDArray[np.int64],
-    complete: int,
-) -> int:
-    """Like `play`, but vertices take their terms one by one. The number of a compute is an edge, or edges + v for
-    vertex v.
-
-    Args:
-        targets: the vertex that each edge leads to.
-        words: number of words of each vertex.
-        added: whether the term of each edge was added; changed in place.
-        left: number of missing terms of each vertex; changed in place.
-        complete: the flag of a vertex with all its terms.
-    """
-    edges, vertices = preds.size, state.size
-    played = 0
-    for i in range(moves.size):
-        kind, number = moves[i] & 3, moves[i] >> 2
-        if number < 0 or number >= (edges + vertices if kind == 2 else vertices):
-            break
-        v, done = number, np.uint8(0)
-        if kind == 2:
-            v = targets[number] if number < edges else number - edges
-            terms = np.int64(indptr[v + 1]) - np.int64(indptr[v])
-            if number < edges:
-                wanted = table[kind, PREDECESSORS]
-                if added[number] or state[preds[number]] & wanted != wanted:
-                    break
-                if left[v] < terms and not state[v] & 1:  # a partial sum must be in the cache
-                    break
-            elif terms > 0 or state[v] & complete:
+            if not ready:
                 break
-            if left[v] <= 1:
-                done = np.uint8(complete)
-        old = state[v]
-        if old & (table[kind, NEEDS] | table[kind, FORBIDS]) != table[kind, NEEDS]:
-            break
-        new = (old & ~table[kind, CLEARS]) | table[kind, SETS] | done
-        after = counts[RED] + words[v] * (np.int64(new & 1) - np.int64(old & 1))
-        if after > M:
-            break
-        counts[RED] = after
-        counts[PEAK] = max(counts[PEAK], after)
-        counts[READS] += words[v] * (kind == 0)
-        counts[WRITES] += words[v] * (kind == 1)
-        state[v] = new
-        if kind == 2 and number < edges:
-            added[number] = 1
-            left[v] -= 1
+        size = np.int64(1) if words is None else words[vertex]
+        if places is not None and place != at:
+            held[at] = here
+            at, here = place, held[place]
+        after = here + size * (np.int64(new >> place & one) - np.int64(old >> place & one))
+        settled = after
+        if takes_over is not None and wanted and i + 1 < moves.size:
+            replaced = takes_over[vertex]
+            if (
+                replaced >= 0
+                and moves[i + 1] == (replaced << shift) + np.int64(row) + 1
+                and state[replaced] >> place & one
+            ):
+                settled -= np.int64(1) if words is None else words[replaced]
+        if settled > peak[place]:
+            if settled > limits[place]:
+                break
+            peak[place] = settled
+        here = after
+        moved[row] += size
+        state[vertex] = new
+        if by_term is not None and edge < edges:
+            added[edge] = 1
+            left[vertex] -= 1
         played += 1
+    held[at] = here
     return played

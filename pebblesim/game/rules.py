@@ -18,6 +18,7 @@ COMPUTED: Final = 4  # at some time
 WRITTEN: Final = 8  # at some time; recorded if the rules can take blue pebbles away
 INPUT: Final = 16
 COMPLETE: Final = 32  # under `partial`: all terms have been added
+SUM: Final = 64  # on many devices: a sum of which several devices may have a part
 
 
 class Graph(Protocol):
