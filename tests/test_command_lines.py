@@ -118,7 +118,7 @@ def test_a_problem_without_a_schedule_is_one_sentence(own: Path, pebblesim: Pebb
         ("devices -n 8 -d 2 -P 4 --ownership nope", "no ownership is called 'nope'; known: contiguous, "),
         ("devices -n 8 -d 2 -P 4 --ownership=", "no ownership is called ''"),
         ("devices -n 8 -d 2 -P 4 --inside nonsense", "--inside is for times; give a card, too, with --gpu."),
-        ("devices -n 8 -d 2 -P 4 --machine 8 --between x", "--machine and --between are for times;"),
+        ("devices -n 8 -d 2 -P 4 --machine 1 --between x", "--machine and --between are for times;"),
         ("play flash -n 6 -d 2 -M 60 --dtype complex64", "no data type is called 'complex64'; known: "),
         ("play flash -n 6 -d 2 -M 60 --dtype bf16", "M = '60' is in words, and dtype bf16 changes nothing here;"),
         ("optimum fft -n 4 -M 4 --dtype nope", "no data type is called 'nope'"),
