@@ -1,12 +1,12 @@
-"""Break lines of the core that a seed draws, and see which tests find it.
+"""Break lines of the package that a seed draws, and see which tests find it.
 
     .venv/bin/python -m pytest --cov=pebblesim --cov=graphs --cov=schedules --cov-context=test --cov-report=
     .venv/bin/python benchmarks/drawn_mutations.py --seed 7 --results drawn.json
     .venv/bin/python benchmarks/drawn_mutations.py --results drawn.json page.md
 
-`mutations.py` breaks what somebody thought of; here nobody chooses. A line is drawn from all lines of the core on which
-an operator, a comparison, a constant or a call of min or max can be changed, then one such change of the line. It is
-made in a clone of the last commit. First run some of the tests that cover the line, as the data of the first command
+`mutations.py` breaks what somebody thought of; here nobody chooses. A line is drawn from all lines of the package on
+which an operator, a comparison, a constant or a call of min or max can be changed, then one such change of the line. It
+is made in a clone of the last commit. First run some of the tests that cover the line, as the data of the first command
 say (pytest-cov is a development tool and not among the dependencies). The lines that survive them are broken all at
 once, and all quick tests run; those that fail are tried on the survivors one by one, until none fails.
 
@@ -34,11 +34,11 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 
-CORE = ("pebblesim", "graphs", "schedules")
+FOLDERS = ("pebblesim", "graphs", "schedules")
 """Folders from which lines are drawn."""
 
-OUTSIDE = ("claims", "cli", "gpu", "graphs", "schedules", "sparse_backward", "views")
-"""Rooms of pebblesim that are not drawn from: faces and pictures, and the symbolic links to the folders at the top."""
+LINKS = ("graphs", "schedules")
+"""Symbolic links of pebblesim to the folders at the top."""
 
 RESULTS = ROOT / "benchmarks" / "drawn_mutations.json"
 """What is known of the mutations of benchmarks/drawn-mutations.md."""
@@ -128,10 +128,10 @@ def between(node: ast.expr) -> Iterator[tuple[ast.expr, ast.AST, ast.expr]]:
 
 
 def sources(root: Path) -> Iterator[Path]:
-    """The files of the core."""
-    for folder in CORE:
+    """The files of the package."""
+    for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
-            if folder != "pebblesim" or path.relative_to(root / folder).parts[0] not in OUTSIDE:
+            if folder != "pebblesim" or path.relative_to(root / folder).parts[0] not in LINKS:
                 yield path
 
 
@@ -273,7 +273,7 @@ def page(known: dict[str, Any]) -> str:
     found, since = (sum(bool(each.get(by)) for each in tried.values()) for by in ("found by", "since"))
     parts = [
         "# Lines that a seed drew, and what found the change\n",
-        "`benchmarks/drawn_mutations.py` draws lines of the core by a seed, breaks each in one place, and runs the\n"
+        "`benchmarks/drawn_mutations.py` draws lines of the package by a seed, breaks each in one place, and runs the\n"
         "quick tests: first those that cover the line, then all. The first that fails is named; where none failed,\n"
         "the table says why, or names the test that was written then.\n",
         f"Seed {known['seed']}, lines of commit {known['commit'][:7]}: {len(tried)} mutations, {found} found; of the "

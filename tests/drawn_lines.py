@@ -11,6 +11,7 @@ command must change what some line prints or writes, or have it refused.
 
 `python tests/drawn_lines.py LINES SEED PROCESSES` prints the findings as JSON. `tests/drawn_lines.py record SEED`
 draws lines for each option that benchmarks/drawn_lines.json lacks, and writes there what shows that it is not ignored.
+`tests/drawn_lines.py again NUMBER SEED` runs some of these lines again, and prints the options that change nothing now.
 """
 
 from __future__ import annotations
@@ -345,21 +346,21 @@ def mutated(line: Line, command: Any, draw: random.Random) -> tuple[Line, set[st
     return made, {known[name].opts[0]}
 
 
-def with_option(line: Line, command: Any, option: str, draw: random.Random) -> Line:
+def with_option(line: Line, command: Any, option: str, draw: random.Random, odd: float = 0.4) -> Line:
     """A line in which an option is added, or has another value, or is left out if it is a flag that was given."""
     made, known = line.copy(), named(command)[option]
     names = {*known.opts, *known.secondary_opts}
     rest = [(name, value) for name, value in line.options if name not in names]
     if len(rest) == len(line.options) or not known.is_flag:
-        rest.append((draw.choice(sorted(names)), None) if known.is_flag else (option, value_for(known, draw)))
+        rest.append((draw.choice(sorted(names)), None) if known.is_flag else (option, value_for(known, draw, odd)))
     made.options = rest
     return made
 
 
-def value_for(option: Any, draw: random.Random) -> str:
-    """A value that an option of this name takes in some command, or an odd one."""
+def value_for(option: Any, draw: random.Random, odd: float = 0.4) -> str:
+    """A value that an option of this name takes in some command, or, so often, an odd one."""
     good = [value for name in option.opts for value in VALUES.get(name, ())]
-    return draw.choice(good if good and draw.random() < 0.6 else ODD)
+    return draw.choice(good if good and draw.random() >= odd else ODD)
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -630,7 +631,7 @@ def _part(number: int, draw: random.Random, commands: dict[str, Any], lines: lis
 RECORD: Final = ROOT / "benchmarks" / "drawn_lines.json"
 """For each option of each command: two lines that differ in it and in what they do; or why there are none."""
 
-TRIES: Final = 12
+TRIES: Final = 6
 
 
 def every_option(commands: dict[str, Any]) -> set[str]:
@@ -639,30 +640,30 @@ def every_option(commands: dict[str, Any]) -> set[str]:
 
 
 def complete(seed: int) -> None:
-    """Draw lines for each option that is not in `RECORD`, write what they show there, and print what none shows.
+    """Draw lines for each option that `RECORD` has no two lines for, and write there what they show.
 
     Best are two lines that both end well; an option may also be refused, by a line whose other option it does not suit.
+    What no line shows is left, until somebody draws again or explains it.
     """
     commands = all_commands()
     lines = [line for text in SMALL if (line := parsed(text, commands))]
-    _prepare(line for line in lines if not line.before)
     record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {"differ": {}, "explained": {}}
     every = every_option(commands)
-    record = {kind: {name: known for name, known in each.items() if name in every} for kind, each in record.items()}
+    differ, explained = (
+        {name: each[name] for name in each if name in every} for each in map(record.get, ("differ", "explained"))
+    )
+    left = sorted(every - {*differ, *explained}, key=lambda name: (name.endswith(" --wide"), name))
+    of = {name.rpartition(" ")[0] for name in left}
+    _prepare(line for line in lines if not line.before and line.command in of)
     draw, plain, found = random.Random(seed), dict[str, Ran](), Found()
     with Runner() as run:
-        for name in sorted(every - {*record["differ"], *record["explained"]}):
+        for name in left:
             words, _, option = name.rpartition(" ")
-            pair = _pair(
-                words, option, [line for line in lines if line.command == words], commands, draw, run, plain, found
-            )
-            if pair is None:
-                print(f"nothing shows {name}", flush=True)
-            else:
-                record["differ"][name] = pair
-                RECORD.write_text(
-                    json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
-                )
+            own = [line for line in lines if line.command == words]
+            if pair := _pair(words, option, own, commands, draw, run, plain, found):
+                differ[name] = pair
+            new = {"differ": differ, "explained": explained, "left": sorted({*left} - {*differ})}
+            RECORD.write_text(json.dumps(new, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
     json.dump({"lines": found.lines, "faults": found.faults, "over": found.over}, sys.stdout, indent=1)
 
 
@@ -672,16 +673,19 @@ def _pair(
 ) -> list[str] | None:  # fmt: skip
     """Two lines that differ in an option, and in what they do; None if none of those that were drawn do."""
     refused = None
-    for _ in range(TRIES):
+    for number in range(TRIES):
         line = draw.choice(lines)
         if str(line) not in plain:
             plain[str(line)] = run(line.argv)
-        made, before = with_option(line, commands[words], option, draw), plain[str(line)]
+        before = plain[str(line)]
+        made = with_option(line, commands[words], option, draw, odd=number >= TRIES / 2)
+        if str(made) == str(line):
+            continue
         after = run(made.argv)
         found.note(made, after)
         if None in (before.code, after.code) or _did(before) == _did(after) or "\udcff" in str(made):
             continue
-        if after.code != 2 and run(made.argv) == after:
+        if after.code != 2 and (run(line.argv), run(made.argv)) == (before, after):
             return [str(line), str(made)]
         if after.code == 2 and refused is None:
             refused = [str(line), str(made)]
@@ -692,8 +696,19 @@ def _did(ran: Ran) -> tuple[Any, ...]:
     return ran.code, ran.out, ran.said, ran.files
 
 
+def again(number: int, seed: int) -> list[str]:
+    """The options of so many drawn pairs of lines in `RECORD` that do the same now."""
+    differ = json.loads(RECORD.read_text(encoding="utf-8"))["differ"]
+    names = random.Random(seed).sample(sorted(differ), number)
+    with Runner() as run:
+        did = {name: [_did(run(shlex.split(line))) for line in differ[name]] for name in names}
+    return [name for name, (before, after) in did.items() if before == after]
+
+
 if __name__ == "__main__" and sys.argv[1] == "record":
     complete(int(sys.argv[2]))
+elif __name__ == "__main__" and sys.argv[1] == "again":
+    json.dump(again(int(sys.argv[2]), int(sys.argv[3])), sys.stdout)
 elif __name__ == "__main__":
     lines, seed, workers, *bases = sys.argv[1:]
     json.dump(drawn(int(lines), int(seed), bases or None, int(workers)), sys.stdout, indent=1)

@@ -696,7 +696,7 @@ def test_bounds_as_json(pebblesim: Pebblesim) -> None:
     result = pebblesim("bounds -n 4096 -d 64 -M 64k --json").json
     holds(result, {"problem": str, "n": int, "d": int, "M": int, "bound": dict, "lower_bound": dict})
     named = {each["name"]: each for each in result["lower_bounds"]}
-    assert set(named) == {"compulsory", "D1", "D1m", "D1r", "D2", "D3", "D4", "D4r", "D5", "D6"}
+    assert set(named) == {"compulsory", "D1", "D1m", "D1r", "D2", "D3", "D4", "D4r", "D5", "D6", "D7"}
     assert named["compulsory"]["value"] == 4 * 4096 * 64 + 3 * 64 * 64
     assert named["D1"]["value"] is None
     assert "M is above 16,384" in named["D1"]["why_not"]
@@ -704,7 +704,7 @@ def test_bounds_as_json(pebblesim: Pebblesim) -> None:
     assert result["lower_bound"].items() >= {"name": "D3", "value": named["D3"]["value"]}.items()
     every = "every way of computing"
     assert {name: each["for"] for name, each in named.items()} == {
-        **dict.fromkeys(("compulsory", "D1m", "D3", "D4r", "D5", "D6"), every),
+        **dict.fromkeys(("compulsory", "D1m", "D3", "D4r", "D5", "D6", "D7"), every),
         **dict.fromkeys(("D1", "D2"), "g = A1ᵀ p A2"),
         "D4": "any order of the products, g = A1ᵀ p A2",
         "D1r": "g regrouped by rows",

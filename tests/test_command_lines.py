@@ -14,7 +14,20 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
-from drawn_lines import CARD, OWN, SMALL, Ran, all_commands, documented, faults, options_of, parsed
+from drawn_lines import (
+    CARD,
+    OWN,
+    RECORD,
+    SMALL,
+    Ran,
+    all_commands,
+    documented,
+    every_option,
+    faults,
+    named,
+    options_of,
+    parsed,
+)
 from test_cli import Pebblesim, pebblesim  # noqa: F401
 
 import pebblesim as ps
@@ -105,7 +118,7 @@ def test_a_problem_without_a_schedule_is_one_sentence(own: Path, pebblesim: Pebb
         ("devices -n 8 -d 2 -P 4 --ownership nope", "no ownership is called 'nope'; known: contiguous, "),
         ("devices -n 8 -d 2 -P 4 --ownership=", "no ownership is called ''"),
         ("devices -n 8 -d 2 -P 4 --inside nonsense", "--inside is for times; give a card, too, with --gpu."),
-        ("devices -n 8 -d 2 -P 4 --machine 8 --between x", "--machine and --between are for times;"),
+        ("devices -n 8 -d 2 -P 4 --machine 1 --between x", "--machine and --between are for times;"),
         ("play flash -n 6 -d 2 -M 60 --dtype complex64", "no data type is called 'complex64'; known: "),
         ("play flash -n 6 -d 2 -M 60 --dtype bf16", "M = '60' is in words, and dtype bf16 changes nothing here;"),
         ("optimum fft -n 4 -M 4 --dtype nope", "no data type is called 'nope'"),
@@ -432,6 +445,10 @@ def test_a_row_of_a_matrix_is_a_whole_number(tmp_path: Path) -> None:
             ps.load_graph(tmp_path / "g.mtx")
 
 
+MOST_LEFT = 122
+"""Options for which no two lines were found that show it, nor a reason why there are none."""
+
+
 # -- lines drawn by a seed -------------------------------------------------------------------------------------------
 
 
@@ -454,6 +471,34 @@ def test_drawn_lines_end_as_lines_do(seed: int) -> None:
     found = run_drawn(20, seed, *lines)
     assert found["lines"] == 20
     assert (found["faults"], found["over"]) == ([], [])
+
+
+def test_every_option_of_every_command_is_in_the_record() -> None:
+    """Two lines that differ in it alone, or a reason; those that are left become fewer."""
+    commands, record = all_commands(), json.loads(RECORD.read_text(encoding="utf-8"))
+    differ, explained, left = record["differ"], record["explained"], record["left"]
+    assert sorted([*differ, *explained, *left]) == sorted(every_option(commands)), (
+        "python tests/drawn_lines.py record 1"
+    )
+    assert len(left) <= MOST_LEFT
+    for name, (first, second) in differ.items():
+        words, _, option = name.rpartition(" ")
+        names = {*(found := named(commands[words])[option]).opts, *found.secondary_opts}
+        lines = [parsed(text, commands) for text in (first, second)]
+        assert all(line is not None and line.command == words for line in lines)
+        given = [[each for each in line.options if each[0] in names] for line in lines if line]
+        others = [[each for each in line.options if each[0] not in names] for line in lines if line]
+        assert given[0] != given[1] and others[0] == others[1], name
+    assert all(len(why.split()) > 3 for why in explained.values())
+
+
+@pytest.mark.slow
+def test_lines_of_the_record_still_differ() -> None:
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "drawn_lines.py"), "again", "40", "1"],
+        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (0, "[]"), ran.stderr[-2000:]
 
 
 @pytest.mark.slow

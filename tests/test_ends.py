@@ -12,7 +12,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer
@@ -81,8 +81,10 @@ def test_a_file_without_room_is_not_written_at_all(line: str, tmp_path: Path) ->
 def test_every_file_that_a_command_writes_is_looked_at_before_the_work() -> None:
     seen = 0
     for words, command in ALL.items():
+        hints = get_type_hints(command.callback, include_extras=True)
         for option in command.params:
-            if type(option.type).__name__ != "TyperPath" or option.param_type_name != "option":
+            kind = get_args(hints.get(option.name))[:1]
+            if Path not in {*kind, *get_args(*kind)} or option.param_type_name != "option":
                 continue
             if option.opts[0] in ("--card", "--game", "--inputs"):  # these are read
                 continue

@@ -104,13 +104,12 @@ def test_what_is_below_a_bound_is_found_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_number_of_states_gives_one_interval_on_slow_machines_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that jumps ends no part of the search; with a time limit it does, and fewer symmetries are found."""
+    """A clock that jumps ends no part of the search."""
     graph = ps.graph("backward-relu", n=2, d=1)
     known = ps.optimum(graph, M=4, states=300)
     assert not known.proven
     clock = count(0, 3)
     monkeypatch.setattr("pebblesim.dags.search.time", SimpleNamespace(monotonic=lambda: float(next(clock))))
-    monkeypatch.setattr("pebblesim.dags.optimum_states.SECONDS_FOR_SYMMETRIES", 1e-6)
     again = ps.optimum(graph, M=4, states=300)
     assert (again.io, again.bound, again.moves.tolist()) == (known.io, known.bound, known.moves.tolist())
 

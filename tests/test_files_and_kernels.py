@@ -352,6 +352,40 @@ def test_a_function_is_compiled_in_a_thread_and_under_the_handler_of_a_program(
     assert saved == ["next", "total"]
 
 
+def test_functions_are_compiled_where_no_folder_may_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither that of the source, nor the user's."""
+
+    def refuse(locator: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("numba.core.caching._CacheLocator.ensure_cache_path", refuse)
+    assert called_with_constants(tmp_path, monkeypatch).total(3) == 4 + 2 + 3
+    assert [each.name for each in tmp_path.iterdir() if each.name != "__pycache__"] == ["called_with_constants.py"]
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from pebblesim.core.files import whole_file
+
+with whole_file(Path("game.bin")) as unfinished:
+    with unfinished.open("wb") as file:
+        file.write(b"half of it")
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("before", [None, "all of it"])
+def test_a_process_that_is_killed_leaves_the_file_that_was_there(before: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "game.bin"
+    if before is not None:
+        path.write_text(before)
+    ended = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert ended.returncode == -signal.SIGKILL
+    assert (path.read_text() if path.exists() else None) == before
+
+
 def test_an_error_without_a_text_is_named() -> None:
     with pytest.raises(UsageError, match=r"^it\.npz cannot be read: EOFError\.$"), reading("it.npz"):
         raise EOFError

@@ -259,3 +259,10 @@ def test_a_row_cannot_have_more_blocks_than_there_are(text: str, what: str) -> N
     with pytest.raises(UsageError, match=rf"{what} blocks in a row was given, but a row has 4 blocks"):
         masks.from_text(text).allowed(8)
     assert masks.from_text("bigbird:2:1:1:4").allowed(8).all()
+
+
+def test_as_many_pairs_as_are_allowed_are_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pebblesim.language.mask_kinds.LARGEST_TABLE", 6)
+    assert masks.of("causal").allowed(9, 4).shape == (9, 4)
+    with pytest.raises(UsageError, match="spelled out for n up to 6"):
+        masks.of("causal").allowed(37, 1)

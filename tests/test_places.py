@@ -12,7 +12,7 @@ from oracle_games import least_io
 from strategies import amount
 from test_dags import fold, random_graph
 
-from pebblesim.dags import bounds
+from pebblesim.dags import bounds, places
 from pebblesim.dags.generators import generate
 from pebblesim.dags.orders import Task
 from pebblesim.dags.places import LOST, READ, ROOM, RUNS, SCALE, WRITTEN, Certificate, certificates
@@ -354,3 +354,13 @@ def test_cuts_of_trees_are_the_fewest_and_the_bound_is_met() -> None:
             assert data.words + 2 * cuts(data) == least if tree else data.words + 2 * cuts(data) <= least
         bites += cuts(data) > 0
     assert bites > 2
+
+
+def test_rows_of_a_program_have_all_columns_from_the_first_on() -> None:
+    """A column below 0 is none."""
+    rows = places._Rows()
+    for right in (7, 9):
+        rows.add(places.ROOM, (np.array([0, 0, 1]), np.array([0, -1, 2]), np.array([3, 5, 1])), [right, 0], 0, 0, 0, 0)
+    made = rows.program(np.zeros(3, np.int64), np.ones(3, np.int64))
+    assert (made.rows.tolist(), made.columns.tolist()) == ([0, 1, 2, 3], [0, 2, 0, 2])
+    assert (made.coefficients.tolist(), made.right.tolist()) == ([3, 1, 3, 1], [7, 0, 9, 0])

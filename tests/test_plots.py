@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 from PIL import Image
 from strategies import SUMMATIONS
 
@@ -25,7 +25,8 @@ from pebblesim.core.errors import UsageError
 from pebblesim.counting.useful import useful_operations
 from pebblesim.game.moves import COMPUTE, READ, unpack
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.graphs.layers import layers
+from pebblesim.graphs.layers import LETTER, layers
+from pebblesim.language.problems import problem as problem_of
 from pebblesim.language.registry import get, of_problem
 from pebblesim.views.plots.crossover import io_over_M
 from pebblesim.views.plots.game import LANE, move, occupancy, tiles
@@ -93,6 +94,8 @@ def test_the_gap_of_a_problem_with_and_without_some_bounds(ax: Axes) -> None:
     for row, (M, gap_without) in zip(found.rows, without, strict=True):
         assert gap_without == row.io / least_without(M, {"D3", "D4r", "D5"})
     assert any(above > below for (_, above), (_, below) in zip(without, whole, strict=True))
+    named = [each.xy[0] for each in ax.texts if isinstance(each, Annotation) and each.xy[1] == 0.03]
+    assert named and all(CACHES[0] < at < CACHES[-1] for at in named)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +269,16 @@ def test_a_balanced_sum_has_one_layer_for_each_doubling() -> None:
 def test_an_aspect_is_kept_where_it_is_possible() -> None:
     at = layers(ps.graph("backward", n=8, d=4), 1.6)
     assert 1.1 < at.width / at.height < 2
+
+
+@pytest.mark.parametrize("name", ["forward", "backward", "backward-qkv", "projected-forward"])
+def test_the_name_of_a_narrow_tensor_ends_before_the_next_begins(name: str) -> None:
+    """Tensors of one element each, and names of which some are longer: they are in the drawing, too."""
+    for aspect in (0.5, 1.6, 4.0):
+        at = layers(ps.graph(name, **dict.fromkeys(problem_of(name).dims, 1)), aspect)
+        for text, x, y in at.names:
+            behind = [other for _, other, beside in at.names if other > x and beside == y]
+            assert all(end >= x + LETTER * len(text) for end in (at.width, *behind)), text
 
 
 def test_a_graph_of_edges_has_no_layers() -> None:

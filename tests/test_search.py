@@ -160,6 +160,7 @@ def test_rectangles_of_slower_searches(data, M, name):
 
 
 @pytest.mark.one_in(3)
+@pytest.mark.filterwarnings("ignore::pebblesim.core.errors.LeftOut")  # what the first search found is for squares alone
 @settings(max_examples=3)
 @given(n=st.integers(1, 60), d=st.integers(1, 12), M=st.integers(20, 800))
 def test_a_square_in_all_its_dimensions_is_the_square(n, d, M):

@@ -154,7 +154,7 @@ def _remarks(records: Sequence[Record]) -> Iterator[str]:
         "sections 1 and 2 to random and optimal games and compares the families and products of every segment with\n"
         "the claims, and `tests/test_proved_capacities.py` certifies each capacity. Word-level games in which pairs\n"
         "differ in their order move less than twice C2m and E1m (`tests/test_games_of_mixed_orders.py`). The steps of\n"
-        "E8 are tried on games in `tests/test_further_episodes.py`.\n"
+        "E8 are tried on games in `tests/test_further_episodes.py`, those of D7 in `tests/test_parts_of_sums.py`.\n"
     )
     if at_once:
         yield (

@@ -70,6 +70,7 @@ STRONGHOLDS: Mapping[str, Stronghold] = {
     "D4r": _square("backward", Span(2, 7), Span(3, 8, _D), Span(-3, 3, _D2)),
     "D5": _square("backward", Span(0, 4), Span(3, 5, _D), Span(-0.2, 0.8, _ND)),
     "D6": _square("backward", Span(0, 4), Span(5, 7.5, _D), Span(-0.3, 0.8, _ND)),
+    "D7": _square("backward", Span(3, 7), Span(3, 8, _D), Span(-6, -0.5, _D2)),
     "C3": Stronghold(
         "forward",
         {"d_v": Span(0, 4), "d_k": Span(2.5, 5, ("d_v",)), "n_q": Span(5, 9, ("d_k",)), "n_k": Span(-1, 1, ("n_q",))},

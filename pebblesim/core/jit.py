@@ -149,15 +149,16 @@ def kernel(*constants: int, allocates: bool = True, **options: Any) -> Callable[
         # Nobody calls a kernel from C; without `_nrt`, numba counts no references; other threads go on meanwhile.
         settings: dict[str, Any] = {"_nrt": allocates, "no_cfunc_wrapper": True, "nogil": True, **options}
         result: Any = njit(**settings)(function)
-        result._cache = _Cache(function)  # type: ignore[no-untyped-call]
-        # numba unpickles the index of another version of itself no further; nor may it that of another source, which
-        # may name classes that are gone.
-        index = result._cache._cache_file
-        index._version = index._version, index._source_stamp, *map(_stamp, sorted(_called_from(function)))
+        with suppress(RuntimeError):  # there is no folder to write in: each process compiles for itself
+            result._cache = _Cache(function)  # type: ignore[no-untyped-call]
+            # numba unpickles the index of another version of itself no further; nor may it that of another source,
+            # which may name classes that are gone.
+            index = result._cache._cache_file
+            index._version = index._version, index._source_stamp, *map(_stamp, sorted(_called_from(function)))
         compile_or_load = result.compile
 
         def alone(signature: Any) -> Any:
-            with _alone(result._cache.cache_path), _whole():
+            with _alone(result._cache.cache_path or ""), _whole():
                 return compile_or_load(signature)
 
         result.compile = alone

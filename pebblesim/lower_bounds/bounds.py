@@ -23,6 +23,7 @@ from pebblesim.lower_bounds.capacities import Cube, least_words, least_words_of_
 from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
 from pebblesim.lower_bounds.further_episodes import NewGradients, least_words_of_sums
 from pebblesim.lower_bounds.instances import Formulation, Instance, Pairs
+from pebblesim.lower_bounds.parts_of_sums import Parts, least_words_of_parts
 
 if TYPE_CHECKING:
     from sympy import Expr
@@ -367,6 +368,8 @@ def _least_words(claim: CuttingBound, M: int) -> int | None:
     if claim.sums is not None:
         assert isinstance(claim.capacity, NewGradients)
         return least_words_of_sums(claim.products, claim.capacity, M, claim.sums)
+    if isinstance(claim.capacity, Parts):
+        return least_words_of_parts(claim.products, claim.capacity, M, claim.free)
     words = least_words(claim.products, claim.capacity, M, claim.free, claim.tree, claim.ragged)
     if claim.light is None:
         return words

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
 from pebblesim.lower_bounds.instances import ANY_ORDER, Formulation, Lines, Product
+from pebblesim.lower_bounds.parts_of_sums import parts_of_sums
 from pebblesim.lower_bounds.words_at_once import words_at_once, words_at_several_times
 
 IN_FULL = [
@@ -50,6 +51,7 @@ def _backward(case: Cutting) -> Iterator[CuttingBound]:
     yield case.of_products("D1m", "products with X and with Y", WITH_WEIGHTS, within=("A2", "dO"))
     yield case.of_pairs("D3", "pairs", LINES)
     yield from _merged(case, why_not, which == ANY_ORDER)
+    yield parts_of_sums(case, "D7", "products of pairs, and parts of their sums", (*LINES.query, *LINES.key, "g"))
     sides = {"S": "d", "dO": "d"}, {"A2": "d", "h": "d"}
     yield words_at_once(case, "D5", sides, [(("d", "d"), ()), ((), ("d", "d"))], [("d", "d")])
     yield words_at_several_times(case, "D6", LINES)

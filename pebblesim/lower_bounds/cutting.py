@@ -38,8 +38,8 @@ class CuttingBound(NamedTuple):
     Attributes:
         name: name in docs/lower-bounds.md.
         what: what the bound counts.
-        products: weighted number of the products in `table`; without a table, the number of pairs; with `at_once`, the
-            number of words that are moved once.
+        products: weighted number of the products in `table`; without a table, the number of pairs, or with `Parts`
+            the weight of what is counted of them; with `at_once`, the number of words that are moved once.
         capacity: the capacity.
         forms: closed forms (text, low, high) of the bound without the words besides, for low·unit ≤ M ≤ high·unit.
         unit: the unit for M, as text and as number.
