@@ -26,7 +26,7 @@ from typing import Any
 
 import tiny_models
 
-from pebblesim.cli.printing import progress_bar
+from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
 from pebblesim.gpu import transformers as ours, transformers_masks

@@ -344,3 +344,32 @@ def test_no_merge_was_left_half_done() -> None:
         text.name for text in texts if re.search(r"^(<{7}|>{7}) ", text.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert len(texts) > 30 and marked == []
+
+
+def names_of(module: str) -> set[str] | None:
+    """What stands at the top of a module of the package, and its submodules; None if there is no such module."""
+    path = ROOT.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    if not file.is_file():
+        return None
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    stored = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    made = {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    taken = {
+        name.asname or name.name for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) for name in each.names
+    }
+    return stored | made | taken | {each.stem for each in path.glob("*") if path.is_dir()}
+
+
+def test_scripts_import_what_is_there() -> None:
+    """mypy does not see them, and most need a GPU, so nothing else looks at them after a name has moved."""
+    seen = 0
+    for script in (*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "docs").glob("*.py")):
+        for each in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+            if isinstance(each, ast.ImportFrom) and (each.module or "").startswith("pebblesim."):
+                names = names_of(each.module or "")
+                assert names is not None, (script.name, each.module)
+                missing = {name.name for name in each.names} - names
+                assert not missing, (script.name, each.module, missing)
+                seen += 1
+    assert seen > 100
