@@ -95,7 +95,8 @@ def test_kernels_are_not_launched(size: tuple[Any, int, int], first: bool) -> No
         assert not one.any()
 
 
-def test_pytorch_in_its_place() -> None:
+def test_pytorch_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pebblesim.gpu.torch.once._SAID", set())  # the warning is given once
     for batch, n_q, n_k in ((), 3, 0), ((2,), 0, 5), ((0,), 3, 4):
         x = tensors(batch, n_q, n_k, torch.float32)
         with pytest.warns(UserWarning) if n_k == 0 else pytest.MonkeyPatch.context():

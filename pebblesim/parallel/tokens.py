@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from pebblesim.core.errors import UnknownName
 from pebblesim.core.floor_sums import floor_sum
 
 OWNERSHIPS = ("contiguous", "zig-zag", "striped")
@@ -65,12 +66,18 @@ def united(sets: Iterable[Tokens]) -> Tokens:
 
 
 def owned(ownership: str, n: int, P: int) -> list[Tokens]:
-    """Return the tokens of each of P devices, at most ⌈n/P⌉ for each; `ownership` is one of `OWNERSHIPS`."""
+    """Return the tokens of each of P devices, at most ⌈n/P⌉ for each.
+
+    Raises:
+        UnknownName: no ownership has this name.
+    """
     if ownership == "contiguous":
         return [_of([_chunk(n, P, q)]) for q in range(P)]
     if ownership == "zig-zag":
         return [united([_of([_chunk(n, 2 * P, q)]), _of([_chunk(n, 2 * P, 2 * P - 1 - q)])]) for q in range(P)]
-    return [_of([range(q, n, P)]) for q in range(P)]
+    if ownership == "striped":
+        return [_of([range(q, n, P)]) for q in range(P)]
+    raise UnknownName("ownership", ownership, OWNERSHIPS)
 
 
 def _of(parts: Iterable[range]) -> Tokens:
