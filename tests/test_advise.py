@@ -198,7 +198,7 @@ def test_the_work_and_the_time_are_those_of_one_tile(problem: str, d: int) -> No
     assert limits["arithmetic"] == pytest.approx(32 * sum(counted.work.values()) / 989e12)
     assert limits["SM"] == pytest.approx(32 * 2 * counted.io / advice.boundaries[0].bandwidth)
     assert allowed is not None and allowed[1] == max(limits.values()) < kernel.seconds
-    said = re.search(r"roofline: (\S+) with (.*) is allowed .*\n  arithmetic: ([\d.]+) (T|G)op at 989", str(advice))
+    said = re.search(r"roofline: (\S+) with (.*) is allowed .*\n  arithmetic: ([\d.]+) (T|G)FLOP at 989", str(advice))
     assert said and said[1] == tile.schedule
     assert said[2] == ", ".join(f"{name}={size}" for name, size in tile.blocks.items())
     operations = float(said[3]) * {"T": 1e12, "G": 1e9}[said[4]]

@@ -274,7 +274,7 @@ def test_the_regimes_of_the_lower_bound_meet_where_it_changes() -> None:
     told: list[float] = []
     found = list(regimes(backward, dims, told.append))
     assert told == sorted(told) and told[-1] == 1 and len(told) > 20
-    assert [name for _, name in found][:3] == ["D4r", "D3", "D6"] and found[-1][1] == "compulsory"
+    assert [*dict.fromkeys(name for _, name in found)] == ["D7", "D4r", "D3", "D6", "D5", "compulsory"]
     for (_, before), (M, name) in pairwise(found):
         assert (best(backward, dims, M - 1).name, best(backward, dims, M).name) == (before, name)
     d3 = next(M for M, name in found if name == "D3")

@@ -55,7 +55,7 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
         ax.annotate("M = d²", (d2, 0.98), xycoords=("data", "axes fraction"), xytext=(4, 0), **_WORDS, va="top")
     what = "M, words of cache" if crossover.along == "M" else crossover.along
     ax.set(xscale="log", yscale="log", xlabel=what, ylabel="I/O, words")
-    ax.set(xlim=(data.at[0], data.at[-1]), ylim=(floor, 1.6 * max(shown)))
+    ax.set(xlim=floats((data.at[0], data.at[-1])), ylim=(float(floor), 1.6 * float(max(shown))))
     solves = crossover.solves
     about = f"{solves.name}: {solves.about.partition(' (')[0]}" if solves.about else solves.name
     ax.set_title(f"{about}, {crossover.title}", fontsize=11)
@@ -91,7 +91,7 @@ def _free_side(ax: Any, at: tuple[float, float], text: str, curves: Sequence[Pat
     from matplotlib.transforms import Bbox, BboxTransformTo
 
     point = ax.figure.dpi / 72
-    x0, y0 = ax.transData.transform(at)
+    x0, y0 = ax.transData.transform(floats(at))
     lines = text.split("\n")
     width, height = (0.62 * WORDS * max(map(len, lines)) + 6) * point, (1.34 * WORDS * len(lines) + 4) * point
 
