@@ -185,13 +185,11 @@ def fake(monkeypatch: pytest.MonkeyPatch, enough: int = 99, names: str = "") -> 
             one = Case(**fields)
             for kernel in one.source.kernels:
                 exact = moved(kernel.launch, one.sizes).times(one.heads)
-                values = (
-                    32 * exact.sectors_read,
-                    32 * exact.sectors_written,
-                    exact.sectors_read,
-                    exact.sectors_written,
-                )
-                every = dict(zip((*ncu.OF_BATCHES[0], *ncu.OF_BATCHES[1]), values, strict=True))
+                every = {
+                    ncu.HBM_READ_BYTES: 32 * exact.sectors_read,
+                    ncu.HBM_WRITE_BYTES: 32 * exact.sectors_written,
+                    ncu.SM_READ_BYTES: 32 * exact.sectors_read + 1,  # unlike what HBM gives
+                }
                 found.append(ncu.Profiled(names or f"{kernel.name}(float *)", {name: every[name] for name in metrics}))
                 assert re.match(kernels, kernel.name)
         return found
@@ -212,7 +210,8 @@ def test_rows_hold_what_was_measured_and_are_resumed(tmp_path: Path, monkeypatch
         assert measure_batches.case_of(row).to_dict() == one.to_dict()
         found, exact = measure_batches.total(row), [moved(kernel.launch, one.sizes) for kernel in one.source.kernels]
         assert found["hbm_read"] == 6 * 32 * sum(each.sectors_read for each in exact)
-        assert found["sm_written"] == 6 * 32 * sum(each.sectors_written for each in exact)
+        assert found["hbm_written"] == 6 * 32 * sum(each.sectors_written for each in exact)
+        assert found["sm_read"] == found["hbm_read"] + len(exact)
         assert found["seconds"] == 0.25 * len(exact)
     before = list(asked)
     assert measure_batches.measure_batches(cases[:2], path) == rows[:2]

@@ -81,7 +81,7 @@ def measure(
     raise typer.Exit(0 if _as_predicted(row) else 1)
 
 
-@command(app, example="pebblesim gpu crossover -n 768 -d 64 --at 880,3296,7248,12736")
+@command(app, example="pebblesim gpu crossover -n 768 -d 64 --at 880,3296,5072,7248,12736")
 def crossover(
     schedules: Annotated[
         list[str] | None,

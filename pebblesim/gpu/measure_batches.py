@@ -23,9 +23,8 @@ QUANTITIES = {
     "hbm_read": ncu.HBM_READ_BYTES,
     "hbm_written": ncu.HBM_WRITE_BYTES,
     "sm_read": ncu.SM_READ_BYTES,
-    "sm_written": ncu.SM_WRITE_SECTORS,
 }
-"""The values of each launch, and their counters: bytes to and from HBM, and between multiprocessors and L2."""
+"""The values of each launch, and their counters: bytes from and to HBM, and bytes into the multiprocessors."""
 
 AT_ONCE = 20
 """Batches that are profiled in one process; then what was measured is saved."""
@@ -103,7 +102,7 @@ def _bytes(name: str, profiled: ncu.Profiled) -> dict[str, int]:
     if profiled.kernel.partition("(")[0] != name:
         raise PebblesimError(f"the profiler saw {profiled.kernel}, where {name} was expected.")
     found = {name: profiled.values[metric] for name, metric in QUANTITIES.items() if metric in profiled.values}
-    return {name: round(value) * (ncu.SECTOR if name == "sm_written" else 1) for name, value in found.items()}
+    return {name: round(value) for name, value in found.items()}
 
 
 def _row(

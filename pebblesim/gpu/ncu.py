@@ -41,7 +41,7 @@ METRICS = (
 """The metrics: bytes into the SMs and sectors out of them; sectors read and written at L2, which are fewer if L2 serves
 several SMs with one read; bytes at HBM; bytes that the instructions requested, in whole sectors or not; and time."""
 
-OF_BATCHES: tuple[tuple[str, ...], ...] = ((HBM_READ_BYTES, HBM_WRITE_BYTES), (SM_READ_BYTES, SM_WRITE_SECTORS))
+OF_BATCHES: tuple[tuple[str, ...], ...] = ((HBM_READ_BYTES, HBM_WRITE_BYTES), (SM_READ_BYTES,))
 """The metrics for batches of heads, which fill the card's memory, those that one run of the program counts together."""
 
 ROOTS = ("usr/local/cuda*/bin", "usr/local/NVIDIA-Nsight-Compute*", "opt/nvidia/nsight-compute/*")
