@@ -54,8 +54,15 @@ class Curve:
         self.schedule, self.dims = schedule, dims
         self._known: dict[int, int] = {}
         self.least_M = peak_red(schedule.program, {**dims, **block_rules.least_feasible(schedule, dims)})
-        whole = block_rules.choose(schedule, dims, LARGEST)
-        self.most_M = peak_red(schedule.program, {**dims, **whole})  # from here on blocks hold everything
+        self.most_M = self._most_M()  # from here on blocks hold everything
+
+    def _most_M(self) -> int:
+        """Return an M from which on the blocks are the largest. They may need less than others on the way to them."""
+        whole = block_rules.choose(self.schedule, self.dims, LARGEST)
+        M = peak_red(self.schedule.program, {**self.dims, **whole})
+        while block_rules.choose(self.schedule, self.dims, M) != whole:
+            M *= 2
+        return M
 
     def __call__(self, M: int) -> int | float:
         """Words of I/O."""
