@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import sympy
 from sympy import Max, Min, Mod, ceiling, floor
 
-from pebblesim.core.errors import UnknownName
 from pebblesim.parallel.schedules import IN_PASSES, Letters, Parallel, Split
 from pebblesim.parallel.team import Traffic, traffic
-from pebblesim.parallel.tokens import OWNERSHIPS
+from pebblesim.parallel.tokens import check_ownership
 
 n, n_q, n_k, d, d_k, d_v, h, h_kv, P, u, a, b, M, p = sympy.symbols("n n_q n_k d d_k d_v h h_kv P u a b M p")
 
@@ -94,6 +93,7 @@ def _causal(split: Split, ownership: str) -> _Part:
     In the chunks or stripes of the devices' numbers these are: the first key's device is y a; the rows' devices are x,
     x + a, …, of which y are below that; the last row's device is P − a + x, or, with zig-zag chunks, it is x.
     """
+    check_ownership(ownership)
     (x, y), of_rows, of_keys = _places(split), P / split.rows, P / split.keys
     first = 1 - Min(1, y)  # 1 in the first part of the keys
     last = 1 - Min(1, split.keys - 1 - y)  # 1 in the last
@@ -103,7 +103,5 @@ def _causal(split: Split, ownership: str) -> _Part:
         return _Part(own * (of_rows - y - 1), own * (of_keys - 1 - late), own, own)
     if ownership == "zig-zag":
         return _Part(own / 2 * (2 * of_rows - y - 2), own / 2 * (2 * of_keys - 2 - first * x), own, own)
-    if ownership == "striped":
-        late = last * (split.rows - 1 - x)
-        return _Part(own * (of_rows - 1) - y, own * (of_keys - 1) - late, own, own)
-    raise UnknownName("ownership", ownership, OWNERSHIPS)
+    late = last * (split.rows - 1 - x)
+    return _Part(own * (of_rows - 1) - y, own * (of_keys - 1) - late, own, own)

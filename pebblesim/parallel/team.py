@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import heads_on, whole, whole_groups
-from pebblesim.parallel.tokens import OWNERSHIPS, Tokens, owned
+from pebblesim.parallel.tokens import Tokens, check_ownership, owned
 
 MOST_DEVICES = 1024
 """Every device is counted for itself."""
@@ -86,8 +86,7 @@ class Team:
         for name in ("n_q", "n_k", "d_k", "d_v", "heads", "kv_heads", "P"):
             whole(name, getattr(self, name))
         whole_groups(self.heads, self.kv_heads)
-        if self.ownership not in OWNERSHIPS:
-            raise UnknownName("ownership", self.ownership, OWNERSHIPS)
+        check_ownership(self.ownership)
         if self.P > MOST_DEVICES:
             raise UsageError(f"P = {self.P:,} was given; up to {MOST_DEVICES:,} devices are counted, each for itself.")
         if self.latent and self.d_v > self.d_k:

@@ -65,19 +65,23 @@ def united(sets: Iterable[Tokens]) -> Tokens:
     return Tokens(tuple(merged))
 
 
-def owned(ownership: str, n: int, P: int) -> list[Tokens]:
-    """Return the tokens of each of P devices, at most ⌈n/P⌉ for each.
+def check_ownership(name: str) -> None:
+    """Refuse an ownership that is not known.
 
     Raises:
         UnknownName: no ownership has this name.
     """
+    if name not in OWNERSHIPS:
+        raise UnknownName("ownership", name, OWNERSHIPS)
+
+
+def owned(ownership: str, n: int, P: int) -> list[Tokens]:
+    """Return the tokens of each of P devices, at most ⌈n/P⌉ for each; `ownership` is one of `OWNERSHIPS`."""
     if ownership == "contiguous":
         return [_of([_chunk(n, P, q)]) for q in range(P)]
     if ownership == "zig-zag":
         return [united([_of([_chunk(n, 2 * P, q)]), _of([_chunk(n, 2 * P, 2 * P - 1 - q)])]) for q in range(P)]
-    if ownership == "striped":
-        return [_of([range(q, n, P)]) for q in range(P)]
-    raise UnknownName("ownership", ownership, OWNERSHIPS)
+    return [_of([range(q, n, P)]) for q in range(P)]
 
 
 def _of(parts: Iterable[range]) -> Tokens:

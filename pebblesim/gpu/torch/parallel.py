@@ -31,7 +31,7 @@ from pebblesim.parallel.count import Moved, best
 from pebblesim.parallel.exchange import Device
 from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES, SCHEDULES
 from pebblesim.parallel.team import MOST_DEVICES, Team
-from pebblesim.parallel.tokens import OWNERSHIPS, owned
+from pebblesim.parallel.tokens import check_ownership, owned
 
 RUNNING = tuple(name for name, each in SCHEDULES.items() if each.order != IN_PASSES)
 """The schedules that run on devices."""
@@ -133,8 +133,8 @@ def _check_options(
     check_numbers(scale, None, None, 0.0, None, None)
     if schedule not in ("best", *RUNNING):
         raise UnknownName("schedule that runs on devices", schedule, ("best", *RUNNING))
-    if ownership is not None and ownership not in OWNERSHIPS:
-        raise UnknownName("ownership", ownership, OWNERSHIPS)
+    if ownership is not None:
+        check_ownership(ownership)
     if inside is not None and not all(callable(getattr(inside, way, None)) for way in ("forward", "backward")):
         raise UsageError(
             f"inside is of {type(inside).__name__}; give an object with forward and backward, such as "
@@ -215,6 +215,7 @@ def tokens_of(rank: int, P: int, n: int | Sequence[int], ownership: str = "conti
     >>> tokens_of(1, 2, (4, 4), "zig-zag").tolist()
     [1, 2, 5, 6]
     """
+    check_ownership(ownership)
     mine, start = list[int](), 0
     if whole("P", P) > MOST_DEVICES or not is_count(rank, P):
         raise UsageError(
