@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -238,6 +238,29 @@ class Episode:
     paid: bool = False
 
 
+def episodes(game: Moves, family: Sequence[Name | None]) -> list[Episode]:
+    """From the first red vertex of a family to the last, again and again; vertices without a family are left out."""
+    red: dict[Name, set[int]] = defaultdict(set)
+    running: dict[Name, Episode] = {}
+    found = []
+    for time, (kind, v) in enumerate(game):
+        name = family[v]
+        if name is None:
+            continue
+        if kind in (READ, COMPUTE):
+            if not red[name]:
+                running[name] = Episode(name, time, len(game))
+                found.append(running[name])
+            red[name].add(v)
+        if kind in (READ, WRITE):
+            running[name].paid = True
+        if kind == DELETE:
+            red[name].remove(v)
+            if not red[name]:
+                running[name].end = time
+    return found
+
+
 class Board:
     """A game as one claim sees it: families, which of their episodes are numbered, and elementary products."""
 
@@ -278,7 +301,7 @@ class Board:
         self.family = [  # an element of no pairs has no products, and is in no family
             None if each and each[0] in BETWEEN and each not in with_products else each for each in self.family
         ]
-        self.episodes = self._episodes()
+        self.episodes = episodes(self.game, self.family)
         self.family_of_product = {p[0]: f for p, f in zip(self.product, self.family, strict=True) if p and f}
         self.red_at = cache(self._red_at)
 
@@ -307,27 +330,6 @@ class Board:
     def numbered(self, episode: Episode) -> bool:
         name = episode.family[0]
         return episode.paid or name in self.results
-
-    def _episodes(self) -> list[Episode]:
-        red: dict[Name, set[int]] = defaultdict(set)
-        running: dict[Name, Episode] = {}
-        found = []
-        for time, (kind, v) in enumerate(self.game):
-            family = self.family[v]
-            if family is None:
-                continue
-            if kind in (READ, COMPUTE):
-                if not red[family]:
-                    running[family] = Episode(family, time, len(self.game))
-                    found.append(running[family])
-                red[family].add(v)
-            if kind in (READ, WRITE):
-                running[family].paid = True
-            if kind == DELETE:
-                red[family].remove(v)
-                if not red[family]:
-                    running[family].end = time
-        return found
 
     def _red_at(self, time: int) -> set[Name]:
         """Families with a red vertex just before a move."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from math import isqrt
+from math import ceil, isqrt
 
 from pebblesim.lower_bounds.closed_forms import scaled
 from pebblesim.lower_bounds.cutting import Cutting, CuttingBound, with_other_weights
@@ -77,15 +77,10 @@ def least_words_of_parts(products: int, capacity: Parts, M: int, free: int) -> i
         square = capacity.square(M, T)
         if capacity.most < M - 1 + T or products**2 <= square or (T * capacity.tree) ** 2 < square:
             continue
-        words = _up(T**2 * products**2 / square) - T + M - free
+        segments = isqrt(ceil(T**2 * products**2 / square) - 1) + 1  # T times their number, rounded up
+        words = segments - T + M - free
         best = words if best is None else max(best, words)
     return best
-
-
-def _up(square: Fraction) -> int:
-    """The least whole number whose square is no less."""
-    whole = isqrt(int(square))
-    return whole if whole**2 == square else whole + 1
 
 
 def parts_of_sums(case: Cutting, name: str, what: str, families: Iterable[str]) -> CuttingBound:
