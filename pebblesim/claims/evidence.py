@@ -89,7 +89,7 @@ So D6 is within 1.01 of a schedule at n = 512d (section 6), where n ≤ 181d is 
 
 
 def run() -> list[Record]:
-    """Compare all theorems with counts and optima; some twenty minutes on one core."""
+    """Compare all theorems with counts and optima; some four minutes on one core."""
     return _records(Comparison(ENOUGH, DRAWS, TRIES).run(), searched(STATES))
 
 

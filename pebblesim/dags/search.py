@@ -153,7 +153,7 @@ def pebble(
     search = BestOrder(task, np.random.default_rng(seed))
     data = TaskData(task, M)
     bounds = at_once(data)
-    end, interrupted = began + seconds, False
+    interrupted = False
 
     def done(made: int) -> float:
         """The share of the search that is over after this many steps."""
@@ -162,10 +162,9 @@ def pebble(
         return (time.monotonic() - began) / seconds if seconds else 1.0
 
     try:
-        search.begin(end if steps is None else float("inf"))
+        search.begin(began + seconds if steps is None else float("inf"))
         if steps is not None:  # bounds that take time must not decide when it ends
             search.improve(largest(bounds).value, rounds, done, progress)
-            end = time.monotonic() + seconds
         if search.io > largest(bounds).value:
             bounds += slowly(data, seconds / 4)
         if steps is None:

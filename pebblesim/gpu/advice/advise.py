@@ -1,6 +1,6 @@
 """Find the kernels for a card, the schedule and blocks with the least I/O, and the time that the roofline allows.
 
-Our kernels on tensor cores have tiles that such units take. Beside them stand the tiles of the paper's model, of any
+Our kernels on tensor cores have tiles that these take. Beside them stand the tiles of the paper's model, of any
 size, at two boundaries, each with the one-cache game: a thread block on a multiprocessor, where M is the words of its
 shared memory, and the whole card, where M is the words of the last cache before the memory.
 """
