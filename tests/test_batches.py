@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
 from pebblesim.gpu import crossings, measure_batches, ncu
+from pebblesim.gpu.advice import cards
 from pebblesim.gpu.beyond_l2 import Chip, beyond_l2, predicted
 from pebblesim.gpu.cases import Case, case
 from pebblesim.gpu.device import arrays_in, bytes_needed
@@ -26,6 +27,7 @@ from pebblesim.launches.accesses import batch_accesses, block_accesses, blocks_o
 from pebblesim.launches.batches import Batch
 from pebblesim.launches.sectors import moved
 
+DATA = Path(__file__).parent.parent / "benchmarks" / "gpu"
 NAMES = ("small-cache", "large-cache", "flash", "small-cache-forward", "flash2-forward")
 TINY = Chip(multiprocessors=4, shared=16_000, l2=73_728, kept=49_152, memory=2**30)
 """A card that a test can fill."""
@@ -317,14 +319,26 @@ def test_crossover_measures_counts_and_draws(tmp_path: Path, monkeypatch: pytest
     assert picture.read_text(encoding="utf-8").startswith("<?xml")
     shown = CliRunner().invoke(app, line.split())
     assert "left out: M = 40 words is too small for large-cache" in shown.stderr
-    assert "small-cache and flash in bytes at HBM: M = " in shown.stdout
+    (last,) = (each for each in shown.stdout.splitlines() if each.startswith(" FlashAttention (flash)   "))
+    assert last.count(f" = {by_hbm[0]['at'] / 64:.2f} d²") >= 2  # counted, and at HBM
     nothing = CliRunner().invoke(app, [*line.replace("40,1024,90", "1,2").split(), "--picture", str(picture)])
     assert nothing.exit_code != 0 and "do not fit into any M of --at 1,2" in str(nothing.exception)
 
 
+def test_the_page_has_what_the_command_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command, with the rows that it measured on a card."""
+    rows, chip = load(DATA / "crossover_command.jsonl"), Chip.of_card(cards.card("H200"))
+    monkeypatch.setattr("pebblesim.gpu.device.describe", dict)
+    monkeypatch.setattr(Chip, "of", lambda gpu: chip)
+    monkeypatch.setattr(measure_batches, "measure_batches", lambda cases, output: rows)
+    page = (DATA.parent.parent / "docs" / "gpu.md").read_text(encoding="utf-8")
+    (line, printed) = re.findall(r"```text\n\$ pebblesim (gpu crossover .*)\n([^`]*)```", page)[0]
+    assert CliRunner().invoke(app, line.split()).stdout == printed
+
+
 # -- what was measured -------------------------------------------------------------------------------------------
 
-ROWS = load(Path(__file__).parent.parent / "benchmarks" / "gpu" / "hbm.jsonl")
+ROWS = load(DATA / "hbm.jsonl")
 
 
 def whole(one: Case) -> bool:

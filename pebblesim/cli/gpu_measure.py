@@ -117,7 +117,7 @@ def crossover(
         title = f"{listed(dims)}, {rows[0]['card']}"
         save(lambda empty: draw(measured, names, result["crossings"], dims, empty, title), picture, size=OVER_M)
     if as_json:
-        print_json({"n": n, "d": d, "schedules": list(names), "points": measured, **result})
+        print_json({**dims, "schedules": list(names), "points": measured, **result})
     else:
         _print_crossings(measured, names, dims["d"], result)
 
@@ -140,22 +140,42 @@ def _print_crossings(
     measured: Sequence[Mapping[str, Any]], names: Sequence[str], d: int, result: Mapping[str, Any]
 ) -> None:
     from pebblesim.gpu.crossings import QUANTITIES
+    from pebblesim.language.registry import get
 
-    def cells(point: Mapping[str, Any], name: str) -> tuple[str, ...]:
-        if name not in point:
-            return "", "", ""
-        values = point[name]
-        counted, hbm = values["counted"] / 1e6, values["hbm"] / 1e6
-        return f"{counted:,.2f}", f"{hbm:,.2f}", f"{values['seconds'] * 1e6:,.1f}"
+    titles = {name: get(name).title for name in names}
+    table, before = list[tuple[str, ...]](), None
+    for point in measured:
+        M = point["M"]
+        for name in (name for name in names if name in point):
+            values = point[name]
+            table.append(
+                (
+                    f"{M:,} = {M / d**2:.2f} d²" if before != M else "",
+                    titles[name],
+                    f"{values['counted'] / 1e6:,.2f}",
+                    f"{values['hbm'] / 1e6:,.2f}",
+                    f"{values['hbm'] / values['counted']:.3f}",
+                    f"{values['seconds'] * 1e6:,.1f}",
+                )
+            )
+            before = M
+    columns = ("M, words", "schedule", "counted, MB", "HBM, MB", "HBM ÷ counted", "µs")
+    print_table("for one head: bytes counted (4 a word), bytes measured at HBM, and time", columns, table, left=2)
+    say()
+    found = {(each["schedules"][1], each["of"]): each["between"] for each in result["crossings"]}
+    quantities = [what for what in QUANTITIES if (names[1], what) in found]
 
-    table = [
-        (f"{p['M']:,}", f"{p['M'] / d**2:.2f}", *(cell for name in names for cell in cells(p, name))) for p in measured
-    ]
-    columns = [f"{name} {what}" for name in names for what in ("counted", "HBM", "µs")]
-    print_table("for one head: megabytes counted, and measured at HBM; µs", ("M", "M/d²", *columns), table)
-    for each in result["crossings"]:
-        found = (f"M = {x['at']:,.0f} = {x['at'] / d**2:.2f} d²" for x in each["between"])
-        say(f"{' and '.join(each['schedules'])} in {QUANTITIES[each['of']]}: {', '.join(found) or 'no crossing'}")
+    def where(other: str, quantity: str) -> str:
+        return ", ".join(f"{x['at']:,.0f} = {x['at'] / d**2:.2f} d²" for x in found[other, quantity]) or "not here"
+
+    print_table(
+        f"where curves cross that of {titles[names[0]]}",
+        ("", *map(QUANTITIES.__getitem__, quantities)),
+        [(titles[other], *(where(other, quantity) for quantity in quantities)) for other in names[1:]],
+    )
+    say("between two M of the first table both curves are taken as powers of M")
+    if "sm" in quantities:
+        say("at the multiprocessors: bytes read as measured, and bytes written as counted in sectors")
 
 
 def _as_predicted(row: Mapping[str, Any]) -> bool:

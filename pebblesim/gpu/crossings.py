@@ -15,12 +15,12 @@ from pebblesim.launches.sectors import moved
 Point = Mapping[str, Any]
 
 QUANTITIES = {
-    "counted": "bytes counted, 4 for a word",
-    "hbm": "bytes at HBM",
-    "sm": "bytes into and out of the multiprocessors",
-    "seconds": "seconds",
+    "counted": "as counted",
+    "hbm": "at HBM",
+    "sm": "at the multiprocessors",
+    "seconds": "in time",
 }
-"""The values that a point has for each schedule, for one head."""
+"""The values that a point has for each schedule, for one head: bytes (4 for each word that is counted), and seconds."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,20 @@ def crossings(measured: Sequence[Point], a: str, b: str, what: str) -> list[Betw
 
 
 def summary(measured: Sequence[Point], names: Sequence[str]) -> dict[str, Any]:
-    """Return the crossings of the first schedule with each of the others, for each quantity, as plain data."""
+    """Return the crossings of the first schedule with each of the others, for each quantity, as plain data.
+
+    A quantity that was not measured everywhere is left out.
+    """
+    known = [
+        what
+        for what in QUANTITIES
+        if all(each[name][what] is not None for each in measured for name in names if name in each)
+    ]
     return {
         "crossings": [
             {"schedules": [names[0], other], "of": what, "between": [vars(each) for each in found]}
             for other in names[1:]
-            for what in QUANTITIES
-            if (found := crossings(measured, names[0], other, what)) or what != "sm"
+            for what in known
+            for found in [crossings(measured, names[0], other, what)]
         ]
     }
