@@ -233,7 +233,7 @@ class Page {
       }
       return { name: schedule.name, colour: this.colourOf(schedule), strong: Number(schedule.name === this.state.one), points, wins };
     });
-    this.chart.draw({ low: this.low, high: this.high, curves, floor: ratio ? [] : floor, marks: this.marks(), now: Math.log2(this.state.M), ratio });
+    this.chart.draw({ low: this.low, high: this.high, curves, floor: ratio ? [] : floor, marks: this.marks(), now: Math.log2(this.state.M), ratio, names: { x: "cache M, in words", y: ratio ? "words ÷ the lower bound" : "words moved" } });
     const rest = this.waiting.length ? " Counting…" : "";
     byId("caption").textContent = (ratio ? "Words moved ÷ the lower bound for every way of computing." : "Words moved, for all heads together; no schedule can lie in the shaded part.")
       + ` Coloured: the winners listed below, and the schedule that is chosen; grey: the others.${rest}`;
@@ -245,9 +245,8 @@ class Page {
   }
 
   swatch(schedule) {
-    const made = document.createElement("span"), colour = this.colourOf(schedule);
-    made.className = "swatch";
-    made.style.background = colour === null ? "var(--grey)" : `var(--c${colour})`;
+    const colour = this.colourOf(schedule), made = element("svg", { class: "swatch", viewBox: "-6 -6 12 12", "aria-hidden": "true" });
+    made.append(element("path", { d: colour === null ? "M-4 -1H4V1H-4Z" : SHAPES[colour], style: `fill: var(${colour === null ? "--grey" : `--c${colour}`})` }));
     return made;
   }
 
