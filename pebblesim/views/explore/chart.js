@@ -7,6 +7,7 @@ const COLOURS = 7;
 /** Shapes by which curves are told apart without their colours, about a point. */
 const SHAPES = ["M-4 0A4 4 0 1 1 4 0A4 4 0 1 1 -4 0Z", "M-3.5 -3.5H3.5V3.5H-3.5Z", "M0 -4.8L4.4 3.2H-4.4Z", "M0 -5L5 0L0 5L-5 0Z", "M0 4.8L4.4 -3.2H-4.4Z", "M-1.5 -4.5H1.5V-1.5H4.5V1.5H1.5V4.5H-1.5V1.5H-4.5V-1.5H-1.5Z", "M-4.5 -2.5L-2.5 -4.5L0 -2L2.5 -4.5L4.5 -2.5L2 0L4.5 2.5L2.5 4.5L0 2L-2.5 4.5L-4.5 2.5L-2 0Z"];
 const APART = 64; // pixels between two shapes on a curve
+const INK = { grey: 1, colour: 4, floor: 2, most: 9 }; // weights of lines under a name; a name with more is left out, the list below has it
 
 function element(name, attributes, text) {
   const made = document.createElementNS(SVG, name);
@@ -121,13 +122,12 @@ class Chart {
 
   /** The name of each coloured curve, where it lies on no curve and on no other name, if there is such a place. */
   labels(curves, floor, ratio) {
-    const lines = [...curves.map(({ points, colour }) => [points, colour === null ? 1 : 4]), [floor, 2]];
+    const lines = [...curves.map(({ points, colour }) => [points, colour === null ? INK.grey : INK.colour]), [floor, INK.floor]];
     const inked = lines.flatMap(([points, weight]) => this.along(points).map((place) => [...place, weight])), taken = [];
     for (const curve of curves.filter(({ colour, points }) => colour !== null && points.length)) {
-      const where = curve.wins.length ? curve.wins : curve.points;
-      this.put(curve.name, where, inked, taken, `fill: var(--c${curve.colour})`);
+      this.put(curve.name, curve.wins.length ? curve.wins : curve.points, curve.points, inked, taken, `fill: var(--c${curve.colour})`);
     }
-    if (floor.length && !ratio) this.put("lower bound", floor, inked, taken, "", [16, 30, 44]);
+    if (floor.length && !ratio) this.put("lower bound", floor, floor, inked, taken, "", [16, 30, 44]);
   }
 
   /** Places on a curve, a few pixels apart. */
@@ -139,13 +139,14 @@ class Chart {
     });
   }
 
-  put(text, points, inked, taken, style, shifts = [-9, 18, -24, 33, -39, 48, -54, 63]) {
+  /** A name near the middle of the points that it should be at, or else near other points of its curve. */
+  put(text, points, others, inked, taken, style, shifts = [-9, 18, -24, 33, -39, 48, -54, 63]) {
     const made = element("text", { class: "halo", "text-anchor": "middle", style }, text);
     this.svg.append(made);
     const { width } = made.getBBox(), middle = (points.length - 1) / 2;
     const near = points.map((point, at) => [Math.abs(at - middle), point]).sort(([a], [b]) => a - b).map(([, point]) => point);
     let best = null;
-    for (const [log, value] of near) {
+    for (const [log, value] of [...near, ...others]) {
       const x = Math.min(this.right - width / 2, Math.max(this.left + width / 2 + 2, this.x(log)));
       for (const shift of shifts) {
         const y = this.y(value) + shift, box = [x - width / 2 - 2, y - 12, x + width / 2 + 2, y + 4];
@@ -155,7 +156,7 @@ class Chart {
       }
       if (best !== null && best.ink < 1) break;
     }
-    if (best === null) return made.remove();
+    if (best === null || best.ink > INK.most) return made.remove();
     taken.push(best.box);
     made.setAttribute("x", best.x);
     return made.setAttribute("y", best.y);
