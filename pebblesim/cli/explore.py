@@ -54,7 +54,7 @@ def _view(problem: str, n: str | None, d: str | None, m: str | None, dtype: str 
     """Return what the page shows at first, as its address has it; empty if nothing was given.
 
     Raises:
-        UsageError: a size or the type is none.
+        UsageError: a size is not a whole number, or the type is not known.
     """
     view: dict[str, object] = {}
     if n is not None:

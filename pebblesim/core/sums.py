@@ -1,4 +1,4 @@
-"""The names of summation trees, and what is said of a name that is none."""
+"""The names of summation trees, and what is said of a name that is not one of them."""
 
 from __future__ import annotations
 

@@ -313,7 +313,7 @@ class Page {
     const facts = [
       [this.view.masked ? "words of one head, without the mask" : "words of one head", n_q === n_k ? schedule.square : schedule.form],
       ...(this.view.masked ? [["closed form under the mask", `pebblesim formula ${schedule.name} --mask ${this.mask}${n_q === n_k ? "" : " --rectangular"}`]] : []),
-      ["needs", schedule.needs.length ? `${schedule.needs.join(", ")}, kept from the forward pass` : "the inputs alone"],
+      ["needs", schedule.needs.length ? `${schedule.needs.join(", ")}, saved from the forward pass` : "the inputs alone"],
       ["lower bound", `${this.bound.text} = ${many(this.bound.value)}${this.times()} (${this.bound.source})`],
       ["in a terminal", this.command(schedule, row)],
     ];
