@@ -14,5 +14,5 @@ collect_ignore = [
     for path in (ROOT / folder).rglob("*.py")
     if not HERE and re.search(r"^(try:\n    )?(import|from) torch\b", path.read_text(encoding="utf-8"), re.MULTILINE)
 ]
-if not HERE:
-    collect_ignore.append("pebblesim/gpu")  # other paths of the modules above
+if not HERE:  # other paths of the modules above
+    collect_ignore += [str(path.relative_to(ROOT)) for path in (ROOT / "pebblesim/gpu").rglob("*.py")]
