@@ -41,7 +41,7 @@ def explore(
 
         save_story(output)
     else:
-        from pebblesim.gpu.advice.cards import caches
+        from pebblesim.advice.cards import caches
         from pebblesim.views.explore import PROBLEMS, save
 
         view = _view((problems or PROBLEMS)[0], n, d, m, dtype)
