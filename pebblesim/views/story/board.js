@@ -2,7 +2,7 @@
 // The board: every tensor as a grid of its elements. A frame says that an element is in memory, a filled square that it is
 // in the cache. K and V lie on their sides, so that a score stands where its query's row meets its key's column.
 
-const CELL = 10, GAP = 14, HEAD = 11;
+const CELL = 10, GAP = 14, HEAD = 14;
 const PLACES = {
   forward: { left: ["Q"], top: ["K"], bottom: ["V"], right: ["O"] },
   "backward-qkv": { left: ["Q", "dO", "O"], top: ["dK", "K"], bottom: ["V", "dV"], right: ["dQ"] },

@@ -84,13 +84,14 @@ class Editor {
 
   report(text) {
     const { machine, M } = this, { wrong } = machine, words = machine.reads + machine.writes;
+    const inside = wrong && (machine.unread || wrong instanceof Illegal); // in a line, not at the end
     this.root.classList.toggle("illegal", Boolean(wrong));
-    this.gutter.replaceChildren(...text.split("\n").map((_, at) => make("span", { className: wrong?.line === at ? "bad" : "" }, `${at + 1}\n`)));
-    const where = wrong && (machine.unread ? `line ${wrong.line + 1}` : `line ${wrong.line + 1}, step ${machine.steps.length + (wrong instanceof Illegal ? 1 : 0)}`);
-    this.verdict.textContent = wrong ? `✗ ${where}: ${wrong.message}.`
+    this.gutter.replaceChildren(...text.split("\n").map((_, at) => make("span", { className: inside && wrong.line === at ? "bad" : "" }, `${at + 1}\n`)));
+    const where = inside ? `line ${wrong.line + 1}${machine.unread ? "" : `, step ${machine.steps.length + 1}`}: ` : "";
+    this.verdict.textContent = wrong ? `✗ ${where}${wrong.message}.`
       : `✓ Legal and right: ${many(words)} words, ${many(machine.reads)} reads and ${many(machine.writes)} writes, at most ${machine.peak} of ${M} pebbles. No schedule moves fewer than ${many(leastOf(problemOf("forward"), this.n, this.d, M))}.`;
     const rows = Object.entries(machine.by).map(([name, { reads, writes }]) => `${name}: ${reads} read, ${writes} written`);
-    this.table.textContent = rows.length ? `${wrong ? "Until then: " : ""}${rows.join("; ")}.` : "";
+    this.table.textContent = rows.length ? `${inside ? "Until then: " : ""}${rows.join("; ")}.` : "";
   }
 
   go(at) {

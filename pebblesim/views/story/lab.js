@@ -87,7 +87,7 @@ class Lab {
     this.root.append(
       make("div", { className: "tabs", hidden: !this.tabs.length }, ...this.tabs),
       make("div", { className: "sliders" }, ...Object.values(this.sliders).map(({ whole }) => whole)), this.blockSliders,
-      this.counters, this.svg, make("p", { className: "caption" }, "Words in the cache, step by step; the dashed line is M."), this.time, this.scrub,
+      this.counters, this.svg, make("p", { className: "caption" }, "Words in the cache over time; dashed: M"), this.time, this.scrub,
       make("div", { className: "transport" }, step(-1, "‹", "one step back"), this.playing, step(1, "›", "one step on"), this.says),
       this.verdict, make("details", {}, make("summary", {}, "The schedule, as pebblesim show prints it"), this.code),
     );
