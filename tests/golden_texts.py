@@ -76,7 +76,7 @@ class Case:
         try:
             if tiling.gluon:
                 options["persistent"] &= mask is None
-                return gluon(program, self.sizes, mask=mask, **options).text
+                return gluon(program, self.sizes, mask=mask, softcap=self.softcap, **options).text
             far = self.far if self.shared else None
             return triton(program, self.sizes, mask=mask, far=far, softcap=self.softcap, **options).text
         except UsageError as error:
@@ -147,6 +147,7 @@ GOLDENS = {
     "gluon-forward-ragged-shared": Case(H_FORWARD, 64, None, RAGGED, 4),
     "gluon-forward-causal": Case(H_FORWARD, 64, "causal", EVEN, 1),
     "gluon-forward-window-ragged-shared": Case(H_FORWARD, 64, "window", RAGGED, 4, at_end=True),
+    "gluon-forward-softcap-causal": Case(H_FORWARD, 64, "causal", EVEN, 1, softcap=50.0),
     "gluon-latent-ragged-shared": Case(H_LATENT, 512, None, RAGGED, 128),
     "gluon-stored": Case(H_STORED, 128, None, EVEN, 1),
     "gluon-stored-causal-ragged": Case(H_WIDE, 512, "causal", RAGGED, 1),
@@ -156,6 +157,7 @@ GOLDENS = {
     "gluon-pairs-window-ragged-shared": Case(H_PAIRS, 128, "window", RAGGED, 2),
     "gluon-two-pass-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1),
     "gluon-two-pass-causal": Case(H_TWO_PASS, 64, "causal"),
+    "gluon-two-pass-softcap-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1, softcap=30.0),
     "cuda-small-cache": InCuda("small-cache"),
     "cuda-large-cache-workers": InCuda("large-cache", 4),
     "cuda-flash2-forward": InCuda("flash2-forward", 1, (("n", 100), ("d", 24), ("B_r", 16), ("B_c", 32))),

@@ -12,6 +12,7 @@ It is for no mask and for bands: causal ones and windows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -65,6 +66,7 @@ def gluon(
     persistent: bool = False,
     shared: int = 0,
     dense: bool = False,
+    softcap: float = 0.0,
 ) -> Source:
     """Write the Gluon source of a program, for cards with compute capability 9.0.
 
@@ -78,6 +80,7 @@ def gluon(
         stages: slots of a ring.
         persistent: as many blocks as multiprocessors, each with several tiles of the grid.
         shared, dense: as for `triton`; so many heads of queries are a power of two of at most 64.
+        softcap: as for `triton`. No card has measured kernels with it: `GLUON`, their domain, offers none.
 
     Raises:
         UsageError: the program, or these sizes, are none that this reading writes.
@@ -104,11 +107,12 @@ def gluon(
     if shared & (shared - 1):
         raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each", OTHERWISE)
     check_alike(program)
+    scale = 1.0 if softcap and scale is None else scale
     made = _launches(program)
     _check_pairs(program, made, sizes, mask)
     _check_columns(program, made, sizes, dtype)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
-    setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory)
+    setting = replace(setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory), softcap=softcap)
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
         block = _block(program, launch, sizes, dtype, stages, persistent, setting.tables)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
+from math import e, log2, prod
 from typing import Any
 
 from pebblesim.core.errors import UsageError
@@ -135,6 +135,11 @@ class RowsValues(Values):
             else call("convert_layout", value, self.scope.of_vector(operand.shape[0], width))
             for value, operand in zip(values, expr.operands, strict=True)
         ]
+
+    def sigmoid(self, value: Term, times: float | None = None) -> Term:
+        """σ of a value, multiplied by a number before; Gluon has exponentials only."""
+        exponential = call("exp2", value * (-log2(e) * (1.0 if times is None else times)))
+        return Group(term(1.0) / Group(term(1.0) + exponential))
 
 
 class Roles(Lowering):
