@@ -16,6 +16,7 @@ from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels import statements as st
+from pebblesim.kernels.bias import RowsPlaces
 from pebblesim.kernels.facts import facts_of
 from pebblesim.kernels.gluon_additions import ROWS, filled, freed
 from pebblesim.kernels.gluon_boxes import SPLIT, Box, corner, sides
@@ -45,7 +46,6 @@ from pebblesim.kernels.terms import (
 )
 from pebblesim.kernels.triton_grid import longest_last
 from pebblesim.kernels.triton_loops import Piece, bounds, pieces
-from pebblesim.kernels.triton_places import Places
 from pebblesim.kernels.triton_ranges import Scope, Setting, along
 from pebblesim.kernels.triton_values import Values
 from pebblesim.kernels.words import WORDS, word_bytes, word_of
@@ -151,7 +151,7 @@ class Roles(Lowering):
     def __init__(self, setting: Setting, plan: Block) -> None:
         scope = RowsScope(setting, plan)
         facts = facts_of(setting, plan.launch, held_transposed(plan))
-        super().__init__(RowsValues(scope, facts), Places(scope))
+        super().__init__(RowsValues(scope, facts), RowsPlaces(scope))
         self.plan, self.asking = plan, False  # whether each tile asks if it is cut
         self.reserve(*ORDER.split())
         for buffer in plan.buffers.values():
