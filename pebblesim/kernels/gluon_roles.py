@@ -44,7 +44,7 @@ from pebblesim.kernels.terms import (
     term,
     total,
 )
-from pebblesim.kernels.triton_grid import longest_last
+from pebblesim.kernels.triton_grid import in_groups, longest_last
 from pebblesim.kernels.triton_loops import Piece, bounds, pieces
 from pebblesim.kernels.triton_ranges import Scope, Setting, along
 from pebblesim.kernels.triton_values import Values
@@ -266,11 +266,9 @@ class Roles(Lowering):
         if scope.mask is None:
             each.append(st.Let(("head", name), (tile // "tiles", tile % "tiles")))
         else:
-            together, group, rank = tiles * "together", term("group"), term("rank")
-            each.append(st.Let(("group", "rank"), (tile // together, tile % together)))
-            side = minimum(term("heads") - group * "together", "together")
-            each.append(st.Let(("side",), (side,), "heads whose long tiles come first"))
-            each.append(st.Let(("head", name), (group * "together" + rank % "side", rank // "side")))
+            together, note = term("together"), "heads whose long tiles come first"
+            side = minimum(term("heads") - term("group") * together, together)
+            each += in_groups(("head", name), tile, tiles * together, together, side, note)
         if longest_last(scope.launch, scope.launch.grid[0], scope.mask):
             each.append(st.Let((name,), (tiles - 1 - self.number,)))
         each += [*self.split_head(), *body]
