@@ -19,7 +19,7 @@ from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
 from pebblesim.lower_bounds import bounds_backward, bounds_backward_qkv, bounds_forward, bounds_products
-from pebblesim.lower_bounds.capacities import Cube, least_words, least_words_of_light_trees
+from pebblesim.lower_bounds.capacities import Columns, Cube, least_words, least_words_of_light_trees
 from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
 from pebblesim.lower_bounds.further_episodes import NewGradients, least_words_of_sums
 from pebblesim.lower_bounds.instances import Formulation, Instance, Pairs
@@ -258,7 +258,7 @@ def sparse_product(columns_of_A: Sequence[int], rows_of_B: Sequence[int], M: int
         UsageError: the number of columns of A differs from the number of rows of B.
     """
     products = bounds_products.sparse_products(columns_of_A, rows_of_B)
-    cut = (least_words(products, Cube(), M) or 0) if products else 0
+    cut = (least_words(products, Columns(), M) or 0) if products else 0
     form = Form(f"2*{products}/sqrt(M) - M", "every M")
     return LowerBound("sparse", cut, f"sparse, all elementary products ({_NOTHING.proofs})", form, (form,))
 

@@ -100,6 +100,17 @@ class Product(NamedTuple):
     sides: Sides
     weight: int = 1
 
+    @property
+    def of_pairs(self) -> tuple[str, tuple[str, str]] | None:
+        """The family that belongs to pairs, and the two others, which are of queries and of keys; None without it."""
+        rows, terms, columns = self.sides
+        sides = {self.result: {rows, columns}, self.left: {rows, terms}, self.right: {terms, columns}}
+        pairs = [name for name, each in sides.items() if each == {"queries", "keys"}]
+        if len(pairs) != 1:
+            return None
+        left, right = (name for name in sides if name != pairs[0])
+        return pairs[0], (left, right)
+
 
 class Lines(NamedTuple):
     """The operands of a pair: operands with a row for its query, and operands with a row for its key.
