@@ -335,8 +335,9 @@ def _compulsory(case: Instance, way: str) -> LowerBound:
 
 def _bound(case: Cutting, claim: CuttingBound, M: int, way: str, proofs: str) -> LowerBound:
     besides, text = case.words(claim.besides)
-    besides += sum(words for _, words in claim.beside)
-    text = " + ".join(filter(None, (text, *(part for part, _ in claim.beside))))
+    beside = [*claim.beside, *case.without_pairs(claim.table, narrow=bool(claim.beside))]
+    besides += sum(words for _, words in beside)
+    text = " + ".join(filter(None, (text, *(part for part, _ in beside))))
     unit, size = claim.unit
     variants = (claim, *claim.others)
     between = [each for variant in variants for each in variant.forms]
