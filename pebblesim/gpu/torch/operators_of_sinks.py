@@ -1,0 +1,105 @@
+"""Attention with sinks, one number s for each head of queries, whose exponential is a term of each softmax's denominator.
+
+With L of the keys alone, L′ = log(exp(s) + exp(L)) is the logarithm of the whole denominator, and O′ = O · σ(L - s) the
+output: kernels compute O and L as without sinks, and one pass over O makes it O′ where it is. Probabilities are
+exp(S - L′), so that the backward pass is that of attention with L′ and O′ in the place of L and O, as it stands. Only the
+gradient of s is new: the probability of the sink, exp(s - L′), times (dL′ - dO · O′), summed over the queries.
+
+A sink is as a key with the score s whose value is 0. In a head that has s = -∞ nothing changes.
+"""
+
+from __future__ import annotations
+
+from math import e, log2
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pebblesim.gpu.torch.operators import MASK, fake, forward_by_definition, forward_on_gpu, mapped
+
+WITH_SINKS = "pebblesim::attention_with_sinks"
+
+torch.library.define(WITH_SINKS, f"(Tensor query, Tensor key, Tensor value, Tensor sinks, {MASK}) -> (Tensor, Tensor)")
+
+
+def for_batches(sinks: Tensor, query: Tensor) -> Tensor:
+    """Sinks (heads,) as the operator takes them: (batch, heads) of queries (…, heads, n, d), in the type of L.
+
+    So gradients of batches are added before they are rounded to the type of the sinks.
+    """
+    kind = torch.float64 if query.dtype == torch.float64 else torch.float32
+    return sinks.to(kind).expand(query.shape[:-3].numel(), -1)
+
+
+def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> Tensor:
+    """Make O that with sinks, in its place, and return L with sinks, to base 2.
+
+    Args:
+        out: O without sinks, (batch, heads, n, d).
+        lse: L without sinks, to base 2, (batch, heads, n).
+        sinks: (batch, heads), in the type of L, as exponents of e.
+    """
+    s = _exponents(sinks)
+    out.mul_(torch.where(lse == -torch.inf, 0.0, 1 / (1 + torch.exp2(s - lse)))[..., None])
+    return torch.logaddexp2(lse, s.expand_as(lse))
+
+
+def gradient_of_sinks(grad: Tensor | None, grad_lse: Tensor | None, out: Tensor, lse: Tensor, sinks: Tensor) -> Tensor:
+    """The gradient of sinks, (batch, heads), from those of O and of L to base 2; O and L are those with sinks."""
+    probability = torch.exp2(_exponents(sinks) - lse.masked_fill(lse == -torch.inf, 0.0))
+    slope = torch.zeros_like(lse) if grad_lse is None else grad_lse * log2(e)
+    if grad is not None:
+        slope = slope - (grad.to(lse.dtype) * out).sum(-1)
+    return (probability * slope).sum(-1)
+
+
+def _exponents(sinks: Tensor) -> Tensor:
+    """Sinks as exponents of 2, (batch, heads, 1)."""
+    return sinks[..., None] * log2(e)
+
+
+def _on_gpu(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
+    out, lse = forward_on_gpu(query, key, value, *mask)
+    return out, add_sinks(out, lse, sinks)
+
+
+def _by_definition(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
+    out, lse = forward_by_definition(query, key, value, *mask)
+    return out, add_sinks(out, lse, sinks)
+
+
+torch.library.impl(WITH_SINKS, "CUDA", _on_gpu)
+torch.library.impl(WITH_SINKS, "CPU", _by_definition)
+
+
+@torch.library.register_fake(WITH_SINKS)
+def _fake(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
+    return fake(query, key, value, *mask)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, sinks, first, end, *rest = inputs
+    ctx.save_for_backward(query, key, value, sinks, *output, first, end)
+    ctx.rest = rest
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+    query, key, value, sinks, out, lse, first, end = ctx.saved_tensors
+    made: tuple[Tensor | None, ...] = (None,) * 4
+    if grad is None and grad_lse is None:
+        return (*made, *(None,) * 9)
+    if any(ctx.needs_input_grad[:3]):
+        dO = torch.zeros_like(out) if grad is None else grad
+        of_matrices = torch.ops.pebblesim.attention_backward(
+            dO, grad_lse, query, key, value, out, lse, first, end, *ctx.rest
+        )
+        made = *(x if needed else None for x, needed in zip(of_matrices, ctx.needs_input_grad, strict=False)), None
+    if ctx.needs_input_grad[3]:
+        made = *made[:3], gradient_of_sinks(grad, grad_lse, out, lse, sinks)
+    return (*made, *(None,) * 9)
+
+
+torch.library.register_autograd(WITH_SINKS, _gradients, setup_context=_keep)
+mapped(WITH_SINKS, 4)
