@@ -30,7 +30,7 @@ from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
 from pebblesim.gpu import transformers as ours, transformers_masks
-from pebblesim.gpu.torch import checks, definition, masks, operators, public
+from pebblesim.gpu.torch import checks, definition, masks, operators, operators_of_sinks, public
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE / "models_beside_eager.jsonl"
@@ -38,7 +38,7 @@ N = 24
 NEW = 6
 EQUAL = 1e-4
 """Largest difference of logits ÷ their largest size that float32 explains."""
-CODE = (ours, transformers_masks, public, masks, checks, definition, operators, tiny_models)
+CODE = (ours, transformers_masks, public, masks, checks, definition, operators, operators_of_sinks, tiny_models)
 """Modules that decide what becomes of a model."""
 SECONDS = 120
 """Time of the processor for a model; then it is given up."""
