@@ -1,4 +1,4 @@
-"""Sinks: a number for each head in the denominator of its softmax, against a softmax with one more column, on the CPU."""
+"""Sinks, a number for each head in the softmax's denominator, against a softmax with one more column, on the CPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings, strategies as st  # noqa: E402
 from judged_attention import refused  # noqa: E402
 from tensors import close  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.gpu.torch import attention, operators_of_sinks, plan  # noqa: E402
 
 INFINITY = math.inf
 
@@ -230,3 +231,35 @@ def test_pytorch_computes_no_sinks() -> None:
     says = 'attention has no dropout, and fallback="sdpa" has no sinks; leave out the one or the other'
     refused(lambda: attention(*x, sinks=s, dropout_p=0.1, fallback="sdpa"), says)
     assert attention(*x, sinks=s, fallback="sdpa").shape == x[0].shape
+
+
+class Bytes(TorchDispatchMode):
+    """Adds up the bytes of all tensors that operations read and write, without those of a number for each head."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least, self.moved = least, 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, given: Any = (), options: Any = None) -> Any:
+        made = operation(*given, **(options or {}))
+        if not operation.is_view:
+            tensors = [each for each in (*given, made) if isinstance(each, torch.Tensor)]
+            self.moved += sum(each.numel() * each.element_size() for each in tensors if each.numel() >= self.least)
+        return made
+
+
+@pytest.mark.parametrize("d", [8, 64])
+def test_a_plan_counts_the_words_that_pytorch_moves(d: int) -> None:
+    batch, heads, n = 2, 3, 10
+    O, dO = (drawn(batch, heads, n, d, seed=seed, dtype=torch.bfloat16).detach() for seed in (0, 1))
+    L, s = torch.zeros(batch, heads, n), torch.zeros(batch, heads)
+    with Bytes(L.numel()) as forward:
+        whole = operators_of_sinks.add_sinks(O, L, s)
+    with Bytes(L.numel()) as backward:
+        operators_of_sinks.gradient_of_sinks(dO, None, O, whole, s)
+    found = plan(n, d, batch * heads, sinks=True)
+    assert found.sinks == (forward.moved // 2, backward.moved // 2)
+    said = [f"{each.moved // 2:,} words of 16 bits" for each in (forward, backward)]
+    assert f"O is read and written once more, with numbers of each query {said[0]}" in str(found)
+    assert f"for their gradient O and dO are read once more, in 32 bits {said[1]}" in str(found)
+    assert plan(n, d, 6).sinks is None and "sinks" not in str(plan(n, d, 6))

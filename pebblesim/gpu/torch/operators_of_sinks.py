@@ -1,11 +1,11 @@
-"""Attention with sinks, one number s for each head of queries, whose exponential is a term of each softmax's denominator.
+"""Attention with sinks: a number s for each head of queries, whose exponential is a term of its softmax's denominator.
 
-With L of the keys alone, L′ = log(exp(s) + exp(L)) is the logarithm of the whole denominator, and O′ = O · σ(L - s) the
-output: kernels compute O and L as without sinks, and one pass over O makes it O′ where it is. Probabilities are
-exp(S - L′), so that the backward pass is that of attention with L′ and O′ in the place of L and O, as it stands. Only the
-gradient of s is new: the probability of the sink, exp(s - L′), times (dL′ - dO · O′), summed over the queries.
-
-A sink is as a key with the score s whose value is 0. In a head that has s = -∞ nothing changes.
+A sink is as one more key of all queries, with the score s and the value 0. With L of the other keys alone, the
+logarithm of the denominator is L′ = log(exp(L) + exp(s)), and the output is O′ = exp(L - L′) O = σ(L - s) O. Kernels
+compute O and L as without sinks, and one pass over O makes it O′ where it is. Probabilities are exp(S - L′), so that
+the backward pass is that of attention with L′ and O′ in the place of L and O, as it stands. Only the gradient of s is
+new: the probability of the sink, exp(s - L′), times (dL′ - dO · O′), summed over the queries. Where s = -∞ nothing
+changes.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> Tensor:
         lse: L without sinks, to base 2, (batch, heads, n).
         sinks: (batch, heads), in the type of L, as exponents of e.
     """
-    s = _exponents(sinks)
-    out.mul_(torch.where(lse == -torch.inf, 0.0, 1 / (1 + torch.exp2(s - lse)))[..., None])
-    return torch.logaddexp2(lse, s.expand_as(lse))
+    whole = torch.logaddexp2(lse, _exponents(sinks))
+    share = torch.exp2(lse - whole).nan_to_num_()  # not a number: no key, and s = -∞
+    out.mul_(share[..., None])
+    return whole
 
 
 def gradient_of_sinks(grad: Tensor | None, grad_lse: Tensor | None, out: Tensor, lse: Tensor, sinks: Tensor) -> Tensor:
     """The gradient of sinks, (batch, heads), from those of O and of L to base 2; O and L are those with sinks."""
-    probability = torch.exp2(_exponents(sinks) - lse.masked_fill(lse == -torch.inf, 0.0))
-    slope = torch.zeros_like(lse) if grad_lse is None else grad_lse * log2(e)
+    slope: float | Tensor = 0.0 if grad_lse is None else grad_lse * log2(e)
     if grad is not None:
         slope = slope - (grad.to(lse.dtype) * out).sum(-1)
+    probability = torch.exp2(_exponents(sinks) - lse).nan_to_num()
     return (probability * slope).sum(-1)
 
 
