@@ -322,7 +322,7 @@ def reason(row: dict[str, Any]) -> str:
     if "not" in row:
         return str(row["why"])
     if state(row) == "equal":
-        return " and ".join(row["masks"])
+        return " and ".join(row["masks"]) or "eager does not compute plain texts with these sizes"
     kind = {"refused": "refused", "refused in part": "refused", "not done by eager": "eager"}.get(state(row))
     said: dict[str, list[str]] = {}
     for key, each in row["cases"].items():
