@@ -24,10 +24,10 @@ transformers = pytest.importorskip("transformers")
 from transformers import masking_utils as theirs  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu import transformers_masks as masks  # noqa: E402
-from pebblesim.gpu.torch import attention, masks as ours  # noqa: E402
-from pebblesim.gpu.transformers import REFUSED, attend, seen  # noqa: E402
-from pebblesim.gpu.transformers_masks import band_of  # noqa: E402
+from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.operator import masks as ours, transformers_masks as masks  # noqa: E402
+from pebblesim.operator.transformers import REFUSED, attend, seen  # noqa: E402
+from pebblesim.operator.transformers_masks import band_of  # noqa: E402
 
 LONGEST = 64
 

@@ -14,7 +14,8 @@ from judged_attention import refused  # noqa: E402
 from tensors import close  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from pebblesim.gpu.torch import attention, operators_of_sinks, plan  # noqa: E402
+from pebblesim.gpu.torch import attention, plan  # noqa: E402
+from pebblesim.operator import operators_of_sinks  # noqa: E402
 
 INFINITY = math.inf
 
@@ -167,7 +168,7 @@ def test_types_batches_and_sums_over_batches() -> None:
 
 
 def test_gradients_that_are_not_wanted_are_not_computed(monkeypatch: Any) -> None:
-    from pebblesim.gpu.torch import definition
+    from pebblesim.operator import definition
 
     x, s = [each.detach() for each in qkv(1, 2, 2, 4, 5)], drawn(2, seed=3)
     monkeypatch.setattr(definition, "backward", lambda *given: pytest.fail("the pass over keys is not needed"))

@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 from transformers.models.gemma4 import Gemma4ForCausalLM, Gemma4TextConfig  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.transformers import attend, register, seen  # noqa: E402
+from pebblesim.operator.transformers import attend, register, seen  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -206,7 +206,7 @@ def test_what_a_layer_may_not_ask_for() -> None:
     with pytest.raises(UsageError, match="no dense attn_mask"):
         attend(None, x, x, x, torch.zeros(1, 1, 4, 4))
     with pytest.warns(UserWarning, match="PyTorch's attention is used"):
-        from pebblesim.gpu.torch import once
+        from pebblesim.operator import once
 
         once._SAID.clear()
         attend(None, x, x, x, torch.zeros(1, 1, 4, 4), fallback="sdpa")

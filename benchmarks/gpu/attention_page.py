@@ -4,8 +4,8 @@ What a call means is `tests/oracle_attention.py`, written from docs/attention.md
 is made for other numbers first, which compiles and notes what it launches; then for those that are judged, with PyTorch
 told to stop where the host waits for the GPU, and the allocator's free memory filled with NaN; then again, with other
 words in that memory. All is to be the same to the last bit, but for dQ where the page says so. Every fifth call is
-captured in a CUDA graph, too. With `--sinks` each call has sinks besides. A row for each call: what is wrong with it, and each result's error, PyTorch's, and the
-most that is allowed, all relative.
+captured in a CUDA graph, too. With `--sinks` each call has sinks besides. A row for each call: what is wrong with it,
+and each result's error, PyTorch's, and the most that is allowed, all relative.
 """
 
 from __future__ import annotations
