@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from pebblesim.core.errors import PebblesimError, TraceError, UsageError
+from pebblesim.core.errors import PebblesimError, TraceError
 from pebblesim.language import program as ir
 from pebblesim.language.expressions import (
     CONSTANTS,

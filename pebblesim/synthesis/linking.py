@@ -47,7 +47,8 @@ def _short_first(plan: Plan, steps: Steps) -> Iterator[Plan]:
     blocks are as large as fits, but the first.
     """
     passes = [
-        write(plan.system, choice, kind, Draft(number, short=True)) for number, (choice, kind) in enumerate(plan.steps, 1)
+        write(plan.system, *step, Draft(number, short=True)) if any(moved.met for moved in one_pass.moved) else one_pass
+        for number, (step, one_pass) in enumerate(zip(plan.steps, plan.passes, strict=True), 1)
     ]
     if not any(moved.first for one_pass in passes for moved in one_pass.moved):
         return

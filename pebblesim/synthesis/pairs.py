@@ -30,8 +30,10 @@ class PairSums:
         key = (*blocks, rows, columns, firsts)
         if key not in self._sums:
             given = zip(self.grid, blocks, (rows, columns), firsts, strict=True)
-            sides = [_parts(0, min(n, first), first, counts) + _parts(first, n, each, counts)
-                     for n, each, counts, first in given]
+            sides = [
+                _parts(0, min(n, first), first, counts) + _parts(first, n, each, counts)
+                for n, each, counts, first in given
+            ]
             self._sums[key] = sum(
                 times * more * self.mask.tiles(self.grid, top, left) for (top, times), (left, more) in product(*sides)
             )
@@ -54,7 +56,7 @@ class PairSums:
 
 
 def _parts(start: int, stop: int, block: int, lengths: bool) -> list[tuple[TileRange, int]]:
-    """Return the tiles of these indices, with their length if it counts: the whole ones, and the last if it is ragged."""
+    """Return the tiles of indices, with their length if it counts: the whole ones, and the last if it is ragged."""
     if start >= stop:
         return []
     whole = stop - (stop - start) % block

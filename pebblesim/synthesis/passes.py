@@ -87,6 +87,7 @@ class Transfer:
 
     def text(self, dims: tuple[str, ...]) -> str:
         """Return the number of words as an expression in the dimensions and blocks."""
+
         def times(n: str, block: str) -> str:
             if block in self.first:
                 return f"(1 + Max(0, ceiling(({n} - {self.first[block]})/{block})))"
@@ -350,7 +351,9 @@ class Writer:
         axes = self.system.axes[name]
         finest = {axis: block if isinstance(block, str) else "" for axis, block, _ in self._loops if axis not in axes}
         met = None if filled else self._met
-        self.moved.append(Transfer(name, axes, tuple(finest.items()), met, (self.system.pairs or ()) if met else (), self.first))
+        self.moved.append(
+            Transfer(name, axes, tuple(finest.items()), met, (self.system.pairs or ()) if met else (), self.first)
+        )
         if axes == self.system.pairs:
             self.regions.setdefault(name, set()).add(met)
         return self._there(name)
