@@ -30,6 +30,9 @@ ONE_SHOT: Final = ("no-recompute",)
 ARCS_IN_A_SECOND: Final = 10**9
 """Arcs that the search of a cut walks over in a second."""
 
+TO_TAKE_OUT: Final = 25
+"""Walks over an arc that take as long as to take a part out of the graph, for each arc of this."""
+
 QUICK: Final = 0.2
 """Seconds' worth of walks that wavefronts take, however short the time is, so that one of a usual graph ends."""
 
@@ -173,6 +176,8 @@ def wavefronts(data: TaskData, seconds: float) -> Bound:
         total, level = 0, left // 2
         left -= level
         for number, vertices in enumerate(np.array_split(order, parts)):
+            if (level := level - TO_TAKE_OUT * data.task.graph.edges) < 0 < number:
+                break
             arrays = data.part(vertices)
             arcs, peak, share = len(vertices) + len(arrays[1]), 0, level // (parts - number)
             level -= share

@@ -15,7 +15,7 @@ from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import quantity, whole
 from pebblesim.dags.anneal_kernel import anneal
 from pebblesim.dags.best_order import NONE, BestOrder, Progress
-from pebblesim.dags.bounds import Bound, at_once, largest, slowly, wavefronts
+from pebblesim.dags.bounds import Bound, at_once, largest, products, slowly, trees, wavefronts, windows
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.parts import excess
 from pebblesim.dags.task_data import TaskData
@@ -148,9 +148,9 @@ def pebble(
         raise UsageError(f"seconds = {seconds!r} was given; give a number, 0 or more.")
     if steps is not None:
         steps = whole("steps", steps)
-    task = Task(graph, M, rules)
     _compile(rules)
     began = time.monotonic()
+    task = Task(graph, M, rules)
     search = BestOrder(task, np.random.default_rng(seed))
     data = TaskData(task, M)
     bounds = at_once(data)
@@ -180,7 +180,7 @@ def pebble(
     if not game.complete or game.io != search.io:
         raise PebblesimError(f"the search produced a game that the referee rejects; please report it: {game}")
     _refuse_what_is_above(bounds, search.io, M)
-    again = len(search.order) - len(np.unique(search.order))
+    again = len(search.order) - int(np.count_nonzero(np.bincount(search.order)))
     took = time.monotonic() - began
     listed = tuple(bounds)
     return Pebbling(graph, rules, M, game, moves, largest(listed), listed, search.start, again, took, interrupted)
@@ -205,7 +205,10 @@ def _compile(rules: str) -> None:
     """
     task = Task(Cdag.from_edges(3, [(0, 1), (0, 2)]), 2, "no-recompute")
     BestOrder(task, np.random.default_rng(0)).begin(float("inf"))
-    wavefronts(TaskData(task, 1), seconds=1)  # other bounds compile nothing, but load OR-tools
+    data = TaskData(task, 2)
+    for bound in (products, windows, trees):  # the others compile nothing, or are below, but load OR-tools
+        bound(data)
+    wavefronts(TaskData(task, 1), seconds=1)
     if rules != "partial":
         again = "no-recompute" if rules == "no-recompute" else "hong-kung"
         excess(Cdag.from_edges(6, [(0, 3), (1, 3), (1, 4), (2, 4), (3, 5), (4, 5)]), 3, 10**6, again)
