@@ -250,7 +250,9 @@ class _Nesting:
         return self.inside[tile]
 
     def takes_room(self, tile: ir.Tile) -> Iterator[ir.Node]:
-        """From here on, a tile takes up room in the memory above."""
+        """From here on, a tile takes up room in the memory above, if it did not so far."""
+        if tile in self.room:
+            return
         self.room[tile] = ir.Tile(tile.name, self.around(tile.ranges))
         yield self._routed(ir.Zeros(self.room[tile], 0), Route(self.level, self.level))
 
@@ -355,13 +357,19 @@ class _Nesting:
                 yield self._routed(ir.Delete(self.room.pop(tile), True, line), gone)
 
     def loop(self, node: ir.Loop) -> Iterator[ir.Node]:
-        """A loop; if a sum above gets its first terms in it, its first iteration apart from the others."""
-        targets = {inner.target.tile for inner in ir.walk(node.body) if isinstance(inner, ir.Compute)}
-        if not self.empty & targets:
+        """A loop; if a sum above gets its first terms in it, its first iteration apart from the others.
+
+        If each iteration adds to another part of the sum, each is a first one.
+        """
+        computed = [inner.target for inner in ir.walk(node.body) if isinstance(inner, ir.Compute)]
+        begun = dict.fromkeys(ref.tile for ref in computed if ref.tile in self.empty)
+        if all(node.range in ref.ranges for ref in computed if ref.tile in begun):
+            for tile in begun:
+                yield from self.takes_room(tile)
             yield self._loop(node, node.range.first, node.range.after)
             return
         if node.range.first or node.range.after is not None:
-            (tile, *_) = self.empty & targets
+            (tile, *_) = begun
             raise UsageError(self._keep(tile, "gets its first terms in a loop over a part of a dimension"))
         yield self._loop(node, True, None)
         yield self._loop(node, False, node.range.block)
