@@ -260,12 +260,14 @@ class _Nesting:
         self.routes[node] = route
         return node
 
-    def passing(self, tile: ir.Tile, ranges: ir.Ranges, route: Route, home: Home, line: int) -> Iterator[ir.Node]:
+    def passing(
+        self, tile: ir.Tile, ranges: ir.Ranges, route: Route, home: Home, line: int, part_of: ir.Ranges | None = None
+    ) -> Iterator[ir.Node]:
         """Move words of a tile above, or delete them there: a read whose moves are made along a route, and a delete.
 
         The tile begins as one of zeros, so that what is read into it may be sums that still lack terms.
         """
-        part = ir.Tile(tile.name, self.around(ranges))
+        part = ir.Tile(tile.name, part_of or self.around(ranges))
         yield self._routed(ir.Zeros(part, line), Route(0, 0))
         yield self._routed(ir.Read(part, home[0], line, self.at(home[1])), route)
         yield self._routed(ir.Delete(part, True, line), Route(0, 0))
@@ -428,50 +430,74 @@ class _Nesting:
         return row, (row, *columns)
 
     def _row_by_row(self, node: ir.Compute, used: list[ir.Ref]) -> Iterator[ir.Node]:
-        """Compute what is no product one row after the other: operands come down, the result goes up."""
-        target, line = node.target, node.line
+        """Compute what is no product one row after the other, and a row one word after the other, unless it is a maximum.
+
+        Operands come down, the result goes up.
+        """
+        target, expr, line = node.target, node.expr, node.line
         row, inside = self._rows(target.ranges)
         above = not self.is_below(target.tile)
         fresh = node.mode == "new" or target.tile in self.empty
         if above and fresh:
             self.empty.discard(target.tile)
             yield from self.takes_room(target.tile)
-        body: list[ir.Node] = []
+        columns = expr.operand.shape[1] if isinstance(expr, ir.RowReduction) else (*target.ranges, None)[1]
+        by_word = columns is not None and not (isinstance(expr, ir.RowReduction) and expr.op == "rowmax")
+        new = {target.ranges[0]: row}
+        if by_word and columns is not None:
+            new[columns] = ir.Range("column", self.range(columns), 1)
+
+        def part_of(ranges: ir.Ranges) -> ir.Ranges:
+            return tuple(new.get(rng) or self.range(rng) for rng in ranges)
+
+        once: list[ir.Node] = []  # for each row
+        each: list[ir.Node] = []  # for each word of it
         parts: dict[ir.Tile, ir.Tile] = {}
+        leaving: list[tuple[list[ir.Node], ir.Tile]] = []
         for ref in used:
             if ref.tile not in parts:
-                take = ref.tile is target.tile
-                ranges = (row, *self.around(ref.ranges[1:]))
-                parts[ref.tile], read = self.fetched(ref.tile, ranges, line, take)
-                body.append(read)
-        part = parts.get(target.tile)
-        mode = node.mode
+                parts[ref.tile], read = self.fetched(
+                    ref.tile, part_of(ref.ranges), line, take=ref.tile is target.tile and node.mode == "assign"
+                )
+                where = each if len(ref.ranges) == 2 else once
+                where.append(read)
+                if ref.tile is not target.tile:
+                    leaving.append((where, parts[ref.tile]))
+        part, mode = parts.get(target.tile), node.mode
+        of_result = each if len(target.ranges) == 2 else once
         if above and part is None:
-            part = ir.Tile(target.tile.name, inside)
-            if mode == "assign" and not fresh:  # the old words, which nothing needs, make room
-                body += self.passing(target.tile, inside, Route(self.level, self.level), self.homes[target.tile], line)
-            elif mode == "add":
+            part = ir.Tile(target.tile.name, part_of(target.ranges))
+            if mode == "assign":
+                if not fresh:  # the old words, which nothing needs, make room
+                    gone = Route(self.level, self.level)
+                    of_result += self.passing(target.tile, target.ranges, gone, self.homes[target.tile], line, part.ranges)
+                mode = "new"
+            elif isinstance(expr, ir.RowReduction) and (mode == "add" or by_word):
+                mode = "add"
                 if fresh:
-                    body.append(ir.Zeros(part, line))
+                    of_result.append(ir.Zeros(part, line))
                 else:
-                    part, read = self.fetched(target.tile, inside, line, take=True)
-                    body.append(read)
-            mode = "new" if mode == "assign" else mode
+                    part, read = self.fetched(target.tile, part.ranges, line, take=True)
+                    of_result.append(read)
 
-        def of_row(rng: ir.Range) -> ir.Range:
-            return row if rng is target.ranges[0] else self.range(rng)
-
-        def ref_of_row(ref: ir.Ref) -> ir.Ref:
+        def ref_of_part(ref: ir.Ref) -> ir.Ref:
             if ref.tile in parts:
                 return ir.Ref(parts[ref.tile], parts[ref.tile].ranges)
-            return ir.Ref(self.inside[ref.tile], (row, *self.around(ref.ranges[1:])))
+            return ir.Ref(self.inside[ref.tile], part_of(ref.ranges))
 
-        to = ref_of_row(target) if part is None else ir.Ref(part, part.ranges)
-        body.append(ir.Compute(to, self._expression(node.expr, ref_of_row, of_row), mode, line))
-        body += [ir.Delete(each, True, line) for tile, each in parts.items() if tile is not target.tile]
-        if part is not None:
-            body += self.stored(part, target.tile, line)
-        yield ir.Loop(row, body, False, line)
+        to = ref_of_part(target) if part is None else ir.Ref(part, part.ranges)
+        value = self._expression(expr, ref_of_part, lambda rng: new.get(rng) or self.range(rng))
+        each.append(ir.Compute(to, value, mode, line))
+        ends = [ir.Delete(tile, True, line) for where, tile in leaving if where is once]
+        each += [ir.Delete(tile, True, line) for where, tile in leaving if where is each]
+        result = [] if part is None else list(self.stored(part, target.tile, line))
+        if of_result is each:
+            each += result
+        else:
+            ends += result
+        if by_word and columns is not None:
+            each = [ir.Loop(new[columns], each, False, line)]
+        yield ir.Loop(row, [*once, *each, *ends], False, line)
 
 
 class _Product:
