@@ -29,8 +29,7 @@ import tiny_models
 from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
-from pebblesim.gpu import transformers as ours, transformers_masks
-from pebblesim.gpu.torch import checks, definition, masks, operators, public
+from pebblesim.operator import checks, definition, masks, operators, public, transformers as ours, transformers_masks
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE / "models_beside_eager.jsonl"

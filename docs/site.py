@@ -10,7 +10,7 @@ from typing import Any
 import griffe
 from mkdocs.structure.files import File
 
-from pebblesim.gpu.advice.cards import caches
+from pebblesim.advice.cards import caches
 from pebblesim.views import explore
 
 README = Path(__file__).resolve().parent.parent / "README.md"

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 
+from pebblesim.advice.tiles import HOPPER, SMALL_TILINGS, TILINGS, Tiling, hopper_tiling
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.emit.cuda import cuda, prelude
-from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.key_ranges import KeyRanges
-from pebblesim.gpu.emit.triton import triton
-from pebblesim.gpu.tiles import HOPPER, SMALL_TILINGS, TILINGS, Tiling, hopper_tiling
+from pebblesim.kernels.cuda import cuda, prelude
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.key_ranges import KeyRanges
+from pebblesim.kernels.triton import triton
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 

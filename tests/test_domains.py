@@ -9,14 +9,14 @@ import pytest
 from hypothesis import assume, given, strategies as st
 from strategies import draws
 
+from pebblesim.advice import cards
+from pebblesim.advice.kernels import call_of, kernels
+from pebblesim.advice.tiles import HOPPER as OF_HOPPER, PROBLEM, SMALL_TILINGS, TILINGS, Tiling, kernels_for, tilings
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.additions import adds
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.advice.kernels import call_of, kernels
-from pebblesim.gpu.domains import ATTENTION, GLUON, KERNELS, OF_GLUON, OF_TRITON, Call
-from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.triton import triton
-from pebblesim.gpu.tiles import HOPPER as OF_HOPPER, PROBLEM, SMALL_TILINGS, TILINGS, Tiling, kernels_for, tilings
+from pebblesim.kernels.additions import adds
+from pebblesim.kernels.domains import ATTENTION, GLUON, KERNELS, OF_GLUON, OF_TRITON, Call
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.triton import triton
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 

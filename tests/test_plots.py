@@ -449,8 +449,8 @@ def test_measured_schedules_are_drawn_over_m() -> None:
     from typer.testing import CliRunner
 
     from pebblesim.cli.main import app
-    from pebblesim.gpu.crossings import crossings, points, summary
-    from pebblesim.gpu.results import load
+    from pebblesim.measuring.crossings import crossings, points, summary
+    from pebblesim.measuring.results import load
     from pebblesim.views.plots.measured import crossing
 
     results, dims = DOCS.parent / "benchmarks" / "gpu" / "hbm.jsonl", {"n": 768, "d": 64}

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from golden_texts import EVEN, GOLDENS, RAGGED, Case
 
-from pebblesim.gpu.emit import statements as st
-from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.rules import broken
-from pebblesim.gpu.emit.statements import Program, Statement
-from pebblesim.gpu.tiles import HOPPER
+from pebblesim.advice.tiles import HOPPER
+from pebblesim.kernels import statements as st
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.rules import broken
+from pebblesim.kernels.statements import Program, Statement
 from pebblesim.language.registry import get
 
 OF_HOPPER = {name: case for name, case in GOLDENS.items() if name.startswith("gluon")}

@@ -15,16 +15,16 @@ torch = pytest.importorskip("torch")
 import interpreted_kernels  # noqa: E402
 from tensors import check_kernels, close, laid  # noqa: E402
 
-from pebblesim.gpu.advice import cards  # noqa: E402
-from pebblesim.gpu.tiles import TILINGS, Tiling  # noqa: E402
-from pebblesim.gpu.torch import (  # noqa: E402
+from pebblesim.advice import cards  # noqa: E402
+from pebblesim.advice.tiles import TILINGS, Tiling  # noqa: E402
+from pebblesim.operator import (  # noqa: E402
     launching,
     layout as layout_of_tensors,
     operators,
     public,
 )
-from pebblesim.gpu.torch.launch import Torch, noted  # noqa: E402
-from pebblesim.gpu.torch.pattern import Pattern, band_of, limits  # noqa: E402
+from pebblesim.operator.launch import Torch, noted  # noqa: E402
+from pebblesim.operator.pattern import Pattern, band_of, limits  # noqa: E402
 
 SMALL = {
     "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),

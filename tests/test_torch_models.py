@@ -19,8 +19,8 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import models_beside_eager as beside  # noqa: E402
 import tiny_models  # noqa: E402
 
-from pebblesim.gpu import transformers as ours  # noqa: E402
-from pebblesim.gpu.transformers_masks import Band, Seen  # noqa: E402
+from pebblesim.operator import transformers as ours  # noqa: E402
+from pebblesim.operator.transformers_masks import Band, Seen  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

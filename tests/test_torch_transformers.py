@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 from transformers.models.gemma4 import Gemma4ForCausalLM, Gemma4TextConfig  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.transformers import attend, register, seen  # noqa: E402
+from pebblesim.operator.transformers import attend, register, seen  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -190,7 +191,7 @@ def test_what_a_layer_may_not_ask_for() -> None:
     with pytest.raises(UsageError, match="no dense attn_mask"):
         attend(None, x, x, x, torch.zeros(1, 1, 4, 4))
     with pytest.warns(UserWarning, match="PyTorch's attention is used"):
-        from pebblesim.gpu.torch import once
+        from pebblesim.operator import once
 
         once._SAID.clear()
         attend(None, x, x, x, torch.zeros(1, 1, 4, 4), fallback="sdpa")
@@ -248,6 +249,9 @@ def test_images_of_gemma_4_look_both_ways() -> None:
     types[0, 3:11], types[0, 14:17], types[1, 6:9] = 1, 1, 2
     images = gemma4.get_block_sequence_ids_for_mask(types, device=ids.device)
     weights, found = torch.randn(2, N, 32), dict[str, list[Any]]()
+    without_cache = dict.fromkeys(  # its name is another one from transformers 5.24 on
+        {"cache", "past_key_values"} & signature(gemma4.create_masks_for_vision_model).parameters.keys()
+    )
     for attention in ("eager", "pebblesim"):
         model.set_attn_implementation(attention)
         for blocks in (images, torch.full_like(images, -1)):
@@ -256,9 +260,9 @@ def test_images_of_gemma_4_look_both_ways() -> None:
                 config=model.config,
                 inputs_embeds=embedded,
                 attention_mask=None,
-                past_key_values=None,
                 position_ids=torch.arange(N)[None],
                 block_sequence_ids=blocks,
+                **without_cache,
             )
             made = model(inputs_embeds=embedded, attention_mask=masks, use_cache=False).last_hidden_state
             (made * weights)[0, :8].sum().backward()

@@ -22,7 +22,7 @@ def explore(
     output: Annotated[Path, output_file("--output -o", "The page, an HTML file.")],
 ) -> None:
     """Write a page for any browser, offline: the words of every schedule, with sizes and M moved by hand."""
-    from pebblesim.gpu.advice.cards import caches
+    from pebblesim.advice.cards import caches
     from pebblesim.views.explore import PROBLEMS, save
 
     print("deriving the closed forms and bounds of every schedule, some ten seconds …", file=sys.stderr, flush=True)

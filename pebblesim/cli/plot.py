@@ -334,7 +334,7 @@ def _machine(
         if m is None or peak is None or bandwidth is None:
             raise UsageError(f"a roofline needs --gpu, or all of -M, --peak and --bandwidth; {missing[0]} is missing.")
         return _Hardware(parse_words(m, dtype), _rate("--peak", peak), _rate("--bandwidth", bandwidth))
-    from pebblesim.gpu.advice.cards import card, words
+    from pebblesim.advice.cards import card, words
 
     if any(numbers.values()):
         raise UsageError("--gpu replaces -M, --peak and --bandwidth; give --gpu or those three.")
