@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import bytes_of, parse_bytes
-from pebblesim.gpu.advice.cards import card
+from pebblesim.advice.cards import card
 
 KEYS: Final = {
     "name": "its name",
