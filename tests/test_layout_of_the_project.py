@@ -40,7 +40,7 @@ LAYERS = (
     ("counting", "dags"),
     ("api", "cachesim", "kernels", "parallel", "sparse_backward"),
     ("advice", "claims", "sweeps", "synthesis", "views"),
-    ("measuring", "operator"),
+    ("machines", "measuring", "operator"),
     ("cli", "gpu"),
     ("__main__",),
 )
