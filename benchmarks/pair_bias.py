@@ -1,8 +1,8 @@
-"""Gradients of attention with a bias that rows of an alignment share: which loop stays outside? `python FILE`.
+"""Attention with a bias that rows of an alignment share, and its gradients: which loop stays outside? `python FILE`.
 
 R rows have Q, K, V (n x d) of their own and one bias B (n x n), as in AlphaFold 3. Each has P = exp(Q Kᵀ + B - L 1ᵀ),
-and dB is the sum of their dS. The problem is one head; it is declared for a number of rows, whose tensors have their
-number behind them. docs/bias.md has what this prints, and the proofs of the bounds.
+and dB is the sum of their dS. The problems are one head; they are declared for a number of rows, whose tensors have
+their number behind them. docs/bias.md has what this prints, and the proofs of the bounds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ ROWS = 16
 SIZES = {"n": 384, "d": 32}
 CACHES = 4096, 16384, 65536, 262144
 GROUPS = 1, 2, 4, 8, 16
+SOURCE = "docs/bias.md"
 MATRICES = "Q", "K", "V", "dO", "O"
 GRADIENTS = "dQ", "dK", "dV"
 
@@ -69,6 +70,59 @@ def declare(
         total = made
     b.outputs = (*(f"{name}{r}" for r in range(rows) for name in GRADIENTS), total)
     return b
+
+
+def forward_reference(rows: int, x: Tensors) -> dict[str, Any]:
+    """O of all rows, in float64."""
+    import numpy as np
+
+    made = {}
+    for r in range(rows):
+        A = np.exp(x[f"Q{r}"] @ x[f"K{r}"].T + x["B"])
+        made[f"O{r}"] = A @ x[f"V{r}"] / A.sum(1, keepdims=True)
+    return made
+
+
+def declare_forward(rows: int, n: int, d: int, summation: str = "chain") -> Builder:
+    """The graph of the forward pass, with the division by the row sums behind the product with V."""
+    b = Builder(summation)
+    b.input("B", (n, n))
+    for r in range(rows):
+        for name in "QKV":
+            b.input(f"{name}{r}", (n, d))
+        b.matmul(f"S{r}", f"Q{r}", f"K{r}.T")
+        b.elementwise(f"SB{r}", "add", f"S{r}", "B")
+        b.elementwise(f"A{r}", "exp", f"SB{r}")
+        b.rowsum(f"l{r}", f"A{r}")
+        b.matmul(f"AV{r}", f"A{r}", f"V{r}")
+        b.elementwise(f"O{r}", "div", f"AV{r}", f"l{r}")
+    b.outputs = tuple(f"O{r}" for r in range(rows))
+    return b
+
+
+def forward_in_groups(m: Any, x: Tensors, rows: int, *, of: int, B_r: Any, B_c: Any) -> None:
+    """Q and O of a group of rows stay; their keys and values, and tiles of B for all of them, pass by."""
+    n, d = x["Q0"].shape
+    out = [m.tensor(f"O{r}", n, d) for r in range(rows)]
+    for first in range(0, rows, of):
+        group = range(first, min(first + of, rows))
+        for i in m.tiles(n, B_r):
+            Q = {r: m.read(x[f"Q{r}"][i, :]) for r in group}
+            O, l = {r: m.zeros(i, d) for r in group}, {r: m.zeros(i) for r in group}
+            for j in m.tiles(n, B_c):
+                B_ij = m.read(x["B"][i, j])
+                for r in group:
+                    K_j = m.read(x[f"K{r}"][j, :])
+                    A = m.compute(Q[r] @ K_j.T)
+                    m.delete(K_j)
+                    A[:] = ps.exp(A + B_ij)
+                    l[r] += ps.rowsum(A)
+                    V_j = m.read(x[f"V{r}"][j, :])
+                    O[r] += A @ V_j
+                    m.delete(A, V_j)
+            for r in group:
+                O[r][:] = O[r] / l[r]
+                m.write(out[r][i, :], O[r])
 
 
 def begin(m: Any, x: Tensors, rows: int, block: Any) -> dict[str, Any]:
@@ -161,43 +215,73 @@ def tile_stays(m: Any, x: Tensors, rows: int, *, a: Any, b: Any) -> None:
             m.write(made["dB"][i, j], dB_ij)
 
 
+def schedule(
+    problem: str, title: str, function: Callable[..., None], rows: int, blocks: tuple[str, ...], **graph: str
+) -> str:
+    """Register a schedule that takes all inputs of a problem, and return its name."""
+    inputs = ps.problem(problem).inputs
+
+    def named(m: Any, *given: Any, **sizes: Any) -> None:
+        function(m, dict(zip(inputs, given, strict=True)), rows, **sizes)
+
+    taken = [Parameter(each, Parameter.POSITIONAL_OR_KEYWORD) for each in ("m", *inputs)]
+    taken += [Parameter(each, Parameter.KEYWORD_ONLY) for each in blocks]
+    named.__signature__ = Signature(taken)  # type: ignore[attr-defined]
+    return ps.schedule(problem=problem, name=f"{title}-{rows}", source=SOURCE, graph=graph)(named).name
+
+
+def groups(rows: int) -> tuple[int, ...]:
+    """Numbers of rows at a time."""
+    return tuple(of for of in GROUPS if of <= rows)
+
+
 def register(rows: int) -> tuple[str, ...]:
-    """Declare the problem for so many rows, two or more, and return the names of its schedules."""
-    name, source = f"pair-bias-{rows}", "docs/bias.md"
-    matrices = {f"{each}{r}": ("n", "d") for r in range(rows) for each in MATRICES}
-    inputs = matrices | {f"L{r}": ("n",) for r in range(rows)} | {"B": ("n", "n")}
+    """Declare the gradients for so many rows, two or more, and return the names of their schedules."""
+    name, matrix = f"pair-bias-{rows}", ("n", "d")
+    inputs: dict[str, tuple[str, ...]] = {f"{each}{r}": matrix for r in range(rows) for each in MATRICES}
     ps.problem(
         name,
         dims=("n", "d"),
         from_nd={"n": "n", "d": "d"},
-        inputs=inputs,
-        outputs={f"{each}{r}": ("n", "d") for r in range(rows) for each in GRADIENTS} | {"dB": ("n", "n")},
+        inputs=inputs | {f"L{r}": ("n",) for r in range(rows)} | {"B": ("n", "n")},
+        outputs={f"{each}{r}": matrix for r in range(rows) for each in GRADIENTS} | {"dB": ("n", "n")},
         values=partial(reference, rows),
-        source=source,
+        source=SOURCE,
         graph=partial(declare, rows),
     )
-
-    def schedule(title: str, function: Callable[..., None], blocks: tuple[str, ...], **graph: str) -> str:
-        def named(m: Any, *given: Any, **sizes: Any) -> None:
-            function(m, dict(zip(inputs, given, strict=True)), rows, **sizes)
-
-        taken = [Parameter(each, Parameter.POSITIONAL_OR_KEYWORD) for each in ("m", *inputs)]
-        taken += [Parameter(each, Parameter.KEYWORD_ONLY) for each in blocks]
-        named.__signature__ = Signature(taken)  # type: ignore[attr-defined]
-        return ps.schedule(problem=name, name=f"{title}-{rows}", source=source, graph=graph)(named).name
-
-    made = [
-        schedule(f"in-groups-of-{of}", partial(in_groups, of=of), ("B_c", "B_r"), dQ_block="B_c")
-        for of in GROUPS
-        if of <= rows
-    ]
-    return *made, schedule("tile-stays", tile_stays, ("a", "b"), dQ_block="b", rows_block="a")
+    return (
+        *(
+            schedule(name, f"in-groups-of-{of}", partial(in_groups, of=of), rows, ("B_c", "B_r"), dQ_block="B_c")
+            for of in groups(rows)
+        ),
+        schedule(name, "tile-stays", tile_stays, rows, ("a", "b"), dQ_block="b", rows_block="a"),
+    )
 
 
-def bound_of_rows(rows: int, n: int, d: int, M: int) -> int:
-    """Theorem 1 of docs/bias.md: each row as if it were alone, and B and dB once each."""
-    of_row = ps.bounds("backward-qkv", n=n, d=d, M=M).to_dict()["lower_bound"]["value"]
-    return int(rows * max(ceil(of_row), 8 * n * d + n) + 2 * n * n)
+def register_forward(rows: int) -> tuple[str, ...]:
+    """Declare the forward pass for so many rows, and return the names of its schedules."""
+    name, matrix = f"pair-bias-forward-{rows}", ("n", "d")
+    ps.problem(
+        name,
+        dims=("n", "d"),
+        from_nd={"n": "n", "d": "d"},
+        inputs={f"{each}{r}": matrix for r in range(rows) for each in "QKV"} | {"B": ("n", "n")},
+        outputs={f"O{r}": matrix for r in range(rows)},
+        values=partial(forward_reference, rows),
+        source=SOURCE,
+        graph=partial(declare_forward, rows),
+    )
+    return tuple(
+        schedule(name, f"forward-in-groups-of-{of}", partial(forward_in_groups, of=of), rows, ("B_r", "B_c"))
+        for of in groups(rows)
+    )
+
+
+def bound_of_rows(rows: int, n: int, d: int, M: int, forward: bool = False) -> int:
+    """Theorem 1 of docs/bias.md: each row as if it were alone, and B and, behind it, dB once each."""
+    alone = ps.bounds("forward" if forward else "backward-qkv", n=n, d=d, M=M).to_dict()["lower_bound"]["value"]
+    own = 4 * n * d if forward else 8 * n * d + n
+    return int(rows * max(ceil(alone), own) + (1 if forward else 2) * n * n)
 
 
 def bound_of_shared_bias(rows: int, n: int, d: int, M: int) -> int:
@@ -206,18 +290,20 @@ def bound_of_shared_bias(rows: int, n: int, d: int, M: int) -> int:
     return 2 * M * (-(-rows * n * n // most) - 1)
 
 
-def lines(rows: int = ROWS, n: int = SIZES["n"], d: int = SIZES["d"]) -> Iterator[str]:
-    """The table of docs/bias.md."""
-    names = register(rows)
-    titles = [name.removesuffix(f"-{rows}").replace("in-groups-of-", "g = ").replace("-", " ") for name in names]
+def lines(names: tuple[str, ...], forward: bool, rows: int, n: int, d: int) -> Iterator[str]:
+    """A table of docs/bias.md."""
+    titles = [name.removesuffix(f"-{rows}").removeprefix("forward-") for name in names]
+    titles = [title.replace("in-groups-of-", "g = ").replace("-", " ") for title in titles]
     yield f"| M | {' | '.join(titles)} | lower bound | gap of the least |"
     yield "| ---: " * (len(names) + 3) + "|"
     for M in CACHES:
         counts = [ps.count(name, n=n, d=d, M=M, blocks="best").io for name in names]
-        bound = max(each(rows, n, d, M) for each in (bound_of_rows, bound_of_shared_bias))
+        bound = max(bound_of_rows(rows, n, d, M, forward), bound_of_shared_bias(rows, n, d, M))
         cells = [f"**{count:,}**" if count == min(counts) else f"{count:,}" for count in counts]
         yield f"| {M:,} | {' | '.join(cells)} | {bound:,} | {min(counts) / bound:.2f} |"
 
 
 if __name__ == "__main__":
-    print(*lines(), sep="\n")
+    for direction in (False, True):
+        made = (register_forward if direction else register)(ROWS)
+        print("forward" if direction else "gradients", *lines(made, direction, ROWS, **SIZES), "", sep="\n")

@@ -20,13 +20,15 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import pair_bias
 
 PAGE = Path(__file__).parents[1] / "docs" / "bias.md"
-NAMES = dict.fromkeys((2, 3), ())
+NAMES = dict.fromkeys((2, 3), tuple[str, ...]())
+FORWARD = dict(NAMES)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def registered() -> Iterator[None]:
     with PROBLEMS.temporary(), SCHEDULES.temporary():
         NAMES.update({rows: pair_bias.register(rows) for rows in NAMES})
+        FORWARD.update({rows: pair_bias.register_forward(rows) for rows in FORWARD})
         yield
 
 
@@ -68,16 +70,19 @@ def test_the_reference_is_a_gradient(name: str) -> None:
 @pytest.mark.parametrize("rows", NAMES)
 def test_schedules_are_played_and_compute_the_reference(rows: int, n: int, d: int, M: int) -> None:
     x = consistent(rows, n, d)
-    true = pair_bias.reference(rows, x)
-    for name in NAMES[rows]:
-        made = ps.numbers(name, n=n, d=d, M=M, inputs=x)
+    outputs = {name: value for name, value in of_forward(x, rows).items() if name.startswith("O")}
+    for name in (*NAMES[rows], *FORWARD[rows]):
+        forward = name.startswith("forward")
+        true = outputs if forward else pair_bias.reference(rows, x)
+        inputs = {each: x[each] for each in SCHEDULES[name].problem.inputs}
+        made = ps.numbers(name, n=n, d=d, M=M, inputs=inputs)
         assert all(np.allclose(made[each], true[each], rtol=1e-10, atol=1e-12) for each in true)
         played = ps.play(name, n=n, d=d, M=M)  # raises where a move is not legal, or an output is missing
-        assert played.io == ps.count(name, n=n, d=d, M=M).io >= bound(rows, n, d, M)
+        assert played.io == ps.count(name, n=n, d=d, M=M).io >= bound(rows, n, d, M, forward)
 
 
-def bound(rows: int, n: int, d: int, M: int) -> int:
-    return max(each(rows, n, d, M) for each in (pair_bias.bound_of_rows, pair_bias.bound_of_shared_bias))
+def bound(rows: int, n: int, d: int, M: int, forward: bool = False) -> int:
+    return max(pair_bias.bound_of_rows(rows, n, d, M, forward), pair_bias.bound_of_shared_bias(rows, n, d, M))
 
 
 def up(a: int, b: int) -> int:
@@ -87,20 +92,25 @@ def up(a: int, b: int) -> int:
 @given(n=st.integers(1, 200), d=st.integers(1, 40), rows=st.sampled_from([2, 3]), spare=st.integers(0, 3000))
 @draws(5, 300)
 def test_words_are_those_of_the_page_and_no_fewer_than_the_bounds(n: int, d: int, rows: int, spare: int) -> None:
-    for name in NAMES[rows]:
+    for name in (*NAMES[rows], *FORWARD[rows]):
+        forward = name.startswith("forward")
         counted = ps.count(name, n=n, d=d, M=8 * rows * (d + 3) + 20 + spare)
         of, blocks = int(name.split("-")[-2]) if "groups" in name else 0, counted.blocks
-        if of:
+        if forward:
+            words = rows * (2 * n * d + 2 * n * d * up(n, blocks["B_r"])) + up(rows, of) * n * n
+        elif of:
             cut = up(n, blocks["B_c"])
             words = rows * (7 * n * d + n + (4 * n * d + 2 * n) * cut) + (3 * up(rows, of) - 1) * n * n
         else:
             a, b = up(n, blocks["a"]), up(n, blocks["b"])
             words = rows * (5 * n * d + n + 6 * n * d * a + (4 * n * d + 2 * n) * b) + 2 * n * n
-        assert counted.io == words >= bound(rows, n, d, counted.M)
+        assert counted.io == words >= bound(rows, n, d, counted.M, forward)
 
 
 @pytest.mark.parametrize("M", [pytest.param(5, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.slow), 8])
 def test_no_optimum_is_below_a_bound(M: int) -> None:
+    forward = ps.optimum("pair-bias-forward-2", n=1, d=1, M=M)
+    assert forward.proven and forward.io >= bound(2, 1, 1, M, forward=True)
     least = ps.optimum("pair-bias-2", n=1, d=1, M=M)
     assert least.proven and least.io >= bound(2, 1, 1, M)
     assert M != 8 or least.io == bound(2, 1, 1, M) == 20
@@ -118,4 +128,6 @@ def test_the_bound_of_the_shared_bias_in_whole_numbers() -> None:
 @pytest.mark.slow
 def test_the_page_has_the_table() -> None:
     with PROBLEMS.temporary(), SCHEDULES.temporary():
-        assert "\n".join(pair_bias.lines()) in PAGE.read_text(encoding="utf-8")
+        for forward, register in ((False, pair_bias.register), (True, pair_bias.register_forward)):
+            made = pair_bias.lines(register(pair_bias.ROWS), forward, pair_bias.ROWS, **pair_bias.SIZES)
+            assert "\n".join(made) in PAGE.read_text(encoding="utf-8")
