@@ -1,4 +1,4 @@
-"""Lower bounds on dQ, dK and dV, with the probabilities P recomputed, or kept by the forward pass, for some or all."""
+"""Lower bounds on dQ, dK and dV, with the probabilities P recomputed, or saved by the forward pass, for some or all."""
 
 from __future__ import annotations
 
