@@ -470,9 +470,7 @@ class _Nesting:
             if mode == "assign":
                 if not fresh:  # the old words, which nothing needs, make room
                     gone = Route(self.level, self.level)
-                    of_result += self.passing(
-                        target.tile, target.ranges, gone, self.homes[target.tile], line, part.ranges
-                    )
+                    of_result += self.passing(target.tile, target.ranges, gone, self.homes[target.tile], line, part.ranges)
                 mode = "new"
             elif isinstance(expr, ir.RowReduction) and (mode == "add" or by_word):
                 mode = "add"
