@@ -85,7 +85,9 @@ class Where(TypedCache):
     m: Annotated[str | None, option("-M", "Cache: words, or bytes such as 192KiB with --dtype.", "WORDS")] = None  # type: ignore[assignment]
     machine: Annotated[
         str | None,
-        option("--machine", "Count at each boundary of a path of memories: a card or FILE.toml, in place of -M.", "NAME"),
+        option(
+            "--machine", "Count at each boundary of a path of memories: a card or FILE.toml, in place of -M.", "NAME"
+        ),
     ] = None
     below: Annotated[
         str, option("--below", "Tiles that live in the machine's lowest memory, such as P,O_i.", "TILES")
