@@ -166,6 +166,12 @@ def on_machine(
             all the same in a memory.
         dims: the dimensions of the problem, such as n=4096, d=64.
 
+    Returns:
+        For each boundary the words, the least that is possible, and what the memory below it holds.
+
+    >>> on_machine("matmul-tiled", machine="H100", m=4096, k=4096, n=4096).blocks
+    {'b': 139, 'a_2': 4096, 'b_2': 4096}
+
     Raises:
         Infeasible: a memory is too small.
         UsageError: a name or size is not allowed, or the schedule cannot be nested.
