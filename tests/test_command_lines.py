@@ -445,7 +445,7 @@ def test_a_row_of_a_matrix_is_a_whole_number(tmp_path: Path) -> None:
             ps.load_graph(tmp_path / "g.mtx")
 
 
-MOST_LEFT = 123
+MOST_LEFT = 26
 """Options for which no two lines were found that show it, nor a reason why there are none."""
 
 

@@ -24,6 +24,7 @@ from pebblesim.api.own_bounds import bound
 from pebblesim.cli.main import app
 from pebblesim.core.errors import BelowBound, Infeasible, PebblesimError, UnknownName, UsageError
 from pebblesim.dags import optimum_kernel, optimum_states
+from pebblesim.dags.anneal_kernel import anneal
 from pebblesim.dags.best_order import FACTORS, MOST_EVENTS, NONE, BestOrder
 from pebblesim.dags.bounds import Bound, lower_bounds, partition, spectral, wavefronts
 from pebblesim.dags.comparing import rows, summary
@@ -587,6 +588,19 @@ def test_a_round_on_many_edges_makes_fewer_tries(monkeypatch: pytest.MonkeyPatch
         ps.pebble(graph, M=M, steps=1, rules="no-recompute", seconds=0)
     assert tries[0] == 100 * Task(few, 6, "no-recompute").steps
     assert 600 <= tries[1] <= MOST_EVENTS // many.edges < 20_000
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_desk_with_room_for_more_steps_gives_the_same_order(seed: int) -> None:
+    """What comes behind a segment is used after it, however much room lies between their events."""
+    task = Task(scattered(120, 2, seed), 6, "no-recompute")
+    (_, order), *_ = task.steps_of(task.topological)
+    found = [
+        anneal(task.board, task.desk(room), order, 20, 60, 10, FACTORS[0], NONE, 1.0, 0.1, 300, seed)
+        for room in (0, 500)
+    ]
+    assert found[0][1] == found[1][1] > 0
+    assert found[0][0].tolist() == found[1][0].tolist()
 
 
 @pytest.mark.parametrize(("n", "operands", "M"), [(60, 2, 6), (100, 3, 8)])

@@ -13,7 +13,7 @@ from pebblesim.advice import cards
 from pebblesim.advice.kernels import call_of, kernels
 from pebblesim.advice.tiles import HOPPER as OF_HOPPER, PROBLEM, SMALL_TILINGS, TILINGS, Tiling, kernels_for, tilings
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.additions import adds
+from pebblesim.kernels.additions import added_to
 from pebblesim.kernels.domains import ATTENTION, GLUON, KERNELS, OF_GLUON, OF_TRITON, Call
 from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.triton import triton
@@ -84,7 +84,7 @@ def test_what_a_gluon_kernel_is_not_for_is_refused_by_its_emitter(tiling: Tiling
 def test_what_is_refused_for_all_kernels_each_refuses_and_sums_in_memory_are_in_any_order(
     problem: str, tiling: Tiling
 ) -> None:
-    assert tiling.domain.same_bits == (not (tiling.gluon and adds(get(tiling.schedule).program)))
+    assert tiling.domain.same_bits == (not (tiling.gluon and added_to(get(tiling.schedule).program)))
     call = Call({"d": tiling.widths[1]}, None if NoneType in tiling.domain.masks else Band("causal", None, 0))
     assert tiling.refusal(call) is None or "latent" in tiling.schedule
     others = [call._replace(dims={"d": 1025}), call._replace(dims={**call.dims, "d_v": 8})]

@@ -235,6 +235,7 @@ def test_advice_for_hopper_is_the_gluon_kernel_that_a_plan_takes(problem: str, d
     text, other = str(advice), next(each for each in advice.kernels if not each.tiling.gluon)
     assert text.splitlines()[2].startswith(f"take {best.tiling.schedule}, Gluon: ")
     assert f"without Gluon, or with a softcap or packed sequences, {other.tiling.schedule}: " in text
+    assert text.count("without Gluon, ") == 1  # the best of them alone
     commands = re.findall(r"its source: pebblesim (gpu emit .*)", text)
     sources = [CliRunner().invoke(app, command.split()).stdout for command in commands]
     assert len(sources) == 2 and sources[0].rstrip() == emitted(best.tiling, {"n": 8192, "d": d}, mask).rstrip()

@@ -239,6 +239,47 @@ def test_every_constant_of_a_module_is_used() -> None:
     assert [(module, name) for module, name, own in stated if words[name] <= own] == []
 
 
+OF_RELEASES = "pebblesim.kernels.releases"
+"""The module that changes texts that were printed, for other releases of Triton."""
+
+NAMES: Final = {
+    ("identifiers", "replace"),  # of a tensor, which become those of a text
+    ("identifiers", "split"),
+    ("identifiers", "strip"),
+    ("gluon_plan", "startswith"),  # of a launch, in a sentence that refuses it
+    ("words", "rpartition"),  # of a launch
+    ("domains", "startswith"),  # of a dimension
+    ("triton", "strip"),  # of what is printed nothing but empty lines
+}
+"""Where kernels ask what a text is: a name that somebody gave."""
+
+
+def test_kernels_know_their_programs_and_search_no_line_that_was_printed() -> None:
+    asking = {
+        "endswith",
+        "find",
+        "partition",
+        "removeprefix",
+        "removesuffix",
+        "replace",
+        "rfind",
+        "rpartition",
+        "split",
+    }
+    asking |= {"splitlines", "startswith", "strip"}
+    found = {
+        (module.rpartition(".")[2], node.func.attr)
+        for module, path in SOURCES.items()
+        if within(module, "kernels") and module != OF_RELEASES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in asking
+        if not (isinstance(node.func.value, ast.Name) and node.func.value.id in ("TAKEN", "ORDER"))  # lists
+    }
+    assert found == NAMES
+    with_patterns = [m for m, path in SOURCES.items() if within(m, "kernels") and "re" in imports(m, path)]
+    assert with_patterns == [OF_RELEASES]
+
+
 def test_no_docstring_needs_its_neighbour() -> None:
     """A sentence that begins so leaves out its subject, or its verb."""
     begins = re.compile(r'^ *"""(The same|Of|What)\b')

@@ -5,7 +5,6 @@ A kernel has only whole tiles: products are executed for the padded tile, also a
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from pebblesim.kernels.orientation import turned
 from pebblesim.kernels.storage import Storage, entries, padded, storage
 from pebblesim.kernels.tables import tables
 from pebblesim.kernels.triton import for_no_pair
-from pebblesim.kernels.words import WORDS, word_bytes
+from pebblesim.kernels.words import WORDS, phase_of, word_bytes
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import get
@@ -335,7 +334,7 @@ def _pieces(loop: ir.Loop, sizes: ir.Sizes, mask: Mask | None) -> int:
 
 def _kinds(program: ir.Program, launch: Launch, sizes: ir.Sizes, mask: Mask | None, gluon: bool) -> Iterator[str]:
     """Names of the kinds of launches that a launch is one of, the widest first."""
-    each = f"{program.name}: {re.sub(r' [0-9]+$', '', launch.name)}" + ", Gluon" * gluon
+    each = f"{program.name}: {phase_of(launch.name)}" + ", Gluon" * gluon
     yield each
     ranges = {loop.range for loop in (*launch.grid, *ir.walk(launch.block)) if isinstance(loop, ir.Loop)}
     cut = [rng for rng in ranges if rng.parent is not None and rng.dim.startswith("n")]

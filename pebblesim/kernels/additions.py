@@ -26,11 +26,6 @@ def added(body: list[ir.Node]) -> dict[ir.Compute, ir.Write]:
     return found
 
 
-def adds(program: ir.Program) -> bool:
-    """Whether some part of a program adds products to memory."""
-    return bool(added_to(program))
-
-
 def added_to(program: ir.Program) -> tuple[ir.Tensor, ...]:
     """The tensors in memory that some part of a program adds products to."""
     return tuple(dict.fromkeys(write.tensor for write in _writes(program)))

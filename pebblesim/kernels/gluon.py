@@ -12,10 +12,12 @@ It is for no mask and for bands: causal ones and windows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pebblesim.core.errors import UnknownName
+from pebblesim.kernels.bias import check_bias, is_bias
 from pebblesim.kernels.gluon_additions import ROWS
 from pebblesim.kernels.gluon_columns import ColumnsRoles
 from pebblesim.kernels.gluon_columns_plan import Columns, check_columns, columns_of
@@ -65,6 +67,7 @@ def gluon(
     persistent: bool = False,
     shared: int = 0,
     dense: bool = False,
+    softcap: float = 0.0,
 ) -> Source:
     """Write the Gluon source of a program, for cards with compute capability 9.0.
 
@@ -78,6 +81,7 @@ def gluon(
         stages: slots of a ring.
         persistent: as many blocks as multiprocessors, each with several tiles of the grid.
         shared, dense: as for `triton`; so many heads of queries are a power of two of at most 64.
+        softcap: as for `triton`. No card has measured kernels with it: `GLUON`, their domain, offers none.
 
     Raises:
         UsageError: the program, or these sizes, are none that this reading writes.
@@ -104,11 +108,13 @@ def gluon(
     if shared & (shared - 1):
         raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each", OTHERWISE)
     check_alike(program)
+    check_bias(program, shared, softcap)
+    scale = 1.0 if softcap and scale is None else scale
     made = _launches(program)
     _check_pairs(program, made, sizes, mask)
     _check_columns(program, made, sizes, dtype)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
-    setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory)
+    setting = replace(setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory), softcap=softcap)
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
         block = _block(program, launch, sizes, dtype, stages, persistent, setting.tables)
@@ -156,6 +162,8 @@ def _check_columns(program: ir.Program, made: list[Launch], sizes: ir.Sizes, dty
     for node in (node for launch in made if multiplies(launch) for node in ir.walk(launch.block)):
         if not isinstance(node, ir.Read) or node.tensor.name not in program.inputs or len(node.tile.ranges) != 2:
             continue
+        if is_bias(node):  # threads read it
+            continue
         if (width := sizes[node.tile.ranges[1].dim]) % group:
             why = f"line {node.line} reads rows of {width} words of {node.tensor.name}, and the copy engine takes"
             raise refused(program, f"{why} multiples of {group}", f"give such head dimensions, or {OTHERWISE}")
@@ -186,6 +194,8 @@ def _block(
     if _is_of_table(launch):
         return product_of(launch, sizes, kept.tiled)
     found = scores(launch, sizes, stages) or columns_of(launch, sizes, stages)
+    if found and any(map(is_bias, ir.walk(launch.block))):
+        raise refused(program, f"{launch.name} takes no bias", OTHERWISE)
     return found or plan(program, launch, sizes, stages, persistent)
 
 

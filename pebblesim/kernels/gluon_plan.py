@@ -17,6 +17,7 @@ from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.additions import added
+from pebblesim.kernels.bias import is_bias
 from pebblesim.kernels.gluon_additions import ROWS, Addition
 from pebblesim.kernels.identifiers import Identifiers
 from pebblesim.kernels.orientation import turned
@@ -342,7 +343,7 @@ def _buffers(program: ir.Program, plan: Plan, sizes: ir.Sizes) -> dict[ir.Tile, 
     whole = {ref.tile for each in plan.additions for ref in ir.refs(each.product.expr)}  # all warpgroups need all rows
     for node in ir.walk(plan.launch.block):
         streamed = node in loop.body
-        if not isinstance(node, ir.Read) or (len(node.tile.ranges) == 1 and not streamed):
+        if not isinstance(node, ir.Read) or is_bias(node) or (len(node.tile.ranges) == 1 and not streamed):
             continue
         if any(node.tile is each.write.tile for each in plan.additions):
             continue
@@ -391,6 +392,7 @@ def _held(plan: Plan, sizes: ir.Sizes) -> int:
     """Most registers of a thread for tiles at once, with the operands of products that are put off."""
     body, transposed = plan.launch.block, held_transposed(plan)
     computed = {node.target.tile for node in ir.walk(body) if isinstance(node, ir.Compute)}
+    computed |= {node.tile for node in ir.walk(body) if isinstance(node, ir.Read) and is_bias(node)}
     parts = {each.write.tile: each.rows * each.columns // THREADS for each in plan.additions}
 
     def words(tile: ir.Tile) -> int:

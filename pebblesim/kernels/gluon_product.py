@@ -18,7 +18,7 @@ from pebblesim.kernels.gluon_plan import MOST_WARPGROUPS, SHARED, WIDEST, Block,
 from pebblesim.kernels.gluon_roles import Roles, expecting
 from pebblesim.kernels.storage import padded
 from pebblesim.kernels.terms import ZERO, Group, Held, Items, Name, Number, Term, call, is_zero, maximum, minimum, term
-from pebblesim.kernels.triton_grid import longest_last
+from pebblesim.kernels.triton_grid import in_groups, longest_last
 from pebblesim.kernels.triton_loops import Piece
 from pebblesim.kernels.triton_ranges import GROUP, Setting
 from pebblesim.language import program as ir
@@ -135,15 +135,12 @@ class ProductRoles(Roles):
     def within_tile(self, body: list[st.Statement]) -> list[st.Statement]:
         """The statements of a role, behind those that find the head, the tile, and the parts that are streamed."""
         scope, plan, own, tiles = self.scope, self.plan, call("program_id", 0), term("tiles")
-        (rows, columns), group, rank = scope.launch.grid, term("group"), term("rank")
+        rows, columns = scope.launch.grid
         made = [*scope.opening(), st.Let(("head",), (call("program_id", 1),)), *self.split_head()]
-        many = Number(GROUP) * "wide"
         made.append(st.Let(("tiles", "wide"), (scope.count(plan.own), scope.count(columns.range))))
-        made.append(st.Let(("group", "rank"), (own // many, own % many)))
-        side = minimum(tiles - group * GROUP, GROUP)
-        made.append(st.Let(("side",), (side,), "tiles of rows that share columns in L2"))
         number, column = self.named_tile
-        made.append(st.Let((number.id, column.id), (group * GROUP + rank % "side", rank // "side")))
+        side, note = minimum(tiles - term("group") * GROUP, GROUP), "tiles of rows that share columns in L2"
+        made += in_groups((number.id, column.id), own, Number(GROUP) * "wide", GROUP, side, note)
         if longest_last(scope.launch, rows, scope.mask):
             made.append(st.Let((number.id,), (tiles - 1 - number,)))
         low, high = self.limits()

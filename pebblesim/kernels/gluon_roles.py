@@ -11,11 +11,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
+from math import e, log2, prod
 from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels import statements as st
+from pebblesim.kernels.bias import RowsPlaces
 from pebblesim.kernels.facts import facts_of
 from pebblesim.kernels.gluon_additions import ROWS, filled, freed
 from pebblesim.kernels.gluon_boxes import SPLIT, Box, corner, sides
@@ -43,9 +44,8 @@ from pebblesim.kernels.terms import (
     term,
     total,
 )
-from pebblesim.kernels.triton_grid import longest_last
+from pebblesim.kernels.triton_grid import in_groups, longest_last
 from pebblesim.kernels.triton_loops import Piece, bounds, pieces
-from pebblesim.kernels.triton_places import Places
 from pebblesim.kernels.triton_ranges import Scope, Setting, along
 from pebblesim.kernels.triton_values import Values
 from pebblesim.kernels.words import WORDS, word_bytes, word_of
@@ -136,6 +136,11 @@ class RowsValues(Values):
             for value, operand in zip(values, expr.operands, strict=True)
         ]
 
+    def sigmoid(self, value: Term, times: float | None = None) -> Term:
+        """σ of a value, multiplied by a number before; Gluon has exponentials only."""
+        exponential = call("exp2", value * (-log2(e) * (1.0 if times is None else times)))
+        return Group(term(1.0) / Group(term(1.0) + exponential))
+
 
 class Roles(Lowering):
     """Makes the statements of both roles of a block, and those that take shared memory before they begin."""
@@ -146,7 +151,7 @@ class Roles(Lowering):
     def __init__(self, setting: Setting, plan: Block) -> None:
         scope = RowsScope(setting, plan)
         facts = facts_of(setting, plan.launch, held_transposed(plan))
-        super().__init__(RowsValues(scope, facts), Places(scope))
+        super().__init__(RowsValues(scope, facts), RowsPlaces(scope))
         self.plan, self.asking = plan, False  # whether each tile asks if it is cut
         self.reserve(*ORDER.split())
         for buffer in plan.buffers.values():
@@ -261,11 +266,9 @@ class Roles(Lowering):
         if scope.mask is None:
             each.append(st.Let(("head", name), (tile // "tiles", tile % "tiles")))
         else:
-            together, group, rank = tiles * "together", term("group"), term("rank")
-            each.append(st.Let(("group", "rank"), (tile // together, tile % together)))
-            side = minimum(term("heads") - group * "together", "together")
-            each.append(st.Let(("side",), (side,), "heads whose long tiles come first"))
-            each.append(st.Let(("head", name), (group * "together" + rank % "side", rank // "side")))
+            together, note = term("together"), "heads whose long tiles come first"
+            side = minimum(term("heads") - term("group") * together, together)
+            each += in_groups(("head", name), tile, tiles * together, together, side, note)
         if longest_last(scope.launch, scope.launch.grid[0], scope.mask):
             each.append(st.Let((name,), (tiles - 1 - self.number,)))
         each += [*self.split_head(), *body]

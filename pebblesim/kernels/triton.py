@@ -25,6 +25,7 @@ from math import prod
 from typing import Protocol
 
 from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.kernels.bias import check_bias
 from pebblesim.kernels.identifiers import Identifiers
 from pebblesim.kernels.key_ranges import ARGUMENTS, SHARING, KeyRanges
 from pebblesim.kernels.statements import Program
@@ -145,6 +146,7 @@ def triton(
                 f"{grid[0]:,} queries and {grid[1]:,} keys without."
             )
     check_alike(program)
+    check_bias(program, shared, softcap)
     scale = 1.0 if softcap and scale is None else scale
     made = launches(program, masked=True, repeated=True)
     if shared:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from operator import or_
+from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.bands import launched_across
@@ -34,7 +36,11 @@ def grid(scope: Scope) -> list[Statement]:
     if len(loops) == 1:
         made.append(Let((names[0],), (own,)))
     elif loops:
-        made += in_groups(counts, names, own)
+        tall, wide = counts
+        even = isinstance(tall, Number) and tall.value % GROUP == 0
+        height = Number(GROUP) if even else minimum(term("tall") - term("group") * GROUP, GROUP)
+        made.append(Let(("tall", "wide"), (tall, wide)))
+        made += in_groups(names, own, Number(GROUP) * "wide", GROUP, height)
     for loop, name in zip(loops, names, strict=True):
         number = Name(name)
         if longest_last(scope.launch, loop, scope.mask):
@@ -49,16 +55,17 @@ def grid(scope: Scope) -> list[Statement]:
     return made
 
 
-def in_groups(counts: list[Term], names: list[str], own: Term) -> list[Statement]:
-    """Find the row and the column of a program's tile: tiles of a few rows together, column by column."""
-    tall, group, rank, many = counts[0], term("group"), term("rank"), Number(GROUP) * "wide"
-    even = isinstance(tall, Number) and tall.value % GROUP == 0
-    height = Number(GROUP) if even else minimum(term("tall") - group * GROUP, GROUP)
-    return [
-        Let(("tall", "wide"), tuple(counts)),
-        Let(("group", "rank"), (own // many, own % many)),
-        Let(tuple(names), (group * GROUP + rank % height, rank // height)),
-    ]
+def in_groups(names: Iterable[str], own: Term, many: Term, size: Any, height: Term, note: str = "") -> Iterator[Let]:
+    """Find the row and the column that a number stands for: `size` rows together, column by column.
+
+    `many`: numbers of a group; `height`: rows of one, the last of which may have fewer; a note says why it has a name.
+    """
+    group, rank = term("group"), term("rank")
+    yield Let(("group", "rank"), (own // many, own % many))
+    if note:
+        yield Let(("side",), (height,), note)
+        height = Name("side")
+    yield Let(tuple(names), (group * size + rank % height, rank // height))
 
 
 def _launched(scope: Scope, loop: ir.Loop) -> Term:

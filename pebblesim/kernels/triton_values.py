@@ -186,7 +186,7 @@ class Values:
             case "step":
                 return call("where", given[0] > 0, 1.0, 0.0)
             case "sigmoid":
-                return call("sigmoid", *given)
+                return self.sigmoid(given[0])
         made = Group(Binary(ARITHMETIC[expr.op], *given))
         if masked and expr.op == "div":  # a row without an allowed pair has 0/0 = 0
             return call("where", given[1].equals(NOTHING), 0.0, made)
@@ -250,15 +250,19 @@ class Values:
         cap, to_base_2 = self.scope.setting.softcap, log2(euler)
         if not cap:
             return scores * (self.factor * to_base_2)
-        return Group(self.sigmoid(scores) * (2 * cap * to_base_2) - cap * to_base_2)
+        return Group(self._capped(scores) * (2 * cap * to_base_2) - cap * to_base_2)
 
-    def sigmoid(self, scores: Term) -> Term:
+    def sigmoid(self, value: Term, times: float | None = None) -> Term:
+        """σ of a value, multiplied by a number before."""
+        return call("sigmoid", value if times is None else value * times)
+
+    def _capped(self, scores: Term) -> Term:
         """σ(2x) of scores to be capped."""
-        return call("sigmoid", scores * (2 * self.factor / self.scope.setting.softcap))
+        return self.sigmoid(scores, 2 * self.factor / self.scope.setting.softcap)
 
     def slope(self, scores: Term) -> Term:
         """The derivative of capped scores by the scaled ones: 1 - tanh² = 4 σ (1 - σ)."""
-        sigmoid = self.sigmoid(scores)
+        sigmoid = self._capped(scores)
         return Group(term(4.0) * sigmoid * (term(1.0) - sigmoid))
 
     def times_slope(self, value: Term, node: ir.Compute) -> Term:

@@ -48,5 +48,10 @@ def moved_bytes(program: ir.Program, by_tensor: Mapping[str, tuple[int, int]], d
 
 def of_launch(settings: Mapping[str, tuple[int, ...]], name: str, otherwise: tuple[int, ...]) -> tuple[int, ...]:
     """The settings of a launch, by its name or that of its phase, which has several launches under a mask."""
+    return settings.get(name) or settings.get(phase_of(name)) or otherwise
+
+
+def phase_of(name: str) -> str:
+    """The phase of a launch by its name; under a mask a phase has several, which are told apart by a number."""
     phase, _, number = name.rpartition(" ")
-    return settings.get(name) or (settings.get(phase) if number.isdecimal() else None) or otherwise
+    return phase if number.isdecimal() else name

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import quantity
 from pebblesim.kernels.domains import ATTENTION, GLUON, Call
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.operator.launching import fitting
@@ -110,8 +111,27 @@ def check_version(what: str, needed: str, here: str) -> None:
         raise UsageError(f"{what} is for {needed}, and here is {asked.name} {here}: pip install '{needed}'.")
 
 
+def check_sinks(query: Tensor, sinks: Any) -> None:
+    """Check that sinks are one number for each head of queries.
+
+    Raises:
+        UsageError: they are not.
+    """
+    heads = query.shape[-3]
+    if not isinstance(sinks, Tensor):
+        raise UsageError(f"sinks is of {type(sinks).__name__}; give a tensor of shape ({heads},), or None.")
+    if sinks.dtype not in (*TYPES, *WIDE):
+        raise UsageError(f"sinks is of {sinks.dtype}; give bfloat16, float16, float32 or float64.")
+    if sinks.layout != torch.strided or sinks.shape != (heads,):
+        given = f"shape {tuple(sinks.shape)}" if sinks.layout == torch.strided else f"layout {sinks.layout}"
+        raise UsageError(
+            f"sinks has {given}, and query has {quantity(heads, 'head')}; give a dense tensor of shape ({heads},), a "
+            "number for each of them."
+        )
+
+
 def check_masks(query: Tensor, **masks: Any) -> None:
-    """Check that the tensors of masks are where the queries are.
+    """Check that the tensors of masks, and others beside the matrices, are where the queries are.
 
     Args:
         query: the queries.

@@ -1,7 +1,8 @@
 """The operators of `torch.library`: pebblesim::attention and pebblesim::attention_backward.
 
 Both take (batch, heads, n, d) with any strides. On a GPU they launch kernels from our schedules, on the CPU they follow
-the definition. L is the logarithm to base 2 of each query's sum of exponentials.
+the definition. L is the logarithm to base 2 of each query's sum of exponentials. `operators_of_sinks` has the operator
+with sinks.
 """
 
 from __future__ import annotations
@@ -174,7 +175,8 @@ def backward_on_gpu(
     return backward(grad, query, key, value, out, numbers_of(lse, key.shape[1]), Asked(*rest), grad_L)
 
 
-def _forward_by_definition(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def forward_by_definition(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """O and L on the CPU; arguments as for `forward_on_gpu`."""
     check_forward_mode()
     out, lse = definition.forward(query, key, value, *_factors_and_pairs(query, key, Asked(*rest)))
     return in_order(out, query), lse
@@ -197,12 +199,13 @@ def _factors_and_pairs(query: Tensor, key: Tensor, asked: Asked) -> tuple[float,
 
 torch.library.impl(FORWARD, "CUDA", forward_on_gpu)
 torch.library.impl(BACKWARD, "CUDA", backward_on_gpu)
-torch.library.impl(FORWARD, "CPU", _forward_by_definition)
+torch.library.impl(FORWARD, "CPU", forward_by_definition)
 torch.library.impl(BACKWARD, "CPU", _backward_by_definition)
 
 
 @torch.library.register_fake(FORWARD)
-def _fake(query: Tensor, key: Tensor, value: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
+def fake(query: Tensor, key: Tensor, value: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
+    """O and L without numbers, as tracing has them."""
     check_forward_mode()
     kind = torch.float64 if query.dtype == torch.float64 else torch.float32
     return empty_like(query, value.shape[-1]), query.new_empty(query.shape[:-1], dtype=kind)
@@ -233,7 +236,12 @@ def _gradients(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[
     return (*wanted, *(None,) * 9)
 
 
-def _no_second(ctx: Any, *grads: Any) -> Any:
+def no_second(ctx: Any, *grads: Any) -> Any:
+    """Refuse a second derivative.
+
+    Raises:
+        UsageError: always.
+    """
     raise UsageError(
         "attention has first derivatives only; for derivatives of gradients (create_graph=True) use "
         "torch.nn.functional.scaled_dot_product_attention with its math kernel."
@@ -241,10 +249,10 @@ def _no_second(ctx: Any, *grads: Any) -> Any:
 
 
 torch.library.register_autograd(FORWARD, _gradients, setup_context=_keep)
-torch.library.register_autograd(BACKWARD, _no_second)
+torch.library.register_autograd(BACKWARD, no_second)
 
 
-def _mapped(name: str, tensors: int) -> None:
+def mapped(name: str, tensors: int) -> None:
     """Let `vmap` make one more dimension of batches part of the batch.
 
     `tensors`: the number of arguments with a batch, before the ranges of the mask, which have one, too.
@@ -264,5 +272,5 @@ def _mapped(name: str, tensors: int) -> None:
     torch.library.register_vmap(name, rule)
 
 
-_mapped(FORWARD, 3)
-_mapped(BACKWARD, 7)
+mapped(FORWARD, 3)
+mapped(BACKWARD, 7)

@@ -46,6 +46,13 @@ KEPT = 4096
 LATENT = "forward-latent"
 """The problem of a forward pass whose values are a part of its keys."""
 
+WORDS_OF_SINKS = {"forward": (2, 20), "backward": (10, 26)}
+"""Words of 16 bits that sinks move besides in each pass: for each word of O, and for each query of a head.
+
+Forward, O is read and written once more. Backward, O and dO are read once more for the gradient of the sinks alone; the
+operations of PyTorch that do this write dO and the products in 32 bits between them.
+"""
+
 Dims = tuple[tuple[str, int], ...]
 """Sizes by name, as a key of a table."""
 
@@ -88,6 +95,7 @@ class KernelPlan:
         lost: forecasts of the kernels of both passes that would be used if Gluon ran with the Triton here; None if it
             does, or the card has no use for it, or there is no Triton.
         without_keys: queries of each head that see no key, and are not computed.
+        sinks: words of 16 bits that sinks move besides, in the forward pass and for their gradient; None without sinks.
     """
 
     dims: Mapping[str, int]
@@ -106,6 +114,7 @@ class KernelPlan:
     triton: str | None
     lost: tuple[Forecast, Forecast] | None
     without_keys: int = 0
+    sinks: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         band, rates = self.pattern.mask, f"rates of {self.card}"
@@ -136,6 +145,10 @@ class KernelPlan:
                 cost = best.seconds / free.seconds - 1
                 lines[-1] += f"; without this limit, with {needed / 2**20:,.0f} MiB,"
                 lines[-1] += f"{self._time(free, ' ') or ' less time'}, so it costs {cost:.0%}"
+        if self.sinks is not None:
+            forward, backward = (f"{words:,} words of 16 bits" for words in self.sinks)
+            lines.append(f"sinks: O is read and written once more, with numbers of each query {forward}")
+            lines.append(f"  for their gradient O and dO are read once more, in 32 bits {backward}")
         if self.lost is not None and (reason := releases.without_gluon(self.triton)):
             times = (
                 f"{way}{self._time(each, ' ') or ' less time'}" for way, each in zip(PROBLEM, self.lost, strict=True)
@@ -161,6 +174,7 @@ def plan(
     window: tuple[int | None, int | None] | None = None,
     align: str = "start",
     workspace: int | None = None,
+    sinks: bool = False,
     card: str = CARD,
 ) -> KernelPlan:
     """Return the kernels for attention over n tokens with head dimension d, and the reason; print it to read it.
@@ -178,6 +192,7 @@ def plan(
         d_v: head dimension of values, up to 1,024; d if None.
         dtype: "bfloat16", "float16", or these types of PyTorch.
         is_causal, window, align, workspace: as for `attention`.
+        sinks: True to say how many words sinks move besides.
         card: name of the card whose rates are used. Where its rates were not measured, those of an H200 are scaled;
             then kernels are compared, and no times are printed.
 
@@ -204,6 +219,7 @@ def plan(
     check_heads(of_queries)
     check_workspace(workspace)
     check_flag("is_causal", is_causal)
+    check_flag("sinks", sinks)
     dtype, within = word_of(dtype), limits(window, is_causal, align, n, n_k)
     pattern, (seeing, _) = Pattern(band_of(*within, shared), shared), met(n, n_k, *within)
     n_q = (seeing.stop - seeing.start) * shared
@@ -251,7 +267,14 @@ def plan(
         triton,
         (lost[0], lost[1]) if lost else None,
         n - n_q // shared,
+        _words_of_sinks(n * of_queries, d_v) if sinks else None,
     )
+
+
+def _words_of_sinks(queries: int, d_v: int) -> tuple[int, int]:
+    """Words of 16 bits that sinks move besides, forward and backward, of so many queries of all heads together."""
+    forward, backward = (of_O * d_v + of_query for of_O, of_query in WORDS_OF_SINKS.values())
+    return queries * forward, queries * backward
 
 
 def _check_memory(held: int, card: cards.Card) -> None:

@@ -15,6 +15,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.operator import checks, eager, masks
 from pebblesim.operator.fallback import by_pytorch
 from pebblesim.operator.layout import in_one_batch
+from pebblesim.operator.operators_of_sinks import for_batches
 from pebblesim.operator.pattern import Limits, limits
 from pebblesim.operator.sizes import check_flag
 
@@ -35,6 +36,7 @@ def attention(
     cu_seqlens: Any = None,
     key_padding_mask: Tensor | None = None,
     key_ranges: tuple[Tensor, Tensor] | None = None,
+    sinks: Tensor | None = None,
     return_lse: bool = False,
     compute_dtype: torch.dtype | None = None,
     workspace: int | None = None,
@@ -46,7 +48,8 @@ def attention(
 
     Scores are S = scale · Q Kᵀ, or with softcap S = softcap · tanh(scale · Q Kᵀ / softcap). For each query, O is the
     mean of the values under the weights exp(S), and L = log Σ exp(S), over the keys that all given masks allow. A query
-    for which no key is allowed has O = 0 and L = -∞, and takes no part in gradients.
+    for which no key is allowed has O = 0 and L = -∞, and takes no part in gradients. With sinks, exp(s) of the query's
+    head is a term of the sums by which O is divided and whose logarithm L is, so that L = s where no key is allowed.
 
     Query i is at position i among the keys, or at i + n_k - n_q with align="end". `is_causal` and `window` compare this
     position with the number of a key; padding moves no position. In packed sequences i, n_q, n_k and the number of a
@@ -86,6 +89,9 @@ def attention(
         key_ranges: (first, end), int32 of shape (batch, n_q) or (1, n_q) each: query i attends to the keys j with
             first[i] ≤ j < end[i], numbers in the whole tensor, also in packed sequences. Both are from 0 to n_k, and
             neither decreases from one query to the next. Where end[i] ≤ first[i], query i has no key.
+        sinks: (heads,), a number s for each head of queries, in bfloat16, float16, float32 or float64, differentiable:
+            as if each query attended to one more key, with the score s and the value 0. Neither `scale` nor `softcap`
+            changes it. Finite, or -∞ for a head without a sink.
         return_lse: True to return (O, L).
         compute_dtype: torch.bfloat16 or torch.float16, to which `query`, `key` and `value` are rounded first; they may
             then be of several types. It goes before autocast, which otherwise rounds all types but float64.
@@ -96,7 +102,7 @@ def attention(
             faster, as with `torch.use_deterministic_algorithms(True)`.
         fallback: "sdpa" to have PyTorch's attention compute what these kernels do not support: `attn_mask`, dropout,
             float32 and float64 on a GPU, head dimensions above 1,024, cards with a compute capability below 8.0. Other
-            masks hold besides. A warning gives each reason once. Not with `return_lse` or `softcap`.
+            masks hold besides. A warning gives each reason once. Not with `return_lse`, `softcap` or `sinks`.
         key_padding: is refused; it was the negation of `key_padding_mask`.
 
     Returns:
@@ -115,7 +121,7 @@ def attention(
     same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
     call = None
     if (
-        attn_mask is cu_seqlens is key_padding_mask is key_padding is key_ranges is compute_dtype is None
+        attn_mask is cu_seqlens is key_padding_mask is key_padding is key_ranges is sinks is compute_dtype is None
         and not return_lse
         and not dropout_p
     ):
@@ -127,6 +133,8 @@ def attention(
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
     query, key, value = _cast((query, key, value), compute_dtype)
     checks.check_tensors(query, key, value, enable_gqa)
+    if sinks is not None:
+        checks.check_sinks(query, sinks)
     if key_padding is not None:
         raise UsageError(
             "key_padding was documented as True where a key is padding, and computed as True where a key is not "
@@ -134,13 +142,14 @@ def attention(
             "is True where a key is not padding."
         )
     masks_of = {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
-    checks.check_masks(query, attn_mask=attn_mask, **masks_of)
+    checks.check_masks(query, attn_mask=attn_mask, sinks=sinks, **masks_of)
     within = limits(window, is_causal, align, query.shape[-2], key.shape[-2])
     reason = checks.unsupported(query, value, attn_mask, dropout_p, softcap)
     if reason is not None and fallback is None:
         raise UsageError(reason)
-    if reason is not None and (return_lse or softcap):
-        (why, _, _), other = reason.partition(";"), "return_lse" if return_lse else "softcap"
+    lacking = {"return_lse": return_lse, "softcap": softcap, "sinks": sinks is not None}
+    if reason is not None and (other := next((name for name, asked in lacking.items() if asked), None)):
+        why, _, _ = reason.partition(";")
         raise UsageError(f'{why}, and fallback="sdpa" has no {other}; leave out the one or the other.')
     shown = _shown(query, key, within, **masks_of)
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
@@ -153,7 +162,11 @@ def attention(
         out = eager.attention(query, key, value, asked)
         eager.keep(call, asked)
         return out
-    out, lse = torch.ops.pebblesim.attention(*map(in_one_batch, (query, key, value)), *asked)
+    x = map(in_one_batch, (query, key, value))
+    if sinks is None:
+        out, lse = torch.ops.pebblesim.attention(*x, *asked)
+    else:
+        out, lse = torch.ops.pebblesim.attention_with_sinks(*x, for_batches(sinks, query), *asked)
     out = out.reshape(*query.shape[:-1], value.shape[-1])
     out = out if kind is None else out.to(kind)
     return (out, lse.reshape(query.shape[:-1]) * log(2)) if return_lse else out

@@ -27,11 +27,17 @@ NAME = "pebblesim"
 NEEDED = "transformers>=5.4,<6"
 """The versions of transformers whose masks and layers these functions are for."""
 
-REFUSED = ("position_bias", "s_aux", "sinks", "indices", "block_indices", "cache")
-"""Arguments of transformers' layers that these kernels do not have: biases, sinks, keys that are chosen one by one, and
-caches in pages."""
+REFUSED = {
+    "position_bias": "position_bias",
+    "sinks": "sinks of single queries",
+    "indices": "indices",
+    "block_indices": "block_indices",
+    "cache": "cache",
+}
+"""Arguments of transformers' layers that these kernels do not have: biases, sinks that differ from query to query, keys
+that are chosen one by one, and caches in pages."""
 
-OWN = {"sinks": "sinks", "prepare_dynamic_mask": "masks of numbers that a layer makes itself"}
+OWN = {"prepare_dynamic_mask": "masks of numbers that a layer makes itself"}
 """Attributes of layers that these kernels do not have. A layer of Doge leaves our mask out of the one that it makes."""
 
 
@@ -78,6 +84,7 @@ def attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     is_causal: bool | None = None,
+    s_aux: Tensor | None = None,
     *,
     fallback: str | None = None,
     workspace: int | None = None,
@@ -92,6 +99,7 @@ def attend(
             is causal has as many queries as keys, or one, and others see all keys.
         dropout, scaling, sliding_window, softcap, is_causal: as transformers gives them. With a mask, `sliding_window`
             and `is_causal` are not looked at.
+        s_aux: sinks, a number for each head; a layer that has sinks hands them over.
         fallback, workspace: as for `attention`.
         others: those of `REFUSED` are.
 
@@ -101,7 +109,10 @@ def attend(
     Raises:
         UsageError: the kernels do not support this layer.
     """
-    asked = [each for each in REFUSED if others.get(each) is not None]
+    asked = [what for name, what in REFUSED.items() if others.get(name) is not None]
+    asked += (
+        ["sinks that a layer keeps to itself"] if s_aux is None and getattr(module, "sinks", None) is not None else []
+    )
     asked += [what for name, what in OWN.items() if getattr(module, name, None) is not None]
     if asked:
         what = asked[0]
@@ -122,6 +133,7 @@ def attend(
         enable_gqa=True,
         dropout_p=dropout,
         softcap=softcap,
+        sinks=s_aux,
         fallback=fallback,
         workspace=workspace,
         **mask,
