@@ -290,7 +290,7 @@ def test_wrong_files_of_machines(text: str, says: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("flash -n 8 -d 4", "one of the two"),
+        ("flash -n 8 -d 4", "Missing option '-M'; for example"),
         ("flash -n 8 -d 4 -M 99 --machine H100", "one of the two"),
         ("flash -n 8 -d 4 -M 99 --below P", "give one"),
         ("-n 8 -d 4 --machine H100", "0 were given"),

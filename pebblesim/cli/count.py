@@ -27,7 +27,7 @@ from pebblesim.cli.options import (
     option,
 )
 from pebblesim.cli.printing import WIDE, one_way, print_json, print_table, print_tensors, say, show as show_parts
-from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.errors import Infeasible, NoSizes, UsageError
 from pebblesim.core.sizes import parse_bytes, whole
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ class Where(TypedCache):
         Raises:
             UsageError: there is both a cache and a machine, or neither.
         """
-        if (self.machine is None) == (self.m is None):
+        if self.machine is None and self.m is None:
+            raise NoSizes("Missing option '-M'")
+        if self.machine is not None and self.m is not None:
             raise UsageError("give the cache with -M, or a machine with --machine: one of the two.")
         if self.machine is None:
             if self.below:
