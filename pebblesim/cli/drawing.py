@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pebblesim.cli.options import Group, output_file
+from pebblesim.cli.printing import say
 from pebblesim.views.plots.style import check, save
 
 
@@ -23,4 +24,4 @@ class Drawing(Group):
     def save(self, draw: Callable[[Any], Any], size: tuple[float, float], dpi: float = 160) -> None:
         """Let `draw` fill an empty figure of this size, save it, and say so."""
         save(draw, self.output, size, dpi)
-        print(f"written {self.output}")
+        say(f"written {self.output}")
