@@ -29,8 +29,16 @@ import tiny_models
 from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
-from pebblesim.gpu import transformers as ours, transformers_masks
-from pebblesim.gpu.torch import checks, definition, masks, operators, public
+from pebblesim.operator import (
+    checks,
+    definition,
+    masks,
+    operators,
+    operators_of_sinks,
+    public,
+    transformers as ours,
+    transformers_masks,
+)
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE / "models_beside_eager.jsonl"
@@ -38,7 +46,7 @@ N = 24
 NEW = 6
 EQUAL = 1e-4
 """Largest difference of logits ÷ their largest size that float32 explains."""
-CODE = (ours, transformers_masks, public, masks, checks, definition, operators, tiny_models)
+CODE = (ours, transformers_masks, public, masks, checks, definition, operators, operators_of_sinks, tiny_models)
 """Modules that decide what becomes of a model."""
 SECONDS = 120
 """Time of the processor for a model; then it is given up."""
@@ -322,7 +330,7 @@ def reason(row: dict[str, Any]) -> str:
     if "not" in row:
         return str(row["why"])
     if state(row) == "equal":
-        return " and ".join(row["masks"])
+        return " and ".join(row["masks"]) or "eager does not compute plain texts with these sizes"
     kind = {"refused": "refused", "refused in part": "refused", "not done by eager": "eager"}.get(state(row))
     said: dict[str, list[str]] = {}
     for key, each in row["cases"].items():

@@ -16,10 +16,11 @@ ROOT = Path(__file__).parent.parent
 BESIDE = ("tests", "benchmarks")
 """Folders that are counted apart: they are not installed."""
 
-KERNELS = tuple(
-    f"pebblesim/gpu/{name}" for name in ("emit/", "kernels/", "tiles.py", "launch_costs.py", "additions.py")
-)
+KERNELS = ("pebblesim/kernels/", "pebblesim/advice/tiles.py", "pebblesim/advice/launch_costs.py")
 """What turns a launch of a schedule into a kernel, and what is said of it before it runs."""
+
+BESIDE_KERNELS = tuple(f"pebblesim/kernels/{name}.py" for name in ("domains", "module", "nearest", "releases"))
+"""Files of that room which `size.txt` has among others."""
 
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -39,11 +40,11 @@ def lines_of_code(text: str) -> int:
 
 
 def room_of(path: Path) -> str:
-    """The room of a file of the package; those within `gpu` count for themselves."""
+    """The room of a file: its folder in the package, or at the top."""
     folders = path.relative_to(ROOT).parent.parts
     if folders[0] != "pebblesim":
         return folders[0]
-    return "/".join(folders[1:3] if folders[1:2] == ("gpu",) else folders[1:2]) or "(top)"
+    return "/".join(folders[1:2]) or "(top)"
 
 
 def files() -> list[Path]:
@@ -58,15 +59,16 @@ def main() -> None:
     number: Counter[str] = Counter()
     for path in files():
         size, room = lines_of_code(path.read_text(encoding="utf-8")), room_of(path)
-        of_kernels = str(path.relative_to(ROOT)).startswith(KERNELS)
-        for name in (room, *["all"] * (room not in BESIDE), *["all of kernels"] * of_kernels):
-            lines[name] += size
-            number[name] += 1
+        name = str(path.relative_to(ROOT))
+        of_kernels = name.startswith(KERNELS) and name not in BESIDE_KERNELS
+        for part in (room, *["all"] * (room not in BESIDE), *["all of kernels"] * of_kernels):
+            lines[part] += size
+            number[part] += 1
     print(f"{'room':<16}{'files':>6}{'lines of code':>15}")
     rooms = sorted((name for name in lines if not name.startswith("all")), key=lambda name: (name in BESIDE, name))
     for name in (*rooms, "all", "all of kernels"):
         print(f"{name:<16}{number[name]:>6}{lines[name]:>15,}")
-    print("tests and benchmarks are not part of all; kernels: gpu/emit, gpu/kernels, tiles, launch costs, additions")
+    print("tests and benchmarks are not part of all; kernels: what size.txt has as gpu/emit, tiles, launch costs")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Make the pictures of docs/pictures.md anew, by the commands that stand there; run it from the top of the checkout.
 
-The page of `pebblesim watch` is photographed, for docs/game.md, too, if playwright and a browser are installed
-(`pip install '.[browser]'`); the page itself is not kept. Pictures get at most 256 colours, so that they stay small.
-Each carries a digest of what it shows, by which a test knows that it is out of date.
+The pages of `pebblesim watch` and of `pebblesim explore --story` are photographed, for docs/game.md and docs/story.md,
+if playwright and a browser are installed (`pip install '.[browser]'`); the pages themselves are not kept. Pictures get
+at most 256 colours, so that they stay small. Each carries a digest of what it shows: a test knows when it is out
+of date.
 """
 
 import hashlib
@@ -19,6 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+
+from pebblesim.views import story
 
 HERE = Path(__file__).resolve().parent
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -43,9 +46,11 @@ def main() -> None:
         digest = draw(command)
         if digest is not None:
             _make_small(Path(shlex.split(command)[-1]), digest)
+    story.save(page.with_name("story.html"))
     photograph(page)
-    page.unlink()
-    for name in SHOTS:
+    for each in (page, page.with_name("story.html")):
+        each.unlink()
+    for name in (*SHOTS, "story"):
         _make_small(page.with_name(f"{name}.png"))
 
 
@@ -129,6 +134,9 @@ def photograph(page: Path) -> None:
                 tab.evaluate("(vertex) => page.boards[0].pick({ vertex })", vertex)
             tab.wait_for_timeout(500)
             tab.screenshot(path=page.with_name(f"{name}.png"))
+        tab = chromium.new_page(viewport={"width": 1280, "height": 720}, color_scheme="light")
+        tab.goto(page.with_name("story.html").as_uri())
+        tab.screenshot(path=page.with_name("story.png"))
         chromium.close()
 
 

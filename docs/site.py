@@ -1,6 +1,6 @@
 """Hooks for `make docs`, besides mkdocs.yml: README as the home page, links that make sense there, doctests as code.
 
-The page of `pebblesim explore` is a part of the site, too.
+The pages of `pebblesim explore` and of `pebblesim explore --story` are parts of the site, too.
 """
 
 import re
@@ -10,11 +10,12 @@ from typing import Any
 import griffe
 from mkdocs.structure.files import File
 
-from pebblesim.gpu.advice.cards import caches
-from pebblesim.views import explore
+from pebblesim.advice.cards import caches
+from pebblesim.views import explore, story
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:]+)\)")
+PAGES = {"explore.md": "explore-page.html", "story.md": "story-page.html"}
 DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
 
 
@@ -23,15 +24,15 @@ def on_files(files: Any, config: Any) -> Any:
     text = README.read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "index.md", content=text))
     files.append(File.generated(config, "explore-page.html", content=explore.page(cards=caches())))
+    files.append(File.generated(config, "story-page.html", content=story.page()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """A link to what is no page of the site, such as a source file, becomes its text."""
-    if page.file.src_uri == "explore.md":
-        markdown = markdown.replace(
-            "\n\n", '\n\n<a class="md-button md-button--primary" href="explore-page.html">Open the page</a>\n\n', 1
-        )
+    if page.file.src_uri in PAGES:
+        button = f'<a class="md-button md-button--primary" href="{PAGES[page.file.src_uri]}">Open the page</a>'
+        markdown = markdown.replace("\n\n", f"\n\n{button}\n\n", 1)
     known = {file.src_uri for file in files}
 
     def plain(match: re.Match[str]) -> str:

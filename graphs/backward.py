@@ -37,8 +37,8 @@ def declare(
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
         order: "T" for T = A1ᵀ p, g = T A2 (the paper), "U" for dQ = p A2, g = A1ᵀ dQ (common practice), "one-pass" for
             a dQ that uses the row sums only at its end.
-        kept: whether O (n_q, d) and l (n_q) are inputs, kept from the forward pass; v is then the vector of row sums of
-            dO∘O.
+        kept: whether O (n_q, d) and l (n_q) are inputs, saved from the forward pass; v is then the vector of row sums
+            of dO∘O.
         centred: p = f∘(q - v) instead of f∘q - diag(v) f.
         row_block: with order "T", there is a separate T for each block of this many rows, and g is the sum over all
             blocks, as in Algorithm 8.

@@ -47,7 +47,7 @@ def declare(
     """
     n_q, n_k, d_k, d_v = sizes(n_q=n_q, n_k=n_k, d_k=d_k, d_v=d_v)
     if kept not in KEPT:
-        raise UnknownName("value kept from the forward pass", kept, KEPT)
+        raise UnknownName("value saved from the forward pass", kept, KEPT)
     b = Builder(summation, mask)
     b.outputs = ("dQ", "dK", "dV")
     weights = absorbable(absorbed, WEIGHTS)

@@ -46,7 +46,7 @@ def checked(allowed: ArrayLike, grid: tuple[int, int]) -> Bools:
     """The pairs that a mask allows, as booleans of shape (n_q, n_k).
 
     Raises:
-        UsageError: they are none.
+        UsageError: they are not booleans, or of another shape.
     """
     table = np.asarray(allowed)
     if table.dtype != np.bool_ or table.shape != grid:

@@ -12,7 +12,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.core.errors import UsageError
+from pebblesim.core.sums import unknown_summation
 
 Kind = Literal["value", "term", "zero", "initial", "disallowed", "empty", "running", "inner"]
 
@@ -52,7 +52,7 @@ def tree_block(summation: str) -> int | None:
     """Return the tree block of a `summation` argument; None for "balanced", where one block holds the whole sum.
 
     Raises:
-        UsageError: it is not "chain", "balanced" or "blocked:B" with B ≥ 1.
+        UsageError: it is not "chain", "balanced" or "blocked:b" with b ≥ 1.
     """
     if summation == "chain":
         return 1
@@ -60,10 +60,7 @@ def tree_block(summation: str) -> int | None:
         return None
     kind, _, block = summation.partition(":")
     if kind != "blocked" or not (block.isascii() and block.isdigit()) or int(block) < 1:
-        raise UsageError(
-            f"summation {summation!r} is not known; it is 'chain', 'balanced' or 'blocked:B' "
-            "with a whole number B of at least 1, such as 'blocked:16'."
-        )
+        raise unknown_summation(summation, ("chain", "balanced", "blocked:b"))
     return int(block)
 
 

@@ -1,5 +1,7 @@
 # The public names of pebblesim, each with its home: the one list, for type checkers and for the lazy imports alike.
 from . import claims as claims
+from .advice.advise import advise as advise
+from .advice.result import Advice as Advice
 from .api.bounding import Bounds as Bounds, bounds as bounds
 from .api.crossover import crossover as crossover
 from .api.crossover_result import Crossing as Crossing, Crossover as Crossover
@@ -31,8 +33,6 @@ from .dags.generators import generate as generate
 from .dags.judging import judge as judge
 from .dags.search import Pebbling as Pebbling, pebble as pebble
 from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as referee
-from .gpu.advice.advise import advise as advise
-from .gpu.advice.result import Advice as Advice
 from .graphs.cdag import Cdag as Cdag
 from .language import (
     Block as Block,
@@ -52,6 +52,7 @@ from .language import (
 from .language.problems import Problem as Problem, Theta as Theta, problem as problem
 from .language.registry import Schedule as Schedule, schedule as schedule
 from .lower_bounds.own import OwnBound as OwnBound
+from .machines.counting import OnMachine as OnMachine, on_machine as on_machine
 from .parallel.devices import Devices as Devices, devices as devices
 from .sparse_backward.backward import backlite as backlite
 from .sparse_backward.inputs import load_head as load_head, synthetic_head as synthetic_head

@@ -16,11 +16,12 @@ OTHERS = "Max(0, ceiling(({rows} - B_s)/{block}))"
 
 def past_values(m, O_i, Q_i, K, V, c, l_i=None, K_s=None, B_k=None):
     """Stream K and the columns c of V past a block of rows; `l_i`: add the row sums; `K_s`: the first B_k keys."""
+    i, _ = Q_i.shape
     if K_s is not None:
         s, _ = K_s.shape
-        for j in m.tiles(s, 1):
+        for j in m.tiles(s, 1, keys_of=i):
             O_i += weights(m, Q_i, K_s[j, :], l_i, exp) @ m.read(V[j, c])
-    for j in m.tiles(K.shape[0], 1, after=B_k):
+    for j in m.tiles(K.shape[0], 1, after=B_k, keys_of=i):
         K_j = m.read(K[j, :])
         A = weights(m, Q_i, K_j, l_i, exp)
         m.delete(K_j)

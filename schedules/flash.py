@@ -1,6 +1,6 @@
 """The backward problem in common practice: projections, then FlashAttention's backward pass for dQ, then g = A1ᵀ dQ.
 
-S = A1 X, A2 and h = A3 Y have the roles of Q, K and V; O and l are kept from the forward pass. The middle part follows
+S = A1 X, A2 and h = A3 Y have the roles of Q, K and V; O and l are saved from the forward pass. The middle part follows
 FlashAttention-2 (Dao 2023, Algorithm 2): the outer loop is over columns, dQ is accumulated in memory, and v = rowsum(dO
 ∘ O) (there called D) is computed first. Deviation: dK and dV are left out, because dL/dX does not need them.
 """

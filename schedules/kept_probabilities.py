@@ -1,4 +1,4 @@
-"""dQ, dK and dV from probabilities kept by the forward pass, for a small cache: scores are not recomputed."""
+"""dQ, dK and dV from probabilities saved by the forward pass, for a small cache: scores are not recomputed."""
 
 from pebblesim.language import rowsum
 from pebblesim.language.registry import schedule

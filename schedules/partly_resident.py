@@ -44,9 +44,9 @@ def by_rows(m, Q, K, V, B_r, B_s, activate, l=None):
         K_s, V_s = m.read(K[s, :]), m.read(V[s, :])
         for i in m.tiles(n_q, B_r):
             Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d_v), None if l is None else m.zeros(i)
-            for j in m.tiles(s, 1):
+            for j in m.tiles(s, 1, keys_of=i):
                 O_i += weights(m, Q_i, K_s[j, :], l_i, activate) @ V_s[j, :]
-            for j in m.tiles(n_k, 1, after=B_s):
+            for j in m.tiles(n_k, 1, after=B_s, keys_of=i):
                 K_j = m.read(K[j, :])
                 A = weights(m, Q_i, K_j, l_i, activate)
                 m.delete(K_j)
@@ -61,7 +61,7 @@ def by_columns(m, Q, K, V, B_v, B_s, activate, l=None):
 
     def row(i, Q_i, c, V_c):
         O_i, l_i = m.zeros(i, c), None if l is None else m.zeros(i)
-        for j in m.tiles(n_k, 1):
+        for j in m.tiles(n_k, 1, keys_of=i):
             O_i += weights(m, Q_i, K_[j, :], l_i, activate) @ V_c[j, :]
         write_rows(m, O, l, i, c, O_i, l_i)
 
@@ -120,9 +120,9 @@ def keys_partly_resident(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_s):
         for i in m.tiles(n_q, B_r):
             A1_i, dO_i, l_i, v_i = m.read(A1[i, :]), m.read(dO[i, :]), m.read(l[i]), m.zeros(i)
             add_row_sums(m, v_i, dO_i, O)
-            for j in m.tiles(s, 1):
+            for j in m.tiles(s, 1, keys_of=i):
                 past_rows(m, g_, A1_i, dO_i, l_i, v_i, X_, A2_s[j, :], h_s[j, :])
-            for j in m.tiles(n_k, 1, after=B_s):
+            for j in m.tiles(n_k, 1, after=B_s, keys_of=i):
                 A3_j = m.read(A3[j, :])
                 h_j = m.compute(A3_j @ Y_)
                 m.delete(A3_j)

@@ -32,21 +32,21 @@ def two_passes(m, Q, K, V, B_r, B_s, activate, l=None):
     for s in m.first(n_k, B_s):
         for i in m.tiles(n_q, B_r, independent=True):
             Q_i = m.read(Q[i, :])
-            for j in m.tiles(n_k, 1, after=B_s):
+            for j in m.tiles(n_k, 1, after=B_s, keys_of=i):
                 A_ij = m.zeros(i, j)
                 scores(A_ij, Q_i, j)
                 A_ij[:] = activate(A_ij)
                 m.write(A[i, j], A_ij)
             A_is = m.zeros(i, s)
-            for j in m.tiles(s, 1):
+            for j in m.tiles(s, 1, keys_of=i):
                 scores(A_is[:, j], Q_i, j)
             m.delete(Q_i)
             A_is[:] = activate(A_is)
             O_i, l_i = m.zeros(i, d_v), None if l is None else m.zeros(i)
-            for j in m.tiles(s, 1):
+            for j in m.tiles(s, 1, keys_of=i):
                 values(O_i, l_i, A_is[:, j], j)
             m.delete(A_is)
-            for j in m.tiles(n_k, 1, after=B_s):
+            for j in m.tiles(n_k, 1, after=B_s, keys_of=i):
                 values(O_i, l_i, m.read(A[i, j]), j)
             write_rows(m, O, l, i, d_v, O_i, l_i)
 

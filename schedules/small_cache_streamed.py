@@ -1,4 +1,4 @@
-"""A tighter small-cache schedule: rank-1 updates of a x b tiles, O and l kept from the forward pass.
+"""A tighter small-cache schedule: rank-1 updates of a x b tiles, O and l saved from the forward pass.
 
 Every product is a `gemm_streamed`. The softmax is applied to a tile of scores before it leaves the cache. Its gradient
 is applied to a tile of q while f is streamed. The I/O is about 6(n²d + nd²)/√M + 3n² words; Algorithm 6 has factors 12

@@ -63,6 +63,7 @@ dags folder --seconds 0
 devices -n 24 -d 4 -P 4
 devices ring tiles -n 64 -d 8 -P 4 --heads 4 --gpu H100
 explore forward-relu -o page.html
+explore --story -o page.html
 formula small-cache
 formula flash2-forward --mask causal
 gaps -n 24 -d 4 -M 100 -M 300

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 
+from pebblesim.advice.tiles import HOPPER, SMALL_TILINGS, TILINGS, Tiling, hopper_tiling
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.emit.cuda import cuda, prelude
-from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.key_ranges import KeyRanges
-from pebblesim.gpu.emit.triton import triton
-from pebblesim.gpu.tiles import HOPPER, SMALL_TILINGS, TILINGS, Tiling, hopper_tiling
+from pebblesim.kernels.bias import biased
+from pebblesim.kernels.cuda import cuda, prelude
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.key_ranges import KeyRanges
+from pebblesim.kernels.triton import triton
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 
@@ -34,6 +35,7 @@ class Case:
         shared: heads that share keys; 0 for contiguous matrices of one head.
         dense, far, softcap: as for `triton`.
         at_end: whether the last query is at the last key.
+        bias: whether scores have a bias.
     """
 
     tiling: Tiling
@@ -45,6 +47,7 @@ class Case:
     far: bool = False
     softcap: float = 0.0
     at_end: bool = False
+    bias: bool = False
 
     def __str__(self) -> str:
         words = [f"d={self.d}", self.mask or "", "end" * self.at_end, "even" if self.n == EVEN else f"n={self.n}"]
@@ -72,11 +75,12 @@ class Case:
         schedule = get(tiling.schedule)
         schedule = schedule if schedule.problem.rectangle is None else schedule.in_dims(schedule.problem.rectangle.dims)
         program = schedule.program if mask is None else schedule.masked
+        program = biased(program) if self.bias else program
         options = {**tiling.options, "scale": 0.125, "shared": self.shared, "dense": self.dense}
         try:
             if tiling.gluon:
                 options["persistent"] &= mask is None
-                return gluon(program, self.sizes, mask=mask, **options).text
+                return gluon(program, self.sizes, mask=mask, softcap=self.softcap, **options).text
             far = self.far if self.shared else None
             return triton(program, self.sizes, mask=mask, far=far, softcap=self.softcap, **options).text
         except UsageError as error:
@@ -138,6 +142,7 @@ GOLDENS = {
     "triton-two-pass-causal-ragged-shared": Case(TWO_PASS, 64, "causal", RAGGED, 4),
     "triton-two-pass-window": Case(TWO_PASS, 64, "window", EVEN, 1),
     "triton-two-pass-ranges-ragged": Case(TWO_PASS, 64, "ranges", RAGGED, 2),
+    "triton-two-pass-bias-ragged": Case(TWO_PASS, 64, None, RAGGED, bias=True),
     "triton-two-pass-softcap": Case(TWO_PASS, 64, None, EVEN, 1, softcap=30.0),
     "triton-dS-stored-causal": Case(DS_STORED, 64, "causal", RAGGED, 1),
     "triton-pairs": Case(PAIRS, 128),
@@ -147,6 +152,7 @@ GOLDENS = {
     "gluon-forward-ragged-shared": Case(H_FORWARD, 64, None, RAGGED, 4),
     "gluon-forward-causal": Case(H_FORWARD, 64, "causal", EVEN, 1),
     "gluon-forward-window-ragged-shared": Case(H_FORWARD, 64, "window", RAGGED, 4, at_end=True),
+    "gluon-forward-softcap-causal": Case(H_FORWARD, 64, "causal", EVEN, 1, softcap=50.0),
     "gluon-latent-ragged-shared": Case(H_LATENT, 512, None, RAGGED, 128),
     "gluon-stored": Case(H_STORED, 128, None, EVEN, 1),
     "gluon-stored-causal-ragged": Case(H_WIDE, 512, "causal", RAGGED, 1),
@@ -156,6 +162,8 @@ GOLDENS = {
     "gluon-pairs-window-ragged-shared": Case(H_PAIRS, 128, "window", RAGGED, 2),
     "gluon-two-pass-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1),
     "gluon-two-pass-causal": Case(H_TWO_PASS, 64, "causal"),
+    "gluon-forward-bias-causal-ragged": Case(H_FORWARD, 64, "causal", RAGGED, bias=True),
+    "gluon-two-pass-softcap-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1, softcap=30.0),
     "cuda-small-cache": InCuda("small-cache"),
     "cuda-large-cache-workers": InCuda("large-cache", 4),
     "cuda-flash2-forward": InCuda("flash2-forward", 1, (("n", 100), ("d", 24), ("B_r", 16), ("B_c", 32))),

@@ -14,8 +14,8 @@ import pytest
 import torch
 import triton_interpreter
 
-from pebblesim.gpu import tiles
-from pebblesim.gpu.torch import fresh, launching, planning
+from pebblesim.advice import tiles
+from pebblesim.operator import fresh, launching, planning
 
 
 def forget() -> None:

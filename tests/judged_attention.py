@@ -23,6 +23,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from pebblesim import UsageError
 
 RATIO = 1.5
+GRADIENTS = ("dQ", "dK", "dV", "ds")
 Rows = dict[str, tuple[float, float, float]]
 Judged = tuple[list[str], Rows]
 
@@ -36,6 +37,11 @@ def gradients(call: Call, device: str) -> tuple[Tensor, Tensor | None]:
     return (dO.transpose(-3, -2).contiguous().transpose(-3, -2) if call.seed % 2 else dO), dL
 
 
+def called(attention: Callable[..., Any], call: Call, leaves: Sequence[Tensor], given: dict[str, Any]) -> Any:
+    """The function's results."""
+    return attention(*leaves[:3], **given, **({"sinks": leaves[3]} if call.sinks else {}))
+
+
 def computed(
     attention: Callable[..., Any],
     call: Call,
@@ -47,10 +53,10 @@ def computed(
     """The function's results and gradients, under autocast where the call says so."""
     cast = torch.autocast(dO.device.type, dtype=call.computed) if call.rounding == "autocast" else nullcontext()
     with cast:
-        results = attention(*leaves, **given)
+        results = called(attention, call, leaves, given)
     O, L = results if call.return_lse else (results, None)
     ends, seeds = ([O], [dO.to(O.dtype)]) if L is None or dL is None else ([O, L], [dO.to(O.dtype), dL.to(L.dtype)])
-    found = dict(zip(("dQ", "dK", "dV"), torch.autograd.grad(ends, leaves, seeds), strict=True))
+    found = dict(zip(GRADIENTS, torch.autograd.grad(ends, leaves, seeds), strict=False))
     return {"O": O.detach(), **({} if L is None else {"L": L.detach()}), **found}
 
 
@@ -62,11 +68,12 @@ def wide(call: Call) -> torch.dtype:
 def peer(call: Call, leaves: Sequence[Tensor], what: Meaning, dO: Tensor, dL: Tensor | None) -> dict[str, Tensor]:
     """PyTorch's own attention in the type of the call, heads repeated and the mask dense.
 
-    A query without a key attends to all here, and its gradients are 0. These kernels have neither L nor capped scores.
+    A query without a key attends to all here, and its gradients are 0. These kernels have neither L nor capped scores
+    nor sinks.
     """
     some = what.pairs.any(-1, keepdim=True)
     dO = dO * some
-    if call.softcap or call.return_lse:
+    if call.softcap or call.return_lse or call.sinks:
         return by_products(call, leaves, what, dO, torch.zeros_like(dO[..., 0]) if dL is None else dL)
     q, k, v = (x.detach().to(call.computed).requires_grad_() for x in leaves)
     K, V = (x.repeat_interleave(call.shared, -3) for x in (k, v))
@@ -88,22 +95,27 @@ def by_products(call: Call, leaves: Sequence[Tensor], what: Meaning, dO: Tensor,
     Scores and sums are in 32 bits.
     """
     rounded = lambda x: x.to(call.computed).to(wide(call))  # noqa: E731
-    q, k, v = (rounded(x.detach()) for x in leaves)
+    q, k, v = (rounded(x.detach()) for x in leaves[:3])
     K, V = (x.repeat_interleave(call.shared, -3) for x in (k, v))
     S, slope = q @ K.mT * scale_of(call), 1
     if call.softcap:
         capped = torch.tanh(S / call.softcap)
         S, slope = call.softcap * capped, 1 - capped**2
     S = S.masked_fill(~what.pairs, -torch.inf)
-    L = torch.logsumexp(S, -1, keepdim=True)
+    s = leaves[3].detach().to(wide(call))[:, None, None].expand(*S.shape[:-1], 1) if call.sinks else S[..., :0]
+    L = torch.logsumexp(torch.cat([S, s], -1), -1, keepdim=True)
     P = torch.exp(S - L.masked_fill(L.isinf(), 0))
     O = rounded(rounded(P) @ V)
     dO = dO.to(wide(call))
-    dS = rounded(P * (dO @ V.mT - (dO * O).sum(-1, keepdim=True) + dL.to(wide(call))[..., None]) * slope)
+    v_less = (dO * O).sum(-1, keepdim=True) - dL.to(wide(call))[..., None]
+    dS = rounded(P * (dO @ V.mT - v_less) * slope)
     gather = lambda x: x.unflatten(-3, (call.kv_heads, call.shared)).sum(-3)  # noqa: E731
     dQ, dK = dS @ K * scale_of(call), gather(dS.mT @ q) * scale_of(call)
     found = {"O": O, "dQ": dQ, "dK": dK, "dV": gather(rounded(P).mT @ dO)}
-    return {"L": L.squeeze(-1)} | {name: rounded(x) for name, x in found.items()}
+    if call.sinks:
+        made = -(torch.exp(s - L) * v_less).reshape(-1, s.shape[-3], call.n_q).sum((0, 2))
+        found["ds"] = made.to(leaves[3].dtype)
+    return {"L": L.squeeze(-1)} | {name: x if name == "ds" else rounded(x) for name, x in found.items()}
 
 
 def scale_of(call: Call) -> float:
@@ -149,7 +161,7 @@ def wrong(call: Call, given: dict[str, Tensor], leaves: Sequence[Tensor], dO: Te
         if not off <= most
     ]
     types = {"O": call.computed if call.rounding == "autocast" else leaves[0].dtype, "L": wide(call)}
-    types |= dict(zip(("dQ", "dK", "dV"), (x.dtype for x in leaves), strict=True))
+    types |= dict(zip(GRADIENTS, (x.dtype for x in leaves), strict=False))
     said += [f"{name} is of {x.dtype}, not {types[name]}" for name, x in given.items() if x.dtype != types[name]]
     return said, rows
 

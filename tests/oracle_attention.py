@@ -41,7 +41,8 @@ class Call:
 
     `starts` are those of packed queries and keys, `padding` how many keys of each text are padding on its left and on
     its right, `ranges` a first and an end for each query of each text. `once`: one row of a mask is given for all
-    texts, and one tensor of starts for queries and keys where they are as many.
+    texts, and one tensor of starts for queries and keys where they are as many. `sinks`: the type of the sinks, if
+    there are any; `draw` makes calls without them.
     """
 
     seed: int
@@ -70,6 +71,7 @@ class Call:
     workspace: int | None = None
     deterministic: bool = False
     dense: str | None = None
+    sinks: str | None = None
 
     @property
     def batch(self) -> int:
@@ -166,7 +168,7 @@ def again(call: Call, seed: int) -> Call:
 
 
 def tensors(call: Call, device: str) -> list[Tensor]:
-    """Q, K and V, each a leaf in its layout."""
+    """Q, K and V, each a leaf in its layout, and behind them the sinks if there are any."""
     made = torch.Generator().manual_seed(call.seed)
     sizes = (
         (call.kv_heads * call.shared, call.n_q, call.d_k),
@@ -177,6 +179,10 @@ def tensors(call: Call, device: str) -> list[Tensor]:
     leaves = [laid(x.to(device, getattr(torch, call.dtype)), how) for x, how in zip(drawn, call.layouts, strict=True)]
     if call.latent:
         leaves[2] = leaves[1][..., : call.d_v]
+    if call.sinks:
+        height = (1, 1, 4, 10)[call.seed % 4]
+        numbers = torch.randn(call.kv_heads * call.shared, generator=made, dtype=torch.float64) * height
+        leaves.append(numbers.to(device, getattr(torch, call.sinks)))
     return [x.detach().requires_grad_() for x in leaves]
 
 
@@ -278,7 +284,7 @@ def allowed(call: Call) -> np.ndarray:
 
 @dataclass
 class Meaning:
-    """O, L, dQ, dK and dV in float64.
+    """O, L, dQ, dK, dV and, with sinks, ds in float64.
 
     `rounding` says, of each but L, by how much one rounding of every term to `call.computed` may change its norm.
     """
@@ -293,7 +299,7 @@ class Meaning:
 def meaning(call: Call, leaves: Sequence[Tensor], dO: Tensor, dL: Tensor | None) -> Meaning:
     """What the call is to give for these inputs and gradients of its results."""
     device = dO.device
-    q, k, v = (x.detach().to(call.computed).double().requires_grad_() for x in leaves)
+    q, k, v = (x.detach().to(call.computed).double().requires_grad_() for x in leaves[:3])
     pairs = torch.from_numpy(allowed(call)).to(device).reshape(*call.lead, 1, call.n_q, call.n_k)
     added = dense(call, str(device)) if call.dense else None
     if added is not None and call.dense == "boolean":
@@ -306,7 +312,12 @@ def meaning(call: Call, leaves: Sequence[Tensor], dO: Tensor, dL: Tensor | None)
     if added is not None:
         S = S + added.double()
     masked = S.masked_fill(~pairs, -torch.inf)
-    some = pairs.any(-1, keepdim=True)
+    some, sinks = pairs.any(-1, keepdim=True), list[Tensor]()
+    if call.sinks:  # one more key for all queries of a head, whose value is 0
+        sinks = [leaves[3].detach().double().requires_grad_()]
+        column = sinks[0][:, None, None].expand(*masked.shape[:-1], 1)
+        masked, some = torch.cat([masked, column], -1), torch.ones_like(some)
+        V = torch.cat([V, torch.zeros_like(V[..., :1, :])], -2)
     most = masked.amax(-1, keepdim=True).detach().masked_fill(~some, 0)
     weights = torch.exp(masked - most)
     total = weights.sum(-1, keepdim=True)
@@ -314,11 +325,18 @@ def meaning(call: Call, leaves: Sequence[Tensor], dO: Tensor, dL: Tensor | None)
     O = P @ V
     L = (torch.log(total.masked_fill(~some, 1)) + most).squeeze(-1)
     seen = dL.double().masked_fill(~some.squeeze(-1), 0) if dL is not None else torch.zeros_like(L)
-    dQ, dK, dV = torch.autograd.grad([O, L], [q, k, v], [dO.double(), seen])
+    dQ, dK, dV, *ds = torch.autograd.grad([O, L], [q, k, v, *sinks], [dO.double(), seen])
     values = {"O": O, "L": L.masked_fill(~some.squeeze(-1), -torch.inf), "dQ": dQ, "dK": dK, "dV": dV}
     g, p, u = dO.double() ** 2, P.detach() ** 2, torch.finfo(call.computed).eps / 2
+    of_sinks = p[..., call.n_k :] * ((g * O**2).sum(-1) + seen**2)[..., None]
+    p, V = p[..., : call.n_k], V[..., : call.n_k, :]
     slopes = p * (g @ (V**2).mT + (g * O**2).sum(-1, keepdim=True) + seen[..., None] ** 2) * scale**2
     gather = lambda x: x.unflatten(-3, (call.kv_heads, call.shared)).sum(-3)  # noqa: E731
     terms = {"O": p @ V**2, "dQ": slopes @ K**2, "dK": gather(slopes.mT @ q**2), "dV": gather(p.mT @ g)}
+    if ds:
+        values["ds"], terms["ds"] = ds[0], of_sinks
     rounding = {name: u * (values[name].norm() + terms[name].sum().sqrt()).item() for name in terms}
-    return Meaning({n: x.detach() for n, x in values.items()}, rounding, pairs, added, S.detach().abs().max().item())
+    if ds:  # which are rounded to the type of the sinks besides
+        rounding["ds"] += torch.finfo(leaves[3].dtype).eps / 2 * ds[0].norm().item()
+    exponents = [x.detach().abs().max().item() for x in (S, *sinks)]
+    return Meaning({n: x.detach() for n, x in values.items()}, rounding, pairs, added, max(exponents))

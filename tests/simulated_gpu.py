@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UsageError
-from pebblesim.gpu.device import rows
-from pebblesim.gpu.doctor import compiler
-from pebblesim.gpu.emit.cuda import Kernel, memory, prelude
+from pebblesim.kernels.cuda import Kernel, memory, prelude
 from pebblesim.language import program as ir
 from pebblesim.launches.sectors import Moved
+from pebblesim.measuring.device import rows
+from pebblesim.measuring.doctor import compiler
 
 Array = NDArray[Any]
 

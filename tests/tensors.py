@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pebblesim.gpu.torch import operators
+from pebblesim.operator import operators
 
 
 def close(made: list[Any], true: list[Any], tolerance: float = 1e-12) -> None:

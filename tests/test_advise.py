@@ -17,14 +17,14 @@ from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
+from pebblesim.advice import cards
+from pebblesim.advice.advise import NEAR
+from pebblesim.advice.cards import FIGURES, TEXTS, Card, Figure
 from pebblesim.analysis import terms
 from pebblesim.analysis.masked_sums import symbol
 from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import BYTES
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.advice.advise import NEAR
-from pebblesim.gpu.advice.cards import FIGURES, TEXTS, Card, Figure
 from pebblesim.language import masks
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -71,6 +72,17 @@ def test_a_drawn_call_has_the_results_and_gradients_of_the_page(seed: int) -> No
         warnings.filterwarnings("ignore", "PyTorch's attention is used")
         found = computed(attention, call, leaves, options(call, "cpu"), *seeds)
     said, _ = wrong(call, found, leaves, *seeds)
+    assert not said, f"{call}: {said}"
+
+
+@given(seed=st.integers(0, 2**32))
+@draws(60, 1000)
+def test_a_drawn_call_with_sinks(seed: int) -> None:
+    """Sinks beside every mask, option, type and layout of these calls, but for dense masks."""
+    call = replace(draw(seed, ROOM), dense=None)
+    call = replace(call, sinks=("bfloat16", "float32", call.dtype)[seed % 3])
+    leaves, seeds = tensors(call, "cpu"), gradients(call, "cpu")
+    said, _ = wrong(call, computed(attention, call, leaves, options(call, "cpu"), *seeds), leaves, *seeds)
     assert not said, f"{call}: {said}"
 
 

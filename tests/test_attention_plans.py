@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, strategies as st
 from strategies import draws
 
+from pebblesim.advice import cards, tiles
+from pebblesim.advice.tiles import Tiling
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu import releases, tiles
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.tiles import Tiling
-from pebblesim.gpu.torch import planning
-from pebblesim.gpu.torch.pattern import Pattern, band_of, limits
-from pebblesim.gpu.torch.planning import ROOM, chosen, plan
+from pebblesim.kernels import releases
+from pebblesim.operator import planning
+from pebblesim.operator.pattern import Pattern, band_of, limits
+from pebblesim.operator.planning import ROOM, chosen, plan
 
 PAGE = Path(__file__).parent.parent / "docs" / "attention.md"
 

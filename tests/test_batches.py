@@ -13,19 +13,19 @@ from hypothesis import given, strategies as st
 from simulated_gpu import Simulated
 from typer.testing import CliRunner
 
+from pebblesim.advice import cards
 from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
-from pebblesim.gpu import crossings, measure_batches, ncu
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.beyond_l2 import Chip, beyond_l2, predicted
-from pebblesim.gpu.cases import Case, case
-from pebblesim.gpu.device import arrays_in, bytes_needed
-from pebblesim.gpu.doctor import compiler
-from pebblesim.gpu.emit.cuda import memory
-from pebblesim.gpu.results import load
+from pebblesim.kernels.cuda import memory
 from pebblesim.launches.accesses import batch_accesses, block_accesses, blocks_of_batch, number_of_blocks
 from pebblesim.launches.batches import Batch
 from pebblesim.launches.sectors import moved
+from pebblesim.measuring import crossings, measure_batches, ncu
+from pebblesim.measuring.beyond_l2 import Chip, beyond_l2, predicted
+from pebblesim.measuring.cases import Case, case
+from pebblesim.measuring.device import arrays_in, bytes_needed
+from pebblesim.measuring.doctor import compiler
+from pebblesim.measuring.results import load
 
 DATA = Path(__file__).parent.parent / "benchmarks" / "gpu"
 NAMES = ("small-cache", "large-cache", "flash", "small-cache-forward", "flash2-forward")
@@ -305,7 +305,7 @@ def test_points_are_for_one_head() -> None:
 @pytest.mark.one_in(3)
 def test_crossover_measures_counts_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = {"capability": "8.6", "l2_bytes": 24_576, "shared_bytes_per_multiprocessor": 16_000}
-    monkeypatch.setattr("pebblesim.gpu.device.describe", lambda: {**GPU, **gpu})
+    monkeypatch.setattr("pebblesim.measuring.device.describe", lambda: {**GPU, **gpu})
     monkeypatch.setattr(measure_batches, "measure_batches", lambda cases, output: [row_of(each) for each in cases])
     picture, line = tmp_path / "curves.svg", "gpu crossover -n 32 -d 8 --at 40,1024,90"
     result = CliRunner().invoke(app, [*line.split(), "--json", "--picture", str(picture)])
@@ -320,7 +320,7 @@ def test_crossover_measures_counts_and_draws(tmp_path: Path, monkeypatch: pytest
     shown = CliRunner().invoke(app, line.split())
     assert "left out: M = 40 words is too small for large-cache" in shown.stderr
     (last,) = (each for each in shown.stdout.splitlines() if each.startswith(" FlashAttention (flash)   "))
-    assert last.count(f" = {by_hbm[0]['at'] / 64:.2f} d²") >= 2  # counted, and at HBM
+    assert last.count(f" = {by_hbm['at'] / 64:.2f} d²") >= 2  # counted, and at HBM
     nothing = CliRunner().invoke(app, [*line.replace("40,1024,90", "1,2").split(), "--picture", str(picture)])
     assert nothing.exit_code != 0 and "do not fit into any M of --at 1,2" in str(nothing.exception)
 
@@ -328,7 +328,7 @@ def test_crossover_measures_counts_and_draws(tmp_path: Path, monkeypatch: pytest
 def test_the_page_has_what_the_command_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command, with the rows that it measured on a card."""
     rows, chip = load(DATA / "crossover_command.jsonl"), Chip.of_card(cards.card("H200"))
-    monkeypatch.setattr("pebblesim.gpu.device.describe", dict)
+    monkeypatch.setattr("pebblesim.measuring.device.describe", dict)
     monkeypatch.setattr(Chip, "of", lambda gpu: chip)
     monkeypatch.setattr(measure_batches, "measure_batches", lambda cases, output: rows)
     page = (DATA.parent.parent / "docs" / "gpu.md").read_text(encoding="utf-8")

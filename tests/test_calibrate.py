@@ -10,16 +10,16 @@ import pytest
 from typer.testing import CliRunner
 
 import pebblesim as ps
+from pebblesim.advice import cards
+from pebblesim.advice.cards import Card, Figure
+from pebblesim.advice.forecast import figures_of, forecasts, timed
 from pebblesim.cli.main import app
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu import module
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.advice.cards import Card, Figure
-from pebblesim.gpu.advice.forecast import figures_of, forecasts, timed
-from pebblesim.gpu.calibrate.calibrate import from_rows, write
-from pebblesim.gpu.calibrate.measure import Measured, costs_of
-from pebblesim.gpu.calibrate.shapes import Cell, Shape, drawn
-from pebblesim.gpu.domains import Call
+from pebblesim.kernels import module
+from pebblesim.kernels.domains import Call
+from pebblesim.measuring.calibrate.calibrate import from_rows, write
+from pebblesim.measuring.calibrate.measure import Measured, costs_of
+from pebblesim.measuring.calibrate.shapes import Cell, Shape, drawn
 
 H200 = cards.card("H200")
 

@@ -382,9 +382,10 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         ("formula flash --mask bigbird:1:1:1:1", "mask bigbird:1:1:1:1 has no closed form; use 'any', 'causal'"),
         (f"{SMALL} -M 24 --summation chains", "summation must be 'chain', 'balanced', 'blocked:b'"),
         (f"{PLAY} --summation blocked:0", "not 'blocked:0'."),
+        (f"{PLAY} --summation tree", "not 'tree'. Did you mean 'balanced'?"),
         (
             "graph backward -n 8 -d 4 --summation chains",
-            "summation 'chains' is not known; it is 'chain', ",
+            "or 'blocked:b' with b > 0 terms, not 'chains'. Did you mean 'chain'?",
         ),
         (f"{PLAY} --rules hong", "no rule set is called 'hong'; did you mean 'hong-kung'?"),
         (f"{PLAY} --save game.csv", "cannot save moves to 'game.csv'; its name must end in .npy or .txt."),

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from pebblesim.gpu import releases
-from pebblesim.gpu.emit.gluon import gluon, plans
-from pebblesim.gpu.emit.words import is_float32
-from pebblesim.gpu.tiles import HOPPER, Tiling, hopper_tiling
+from pebblesim.advice.tiles import HOPPER, Tiling, hopper_tiling
+from pebblesim.kernels import releases
+from pebblesim.kernels.gluon import gluon, plans
+from pebblesim.kernels.words import is_float32
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get

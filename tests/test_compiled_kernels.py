@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
+from pebblesim.advice.cards import card
+from pebblesim.advice.tiles import TILINGS, Tiling, check, tilings, within
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu import releases
-from pebblesim.gpu.advice.cards import card
-from pebblesim.gpu.domains import Call
-from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges
-from pebblesim.gpu.emit.storage import storage
-from pebblesim.gpu.emit.triton import Source, triton
-from pebblesim.gpu.emit.words import is_float32
-from pebblesim.gpu.tiles import TILINGS, Tiling, check, tilings, within
+from pebblesim.kernels import releases
+from pebblesim.kernels.domains import Call
+from pebblesim.kernels.key_ranges import ARGUMENTS, KeyRanges
+from pebblesim.kernels.storage import storage
+from pebblesim.kernels.triton import Source, triton
+from pebblesim.kernels.words import is_float32
 from pebblesim.language import masks
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get

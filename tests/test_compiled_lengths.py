@@ -18,9 +18,9 @@ pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime import driver, jit  # noqa: E402
 
-from pebblesim.gpu.advice import cards  # noqa: E402
-from pebblesim.gpu.torch import launch, launching, operators  # noqa: E402
-from pebblesim.gpu.torch.launching import loaded  # noqa: E402
+from pebblesim.advice import cards  # noqa: E402
+from pebblesim.operator import launch, launching, operators  # noqa: E402
+from pebblesim.operator.launching import loaded  # noqa: E402
 
 # A module's folder is deleted with it, when the cache of modules is cleared.
 pytestmark = pytest.mark.filterwarnings(

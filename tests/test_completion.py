@@ -8,12 +8,12 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import typer
 
+from pebblesim.advice.cards import cards
 from pebblesim.cachesim.l2 import order_of
 from pebblesim.cli import main as cli
 from pebblesim.cli.options import _converted
 from pebblesim.dags.generators import GENERATORS
 from pebblesim.game.rules import RULES
-from pebblesim.gpu.advice.cards import cards
 from pebblesim.language import masks
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES

@@ -22,18 +22,18 @@ from simulated_gpu import Simulated
 
 from pebblesim.analysis.count import count
 from pebblesim.core.errors import Infeasible
-from pebblesim.gpu.cases import case
-from pebblesim.gpu.device import with_registers
-from pebblesim.gpu.doctor import compiler
-from pebblesim.gpu.emit.cuda import Source, cuda, prelude
-from pebblesim.gpu.emit.cuda_places import WORKERS
-from pebblesim.gpu.rounding import rounding
+from pebblesim.kernels.cuda import Source, cuda, prelude
+from pebblesim.kernels.cuda_places import WORKERS
 from pebblesim.language import Block, Machine, Tensor, program as ir, relu
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
 from pebblesim.launches.accesses import block_accesses, number_of_blocks
 from pebblesim.launches.launches import launches, layout, shares
 from pebblesim.launches.sectors import Moved, moved, sectors_of
+from pebblesim.measuring.cases import case
+from pebblesim.measuring.device import with_registers
+from pebblesim.measuring.doctor import compiler
+from pebblesim.measuring.rounding import rounding
 
 
 def nested(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:

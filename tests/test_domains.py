@@ -9,14 +9,14 @@ import pytest
 from hypothesis import assume, given, strategies as st
 from strategies import draws
 
+from pebblesim.advice import cards
+from pebblesim.advice.kernels import call_of, kernels
+from pebblesim.advice.tiles import HOPPER as OF_HOPPER, PROBLEM, SMALL_TILINGS, TILINGS, Tiling, kernels_for, tilings
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.additions import adds
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.advice.kernels import call_of, kernels
-from pebblesim.gpu.domains import ATTENTION, GLUON, KERNELS, OF_GLUON, OF_TRITON, Call
-from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.triton import triton
-from pebblesim.gpu.tiles import HOPPER as OF_HOPPER, PROBLEM, SMALL_TILINGS, TILINGS, Tiling, kernels_for, tilings
+from pebblesim.kernels.additions import added_to
+from pebblesim.kernels.domains import ATTENTION, GLUON, KERNELS, OF_GLUON, OF_TRITON, Call
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.triton import triton
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 
@@ -84,7 +84,7 @@ def test_what_a_gluon_kernel_is_not_for_is_refused_by_its_emitter(tiling: Tiling
 def test_what_is_refused_for_all_kernels_each_refuses_and_sums_in_memory_are_in_any_order(
     problem: str, tiling: Tiling
 ) -> None:
-    assert tiling.domain.same_bits == (not (tiling.gluon and adds(get(tiling.schedule).program)))
+    assert tiling.domain.same_bits == (not (tiling.gluon and added_to(get(tiling.schedule).program)))
     call = Call({"d": tiling.widths[1]}, None if NoneType in tiling.domain.masks else Band("causal", None, 0))
     assert tiling.refusal(call) is None or "latent" in tiling.schedule
     others = [call._replace(dims={"d": 1025}), call._replace(dims={**call.dims, "d_v": 8})]

@@ -243,6 +243,26 @@ def test_a_winner_that_needs_a_table_says_so(browser: Any, tmp_path: Path) -> No
     tab.close()
 
 
+@pytest.mark.parametrize(
+    ("line", "view"),
+    [
+        ("explore forward", ""),
+        (
+            "explore forward -n 8k -d 128 -M 227KiB --dtype bf16",
+            "problem=forward&queries=8192&keys=8192&d=128&M=116224&type=bfloat16",
+        ),
+        ("explore -M 64k", "problem=forward&M=65536"),
+    ],
+)
+def test_the_page_opens_with_the_sizes_that_were_given(
+    line: str, view: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("pebblesim.views.explore.data", lambda names: {"problems": [], "types": {}})
+    path = tmp_path / "page.html"
+    assert CliRunner().invoke(cli.app, [*line.split(), "-o", str(path)]).exit_code == 0
+    assert f'"view":{json.dumps(view)}' in path.read_text(encoding="utf-8")
+
+
 def test_the_page_is_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pebblesim.views.explore.data", lambda names: {"problems": [], "types": {}})
     made = page()

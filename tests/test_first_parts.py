@@ -17,10 +17,11 @@ from pebblesim.analysis.peak import peak_red
 from pebblesim.cachesim.accesses import accesses
 from pebblesim.cachesim.l2_traffic import kernels_of
 from pebblesim.core.errors import TraceError, UsageError
-from pebblesim.gpu.emit.cuda import cuda
-from pebblesim.gpu.emit.triton import triton
+from pebblesim.kernels.cuda import cuda
+from pebblesim.kernels.triton import triton
 from pebblesim.language.expressions import Block, Tensor
 from pebblesim.language.machine import Machine
+from pebblesim.language.masks import from_array
 from pebblesim.language.registry import SCHEDULES, get, schedule as register
 from pebblesim.language.text import text
 
@@ -183,17 +184,52 @@ NEW = [
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", NEW)
-def test_masks_and_kernels_are_refused_in_one_sentence(name: str) -> None:
+def test_kernels_are_refused_in_one_sentence(name: str) -> None:
     schedule = get(name)
     sizes = dict.fromkeys((*schedule.program.dims, *schedule.blocks), 16)
-    assert not schedule.maskable
-    with pytest.raises(UsageError, match=re.escape(name) + " treats the first tile of n apart, .* leave the mask out"):
-        ps.count(name, n=8, d=2, M=1000, mask="causal")
     for reading in (cuda, lambda made: triton(made, sizes), lambda made: kernels_of(made, sizes, False, None)):
         with pytest.raises(UsageError, match=f"{name} treats a first part of a dimension apart"):
             reading(schedule.program)
+
+
+@pytest.mark.parametrize("name", ["queries-partly-resident", "first-keys-by-columns"])
+def test_a_mask_is_refused_where_no_loop_asks_it(name: str) -> None:
+    schedule = get(name)
+    assert not schedule.maskable
+    with pytest.raises(UsageError, match=re.escape(name) + " treats a first part .* no loop .* leave the mask out"):
+        ps.count(name, n=8, d=2, M=1000, mask="causal")
     others = ps.compare(problem_name=schedule.problem.name, n=8, d=2, M=1000, mask="causal")
     assert name not in {row.schedule for row in others.rows} and len(others.rows) >= 2
+
+
+def test_a_first_part_has_no_closed_form_under_a_mask() -> None:
+    with pytest.raises(UsageError, match="a first part of n is apart"):
+        ps.formula("keys-partly-resident-forward", mask="causal")
+
+
+@given(data=st.data(), rows=SIZE, stay=SIZE)
+@draws(10, 300)
+def test_words_under_a_mask_where_keys_stay(data: st.DataObject, rows: int, stay: int) -> None:
+    """The first keys and values are read once; each other one for each block of rows that sees it."""
+    grid = data.draw(st.tuples(SIZE, SIZE))
+    flat = data.draw(st.lists(st.booleans(), min_size=grid[0] * grid[1], max_size=grid[0] * grid[1]))
+    allowed = np.array(flat).reshape(grid)
+    given_, dims = {"B_r": rows, "B_s": stay}, {"n_q": grid[0], "n_k": grid[1], "d_k": 1, "d_v": 2}
+    counted = ps.count(
+        "keys-partly-resident-forward", M=10**6, blocks=given_, mask=from_array(allowed, size=(1, 1)), **dims
+    )
+    reads = grid[0] + 3 * min(stay, grid[1])
+    for start in range(0, grid[0], rows):
+        reads += 3 * int(allowed[start : start + rows, stay:].any(axis=0).sum())
+    assert (counted.reads, counted.writes) == (reads, 3 * grid[0])
+
+
+def test_of_causal_queries_the_short_block_of_rows_is_the_first() -> None:
+    """Three blocks of 420 rows need M = 27,761; they end at 184, 604 and 1,024, not at 420, 840 and 1,024."""
+    sizes: dict[str, Any] = {"n": 1024, "d": 32, "M": 27_761, "mask": "causal"}
+    found = ps.count("first-rows-by-columns", blocks="best", **sizes)
+    assert found.io == 64 * 1024 + 1024 + 64 * (184 + 604 + 1024)
+    assert found.blocks["B_s"] == 184
 
 
 def test_dQ_waits_in_memory_as_a_part_of_a_chain() -> None:

@@ -14,27 +14,26 @@ from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
+from pebblesim.advice import cards, launch_costs as costs_of_launches
+from pebblesim.advice.forecast import can_forecast, forecast, forecasts
+from pebblesim.advice.kernels import at_least, kernels
+from pebblesim.advice.launch_costs import launch_costs
+from pebblesim.advice.own_tile import OwnTile
+from pebblesim.advice.tiles import TILINGS, Tiling, tilings
 from pebblesim.cli.main import app
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu import launch_costs as costs_of_launches
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.advice.forecast import can_forecast, forecast, forecasts
-from pebblesim.gpu.advice.kernels import at_least, kernels
-from pebblesim.gpu.advice.own_tile import OwnTile
-from pebblesim.gpu.calibrate.calibrate import forecast_of, load
-from pebblesim.gpu.calibrate.measure import Measured
-from pebblesim.gpu.calibrate.shapes import Shape, drawn
-from pebblesim.gpu.domains import Call
-from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.storage import storage
-from pebblesim.gpu.emit.tables import moved_words
-from pebblesim.gpu.emit.words import moved_bytes
-from pebblesim.gpu.launch_costs import launch_costs
-from pebblesim.gpu.tiles import TILINGS, Tiling, tilings
-from pebblesim.gpu.torch.planning import plan
+from pebblesim.kernels.domains import Call
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.storage import storage
+from pebblesim.kernels.tables import moved_words
+from pebblesim.kernels.words import moved_bytes
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 from pebblesim.launches.launches import launches
+from pebblesim.measuring.calibrate.calibrate import forecast_of, load
+from pebblesim.measuring.calibrate.measure import Measured
+from pebblesim.measuring.calibrate.shapes import Shape, drawn
+from pebblesim.operator.planning import plan
 
 H200 = cards.card("H200")
 CAUSAL = masks.of("causal")

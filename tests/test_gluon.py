@@ -13,10 +13,10 @@ from words_by_place import by_place
 
 import pebblesim as ps
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu import releases
-from pebblesim.gpu.additions import read_to_be_added_to
-from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.tables import moved_words
+from pebblesim.kernels import releases
+from pebblesim.kernels.additions import read_to_be_added_to
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.tables import moved_words
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get

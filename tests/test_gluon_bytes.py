@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from pebblesim.gpu.emit.gluon_bytes import SECTOR, crossing
-from pebblesim.gpu.emit.tables import moved_words
-from pebblesim.gpu.emit.words import moved_bytes
+from pebblesim.kernels.gluon_bytes import SECTOR, crossing
+from pebblesim.kernels.tables import moved_words
+from pebblesim.kernels.words import moved_bytes
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 

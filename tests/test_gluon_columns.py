@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 
 from pebblesim.core.errors import UsageError
 from pebblesim.counting.count import count
-from pebblesim.gpu.emit.gluon import gluon, plans
-from pebblesim.gpu.emit.gluon_columns_plan import Columns
+from pebblesim.kernels.gluon import gluon, plans
+from pebblesim.kernels.gluon_columns_plan import Columns
 from pebblesim.language.registry import get
 
 BLOCKS, SCALE = {"B_r": 64, "B_c": 128}, 0.05

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.tables import workspace
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.tables import workspace
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 

@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 from pebblesim.cachesim import l2
 from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
-from pebblesim.gpu import doctor, measure, ncu, results
-from pebblesim.gpu.cases import Case, case
-from pebblesim.gpu.emit.cuda import memory
+from pebblesim.kernels.cuda import memory
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.launches.accesses import block_accesses
 from pebblesim.launches.launches import launches
 from pebblesim.launches.sectors import moved
+from pebblesim.measuring import doctor, measure, ncu, results
+from pebblesim.measuring.cases import Case, case
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "benchmarks" / "gpu"

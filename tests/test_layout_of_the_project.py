@@ -38,9 +38,10 @@ LAYERS = (
     ("catalogue", "schedules", "game", "analysis", "lower_bounds"),
     ("graphs", "launches"),
     ("counting", "dags"),
-    ("api", "cachesim", "parallel", "sparse_backward"),
-    ("claims", "gpu", "sweeps", "synthesis", "views"),
-    ("cli",),
+    ("api", "cachesim", "kernels", "parallel", "sparse_backward"),
+    ("advice", "claims", "sweeps", "synthesis", "views"),
+    ("machines", "measuring", "operator"),
+    ("cli", "gpu"),
     ("__main__",),
 )
 """The rooms of pebblesim from the ground up; each may import those of the layers below its own, and nothing else."""
@@ -126,6 +127,18 @@ def test_imports_go_in_one_direction() -> None:
     assert {module: targets for module, targets in wrong.items() if targets} == {}
 
 
+def test_gpu_holds_paths_and_no_code() -> None:
+    """Its modules name what other rooms define, and one is imported when `attention` is first asked for."""
+    from pebblesim.advice import cards
+    from pebblesim.gpu.advice.cards import card
+
+    assert card is cards.card
+    own = [
+        (module, node.name) for module, path in SOURCES.items() if within(module, "gpu") for node in definitions(path)
+    ]
+    assert own == [("pebblesim.gpu.torch", "__getattr__")]
+
+
 def test_no_imports_run_in_circles() -> None:
     """Modules import each other one way, for the names of types, too; a package that lists modules does not count."""
     graph = nx.DiGraph()
@@ -152,8 +165,7 @@ def test_every_library_that_is_imported_is_declared() -> None:
     imported = {
         target.split(".")[0].replace("_", "-")
         for module, path in SOURCES.items()
-        if not within(module, "gpu")
-        or within(module, "gpu.advice", "gpu.emit")  # elsewhere a GPU and its tools are there
+        if not within(module, "gpu", "measuring", "operator")  # there a GPU and its tools are at hand
         for target in imports(module, path)
     }
     assert imported - {name.replace("_", "-") for name in sys.stdlib_module_names} - {"pebblesim"} <= declared
@@ -227,6 +239,47 @@ def test_every_constant_of_a_module_is_used() -> None:
     assert [(module, name) for module, name, own in stated if words[name] <= own] == []
 
 
+OF_RELEASES = "pebblesim.kernels.releases"
+"""The module that changes texts that were printed, for other releases of Triton."""
+
+NAMES: Final = {
+    ("identifiers", "replace"),  # of a tensor, which become those of a text
+    ("identifiers", "split"),
+    ("identifiers", "strip"),
+    ("gluon_plan", "startswith"),  # of a launch, in a sentence that refuses it
+    ("words", "rpartition"),  # of a launch
+    ("domains", "startswith"),  # of a dimension
+    ("triton", "strip"),  # of what is printed nothing but empty lines
+}
+"""Where kernels ask what a text is: a name that somebody gave."""
+
+
+def test_kernels_know_their_programs_and_search_no_line_that_was_printed() -> None:
+    asking = {
+        "endswith",
+        "find",
+        "partition",
+        "removeprefix",
+        "removesuffix",
+        "replace",
+        "rfind",
+        "rpartition",
+        "split",
+    }
+    asking |= {"splitlines", "startswith", "strip"}
+    found = {
+        (module.rpartition(".")[2], node.func.attr)
+        for module, path in SOURCES.items()
+        if within(module, "kernels") and module != OF_RELEASES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in asking
+        if not (isinstance(node.func.value, ast.Name) and node.func.value.id in ("TAKEN", "ORDER"))  # lists
+    }
+    assert found == NAMES
+    with_patterns = [m for m, path in SOURCES.items() if within(m, "kernels") and "re" in imports(m, path)]
+    assert with_patterns == [OF_RELEASES]
+
+
 def test_no_docstring_needs_its_neighbour() -> None:
     """A sentence that begins so leaves out its subject, or its verb."""
     begins = re.compile(r'^ *"""(The same|Of|What)\b')
@@ -276,7 +329,7 @@ def test_no_file_names_a_place_that_only_one_machine_has() -> None:
 def test_the_picture_of_the_rooms_is_that_of_the_layers() -> None:
     """CONTRIBUTING.md draws them from the top: a number for each floor, and a line for each room."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    drawn = re.findall(r"^ (\d| )  (\w+) ", text.partition("```text\n")[2].partition("```")[0], re.MULTILINE)
+    drawn = re.findall(r"^(\d\d| \d|  )  (\w+) ", text.partition("```text\n")[2].partition("```")[0], re.MULTILINE)
     floors: dict[int, set[str]] = {}
     for number, name in drawn:
         floor = int(number) if number.strip() else min(floors)

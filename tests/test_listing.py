@@ -4,7 +4,7 @@ import pytest
 
 import pebblesim as ps
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.emit.triton import triton
+from pebblesim.kernels.triton import triton
 from pebblesim.language.registry import SCHEDULES, Schedule
 
 
@@ -27,6 +27,6 @@ def test_a_schedule_is_listed_as_a_triton_kernel_if_it_can_be_written_as_one(nam
 def test_the_list_has_a_line_of_readings_for_each_schedule() -> None:
     lines = str(ps.list("forward")).splitlines()
     assert any(line.split()[:2] == ["flash2-forward", "TCm·"] for line in lines)
-    assert any(line.split()[:2] == ["values-in-columns", "···p"] for line in lines)
+    assert any(line.split()[:2] == ["values-in-columns", "··mp"] for line in lines)
     (row,) = [row for row in ps.list("forward").to_dict()["rows"] if row["schedule"] == "row-stationary-forward"]
     assert (row["kernels"], row["mask"], row["first_parts"]) == (["CUDA"], True, False)

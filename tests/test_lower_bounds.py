@@ -57,9 +57,9 @@ def most_products(X: int, sides: tuple[int, int, int]) -> int:
 
 @settings(max_examples=100)
 @given(X=st.integers(0, 40), sides=st.tuples(SIDES, SIDES, SIDES))
-def test_the_box_holds_what_whole_families_can_make_and_hardly_more(X: int, sides: tuple[int, int, int]) -> None:
-    assert most_products(X, sides) <= Box(sides)(X) <= most_products(X + 3, sides)  # rounding three numbers up
-    assert Box(sides)(X) <= Cube()(X)
+def test_the_box_holds_what_numbers_of_families_allow_and_hardly_more(X: int, sides: tuple[int, int, int]) -> None:
+    assert most_products(X, sides) <= Box(sides).of_sides(X) <= most_products(X + 3, sides)  # rounding three numbers up
+    assert Box(sides)(X) <= Box(sides).of_sides(X) <= Cube()(X)
 
 
 @given(

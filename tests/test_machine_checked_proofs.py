@@ -48,6 +48,8 @@ def test_coq_accepts_them_without_an_axiom(tmp_path: Path) -> None:
     [
         ("matmul", "4 * #|D| ^ 2 <= M * (io g + M) ^ 2", "4 * #|D| ^ 2 <= M * (io g) ^ 2"),
         ("loomis_whitney", "#|S| ^ 2 <=", "2 * #|S| ^ 2 <="),
+        ("capacities", "(#|right_pairs O| + #|result_pairs O|))", "#|right_pairs O|)"),
+        ("capacities", "(words l ^ 2 %/ 4)", "(words l ^ 2 %/ 5)"),
     ],
 )
 def test_coq_rejects_more(tmp_path: Path, file: str, claim: str, more: str) -> None:

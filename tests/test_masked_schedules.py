@@ -96,8 +96,9 @@ def closed_form(name: str, mask: str | None) -> Formula:
     return formula(SCHEDULES[name].masked, of(mask)) if mask else formula(SCHEDULES[name].program)
 
 
-FORMED = [schedule for schedule in CORES if not schedule.name.endswith("-in-rows")]
-"""Those whose traffic under a mask has a closed form: not where rows are cut into tiles that are cut again."""
+FORMED = [schedule for schedule in CORES if schedule.alike and not schedule.name.endswith("-in-rows")]
+"""Those whose traffic under a mask has a closed form: not where rows are cut into tiles that are cut again, or a first
+part is apart."""
 OTHER_BANDS = [("flash2-forward", "window:1"), ("flash2-backward", "band:2"), ("row-stationary-forward", "band:2")]
 BANDS = [
     pytest.param(schedule.name, mask, marks=[pytest.mark.slow] * bool(number % few))

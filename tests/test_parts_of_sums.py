@@ -20,7 +20,7 @@ from pebblesim.core.errors import Infeasible
 from pebblesim.game.moves import COMPUTE
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.operations import Op
-from pebblesim.lower_bounds.parts_of_sums import FULL, ROWS, Parts, least_words_of_parts
+from pebblesim.lower_bounds.parts_of_sums import FULL, ONE_FAMILY, ROWS, Parts, least_words_of_parts
 
 HALF = Fraction(1, 2)
 
@@ -182,13 +182,22 @@ def test_the_steps_hold_in_every_segment_of_many_games() -> None:
 SPLIT = dict(zip((row[0] for row in ROWS), ["7/5", "6/5", "6/5", "6/5", "1", "4/5", "3/5", "3/5"], strict=True))
 """m, the ratio at which bτς is split, for each ε: 2τς ≤ mτ² + ς²/m."""
 
+SPLITS_OF_ONE = {
+    Fraction(13, 10): ("3/8", "2", "2/3"),
+    Fraction(6, 5): ("2/5", "3/2", "4/5"),
+    Fraction(11, 10): ("1/2", "7/5", "7/10"),
+    Fraction(1): ("1/2", "1", "7/10"),
+}
+"""For one family to a pair, λ, m and μ for each ε: 2bτ ≤ λb² + τ²/λ, 2τς ≤ mτ² + ς²/m, and 2bς ≤ μb² + ς²/μ."""
+
 SOLVED = Fraction(11, 20)
 """Up to this ε z3 decides; above, a subdivision in whole numbers does."""
 
 
 def numbers(row: tuple[Fraction, int, int], more: int = 0) -> tuple[Fraction, ...]:
     scale, scores, parts = row
-    return Fraction(scores + more, FULL), Fraction(parts + more, FULL), scale, 6 * scale / 13, Fraction(SPLIT[scale])
+    m = SPLIT[scale] if row in ROWS else SPLITS_OF_ONE[scale][1]
+    return Fraction(scores + more, FULL), Fraction(parts + more, FULL), scale, 6 * scale / 13, Fraction(m)
 
 
 @needs_z3
@@ -209,8 +218,13 @@ def test_the_inequality_of_the_weights(row: tuple[Fraction, int, int]) -> None:
 ONE = 2**48
 
 
-def certified(alpha: Fraction, beta: Fraction, scale: Fraction, weight: Fraction, m: Fraction) -> bool:
-    """Whether the inequality holds in each of the boxes of a subdivision, with all numbers rounded to its disfavour."""
+def certified(
+    alpha: Fraction, beta: Fraction, scale: Fraction, weight: Fraction, m: Fraction, *of_one: Fraction
+) -> bool:
+    """Whether the inequality holds in each of the boxes of a subdivision, with all numbers rounded to its disfavour.
+
+    `of_one`: λ and μ, where both trees of a pair are one family.
+    """
 
     def both(x: Fraction) -> tuple[int, int]:
         return x.numerator * ONE // x.denominator, -(-x.numerator * ONE // x.denominator)
@@ -223,23 +237,30 @@ def certified(alpha: Fraction, beta: Fraction, scale: Fraction, weight: Fraction
 
     cross = 8 * beta**2 * scale * weight
     of_scores, of_four = both(4 * alpha**2)[1], both(4 * beta**2 * scale**2)[1]
-    (A_low, A_up), (B_low, B_up) = both(4 * beta**2), both(4 * weight**2)
-    (a_low, a_up), (b_low, b_up) = both(cross * m), both(cross / m)
+    more_A = more_b = of_square = of_cube = Fraction(0)
+    if of_one:
+        first, second = of_one
+        more_A, of_square = 4 * alpha * beta / first, 4 * alpha * beta * first
+        more_b, of_cube = (8 * alpha * beta * scale * weight * each for each in (1 / second, second))
+    (A_low, A_up), (B_low, B_up) = both(4 * beta**2 + more_A), both(4 * weight**2)
+    (a_low, a_up), (b_low, b_up) = both(cross * m), both(cross / m + more_b)
     finest = ONE >> 15
     boxes = [(0, ONE, 0, ONE // 2)]
     while boxes:
         r0, r1, b0, b1 = boxes.pop()
         if 2 * b0 > r1:
             continue
-        most_b, square = min(b1, r1), up(b1, b1)
+        most_b, square = min(b1, -(-r1 // 2)), up(b1, b1)
         left = max(0, ONE - up(of_scores, square)), max(0, ONE - up(of_four, square))
-        L = low(*left)
+        further = up(both(of_square)[1], square) + up(both(of_cube)[1], up(square, b1))
+        L = max(0, left[0] + left[1] - ONE - further) if of_one else low(*left)
         A, B = A_up + up(a_up, most_b), B_up + up(b_up, most_b)
         A0, B0 = A_low + low(a_low, b0), B_low + low(b_low, b0)
         trace = up(up(ONE - r0, r1), A + B)
         rest = low(A0, A0) - 2 * up(A, B)
-        V2 = low(ONE - r1, ONE - r1)
-        determinant = low(V2, low(low(A0, B0), low(r0, r0)) + low(rest, low(b0, b0))) if rest >= 0 else 0
+        of_b = low(rest, low(b0, b0)) if rest >= 0 else -up(-rest, up(most_b, most_b))
+        inner = low(low(A0, B0), low(r0, r0)) + of_b
+        determinant = low(low(ONE - r1, ONE - r1), inner) if inner >= 0 else -up(up(ONE - r0, ONE - r0), -inner)
         if trace <= 2 * L and low(L, L) - up(L, trace) + determinant >= 0:
             continue
         if max(r1 - r0, b1 - b0) <= finest:
@@ -258,7 +279,14 @@ def test_the_inequality_of_the_weights_by_subdivision(row: tuple[Fraction, int, 
     assert certified(*numbers(row)) and not certified(*numbers(row, more=3))
 
 
-def products(numbers: tuple[Fraction, ...], v: Any, pairs: Any) -> Any:
+@pytest.mark.parametrize("row", ONE_FAMILY, ids=str)
+def test_the_inequality_of_the_weights_of_one_family(row: tuple[Fraction, int, int]) -> None:
+    first, _, second = map(Fraction, SPLITS_OF_ONE[row[0]])
+    assert row[1] * 13 >= 6 * FULL * row[0]  # a score outweighs a segment divided by its starts
+    assert certified(*numbers(row), first, second) and not certified(*numbers(row, more=2), first, second)
+
+
+def products(numbers: tuple[Fraction, ...], v: Any, pairs: Any, one_family: bool) -> Any:
     """The products of segments: columns of v are √ of s, a, u, u' and of those of q; `pairs` √ of Σ, Θ's, and g.
 
     In units of X/3 for families, and of w(X/3)^(3/2) for products.
@@ -267,6 +295,7 @@ def products(numbers: tuple[Fraction, ...], v: Any, pairs: Any) -> Any:
     s, a, u, w, o, h = v
     p, q, e, g = pairs
     theta = np.sqrt(q**2 + e**2)
+    p = theta if one_family else p
     return (
         alpha * s * a * p
         + o * h * theta
@@ -276,24 +305,27 @@ def products(numbers: tuple[Fraction, ...], v: Any, pairs: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize("row", (*ROWS, *ONE_FAMILY), ids=str)
 def test_no_split_of_families_has_more_products_and_some_come_near(row: tuple[Fraction, int, int]) -> None:
     """A search that knows nothing of the proof, with X = 3; with weights that are larger it finds more."""
     rng = np.random.default_rng(3)
+    one = row in ONE_FAMILY
     drawn = rng.exponential(size=(10, 4000)) * (rng.random((10, 4000)) < 0.8)
+    drawn[6] *= not one  # Σ and Θ of a pair are one
     best = {}
     for more in (0, 4):
         x = np.array(drawn)
         for step in (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005):
             for _ in range(60):
                 other = np.abs(x * (1 + step * rng.normal(size=x.shape)) + step / 9 * rng.random(x.shape))
+                other[6] *= not one
                 now, then = (
-                    products(numbers(row, more), y[:6], y[6:])
+                    products(numbers(row, more), y[:6], y[6:], one)
                     for y in (np.sqrt(3 * each / np.maximum(each.sum(0), 1e-9)) for each in (x, other))
                 )
                 x = np.where(then > now, other, x)
         y = np.sqrt(3 * x / x.sum(0))
-        best[more] = float(products(numbers(row, more), y[:6], y[6:]).max())
+        best[more] = float(products(numbers(row, more), y[:6], y[6:], one).max())
     assert 0.98 < best[0] <= 1 < best[4]
 
 

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from PIL import Image
 from strategies import SUMMATIONS
+from typer.testing import CliRunner
 
 import pebblesim as ps
 from pebblesim.cli import main as cli
@@ -328,6 +329,31 @@ def test_no_line_crosses_the_text_at_a_crossing() -> None:
             assert not ((along > box.min) & (along < box.max)).all(axis=1).any(), curve.get_label()
 
 
+@pytest.mark.parametrize("name", ["words", "roofline"])
+def test_pictures_need_neither_sizes_nor_names(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    titles = []
+    monkeypatch.setattr("matplotlib.axes.Axes.set_title", lambda ax, text, **_: titles.append(text))
+    ran = CliRunner().invoke(cli.app, ["plot", name])
+    assert ran.exit_code == 0, ran.output
+    assert [path.name for path in tmp_path.iterdir()] == [f"{name}.png"]
+    assert titles[0].startswith("forward, n = 4,096, d = 64, M = ")
+
+
+def test_a_phase_has_the_colour_of_its_tensor() -> None:
+    rows = [ps.count("standard-forward", n=16, d=4, M=200)]
+    looks: dict[str, list[Any]] = {}
+    for by in ("tensor", "phase"):
+        ax = words(rows, Figure().subplots(), by)
+        for text in ax.texts:
+            x, y = text.get_position()
+            under = [bar for bar in ax.patches if bar.get_hatch() is not None and bar.get_bbox().contains(x, y)]
+            if text.get_text() in ("S", "P"):
+                looks.setdefault(text.get_text(), []).append((under[0].get_facecolor(), under[0].get_hatch()))
+    assert {name: (len(each), len({*each})) for name, each in looks.items()} == {"S": (4, 1), "P": (4, 1)}
+    assert looks["S"][0] != looks["P"][0]
+
+
 # -- the document -----------------------------------------------------------------------------------------------------
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -449,8 +475,8 @@ def test_measured_schedules_are_drawn_over_m() -> None:
     from typer.testing import CliRunner
 
     from pebblesim.cli.main import app
-    from pebblesim.gpu.crossings import crossings, points, summary
-    from pebblesim.gpu.results import load
+    from pebblesim.measuring.crossings import crossings, points, summary
+    from pebblesim.measuring.results import load
     from pebblesim.views.plots.measured import crossing
 
     results, dims = DOCS.parent / "benchmarks" / "gpu" / "hbm.jsonl", {"n": 768, "d": 64}

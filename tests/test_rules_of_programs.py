@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 from golden_texts import EVEN, GOLDENS, RAGGED, Case
 
-from pebblesim.gpu.emit import statements as st
-from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.rules import broken
-from pebblesim.gpu.emit.statements import Program, Statement
-from pebblesim.gpu.tiles import HOPPER
+from pebblesim.advice.tiles import HOPPER
+from pebblesim.kernels import statements as st
+from pebblesim.kernels.bias import biased
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.rules import broken
+from pebblesim.kernels.statements import Program, Statement
 from pebblesim.language.registry import get
 
 OF_HOPPER = {name: case for name, case in GOLDENS.items() if name.startswith("gluon")}
@@ -33,7 +34,9 @@ def programs(case: Case) -> list[Program]:
     options["persistent"] &= mask is None
     if "latent" in tiling.schedule:
         options["dense"] = True
-    made = gluon(program, case.sizes, mask=mask, scale=0.1, shared=case.shared, **options)
+    program = biased(program) if case.bias else program
+    options |= {"scale": 0.1, "shared": case.shared, "softcap": case.softcap}
+    made = gluon(program, case.sizes, mask=mask, **options)
     return [kernel.program for kernel in made.kernels if kernel.program.loads]
 
 

@@ -243,7 +243,24 @@ def test_sums_over_tiles_are_those_of_the_table(data, rows, columns, of):
             total += tile.any() * math.prod(size for size, counts in zip(tile.shape, of, strict=True) if counts)
     sums = PairSums(mask, grid)
     assert sums.sum((rows, columns), *of) == total
+    first = data.draw(st.integers(1, 9))
+    apart = [range(first), *(range(at, at + rows) for at in range(first, grid[0], rows))]
+    total = 0
+    for tall in apart:
+        for j in range(0, grid[1], columns):
+            tile = table[tall.start : tall.stop, j : j + columns]
+            total += tile.any() * math.prod(size for size, counts in zip(tile.shape, of, strict=True) if counts)
+    assert sums.sum((rows, columns), *of, (first, 0)) == total
     assert (sums.pairs, sums.seen(0), sums.seen(1)) == (table.sum(), table.any(axis=1).sum(), table.any(axis=0).sum())
+
+
+@pytest.mark.slow
+def test_a_causal_schedule_begins_with_its_short_block_of_rows():
+    """Blocks of 420 rows that end at 184, 604 and 1,024: their ends are the keys and values that they read."""
+    found = ps.search("forward", n=1024, d=32, M=27_761, mask="causal")
+    assert found.io == 2 * 1024 * 32 + 2 * 32 * (184 + 604 + 1024)
+    assert found.played.passed
+    assert ps.count(found.schedule, M=10**6, blocks={"B1": 420, "F1": 184}, n=1024, d=32).io == 64 * 1024 * 4
 
 
 def check_plans_under_a_mask(name: str, data: st.DataObject, M: int) -> None:
@@ -666,8 +683,9 @@ def test_searches_under_masks_of_all_problems(data):
 
 @pytest.mark.one_in(3)
 def test_under_a_mask_the_search_goes_below_the_catalogue() -> None:
-    """Scores and values are passes of their own, each with as many rows in cache as fit."""
-    found = ps.search("forward-relu", n=256, d=32, M=600, mask="causal")
+    """The first block of rows is the short one, and no row is read again."""
+    found = ps.search("forward-relu", n=256, d=32, M=1_200, mask="causal")
+    assert found.io == 2 * 256 * 32 + 2 * 32 * sum(range(4, 257, 18))
     assert found.new and found.played.passed and found.played.mask is not None
     assert found.known is not None and found.io < found.known.io
     assert sum(found.beside.values()) == found.io - found.known.io and "beside that: " in str(found)

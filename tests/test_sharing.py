@@ -7,10 +7,10 @@ from heapq import heapreplace
 import pytest
 from hypothesis import given, strategies as st
 
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.advice.forecast import forecasts
-from pebblesim.gpu.advice.sharing import MANY, pace, time_of, together
-from pebblesim.gpu.domains import Call
+from pebblesim.advice import cards
+from pebblesim.advice.forecast import forecasts
+from pebblesim.advice.sharing import MANY, pace, time_of, together
+from pebblesim.kernels.domains import Call
 
 
 def clock(times: list[float], units: int, places: int, alone: float, step: float = 1e-3) -> float:

@@ -71,7 +71,7 @@ def test_in_a_list_commas_separate() -> None:
         with pytest.raises(UsageError, match="here commas separate sizes, and '0"):
             several("n", text)
     assert from_text("lengths:3,5").queries == (3, 5)
-    with pytest.raises(UsageError, match="here commas separate sizes, and '024' is none; write 4096, not 4,096"):
+    with pytest.raises(UsageError, match="here commas separate sizes, and '024' is not a size; write 4096, not 4,096"):
         from_text("lengths:1,024")
 
 

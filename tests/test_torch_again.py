@@ -16,11 +16,11 @@ from hypothesis import given, settings, strategies as st  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.torch import boxes, definition, eager, launching, operators, planning, public, recorded  # noqa: E402
-from pebblesim.gpu.torch.launch import Notes, Torch, noted  # noqa: E402
-from pebblesim.gpu.torch.layout import numbers_from, numbers_of, round_sums  # noqa: E402
-from pebblesim.gpu.torch.recent import Recent  # noqa: E402
-from pebblesim.gpu.torch.recorded import Pass  # noqa: E402
+from pebblesim.operator import boxes, definition, eager, launching, operators, planning, public, recorded  # noqa: E402
+from pebblesim.operator.launch import Notes, Torch, noted  # noqa: E402
+from pebblesim.operator.layout import numbers_from, numbers_of, round_sums  # noqa: E402
+from pebblesim.operator.recent import Recent  # noqa: E402
+from pebblesim.operator.recorded import Pass  # noqa: E402
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from tensors import close  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.torch import attention, eager  # noqa: E402
+from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.operator import eager  # noqa: E402
 
 pytestmark = [  # of PyTorch itself: in make_dual, and where vmap adds a dimension
     pytest.mark.filterwarnings("ignore:`torch.jit"),

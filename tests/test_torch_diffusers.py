@@ -13,7 +13,7 @@ from diffusers import AutoencoderKL  # noqa: E402
 from diffusers.models.attention_processor import Attention, AttnProcessor2_0  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.diffusers import Processor  # noqa: E402
+from pebblesim.operator.diffusers import Processor  # noqa: E402
 
 
 def results(module: Any, *x: Any, **others: Any) -> list[Any]:
@@ -91,6 +91,6 @@ def test_what_it_would_leave_out_is_refused() -> None:
 
 @pytest.mark.parametrize("version", ["0.29.2", "1.0.0"])
 def test_a_processor_names_the_versions_that_it_is_for(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr("pebblesim.gpu.diffusers.version", lambda name: version)
+    monkeypatch.setattr("pebblesim.operator.diffusers.version", lambda name: version)
     with pytest.raises(UsageError, match=f"is for diffusers>=0.30,<1, and here is diffusers {version}: pip install"):
         Processor()

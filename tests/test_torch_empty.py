@@ -12,7 +12,8 @@ from hypothesis import given, strategies as st  # noqa: E402
 from strategies import draws  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.torch import attention, eager, launching, masks, operators  # noqa: E402
+from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.operator import eager, launching, masks, operators  # noqa: E402
 
 
 def tensors(batch: tuple[int, ...], n_q: int, n_k: int, dtype: Any = torch.float16) -> list[Any]:
@@ -80,7 +81,7 @@ def test_kernels_are_not_launched(size: tuple[Any, int, int], first: bool) -> No
         patch.setattr(operators, "check_triton", lambda: pytest.fail("Triton was looked for"))
         patch.setattr(launching, "fitting", lambda *given: pytest.fail("kernels were chosen"))
         out, lse = operators.forward_on_gpu(*x, *asked)
-        fake, fake_lse = operators._fake(*x, *asked)
+        fake, fake_lse = operators.fake(*x, *asked)
         grads = operators.backward_on_gpu(torch.ones_like(out), torch.ones_like(lse), *x, out, lse, *asked)
         wanted = [each.clone().requires_grad_() for each in x]
         made = eager.attention(*wanted, asked)
@@ -96,7 +97,7 @@ def test_kernels_are_not_launched(size: tuple[Any, int, int], first: bool) -> No
 
 
 def test_pytorch_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pebblesim.gpu.torch.once._SAID", set())  # the warning is given once
+    monkeypatch.setattr("pebblesim.operator.once._SAID", set())  # the warning is given once
     for batch, n_q, n_k in ((), 3, 0), ((2,), 0, 5), ((0,), 3, 4):
         x = tensors(batch, n_q, n_k, torch.float32)
         with pytest.warns(UserWarning) if n_k == 0 else pytest.MonkeyPatch.context():

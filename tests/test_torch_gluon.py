@@ -16,10 +16,9 @@ import interpreted_kernels  # noqa: E402
 from hypothesis import HealthCheck, given, settings, strategies as st  # noqa: E402
 from tensors import check_kernels, close, laid  # noqa: E402
 
-from pebblesim.gpu import tiles  # noqa: E402
-from pebblesim.gpu.advice import cards  # noqa: E402
-from pebblesim.gpu.emit.key_ranges import KeyRanges  # noqa: E402
-from pebblesim.gpu.torch import (  # noqa: E402
+from pebblesim.advice import cards, tiles  # noqa: E402
+from pebblesim.kernels.key_ranges import KeyRanges  # noqa: E402
+from pebblesim.operator import (  # noqa: E402
     boxes,
     fresh,
     launch as launch_of_kernels,
@@ -28,9 +27,9 @@ from pebblesim.gpu.torch import (  # noqa: E402
     parallel,
     public,
 )
-from pebblesim.gpu.torch.layout import BYTES  # noqa: E402
-from pebblesim.gpu.torch.pattern import Pattern, band_of  # noqa: E402
-from pebblesim.gpu.torch.planning import chosen, chosen_for_latent  # noqa: E402
+from pebblesim.operator.layout import BYTES  # noqa: E402
+from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
+from pebblesim.operator.planning import chosen, chosen_for_latent  # noqa: E402
 
 H200 = cards.card("H200")
 EVERY_PAIR = Pattern()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,16 +16,17 @@ torch = pytest.importorskip("torch")
 import interpreted_kernels  # noqa: E402
 from tensors import check_kernels, close, laid  # noqa: E402
 
-from pebblesim.gpu.advice import cards  # noqa: E402
-from pebblesim.gpu.tiles import TILINGS, Tiling  # noqa: E402
-from pebblesim.gpu.torch import (  # noqa: E402
+from pebblesim.advice import cards  # noqa: E402
+from pebblesim.advice.tiles import TILINGS, Tiling  # noqa: E402
+from pebblesim.operator import (  # noqa: E402
     launching,
     layout as layout_of_tensors,
     operators,
+    operators_of_sinks,
     public,
 )
-from pebblesim.gpu.torch.launch import Torch, noted  # noqa: E402
-from pebblesim.gpu.torch.pattern import Pattern, band_of, limits  # noqa: E402
+from pebblesim.operator.launch import Torch, noted  # noqa: E402
+from pebblesim.operator.pattern import Pattern, band_of, limits  # noqa: E402
 
 SMALL = {
     "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),
@@ -216,3 +218,39 @@ def test_kernels_by_the_interpreter(
     given = [laid(torch.randn(shape).half(), layout) for shape in shapes]
     rest = (None, None, *mask, d_k**-0.5 if scale is None else scale, 0.0, workspace, False)
     check_kernels(given, rest, False)
+
+
+@pytest.mark.parametrize("passes", ["flash", "small cache", "stored"])
+@pytest.mark.parametrize("mask", ["window", "ranges"])
+def test_sinks_are_another_L_for_the_kernels_of_a_backward_pass(interpreted: Any, passes: str, mask: str) -> None:
+    """Also of queries without a key, whose L is the sink's, from far below the scores to far above them."""
+    interpreted(*((each,) for each in PASSES[passes]))
+    n_q, n_k, heads = 70, 40, 4
+    draw = torch.Generator().manual_seed(0)
+    x = [
+        torch.randn(1, *shape, 16, generator=draw).half() for shape in ((heads, n_q), (2, n_k), (2, n_k), (heads, n_q))
+    ]
+    sinks = torch.tensor([[-torch.inf, -3.0, 1.0, 9.0]])
+    i, j = torch.arange(n_q)[:, None], torch.arange(n_k)
+    if mask == "window":
+        rest, allowed = (None, None, 9, 0, True), (j <= i + n_k - n_q) & (j >= i + n_k - n_q - 9)
+    else:
+        first, end = (i[:, 0] // 3)[None].int(), (i[:, 0] // 2)[None].int()
+        rest, allowed = (first, end, None, None, False), (j >= i // 3) & (j < i // 2)
+    assert not allowed.any(-1).all()
+    given = *x[:3], sinks, *rest, 0.3, 0.0, None, False
+    out, lse = operators_of_sinks._on_gpu(*given)
+    dL = torch.randn(lse.shape, generator=draw)
+    dL[:, 0] = dL[:, 0].masked_fill(lse[:, 0].isinf(), 0.0)
+    made = operators.backward_on_gpu(x[3], dL, *x[:3], out, lse, *rest, 0.3, 0.0, None, False)
+    ds = operators_of_sinks.gradient_of_sinks(x[3], dL, out, lse, sinks)
+
+    q, k, v, s = (each.double().requires_grad_() for each in (*x[:3], sinks))
+    K, V = (each.repeat_interleave(2, 1) for each in (k, v))
+    S = (q @ K.mT * 0.3).masked_fill(~allowed, -1e30)
+    whole = torch.cat([S, s[..., None, None].expand(1, heads, n_q, 1).clamp(min=-1e25)], -1)
+    O, L = whole.softmax(-1)[..., :-1] @ V, whole.logsumexp(-1) / math.log(2)
+    close([out.double(), lse.masked_fill(lse.isinf(), 0.0).double()], [O, L.masked_fill(L < -1e20, 0.0)], 4e-3)
+    true = torch.autograd.grad((O, L), (q, k, v, s), (x[3].double(), dL.double()))
+    for found, right in zip((*made, ds), true, strict=True):
+        assert float((found.double() - right).norm()) <= 4e-3 * float(right.norm())

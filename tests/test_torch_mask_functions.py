@@ -24,14 +24,22 @@ transformers = pytest.importorskip("transformers")
 from transformers import masking_utils as theirs  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu import transformers_masks as masks  # noqa: E402
-from pebblesim.gpu.torch import attention, masks as ours  # noqa: E402
-from pebblesim.gpu.transformers import REFUSED, attend, seen  # noqa: E402
-from pebblesim.gpu.transformers_masks import band_of  # noqa: E402
+from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.operator import masks as ours, transformers_masks as masks  # noqa: E402
+from pebblesim.operator.transformers import REFUSED, attend, seen  # noqa: E402
+from pebblesim.operator.transformers_masks import band_of  # noqa: E402
 
 LONGEST = 64
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTorch's attention is used")
+
+
+def packed(function: Any, positions: torch.Tensor, packing: torch.Tensor) -> Any:
+    """A mask of packed sequences, as transformers makes it: in two steps from 5.24 on."""
+    if hasattr(theirs, "packed_sequence_compatibility_function"):
+        return theirs.packed_sequence_compatibility_function(function, positions, packing)
+    within = theirs.remap_positions_for_packed_sequence(function, positions)
+    return theirs.and_masks(within, theirs.packed_sequence_mask_function(packing))
 
 
 @st.composite
@@ -53,7 +61,7 @@ def functions(draw: st.DrawFn, batch: int, plain: bool) -> tuple[str, Any, int |
         at = torch.cat([torch.arange(n) for n in (*lengths, LONGEST)])[None, :LONGEST].expand(batch, -1)
         packing = theirs.find_packed_sequence_indices(at)
         if packing is not None:
-            function = theirs.packed_sequence_compatibility_function(function, at, packing)
+            function = packed(function, at, packing)
     elif more == "images":
         ids = torch.tensor(draw(st.lists(st.integers(-1, 1), min_size=LONGEST, max_size=LONGEST)))
         function = theirs.or_masks(function, theirs.blockwise_overlay(ids[None].expand(batch, -1)))

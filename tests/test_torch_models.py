@@ -19,8 +19,8 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import models_beside_eager as beside  # noqa: E402
 import tiny_models  # noqa: E402
 
-from pebblesim.gpu import transformers as ours  # noqa: E402
-from pebblesim.gpu.transformers_masks import Band, Seen  # noqa: E402
+from pebblesim.operator import transformers as ours  # noqa: E402
+from pebblesim.operator.transformers_masks import Band, Seen  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -28,6 +28,8 @@ LOCAL = {
     "Llama4ForCausalLM": "chunks",
     "PhimoeForCausalLM": "a window that layers are not told of",
     "Gemma3ForCausalLM": "windows and full layers",
+    "GptOssForCausalLM": "windows and full layers with sinks",
+    "MiMoV2FlashForCausalLM": "sinks in layers with windows alone",
     "T5GemmaForConditionalGeneration": "windows both ways, and keys of another text",
     "ModernBertForMaskedLM": "windows both ways",
 }
@@ -38,7 +40,6 @@ OTHERS = {
     "BertModel": "equal",  # all keys
     "BigBirdPegasusForCausalLM": "equal",  # causal, by layers that do not say so
     "Qwen3NextForCausalLM": "equal",  # layers of other kinds between
-    "GptOssForCausalLM": "refused",  # sinks
     "T5ForConditionalGeneration": "refused",  # position biases
     "DogeForCausalLM": "refused",  # masks of numbers
     "T5Gemma2ForConditionalGeneration": "refused",  # two masks put together

@@ -14,7 +14,8 @@ from hypothesis import given, settings, strategies as st  # noqa: E402
 from tensors import close  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.torch import attention, once  # noqa: E402
+from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.operator import once  # noqa: E402
 
 sdpa = torch.nn.functional.scaled_dot_product_attention
 

@@ -13,8 +13,9 @@ from hypothesis import given, settings, strategies as st  # noqa: E402
 from tensors import close  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.torch import attention, public  # noqa: E402
-from pebblesim.gpu.torch.pattern import limits  # noqa: E402
+from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.operator import public  # noqa: E402
+from pebblesim.operator.pattern import limits  # noqa: E402
 
 
 def by_pairs(q: Any, k: Any, v: Any, allowed: Any, scale: float, softcap: float | None = None) -> tuple[Any, Any]:

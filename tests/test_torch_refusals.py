@@ -10,7 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.torch import attention, checks, definition  # noqa: E402
+from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.operator import checks, definition  # noqa: E402
 
 
 def refused(*x: Any, **options: Any) -> str:

@@ -13,16 +13,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from pebblesim.advice import cards  # noqa: E402
+from pebblesim.advice.tiles import hopper_tiling  # noqa: E402
 from pebblesim.core.errors import UnknownName  # noqa: E402
-from pebblesim.gpu import releases  # noqa: E402
-from pebblesim.gpu.advice import cards  # noqa: E402
-from pebblesim.gpu.emit.gluon import gluon  # noqa: E402
-from pebblesim.gpu.emit.key_ranges import KeyRanges  # noqa: E402
-from pebblesim.gpu.emit.triton import triton  # noqa: E402
-from pebblesim.gpu.tiles import hopper_tiling  # noqa: E402
-from pebblesim.gpu.torch import boxes, launch, launching, once, plan, planning  # noqa: E402
-from pebblesim.gpu.torch.pattern import Pattern, band_of  # noqa: E402
+from pebblesim.gpu.torch import plan  # noqa: E402
+from pebblesim.kernels import releases  # noqa: E402
+from pebblesim.kernels.gluon import gluon  # noqa: E402
+from pebblesim.kernels.key_ranges import KeyRanges  # noqa: E402
+from pebblesim.kernels.triton import triton  # noqa: E402
 from pebblesim.language.registry import get  # noqa: E402
+from pebblesim.operator import boxes, launch, launching, once, planning  # noqa: E402
+from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
 
 DIMS = {"n_q": 4096, "n_k": 4096, "d_k": 128, "d_v": 128}
 

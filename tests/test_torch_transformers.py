@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 from transformers.models.gemma4 import Gemma4ForCausalLM, Gemma4TextConfig  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.transformers import attend, register, seen  # noqa: E402
+from pebblesim.operator.transformers import attend, register, seen  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -28,6 +29,7 @@ SMALL = {
     "num_key_value_heads": 2,
     "pad_token_id": 0,
 }
+GPT_OSS = SMALL | {"head_dim": 8, "sliding_window": 6, "num_local_experts": 2, "num_experts_per_tok": 1}
 WINDOW = {"head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8}
 MODELS = {
     "Llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, num_hidden_layers=2)),
@@ -47,6 +49,9 @@ MODELS = {
     "Gemma 3": lambda: transformers.Gemma3ForCausalLM(
         transformers.Gemma3TextConfig(**SMALL, **WINDOW, num_hidden_layers=6)
     ),
+    "gpt-oss": lambda: with_sinks(
+        transformers.GptOssForCausalLM(transformers.GptOssConfig(**GPT_OSS, num_hidden_layers=4))
+    ),
     "Gemma 4": lambda: Gemma4ForCausalLM(
         Gemma4TextConfig(
             **SMALL,
@@ -61,6 +66,13 @@ MODELS = {
     ),
 }
 N = 20
+
+
+def with_sinks(model: Any) -> Any:
+    """The sinks of gpt-oss as they are after training: from far below the scores to far above them."""
+    for layer in model.model.layers:
+        layer.self_attn.sinks.data = torch.tensor([-8.0, -0.5, 1.5, 6.0])
+    return model
 
 
 def model_of(name: str) -> Any:
@@ -165,7 +177,7 @@ def test_generation_with_caches_and_checkpoints(name: str) -> None:
         assert torch.allclose(a, b, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["Gemma 3", "Llama 4"])
+@pytest.mark.parametrize("name", ["Gemma 3", "Llama 4", "gpt-oss"])
 def test_compiled_whole(name: str) -> None:
     """A whole model is one graph: windows and chunks, padding that may not be looked at, and packed texts."""
     model, ids = model_of(name), torch.randint(1, 97, (2, N))
@@ -185,12 +197,16 @@ def test_compiled_whole(name: str) -> None:
 
 def test_what_a_layer_may_not_ask_for() -> None:
     x = torch.zeros(1, 2, 4, 8)
-    with pytest.raises(UsageError, match="has no s_aux; give this model another attn_implementation"):
-        attend(None, x, x, x, None, s_aux=torch.zeros(2))
+    with pytest.raises(UsageError, match="has no sinks of single queries; give this model another attn_implementation"):
+        attend(None, x, x, x, None, sinks=torch.zeros(1, 2, 4, 1))
+    layer = torch.nn.Module()
+    layer.sinks = torch.nn.Parameter(torch.zeros(2))
+    with pytest.raises(UsageError, match="has no sinks that a layer keeps to itself; give this model another"):
+        attend(layer, x, x, x, None)
     with pytest.raises(UsageError, match="no dense attn_mask"):
         attend(None, x, x, x, torch.zeros(1, 1, 4, 4))
     with pytest.warns(UserWarning, match="PyTorch's attention is used"):
-        from pebblesim.gpu.torch import once
+        from pebblesim.operator import once
 
         once._SAID.clear()
         attend(None, x, x, x, torch.zeros(1, 1, 4, 4), fallback="sdpa")
@@ -248,6 +264,9 @@ def test_images_of_gemma_4_look_both_ways() -> None:
     types[0, 3:11], types[0, 14:17], types[1, 6:9] = 1, 1, 2
     images = gemma4.get_block_sequence_ids_for_mask(types, device=ids.device)
     weights, found = torch.randn(2, N, 32), dict[str, list[Any]]()
+    without_cache = dict.fromkeys(  # its name is another one from transformers 5.24 on
+        {"cache", "past_key_values"} & signature(gemma4.create_masks_for_vision_model).parameters.keys()
+    )
     for attention in ("eager", "pebblesim"):
         model.set_attn_implementation(attention)
         for blocks in (images, torch.full_like(images, -1)):
@@ -256,9 +275,9 @@ def test_images_of_gemma_4_look_both_ways() -> None:
                 config=model.config,
                 inputs_embeds=embedded,
                 attention_mask=None,
-                past_key_values=None,
                 position_ids=torch.arange(N)[None],
                 block_sequence_ids=blocks,
+                **without_cache,
             )
             made = model(inputs_embeds=embedded, attention_mask=masks, use_cache=False).last_hidden_state
             (made * weights)[0, :8].sum().backward()

@@ -12,11 +12,12 @@ torch = pytest.importorskip("torch")
 from hypothesis import assume, given, settings, strategies as st  # noqa: E402
 from strategies import draws  # noqa: E402
 
+from pebblesim.advice import cards  # noqa: E402
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.advice import cards  # noqa: E402
-from pebblesim.gpu.emit.key_ranges import KeyRanges  # noqa: E402
-from pebblesim.gpu.torch import attention, checks, planning  # noqa: E402
-from pebblesim.gpu.torch.pattern import Pattern, band_of, limits  # noqa: E402
+from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.kernels.key_ranges import KeyRanges  # noqa: E402
+from pebblesim.operator import checks, planning  # noqa: E402
+from pebblesim.operator.pattern import Pattern, band_of, limits  # noqa: E402
 
 SIZES = st.integers(1, 5)
 WIDTHS = st.sampled_from([1, 8, 16, 40, 256, 257, 300, 512, 513, 1024, 1025, 2048])

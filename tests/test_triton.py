@@ -19,19 +19,19 @@ from hypothesis import given, settings, strategies as st
 from words_by_place import by_place
 
 import pebblesim as ps
+from pebblesim.advice.tiles import LARGE, PROBLEM, TILINGS, Tiling, tilings
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu import race
-from pebblesim.gpu.emit.tables import moved_words, workspace
-from pebblesim.gpu.emit.triton import triton
-from pebblesim.gpu.emit.triton_copies import without_rescaling
-from pebblesim.gpu.emit.words import of_launch
-from pebblesim.gpu.race import Track, fits, source_of
-from pebblesim.gpu.results import Row, load
-from pebblesim.gpu.tiles import LARGE, PROBLEM, TILINGS, Tiling, tilings
+from pebblesim.kernels.tables import moved_words, workspace
+from pebblesim.kernels.triton import triton
+from pebblesim.kernels.triton_copies import without_rescaling
+from pebblesim.kernels.words import of_launch
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.launches.launches import launches
+from pebblesim.measuring import race
+from pebblesim.measuring.race import Track, fits, source_of
+from pebblesim.measuring.results import Row, load
 from pebblesim.views.plots.race import crossing, race as draw
 
 DATA = Path(__file__).parent.parent / "benchmarks" / "gpu"

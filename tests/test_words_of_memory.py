@@ -19,9 +19,10 @@ from hypothesis import given, strategies as st  # noqa: E402
 from strategies import draws  # noqa: E402
 from tensors import laid  # noqa: E402
 
+from pebblesim.advice.tiles import SMALL_TILINGS, TILINGS, Tiling  # noqa: E402
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.tiles import SMALL_TILINGS, TILINGS, Tiling  # noqa: E402
-from pebblesim.gpu.torch import attention, fresh, launch, layout as layout_of_tensors, operators  # noqa: E402
+from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.operator import fresh, launch, layout as layout_of_tensors, operators  # noqa: E402
 
 
 def shrunk(tiling: Tiling) -> Tiling:

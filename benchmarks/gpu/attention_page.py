@@ -4,8 +4,8 @@ What a call means is `tests/oracle_attention.py`, written from docs/attention.md
 is made for other numbers first, which compiles and notes what it launches; then for those that are judged, with PyTorch
 told to stop where the host waits for the GPU, and the allocator's free memory filled with NaN; then again, with other
 words in that memory. All is to be the same to the last bit, but for dQ where the page says so. Every fifth call is
-captured in a CUDA graph, too. A row for each call: what is wrong with it, and each result's error, PyTorch's, and the
-most that is allowed, all relative.
+captured in a CUDA graph, too. With `--sinks` each call has sinks besides. A row for each call: what is wrong with it,
+and each result's error, PyTorch's, and the most that is allowed, all relative.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count, islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 import torch
-from judged_attention import computed, gradients, wrong
+from judged_attention import called, computed, gradients, wrong
 from oracle_attention import Call, Room, again, draw, options, tensors
 
 LENGTHS = (1, 2, 5, 16, 31, 64, 77, 128, 129, 200, 256, 333, 500)
@@ -48,8 +49,10 @@ ROOMS = [
 FILLED = 2**26
 
 
-def drawn(seed: int) -> Call:
-    return draw(seed, ROOMS[seed % len(ROOMS)])
+def drawn(seed: int, sinks: bool = False) -> Call:
+    """A call; with sinks, which PyTorch does not compute in our place, without a dense mask and dropout."""
+    call = draw(seed, ROOMS[seed % len(ROOMS)])
+    return replace(call, sinks="float32" if seed % 2 else "bfloat16", dense=None) if sinks else call
 
 
 def fill(device: str, word: float) -> None:
@@ -107,10 +110,10 @@ def captured(attention: Any, call: Call, leaves: list[Any], given: dict[str, Any
     """The forward pass in a CUDA graph, replayed over memory that holds other words."""
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.autocast("cuda", dtype=call.computed, enabled=call.rounding == "autocast"):
-        attention(*leaves, **given)
+        called(attention, call, leaves, given)
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
-            results = attention(*leaves, **given)
+            results = called(attention, call, leaves, given)
     O = results[0] if call.return_lse else results
     O.fill_(float("nan"))
     graph.replay()
@@ -128,13 +131,13 @@ def usable(device: str) -> bool:
     return True
 
 
-def work(tasks: Any, done: Any, device: str) -> None:
+def work(tasks: Any, done: Any, device: str, sinks: bool) -> None:
     """Check calls until there are no more; end after an error that leaves the GPU unusable."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     while (task := tasks.get()) is not None:
         for seed in task:
-            call = drawn(seed)
+            call = drawn(seed, sinks)
             row: dict[str, Any] = {"seed": seed, "call": str(call)}
             lost = False
             try:
@@ -149,14 +152,16 @@ def work(tasks: Any, done: Any, device: str) -> None:
                 return
 
 
-def run(seeds: list[int], workers: int, parts: int, seconds: float, device: str) -> Iterator[dict[str, Any]]:
+def run(
+    seeds: list[int], workers: int, parts: int, seconds: float, device: str, sinks: bool
+) -> Iterator[dict[str, Any]]:
     """Rows as they come; processes that end early are replaced, and all end after so many seconds."""
     context = get_context("spawn")
     tasks, done = context.Queue(), context.Queue()
-    kinds = sorted(seeds, key=lambda seed: (str(drawn(seed).kind), seed))
+    kinds = sorted(seeds, key=lambda seed: (str(drawn(seed, sinks).kind), seed))
     for first in range(0, len(kinds), parts):
         tasks.put(sorted(kinds[first : first + parts]))
-    begin = lambda: context.Process(target=work, args=(tasks, done, device), daemon=True)  # noqa: E731
+    begin = lambda: context.Process(target=work, args=(tasks, done, device, sinks), daemon=True)  # noqa: E731
     crew = [begin() for _ in range(workers)]
     for process in crew:
         process.start()
@@ -183,13 +188,14 @@ def main() -> None:
     parser.add_argument("--part", type=int, default=4, help="calls of one kind that a process takes at a time")
     parser.add_argument("--seconds", type=float, default=230, help="calls that are not done by then are left out")
     parser.add_argument("--only", type=int, nargs="*", help="head dimensions of queries; all of the list by default")
+    parser.add_argument("--sinks", action="store_true", help="all calls have sinks, and none a dense mask")
     parser.add_argument("--device", default="cuda")
     asked = parser.parse_args()
     wanted = (seed for seed in count(asked.seed) if not asked.only or drawn(seed).d_k in asked.only)
     seeds = list(islice(wanted, asked.calls))
     began, verdicts, worst = time.monotonic(), Counter[str](), dict[str, tuple[float, float, int]]()
     with asked.out.open("w") as file:
-        for row in run(seeds, asked.workers, asked.part, asked.seconds, asked.device):
+        for row in run(seeds, asked.workers, asked.part, asked.seconds, asked.device, asked.sinks):
             file.write(json.dumps(row) + "\n")
             file.flush()
             verdicts["wrong" if row["wrong"] else "right"] += 1

@@ -16,14 +16,14 @@ from dataclasses import replace
 from math import exp, log
 from pathlib import Path
 
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.advice.cards import Card
-from pebblesim.gpu.advice.forecast import launch_forecast
-from pebblesim.gpu.calibrate.calibrate import calibrate, forecast_of, from_rows, load, save
-from pebblesim.gpu.calibrate.fit import HELD, LEAST
-from pebblesim.gpu.calibrate.measure import Measured, measured, near
-from pebblesim.gpu.calibrate.shapes import Shape, drawn
-from pebblesim.gpu.tiles import TILINGS, Tiling
+from pebblesim.advice import cards
+from pebblesim.advice.cards import Card
+from pebblesim.advice.forecast import launch_forecast
+from pebblesim.advice.tiles import TILINGS, Tiling
+from pebblesim.measuring.calibrate.calibrate import calibrate, forecast_of, from_rows, load, save
+from pebblesim.measuring.calibrate.fit import HELD, LEAST
+from pebblesim.measuring.calibrate.measure import Measured, measured, near
+from pebblesim.measuring.calibrate.shapes import Shape, drawn
 
 SEED, NUMBER, WITHIN = 2711, 80, 1.5
 

@@ -23,19 +23,19 @@ from typing import Any, NamedTuple
 
 from profiler import launched, under_profiler
 
+from pebblesim.advice import cards
+from pebblesim.advice.tiles import PROBLEM, Tiling, kernels_for
 from pebblesim.analysis.totals import LoopContext, totals
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.domains import Call
-from pebblesim.gpu.emit.storage import entries
-from pebblesim.gpu.emit.tables import moved_words
-from pebblesim.gpu.emit.triton import triton
-from pebblesim.gpu.emit.words import WORDS, moved_bytes, of_launch
-from pebblesim.gpu.tiles import PROBLEM, Tiling, kernels_for
-from pebblesim.gpu.torch.launching import loaded
-from pebblesim.gpu.torch.pattern import Pattern, band_of
-from pebblesim.gpu.torch.planning import program_of
+from pebblesim.kernels.domains import Call
+from pebblesim.kernels.storage import entries
+from pebblesim.kernels.tables import moved_words
+from pebblesim.kernels.triton import triton
+from pebblesim.kernels.words import WORDS, moved_bytes, of_launch
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import launches
+from pebblesim.operator.launching import loaded
+from pebblesim.operator.pattern import Pattern, band_of
+from pebblesim.operator.planning import program_of
 
 SEED, CASES, CARD, PROCESSES = 25, 20, "H200", 14
 METRICS = {"l1tex__m_xbar2l1tex_read_bytes.sum": "read", "l1tex__m_l1tex2xbar_write_bytes.sum": "written"}

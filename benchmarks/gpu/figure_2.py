@@ -18,7 +18,7 @@ from typing import Any
 
 from profiler import launched, under_profiler
 
-from pebblesim.gpu import ncu
+from pebblesim.measuring import ncu
 
 BATCH, HEADS, N, D = 64, 16, 1024, 64
 MARK = "spin_kernel"

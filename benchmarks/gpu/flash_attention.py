@@ -116,7 +116,7 @@ def work(options: argparse.Namespace) -> None:
         as_if_cuda(torch)
     import flash_interface
 
-    from pebblesim.gpu.torch.fresh import filled
+    from pebblesim.operator.fresh import filled
 
     sets = drawn(tests := tests_of(options.checkout, options.file), options.seed, options.sets)
     if not options.cpu:

@@ -17,14 +17,14 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from pebblesim.advice import cards
+from pebblesim.advice.forecast import forecast
+from pebblesim.advice.tiles import PROBLEM, Tiling
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.advice.forecast import forecast
-from pebblesim.gpu.calibrate.measure import streaming
-from pebblesim.gpu.race import BACKENDS, Track, offered, prepared, race, source_of
-from pebblesim.gpu.tiles import PROBLEM, Tiling
 from pebblesim.language import masks
 from pebblesim.language.registry import get
+from pebblesim.measuring.calibrate.measure import streaming
+from pebblesim.measuring.race import BACKENDS, Track, offered, prepared, race, source_of
 
 D = (64, 96, 128, 192, 256, 320, 384, 512, 576, 768, 1024)
 N = (4096, 16384, 1024)

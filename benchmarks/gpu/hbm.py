@@ -1,9 +1,9 @@
 """Measure what memory gives where L2 does not help: `python benchmarks/gpu/hbm.py FILE.jsonl [--seed SEED]`.
 
 Algorithms 6 and 9, FlashAttention, and two forward passes, from M = d²/16 to all of shared memory, each for as many
-heads as it takes for L2 to be of no help (`pebblesim.gpu.beyond_l2`). M is such that the tiles of Algorithm 6 have B
-rows and columns: B is a multiple of 16 where rows of tiles are to be whole 64-byte pieces. With a seed, n and d are
-drawn, too. What the file holds already is not measured again; `--list` prints the cases.
+heads as it takes for L2 to be of no help (`pebblesim.measuring.beyond_l2`). M is such that the tiles of Algorithm 6
+have B rows and columns: B is a multiple of 16 where rows of tiles are to be whole 64-byte pieces. With a seed, n and d
+are drawn, too. What the file holds already is not measured again; `--list` prints the cases.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from pebblesim.advice import cards
 from pebblesim.analysis.totals import totals
 from pebblesim.core.errors import PebblesimError
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.beyond_l2 import Chip, beyond_l2, predicted
-from pebblesim.gpu.cases import Case, case
-from pebblesim.gpu.measure_batches import case_of, measure_batches, total
-from pebblesim.gpu.results import load, save
 from pebblesim.language import program as ir
+from pebblesim.measuring.beyond_l2 import Chip, beyond_l2, predicted
+from pebblesim.measuring.cases import Case, case
+from pebblesim.measuring.measure_batches import case_of, measure_batches, total
+from pebblesim.measuring.results import load, save
 
 ROUND = {  # d: n, and the sides of Algorithm 6's tiles
     128: (1024, (16, 24, 32, 48, 64, 80, 96, 112, 128)),

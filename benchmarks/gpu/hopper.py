@@ -42,17 +42,17 @@ from statistics import median
 from threading import BrokenBarrierError
 from typing import Any, NamedTuple
 
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.calibrate.calibrate import load, save
-from pebblesim.gpu.calibrate.measure import Measured, measured, near
-from pebblesim.gpu.calibrate.shapes import Cell, Shape, calibrating, drawn
-from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.triton import Source
-from pebblesim.gpu.module import module_of
-from pebblesim.gpu.race import seconds_of_launches
-from pebblesim.gpu.tiles import HOPPER, PROBLEM, Tiling, hopper_tiling, tilings
+from pebblesim.advice import cards
+from pebblesim.advice.tiles import HOPPER, PROBLEM, Tiling, hopper_tiling, tilings
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.module import module_of
+from pebblesim.kernels.triton import Source
 from pebblesim.language import masks
 from pebblesim.language.registry import get
+from pebblesim.measuring.calibrate.calibrate import load, save
+from pebblesim.measuring.calibrate.measure import Measured, measured, near
+from pebblesim.measuring.calibrate.shapes import Cell, Shape, calibrating, drawn
+from pebblesim.measuring.race import seconds_of_launches
 
 TWO_PASSES = "backward-two-pass-blocked"
 """Gradients whose bits are the same each time, to d = 128."""

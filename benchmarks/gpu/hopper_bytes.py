@@ -24,12 +24,12 @@ from typing import Any, NamedTuple
 
 from profiler import launched, under_profiler
 
-from pebblesim.gpu.additions import read_to_be_added_to
-from pebblesim.gpu.emit.gluon import gluon
-from pebblesim.gpu.emit.tables import moved_words
-from pebblesim.gpu.emit.words import moved_bytes, word_bytes
-from pebblesim.gpu.module import module_of
-from pebblesim.gpu.tiles import HOPPER, Tiling
+from pebblesim.advice.tiles import HOPPER, Tiling
+from pebblesim.kernels.additions import read_to_be_added_to
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.module import module_of
+from pebblesim.kernels.tables import moved_words
+from pebblesim.kernels.words import moved_bytes, word_bytes
 from pebblesim.language import masks
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get

@@ -30,17 +30,17 @@ from typing import Any
 import numpy as np
 from profiler import under_profiler
 
+from pebblesim.advice import cards
+from pebblesim.advice.forecast import MOST_THREADS, RESERVED
+from pebblesim.advice.tiles import TILINGS, Tiling
 from pebblesim.cachesim.l2 import Chip, HeadsAtOnce, order_of, traffic
 from pebblesim.cachesim.l2_traffic import kernels_of
 from pebblesim.cachesim.requests import StoredMatrix
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.advice.forecast import MOST_THREADS, RESERVED
-from pebblesim.gpu.emit.tables import moved_words, tables
-from pebblesim.gpu.emit.triton import Source, triton
-from pebblesim.gpu.emit.triton_ranges import GROUP
-from pebblesim.gpu.emit.words import moved_bytes, word_bytes
-from pebblesim.gpu.module import module_of
-from pebblesim.gpu.tiles import TILINGS, Tiling
+from pebblesim.kernels.module import module_of
+from pebblesim.kernels.tables import moved_words, tables
+from pebblesim.kernels.triton import Source, triton
+from pebblesim.kernels.triton_ranges import GROUP
+from pebblesim.kernels.words import moved_bytes, word_bytes
 from pebblesim.language import masks
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get

@@ -21,8 +21,8 @@ from statistics import median
 from typing import Any
 
 from pebblesim.gpu.torch import attention
-from pebblesim.gpu.torch.launching import Setting, compute
-from pebblesim.gpu.torch.pattern import Pattern, band_of
+from pebblesim.operator.launching import Setting, compute
+from pebblesim.operator.pattern import Pattern, band_of
 
 SEED, TOKENS, PROCESSES = 25, 65536, 14
 MEASURED, REPLAYS, TURNS, CYCLES = 8, 3, 3, 400_000

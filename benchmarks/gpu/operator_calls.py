@@ -20,7 +20,7 @@ def example(torch: Any, n: int = 256, d: int = 512, heads: int = 4, kv_heads: in
 def opcheck(asked: Any) -> Iterator[dict[str, Any]]:
     import torch
 
-    import pebblesim.gpu.torch.public  # noqa: F401
+    import pebblesim.operator.public  # noqa: F401
 
     x = example(torch)
     arguments = (*x, None, None, 100, 0, True, 0.05, 0.0, None, False)

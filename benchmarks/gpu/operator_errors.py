@@ -87,7 +87,8 @@ def errors(case: dict[str, Any]) -> dict[str, Any]:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    from pebblesim.gpu.torch import attention, recorded
+    from pebblesim.gpu.torch import attention
+    from pebblesim.operator import recorded
 
     torch.manual_seed(case["number"])
     kind, shared = getattr(torch, case["dtype"]), case["heads"] // case["kv_heads"]

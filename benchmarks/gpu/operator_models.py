@@ -14,7 +14,7 @@ def gemma4(asked: Any) -> Iterator[dict[str, Any]]:
     from transformers import AttentionInterface
     from transformers.models.gemma4 import Gemma4ForCausalLM, Gemma4TextConfig
 
-    from pebblesim.gpu.transformers import register
+    from pebblesim.operator.transformers import register
 
     register()
     AttentionInterface.register("no attention", nothing)
@@ -95,7 +95,7 @@ def models(asked: Any) -> Iterator[dict[str, Any]]:
     import transformers as hf
     from transformers.models.gemma4 import Gemma4ForCausalLM, Gemma4TextConfig
 
-    from pebblesim.gpu.transformers import register
+    from pebblesim.operator.transformers import register
 
     register()
     small = {

@@ -31,9 +31,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.torch import launch, launching, operators, recorded
-from pebblesim.gpu.torch.masks import Asked
+from pebblesim.advice import cards
+from pebblesim.operator import launch, launching, operators, recorded
+from pebblesim.operator.masks import Asked
 
 CALLS = [
     {"n": 2048, "d": 64, "heads": 16, "kv_heads": 16, "causal": False},

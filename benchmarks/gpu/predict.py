@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pebblesim.gpu.cases import Case
-from pebblesim.gpu.measure import predicted
-from pebblesim.gpu.results import load, save
+from pebblesim.measuring.cases import Case
+from pebblesim.measuring.measure import predicted
+from pebblesim.measuring.results import load, save
 
 HERE = Path(__file__).resolve().parent
 QUANTITIES = ("hbm_read", "hbm_written")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from grid import compiled, racing
 
-from pebblesim.gpu.race import Track, race
-from pebblesim.gpu.tiles import PROBLEM
+from pebblesim.advice.tiles import PROBLEM
+from pebblesim.measuring.race import Track, race
 
 TRACKS = (
     (16384, 512, 2, None),

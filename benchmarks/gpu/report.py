@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pebblesim as ps
-from pebblesim.gpu.crossings import crossings as crossings_of, points
-from pebblesim.gpu.measure import QUANTITIES, error_of
-from pebblesim.gpu.measure_batches import case_of, total
 from pebblesim.launches.sectors import Moved, moved
+from pebblesim.measuring.crossings import crossings as crossings_of, points
+from pebblesim.measuring.measure import QUANTITIES, error_of
+from pebblesim.measuring.measure_batches import case_of, total
 
 HERE = Path(__file__).parent
 Row = dict[str, Any]

@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pebblesim.advice import cards
+from pebblesim.advice.forecast import Forecast, forecast
+from pebblesim.advice.tiles import Tiling
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.advice import cards
-from pebblesim.gpu.advice.forecast import Forecast, forecast
-from pebblesim.gpu.results import Row, load
-from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import masks
+from pebblesim.measuring.results import Row, load
 
 HERE = Path(__file__).parent
 ENOUGH = 1e-4

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pebblesim.core.errors import PebblesimError
-from pebblesim.gpu.cases import Case, case
-from pebblesim.gpu.device import built
-from pebblesim.gpu.measure import QUANTITIES, error_of, kernels_of, measure
-from pebblesim.gpu.results import save
 from pebblesim.language.registry import of_problem
+from pebblesim.measuring.cases import Case, case
+from pebblesim.measuring.device import built
+from pebblesim.measuring.measure import QUANTITIES, error_of, kernels_of, measure
+from pebblesim.measuring.results import save
 
 ALL = 58_112  # words of shared memory that a block can have on this GPU
 

@@ -141,9 +141,9 @@ def of_gluon() -> Iterator[tuple[str, str, int | str]]:
     """Each kernel for Hopper, of the widest heads of its tiles, without a mask: stores in its loops, or the error."""
     import test_compiled_gluon as of_tests
 
-    from pebblesim.gpu.emit.gluon import gluon, plans
-    from pebblesim.gpu.emit.words import is_float32
-    from pebblesim.gpu.tiles import HOPPER
+    from pebblesim.advice.tiles import HOPPER
+    from pebblesim.kernels.gluon import gluon, plans
+    from pebblesim.kernels.words import is_float32
     from pebblesim.language.registry import get
 
     def stores(text: str, name: str, vectors: set[str], folder: Path) -> int:

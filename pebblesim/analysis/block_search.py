@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
-from itertools import combinations, count, pairwise, product
+from itertools import combinations, count, pairwise, permutations, product
 from math import isqrt, prod
 
 from pebblesim.analysis.cache_needed import CacheNeed
@@ -249,11 +249,19 @@ class BlockSearch:
                 if blocks[name] == 1:
                     blocks = self._with_largest(blocks, name)
             self.consider(blocks)
+            for shorter in self._beside_whole_tiles(blocks):
+                self.consider(shorter)
         together = last_that(lambda size: self.part.fits(self.M, self._all(size)), 1, max(self.caps.values()))
         self.consider(self._all(together))
         for divisor in (1, 2, 5, 12, 30, 80, None):
             while any(self.consider(blocks) for blocks in self._steps(divisor, regrow)):
                 pass
+
+    def _beside_whole_tiles(self, blocks: Blocks) -> Iterator[Blocks]:
+        """Yield the blocks with one of them as long as whole tiles of another leave: a first part, under a mask."""
+        for name, other in permutations(self.names, 2):
+            if not self.words.nonincreasing and self.part.cuts[name] == self.part.cuts[other]:
+                yield blocks | {name: (self.caps[name] - 1) % blocks[other] + 1}
 
     def _all(self, size: int) -> Blocks:
         return self.others | {name: min(size, cap) for name, cap in self.caps.items()}

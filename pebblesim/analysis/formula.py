@@ -141,6 +141,11 @@ def _over_pairs(condition: ir.MaskCondition, pairs: tuple[Tiles | None, Tiles | 
     """Return Σ height^power · width^power over the tiles that the mask allows, or over those that it does not."""
     sides = condition.rows, condition.columns
     for rng, tiles in zip(sides, pairs, strict=True):
+        if rng.apart:
+            raise UsageError(
+                f"a closed form under a mask needs tiles that are all alike; a first part of {rng.dim} is apart. "
+                "`count` takes any size."
+            )
         if rng.parent is not None and rng.parent.parent is not None:
             raise UsageError(
                 f"a closed form under a mask needs tiles of a whole dimension; those of {rng.name} are cut "

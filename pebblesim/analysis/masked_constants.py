@@ -142,6 +142,7 @@ class Constants:
 
         visited: Lines = np.ones((), bool)
         for line in rng.around:
+            visited = visited & self._inside(line)
             for condition in self.conditions:
                 if line in (condition.rows, condition.columns):
                     empty = self._empty(line, int(condition.columns is line))
@@ -156,17 +157,33 @@ class Constants:
         """Return the rows (axis 0) or columns (1) in tiles of the range without an allowed pair."""
         import numpy as np
 
-        blocks = [
-            ir.length(axis_range.block, self.sizes) for axis_range in rng.around if axis_range.parent is not None
-        ][::-1]
+        cuts = [axis_range for axis_range in rng.around if axis_range.parent is not None][::-1]
+        blocks = [ir.length(cut.block, self.sizes) for cut in cuts]
         grid, whole = ir.grid(rng.pairs, self.sizes), self.sizes[rng.dim]
-        if len(blocks) < 2:
+        if len(blocks) < 2 and not rng.apart:
             return self.mask.empty(grid, min([whole, *blocks]), axis)
         alone = self.mask.empty(grid, 1, axis)
         if not alone.ndim:
             return alone
-        starts = tile_starts(whole, *blocks)
+        begin, end = ir.stretch(cuts[0], whole, self.sizes)
+        inside = [begin + start for start in tile_starts(end - begin, *blocks)] if begin < end else []
+        starts = sorted({0, *inside, end} - {whole})
         return np.logical_and.reduceat(alone, starts).repeat(np.diff([*starts, whole]))
+
+    def _inside(self, rng: ir.Range) -> Lines:
+        """Return the rows or columns of the part of a dimension that a range covers; one value for all of them.
+
+        If each row and each column has a pair, nothing depends on it.
+        """
+        import numpy as np
+
+        if not rng.first and rng.after is None:
+            return np.ones((), bool)
+        grid, whole = ir.grid(rng.pairs, self.sizes), self.sizes[rng.dim]
+        if not any(self.mask.empty(grid, 1, axis).ndim for axis in (0, 1)):
+            return np.ones((), bool)
+        begin, end = ir.stretch(rng, whole, self.sizes)
+        return (np.arange(whole) >= begin) & (np.arange(whole) < end)
 
     def _elementwise(self, expr: ir.Expr) -> State:
         """Return the constant part of an expression: where all its operands are constant."""

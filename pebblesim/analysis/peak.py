@@ -17,6 +17,7 @@ from typing import Any
 
 from pebblesim.analysis.totals import words
 from pebblesim.core.errors import UsageError
+from pebblesim.core.sums import unknown_summation
 from pebblesim.language import program as ir
 
 IN_PLACE = "in-place"
@@ -76,9 +77,7 @@ def tree_block(summation: str, terms: int) -> int:
     kind, _, block = summation.partition(":")
     if kind == "blocked" and block.isdecimal() and int(block) > 0:
         return int(block)
-    raise UsageError(
-        f"summation must be 'chain', 'balanced', 'blocked:b' with b > 0 terms, or 'in-place', not {summation!r}."
-    )
+    raise unknown_summation(summation, ("chain", "balanced", "blocked:b", IN_PLACE))
 
 
 def intermediates(expr: ir.Expr) -> int:

@@ -209,7 +209,7 @@ class Words:
                 ):
                     met = conditions_on(loops) if self.mask else []
                     term = term_of(ranges, loops, met[0] if met else None)
-                    alone = len(met) == 1 and not met[0].none
+                    alone = len(met) == 1 and not met[0].none and not (met[0].rows.apart or met[0].columns.apart)
                     if not met or (alone and not term.cut_twice and all(t is None or t.flat for t in term.pairs or ())):
                         self.terms[term] += 1
                         continue

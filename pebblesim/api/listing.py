@@ -59,7 +59,7 @@ class Listing(Result, Mapping[str, tuple[Schedule, ...]]):
 LEGEND: Final = (
     "Every schedule is counted, has a closed form, is played, and runs on numbers. T: it can be a Triton kernel, on",
     "tensor cores; C: a CUDA kernel in float32; m: it takes masks; p: it treats the first part of a dimension apart:",
-    "it is no kernel and takes no mask.",
+    "it is no kernel.",
     "needs: what the forward pass must keep, such as O and the logarithms L of its row sums.",
 )
 

@@ -65,7 +65,7 @@ problem(
     bounds="backward",
     glossary=GLOSSARY
     | {
-        "O": ("f h", "output of attention, kept from the forward pass"),
+        "O": ("f h", "output of attention, saved from the forward pass"),
         "A": ("exp(Z)", "numerators of the softmax"),
         "l": ("A · 1", "row sums of A, by which the softmax divides"),
         "f": ("diag(l)⁻¹ A", "probabilities, the softmax of the scores: each row adds up to 1"),

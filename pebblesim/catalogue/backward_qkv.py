@@ -36,7 +36,7 @@ problem(
     glossary=forward.GLOSSARY
     | softmax.GLOSSARY
     | {
-        "O": ("P V", "output of attention, kept from the forward pass"),
+        "O": ("P V", "output of attention, saved from the forward pass"),
         "dO": ("", "gradient of the loss with respect to O"),
         "dP": ("dO Vᵀ", "gradient with respect to the probabilities P"),
         "PdP": ("P ∘ dP", "probabilities times their gradients, entry by entry"),

@@ -40,8 +40,8 @@ def advise(
     as_json: AsJson = False,
 ) -> None:
     """Find the kernel and the tile to use on a card, its time, and the schedules that move the fewest words there."""
+    from pebblesim.advice.advise import advise as ask
     from pebblesim.core.sizes import parse_bytes
-    from pebblesim.gpu.advice.advise import advise as ask
 
     if backward and problem:
         raise UsageError(
@@ -66,7 +66,7 @@ def advise(
     )
     tried = None
     if orders:
-        from pebblesim.gpu.advice.orders import orders as try_orders
+        from pebblesim.advice.orders import orders as try_orders
 
         tried = try_orders(advice)
     if as_json:

@@ -80,7 +80,7 @@ BY_NAME: Final[dict[str, Values]] = {
     "--ownership": names_in("parallel.tokens", "OWNERSHIPS"),
     "--policy": names_in("cachesim.policies", "POLICIES"),
     "--format": names_in("dags.formats", "FORMATS"),
-    "--gpu": names_in("gpu.advice.cards", "cards"),
+    "--gpu": names_in("advice.cards", "cards"),
     "--target": lambda: ("cuda", "triton", "gluon"),
     "--what": names_in("sweeps.rows", "RESULTS"),
     "--by": lambda: ("tensor", "phase"),

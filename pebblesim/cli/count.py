@@ -78,12 +78,42 @@ class Shared(Group):
         return {"size": partitions * whole("--l2", parse_bytes("--l2", halves)), "partitions": partitions, **arguments}
 
 
+@dataclass(frozen=True)
+class Where(TypedCache):
+    """A cache, or a machine of several memories."""
+
+    m: Annotated[str | None, option("-M", "Cache: words, or bytes such as 192KiB with --dtype.", "WORDS")] = None  # type: ignore[assignment]
+    machine: Annotated[
+        str | None,
+        option("--machine", "Count at each boundary of a path of memories: a card or FILE.toml, in place of -M.", "NAME"),
+    ] = None
+    below: Annotated[
+        str, option("--below", "Tiles that live in the machine's lowest memory, such as P,O_i.", "TILES")
+    ] = ""
+
+    @property
+    def options(self) -> dict[str, Any] | None:
+        """Return the arguments of `pebblesim.on_machine`; None for a cache.
+
+        Raises:
+            UsageError: there is both a cache and a machine, or neither.
+        """
+        if (self.machine is None) == (self.m is None):
+            raise UsageError("give the cache with -M, or a machine with --machine: one of the two.")
+        if self.machine is None:
+            if self.below:
+                raise UsageError("--below says which tiles live in the lowest memory of a --machine; give one.")
+            return None
+        below = [name.strip() for name in self.below.split(",") if name.strip()]
+        return {"machine": self.machine, "below": below, "dtype": self.dtype or "float32"}
+
+
 @command(app, example="pebblesim count -n 4096 -d 64 -M 16384")
 def count(
     schedules: Schedules = None,
     *,
     sizes: Sizes,
-    cache: TypedCache,
+    cache: Where,
     problem: Problem = None,
     blocks: BlockChoice,
     summation: Summation = "chain",
@@ -98,8 +128,12 @@ def count(
     from pebblesim.language import masks
     from pebblesim.language.registry import get
 
-    words, rule = cache.words, blocks.rule
     names = list(dict.fromkeys(get(name).name for name in schedules or ()))
+    if (on_machine := cache.options) is not None:
+        others = {"--mask": mask, "--heads": heads.is_given, "--l2": shared.options, "--problem": problem}
+        _on_machine(names, on_machine, blocks, sizes.dims, [name for name, value in others.items() if value], as_json)
+        return
+    words, rule = cache.words, blocks.rule
     if problem is None:
         problem = get(names[0]).problem.name if names else "backward"
     shape: dict[str, Any] = {"mask": masks.of_heads(mask), **heads.arguments, **sizes.dims}
@@ -134,6 +168,31 @@ def count(
         say(f"{first.schedule}: {_larger(first)}")
     _print_behind([each for each in behind if each is not None])
     raise typer.Exit(2 if nothing_fits else 0)
+
+
+def _on_machine(
+    names: Sequence[str],
+    options: dict[str, Any],
+    blocks: BlockChoice,
+    dims: dict[str, Any],
+    others: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Count one schedule at each boundary of a machine."""
+    import pebblesim as ps
+
+    if len(names) != 1 or others:
+        why = f"{', '.join(others)} cannot be given with it" if others else f"{len(names)} were given"
+        raise UsageError(f"--machine counts one schedule, of one head without a mask; {why}.")
+    if blocks.rule in ("paper", "best"):
+        raise UsageError("--blocks is for a cache; with --machine give sizes with --block, or leave them out.")
+    sides = None if isinstance(blocks.rule, str) else blocks.rule
+    counted = ps.on_machine(names[0], blocks=sides, **options, **dims)
+    if as_json:
+        print_json(counted.to_dict())
+    else:
+        show_parts(*counted.parts())
+    raise typer.Exit(0 if counted.feasible else 2)
 
 
 def _larger(row: Counted) -> str:

@@ -118,8 +118,8 @@ def _network(gpu: str, dtype: str, in_machine: int, inside: str | None, between:
     Raises:
         UsageError: a card or link is not known, or the card has no peak rate for this type.
     """
+    from pebblesim.advice.cards import card, cards
     from pebblesim.core.sizes import bytes_of, dtype_of
-    from pebblesim.gpu.advice.cards import card, cards
     from pebblesim.parallel.links import Network, inside as inside_of, link, links
 
     found, name = card(gpu), dtype_of(dtype)

@@ -7,21 +7,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pebblesim.cli.options import Group, output_file
+import typer
+
+from pebblesim.cli.options import Group, in_its_place, option
 from pebblesim.cli.printing import say
 from pebblesim.views.plots.style import check, save
+
+
+def _or_of_the_command(context: typer.Context, path: Path | None) -> Path | None:
+    """The file that was named, or one that is called as the command."""
+    return in_its_place(context, path or Path(f"{context.info_name}.png"))
 
 
 @dataclass(frozen=True)
 class Drawing(Group):
     """The file of a picture; its name is checked before anything is computed for it."""
 
-    output: Annotated[Path, output_file("--output -o", "The picture: .png, .svg or .pdf.")]
+    output: Annotated[
+        Path | None,
+        option(
+            "--output -o",
+            "The picture: .png, .svg or .pdf; by default the command's name, .png.",
+            "FILE",
+            callback=_or_of_the_command,
+        ),
+    ] = None
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        assert self.output is not None
+        return self.output
 
     def __post_init__(self) -> None:
-        check(self.output)
+        check(self.path)
 
     def save(self, draw: Callable[[Any], Any], size: tuple[float, float], dpi: float = 160) -> None:
         """Let `draw` fill an empty figure of this size, save it, and say so."""
-        save(draw, self.output, size, dpi)
-        say(f"written {self.output}")
+        save(draw, self.path, size, dpi)
+        say(f"written {self.path}")

@@ -27,7 +27,7 @@ for each in (gpu_emit.app, gpu_measure.app):
 @command(app, example="pebblesim gpu doctor")
 def doctor(as_json: AsJson = False) -> None:
     """List the GPU tools that are installed, those that are missing, and how to install them."""
-    from pebblesim.gpu.doctor import examine, ready
+    from pebblesim.measuring.doctor import examine, ready
 
     requirements = examine()
     fine = ready(requirements)
@@ -52,7 +52,7 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Measure this GPU in a few minutes, for forecasts of our kernels: bandwidths, tensor cores, launches, waiting."""
-    from pebblesim.gpu.calibrate.calibrate import calibrate as run, save
+    from pebblesim.measuring.calibrate.calibrate import calibrate as run, save
 
     with _bars() as told:
         made, path = run(output, told)
@@ -100,7 +100,7 @@ def race(
     as_json: AsJson = False,
 ) -> None:
     """Time the kernels of our schedules and every attention of PyTorch on this GPU."""
-    from pebblesim.gpu.race import Track, race as run
+    from pebblesim.measuring.race import Track, race as run
 
     if n is None or d is None:
         raise UsageError("a race needs -n and -d, such as -n 16384 -d 512.")

@@ -11,7 +11,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import dtype_of
 
 if TYPE_CHECKING:
-    from pebblesim.gpu.cases import Case
+    from pebblesim.measuring.cases import Case
 
 Workers = Annotated[
     int,
@@ -43,6 +43,6 @@ def case_of(
     workers: int,
     threads: int | None,
 ) -> Case:
-    from pebblesim.gpu.cases import case
+    from pebblesim.measuring.cases import case
 
     return case(schedule, M=words, blocks=rule, workers=workers, threads=threads, **dims)

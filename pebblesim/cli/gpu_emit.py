@@ -29,7 +29,7 @@ from pebblesim.core.sizes import dtype_of, listed, quantity
 if TYPE_CHECKING:
     from pebblesim.counting.count import Counted
     from pebblesim.counting.heads import Heads
-    from pebblesim.gpu.emit.triton import Source
+    from pebblesim.kernels.triton import Source
     from pebblesim.language.masks import Mask
     from pebblesim.language.program import Program
 
@@ -190,8 +190,8 @@ def _whose(heads: Heads) -> str:
 
 
 def _triton(asked: _Asked, warps: int | None, stages: int | None) -> tuple[Source, Counted]:
-    from pebblesim.gpu.emit.triton import triton
-    from pebblesim.gpu.nearest import in_powers_of_two
+    from pebblesim.kernels.nearest import in_powers_of_two
+    from pebblesim.kernels.triton import triton
 
     if warps is not None and warps not in WARPS:
         raise UsageError(f"a Triton kernel has {', '.join(map(str, WARPS))} warps, not {warps}.")
@@ -207,9 +207,9 @@ def _triton(asked: _Asked, warps: int | None, stages: int | None) -> tuple[Sourc
 
 def _check_stages(asked: _Asked, counted: Counted, warps: int, stages: int) -> None:
     """Refuse more stages than the shared memory of any card has room for."""
-    from pebblesim.gpu.advice.cards import cards
-    from pebblesim.gpu.launch_costs import launch_costs
-    from pebblesim.gpu.tiles import Tiling
+    from pebblesim.advice.cards import cards
+    from pebblesim.advice.launch_costs import launch_costs
+    from pebblesim.advice.tiles import Tiling
 
     most = max(card.size("shared_per_block") for card in cards().values())
     for cost in launch_costs(
@@ -223,10 +223,10 @@ def _check_stages(asked: _Asked, counted: Counted, warps: int, stages: int) -> N
 
 
 def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[Source, Counted]:
+    from pebblesim.advice.tiles import hopper_tiling
     from pebblesim.counting.count import count
-    from pebblesim.gpu.emit.gluon import gluon
-    from pebblesim.gpu.emit.gluon_plan import SHARED
-    from pebblesim.gpu.tiles import hopper_tiling
+    from pebblesim.kernels.gluon import gluon
+    from pebblesim.kernels.gluon_plan import SHARED
     from pebblesim.language.registry import get
 
     most = SHARED // 2 + REGISTERS  # words of 16 bits
@@ -258,7 +258,7 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
 
 def _added(asked: _Asked, counted: Counted) -> dict[str, int]:
     """Words that a head's count reads only to add to them, which memory does by itself."""
-    from pebblesim.gpu.additions import read_to_be_added_to
+    from pebblesim.kernels.additions import read_to_be_added_to
 
     program, _ = asked.program(counted.dims)
     return read_to_be_added_to(program, {**counted.dims, **counted.blocks}, asked.mask)

@@ -32,7 +32,7 @@ from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import listed, parse_size, parse_words, separated
 
 if TYPE_CHECKING:
-    from pebblesim.gpu.cases import Case
+    from pebblesim.measuring.cases import Case
 
 app = family()
 
@@ -54,7 +54,7 @@ def measure(
     as_json: AsJson = False,
 ) -> None:
     """Run a schedule's kernels on this GPU, and compare measured with predicted traffic."""
-    from pebblesim.gpu import measure as harness
+    from pebblesim.measuring import measure as harness
 
     if (command is None) == (schedule is None):
         raise UsageError("measure needs a schedule with its sizes, or --command with a program of your own.")
@@ -95,8 +95,8 @@ def crossover(
     as_json: AsJson = False,
 ) -> None:
     """Measure schedules over M, each for so many heads that L2 is of no help: bytes at HBM, times, and crossings."""
-    from pebblesim.gpu.crossings import points, summary
-    from pebblesim.gpu.measure_batches import measure_batches
+    from pebblesim.measuring.crossings import points, summary
+    from pebblesim.measuring.measure_batches import measure_batches
     from pebblesim.views.plots.style import check, save
 
     if picture is not None:
@@ -124,8 +124,8 @@ def crossover(
 
 def _batches(names: Sequence[str], dims: Mapping[str, int], sizes: Sequence[int]) -> Iterator[Case]:
     """Yield the cases, of as many heads as it takes; say which schedules do not fit."""
-    from pebblesim.gpu.beyond_l2 import Chip, beyond_l2
-    from pebblesim.gpu.device import describe
+    from pebblesim.measuring.beyond_l2 import Chip, beyond_l2
+    from pebblesim.measuring.device import describe
 
     chip = Chip.of(describe())
     for words in sizes:
@@ -139,8 +139,8 @@ def _batches(names: Sequence[str], dims: Mapping[str, int], sizes: Sequence[int]
 def _print_crossings(
     measured: Sequence[Mapping[str, Any]], names: Sequence[str], d: int, result: Mapping[str, Any]
 ) -> None:
-    from pebblesim.gpu.crossings import QUANTITIES
     from pebblesim.language.registry import get
+    from pebblesim.measuring.crossings import QUANTITIES
 
     titles = {name: get(name).title for name in names}
     table, before = list[tuple[str, ...]](), None
@@ -180,7 +180,7 @@ def _print_crossings(
 
 def _as_predicted(row: Mapping[str, Any]) -> bool:
     """Whether the measured traffic of the SMs equals the predicted traffic, to the byte."""
-    from pebblesim.gpu.measure import error_of
+    from pebblesim.measuring.measure import error_of
 
     return error_of(row, "sm_read") == error_of(row, "sm_written") == 0
 
@@ -196,7 +196,7 @@ LABELS = {
 
 
 def _print_row(row: Mapping[str, Any]) -> None:
-    from pebblesim.gpu.measure import QUANTITIES, error_of
+    from pebblesim.measuring.measure import QUANTITIES, error_of
 
     sizes = listed({**row["dims"], "M": row["M"], **row["blocks"]})
     total = row["total"]

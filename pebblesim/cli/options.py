@@ -39,10 +39,11 @@ def option(names: str, help: str, metavar: str | None = None, values: Values | N
 
 def output_file(names: str, help: str, metavar: str = "FILE") -> Any:
     """An option that names a file to write; one that cannot be written is refused before anything is computed."""
-    return option(names, help, metavar, callback=_in_its_place)
+    return option(names, help, metavar, callback=in_its_place)
 
 
-def _in_its_place(context: typer.Context, path: Path | None) -> Path | None:
+def in_its_place(context: typer.Context, path: Path | None) -> Path | None:
+    """Return the path of a file to write; refuse one that cannot be written."""
     if path is not None and not context.resilient_parsing:
         check_place(path)
     return path

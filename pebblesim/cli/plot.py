@@ -12,11 +12,9 @@ from pebblesim.cli.drawing import Drawing
 from pebblesim.cli.options import (
     BlockChoice,
     Blocks,
-    Cache,
     Dtype,
     GameChoice,
     MaskText,
-    Problem,
     Rules,
     ScheduleName,
     Schedules,
@@ -27,17 +25,41 @@ from pebblesim.cli.options import (
     command,
     family,
     option,
+    words_in,
 )
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.sizes import check_type_is_used, dtype_of, parse_words
+from pebblesim.core.sizes import bytes_of, check_type_is_used, dtype_of, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.counting.count import Counted
     from pebblesim.views.recording import Recording
 
 
+EXAMPLE = {"n": 4096, "d": 64}
+"""Sizes where none are given."""
+
+TELLING = ("flash2-forward", "flash1-forward", "standard-forward", "small-cache-forward-streamed")
+"""Schedules that `words` and `roofline` draw where neither schedules nor a problem are named."""
+
+ATTENTION = ("forward", "backward-qkv", "backward")
+"""Problems where none are named."""
+
+PlotProblem = Annotated[
+    str | None,
+    option("--problem -p", "Problem to solve; forward unless a schedule says otherwise.", values=problems),
+]
 CacheSizes = Annotated[str, option("-M", "Cache sizes: LOW:HIGH, or a list or range as for `sweep`.", "SIZES")]
 Points = Annotated[int, option("--points", "Number of sizes from LOW to HIGH.", "K", min=2, max=1000)]
+
+
+def _telling(problem: str | None) -> list[str] | None:
+    return [*TELLING] if problem is None else None
+
+
+def _or_example(sizes: Sizes) -> dict[str, Any]:
+    """The sizes that were given, or those of an example."""
+    return dict(sizes.dims or EXAMPLE)
+
 
 app = family("Draw pictures of counts, games and graphs: .png, .svg or .pdf.")
 
@@ -47,9 +69,9 @@ def skislope(
     schedules: Schedules = None,
     *,
     sizes: Sizes,
-    m: CacheSizes,
+    m: CacheSizes = "256:2M",
     dtype: Dtype = None,
-    problem: Problem = None,
+    problem: PlotProblem = None,
     blocks: Blocks = "best",
     mask: MaskText = None,
     points: Points = 53,
@@ -58,8 +80,8 @@ def skislope(
     """Draw the I/O of all schedules of a problem over M, their minimum, and below it the gap to the lower bound."""
     from pebblesim.views.plots.skislope import figure
 
-    caches = _caches(m, dtype, points)
-    rows = [row for words in caches for row in _compared(schedules, problem, words, blocks, mask, sizes.dims)]
+    caches, dims = _caches(m, dtype, points), _or_example(sizes)
+    rows = [row for words in caches for row in _compared(schedules, problem, words, blocks, mask, dims)]
     if not any(row.feasible for row in rows):
         raise UsageError(
             f"none of these schedules fits into a cache of {caches[-1]:,} words; use larger sizes with -M."
@@ -69,10 +91,13 @@ def skislope(
 
 @command(app, example="pebblesim plot gaps forward backward -n 65536 -d 128 -M 16:32M -o gaps.png")
 def gaps(
-    problems: Annotated[list[str], argument("Problems; each gets its own panel.", values=problems)],
+    problems: Annotated[
+        list[str] | None,
+        argument("Problems; each gets its own panel. By default forward, backward-qkv and backward.", values=problems),
+    ] = None,
     *,
     sizes: Sizes,
-    m: CacheSizes,
+    m: CacheSizes = "256:2M",
     dtype: Dtype = None,
     blocks: Blocks = "best",
     without: Annotated[
@@ -87,8 +112,8 @@ def gaps(
     from pebblesim.views.plots.gaps import figure, names_of_bounds
 
     caches = _caches(m, dtype, points)
-    shape: dict[str, Any] = {"M": caches, "blocks": blocks, **sizes.dims}
-    all_gaps = [gaps_of(name, **shape) for name in problems]
+    shape: dict[str, Any] = {"M": caches, "blocks": blocks, **_or_example(sizes)}
+    all_gaps = [gaps_of(name, **shape) for name in problems or ATTENTION]
     names = [name.strip() for name in without.split(",") if name.strip()]
     every_schedule = {
         gap.problem: [schedule.name for schedule in of_problem(gap.problem, gap.dims)] for gap in all_gaps
@@ -113,8 +138,9 @@ def words(
     schedules: Schedules = None,
     *,
     sizes: Sizes,
-    cache: Cache,
-    problem: Problem = None,
+    m: Annotated[str, option("-M", "Cache: words, or bytes such as 192KiB with --dtype.", "WORDS")] = "64k",
+    dtype: Dtype = None,
+    problem: PlotProblem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
     by: Annotated[str | None, option("--by", "tensor or phase; both by default.")] = None,
@@ -125,7 +151,9 @@ def words(
 
     if by not in (None, *WAYS):
         raise UnknownName("--by", by, WAYS)
-    rows = _fitting(_compared(schedules, problem, cache.words, blocks, mask, sizes.dims))
+    rows = _fitting(
+        _compared(schedules or _telling(problem), problem, words_in(m, dtype), blocks, mask, _or_example(sizes))
+    )
     ways = WAYS if by is None else (by,)
     height = 0.9 + (0.35 + 0.675 * len(rows)) * len(ways)
     drawing.save(lambda empty: figure(rows, empty, ways), size=(8, height))
@@ -136,7 +164,9 @@ def roofline(
     schedules: Schedules = None,
     *,
     sizes: Sizes,
-    gpu: Annotated[str | None, option("--gpu", "A card, such as A100; a wrong name prints the list.")] = None,
+    gpu: Annotated[
+        str | None, option("--gpu", "A card, such as A100; H100 by default. A wrong name prints the list.")
+    ] = None,
     level: Annotated[
         str,
         option(
@@ -149,7 +179,7 @@ def roofline(
         str | None, option("--bandwidth", "Bandwidth into the cache in bytes per second: 1.5T.", "RATE")
     ] = None,
     dtype: Annotated[str, option("--dtype", "Data type of a word, such as float16 or bf16.")] = "float16",
-    problem: Problem = None,
+    problem: PlotProblem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
     drawing: Drawing,
@@ -158,11 +188,18 @@ def roofline(
     from pebblesim.views.plots.roofline import roofline as draw
 
     dtype = dtype_of(dtype)
-    machine = _machine(gpu, level, dtype, m, peak, bandwidth)
-    rows = _fitting(_compared(schedules, problem, machine.M, blocks, mask, sizes.dims))
+    machine = _machine(gpu or (None if m or peak or bandwidth else "H100"), level, dtype, m, peak, bandwidth)
+    rows = _fitting(_compared(schedules or _telling(problem), problem, machine.M, blocks, mask, _or_example(sizes)))
 
     def picture(empty: Any) -> None:
-        ax = draw(rows, empty.subplots(), peak=machine.peak, bandwidth=machine.bandwidth, dtype=dtype)
+        ax = draw(
+            rows,
+            empty.subplots(),
+            peak=machine.peak,
+            bandwidth=machine.bandwidth,
+            dtype=dtype,
+            roofs=(machine.memory, "tensor cores" if bytes_of(dtype) <= 2 and machine.name else "arithmetic"),
+        )
         sizes = ", ".join(f"{name} = {value:,}" for name, value in {**rows[0].dims, "M": machine.M}.items())
         ax.set_title(f"{rows[0].problem}, {sizes} words{machine.name}", fontsize=11)
 
@@ -278,7 +315,7 @@ def _compared(
     import pebblesim as ps
     from pebblesim.language.registry import get
 
-    solves = (get(names[0]).problem.name if names else "backward") if problem is None else problem
+    solves = (get(names[0]).problem.name if names else "forward") if problem is None else problem
     return ps.compare(solves, schedules=names, M=M, blocks=blocks, mask=mask, **dims)
 
 
@@ -318,6 +355,7 @@ class _Hardware(NamedTuple):
     peak: float
     bandwidth: float
     name: str = ""
+    memory: str = "memory"
 
 
 LEVELS = {"shared": ("shared_per_block", "l2_bandwidth"), "l2": ("l2", "memory_bandwidth")}
@@ -334,7 +372,7 @@ def _machine(
         if m is None or peak is None or bandwidth is None:
             raise UsageError(f"a roofline needs --gpu, or all of -M, --peak and --bandwidth; {missing[0]} is missing.")
         return _Hardware(parse_words(m, dtype), _rate("--peak", peak), _rate("--bandwidth", bandwidth))
-    from pebblesim.gpu.advice.cards import card, words
+    from pebblesim.advice.cards import card, words
 
     if any(numbers.values()):
         raise UsageError("--gpu replaces -M, --peak and --bandwidth; give --gpu or those three.")
@@ -345,7 +383,8 @@ def _machine(
     if dtype not in model.peak or rate is None:
         what = "the bandwidth into its shared memory; use --level l2" if rate is None else f"a peak for {dtype}"
         raise UsageError(f"the table of cards has no value for {model.name}: {what}.")
-    return _Hardware(words(model, cache, dtype), model.peak[dtype].value, rate, f", {model.name}")
+    below = "L2" if level == "shared" else "device memory"
+    return _Hardware(words(model, cache, dtype), model.peak[dtype].value, rate, f", {model.name}", below)
 
 
 def _rate(option: str, text: str) -> float:

@@ -38,7 +38,7 @@ def measured(
 
 def _draw_measured_crossing(rows: list[dict[str, Any]], crossing: str, dims: dict[str, int], drawing: Drawing) -> None:
     """Draw the batches of heads of some schedules at some sizes; of one card, which the title names."""
-    from pebblesim.gpu.crossings import points, summary
+    from pebblesim.measuring.crossings import points, summary
     from pebblesim.views.plots.measured import OVER_M, crossing as draw
 
     names = [name.strip() for name in crossing.split(",")]
@@ -79,7 +79,7 @@ def race(
 
 
 def _results(paths: list[Path]) -> list[dict[str, Any]]:
-    from pebblesim.gpu.results import load
+    from pebblesim.measuring.results import load
 
     for path in paths:
         if not path.is_file():

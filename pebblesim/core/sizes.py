@@ -127,7 +127,8 @@ def separated(what: str, text: str) -> list[str]:
     parts = [part.strip() for part in text.split(",")]
     if grouped := next((part for part in parts if re.match("0[0-9]", part)), None):
         raise UsageError(
-            f"{what} = {text!r} was given; here commas separate sizes, and {grouped!r} is none; write 4096, not 4,096."
+            f"{what} = {text!r} was given; here commas separate sizes, and {grouped!r} is not a size; write 4096, not "
+            "4,096."
         )
     return parts
 

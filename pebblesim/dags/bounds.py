@@ -30,6 +30,12 @@ ONE_SHOT: Final = ("no-recompute",)
 ARCS_IN_A_SECOND: Final = 10**9
 """Arcs that the search of a cut walks over in a second."""
 
+TO_TAKE_OUT: Final = 25
+"""Walks over an arc that take as long as to take a part out of the graph, for each arc of this."""
+
+QUICK: Final = 0.2
+"""Seconds' worth of walks that wavefronts take, however short the time is, so that one of a usual graph ends."""
+
 MOST_FOR_SPECTRUM: Final = 600
 """Most vertices of a graph whose eigenvalues are computed."""
 
@@ -75,7 +81,7 @@ def slowly(data: TaskData, seconds: float) -> list[Bound]:
     else. Work is counted, not timed, so no bound depends on the machine, or on what else that does.
     """
     quarter = seconds / 4
-    bounds = [products(data), trees(data), wavefronts(data, quarter), spectral(data)]
+    bounds = [products(data), windows(data), trees(data), wavefronts(data, max(quarter, QUICK)), spectral(data)]
     bounds += [places(data, quarter), parts(data, quarter), partition(data, quarter)]
     bounds += [
         Bound(own.name, own.words(f"this graph at M = {data.M}", data.task.graph, data.M), own.source, own.rules)
@@ -116,10 +122,20 @@ def products(data: TaskData) -> Bound:
 
     name = "products"
     source = "products: three families to each (Hong & Kung 1981; Loomis & Whitney 1949), also with recomputation"
-    why_not = "values are of several words" if data.task.weights is not None else ""
-    if data.rules not in AT_ONCE:
-        why_not = f"it holds only under {', '.join(AT_ONCE)}"
+    why_not = _unfit(data, AT_ONCE)
     return Bound(name, 0 if why_not else words(data), source, AT_ONCE, why_not)
+
+
+def windows(data: TaskData) -> Bound:
+    """Bound by what is read between fronts of the graph; without recomputation, of values computed before, too."""
+    from pebblesim.dags.windows import MOST_VERTICES, words
+
+    name, n = "windows", data.task.graph.vertices
+    source = "windows: what is needed between fronts of the graph, less what the cache holds, also with recomputation"
+    why_not = f"{n:,} vertices; it allows at most {MOST_VERTICES:,}" if n > MOST_VERTICES else ""
+    if why_not := _unfit(data, AT_ONCE) or why_not:
+        return Bound(name, 0, source, AT_ONCE, why_not)
+    return Bound(name, words(data, again=data.rules not in ONE_SHOT), source, AT_ONCE)
 
 
 def trees(data: TaskData) -> Bound:
@@ -132,11 +148,13 @@ def trees(data: TaskData) -> Bound:
     return Bound(name, 0 if why_not else data.words + 2 * cuts(data), source, ONE_SHOT, why_not)
 
 
-def _unfit(data: TaskData) -> str:
-    """Why bounds for values of one word without recomputation do not apply; empty if they do."""
+def _unfit(data: TaskData, rules: tuple[str, ...] = ONE_SHOT) -> str:
+    """Why bounds for values of one word under some rules do not apply; empty if they do."""
     if data.task.weights is not None:
         return "values are of several words"
-    return "" if data.rules in ONE_SHOT else "it holds only without recomputation"
+    if data.rules in rules:
+        return ""
+    return "it holds only without recomputation" if rules == ONE_SHOT else f"it holds only under {', '.join(rules)}"
 
 
 def wavefronts(data: TaskData, seconds: float) -> Bound:
@@ -158,6 +176,8 @@ def wavefronts(data: TaskData, seconds: float) -> Bound:
         total, level = 0, left // 2
         left -= level
         for number, vertices in enumerate(np.array_split(order, parts)):
+            if (level := level - TO_TAKE_OUT * data.task.graph.edges) < 0 < number:
+                break
             arrays = data.part(vertices)
             arcs, peak, share = len(vertices) + len(arrays[1]), 0, level // (parts - number)
             level -= share
@@ -233,14 +253,18 @@ def _missing(*packages: str) -> str:
 
 
 def parts(data: TaskData, seconds: float) -> Bound:
-    """Bound by the proven optima of disjoint parts, each of which counts the reads and writes of its own values."""
+    """Bound by the proven optima of disjoint parts, each of which counts the reads and writes of its own values.
+
+    With recomputation, what a part gets from others costs it nothing.
+    """
     from pebblesim.dags.parts import MOST_STEPS, MOST_VERTICES, words
 
-    name, source = "parts", "parts: the proven optima of disjoint parts added up, without recomputation"
-    steps, why_not = data.task.steps, _unfit(data)
+    name, source = "parts", "parts: the proven optima of disjoint parts added up, also with recomputation"
+    steps, why_not = data.task.steps, _unfit(data, AT_ONCE)
     if not why_not and not MOST_STEPS < steps <= MOST_VERTICES:
         why_not = f"{steps:,} vertices to compute; it needs {MOST_STEPS + 1:,} to {MOST_VERTICES:,}"
-    return Bound(name, 0 if why_not else data.words + words(data, seconds), source, ONE_SHOT, why_not)
+    again = data.rules not in ONE_SHOT
+    return Bound(name, 0 if why_not else data.words + words(data, seconds, again), source, AT_ONCE, why_not)
 
 
 def partition(data: TaskData, seconds: float) -> Bound:

@@ -7,7 +7,8 @@ uses), which alone counts its reads and writes. To all other parts it is an inpu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Final
 
@@ -41,6 +42,9 @@ TO_CUT: Final = 40
 
 TO_BEGIN: Final = 25
 """The work that takes as long as the first game of a part, for each of its edges."""
+
+SIZES: Final = (16, 25, 12)
+"""Vertices of parts that grow from a vertex, the first choice first; only where values may be computed again."""
 
 LEVELS: Final = (3, 6, 2, 4)
 """Levels of depth that parts have, the first choice first."""
@@ -92,6 +96,21 @@ class Operands:
             pieces = -(-len(part) // MOST_STEPS)
             yield from (part[len(part) * k // pieces : len(part) * (k + 1) // pieces] for k in range(pieces))
 
+    def grown(self, size: int) -> Iterator[list[int]]:
+        """Cut the vertices into parts that grow from the first vertex left, by the neighbour most joined to each."""
+        left = dict.fromkeys(self.order)
+        while left:
+            part: list[int] = []
+            joined: dict[int, int] = {next(iter(left)): 0}
+            while joined and len(part) < size:
+                v = max(joined, key=lambda u: joined[u])  # the first of several
+                del joined[v], left[v]
+                part.append(v)
+                for u in (*self.before[v], *self.uses[v]):
+                    if u in left:
+                        joined[u] = joined.get(u, 0) + 1
+            yield part
+
     def graphs(self, parts: list[list[int]]) -> Iterator[Cdag]:
         """Yield the graph of each part."""
         part_of = {v: k for k, part in enumerate(parts) for v in part}
@@ -102,6 +121,26 @@ class Operands:
                 home[u] = mine if most > 1 else -1
         for k, part in enumerate(parts):
             yield self._graph(part, {u for v in part for u in (v, *self.before[v]) if home.get(u) == k})
+
+    def free_graphs(self, parts: list[list[int]]) -> Iterator[Cdag]:
+        """Yield the graph of each part if values may be computed again.
+
+        Each operand that another part computes is left out. An input is in the part with most of its uses alone.
+        """
+        part_of = {v: k for k, part in enumerate(parts) for v in part}
+        home = {
+            u: Counter(part_of[v] for v in uses).most_common(1)[0][0]
+            for u, uses in enumerate(self.uses)
+            if uses and u not in part_of
+        }
+        for k, part in enumerate(parts):
+            inside = set(part)
+            inputs = {u for v in part for u in self.before[v] if home.get(u) == k}
+            number = {v: at for at, v in enumerate(sorted(inputs | inside))}
+            edges = [(number[u], number[v]) for v in part for u in self.before[v] if u in number]
+            last = [number[v] for v in part if self.data.is_output[v] or not inside.intersection(self.uses[v])]
+            edges_ = np.array(edges, dtype=np.int64).reshape(-1, 2)
+            yield Cdag.from_edges(len(number), edges_, sorted(number[u] for u in inputs), sorted(last))
 
     def _graph(self, part: list[int], own: set[int]) -> Cdag:
         """Return the graph of a part that counts the reads and writes of its `own` values.
@@ -132,37 +171,46 @@ class Operands:
         return Cdag.from_edges(count, np.array(edges, dtype=np.int64).reshape(-1, 2), sorted(inputs), sorted(outputs))
 
 
-def words(data: TaskData, seconds: float) -> int:
+def words(data: TaskData, seconds: float, again: bool = False) -> int:
     """Return words beyond the compulsory ones that parts cost, by the best of several ways to choose them.
 
     Each part is solved with an eighth of the work that is left of that for so many seconds; what is not proved counts
     0. Parts alike are solved once.
+
+    Args:
+        data: the graph and M.
+        seconds: the work, in about the seconds that it takes.
+        again: whether values may be computed again. Then what a part gets from others costs nothing.
     """
     left = int(seconds * WORK_IN_A_SECOND)
     operands = Operands(data)
     solved: dict[bytes, int] = {}
     best = 0
-    for late, levels in product((False, True), LEVELS):
+    ways: list[Callable[[], Iterator[list[int]]]]
+    ways = [partial(operands.parts, levels, late) for late, levels in product((False, True), LEVELS)]
+    ways[1:1] = [partial(operands.grown, size) for size in SIZES if again]
+    for way in ways:
         if left <= 0:
             break
         total = 0
         left -= TO_CUT * len(operands.order)
-        for graph in operands.graphs(list(operands.parts(levels, late))):
+        parts = list(way())
+        for graph in operands.free_graphs(parts) if again else operands.graphs(parts):
             told = (graph.indptr, graph.preds, graph.inputs, graph.outputs)  # a vertex without operands may be computed
             alike = b"|".join(part.astype(np.int64).tobytes() for part in told)
             if alike not in solved and left > 0:
-                solved[alike], work = excess(graph, data.M, left // 8)
+                solved[alike], work = excess(graph, data.M, left // 8, "hong-kung" if again else "no-recompute")
                 left -= work
             total += solved.get(alike, 0)
         best = max(best, total)
     return best
 
 
-def excess(graph: Cdag, M: int, most: int) -> tuple[int, int]:
+def excess(graph: Cdag, M: int, most: int, rules: str = "no-recompute") -> tuple[int, int]:
     """Return the words beyond the compulsory ones that a part costs, or as many as most work proves, and the work."""
     total = work = 0
-    for component, _ in components(Task(graph, M, "no-recompute")):
-        task = Task(component, M, "no-recompute")
+    for component, _ in components(Task(graph, M, rules)):
+        task = Task(component, M, rules)
         best = BestOrder(task, np.random.default_rng(0))
         best.begin(float("inf"))
         least = TaskData(task, M).words

@@ -40,12 +40,9 @@ def products_in(data: TaskData) -> Products:
     uses, degree = np.bincount(operands, minlength=n), np.diff(start)
     only = np.full(n, -1, dtype=np.int64)
     only[operands] = np.repeat(np.arange(n), degree)  # the use, where there is one
-    root = np.full(n, -1, dtype=np.int64)
-    order = data.task.topological.astype(np.int64)[::-1]
     ends = data.is_output & (uses == 0)
     inner = ~data.is_output & (uses == 1)
-    for v in order.tolist():
-        root[v] = v if ends[v] else root[only[v]] if inner[v] else -1
+    root = kernel.roots(data.task.topological[::-1].astype(np.int64), ends, inner, only)
     found = np.flatnonzero((degree == 2) & (root >= 0))
     pairs = operands[start[found][:, None] + np.arange(2)] if len(found) else np.empty((0, 2), dtype=np.int64)
     both = data.is_input[pairs].all(axis=1)

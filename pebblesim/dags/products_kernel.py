@@ -28,6 +28,18 @@ def _of_one(above: Any, outputs: Any, shift: int) -> bool:
 
 
 @kernel()
+def roots(order: Any, ends: Any, inner: Any, only: Any) -> Any:
+    """For each vertex the end to which values of one use each lead from it; -1 for none. Uses come first in `order`."""
+    root = np.full(ends.size, -1, dtype=np.int64)
+    for v in order:
+        if ends[v]:
+            root[v] = v
+        elif inner[v]:
+            root[v] = root[only[v]]
+    return root
+
+
+@kernel()
 def indices(n: int, operands: Any, roots: Any, start: Any, products: Any) -> Any:
     """Give each product a row i, a sum's index t and a column j, so that products with a common element share them.
 

@@ -15,7 +15,7 @@ from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import quantity, whole
 from pebblesim.dags.anneal_kernel import anneal
 from pebblesim.dags.best_order import NONE, BestOrder, Progress
-from pebblesim.dags.bounds import Bound, at_once, largest, slowly, wavefronts
+from pebblesim.dags.bounds import Bound, at_once, largest, products, slowly, trees, wavefronts, windows
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.parts import excess
 from pebblesim.dags.task_data import TaskData
@@ -122,7 +122,8 @@ def pebble(
         steps: instead of that limit, this many steps of the search, each of which changes a part of the order; the same
             seed then always gives the same game. The limit is then for bounds alone.
         seed: seed of the random choices.
-        rounds: on graphs of up to 500 steps, stop after this many rounds in a row without a better game.
+        rounds: on graphs of up to 500 vertices, stop after this many steps in a row without a better game, unless their
+            number is given.
         progress: called now and then.
 
     Ctrl-C ends the search; the call returns the best game so far.
@@ -147,9 +148,9 @@ def pebble(
         raise UsageError(f"seconds = {seconds!r} was given; give a number, 0 or more.")
     if steps is not None:
         steps = whole("steps", steps)
-    task = Task(graph, M, rules)
-    _compile(rules == "no-recompute")
+    _compile(rules)
     began = time.monotonic()
+    task = Task(graph, M, rules)
     search = BestOrder(task, np.random.default_rng(seed))
     data = TaskData(task, M)
     bounds = at_once(data)
@@ -164,7 +165,7 @@ def pebble(
     try:
         search.begin(began + seconds if steps is None else float("inf"))
         if steps is not None:  # bounds that take time must not decide when it ends
-            search.improve(largest(bounds).value, rounds, done, progress)
+            search.improve(largest(bounds).value, steps, done, progress)
         if search.io > largest(bounds).value:
             bounds += slowly(data, seconds / 4)
         if steps is None:
@@ -179,7 +180,7 @@ def pebble(
     if not game.complete or game.io != search.io:
         raise PebblesimError(f"the search produced a game that the referee rejects; please report it: {game}")
     _refuse_what_is_above(bounds, search.io, M)
-    again = len(search.order) - len(np.unique(search.order))
+    again = len(search.order) - int(np.count_nonzero(np.bincount(search.order)))
     took = time.monotonic() - began
     listed = tuple(bounds)
     return Pebbling(graph, rules, M, game, moves, largest(listed), listed, search.start, again, took, interrupted)
@@ -196,16 +197,20 @@ def _refuse_what_is_above(bounds: list[Bound], io: int, M: int) -> None:
 
 
 @cache
-def _compile(once: bool) -> None:
+def _compile(rules: str) -> None:
     """Load the kernels, or compile them once on a machine (about 20 seconds), outside the time limit of the search.
 
     Args:
-        once: whether the rules forbid recomputation, so that the bound by parts searches states.
+        rules: the rules; the bound by parts searches states under two of them.
     """
     task = Task(Cdag.from_edges(3, [(0, 1), (0, 2)]), 2, "no-recompute")
     BestOrder(task, np.random.default_rng(0)).begin(float("inf"))
-    wavefronts(TaskData(task, 1), seconds=1)  # other bounds compile nothing, but load OR-tools
-    if once:
-        excess(Cdag.from_edges(6, [(0, 3), (1, 3), (1, 4), (2, 4), (3, 5), (4, 5)]), 3, 10**6)
+    data = TaskData(task, 2)
+    for bound in (products, windows, trees):  # the others compile nothing, or are below, but load OR-tools
+        bound(data)
+    wavefronts(TaskData(task, 1), seconds=1)
+    if rules != "partial":
+        again = "no-recompute" if rules == "no-recompute" else "hong-kung"
+        excess(Cdag.from_edges(6, [(0, 3), (1, 3), (1, 4), (2, 4), (3, 5), (4, 5)]), 3, 10**6, again)
     order = np.arange(2, dtype=np.int32)
     anneal(task.board, task.desk(), order, 0, 2, 0, 1.0, NONE, 1.0, 0.1, 1, 0)

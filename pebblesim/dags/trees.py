@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pebblesim.dags.trees_kernel import cut_off
+
 if TYPE_CHECKING:
     from pebblesim.dags.task_data import TaskData
 
@@ -18,14 +20,7 @@ def cuts(data: TaskData) -> int:
     by decreasing label (Sethi & Ullman 1970) the j-th label + j - 1, as each of the others holds a place meanwhile.
     From the leaves on, the operands with the largest labels are cut off until v fits.
     """
-    uses = np.bincount(data.operands[1], minlength=data.task.graph.vertices)
+    start, operands = data.operands
+    uses = np.bincount(operands, minlength=data.task.graph.vertices)
     in_tree = (uses == 1) & ~data.is_input & ~data.is_output
-    labels: dict[int, int] = {}
-    total = 0
-    for v in data.task.topological.tolist():
-        held = sorted(labels[u] for u in data.before[v] if in_tree[u])
-        while held and max(label + k for k, label in enumerate(reversed(held))) > data.M:
-            held.pop()
-            total += 1
-        labels[v] = max([len(data.before[v]) + 1, *(label + k for k, label in enumerate(reversed(held)))])
-    return total
+    return int(cut_off(data.task.topological, start, operands, in_tree, data.M))

@@ -1,1 +1,4 @@
-"""Code for GPUs: kernels of schedules, advice, the operator for PyTorch, measurements. Importing it needs no GPU."""
+"""The paths by which users import what is for GPUs: `pebblesim.gpu.torch`, `.transformers`, `.diffusers`.
+
+The code is in `pebblesim.kernels`, `.advice`, `.operator` and `.measuring`.
+"""

@@ -114,5 +114,13 @@ def in_whole_tiles(program: ir.Program) -> bool:
 
 def in_parts(program: ir.Program) -> bool:
     """Whether a program treats a first part of some dimension separately from the rest."""
-    loops = (node for phase in program.phases for node in ir.walk(phase.body) if isinstance(node, ir.Loop))
-    return any(loop.range.first or loop.range.after is not None for loop in loops)
+    return any(loop.range.first or loop.range.after is not None for loop in _loops(program))
+
+
+def asks_a_mask(program: ir.Program) -> bool:
+    """Whether a program under a mask has a loop that leaves out tiles."""
+    return any(loop.when is not None for loop in _loops(program))
+
+
+def _loops(program: ir.Program) -> Iterator[ir.Loop]:
+    yield from (node for phase in program.phases for node in ir.walk(phase.body) if isinstance(node, ir.Loop))

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from pebblesim.core.errors import PebblesimError, TraceError, UsageError
+from pebblesim.core.errors import PebblesimError, TraceError
 from pebblesim.language import program as ir
 from pebblesim.language.expressions import (
     CONSTANTS,
@@ -123,11 +123,6 @@ class Machine(Tracing):
             return
         if rng.parent is None or rng.parent.parent is not None:
             raise TraceError(f"{where()}: only a whole dimension is cut into a first part and the others.")
-        if self._program.pairs:
-            raise UsageError(
-                f"{self._program.name} treats the first tile of {rng.dim} apart, which is not defined under a mask; "
-                "leave the mask out, or take another schedule."
-            )
 
     def _loop(self, loop: ir.Loop, otherwise: Mapping[Tensor, float] | None) -> Iterator[Index]:
         """Trace a loop's body, which the caller runs for the index that this yields."""
@@ -166,10 +161,11 @@ class Machine(Tracing):
         if not isinstance(other, Index) or not other._alive or other._range.dim != wanted:
             raise TraceError(f"{where()}: {option} takes dimension {wanted} or an open loop over it.")
         rows, columns = (other._range, tiles) if queries_of is None else (tiles, other._range)
-        if _depth(rows) > 2 or _depth(columns) > 1:
+        within_first = columns.parent is not None and columns.parent.first
+        if _depth(rows) > 2 or _depth(columns) > 1 + within_first:
             raise TraceError(
-                f"{where()}: a mask applies to tiles of {queries}, to tiles of these, and to tiles of {keys}; not to "
-                "smaller tiles."
+                f"{where()}: a mask applies to tiles of {queries}, to tiles of these, to tiles of {keys}, and to tiles "
+                f"of the first {keys}; not to smaller tiles."
             )
         if not self._program.pairs:
             return None

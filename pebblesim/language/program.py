@@ -53,6 +53,11 @@ class Range:
         return any(axis_range is outer for axis_range in self.around)
 
     @property
+    def apart(self) -> bool:
+        """Whether it is, or is cut from, a first part of a dimension or the others."""
+        return any(each.first or each.after is not None for each in self.around)
+
+    @property
     def outermost(self) -> Range:
         """The tiles of the whole dimension that the range is a part of, or the dimension."""
         return self if self.parent is None or self.parent.parent is None else self.parent.outermost

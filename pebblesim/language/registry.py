@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 from pebblesim.core.errors import LeftOut, TraceError, UnknownName, UsageError
 from pebblesim.language import machine as language
 from pebblesim.language.catalogue import Catalogue, is_built_in, place
-from pebblesim.language.loops import in_parts, in_whole_tiles
+from pebblesim.language.loops import asks_a_mask, in_parts, in_whole_tiles
 from pebblesim.language.problems import Problem, problem
 from pebblesim.language.program import Program
 
@@ -100,8 +100,8 @@ class Schedule:
 
     @property
     def alike(self) -> bool:
-        """Whether it treats all tiles of each dimension alike. If it treats a first part separately, it takes no mask
-        and has no kernels.
+        """Whether it treats all tiles of each dimension alike. If it treats a first part separately, it has no kernels,
+        and takes a mask only if its loops ask one.
         """
         return not in_parts(self.program)
 
@@ -115,7 +115,7 @@ class Schedule:
     @property
     def maskable(self) -> bool:
         """Whether it takes a mask."""
-        return self.problem.maskable and self.alike
+        return self.problem.maskable and (self.alike or asks_a_mask(self._under_a_mask))
 
     @cached_property
     def masked(self) -> Program:
@@ -123,9 +123,19 @@ class Schedule:
 
         Raises:
             TraceError: as for `program`.
-            UsageError: the problem has no pairs of queries and keys, or the schedule treats a first part separately.
+            UsageError: the problem has no pairs of queries and keys, or the schedule treats a first part separately and
+                no loop of it asks a mask.
         """
         self.problem.refuse_mask()
+        if not self.maskable:
+            raise UsageError(
+                f"{self.name} treats a first part of a dimension apart, and no loop of it says which tiles it leaves "
+                "out under a mask (keys_of, queries_of); leave the mask out, or take another schedule."
+            )
+        return self._under_a_mask
+
+    @cached_property
+    def _under_a_mask(self) -> Program:
         return self._traced(masked=True)
 
     def _traced(self, masked: bool) -> Program:
@@ -353,7 +363,7 @@ def of_problem(name: str, dims: Iterable[str] = (), masked: bool = False) -> lis
     solves = problem(name)
     schedules = [schedule for schedule in SCHEDULES.values() if schedule.problem is solves]
     views = [(schedule, schedule.in_dims(dims)) for schedule in schedules]
-    return [each for each, view in views if _is_traced(view, masked) and (view.alike or not masked)]
+    return [each for each, view in views if _is_traced(view, masked) and (view.maskable or not masked)]
 
 
 def some_of_problem(name: str, dims: Iterable[str] = (), masked: bool = False) -> list[Schedule]:
@@ -373,7 +383,7 @@ def _is_traced(schedule: Schedule, masked: bool) -> bool:
     if is_built_in(schedule.function):
         return True
     try:
-        schedule.under((schedule.alike and masked) or None)
+        schedule.under((schedule.maskable and masked) or None)
     except TraceError as error:
         warnings.warn(f"{schedule.name} is left out: {error}", LeftOut, stacklevel=3)
         return False

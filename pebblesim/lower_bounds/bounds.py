@@ -19,7 +19,7 @@ from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
 from pebblesim.lower_bounds import bounds_backward, bounds_backward_qkv, bounds_forward, bounds_products
-from pebblesim.lower_bounds.capacities import Cube, least_words, least_words_of_light_trees
+from pebblesim.lower_bounds.capacities import Columns, Cube, least_words, least_words_of_light_trees
 from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
 from pebblesim.lower_bounds.further_episodes import NewGradients, least_words_of_sums
 from pebblesim.lower_bounds.instances import Formulation, Instance, Pairs
@@ -258,7 +258,7 @@ def sparse_product(columns_of_A: Sequence[int], rows_of_B: Sequence[int], M: int
         UsageError: the number of columns of A differs from the number of rows of B.
     """
     products = bounds_products.sparse_products(columns_of_A, rows_of_B)
-    cut = (least_words(products, Cube(), M) or 0) if products else 0
+    cut = (least_words(products, Columns(), M) or 0) if products else 0
     form = Form(f"2*{products}/sqrt(M) - M", "every M")
     return LowerBound("sparse", cut, f"sparse, all elementary products ({_NOTHING.proofs})", form, (form,))
 
@@ -335,8 +335,9 @@ def _compulsory(case: Instance, way: str) -> LowerBound:
 
 def _bound(case: Cutting, claim: CuttingBound, M: int, way: str, proofs: str) -> LowerBound:
     besides, text = case.words(claim.besides)
-    besides += sum(words for _, words in claim.beside)
-    text = " + ".join(filter(None, (text, *(part for part, _ in claim.beside))))
+    beside = [*claim.beside, *case.without_pairs(claim.table, narrow=bool(claim.beside))]
+    besides += sum(words for _, words in beside)
+    text = " + ".join(filter(None, (text, *(part for part, _ in beside))))
     unit, size = claim.unit
     variants = (claim, *claim.others)
     between = [each for variant in variants for each in variant.forms]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
+from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound, with_other_weights
 from pebblesim.lower_bounds.instances import ANY_ORDER, Formulation, Lines, Product
 from pebblesim.lower_bounds.parts_of_sums import parts_of_sums
 from pebblesim.lower_bounds.words_at_once import words_at_once, words_at_several_times
@@ -45,7 +45,8 @@ def _backward(case: Cutting) -> Iterator[CuttingBound]:
     why_not = in_blocks if regrouped else ""
     what = "all products but those of g" if case.masked else "all products"
     if which in (DIRECT, REGROUPED):  # else rows of A2 Xᵀ or of dO Yᵀ may be made, in the place of S or h
-        yield case.of_products("D1", what, [*IN_FULL, DQ, G], why_not)
+        of_pairs = case.of_products("D1", what, [*IN_FULL[2:], DQ], why_not)
+        yield with_other_weights(case.of_products("D1", what, [*IN_FULL, DQ, G], why_not), without_form=[of_pairs])
         yield case.of_products("D1r", "products of S, h, scores and q", IN_FULL)
         yield case.of_one_product("D2", "products of p with A2 or A1", LINES, DQ, why_not)
     yield case.of_products("D1m", "products with X and with Y", WITH_WEIGHTS, within=("A2", "dO"))

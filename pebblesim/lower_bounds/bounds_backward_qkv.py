@@ -1,4 +1,4 @@
-"""Lower bounds on dQ, dK and dV, with the probabilities P recomputed, or kept by the forward pass, for some or all."""
+"""Lower bounds on dQ, dK and dV, with the probabilities P recomputed, or saved by the forward pass, for some or all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import gcd
 from typing import NamedTuple
 
 from pebblesim.lower_bounds.bounds_forward import PROJECTED, PROJECTED_INPUTS, PROJECTIONS
-from pebblesim.lower_bounds.capacities import Gradients
+from pebblesim.lower_bounds.capacities import Columns, Gradients
 from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound, with_other_weights
 from pebblesim.lower_bounds.further_episodes import NewGradients, new_gradients
 from pebblesim.lower_bounds.instances import ANY_ORDER, Formulation, Lines, Product
@@ -104,7 +104,8 @@ def _however_P(case: Cutting, any_order: bool) -> Iterator[CuttingBound]:
         return bound._replace(tree=_least_tree(case, weights))
 
     even, *angles = (without_scores(each) for each in (EVEN, *map(Weights.at, ANGLES)))
-    yield with_other_weights(*angles, without_form=[even])
+    in_columns = [] if between else [_in_columns(case, times) for times in _eighths(case)]
+    yield with_other_weights(*angles, without_form=[even, *in_columns])
     yield case.of_gradients("E3", "products of dQ, dK and dV", LINES, _weighing(Gradients.weights), between)
     yield case.of_pairs("E4", "pairs", LINES)
     why_not = "queries or keys are made from weights" if case.made else ""
@@ -113,6 +114,19 @@ def _however_P(case: Cutting, any_order: bool) -> Iterator[CuttingBound]:
     sides = {"Q": "d_k", "dO": "d_v", "dQ": "d_k"}, {"K": "d_k", "V": "d_v", "dK": "d_k", "dV": "d_v"}
     one, both = ("d_k", "d_k", "d_v"), ("d_k", "d_v")
     yield words_at_once(case, "E7", sides, [(one, ()), ((), one), (both, both)], [one], why_not)
+
+
+def _eighths(case: Cutting) -> set[int]:
+    """Weights of all products but those of scores, which weigh 1: eighths of d_k, so that a score outweighs ρ."""
+    _, d_k = case.size(("d_k",))
+    return {max(1, d_k * part // 8 - 1) for part in range(1, 9)}
+
+
+def _in_columns(case: Cutting, times: int) -> CuttingBound:
+    """Return E1h for few words, where each product but those of scores counts this number of times."""
+    weights = Weights(1, times, times)
+    bound = case.of_products("E1h", "products of pairs but for the scores", weights.of_pairs()[1])
+    return bound._replace(capacity=Columns(times, scores=1), tree=_least_tree(case, weights))
 
 
 def _weighing(weights: tuple[int, int, int]) -> list[Product]:

@@ -64,6 +64,20 @@ def proves(products: Sequence[Weighted], w: int, private: frozenset[str]) -> boo
     return all(_within(each, w) or _is_chain(each, w) for each in together.values())
 
 
+def in_columns(products: Iterable[tuple[str, tuple[str, str]]]) -> bool:
+    """Whether no component has two products of one private family, so that `Columns` is a capacity.
+
+    Args:
+        products: of each, its private family, which is one of pairs, and the two families that it joins.
+    """
+    owners, joined = zip(*products, strict=True)
+    components = _components(joined)
+    if components is None:
+        return False
+    places = [(components[left], owner) for owner, (left, _) in zip(owners, joined, strict=True)]
+    return len({*places}) == len(places)
+
+
 def _within(component: Iterable[_Joining], w: int) -> bool:
     """Whether Σ weight² over the products of each private family is at most w²."""
     squares = Counter[str]()

@@ -14,8 +14,8 @@ from fractions import Fraction
 from math import floor
 from typing import NamedTuple
 
-from pebblesim.lower_bounds.capacities import Capacity, Cube, Fresh, Gradients, Latent, Rows
-from pebblesim.lower_bounds.certificates import private_families
+from pebblesim.lower_bounds.capacities import Capacity, Columns, Cube, Fresh, Gradients, Latent, Rows
+from pebblesim.lower_bounds.certificates import in_columns, private_families
 from pebblesim.lower_bounds.closed_forms import (
     FormBetween,
     divided,
@@ -143,7 +143,7 @@ class Cutting(Instance):
             name,
             what,
             total,
-            Cube(weight),
+            Cube(weight) if len(even) < len(trees) else _of_pairs(counted, weight),
             [(form, 0, 4 * Fraction(lightest, weight) ** 2 if trees else None)],
             (unit, least**2),
             self.besides((*within, *(family for product in counted for family in product[:3]))),
@@ -209,7 +209,7 @@ class Cutting(Instance):
             name,
             what,
             counted,
-            Cube(weight),
+            Cube(weight) if others or of_some else _of_pairs(products, weight),
             [
                 (f"{doubled(texts, weight)}{pairs}{less} - M", 0, small),
                 (f"{large}{less} - M - 1", small, None),
@@ -396,6 +396,12 @@ class Bounding:
     which: Callable[[Formulation], str] = lambda _: ""
     made: Mapping[str, str] = field(default_factory=dict)
     proofs: str = "docs/lower-bounds.md §4"
+
+
+def _of_pairs(products: Sequence[Product], weight: int) -> Cube:
+    """Return the capacity of products, in whole columns where these are of pairs. No trees may be left out of it."""
+    pairs = [each for product in products if (each := product.of_pairs)]
+    return Columns(weight) if len(pairs) == len(products) and in_columns(pairs) else Cube(weight)
 
 
 def _check(name: str, products: Iterable[Product], weight: int, light: frozenset[str] | None = None) -> None:

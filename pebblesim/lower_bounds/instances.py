@@ -100,6 +100,17 @@ class Product(NamedTuple):
     sides: Sides
     weight: int = 1
 
+    @property
+    def of_pairs(self) -> tuple[str, tuple[str, str]] | None:
+        """The family that belongs to pairs, and the two others, which are of queries and of keys; None without it."""
+        rows, terms, columns = self.sides
+        sides = {self.result: {rows, columns}, self.left: {rows, terms}, self.right: {terms, columns}}
+        pairs = [name for name, each in sides.items() if each == {"queries", "keys"}]
+        if len(pairs) != 1:
+            return None
+        left, right = (name for name in sides if name != pairs[0])
+        return pairs[0], (left, right)
+
 
 class Lines(NamedTuple):
     """The operands of a pair: operands with a row for its query, and operands with a row for its key.
@@ -249,6 +260,23 @@ class Instance:
                     rows = text.removesuffix(f"*{shapes[name][1]}")
                     wider.append((f"{rows}*({shapes[name][1]} - {width})", words // own * (own - number)))
         return wider
+
+    def without_pairs(self, products: Iterable[Product], narrow: bool) -> list[tuple[str, int]]:
+        """Return the words of outputs over queries or keys in lines without a pair, as text and number.
+
+        Args:
+            products: those whose results are looked at.
+            narrow: whether only as many columns are asked for as the narrower of d_k and d_v has.
+        """
+        if not (self.masked and self._pairs.known and self.problem.pairs):
+            return []
+        sides, found = dict(zip(("queries", "keys"), self.problem.pairs, strict=True)), []
+        for rows, _, columns in (each.sides for each in products if each.result in self.outputs):
+            if rows in sides and (lines := self.dims[sides[rows]] - self._sizes[rows]):
+                width = self.by_size("d_k", "d_v")[0] if narrow else columns
+                text = f"({sides[rows]} - {self._texts[rows]})*{self._texts[width]}"
+                found.append((text, lines * self._sizes[width]))
+        return found
 
     def besides(self, families: Iterable[str]) -> tuple[str, ...]:
         """Return inputs and outputs that are in none of these families, and from which none of them is computed."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, isqrt
 
-from pebblesim.lower_bounds.closed_forms import scaled
+from pebblesim.lower_bounds.closed_forms import scaled, subtracted
 from pebblesim.lower_bounds.cutting import Cutting, CuttingBound, with_other_weights
 
 FULL = 100
@@ -24,6 +24,14 @@ ROWS = (
     (Fraction(1, 8), 99, 99),
 )
 """ε, and for √(X/3) ≤ ε d the weights of a product of scores and of one with p, where one of q weighs `FULL`."""
+
+ONE_FAMILY = (
+    (Fraction(13, 10), 94, 9),
+    (Fraction(6, 5), 92, 13),
+    (Fraction(11, 10), 90, 17),
+    (Fraction(1), 86, 24),
+)
+"""The same where both trees of a pair are one family, so that only one of them is taken off."""
 
 
 def at_peak(M: int) -> int:
@@ -93,11 +101,11 @@ def parts_of_sums(case: Cutting, name: str, what: str, families: Iterable[str]) 
     """
     d, Z, besides = case.dims["d"], case.Z, case.besides(families)
 
-    def weighing(scale: Fraction, scores: int, parts: int) -> CuttingBound:
+    def weighing(trees: int, scale: Fraction, scores: int, parts: int) -> CuttingBound:
         total = scores + FULL + parts
         large = scaled(Fraction(13 * total, 36 * FULL), f"sqrt(30)*{case.Z_text}*d")
-        form = f"{large}/sqrt(M) - 2*{case.Z_text} - 8*M/5 - 1"
+        form = f"{large}/sqrt(M){subtracted({case.Z_text: trees})} - 8*M/5 - 1"
         domain = [(form, 0, 5 * scale**2 / 6)]
-        return CuttingBound(name, what, total * Z * d, Parts(d, scale), domain, ("d²", d**2), besides, 2 * Z)
+        return CuttingBound(name, what, total * Z * d, Parts(d, scale), domain, ("d²", d**2), besides, trees * Z)
 
-    return with_other_weights(*(weighing(*row) for row in ROWS))
+    return with_other_weights(*(weighing(trees, *row) for trees, rows in ((1, ONE_FAMILY), (2, ROWS)) for row in rows))

@@ -17,10 +17,15 @@ from pebblesim.synthesis.plans import Plan
 
 
 def variants(plan: Plan, steps: Steps) -> Iterator[Plan]:
-    """Yield the plan; if it stores pairs under a mask, with blocks that are shared, and with all tiles filled."""
+    """Yield the plan; if it stores pairs under a mask, with blocks that are shared, and with all tiles filled.
+
+    Under a mask a plan that stores no pairs is also there with a first block of rows that may be shorter.
+    """
     stored = {name: one_pass for one_pass in plan.passes for name in one_pass.stores if name in one_pass.regions}
     if steps.sums is None or not stored:
         yield plan
+        if steps.sums is not None:
+            yield from _short_first(plan, steps)
         return
     names: dict[str, str] = {}
     filled = {name for name in stored if name in plan.system.outputs}
@@ -33,6 +38,28 @@ def variants(plan: Plan, steps: Steps) -> Iterator[Plan]:
             names = shared
     for names_of_blocks, zeros in dict.fromkeys([(tuple(names.items()), frozenset(filled)), ((), frozenset(stored))]):
         yield _written(plan, steps, dict(names_of_blocks), zeros)
+
+
+def _short_first(plan: Plan, steps: Steps) -> Iterator[Plan]:
+    """Yield the plan with a first block of as many rows as whole blocks leave; the last rows see most, if any do.
+
+    Of causal queries blocks end where most keys are seen: what matters is the sum of the ends, and it is least if all
+    blocks are as large as fits, but the first.
+    """
+    passes = [
+        write(plan.system, *step, Draft(number, short=True)) if any(moved.met for moved in one_pass.moved) else one_pass
+        for number, (step, one_pass) in enumerate(zip(plan.steps, plan.passes, strict=True), 1)
+    ]
+    if not any(moved.first for one_pass in passes for moved in one_pass.moved):
+        return
+    blocks = dict(plan.blocks)
+    for one_pass in passes:
+        for block, first in one_pass.moved[0].first.items():
+            n, others = steps.sizes[one_pass.blocks[block]], {**blocks, first: 1}
+            blocks[block] = max(1, one_pass.largest_block(steps.sizes, steps.M, block, others, steps.widths))
+            blocks[first] = (n - 1) % blocks[block] + 1
+    words = sum(steps.moved(one_pass, blocks) for one_pass in passes)
+    yield replace(plan, words=words, passes=tuple(passes), blocks=blocks)
 
 
 def _shared(name: str, by: Pass, readers: list[Pass], names: Mapping[str, str]) -> dict[str, str] | None:

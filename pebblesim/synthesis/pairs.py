@@ -20,13 +20,20 @@ class PairSums:
 
     def __init__(self, mask: Mask, grid: tuple[int, int]) -> None:
         self.mask, self.grid = RememberedMask(mask), grid
-        self._sums: dict[tuple[int, int, bool, bool], int] = {}
+        self._sums: dict[tuple[int, int, bool, bool, tuple[int, ...]], int] = {}
 
-    def sum(self, blocks: tuple[int, int], rows: bool, columns: bool) -> int:
-        """Return the sum of 1 over allowed tiles, or of their rows, columns, or pairs."""
-        key = (*blocks, rows, columns)
+    def sum(self, blocks: tuple[int, int], rows: bool, columns: bool, firsts: tuple[int, ...] = (0, 0)) -> int:
+        """Return the sum of 1 over allowed tiles, or of their rows, columns, or pairs.
+
+        `firsts`: the number of queries, and of keys, in a first tile of a size of its own; 0 if there is none.
+        """
+        key = (*blocks, rows, columns, firsts)
         if key not in self._sums:
-            sides = [_parts(n, block, lengths) for n, block, lengths in zip(self.grid, blocks, key[2:], strict=True)]
+            given = zip(self.grid, blocks, (rows, columns), firsts, strict=True)
+            sides = [
+                _parts(0, min(n, first), first, counts) + _parts(first, n, each, counts)
+                for n, each, counts, first in given
+            ]
             self._sums[key] = sum(
                 times * more * self.mask.tiles(self.grid, top, left) for (top, times), (left, more) in product(*sides)
             )
@@ -48,9 +55,11 @@ class PairSums:
         return max(own(self.grid, 1, most), self.seen(1 - side))
 
 
-def _parts(n: int, block: int, lengths: bool) -> list[tuple[TileRange, int]]:
-    """Return the tiles of a dimension, with their length if it counts: the whole ones, and the last if it is ragged."""
-    whole = n - n % block
-    if not lengths or block > n or whole == n:
-        return [(TileRange(0, n, block), min(n, block) if lengths else 1)]
-    return [(TileRange(0, whole, block), block), (TileRange(whole, n, block), n - whole)]
+def _parts(start: int, stop: int, block: int, lengths: bool) -> list[tuple[TileRange, int]]:
+    """Return the tiles of indices, with their length if it counts: the whole ones, and the last if it is ragged."""
+    if start >= stop:
+        return []
+    whole = stop - (stop - start) % block
+    if not lengths or whole in (start, stop):
+        return [(TileRange(start, stop, block), min(stop - start, block) if lengths else 1)]
+    return [(TileRange(start, whole, block), block), (TileRange(whole, stop, block), stop - whole)]

@@ -59,6 +59,7 @@ class Transfer:
         again: the loops over other axes, each with its block.
         met: under a mask, the tiles without an allowed pair for which nothing is moved; None if all are moved.
         pairs: the axes of queries and of keys, if `met`.
+        first: for each block whose first tile has a size of its own, the name of that size.
     """
 
     tensor: str
@@ -66,21 +67,33 @@ class Transfer:
     again: tuple[tuple[int, str], ...]
     met: Region | None = None
     pairs: tuple[int, ...] = ()
+    first: Mapping[str, str] = field(default_factory=dict)
 
     def words(self, sizes: Mapping[int, int], blocks: Mapping[str, int], sums: PairSums | None = None) -> int:
         """Return the number of words at these sizes, under a mask if there is one."""
         lines, again, total = self.axes, self.again, 1
         if sums is not None and self.met is not None:
             rows, columns = (blocks[block] if isinstance(block, str) else block for block in self.met)
-            total = sums.sum((rows, columns), self.pairs[0] in lines, self.pairs[1] in lines)
+            firsts = tuple(blocks[self.first[block]] if block in self.first else 0 for block in self.met)
+            total = sums.sum((rows, columns), self.pairs[0] in lines, self.pairs[1] in lines, firsts)
             lines = tuple(axis for axis in lines if axis not in self.pairs)
             again = tuple((axis, block) for axis, block in again if axis not in self.pairs)
-        times = (-(-sizes[axis] // (blocks[block] if block else 1)) for axis, block in again)
-        return total * prod(sizes[axis] for axis in lines) * prod(times)
+
+        def times(axis: int, block: str) -> int:
+            first = min(sizes[axis], blocks[self.first[block]]) if block in self.first else 0
+            return -(-(sizes[axis] - first) // (blocks[block] if block else 1)) + (first > 0)
+
+        return total * prod(sizes[axis] for axis in lines) * prod(times(axis, block) for axis, block in again)
 
     def text(self, dims: tuple[str, ...]) -> str:
         """Return the number of words as an expression in the dimensions and blocks."""
-        again = [f"ceiling({dims[axis]}/{block})" if block else dims[axis] for axis, block in self.again]
+
+        def times(n: str, block: str) -> str:
+            if block in self.first:
+                return f"(1 + Max(0, ceiling(({n} - {self.first[block]})/{block})))"
+            return f"ceiling({n}/{block})" if block else n
+
+        again = [times(dims[axis], block) for axis, block in self.again]
         return "*".join([*(dims[axis] for axis in self.axes), *again])
 
 
@@ -155,11 +168,13 @@ class Draft:
         number: part of the names of its blocks.
         names: names of blocks that are those of other passes, by the pass's own names.
         filled: tensors over pairs whose parts that a mask leaves out are filled with zeros.
+        short: whether the first block of rows has a size of its own, so that it may be the short one.
     """
 
     number: int = 1
     names: Mapping[str, str] = field(default_factory=dict)
     filled: frozenset[str] = frozenset()
+    short: bool = False
 
 
 ONE = Draft()
@@ -177,6 +192,7 @@ class Writer:
         self.moved: list[Transfer] = []
         self.held: set[tuple[Tile, ...]] = set()
         self.blocks: dict[str, int] = {}
+        self.first: dict[str, str] = {}
         self.regions: dict[str, set[Region | None]] = {}
         self._loops: list[tuple[int, str | int, str]] = []  # (axis, block, index) of each open loop
         self._met: Region | None = None
@@ -215,6 +231,12 @@ class Writer:
         if region is not None:
             more += self._left_out(axis, met, stores)
         self.say(f"for {index} in {self.m}.tiles({over or self.system.dims[axis]}, {block}{more}):")
+        with self._inside(axis, block, index, region):
+            yield
+
+    @contextmanager
+    def _inside(self, axis: int, block: str | int, index: str, region: Region | None) -> Iterator[None]:
+        """Write the body of a loop; its tiles leave the cache at its end."""
         self._loops.append((axis, block, index))
         self._scopes.append({})
         before, self._met = self._met, region or self._met
@@ -223,6 +245,25 @@ class Writer:
         self._loops.pop()
         self._dead = [name for name in self._dead if name not in self._scopes[-1]]
         self._scopes.pop()
+
+    @contextmanager
+    def blocks_of_rows(self, axis: int, block: str, more: str) -> Iterator[None]:
+        """Open a loop over blocks of rows; the first one has a size of its own if the draft says so."""
+        if not self.draft.short or axis not in (self.system.pairs or ()):
+            with self.loop(self.i, axis, block, more=more):
+                yield
+            return
+        block = self.draft.names.get(block, block)
+        first, rows, dim = self.system.free(f"F{self.draft.number}"), self.system.free("rows"), self.system.dims[axis]
+        self.first[block] = first
+        self.blocks |= {first: axis, block: axis}
+        self.drop()
+        self.say(f"def {rows}({self.i}):")
+        with self._inside(axis, block, self.i, None):
+            yield
+        for loop in (f"first({dim}, {first})", f"tiles({dim}, {block}, after={first}{more})"):
+            self.say(f"for {self.i} in {self.m}.{loop}:")
+            self.say(f"{INDENT}{rows}({self.i})")
 
     def _region(self, axis: int, block: str | int, met: int | None) -> Region | None:
         """Return the tiles of which a loop leaves out some under a mask; None if it runs for all."""
@@ -310,7 +351,9 @@ class Writer:
         axes = self.system.axes[name]
         finest = {axis: block if isinstance(block, str) else "" for axis, block, _ in self._loops if axis not in axes}
         met = None if filled else self._met
-        self.moved.append(Transfer(name, axes, tuple(finest.items()), met, (self.system.pairs or ()) if met else ()))
+        self.moved.append(
+            Transfer(name, axes, tuple(finest.items()), met, (self.system.pairs or ()) if met else (), self.first)
+        )
         if axes == self.system.pairs:
             self.regions.setdefault(name, set()).add(met)
         return self._there(name)

@@ -59,7 +59,8 @@ class _Rows:
         self._bring(When.BEFORE)
         self._at(When.BEFORE)
         summed = any(self.when[equation.name] == When.AFTER for equation in self.order)
-        with writer.loop(writer.i, self.x, self.system.free(f"B{number}"), more="" if summed else ", independent=True"):
+        more = "" if summed else ", independent=True"
+        with writer.blocks_of_rows(self.x, self.system.free(f"B{number}"), more):
             self._at(When.BLOCK)
             self._leave(When.BLOCK)
             if self.y is not None:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 PLANS = 4
 """Number of cheapest plans of each way of computing that are written as schedules and counted exactly."""
 
+LESS_IF_SHORT = 1.25
+"""Under a mask, plans are looked at up to so many times the best words: a short first block saves a fifth at most."""
+
 SMALL = (7, 3, 4, 5, 2)
 """Largest sizes of the game that is played with the schedule found."""
 
@@ -361,10 +364,11 @@ class _Asked:
         from pebblesim.synthesis.linking import variants
         from pebblesim.synthesis.plans import plans
 
-        steps, best, where = self.steps(system, most), None, listed({**self.sizes, "M": self.M})
+        priced = most if self.mask is None else most * LESS_IF_SHORT
+        steps, best, where = self.steps(system, priced), None, listed({**self.sizes, "M": self.M})
         where += "" if self.widths == WORDS else f" bytes; {self.widths}"
         where += "" if self.mask is None else f", mask {self.mask}"
-        written = [each for plan in plans(steps, PLANS, most) for each in variants(plan, steps)]
+        written = [each for plan in plans(steps, PLANS, priced) for each in variants(plan, steps)]
         if self.mask is not None:  # a search of blocks takes long under a mask
             written = sorted(written, key=lambda plan: plan.words)[:1]
         for plan in written:

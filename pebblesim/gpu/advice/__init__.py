@@ -1,1 +1,1 @@
-"""Advice for real cards."""
+"""The path `pebblesim.gpu.advice.cards`; the code is in `pebblesim.advice`."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.gpu.torch.planning import KernelPlan, plan
+from pebblesim.operator.planning import KernelPlan, plan
 
 if TYPE_CHECKING:
-    from pebblesim.gpu.torch.public import attention
+    from pebblesim.operator.public import attention
 
 __all__ = ["KernelPlan", "attention", "plan"]
 
@@ -20,6 +20,6 @@ __all__ = ["KernelPlan", "attention", "plan"]
 def __getattr__(name: str) -> Any:
     if name != "attention":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pebblesim.gpu.torch.public import attention
+    from pebblesim.operator.public import attention
 
     return attention

@@ -404,11 +404,16 @@ class AtSizes {
     return new Occupancy(program, program.phases.keys(), { ...this.sizes, ...blocks }).peak;
   }
 
+  /** The largest blocks that fit into M words of cache; null if M is too small. */
+  fitting(M) {
+    if (this.needs > M) return null;
+    return this.parts.reduce((blocks, part) => ({ ...blocks, ...part.fit(M, blocks) }), this.ones);
+  }
+
   /** The best blocks for M words of cache; null if M is too small. */
   blocks(M) {
-    if (this.needs > M) return null;
-    const fit = this.parts.reduce((blocks, part) => ({ ...blocks, ...part.fit(M, blocks) }), this.ones);
-    return this.parts.reduce((blocks, part) => ({ ...blocks, ...part.best(M, blocks) }), fit);
+    const fit = this.fitting(M);
+    return fit && this.parts.reduce((blocks, part) => ({ ...blocks, ...part.best(M, blocks) }), fit);
   }
 
   /** The words moved with these blocks, under a mask if one is given, as a whole number. */

@@ -4,6 +4,11 @@
 const SVG = "http://www.w3.org/2000/svg";
 const COLOURS = 7;
 
+/** Shapes by which curves are told apart without their colours, about a point. */
+const SHAPES = ["M-4 0A4 4 0 1 1 4 0A4 4 0 1 1 -4 0Z", "M-3.5 -3.5H3.5V3.5H-3.5Z", "M0 -4.8L4.4 3.2H-4.4Z", "M0 -5L5 0L0 5L-5 0Z", "M0 4.8L4.4 -3.2H-4.4Z", "M-1.5 -4.5H1.5V-1.5H4.5V1.5H1.5V4.5H-1.5V1.5H-4.5V-1.5H-1.5Z", "M-4.5 -2.5L-2.5 -4.5L0 -2L2.5 -4.5L4.5 -2.5L2 0L4.5 2.5L2.5 4.5L0 2L-2.5 4.5L-4.5 2.5L-2 0Z"];
+const APART = 64; // pixels between two shapes on a curve
+const INK = { grey: 1, colour: 4, floor: 2, most: 9 }; // weights of lines under a name; a name with more is left out, the list below has it
+
 function element(name, attributes, text) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -26,7 +31,7 @@ const logOf = (words) => {
 
 class Chart {
   constructor(svg, moved) {
-    Object.assign(this, { svg, moved });
+    Object.assign(this, { svg, moved, clip: `inside-${Chart.made++}` });
     const move = (event) => {
       if (event.buttons || event.type === "click") this.moved(this.at(event));
     };
@@ -45,21 +50,21 @@ class Chart {
 
   /**
    * Draws curves [{ name, colour, points: [[log M, log words]] }], colour null for grey, the lower bound's points, marks
-   * [{ log, label }] and the M that is chosen.
+   * [{ log, label }], the M that is chosen, and the names of the axes.
    */
-  draw({ low, high, curves, floor, marks, now, ratio }) {
+  draw({ low, high, curves, floor, marks, now, ratio, names }) {
     const { width, height } = this.svg.getBoundingClientRect();
-    Object.assign(this, { low, high, left: 46, right: width - 10, top: 12 + 14 * marks.length, bottom: height - 34 });
+    Object.assign(this, { low, high, left: 46, right: width - 10, top: 26 + 14 * marks.length, bottom: height - 34 });
     const shown = [...curves.flatMap((curve) => curve.points), ...floor].map(([, log]) => log);
     this.least = ratio ? 0 : Math.min(...shown) - 0.7;
     this.most = Math.max(this.least + 1, ...curves.filter((curve) => curve.colour !== null).flatMap((curve) => curve.points.map(([, log]) => log)));
     this.most = Math.min(Math.max(...shown), this.most + 0.5);
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.svg.replaceChildren();
-    this.axes(ratio);
-    const clip = element("clipPath", { id: "inside" });
+    this.axes(ratio, names);
+    const clip = element("clipPath", { id: this.clip });
     clip.append(element("rect", { x: this.left, y: this.top, width: this.right - this.left, height: this.bottom - this.top }));
-    const inside = element("g", { "clip-path": "url(#inside)" });
+    const inside = element("g", { "clip-path": `url(#${this.clip})` });
     this.svg.append(clip, inside);
     if (floor.length) {
       const below = `L${this.x(floor.at(-1)[0])} ${this.bottom}L${this.x(floor[0][0])} ${this.bottom}Z`;
@@ -71,6 +76,7 @@ class Chart {
       const line = element("path", { d: this.path(curve.points), stroke, "stroke-width": curve.strong ? 4 : curve.colour === null ? 1 : 2.2 });
       line.append(element("title", {}, curve.name));
       inside.append(line);
+      if (curve.colour !== null) this.shapes(curve, inside);
     }
     for (const [place, { log, label }] of marks.entries()) {
       if (log < low || log > high) continue;
@@ -86,13 +92,14 @@ class Chart {
 
   path(points) { return points.map(([x, y], place) => `${place ? "L" : "M"}${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`).join(""); }
 
-  axes(ratio) {
+  axes(ratio, names) {
     const every = Math.max(1, Math.ceil((this.high - this.low) / ((this.right - this.left) / 55)));
     for (let log = Math.ceil(this.low); log <= this.high; log += every) {
       this.svg.append(element("line", { class: "grid", x1: this.x(log), x2: this.x(log), y1: this.top, y2: this.bottom }));
       this.svg.append(element("text", { class: "dim", x: this.x(log), y: this.bottom + 15, "text-anchor": "middle" }, short(2 ** log)));
     }
-    this.svg.append(element("text", { class: "dim", x: this.right, y: this.bottom + 30, "text-anchor": "end" }, "cache M, in words"));
+    this.svg.append(element("text", { class: "dim", x: this.right, y: this.bottom + 30, "text-anchor": "end" }, names.x));
+    this.svg.append(element("text", { class: "dim", x: 2, y: this.top - 6 }, names.y));
     const range = this.most - this.least, step = ratio ? Math.log2(range > 4 ? 4 : range > 2 ? 2 : 1.25) : Math.log2(10) * (range > 24 ? 2 : 1);
     const start = Math.ceil(this.least / step - 1e-9) * step;
     for (let log = start; log <= this.most + 1e-9; log += step) {
@@ -102,32 +109,58 @@ class Chart {
     }
   }
 
-  /** The name of each coloured curve where it is lowest of all, and does not lie over another name. */
-  labels(curves, floor, ratio) {
-    const taken = [];
-    const put = (text, x, y, colour) => {
-      const made = element("text", { class: "halo", x, y, "text-anchor": "middle", style: colour === undefined ? "" : `fill: var(--c${colour})` }, text);
-      this.svg.append(made);
-      const { width } = made.getBBox();
-      const middle = Math.min(this.right - width / 2, Math.max(this.left + width / 2, x));
-      for (const shift of [0, -16, 16, -32, 32, -48, 48, -64]) {
-        const box = [middle - width / 2, y + shift - 12, middle + width / 2, y + shift + 3];
-        if (box[1] < this.top || box[3] > this.bottom) continue;
-        if (taken.some(([a, b, c, d]) => box[0] < c && a < box[2] && box[1] < d && b < box[3])) continue;
-        taken.push(box);
-        made.setAttribute("x", middle);
-        made.setAttribute("y", y + shift);
-        return;
-      }
-      made.remove();
-    };
-    for (const curve of curves.filter((each) => each.colour !== null && each.wins.length)) {
-      const [log, value] = curve.wins[Math.floor(curve.wins.length / 2)];
-      put(curve.name, this.x(log), this.y(value) - 9, curve.colour);
-    }
-    if (floor.length && !ratio) {
-      const [log, value] = floor[Math.floor(floor.length * 0.3)];
-      put("lower bound", this.x(log), this.y(value) + 16);
+  /** A shape on a curve, again and again; those of two curves stand at different places. */
+  shapes({ points, colour }, inside) {
+    let last = -Infinity;
+    for (const [log, value] of points) {
+      const x = this.x(log);
+      if (x - last < (last === -Infinity ? -1 : APART) || x < this.left + 8 + 9 * colour) continue;
+      last = x;
+      inside.append(element("path", { class: "shape", d: SHAPES[colour], transform: `translate(${x} ${this.y(value)})`, style: `fill: var(--c${colour})` }));
     }
   }
+
+  /** The name of each coloured curve, where it lies on no curve and on no other name, if there is such a place. */
+  labels(curves, floor, ratio) {
+    const lines = [...curves.map(({ points, colour }) => [points, colour === null ? INK.grey : INK.colour]), [floor, INK.floor]];
+    const inked = lines.flatMap(([points, weight]) => this.along(points).map((place) => [...place, weight])), taken = [];
+    for (const curve of curves.filter(({ colour, points }) => colour !== null && points.length)) {
+      this.put(curve.name, curve.wins.length ? curve.wins : curve.points, curve.points, inked, taken, `fill: var(--c${curve.colour})`);
+    }
+    if (floor.length && !ratio) this.put("lower bound", floor, floor, inked, taken, "", [16, 30, 44]);
+  }
+
+  /** Places on a curve, a few pixels apart. */
+  along(points) {
+    return points.slice(1).flatMap(([log, value], at) => {
+      const [x0, y0, x1, y1] = [this.x(points[at][0]), this.y(points[at][1]), this.x(log), this.y(value)];
+      const steps = Math.max(1, Math.ceil(Math.hypot(x1 - x0, y1 - y0) / 4));
+      return Array.from({ length: steps }, (_, step) => [x0 + ((x1 - x0) * step) / steps, y0 + ((y1 - y0) * step) / steps]);
+    });
+  }
+
+  /** A name near the middle of the points that it should be at, or else near other points of its curve. */
+  put(text, points, others, inked, taken, style, shifts = [-9, 18, -24, 33, -39, 48, -54, 63]) {
+    const made = element("text", { class: "halo", "text-anchor": "middle", style }, text);
+    this.svg.append(made);
+    const { width } = made.getBBox(), middle = (points.length - 1) / 2;
+    const near = points.map((point, at) => [Math.abs(at - middle), point]).sort(([a], [b]) => a - b).map(([, point]) => point);
+    let best = null;
+    for (const [log, value] of [...near, ...others]) {
+      const x = Math.min(this.right - width / 2, Math.max(this.left + width / 2 + 2, this.x(log)));
+      for (const shift of shifts) {
+        const y = this.y(value) + shift, box = [x - width / 2 - 2, y - 12, x + width / 2 + 2, y + 4];
+        if (box[1] < this.top || box[3] > this.bottom || taken.some(([a, b, c, d]) => box[0] < c && a < box[2] && box[1] < d && b < box[3])) continue;
+        const ink = inked.reduce((sum, [px, py, weight]) => sum + (px > box[0] && px < box[2] && py > box[1] && py < box[3] ? weight : 0), 0) + Math.abs(shift) / 50;
+        if (best === null || ink < best.ink) best = { x, y, box, ink };
+      }
+      if (best !== null && best.ink < 1) break;
+    }
+    if (best === null || best.ink > INK.most) return made.remove();
+    taken.push(best.box);
+    made.setAttribute("x", best.x);
+    return made.setAttribute("y", best.y);
+  }
 }
+
+Chart.made = 0; // each has its own clip path

@@ -71,7 +71,7 @@ def _problem(solves: Problem) -> dict[str, Any]:
     rectangle = solves.rectangle or solves
     schedules, left_out = [], []
     for schedule in of_problem(solves.name, rectangle.dims):
-        made = _schedule(schedule, rectangle)
+        made = schedule_data(schedule, rectangle)
         if made is None:
             left_out.append(schedule.name)
         else:
@@ -85,7 +85,7 @@ def _problem(solves: Problem) -> dict[str, Any]:
         "schedules": schedules,
         "leftOut": left_out,
         "bounds": {
-            f"{shape}{' masked' * (mask is not None)}": _bounds(solves, shape, mask)
+            f"{shape}{' masked' * (mask is not None)}": bounds_at(solves, shape, mask)
             for shape in SHAPES
             for mask in (None, mask_of("causal"))
         },
@@ -100,7 +100,7 @@ def _shares(solves: Problem) -> bool:
         return False
 
 
-def _schedule(schedule: Schedule, rectangle: Problem) -> dict[str, Any] | None:
+def schedule_data(schedule: Schedule, rectangle: Problem) -> dict[str, Any] | None:
     """Return a schedule with its closed form in n and d, and in all dimensions."""
     own = schedule.in_dims(rectangle.dims)
     made = exported(own)
@@ -127,7 +127,7 @@ def _schedule(schedule: Schedule, rectangle: Problem) -> dict[str, Any] | None:
 # -- lower bounds -----------------------------------------------------------------------------------------------------
 
 
-def _bounds(solves: Problem, shape: str, mask: Mask | None) -> dict[str, list[dict[str, Any]]]:
+def bounds_at(solves: Problem, shape: str, mask: Mask | None) -> dict[str, list[dict[str, Any]]]:
     """Return the bounds of each way of computing for sizes of a shape."""
     queries, keys = SHAPES[shape]
     if shape == "equal":
@@ -190,6 +190,11 @@ def _value(text: str) -> Code:
     return Code(f"(s)=>roundedUp([{','.join(_fraction(rest))}],{square})")
 
 
+def exact_code(expr: sympy.Expr) -> Code:
+    """Return a sum of products of sizes and of numbers of tiles, in whole numbers, as a function of the sizes."""
+    return Code(f"(s)=>{_Whole().doprint(sympy.sympify(expr))}")
+
+
 def _exact(text: str) -> tuple[str, str]:
     return _fraction(_in_names(parse(text)))
 
@@ -223,6 +228,10 @@ class _Whole(PythonCodePrinter):
         return (
             f"({base if expr.base.is_Symbol else f'({base})'}**{self._print(expr.exp)})"  # JavaScript refuses -a ** b
         )
+
+    def _print_ceiling(self, expr: sympy.ceiling) -> str:
+        numerator, denominator = expr.args[0].as_numer_denom()
+        return f"upBig({self._print(numerator)}, {self._print(denominator)})"
 
     def _print_Min(self, expr: sympy.Min) -> str:
         return f"leastBig({', '.join(map(self._print, expr.args))})"

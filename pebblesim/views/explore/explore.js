@@ -6,6 +6,7 @@ const START = { problem: "forward", queries: 4096, keys: 4096, d: 64, heads: 1, 
 const FRAME = 30; // milliseconds of counting between two drawings
 const LEAD = 1.5; // a schedule that leads over a smaller range of M, as a factor, is not listed
 const KNOWN = { "flash2-forward": "FlashAttention-2", "flash2-backward": "FlashAttention-2", flash: "FlashAttention-2 between its projections", "standard-forward": "unfused attention", "standard-backward": "unfused attention", "small-cache": "the paper's Algorithm 6" };
+const FLASH = ["flash2-forward", "flash2-backward", "flash"]; // drawn in colour, whether it wins or not
 const byId = (id) => document.getElementById(id);
 
 const UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
@@ -166,7 +167,7 @@ class Page {
 
   colourOf(schedule) {
     const seen = [...new Set((this.changes ?? []).map(({ number }) => this.counts.schedules[number].name))];
-    if (this.state.one && !seen.includes(this.state.one)) seen.push(this.state.one);
+    for (const name of [...FLASH, this.state.one]) if (name && !seen.includes(name) && this.counts.schedules.some((each) => each.name === name)) seen.push(name);
     const place = seen.indexOf(schedule.name);
     return place < 0 ? null : place % COLOURS;
   }
@@ -233,10 +234,10 @@ class Page {
       }
       return { name: schedule.name, colour: this.colourOf(schedule), strong: Number(schedule.name === this.state.one), points, wins };
     });
-    this.chart.draw({ low: this.low, high: this.high, curves, floor: ratio ? [] : floor, marks: this.marks(), now: Math.log2(this.state.M), ratio });
+    this.chart.draw({ low: this.low, high: this.high, curves, floor: ratio ? [] : floor, marks: this.marks(), now: Math.log2(this.state.M), ratio, names: { x: "cache M, in words", y: ratio ? "words ÷ the lower bound" : "words moved" } });
     const rest = this.waiting.length ? " Counting…" : "";
     byId("caption").textContent = (ratio ? "Words moved ÷ the lower bound for every way of computing." : "Words moved, for all heads together; no schedule can lie in the shaded part.")
-      + ` Coloured: the winners listed below, and the schedule that is chosen; grey: the others.${rest}`;
+      + ` In colours and with shapes: the winners listed below, FlashAttention-2, and the schedule that is chosen; grey: the others.${rest}`;
   }
 
   marks() {
@@ -245,9 +246,8 @@ class Page {
   }
 
   swatch(schedule) {
-    const made = document.createElement("span"), colour = this.colourOf(schedule);
-    made.className = "swatch";
-    made.style.background = colour === null ? "var(--grey)" : `var(--c${colour})`;
+    const colour = this.colourOf(schedule), made = element("svg", { class: "swatch", viewBox: "-6 -6 12 12", "aria-hidden": "true" });
+    made.append(element("path", { d: colour === null ? "M-4 -1H4V1H-4Z" : SHAPES[colour], style: `fill: var(${colour === null ? "--grey" : `--c${colour}`})` }));
     return made;
   }
 
@@ -313,7 +313,7 @@ class Page {
     const facts = [
       [this.view.masked ? "words of one head, without the mask" : "words of one head", n_q === n_k ? schedule.square : schedule.form],
       ...(this.view.masked ? [["closed form under the mask", `pebblesim formula ${schedule.name} --mask ${this.mask}${n_q === n_k ? "" : " --rectangular"}`]] : []),
-      ["needs", schedule.needs.length ? `${schedule.needs.join(", ")}, kept from the forward pass` : "the inputs alone"],
+      ["needs", schedule.needs.length ? `${schedule.needs.join(", ")}, saved from the forward pass` : "the inputs alone"],
       ["lower bound", `${this.bound.text} = ${many(this.bound.value)}${this.times()} (${this.bound.source})`],
       ["in a terminal", this.command(schedule, row)],
     ];

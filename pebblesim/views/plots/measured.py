@@ -68,9 +68,9 @@ def crossing(
     """Draw the bytes at HBM of some schedules over M, for one head, counted as lines and measured as marks; and times.
 
     Args:
-        points: what each schedule moves and takes at each M, as `pebblesim.gpu.crossings.points` returns it.
+        points: what each schedule moves and takes at each M, as `pebblesim.measuring.crossings.points` returns it.
         names: the schedules.
-        crossings: where the first crosses the others, as `pebblesim.gpu.crossings.summary` returns it.
+        crossings: where the first crosses the others, as `pebblesim.measuring.crossings.summary` returns it.
         dims: n and d, or as for `pebblesim.count`; M = d² is marked.
         figure: where to draw.
         title: what was measured, and on which card.

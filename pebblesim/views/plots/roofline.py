@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from pebblesim.counting.count import Counted
 
 
-def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float, dtype: str) -> Axes:
+def roofline(
+    rows: Sequence[Counted],
+    ax: Axes,
+    *,
+    peak: float,
+    bandwidth: float,
+    dtype: str,
+    roofs: tuple[str, str] = ("memory", "arithmetic"),
+) -> Axes:
     """Draw the useful operations per second that a machine allows, over useful operations per byte moved.
 
     The useful operations are those of the problem (`pebblesim.counting.useful`). A schedule that executes more
@@ -30,6 +38,7 @@ def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float
         peak: operations per second.
         bandwidth: bytes per second between this cache and the next memory level.
         dtype: type of a word, such as "bfloat16".
+        roofs: what limits left of the ridge, and right of it.
 
     Raises:
         UnknownName: the type is not known.
@@ -73,8 +82,11 @@ def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float
         **words,
     )
     unit = EngFormatter(sep="\N{THIN SPACE}")
-    ax.annotate(f"{unit(peak)}FLOP/s", (right, peak), xytext=(-4, 4), ha="right", **words)
-    ax.annotate(f"{unit(bandwidth)}B/s", (left, bandwidth * left), xytext=(10, -4), ha="left", va="top", **words)
+    memory, arithmetic = roofs
+    ax.annotate(f"{arithmetic}: {unit(peak)}FLOP/s", (right, peak), xytext=(-4, 4), ha="right", **words)
+    ax.annotate(
+        f"{memory}: {unit(bandwidth)}B/s", (left, bandwidth * left), xytext=(24, -4), ha="left", va="top", **words
+    )
     lines = (len(rows) + 1) // 2
     above = 0.05 + 0.048 * lines  # the part of the height that the legend takes, above the roof
     highest = peak * (peak / floor) ** (above / (1 - above))

@@ -31,10 +31,12 @@ def words(rows: Sequence[Counted], ax: Axes, by: str = "tensor") -> Axes:
     Args:
         rows: the counts, one for each schedule.
         ax: where to draw.
-        by: "tensor" or "phase", the parts of the bars; a part has the same colour and hatch in all bars.
+        by: "tensor" or "phase", the parts of the bars; a part has the same colour and hatch in all bars, and a phase
+            those of the tensor that it is named after.
     """
     parts = [dict(row.by_tensor if by == "tensor" else row.phases) for row in rows]
-    looks = {name: _look(place) for place, name in enumerate(dict.fromkeys(name for part in parts for name in part))}
+    names = dict.fromkeys(name for kind in ("by_tensor", "phases") for row in rows for name in getattr(row, kind))
+    looks = {name: _look(place) for place, name in enumerate(names)}
     longest = max(max(row.reads, row.writes) for row in rows)
     ticks = []
     for number, (row, each) in enumerate(zip(rows, parts, strict=True)):

@@ -1,0 +1,444 @@
+"""The work of each launch of a schedule's kernels on tensor cores: executed operations, bytes moved, and blocks.
+
+A kernel has only whole tiles: products are executed for the padded tile, also at ragged edges and under a mask.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+from pebblesim.advice.tiles import Tiling
+from pebblesim.analysis.totals import LoopContext, totals
+from pebblesim.core.units import Bytes
+from pebblesim.kernels.additions import added_to
+from pebblesim.kernels.bands import launched_across
+from pebblesim.kernels.gluon_plan import multiplies
+from pebblesim.kernels.gluon_text import heads_together
+from pebblesim.kernels.orientation import turned
+from pebblesim.kernels.storage import Storage, entries, padded, storage
+from pebblesim.kernels.tables import tables
+from pebblesim.kernels.triton import for_no_pair
+from pebblesim.kernels.words import WORDS, phase_of, word_bytes
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Band, Mask
+from pebblesim.language.registry import get
+from pebblesim.language.tile_ranges import TileRange
+from pebblesim.launches.launches import Launch, blocks, launches, times
+
+Round = tuple[tuple[float, int], ...]
+"""The blocks of a launch: (time, number of blocks that take it)."""
+
+Rounds = tuple[tuple[int, Round], ...]
+"""The blocks of launches one after another: (number of launches in a row that are alike, the blocks of each)."""
+
+ALONE = Storage(227 * 1024, 256 * 1024)
+"""A block that has a multiprocessor for itself, as those of Gluon kernels with products do."""
+
+WORDS_OF_SUMS = 4096
+"""Words of sums that a block fills with zeros, or rounds."""
+
+MOST_LISTED = 2**18
+"""Tiles of rows or columns, of one head, up to which those of each launch under a mask are told apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchCost:
+    """The work of a launch, for all heads.
+
+    Attributes:
+        name: name of the launch.
+        kinds: names of the kinds of launches that it is one of: those of this launch of its schedule; with tiles that
+            do not divide its lengths; with so many edges of a mask; with this tile.
+        times: how often it is launched; all other values are totals over these launches.
+        heads: problems that are solved together.
+        side_by_side: of these, heads whose blocks are ordered together, and not one head after another.
+        programs: number of thread blocks.
+        working: number of thread blocks that have work under the mask.
+        rounds: the thread blocks with work of the times that it is launched, longest first: time of a block is in units
+            of the average.
+        products: operations of tensor cores on padded tiles, by the columns of an instruction.
+        elementwise: operations on elements of padded tiles; where a tile that was read is changed, also its conversions
+            to float32 and back.
+        beside: others that are in a loop with products, which other warps execute at the same time; not where
+            the products wait for a tile that was read.
+        begun: innermost loops that are begun, by all blocks: what one reads is under way only after a while. A loop
+            up to the edge of a mask, or over tiles of which the last is ragged, is written as two.
+        masked: tests of pairs for an edge of a mask.
+        moved: bytes into and out of the multiprocessors.
+        added: bytes of these that are read to be added to, where memory adds: they stay there.
+        late: bytes read that no loop prefetches.
+        least: bytes of the parts of tensors that are read or written, each counted once for each launch.
+        storage: storage of a thread block.
+        warps, stages: of a thread block.
+    """
+
+    name: str
+    kinds: tuple[str, ...]
+    times: int = 1
+    heads: int
+    side_by_side: int
+    programs: int
+    working: int
+    rounds: Rounds
+    products: Mapping[int, int] = field(default_factory=dict)
+    elementwise: int = 0
+    beside: int = 0
+    begun: int = 0
+    masked: int = 0
+    moved: Bytes
+    added: int = 0
+    late: int = 0
+    least: int
+    storage: Storage
+    warps: int
+    stages: int
+
+
+class Memory:
+    """Bytes of the tensors of a program as its kernels keep them."""
+
+    def __init__(self, program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None = None) -> None:
+        self.sizes = sizes
+        self._kept = tables(program, launches(program, masked=True, repeated=True), sizes, mask)
+        self._whole = replace(self._kept, parts={}, aligned=frozenset())
+        self._widths = {tensor: word_bytes(program, tensor, dtype) for tensor in program.tensors.values()}
+
+    @property
+    def tables(self) -> Container[ir.Tensor]:
+        """Tensors with a word for each pair, of which a mask leaves a part."""
+        return self._kept.tiled
+
+    def moved(self, node: ir.Read | ir.Write, at: LoopContext) -> int:
+        """Bytes that a primitive moves."""
+        return self._kept.words(node, self.sizes, at) * self._widths[node.tensor]
+
+    def bytes(self, tensor: ir.Tensor) -> int:
+        """Bytes of a whole tensor; of one that is used in parts, those of all parts."""
+        return prod(self._whole.lengths(tensor, self.sizes)) * self._widths[tensor]
+
+
+def launch_costs(
+    tiling: Tiling, dims: Mapping[str, int], dtype: str, heads: int = 1, mask: Mask | None = None
+) -> list[LaunchCost]:
+    """Compute the work of each launch.
+
+    Args:
+        tiling: a schedule and its tiles.
+        dims: dimensions of its problem.
+        dtype: type of a word of a matrix.
+        heads: problems of that size that are solved together.
+        mask: which pairs are allowed.
+    """
+    schedule = get(tiling.schedule).in_dims(dims)
+    program = schedule.under(mask)
+    sizes = {**dims, **tiling.blocks}
+    memory = Memory(program, sizes, dtype, mask)
+    costs = [
+        _cost(program, launch, memory, dtype, heads, mask, tiling)
+        for launch in launches(program, masked=True, repeated=True, adding=tiling.gluon)
+        if launch.kind == "tiles" and not (tiling.gluon and for_no_pair(launch))
+    ]
+    return costs + list(_of_sums(program, sizes, dtype, heads) if tiling.gluon else ())
+
+
+def _of_sums(program: ir.Program, sizes: ir.Sizes, dtype: str, heads: int) -> Iterator[LaunchCost]:
+    """Yield the work for tensors that kernels add to in memory, in float32: zeros before, and rounding behind."""
+    for tensor in added_to(program):
+        name = tensor.name
+        words, wide = heads * prod(tensor.sides(sizes)), word_bytes(program, tensor, dtype)
+        programs = -(-words // WORDS_OF_SUMS)
+        for what, reads, writes in (("zeros", 0, wide), ("rounded", wide, WORDS[dtype])):
+            yield LaunchCost(
+                name=f"{name}, {what}",
+                kinds=(f"{program.name}: {name}, {what}, Gluon",),
+                heads=heads,
+                side_by_side=1,
+                programs=programs,
+                working=programs,
+                rounds=((1, ((1.0, programs),)),),
+                moved=Bytes(reads * words, writes * words),
+                least=(reads + writes) * words,
+                storage=Storage(0, 4 * WORDS_OF_SUMS),
+                warps=4,
+                stages=1,
+            )
+
+
+def _cost(
+    program: ir.Program,
+    launch: Launch,
+    memory: Memory,
+    dtype: str,
+    heads: int,
+    mask: Mask | None,
+    tiling: Tiling,
+) -> LaunchCost:
+    (warps, stages), gluon, sizes = tiling.of(launch.name), tiling.gluon, memory.sizes
+    amounts = _Amounts(launch, memory, mask, warps)
+    summed = totals(launch.body, sizes, amounts, mask)
+    launched = times(launch, sizes)
+    touched: dict[tuple[str, ir.Tensor], int] = {}
+    for node in ir.walk(launch.body):
+        if isinstance(node, ir.Read | ir.Write):
+            way = "reads" if isinstance(node, ir.Read) else "writes"
+            whole = memory.bytes(node.tensor) * (1 if _apart(node.tile, launch) else launched)
+            if mask is not None and node.tensor in memory.tables:
+                n_q, n_k = program.grid(sizes)
+                whole = whole * mask.pairs(n_q, n_k) // (n_q * n_k)
+            touched[way, node.tensor] = min(summed[way, node.tensor], whole)
+    spared = added_to(program) if gluon and multiplies(launch) else ()
+    return LaunchCost(
+        name=launch.name,
+        kinds=tuple(_kinds(program, launch, sizes, mask, gluon)),
+        times=launched,
+        heads=heads,
+        side_by_side=_side_by_side(program, launch, sizes, dtype, heads) if gluon and mask is not None else 1,
+        programs=_programs(launch, sizes, mask) * heads,
+        working=summed["blocks"] * heads,
+        rounds=_rounds(launch, sizes, program, mask, summed["blocks"] * heads, heads),
+        products={width: operations * heads for width, operations in sorted(_by(summed, "products").items())},
+        elementwise=summed["elementwise"] * heads,
+        beside=summed["beside"] * heads,
+        begun=summed["begun"] * heads,
+        masked=sum(
+            entries * (summed[node] if most is None else min(summed[node], most * summed["blocks"])) * heads
+            for node, (entries, most) in amounts.masked.items()
+        ),
+        moved=Bytes(*(heads * sum(_by(summed, way).values()) for way in ("reads", "writes"))),
+        added=sum(summed["reads", tensor] for tensor in spared) * heads,
+        late=summed["late"] * heads,
+        least=sum(touched.values()) * heads,
+        storage=ALONE if gluon and multiplies(launch) else storage(launch, sizes, dtype, stages),
+        warps=warps,
+        stages=stages,
+    )
+
+
+def _programs(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> int:
+    """Thread blocks, with those that a mask leaves nothing to do."""
+    total = blocks(launch, sizes, 1)
+    for loop in launch.grid:
+        across = launched_across(loop, mask, sizes)
+        if across is not None:
+            tiles = -(-sizes[loop.range.dim] // padded(loop.range, sizes))
+            total = total // tiles * min(tiles, across)
+    return total
+
+
+def _side_by_side(program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, heads: int) -> int:
+    """Heads whose blocks a Gluon kernel under a mask orders together: those of which L2 holds what they stream."""
+    if len(launch.grid) > 1 or not multiplies(launch):
+        return 1
+    streamed = {
+        node.tensor: prod(node.tensor.sides(sizes))
+        for node in ir.walk(launch.block)
+        if isinstance(node, ir.Read) and len(node.tile.ranges) == 2 and launch.grid[0].range not in node.tile.ranges
+        if node.tensor.name in program.inputs
+    }
+    return heads_together(heads, sum(streamed.values()) * WORDS[dtype])
+
+
+def _last(launch: Launch) -> ir.Node:
+    """Work that each block does once."""
+    return next(node for node in launch.block if not isinstance(node, ir.Loop))
+
+
+def _rounds(
+    launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | None, working: int, heads: int
+) -> Rounds:
+    """The blocks of each time it is launched: under a mask, tiles of a grid have different numbers of tiles.
+
+    Where a block has one tile, those that the mask leaves are alike. Of more launches than can be listed, evenly spaced
+    ones stand for those next to them; if not even one launch can be listed, its blocks count as alike.
+    """
+    launched, grid, block = times(launch, sizes), {loop.range for loop in launch.grid}, launch.block
+    inner = [condition for condition in _conditions(block) if grid & {condition.rows, condition.columns}]
+    outer = [loop.when for loop in launch.grid if loop.when]
+    if mask is None or not (inner or outer):
+        return ((launched, ((1.0, blocks(launch, sizes, 1) * heads // launched),)),)
+    (when, *_), own = (inner, True) if inner else (outer, False)
+    (n_q, n_k), height = program.grid(sizes), padded(when.rows, sizes)
+    columns, axis = TileRange(0, n_k, padded(when.columns, sizes)), int(when.columns in grid)
+    step = n_q if launch.around is None else ir.length(launch.around.range.block, sizes)
+    listed = min(launched, MOST_LISTED // (columns.number if axis else -(-step // height)))
+    if not listed:
+        return ((launched, ((1.0, -(-working // launched)),)),)
+    others = [loop.range for loop in launch.grid if loop.range not in (when.rows, when.columns)]
+    alike = heads * prod(-(-sizes[rng.dim] // padded(rng, sizes)) for rng in others)
+    found: list[tuple[int, Counter[int]]] = []
+    for first, last in pairwise(launched * each // listed for each in range(listed + 1)):
+        start = (first + last) // 2 * step
+        rows = TileRange(start, min(start + step, n_q), height)
+        if own:
+            met = mask.met((n_q, n_k), rows, columns, axis).tolist()
+            found.append((last - first, Counter(each for each in met if each or not outer)))
+        else:
+            met = mask.tiles((n_q, n_k), rows, columns)
+            found.append((last - first, Counter({1: rows.number * columns.number - met if when.none else met})))
+    work = sum(launches * each * number for launches, of_one in found for each, number in of_one.items())
+    average = work / sum(launches * of_one.total() for launches, of_one in found) if work else 1.0
+    return tuple(
+        (launches, tuple((work / average, number * alike) for work, number in sorted(of_one.items(), reverse=True)))
+        for launches, of_one in found
+    )
+
+
+def _conditions(body: list[ir.Node]) -> list[ir.MaskCondition]:
+    """The conditions of the loops of a body."""
+    return [loop.when for loop in ir.walk(body) if isinstance(loop, ir.Loop) and loop.when]
+
+
+def _apart(tile: ir.Tile, launch: Launch) -> bool:
+    """Whether each time it is launched it has a part of the tensor of its own."""
+    return launch.around is not None and any(rng.outermost is launch.around.range for rng in tile.ranges)
+
+
+def _by(amounts: Mapping[Hashable, int], kind: str) -> dict[Any, int]:
+    """The amounts of a kind, by what they are of."""
+    return {key[1]: amount for key, amount in amounts.items() if isinstance(key, tuple) and key[0] == kind}
+
+
+def _beside(body: list[ir.Node], read: set[ir.Tile]) -> Iterator[ir.Node]:
+    """Work on elements in loops that themselves hold products, too, of other tiles than those that were read."""
+    for loop in body:
+        if isinstance(loop, ir.Loop):
+            computes = [node for node in loop.body if isinstance(node, ir.Compute) and not _changes(node, read)]
+            others = [node for node in computes if not isinstance(node.expr, ir.MatMul)]
+            if len(others) < len(computes):
+                yield from others
+            yield from _beside(loop.body, read)
+
+
+def _begun(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> dict[ir.Node, int]:
+    """Innermost loops that begin each time that a node is done; one where a block has none, since it reads, too."""
+    begun: dict[ir.Node, int] = {}
+    for body in (launch.block, *(loop.body for loop in ir.walk(launch.block) if isinstance(loop, ir.Loop))):
+        others = [node for node in body if not isinstance(node, ir.Loop)]
+        for loop in body:
+            if isinstance(loop, ir.Loop) and not any(isinstance(inner, ir.Loop) for inner in ir.walk(loop.body)):
+                beside = others[0] if others else _last(launch)
+                begun[beside] = begun.get(beside, 0) + _pieces(loop, sizes, mask)
+    return begun or {_last(launch): 1}
+
+
+def _pieces(loop: ir.Loop, sizes: ir.Sizes, mask: Mask | None) -> int:
+    """Loops that a loop is written as: for whole tiles, and for a ragged one or those at the edge of a mask."""
+    ragged = loop.range.parent is not None and sizes[loop.range.dim] % padded(loop.range, sizes) > 0
+    return 1 + (ragged or (loop.when is not None and _one_sided(mask)))
+
+
+def _kinds(program: ir.Program, launch: Launch, sizes: ir.Sizes, mask: Mask | None, gluon: bool) -> Iterator[str]:
+    """Names of the kinds of launches that a launch is one of, the widest first."""
+    each = f"{program.name}: {phase_of(launch.name)}" + ", Gluon" * gluon
+    yield each
+    ranges = {loop.range for loop in (*launch.grid, *ir.walk(launch.block)) if isinstance(loop, ir.Loop)}
+    cut = [rng for rng in ranges if rng.parent is not None and rng.dim.startswith("n")]
+    if any(sizes[rng.dim] % padded(rng, sizes) for rng in cut):
+        yield f"{each}, ragged"
+    if isinstance(mask, Band):
+        edges = (mask.before is not None) + (mask.after is not None)
+        yield f"{each}, mask with {edges} edge{'s' * (edges > 1)}"
+    widest = max((sizes[dim] for dim in program.dims if dim.startswith("d")), default=1)
+    blocks = " ".join(f"{name}={sizes[name]}" for name in program.blocks)
+    yield f"{each}, {blocks} d={1 << (widest - 1).bit_length()}"
+
+
+def _one_sided(mask: Mask | None) -> bool:
+    """Whether a mask has one edge; then only tiles there are masked, and with two all are."""
+    return isinstance(mask, Band) and (mask.before is None) != (mask.after is None)
+
+
+def _masked(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> dict[ir.Node, tuple[int, int | None]]:
+    """For a node in each loop under a mask: tests of a tile, and how many tiles of a block at most are tested."""
+    masked: dict[ir.Node, tuple[int, int | None]] = {}
+    for loop in ir.walk(launch.block):
+        if not (isinstance(loop, ir.Loop) and loop.when is not None and isinstance(mask, Band)):
+            continue
+        tested = [node for node in loop.body if isinstance(node, ir.Compute) and not isinstance(node.expr, ir.MatMul)]
+        if tested:
+            rows, columns = (padded(rng, sizes) for rng in (loop.when.rows, loop.when.columns))
+            along, across = (columns, -(-rows // mask.rows))
+            if loop.range is loop.when.rows:
+                along, across = rows, columns * mask.rows
+            ragged = sizes[loop.range.dim] % padded(loop.range, sizes) > 0
+            one = _one_sided(mask)
+            masked[tested[0]] = rows * columns * (1 if one else 2), -(-across // along) + ragged if one else None
+    for loop in launch.grid:  # a block is one tile
+        if loop.when is not None and not masked and isinstance(mask, Band) and not _one_sided(mask):
+            rows, columns = (padded(rng, sizes) for rng in (loop.when.rows, loop.when.columns))
+            masked[_last(launch)] = 2 * rows * columns, None
+    return masked
+
+
+def _changes(node: ir.Compute, read: set[ir.Tile]) -> bool:
+    """Whether it changes the entries of a tile that was read."""
+    return node.target.tile in read and isinstance(node.expr, ir.Elementwise)
+
+
+def _late(body: list[ir.Node]) -> Iterator[ir.Read]:
+    """Reads outside of innermost loops: these are not prefetched."""
+    loops = [node for node in body if isinstance(node, ir.Loop)]
+    yield from (node for node in body if isinstance(node, ir.Read))
+    for loop in loops:
+        if any(isinstance(node, ir.Loop) for node in loop.body):
+            yield from _late(loop.body)
+
+
+class _Amounts:
+    """Bytes and operations that are counted of the nodes of a launch, for one head; see `LaunchCost`."""
+
+    def __init__(self, launch: Launch, memory: Memory, mask: Mask | None, warps: int) -> None:
+        nodes, self._sizes, self._memory, self._warps = list(ir.walk(launch.body)), memory.sizes, memory, warps
+        self._transposed, self._last = turned(nodes), _last(launch)
+        self._read = {node.tile for node in nodes if isinstance(node, ir.Read)}
+        self._late, self._beside = set(_late(launch.block)), set(_beside(launch.block, self._read))
+        self._begun = _begun(launch, self._sizes, mask)
+        self.masked = _masked(launch, self._sizes, mask)
+
+    def __call__(self, node: ir.Node, at: LoopContext) -> Iterator[tuple[Hashable, int]]:
+        if node is self._last:
+            yield "blocks", 1
+        if node in self.masked:
+            yield node, 1
+        if node in self._begun:
+            yield "begun", self._begun[node]
+        match node:
+            case ir.Read(tensor=tensor):
+                moved = self._memory.moved(node, at)
+                yield ("reads", tensor), moved
+                if node in self._late:
+                    yield "late", moved
+            case ir.Write(tensor=tensor):
+                yield ("writes", tensor), self._memory.moved(node, at)
+            case ir.Compute(target=target, expr=ir.MatMul() as product):
+                width = _width(product, self._sizes, self._warps, target.tile in self._transposed)
+                yield ("products", width), 2 * entries((*product.shape, product.left.shape[1]), self._sizes)
+            case ir.Compute(target=target, expr=expr):
+                for shape in _operations(expr):
+                    yield "beside" if node in self._beside else "elementwise", entries(shape, self._sizes)
+                if _changes(node, self._read):
+                    yield "elementwise", 2 * entries(target.ranges, self._sizes)
+
+
+def _width(product: ir.MatMul, sizes: ir.Sizes, warps: int, transposed: bool) -> int:
+    """Columns of an instruction: four warps take 64 rows, and share columns where there are too few rows."""
+    rows, columns = (padded(rng, sizes) for rng in product.shape[:: -1 if transposed else 1])
+    groups, high = max(1, warps // 4), max(1, rows // 64)
+    return min(256, max(8, columns * high // groups) if high < groups else columns)
+
+
+def _operations(expr: ir.Expr) -> Iterator[ir.Ranges]:
+    """The tile that each operation on elements is done for."""
+    match expr:
+        case ir.Elementwise():
+            yield expr.shape
+            for operand in expr.operands:
+                yield from _operations(operand)
+        case ir.RowReduction():
+            yield expr.operand.shape
+            yield from _operations(expr.operand)

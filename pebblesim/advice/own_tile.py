@@ -1,0 +1,141 @@
+"""A tile of the user's as one of our kernels: with warps whose registers hold it, or why there is no forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pebblesim.advice.cards import Card
+from pebblesim.advice.forecast import MOST_REGISTERS, REGISTERS_BESIDES, Forecast, forecast
+from pebblesim.advice.launch_costs import LaunchCost, launch_costs
+from pebblesim.advice.tiles import Tiling
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import assigned
+from pebblesim.kernels.words import LEAST_SIDE
+from pebblesim.language.masks import Mask
+
+WARPS = (4, 8)
+"""Warps of a block that are tried: rates are known for these."""
+
+STAGES = (3, 4, 2)
+"""Copies of operands that are tried; of settings with one forecast the first is taken."""
+
+
+@dataclass(frozen=True)
+class OwnTile:
+    """The user's tile as a schedule's kernel.
+
+    Attributes:
+        schedule, blocks: the tile; blocks that were not given are those of the fastest kernel of the schedule.
+        forecast: the forecast with the warps and stages that are fastest; None if no setting fits.
+        spilling: warps with which a thread would hold more than its registers, and how many it would hold.
+        why: why no kernel has the tile; empty if one has, or if all spill.
+        measured: whether kernels with this tile were measured on the card, if it was calibrated.
+    """
+
+    schedule: str
+    blocks: Mapping[str, int]
+    forecast: Forecast | None = None
+    spilling: Mapping[int, int] = field(default_factory=dict)
+    why: str = ""
+    measured: bool = False
+
+    def judged(self, best: Forecast) -> str:
+        """A sentence on the tile beside the kernel that is advised."""
+        said = f"your tile, {self.schedule} {assigned(self.blocks)}"
+        spilling = "; ".join(
+            f"with {warps} warps it spills: a thread holds {held} registers of tiles, besides some "
+            f"{REGISTERS_BESIDES}, and has {MOST_REGISTERS}"
+            for warps, held in self.spilling.items()
+        )
+        if self.forecast is None:
+            return f"{said}: {self.why or f'no forecast, {spilling}'}"
+        tiling = self.forecast.tiling
+        said += ", Gluon: " if tiling.gluon else f", {tiling.warps} warps, {tiling.stages} stages: "
+        said += f"{self.forecast.seconds / best.seconds:.2f} x the time of the first"
+        said += f"; {spilling}" if spilling else ""
+        if not self.measured:
+            said += "; this tile was not measured: of others that were not, some took a quarter longer than forecast"
+        return said
+
+
+def own_tiles(
+    blocks: Mapping[str, int],
+    ranked: Sequence[Forecast],
+    dims: Mapping[str, int],
+    card: Card,
+    dtype: str,
+    heads: int,
+    mask: Mask | None,
+) -> Iterator[OwnTile]:
+    """The user's tile as a Triton kernel of each schedule that has such blocks, and as those of Gluon that have it.
+
+    A tile is taken to spill if a thread holds more registers than there are, unless a kernel of the schedule that is
+    offered holds as many: those were compiled, and do not spill.
+
+    Args:
+        blocks: the blocks that the user gave.
+        ranked: forecasts of the kernels that are offered, the fastest first.
+        dims, card, dtype, heads, mask: as for `forecast`.
+    """
+    for each in ranked:
+        tiling = each.tiling
+        if tiling.gluon and blocks.items() <= tiling.blocks.items():
+            yield OwnTile(tiling.schedule, tiling.blocks, each, measured=True)
+    triton = [each for each in ranked if not each.tiling.gluon]
+    for schedule in dict.fromkeys(each.tiling.schedule for each in triton):
+        offered = [each for each in triton if each.tiling.schedule == schedule]
+        if not set(blocks) <= set(offered[0].tiling.blocks):
+            continue
+        tile = {**offered[0].tiling.blocks, **blocks}
+        if wrong := {name: size for name, size in blocks.items() if size < LEAST_SIDE or size & (size - 1)}:
+            why = "no kernel, sides of tiles on tensor cores are powers of two from "
+            why += f"{LEAST_SIDE} on, unlike {assigned(wrong)}"
+            yield OwnTile(schedule, tile, why=why)
+            continue
+        yield _fastest(schedule, tile, offered, dims, card, dtype, heads, mask)
+
+
+def _fastest(
+    schedule: str,
+    tile: Mapping[str, int],
+    offered: Sequence[Forecast],
+    dims: Mapping[str, int],
+    card: Card,
+    dtype: str,
+    heads: int,
+    mask: Mask | None,
+) -> OwnTile:
+    """The tile with the warps and stages that have the shortest forecast."""
+    holds: dict[str, int] = {}
+    for each in offered:
+        for launch in each.launches:
+            holds[launch.cost.name] = max(holds.get(launch.cost.name, 0), registers_of(launch.cost))
+    found: list[Forecast] = []
+    spilling: dict[int, int] = {}
+    why = ""
+    for warps in WARPS:
+        too_many = [
+            held
+            for cost in launch_costs(Tiling(schedule, tile, warps), dims, dtype, heads, mask)
+            if (held := registers_of(cost)) > max(MOST_REGISTERS - REGISTERS_BESIDES, holds.get(cost.name, 0))
+        ]
+        if too_many:
+            spilling[warps] = max(too_many)
+            continue
+        for stages in STAGES:
+            try:
+                found.append(forecast(Tiling(schedule, tile, warps, stages), dims, card, dtype, heads, mask))
+            except UsageError as error:
+                why = "does not fit, " + str(error).partition(": ")[2].partition(";")[0]
+    measured = next((each for each in offered if dict(each.tiling.blocks) == dict(tile)), None)
+    if measured is not None:
+        return OwnTile(schedule, tile, measured, spilling, measured=True)
+    if not found:
+        return OwnTile(schedule, tile, spilling=spilling, why=why)
+    return OwnTile(schedule, tile, min(found, key=lambda each: each.seconds), spilling)
+
+
+def registers_of(cost: LaunchCost) -> int:
+    """32-bit registers of a thread that the tiles of a launch take."""
+    return -(-cost.storage.registers // (4 * 32 * cost.warps))

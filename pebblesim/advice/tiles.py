@@ -1,0 +1,387 @@
+"""Tiles of kernels on tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property, partial
+from types import NoneType
+from typing import Any
+
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import assigned
+from pebblesim.kernels.domains import GLUON, OF_GLUON, OF_TRITON, TRITON, Call, Domain
+from pebblesim.kernels.storage import Storage
+from pebblesim.kernels.tables import workspace
+from pebblesim.kernels.words import LEAST_SIDE, of_launch
+from pebblesim.language.masks import Mask
+from pebblesim.language.registry import get
+
+PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
+"""The problem that the kernels of each pass solve."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A schedule with block sizes, warps and stages of its kernels.
+
+    Attributes:
+        schedule: its name.
+        blocks: its block sizes.
+        warps: of each thread block.
+        stages: copies of the operands in flight.
+        apart: warps and stages of launches that have others, by the name of the launch; behind them, if given, the most
+            registers of a thread, so that two blocks fit into a multiprocessor.
+        widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
+        described: launches that read tiles by tensor descriptors.
+        masked: whether they are tried under a mask alone; False: without one alone; None: both.
+        even: whether they are for lengths that they divide, and no mask: with predicates their registers are too few.
+        gluon: whether its kernels are those of the Gluon reading, whose stages are those of rings.
+        persistent: whether these have as many blocks as multiprocessors where there is no mask.
+        early: whether launches begin while the one before them ends: on Hopper and later cards.
+        one_source: whether all lengths have the source with predicates: for few rows, where it is as fast.
+    """
+
+    schedule: str
+    blocks: Mapping[str, int]
+    warps: int = 8
+    stages: int = 3
+    apart: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    widths: tuple[int, int] = (1, 1024)
+    described: tuple[str, ...] = ()
+    masked: bool | None = None
+    even: bool = False
+    gluon: bool = False
+    persistent: bool = False
+    early: bool = False
+    one_source: bool = False
+
+    def __hash__(self) -> int:
+        return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
+
+    def __str__(self) -> str:
+        sizes = assigned(self.blocks)
+        if self.gluon:
+            return f"{self.schedule} {sizes}, {self.stages} stages, Gluon"
+        apart = "".join("; {}: {} warps, {} stages".format(name, *own[:2]) for name, own in self.apart.items())
+        return f"{self.schedule} {sizes}, {self.warps} warps, {self.stages} stages{apart}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of `triton`, or of `gluon`, for its kernels."""
+        if self.gluon:
+            return {"stages": self.stages, "persistent": self.persistent}
+        shape = {"warps": self.warps, "stages": self.stages, "apart": self.apart}
+        return {**shape, "described": self.described, "early": self.early}
+
+    @cached_property
+    def domain(self) -> Domain:
+        """The attentions that its kernels are for."""
+        table, otherwise = (OF_GLUON, GLUON) if self.gluon else (OF_TRITON, TRITON)
+        whole = table.get(self.schedule, otherwise)
+        only = False if self.even else self.masked
+        masks = tuple(kind for kind in whole.masks if only is None or only is (kind is not NoneType))
+        return replace(whole, widths=self.widths, even=self.even, masks=masks)
+
+    def refusal(self, call: Call) -> str | None:
+        """Why its kernels are not for a call, without a full stop; None if they are."""
+        return self.domain.refusal(call, self.blocks)
+
+    def of(self, launch: str) -> tuple[int, int]:
+        """Return the warps and stages of a launch."""
+        warps, stages, *_ = of_launch(self.apart, launch, (self.warps, self.stages))
+        return warps, stages
+
+
+def _small_cache(schedule: str) -> tuple[Tiling, ...]:
+    return (
+        Tiling(schedule, {"a": 128, "b": 256, "c": 64}, 8, 4),
+        Tiling(schedule, {"a": 256, "b": 128, "c": 64}, 8, 3),
+        Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, 3),
+        Tiling(schedule, {"a": 128, "b": 64, "c": 64}, 4, 4, one_source=True),
+    )
+
+
+def _two_pass(
+    sides: tuple[int, int, int, int],
+    own: tuple[int, int],
+    widths: tuple[int, int],
+    even: bool = False,
+    **others: tuple[int, ...],
+) -> Tiling:
+    blocks, stages = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True)), 4 if widths[1] <= 128 else 3
+    described = ("dQ", "dK, dV") if widths[1] <= 64 else ()
+    apart = {"dK, dV": own, **others}
+    return Tiling("backward-two-pass-blocked", blocks, 8, stages, apart, widths, described, even=even)
+
+
+def _splits(
+    rows: int,
+    keys: int,
+    warps: int,
+    stages: int,
+    widths: tuple[int, int],
+    apart: Mapping[str, tuple[int, ...]] | None = None,
+) -> Tiling:
+    blocks = {"B_r": rows, "S": keys, "c": 64, "e": min(rows, 64)}
+    return Tiling("flash-decoding-blocked", blocks, warps, stages, apart or {}, widths, one_source=True)
+
+
+TILINGS: Mapping[str, tuple[Tiling, ...]] = {
+    "forward": (
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 64)),
+        Tiling(
+            "flash2-forward", {"B_r": 64, "B_c": 128}, 4, 3, widths=(1, 64), described=("flash2-forward",), masked=True
+        ),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128), described=("flash2-forward",)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256), described=("flash2-forward",)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 256), one_source=True),
+        Tiling("flash2-forward", {"B_r": 32, "B_c": 32}, 8, 2, widths=(257, 512), one_source=True),
+        replace(_splits(16, 512, 4, 2, (1, 1024), {"merge": (8, 2)}), described=("splits",)),
+        *(
+            Tiling(
+                "flash-decoding",
+                {"B_r": 16, "S": keys, "B_c": at_once},
+                4,
+                3,
+                {"merge": (2, 2)},
+                widths=(1, 128),
+                early=True,
+                one_source=True,
+            )
+            for keys, at_once in ((256, 64), (512, 64), (2048, 128), (4096, 128))
+        ),
+        replace(_splits(64, 256, 4, 3, (1, 512)), masked=False),
+        replace(_splits(64, 256, 8, 3, (1, 512)), masked=True),  # four warps spill at widths that are no power of two
+        _splits(128, 256, 8, 3, (1, 256)),
+        *(replace(each, even=each.blocks["a"] == 256) for each in _small_cache("small-cache-forward-blocked")),
+        replace(_small_cache("scores-stored-blocked")[0], widths=(129, 1024), described=("A",)),
+        replace(_small_cache("scores-stored-blocked")[2], widths=(1, 256)),
+        Tiling(
+            "scores-stored-in-rows",  # a softmax of each tile, so that few rows are enough blocks
+            {"C": 2**14, "a": 128, "b": 256, "c": 64, "e": 256},
+            8,
+            4,
+            widths=(257, 1024),
+        ),
+    ),
+    "backward-qkv": (
+        *(
+            replace(each, widths=(513, 1024)) if each.blocks["a"] == 256 else each
+            for each in _small_cache("small-cache-backward-blocked")
+        ),
+        _two_pass((128, 64, 64, 64), (4, 3), (1, 64), dQ=(8, 4, 128)),
+        _two_pass((128, 64, 128, 64), (8, 3), (65, 128), even=True),
+        _two_pass((128, 32, 128, 32), (8, 3), (65, 128)),
+        _two_pass((64, 32, 64, 32), (8, 2), (129, 256), even=True),
+        _two_pass((32, 32, 32, 32), (8, 2), (129, 256), dQ=(8, 2)),
+        Tiling(  # few queries: half the launches, and P is not rounded before it becomes dS
+            "backward-two-pass-blocked",
+            dict.fromkeys(("B_r", "b_c", "B_c", "b_r"), 16),
+            8,
+            1,
+            widths=(257, 1024),
+            one_source=True,
+        ),
+        Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 4, 3, widths=(1, 64)),
+        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widths=(65, 128), even=True),
+    ),
+}
+"""For each problem, the kernels that are forecast and raced."""
+
+
+def _small_room(schedule: str, *apart: str, even: bool = False) -> tuple[Tiling, ...]:
+    """Three stages, or two, `even`: for lengths that they divide; the launches `apart` spill registers with two."""
+    three = Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, 3, dict.fromkeys(apart, (8, 3)))
+    return three, replace(three, stages=2, even=even)
+
+
+def _two_pass_small(
+    sides: tuple[int, int, int, int], warps: int, own: tuple[int, int], widths: tuple[int, int]
+) -> Tiling:
+    blocks = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True))
+    return Tiling("backward-two-pass-blocked", blocks, warps, 3 if widths[1] <= 64 else 2, {"dK, dV": own}, widths)
+
+
+SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
+    "forward": (
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 128}, 8, 2, widths=(1, 64)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 4, 3, widths=(1, 64)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 64)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 32}, 8, 3, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 2, widths=(65, 128), even=True),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 2, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 2, widths=(129, 256)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 16}, 4, 2, widths=(129, 256)),
+        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 256, "c": 32, "e": 16}, 4, 2, {"merge": (8, 2)}),
+        *_small_room("small-cache-forward-blocked", "O", even=True),
+        *_small_room("scores-stored-blocked", even=True),
+    ),
+    "backward-qkv": (
+        *_small_room("small-cache-backward-blocked", "dQ", "dK", "dV"),
+        _two_pass_small((128, 64, 64, 64), 8, (4, 2), (1, 64)),
+        _two_pass_small((64, 64, 64, 64), 4, (4, 2), (1, 64)),
+        _two_pass_small((128, 32, 64, 32), 8, (4, 2), (65, 128)),
+        _two_pass_small((64, 32, 64, 32), 4, (4, 2), (65, 128)),
+        _two_pass_small((64, 16, 64, 16), 8, (8, 2), (129, 256)),
+    ),
+}
+"""For blocks of threads that have less than `LARGE` bytes of shared memory: at most 163 KiB, many of them 64."""
+
+WARPS = 8
+"""Warps that hold the sums of a Gluon kernel, 64 rows for each four."""
+
+RESIDENT = {"a": 128, "b": 128, "c": 64, "e": 256}
+
+_gluon = partial(Tiling, warps=WARPS, gluon=True)
+
+HOPPER = (
+    _gluon("flash2-forward", {"B_r": 128, "B_c": 128}, stages=3, widths=(1, 64), persistent=True),
+    _gluon("flash2-forward", {"B_r": 128, "B_c": 128}, stages=2, widths=(65, 128), persistent=True),
+    _gluon("flash2-forward", {"B_r": 128, "B_c": 64}, stages=2, widths=(129, 256), persistent=True),
+    _gluon("flash2-latent", {"B_r": 64, "B_c": 128}, stages=2, widths=(257, 512)),
+    _gluon("scores-stored-resident", RESIDENT, stages=8, widths=(1, 256)),
+    _gluon("scores-stored-resident", RESIDENT, stages=8, widths=(257, 512)),
+    _gluon("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, stages=3, widths=(1, 64), persistent=True),
+    _gluon("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, stages=2, widths=(65, 128), persistent=True),
+    _gluon("small-cache-backward-resident", RESIDENT, stages=8, widths=(1, 256)),
+    _gluon("small-cache-backward-resident", RESIDENT, stages=8, widths=(257, 512)),
+    _gluon("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 128}, stages=3, widths=(1, 64)),
+    _gluon("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 64}, stages=2, widths=(65, 128)),
+)
+"""The kernels of Gluon for Hopper, from narrow heads to wide ones: of each schedule the fastest that spill nothing."""
+
+LARGE = 200 * 1024
+"""Bytes of shared memory of a block from which on the tiles of large cards fit: of Hopper and later ones.
+
+Their tensor cores take operands from there, while those of earlier cards take them from registers. They have an engine
+that copies tiles by descriptors, of which Triton makes addresses in registers elsewhere, and launches that begin while
+others end.
+"""
+
+THREE_STAGES = 96 * 1024
+"""Bytes of shared memory of a block for three stages of two operands of 128 x 64 words."""
+
+
+def tilings(problem_name: str, shared: int, gluon: bool = False) -> tuple[Tiling, ...]:
+    """The kernels to try for a problem where a block of threads can have so many bytes of shared memory.
+
+    `gluon`: those for Hopper cards, too.
+    """
+    known = (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
+    if shared < THREE_STAGES:  # three stages do not fit, in all launches or in some; so two are for all lengths
+        two = tuple(each for each in known if each.stages == 2 and (each.even or (8, 3) in each.apart.values()))
+        known += tuple(replace(each, apart={}, even=False) for each in two)
+    return known + tuple(each for each in HOPPER if gluon and get(each.schedule).problem.name == problem_name)
+
+
+def kernels_for(problem_name: str, call: Call, shared: int) -> tuple[Tiling, ...]:
+    """The kernels of `tilings` that are for a call."""
+    return tuple(each for each in tilings(problem_name, shared, True) if each.refusal(call) is None)
+
+
+def hopper_tiling(schedule: str, dims: Mapping[str, int]) -> Tiling:
+    """The tiles of a schedule's Gluon kernels, for its dimensions.
+
+    Raises:
+        UsageError: there are none; the sentence says for which there are.
+    """
+    widest = max((size for name, size in dims.items() if name.startswith("d")), default=1)
+    offered = {each.schedule: each.widths[1] for each in HOPPER}  # the widest is the last one
+    if schedule not in offered:
+        raise UsageError(
+            f"{schedule} has no tiles for Gluon kernels; take {', '.join(offered)}, give each --block, or take "
+            "--target triton."
+        )
+    if widest > offered[schedule]:
+        raise UsageError(
+            f"{schedule} has tiles for Gluon kernels up to d = {offered[schedule]}, and d is {widest}; give each "
+            "--block, or take --target triton."
+        )
+    return next(each for each in HOPPER if each.schedule == schedule and widest <= each.widths[1])
+
+
+IN_ROWS = {
+    "scores-stored-blocked": "scores-stored-in-rows",
+    "small-cache-backward-blocked": "small-cache-backward-in-rows",
+}
+"""Schedules whose kernels go through all rows at once, with those that go through some rows after the others."""
+
+FEWEST_ROWS = 256
+"""Rows are cut at multiples of this: longest side of the tiles."""
+
+
+def within(
+    tiling: Tiling, dims: Mapping[str, int], heads: int, dtype: str, room: int | None, mask: Mask | None = None
+) -> list[tuple[Tiling, int]]:
+    """A tiling as it is or, if its tables take more bytes than there is room for, cut: (tiling, heads at once).
+
+    Heads are divided evenly; where one head needs more room still, its rows are, about evenly, and those of several
+    heads at once, too. Empty if not even the fewest rows fit.
+    """
+    schedule = get(tiling.schedule).in_dims(dims)
+    whole = workspace(schedule.program, {**dims, **tiling.blocks}, dtype, mask)
+    if room is None or heads * whole <= room:
+        return [(tiling, heads)]
+    fitting = []
+    for at_once in (each for each in range(1, heads + 1) if heads % each == 0):
+        if at_once * whole <= room:
+            fitting = [(tiling, at_once)]  # as many heads as fit
+        elif _in_rows(tiling, dims) and (rows := _rows(tiling, dims, dtype, room // at_once, mask)):
+            for width in {tiling.blocks["b"], min(tiling.blocks["b"], 128)}:
+                cut = {"C": rows, **tiling.blocks, "e": width}
+                fitting.append((replace(tiling, schedule=IN_ROWS[tiling.schedule], blocks=cut), at_once))
+    return fitting
+
+
+def _in_rows(tiling: Tiling, dims: Mapping[str, int]) -> bool:
+    """Whether there are kernels for some rows at a time that keep their sums in registers.
+
+    dK and dV add to what memory has. With 256 rows of keys at a time, and predicates for a last tile, they spill.
+    """
+    wide = tiling.schedule == "small-cache-backward-blocked" and max(tiling.blocks.values()) > 128
+    return tiling.schedule in IN_ROWS and not (wide and replace(tiling, even=True).refusal(Call(dims)))
+
+
+def least_room(tiling: Tiling, dims: Mapping[str, int], dtype: str, mask: Mask | None = None) -> int:
+    """The fewest bytes of tables that a tiling can be cut to."""
+    name, blocks = IN_ROWS.get(tiling.schedule, tiling.schedule), {"C": FEWEST_ROWS, "e": LEAST_SIDE, **tiling.blocks}
+    return workspace(get(name).in_dims(dims).program, {**dims, **blocks}, dtype, mask)
+
+
+def _rows(tiling: Tiling, dims: Mapping[str, int], dtype: str, room: int, mask: Mask | None) -> int:
+    """Rows at once of one head, as evenly as multiples of `FEWEST_ROWS` can be; 0 if none fit."""
+    program = get(IN_ROWS[tiling.schedule]).in_dims(dims).program
+    n_q = dims.get("n_q", dims.get("n", 0))
+
+    def taken(rows: int) -> int:
+        return workspace(program, {**dims, **tiling.blocks, "C": rows, "e": LEAST_SIDE}, dtype, mask)
+
+    if taken(FEWEST_ROWS) > room:
+        return 0
+    each = Fraction(taken(2 * FEWEST_ROWS) - taken(FEWEST_ROWS), FEWEST_ROWS)
+    most_rows = FEWEST_ROWS + int((room - taken(FEWEST_ROWS)) / each) // FEWEST_ROWS * FEWEST_ROWS
+    evenly = -(-n_q // -(-n_q // most_rows))
+    return -(-evenly // FEWEST_ROWS) * FEWEST_ROWS
+
+
+def check(tiling: Tiling, held: Iterable[tuple[str, Storage]], shared: int, registers: int) -> None:
+    """Check that the thread blocks of each launch fit into a multiprocessor.
+
+    Args:
+        tiling: the tiling of the launches.
+        held: name of each launch, and storage of its thread blocks.
+        shared, registers: bytes available to a thread block.
+
+    Raises:
+        UsageError: they do not fit.
+    """
+    for name, each in held:
+        for what, needed, room in (("shared memory", each.shared, shared), ("registers", each.registers, registers)):
+            if needed > room:
+                raise UsageError(
+                    f"{tiling}: a block of {name} holds {needed:,} bytes in {what}, and {room:,} fit; take smaller "
+                    "blocks or fewer stages."
+                )

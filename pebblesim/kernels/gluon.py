@@ -1,0 +1,213 @@
+"""`gluon`: a program as Gluon kernels for Hopper: one warp loads by the copy engine, warpgroups hold the sums.
+
+A launch with products is one grid of tiles of rows, and one loop that streams tiles past them. What is read outside of
+the loop stays in shared memory, what is read inside is a ring there, and each of one to three warpgroups holds the sums
+of 64 rows (`gluon_plan`). Other launches are as in the Triton reading, and so are vectors, scales, exponents to base 2,
+and the sizes that a text is for. Beyond the rows of a head the copy engine gives zeros, so no word of another head is
+read, and none that is not in the count; rows of d words are for d a multiple of 8.
+
+It is for no mask and for bands: causal ones and windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pebblesim.core.errors import UnknownName
+from pebblesim.kernels.bias import check_bias, is_bias
+from pebblesim.kernels.gluon_additions import ROWS
+from pebblesim.kernels.gluon_columns import ColumnsRoles
+from pebblesim.kernels.gluon_columns_plan import Columns, check_columns, columns_of
+from pebblesim.kernels.gluon_consumer import Consumer
+from pebblesim.kernels.gluon_plan import GROUP_OF_BYTES, Block, Plan, check_shared, multiplies, plan, refused
+from pebblesim.kernels.gluon_product import Product, ProductRoles, product_of
+from pebblesim.kernels.gluon_roles import Roles
+from pebblesim.kernels.gluon_scores import Scores, ScoresRoles, scores
+from pebblesim.kernels.gluon_text import IMPORTS, common
+from pebblesim.kernels.gluon_writer import GluonWriter
+from pebblesim.kernels.products import products
+from pebblesim.kernels.rules import broken
+from pebblesim.kernels.tables import Tables, tables
+from pebblesim.kernels.triton import Source, Writes, far_away, for_no_pair, module, setting_of
+from pebblesim.kernels.triton_kernel import Writer
+from pebblesim.kernels.triton_ranges import Setting
+from pebblesim.kernels.words import WORDS
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Band, Mask
+from pebblesim.launches.launches import Launch, check_alike, launches
+
+OF_TABLES, OTHERS = (8, 4), (8, 3)
+"""Warps and stages of Triton kernels in the same file: of products with a table of pairs, and without products."""
+
+OTHERWISE = "take --target triton"
+
+ROLES: Mapping[type[Block], Callable[[Setting, Any], Roles]] = {
+    Product: ProductRoles,
+    Scores: ScoresRoles,
+    Columns: ColumnsRoles,
+    Plan: Consumer,
+}
+"""Makers of the statements of a block, by the kind of its plan."""
+
+KINDS = ("bfloat16", "float16")
+"""Types of words that the products take."""
+
+
+def gluon(
+    program: ir.Program,
+    sizes: ir.Sizes,
+    dtype: str = "bfloat16",
+    mask: Mask | None = None,
+    *,
+    scale: float | None = None,
+    stages: int = 2,
+    persistent: bool = False,
+    shared: int = 0,
+    dense: bool = False,
+    softcap: float = 0.0,
+) -> Source:
+    """Write the Gluon source of a program, for cards with compute capability 9.0.
+
+    Args:
+        program: a traced schedule.
+        sizes: dimensions and blocks by name. If the tiles divide the numbers of queries and keys, the source is for all
+            numbers that they divide, else for all numbers.
+        dtype: type of a word of a matrix, "bfloat16" or "float16".
+        mask: None, or a band, for a program traced under a mask.
+        scale: factor of the scores, which the schedules omit: each product with Q or K is multiplied by it.
+        stages: slots of a ring.
+        persistent: as many blocks as multiprocessors, each with several tiles of the grid.
+        shared, dense: as for `triton`; so many heads of queries are a power of two of at most 64.
+        softcap: as for `triton`. No card has measured kernels with it: `GLUON`, their domain, offers none.
+
+    Raises:
+        UsageError: the program, or these sizes, are none that this reading writes.
+        UnknownName: the data type is unknown.
+    """
+    if dtype not in WORDS:
+        raise UnknownName("type of a word", dtype, WORDS)
+    if dtype not in KINDS:
+        raise refused(
+            program,
+            f"tensor cores of a Gluon kernel take words of 16 bits, not {dtype}",
+            "give --dtype bfloat16 or float16",
+        )
+    if scale is not None and scale <= 0:
+        raise refused(program, f"the scale {scale:g} is not positive", OTHERWISE)
+    if mask is not None and type(mask) is not Band:
+        raise refused(program, f"mask {mask} is not a band", f"give causal, window:W or band:W, or {OTHERWISE}")
+    if mask is not None and mask.empty(program.grid(sizes), 1, 0).any():
+        raise refused(program, f"mask {mask} leaves some queries without a key", "leave these queries out")
+    if stages < 2:
+        raise refused(program, "a ring of one stage would be waited for by itself", "take --stages 2 or more")
+    if not shared and far_away(program, sizes):
+        raise refused(program, "a head has 2³¹ words or more", OTHERWISE)
+    if shared & (shared - 1):
+        raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each", OTHERWISE)
+    check_alike(program)
+    check_bias(program, shared, softcap)
+    scale = 1.0 if softcap and scale is None else scale
+    made = _launches(program)
+    _check_pairs(program, made, sizes, mask)
+    _check_columns(program, made, sizes, dtype)
+    band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
+    setting = replace(setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory), softcap=softcap)
+
+    def written(setting: Setting, launch: Launch, name: str) -> Writes:
+        block = _block(program, launch, sizes, dtype, stages, persistent, setting.tables)
+        if isinstance(block, Scores) and persistent:
+            raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
+        if isinstance(block, Columns):
+            check_columns(program, block, persistent)
+        if block is not None and not isinstance(block, Columns) and setting.strides.shared > ROWS:
+            why = f"{setting.strides.shared} heads share keys, and a tile has {ROWS} rows of a warpgroup"
+            raise refused(program, why, OTHERWISE)
+        if block is None:
+            return Writer(setting, launch, name)
+        made = GluonWriter(setting, name, block, ROLES[type(block)])
+        check_shared(program, launch, made.program.shared, stages)
+        assert not (wrong := broken(made.program)), f"{launch.name}: {'; '.join(wrong)}"
+        return made
+
+    if not any(multiplies(launch) and not _is_of_table(launch) for launch in made if launch.kind != "fill"):
+        raise refused(program, "it has no single loop within a grid of one dimension")
+    of_tables = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
+    return module(setting, made, written, of_tables, OTHERS, IMPORTS, partial(_common, setting))
+
+
+def _check_pairs(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask | None) -> None:
+    """Check that each tile of a grid has an allowed pair: a block would wait for the first of them.
+
+    Raises:
+        UsageError: one has none.
+    """
+    for rng in (launch.grid[0].range for launch in made if multiplies(launch) and len(launch.grid) == 1):
+        if mask is not None and rng.pairs is not None and rng.dim in rng.pairs:
+            block, axis = ir.length(rng.block, sizes), rng.pairs.index(rng.dim)
+            if mask.empty(program.grid(sizes), block, axis).any():
+                why = f"mask {mask} leaves a tile of {block} {('queries', 'keys')[axis]} without a pair"
+                raise refused(program, why, f"leave these out, or {OTHERWISE}")
+
+
+def _check_columns(program: ir.Program, made: list[Launch], sizes: ir.Sizes, dtype: str) -> None:
+    """Check that rows begin where the copy engine can.
+
+    Raises:
+        UsageError: some do not.
+    """
+    group = GROUP_OF_BYTES // WORDS[dtype]
+    for node in (node for launch in made if multiplies(launch) for node in ir.walk(launch.block)):
+        if not isinstance(node, ir.Read) or node.tensor.name not in program.inputs or len(node.tile.ranges) != 2:
+            continue
+        if is_bias(node):  # threads read it
+            continue
+        if (width := sizes[node.tile.ranges[1].dim]) % group:
+            why = f"line {node.line} reads rows of {width} words of {node.tensor.name}, and the copy engine takes"
+            raise refused(program, f"{why} multiples of {group}", f"give such head dimensions, or {OTHERWISE}")
+
+
+def plans(
+    program: ir.Program, sizes: ir.Sizes, dtype: str, stages: int = 2, persistent: bool = False
+) -> dict[str, Block]:
+    """Return the plans of the Gluon kernels, by the name of the launch."""
+    made = _launches(program)
+    kept = tables(program, made, sizes)
+    blocks = ((each.name, _block(program, each, sizes, dtype, stages, persistent, kept)) for each in made)
+    return {name: block for name, block in blocks if block is not None}
+
+
+def _launches(program: ir.Program) -> list[Launch]:
+    """The launches of a program, with loops that only add to sums in memory as grids, but for those without a pair."""
+    made = launches(program, masked=True, repeated=True, adding=True)
+    return [launch for launch in made if not for_no_pair(launch)]
+
+
+def _block(
+    program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stages: int, persistent: bool, kept: Tables
+) -> Block | None:
+    """The plan of a launch's Gluon kernel; None if it is written as in the Triton reading."""
+    if not multiplies(launch):
+        return None
+    if _is_of_table(launch):
+        return product_of(launch, sizes, kept.tiled)
+    found = scores(launch, sizes, stages) or columns_of(launch, sizes, stages)
+    if found and any(map(is_bias, ir.walk(launch.block))):
+        raise refused(program, f"{launch.name} takes no bias", OTHERWISE)
+    return found or plan(program, launch, sizes, stages, persistent)
+
+
+def _is_of_table(launch: Launch) -> bool:
+    """Whether a launch multiplies a table of pairs that it reads, in a grid of two dimensions."""
+    nodes = list(ir.walk(launch.block))
+    read = {node.tile for node in nodes if isinstance(node, ir.Read) and ir.over_pairs(node.tile.ranges)}
+    return len(launch.grid) == 2 and any(ref.tile in read for each in products(nodes) for ref in ir.refs(each.expr))
+
+
+def _common(setting: Setting, writers: list[Writes]) -> str:
+    kernels = [each for each in writers if isinstance(each, GluonWriter)]
+    layouts, helpers = ({name for each in kernels for name in getattr(each, what)} for what in ("layouts", "helpers"))
+    widths, stored = ({each.width for each in layouts if each.stored is kind} for kind in (False, True))
+    return common(setting.dtype, bool(setting.strides.of), widths, stored, helpers)

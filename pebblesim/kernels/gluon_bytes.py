@@ -1,0 +1,102 @@
+"""Bytes that cross to the multiprocessors for Gluon kernels: those of the count, and the zeros of boxes.
+
+The copy engine moves boxes of fixed sides. What of a box lies beyond a matrix is 0, and arrives like the rest: counters
+of an H200 have these zeros among the bytes that multiprocessors read, in whole sectors. So ragged tiles, and widths of
+heads that are no whole boxes, cost what whole boxes do.
+
+Of what is written nothing lies beyond a matrix. Threads store sums in pieces: 64 bytes of a row at a time where they
+have registers to exchange columns in, else 16, and each piece is sent in whole sectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pebblesim.analysis.totals import LoopContext, totals
+from pebblesim.core.units import Bytes
+from pebblesim.kernels.additions import read_to_be_added_to
+from pebblesim.kernels.gluon import plans
+from pebblesim.kernels.gluon_plan import Block
+from pebblesim.kernels.gluon_product import Product
+from pebblesim.kernels.tables import moved_words
+from pebblesim.kernels.words import moved_bytes, word_bytes
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Mask
+
+SECTOR = 32
+"""Bytes that L2 sends at least."""
+
+
+def crossing(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None = None) -> tuple[Bytes, int]:
+    """Return the bytes that a program's kernels move, and those of them that are zeros of boxes.
+
+    What memory adds is not sent to be added to; see `additions`.
+
+    Args:
+        program, sizes, dtype, mask: as for `gluon`.
+    """
+    counted, blocks = (
+        moved_bytes(program, moved_words(program, sizes, mask), dtype),
+        plans(program, sizes, dtype).values(),
+    )
+    spared = sum(
+        words * word_bytes(program, program.tensors[name], dtype)
+        for name, words in read_to_be_added_to(program, sizes, mask).items()
+    )
+    boxes = {read: side for block in blocks for read, side in _boxes(block)}
+    pieces = {write: size for block in blocks for write, size in _pieces(block)}
+
+    def amounts(node: ir.Node, at: LoopContext) -> Iterator[tuple[str, int]]:
+        if isinstance(node, ir.Read) and node in boxes:
+            wide = word_bytes(program, node.tensor, dtype)
+            yield "zeros", _in_sectors(boxes[node], node, at, sizes, wide) - at.words(node.tile.ranges) * wide
+        if isinstance(node, ir.Write) and node in pieces:
+            (rows, columns), wide = (
+                (at.words((rng,)) for rng in node.tile.ranges),
+                word_bytes(program, node.tensor, dtype),
+            )
+            pitch = sizes[node.tile.ranges[1].dim] * wide
+            if columns * wide >= pieces[node]:  # else rows follow one another
+                sent = sum(_touched(row * pitch % SECTOR, columns * wide, pieces[node]) for row in range(2)) * rows // 2
+                yield "twice", sent - rows * columns * wide
+
+    beside = {"zeros": 0, "twice": 0}
+    for phase in program.phases:
+        for what, number in totals(phase.body, sizes, amounts, mask).items():
+            beside[str(what)] += number
+    return counted + Bytes(beside["zeros"] - spared, beside["twice"]), beside["zeros"]
+
+
+def _pieces(block: Block) -> Iterator[tuple[ir.Write, int]]:
+    """The writes of matrices by threads, and the bytes of a row that a warp stores at a time."""
+    added = {each.write for each in block.additions}
+    for node in block.writes:
+        if len(node.tile.ranges) == 2 and node not in added:
+            yield node, 2 * SECTOR if block.roomy else SECTOR // 2
+
+
+def _boxes(block: Block) -> Iterator[tuple[ir.Read, tuple[int, ...]]]:
+    """The reads that the copy engine serves, and the sides of all boxes of one; tables have no zeros beside them."""
+    yield from ((buffer.read, buffer.whole) for buffer in block.buffers.values())
+    if isinstance(block, Product):
+        yield block.matrix, (block.deep, block.width)
+
+
+def _in_sectors(box: tuple[int, ...], node: ir.Read, at: LoopContext, sizes: ir.Sizes, wide: int) -> int:
+    """Bytes of a box: its rows in the matrix have the sectors that they touch, all else has whole sectors of zeros."""
+    there = [at.words((rng,)) for rng in node.tile.ranges]
+    if len(box) == 1:
+        return _up(there[0] * wide) + _up((box[0] - there[0]) * wide)
+    (rows, columns), pitch = there, sizes[node.tile.ranges[1].dim] * wide
+    inside = sum(_touched(row * pitch % SECTOR, columns * wide, 4 * SECTOR) for row in range(2)) * rows // 2
+    beyond = _up((box[1] - columns) * wide) * rows + box[1] * wide * (box[0] - rows)
+    return inside + beyond
+
+
+def _touched(first: int, length: int, piece: int) -> int:
+    """Bytes of the sectors that pieces of a row touch; those of a swizzled box have 128 bytes."""
+    return sum(_up((first + at) % SECTOR + min(piece, length - at)) for at in range(0, length, piece))
+
+
+def _up(number: int) -> int:
+    return -(-number // SECTOR) * SECTOR

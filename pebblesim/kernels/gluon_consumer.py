@@ -1,0 +1,312 @@
+"""The statements of a warpgroup in a Gluon kernel that streams: of 64 rows of a block's tile it holds the sums.
+
+Products are issued, and waited for where their result is used; the slot of a ring is waited for where a product first
+uses it, and is free again after the wait for the last product that does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pebblesim.kernels import statements as st
+from pebblesim.kernels.gluon_additions import ROWS, Addition, filled, freed
+from pebblesim.kernels.gluon_each_tile import TURNS, Tiles
+from pebblesim.kernels.gluon_plan import Buffer, Plan
+from pebblesim.kernels.products import factors
+from pebblesim.kernels.terms import ONE, Held, Name, Term, call, calls, maximum, term
+from pebblesim.kernels.triton_loops import Piece
+from pebblesim.kernels.triton_ranges import Setting
+from pebblesim.language import program as ir
+
+LAST = st.Let(("last", "last_phase"), (Name("slot"), Name("phase")))
+"""The slot of the iteration before."""
+
+
+@dataclass(frozen=True, eq=False)
+class Issued:
+    """A product that runs beside the rest.
+
+    Attributes:
+        node: the product.
+        kept: what it uses until it is waited for, its result first.
+        freed: rings of which nothing after it uses the slot, and the slot.
+    """
+
+    node: ir.Compute
+    kept: tuple[Term, ...]
+    freed: dict[Buffer, str]
+
+
+class Consumer(Tiles):
+    """Makes the statements of a warpgroup that streams."""
+
+    plan: Plan
+
+    def __init__(self, setting: Setting, plan: Plan) -> None:
+        super().__init__(setting, plan)
+        self._issued: list[Issued] = []
+        self._there: set[str] = set()  # barriers that have been waited for, of rings in this iteration
+        self._late: list[ir.Compute] = []  # products of the iteration before, still to be issued
+        self._operands: dict[ir.Compute, Name] = {}  # what products that were put off take from registers
+        self._of_before = False  # whether a product of the iteration before is being issued
+        self._unread: dict[ir.Tile, ir.Read] = {}  # vectors of this iteration that are still in their ring
+        self._added = {each.product: each for each in plan.additions}
+        self._handed: set[ir.Tile] = set()  # what all warpgroups have of this iteration
+        self._to_add: list[Addition] = []  # products of this iteration, for memory
+        for each in plan.additions:
+            self.reserve(each.handed, f"{each.handed}_full", each.part)
+
+    # The block
+
+    def loop(self, node: ir.Loop) -> None:
+        """The tiles that are streamed; if products are put off, the first tile apart, and what is left at the end."""
+        (low, _), plan, scope = self.limits(), self.plan, self.scope
+        late, stay = bool(plan.late), [each for each in plan.buffers.values() if not each.streamed]
+        if late:
+            number = scope.names.new(node.range.name)
+            self.say(st.Let((number,), (low,)))
+            self.say(self.slot(Name(number)) if plan.persistent else st.Let(("slot", "phase"), (term(0), term(0))))
+            self._iteration(node, Piece(low, low), Name(number), False)
+        else:
+            for buffer in stay:
+                self._await(buffer)
+        for piece in self._stream_pieces(node, late):
+            number = scope.names.new(node.range.name)
+            with self.apart() as made:
+                if late:
+                    self.say(LAST)
+                self.say(self.slot(Name(number)))
+                self._iteration(node, piece, Name(number), late)
+            self.say(piece.loop(number, made, node))
+        if plan.persistent:
+            self.say(*(st.Arrive(freed(buffer.barrier, 0)) for buffer in stay))
+        if self._added:
+            self.say(st.Sent())
+        if late:
+            self.say(LAST)
+            self._late = list(plan.late)
+            self._there -= {ring.barrier for ring in plan.rings}
+            self._issue_late()
+            self.pass_turn()
+
+    def _stream_pieces(self, loop: ir.Loop, late: bool) -> list[Piece]:
+        """The pieces of a loop, from its second tile on if products are put off.
+
+        A loop that adds to memory is one piece: with two, what they have in common is not all in registers. So is one
+        whose ragged tile came first, and one whose tiles are told apart one by one: those that a mask cuts.
+        """
+        low, high = self.limits()
+        if self._added:
+            return [Piece(low, high)]
+        if self.from_last():
+            return [Piece(ONE, high, complete=True)]
+        begin = (ONE if low == term(0) else low + 1) if late else low
+        if self.one_by_one(loop):
+            self.asking = True
+            return [Piece(begin, high)]
+        first, *others = self.in_order(loop)
+        if late:
+            others = [replace(each, low=maximum(each.low, begin)) for each in others]
+        return [replace(first, low=begin), *others]
+
+    def _iteration(self, node: ir.Loop, piece: Piece, number: Term, late: bool) -> None:
+        """The statements of a tile; `number`: of its turn."""
+        at = self.scope.numbers[node.range] = self.streamed(number)
+        self.waiting = number if self.plan.turns else None
+        if self.plan.turns and not late:
+            self.take_turn(TURNS + 1)
+        self._there -= {ring.barrier for ring in self.plan.rings}
+        self._late = list(self.plan.late) if late else []
+        self._handed.clear()
+        self._to_add.clear()
+        self.say(*self.scope.enter(node, at))
+        self.in_piece(node, piece)
+        for addition in self._to_add:
+            self._add(addition)
+        if self._issued:
+            self._wait(self._issued[-1].node.target.tile)
+
+    # Reads and writes
+
+    def read(self, node: ir.Read) -> None:
+        """Note where a tile is; what the copy engine brings is not copied again."""
+        buffer = self.plan.buffers.get(node.tile)
+        if any(node.tile is each.write.tile for each in self.plan.additions):
+            self.values.named(node.tile)
+            self.values.mark(node.tile, empty=True)  # memory has the sum
+        elif buffer is None:
+            super().read(node)
+        elif buffer.vector:
+            self._unread[node.tile] = node
+        else:
+            self.values.mark(node.tile, loaded=True)
+
+    def _fetch(self, tile: ir.Tile) -> None:
+        """Bring a vector from its ring into registers, where it is first used."""
+        node = self._unread.pop(tile, None)
+        if node is not None:
+            buffer = self.plan.buffers[tile]
+            self._await(buffer)
+            loaded = buffer.slot("slot").call("load", self.scope.of_vector(tile.ranges[0]))
+            self.say(st.Map(self.values.named(tile), loaded, line=node.line))
+            if node.tensor in self.setting.logarithms:
+                self.values.mark(tile, base_2=True)
+
+    def write(self, node: ir.Write, there: bool = False) -> None:
+        """Write a tile; what is added to memory is when all products of the iteration are on their way."""
+        addition = next((each for each in self.plan.additions if each.write is node), None)
+        if addition is not None:
+            self._to_add.append(addition)
+            return
+        self._settle(node.tile)
+        if node.tile in self.facts.turned or ir.over_pairs(node.tile.ranges):
+            raise self.refused(f"line {node.line} writes a matrix of pairs")
+        super().write(node, there)
+
+    def _hand_over(self, addition: Addition) -> None:
+        """Put the rows that the warpgroup has of an operand into shared memory, where all warpgroups read it."""
+        left, line = factors(addition.product).left, addition.product.line
+        self._settle(addition.left)
+        rows = Name(addition.handed).index("slot").call("slice", term("w") * ROWS, ROWS)
+        value = self.values.operand(left, line, left.shape[1], 0, True)
+        self.say(*st.put(rows, value), st.Arrive(filled(addition.handed, "slot")))
+        self._handed.add(addition.left)
+
+    def _add(self, addition: Addition) -> None:
+        """Add the columns that the warpgroup has of a product to memory; what was added before has left the buffer."""
+        self._settle(addition.write.tile)
+        number, part = self.scope.numbers[self.plan.loop.range], Name(addition.part).index("w")
+        place = self.at(addition.write, number * addition.rows, term("w") * addition.columns)
+        stored = st.put(part.reshape(addition.rows, addition.columns), self.written(addition.write))
+        self.say(st.Sent(), *stored, st.Send(f"{addition.write.tensor.name}_tiles", place, part, added=True))
+
+    # Products
+
+    def compute(self, node: ir.Compute) -> None:
+        """Compute a tile, once the products that it needs are there."""
+        product = isinstance(node.expr, ir.MatMul)
+        if node in self.plan.late and not self._of_before:
+            self._put_off(node)
+            return
+        for each in self.plan.additions:
+            if product and each.left not in self._handed and each.left in {ref.tile for ref in ir.refs(node.expr)}:
+                self._hand_over(each)
+        for ref in () if self._of_before else ir.refs(node.expr):
+            self._fetch(ref.tile)
+            self._settle(ref.tile)
+        state, scaled = self.values.state(node.target.tile), self.values.makes_scores(node.expr)
+        if not product:
+            self._settle(node.target.tile)
+        elif node.mode == "add" and scaled != (state.unscaled or (scaled and state.empty)):
+            raise self.refused(f"line {node.line} adds a product with the scale to one without")
+        super().compute(node)
+        if product:
+            self._note(node)
+
+    def _put_off(self, node: ir.Compute) -> None:
+        """Keep the computed operand of a product for the next iteration."""
+        self._issue_late()
+        self.take_next_turn()
+        if self._issued:
+            self._wait(self._issued[-1].node.target.tile)
+        self._operands[node] = self._in_registers(node, "late")
+
+    def _issue_late(self) -> None:
+        """Issue the products that were put off; they use the slots of the iteration before."""
+        late, self._late, self._of_before = self._late, [], True
+        for node in late:
+            self.compute(node)
+        self._of_before = False
+
+    def _settle(self, tile: ir.Tile) -> None:
+        """Wait for a tile if it is the result of a product that is on its way."""
+        if any(each.node.target.tile is tile for each in self._issued):
+            self._issue_late()
+            self._wait(tile)
+
+    def _wait(self, tile: ir.Tile) -> None:
+        upto = max(at for at, each in enumerate(self._issued) if each.node.target.tile is tile) + 1
+        done, self._issued = self._issued[:upto], self._issued[upto:]
+        late = [each.node in self.plan.late for each in done]
+        if any(late):
+            self.take_next_turn()
+        kept = tuple(dict.fromkeys(name for each in done for name in each.kept))
+        self.say(st.Settle(kept, len(self._issued)))
+        if not all(late):
+            self.pass_turn()
+        for each in done:
+            for buffer, slot in each.freed.items():
+                for other in self.plan.together(buffer):
+                    self._fetch(other.read.tile)
+                self.say(st.Arrive(freed(buffer.barrier, slot)))
+
+    def _note(self, node: ir.Compute) -> None:
+        slot = "last" if self._of_before else "slot"
+        freed = {buffer: slot for buffer, last in self.plan.last.items() if last is node}
+        operand = self._operands.get(node)
+        kept = (self.values.held(node.target.tile), *((operand,) if operand else ()))
+        self._issued.append(Issued(node, kept, freed))
+
+    def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
+        """Issue a product; its left operand has the rows of the warpgroup."""
+        expr = factors(node)
+        if node in self._added:
+            self._multiply_all(to, self._added[node])
+            return
+        left, right = (expr.right, expr.left) if frame else (expr.left, expr.right)
+        held, ring = self.plan.buffers.get(left.tile), self.plan.buffers.get(right.tile)
+        if ring is None or not ring.streamed or (held is not None and held.streamed):
+            raise self.refused(
+                f"the product in line {node.line} is of no rows that stay with a matrix that is streamed"
+            )
+        if held is not None:
+            first = self._in_shared(held, left.transposed ^ frame)
+        elif node in self._operands and self._of_before:
+            first = self._operands[node]
+        else:
+            first = self._operands[node] = self._in_registers(node, "16")
+        turned = right.transposed ^ frame
+        second = self._in_shared(ring, turned)
+        self.issue(to, first, second, onto, ring.rows if turned else ring.width, node.line)
+
+    def _multiply_all(self, to: Held, addition: Addition) -> None:
+        """Issue some columns of a product of what all warpgroups computed with what stays."""
+        columns, held = addition.columns, self.plan.buffers[factors(addition.product).right.tile]
+        self._await(held)
+        self.say(st.Wait(filled(addition.handed, "slot"), Name("phase")))
+        first = Name(addition.handed).index("slot").turned()
+        second = held.slot(0).call("slice", term("w") * columns, columns, dim=1)
+        self.issue(to, first, second, None, columns, addition.product.line, addition.rows)
+
+    def _in_registers(self, node: ir.Compute, ending: str) -> Name:
+        """Make a computed matrix the left operand of a product, in the words of memory; the name of it."""
+        expr, left = factors(node), factors(node).left
+        self._settle(left.tile)
+        value, name = (
+            self.values.operand(left, node.line, left.shape[1], 1, False),
+            Name(f"{self.values.tiles[left.tile]}_{ending}"),
+        )
+        if calls(value, "trans"):
+            raise self.refused(f"the product in line {node.line} takes a computed matrix transposed")
+        operand = call("DotOperandLayout", 0, self.scope.layout(self.scope.length(expr.shape[1])), 2)
+        self.say(st.Let((name.id,), (call("convert_layout", value, operand),), line=node.line))
+        return name
+
+    def _in_shared(self, buffer: Buffer, transposed: bool) -> Term:
+        """A buffer's slot as an operand, once it is there."""
+        last = "last" if self._of_before else "slot"
+        if not (self._of_before and self.plan.waited_in_time(buffer)):
+            self._await(buffer)
+        whole = not buffer.streamed and buffer.rows > ROWS
+        at = last if buffer.streamed else 0 if whole else "w"
+        view = buffer.slot(at).call("slice", term("w") * ROWS, ROWS) if whole else buffer.slot(at)
+        return view.turned() if transposed else view
+
+    def _await(self, buffer: Buffer) -> None:
+        """Wait until a buffer, or the slot of a ring, is filled."""
+        if buffer.barrier not in self._there:
+            full = Name(f"{buffer.barrier}_full")
+            at, phase = ("last", "last_phase") if self._of_before else ("slot", "phase")
+            ring = buffer.streamed
+            self.say(st.Wait(full.index(at if ring else 0), term(phase) if ring else self.turn))
+            self._there.add(buffer.barrier)

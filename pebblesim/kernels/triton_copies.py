@@ -1,0 +1,217 @@
+"""Loops over copies of tensors in a Triton kernel, as text: sums and maxima of many copies at a time.
+
+A merge of splits goes over the copies that the splits wrote. If it only adds up, or takes the maximum of, what is
+computed from each copy alone, tiles of many copies are read at once, with an axis of copies before the others. So they
+are if the sums are rescaled whenever the running maximum grows: then they are once for all these copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from math import prod
+
+from pebblesim.kernels.statements import Copy, Map
+from pebblesim.kernels.terms import (
+    MINUS_INFINITY,
+    NOTHING,
+    Group,
+    Term,
+    all_of,
+    call,
+    maximum,
+    product,
+    term,
+    total,
+    wide,
+)
+from pebblesim.kernels.triton_ranges import Scope
+from pebblesim.kernels.triton_values import Values
+from pebblesim.kernels.words import LEAST_SIDE
+from pebblesim.language import program as ir
+
+ENTRIES, FEWEST, MOST = 2**13, 4, 64
+"""Entries of a tile of several copies, and the fewest and the most copies that one has."""
+
+
+def parts_of_rows(scope: Scope, turned: Container[ir.Tile]) -> dict[ir.Range, int]:
+    """Rows of a program where copies are merged: one of a tile of the fewest that tensor cores take; queries may be
+    fewer still.
+
+    Under a mask it is the whole tile, which meets the copies that are counted.
+    """
+    nodes = scope.launch.block
+    loops = [node for node in nodes if isinstance(node, ir.Loop) and at_once(scope, node, turned) > 1]
+    if not loops or scope.mask is not None or scope.around is not None:
+        return {}
+    return {
+        loop.range: 1
+        for loop in scope.launch.grid
+        if scope.length(loop.range) == LEAST_SIDE
+        and all(node.tile.ranges[0] is loop.range for each in loops for node in each.body if isinstance(node, ir.Read))
+    }
+
+
+def at_once(scope: Scope, loop: ir.Loop, turned: Container[ir.Tile]) -> int:
+    """How many copies the tiles of a loop have; 1 if it goes over them one after the other."""
+    read = [node for node in loop.body if isinstance(node, ir.Read)]
+    own = {tile for node in loop.body if (tile := ir.entering(node))}
+    if any(node.at is not loop.range or node.tile in turned for node in read) or not read:
+        return 1
+    logs = {node.tile for node in read if node.tensor in scope.setting.logarithms}
+    for node in without_rescaling(loop.body, logs):
+        if isinstance(node, ir.Compute):
+            added = gathered(node, own)
+            if node.target.tile not in own and (added is None or not _nothing(scope, added, read, logs, node)):
+                return 1
+        elif not isinstance(node, ir.Read | ir.Delete):
+            return 1
+    number = min(MOST, ENTRIES // max(prod(map(scope.length, node.tile.ranges)) for node in read))
+    return number if number >= FEWEST else 1
+
+
+def _nothing(scope: Scope, expr: ir.Expr, read: list[ir.Read], logs: set[ir.Tile], gathered: ir.Compute) -> bool:
+    """Whether an expression adds nothing where there is no copy: logarithms are -∞ there, other words are 0."""
+    if _is_maximum(gathered):
+        return isinstance(expr, ir.Ref) and expr.tile in logs
+    weights = {  # of which the copies that there are not have none
+        node.target.tile
+        for node in ir.walk(scope.launch.block)
+        if isinstance(node, ir.Compute)
+        and node.target.tile in logs
+        and isinstance(node.expr, ir.Elementwise)
+        and node.expr.op == "exp"
+    }
+    zero = {node.tile for node in read} - logs | weights
+
+    def vanishes(each: ir.Expr) -> bool:
+        match each:
+            case ir.Ref(tile=tile):
+                return tile in zero
+            case ir.Elementwise(op="mul", operands=operands):
+                return any(map(vanishes, operands))
+        return False
+
+    return vanishes(expr)
+
+
+def read_copies(values: Values, node: ir.Read) -> Copy:
+    """Read a tile of several copies."""
+    assert values.copies is not None
+    scope, setting, ranges = values.scope, values.scope.setting, node.tile.ranges
+    to, lengths = values.named(node.tile), setting.lengths(node.tensor)
+    (copies, end), alone = values.copies, f"[:{', None' * len(ranges)}]"
+    axes = ["[None, :]"] if len(ranges) == 1 else ["[None, :, None]", "[None, None, :]"]
+    places = [scope.index(rng).along(axis) for rng, axis in zip(ranges, axes, strict=True)]
+    inside: list[Term] = [Group(term(copies).along(alone) < end)]
+    for place, rng in zip(places, ranges, strict=True):
+        inside += [Group(place < setting.size(rng.dim))] * scope.ragged(rng)
+    if len(ranges) == 2:
+        places[0] = places[0] * lengths[-1]
+    start = term(setting.of[node.tensor]) + product([wide(copies).along(alone), *lengths[1:]])
+    logarithm = node.tensor in setting.logarithms
+    values.several.add(node.tile)
+    values.mark(node.tile, loaded=True, base_2=logarithm or values.state(node.tile).base_2)
+    absent = MINUS_INFINITY if logarithm else NOTHING
+    return Copy(to, node.tensor, total([start, *places]), all_of(inside), absent, line=node.line)
+
+
+def gather(values: Values, node: ir.Compute) -> Map:
+    """Add up several copies, or take their maximum, with what there was before."""
+    added, to = gathered(node, values.several), values.named(node.target.tile)
+    assert added is not None
+    if _is_maximum(node):
+        (before,) = (each for each in ir.refs(node.expr) if each.tile not in values.several)
+        largest = call("max", values.exponent(added, node.line), axis=0)
+        values.mark(node.target.tile, base_2=True)
+        return Map(to, maximum(values.held(before.tile), largest), line=node.line)
+    summed = call("sum", values.expr(added, node.line), axis=0)
+    copies, values.copies = values.copies, None
+    before_them = values.expr(_before(node, added), node.line)
+    values.copies = copies
+    return Map(to, before_them + summed, line=node.line)
+
+
+def _is_maximum(node: ir.Compute) -> bool:
+    return isinstance(node.expr, ir.Elementwise) and node.expr.op == "max" and node.mode != "add"
+
+
+def gathered(node: ir.Compute, several: Container[ir.Tile]) -> ir.Expr | None:
+    """The term of a sum, or of a maximum, that an operation takes with values of no copy; None if it does not."""
+    tile, expr = node.target.tile, node.expr
+    if node.mode == "add":
+        return None if reduces(expr) or any(ref.tile is tile for ref in ir.refs(expr)) else expr
+    match expr:
+        case ir.Elementwise(op="add" | "max", operands=(before, added)):
+            apart = not any(ref.tile in several for ref in ir.refs(before))
+            return added if apart and any(ref.tile in several for ref in ir.refs(added)) and not reduces(expr) else None
+    return None
+
+
+def _before(node: ir.Compute, added: ir.Expr) -> ir.Expr:
+    """The value that a sum is added to: the target, or the other operand."""
+    if node.mode == "add":
+        return node.target
+    assert isinstance(node.expr, ir.Elementwise)
+    return next(each for each in node.expr.operands if each is not added)
+
+
+def reduces(expr: ir.Expr) -> bool:
+    """Whether a product, or the sum or maximum of a row, is a part of an expression."""
+    parts = getattr(expr, "operands", ())
+    return isinstance(expr, ir.MatMul | ir.RowReduction) or any(map(reduces, parts))
+
+
+def without_rescaling(body: list[ir.Node], logs: Container[ir.Tile]) -> list[ir.Node]:
+    """The statements of a loop, without those by which a running maximum rescales sums, if they are as they should be.
+
+    top = max(old, w); old = exp(old - top); w = exp(w - top); S = old S + w x, ...; old = top. For many w at once, top
+    is the maximum of all of them, and each S is rescaled once.
+    """
+    news = [node for node in body if isinstance(node, ir.Compute) and node.mode == "new" and _is_maximum(node)]
+    moved, stated = (
+        [node for node in body if isinstance(node, ir.Move)],
+        [n for n in body if not isinstance(n, ir.Delete)],
+    )
+    if len(news) != 1 or len(moved) != 1 or moved[0] is not stated[-1] or moved[0].source is not news[0].target.tile:
+        return body
+    top, old = moved[0].source, moved[0].tile
+    match news[0].expr:
+        case ir.Elementwise(operands=(ir.Ref(tile=before), ir.Ref(tile=w))) if before is old and w in logs:
+            pass
+        case _:
+            return body
+
+    def falls(node: ir.Node, tile: ir.Tile) -> bool:
+        """Whether a tile becomes e to the power of itself less the maximum."""
+        match node:
+            case ir.Compute(target=ir.Ref(tile=same), mode="assign", expr=ir.Elementwise(op="exp", operands=(inner,))):
+                return same is tile and [ref.tile for ref in ir.refs(inner)] == [tile, top] and _is_difference(inner)
+        return False
+
+    falling = [node for node in body if falls(node, old)]
+    weights = [node for node in body if falls(node, w)]
+    if len(falling) != 1 or len(weights) != 1:
+        return body
+    own = {tile for node in body if (tile := ir.entering(node))}
+    left: list[ir.Node] = []
+    for node in body:
+        if node in (news[0], falling[0], moved[0]):
+            continue
+        if isinstance(node, ir.Compute) and node.target.tile not in own and not _rescaled(node, old):
+            return body
+        left.append(node)
+    return left
+
+
+def _is_difference(expr: ir.Expr) -> bool:
+    return isinstance(expr, ir.Elementwise) and expr.op == "sub" and all(isinstance(e, ir.Ref) for e in expr.operands)
+
+
+def _rescaled(node: ir.Compute, factor: ir.Tile) -> bool:
+    """Whether a sum becomes the factor times itself and a term."""
+    match node.expr:
+        case ir.Elementwise(
+            op="add", operands=(ir.Elementwise(op="mul", operands=(ir.Ref(tile=a), ir.Ref(tile=s))), _)
+        ):
+            return node.mode == "assign" and a is factor and s is node.target.tile
+    return False

@@ -1,0 +1,1 @@
+"""Machines: schedules inside schedules on a path of memories, and files that describe machines."""

@@ -1,0 +1,1 @@
+"""Measurements on a GPU: counters, races, calibration. Importing it needs no GPU."""

@@ -1,0 +1,143 @@
+"""Descriptors of tensors for the copy engine of Hopper, made once for each place in memory.
+
+A Gluon kernel takes a descriptor for each tensor that the copy engine moves: its address, its shape, and the boxes that
+are moved. Triton makes one at each launch, from a layout that is worked out anew, which takes longer than the launch.
+Here the layout is found once for a shape, and the descriptor once for an address; tensors themselves are not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from inspect import getclosurevars
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from pebblesim.kernels import releases
+from pebblesim.operator.layout import BYTES
+from pebblesim.operator.recent import Recent
+
+MOST_SHAPES = 1024
+"""Shapes that are kept, for each function that describes tensors."""
+
+MOST_DESCRIPTORS = 2**14
+"""Descriptors that are kept in all: some 10 MB."""
+
+MAKERS = ("tiles_of", "vectors_of", "sums_of", "pairs_of")
+"""Functions of the generated modules that describe tensors."""
+
+
+@cache
+def gluon_lost() -> str | None:
+    """The reason why Gluon kernels do not run with the Triton here, None if they do: a part of a sentence."""
+    if reason := releases.without_gluon(releases.installed()):
+        return reason
+    try:
+        from triton._C.libtriton import ir as _ir  # noqa: F401
+        from triton.experimental.gluon.language._core import builtin as _builtin  # noqa: F401
+        from triton.experimental.gluon.language.nvidia import hopper as _hopper  # noqa: F401
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as _Described  # noqa: F401
+    except ImportError as error:
+        return f"Gluon cannot be imported from the Triton here ({error})"
+    return None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor is, with the methods of one that descriptors are made by; its memory is not kept."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+
+    @staticmethod
+    def of(x: Tensor) -> Place:
+        """The place of a tensor; from one position to the next where there is one only, any number of words will do."""
+        strides = (
+            stride if length > 1 or at == x.dim() - 1 else BYTES
+            for at, (stride, length) in enumerate(zip(x.stride(), x.shape, strict=True))
+        )
+        return Place(x.data_ptr(), tuple(x.shape), tuple(strides), x.dtype)
+
+    def data_ptr(self) -> int:
+        """Address of the first word."""
+        return self.address
+
+    def stride(self) -> tuple[int, ...]:
+        """Strides of the axes, in words."""
+        return self.strides
+
+    def numel(self) -> int:
+        """Number of words."""
+        number = 1
+        for length in self.shape:
+            number *= length
+        return number
+
+
+class Boxes:
+    """The descriptors of tensors of one shape.
+
+    Attributes:
+        one: the descriptor of one of them, as Triton has it.
+    """
+
+    def __init__(self, one: Any) -> None:
+        self.one = one
+
+    def at(self, address: int, made_as: Any) -> tuple[Any, ...]:
+        """The arguments of a launch for the tensor at an address; `made_as`: what Triton knows of the descriptor."""
+        found = _MADE.get((self, address))
+        if found is None:
+            found = _MADE[self, address] = tuple(_arguments(self.described(address), made_as))
+        return found
+
+    def described(self, address: int) -> Any:
+        """The descriptor of the tensor at an address, as Triton has it."""
+        return replace(self.one, base=replace(self.one.base, address=address))
+
+
+_MADE: Recent[tuple[Boxes, int], tuple[Any, ...]] = Recent(MOST_DESCRIPTORS)
+"""The arguments of a launch for boxes at an address."""
+
+
+class Described(NamedTuple):
+    """An argument of a kernel: the boxes of a tensor, and its address."""
+
+    boxes: Boxes
+    address: int
+
+
+def remembered(make: Callable[..., Any]) -> Callable[..., Described]:
+    """A function of a generated module that describes tensors, so that it is called once for each shape."""
+    known: Recent[tuple[Any, ...], Boxes] = Recent(MOST_SHAPES)
+
+    def described(x: Tensor, *box: int) -> Described:
+        shape = (x.shape, x.stride(), box)
+        boxes = known.get(shape)
+        if boxes is None:
+            boxes = known[shape] = Boxes(make(Place.of(x), *box))
+        return Described(boxes, x.data_ptr())
+
+    return described
+
+
+def start_of(run: Any) -> Any:
+    """The function that starts a kernel with descriptors that are made already; None if Triton has it elsewhere.
+
+    Triton's launcher makes them anew at each call, and keeps the one that does not in a variable of its own.
+    """
+    try:
+        return getclosurevars(run.launch).nonlocals.get("launcher")
+    except TypeError:
+        return None
+
+
+def _arguments(described: Any, made_as: Any) -> list[Any]:
+    from triton.backends.nvidia.driver import make_tensordesc_arg
+
+    found: list[Any] = make_tensordesc_arg(described, made_as, *[None] * releases.here().unread)
+    return found

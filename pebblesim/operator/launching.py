@@ -1,0 +1,290 @@
+"""Launch compiled kernels: for the device of the tensors, in rounds of heads, at little cost for a small call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from pebblesim.advice import cards
+from pebblesim.advice.tiles import HOPPER, Tiling
+from pebblesim.core.errors import UsageError
+from pebblesim.kernels import releases
+from pebblesim.kernels.domains import GLUON, Call
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.key_ranges import ARGUMENTS
+from pebblesim.kernels.module import module_of
+from pebblesim.kernels.tables import GROUP_OF_WORDS
+from pebblesim.kernels.triton import FAR, triton
+from pebblesim.operator.boxes import MAKERS, gluon_lost, remembered
+from pebblesim.operator.fresh import fresh
+from pebblesim.operator.launch import Kernel, Torch, Triton, notes
+from pebblesim.operator.layout import fits, fitted, room_for, round_sums
+from pebblesim.operator.once import warn_once
+from pebblesim.operator.pattern import Pattern
+from pebblesim.operator.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent, program_of
+
+LEAST_ROOM = 2**26
+"""Bytes of tables that are taken without asking how much memory is free."""
+
+
+@lru_cache(maxsize=1024)
+def loaded(
+    tiling: Tiling, widths: Dims, even: bool, far: bool, dense: bool, dtype: str, pattern: Pattern, scale: float
+) -> tuple[Any, tuple[str, ...]]:
+    """The module that launches the kernels of a tiling for all lengths, and the names of the tensors it takes.
+
+    `even`: for lengths that the tiles divide; `far`, `dense`: see `triton`.
+    """
+    n = 2**14 if even else 2**14 - 1
+    program, options = program_of(tiling, pattern.mask), dict(tiling.options)
+    if tiling.gluon:
+        options["persistent"] &= pattern.mask is None
+    else:
+        options |= {"far": far, "softcap": pattern.softcap}
+    source = (gluon if tiling.gluon else triton)(
+        program,
+        {"n_q": n * pattern.shared, "n_k": n, **dict(widths), **tiling.blocks},
+        dtype,
+        pattern.mask,
+        scale=scale,
+        **options,
+        shared=pattern.shared,
+        dense=dense,
+    )
+    module = module_of(source.text)
+    for name in MAKERS:
+        if hasattr(module, name):
+            setattr(module, name, remembered(getattr(module, name)))
+    module.torch, module.triton = Torch(), Triton()
+    module.filled = tuple(name for name, value in source.fills if value == 0)
+    module.fills = len(source.fills)
+    for kernel in source.kernels:
+        setattr(module, kernel.name, Kernel(getattr(module, kernel.name)))
+    return module, tuple(name for name in program.tensors if name in program.inputs)
+
+
+class Setting(NamedTuple):
+    """The computation of kernels, beside the sizes of their tensors.
+
+    Attributes:
+        pattern: the pairs that are allowed.
+        scale: factor of the scores.
+        workspace: bytes that tables may take; None for the limit that is usual.
+    """
+
+    pattern: Pattern
+    scale: float
+    workspace: int | None
+
+
+def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Setting) -> Any:
+    """Compute a pass for all heads at once or, where tables would take too much memory, for groups of heads.
+
+    Args:
+        way: "forward" or "backward".
+        tensors: by name: Q, dO and O of shape (batch, heads, n_q, d), K and V of shape (batch, kv_heads, n_k, d), with
+            any strides; L and, of the natural L, dL of shape (batch · kv_heads, n_q · shared), contiguous; ranges by
+            the names of `ARGUMENTS`, (batch, …), in int32, contiguous.
+        results: matrices that are written, by name: O, or dQ, dK and dV.
+        setting: what is computed.
+
+    Returns:
+        L, (batch · kv_heads, n_q · shared), of a forward pass; else None.
+    """
+    Q = tensors["Q"]
+    if Q.is_cuda and Q.device.index != torch.cuda.current_device():
+        with torch.cuda.device(Q.device):
+            return compute(way, tensors, results, setting)
+    given = {name: fitted(each) if each.dim() == 4 else each for name, each in tensors.items()}
+    made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
+    choice, module, names, taken = _prepared(way, given, made, setting)
+    batch, kv_heads = given["K"].shape[:2]
+    if (written := notes()) is not None:
+        moved = any(each is not tensors[name] for name, each in given.items())
+        moved |= any(each is not results[name] for name, each in made.items())
+        aligned = way == "backward" and given["L"].shape[1] % GROUP_OF_WORDS > 0
+        written.other |= moved or aligned or "dL" in given or choice.forecast.rounds > 1
+    lse = None
+    for part in _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds):
+        some, room = (_of_part(each, part, setting.pattern.shared, kv_heads) for each in (taken, made))
+        L = _launched(module, names, some, room)
+        if way == "forward":
+            lse = _joined(lse, L, part, batch, kv_heads)
+    for name, each in results.items():
+        if made[name] is not each:
+            each.copy_(made[name][..., : each.shape[-1]])
+    return lse
+
+
+def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any]) -> Any:
+    """Write the results of some heads, and return L if the kernels make it.
+
+    Sums in float32 are given back to PyTorch before other heads need theirs.
+    """
+    others = {name: each for name, each in given.items() if name not in names}
+    found = module.run(*(given[name] for name in names), results=room, **others)
+    written, kv_heads = notes(), next(given[name] for name in ("K", "C") if name in given).shape[1]
+    if written is not None:
+        written.zeros |= {found[name].data_ptr() for name in module.filled if name in found}
+        written.other |= len([name for name in module.filled if name in found]) < module.fills
+    for name, each in room.items():
+        if found[name] is not each:  # sums in float32
+            round_sums(found[name], each, kv_heads)
+            if written is not None:
+                written.sums.append((found[name], each, kv_heads))
+    return found.get("L")
+
+
+Part = tuple[slice, slice]
+"""Batches, and heads of keys in each of them."""
+
+OF_QUERIES = ("Q", "dO", "O", "dQ", "Q_C", "Q_R")
+"""Matrices with a row for each query."""
+
+
+def _parts(batch: int, kv_heads: int, at_once: int) -> list[Part]:
+    """Groups of heads: of several batches, or of one."""
+    if at_once >= kv_heads:
+        several = at_once // kv_heads
+        return [(slice(each, each + several), slice(0, kv_heads)) for each in range(0, batch, several)]
+    starts = range(0, kv_heads, at_once)
+    return [(slice(each, each + 1), slice(start, start + at_once)) for each in range(batch) for start in starts]
+
+
+def _of_part(tensors: dict[str, Any], part: Part, shared: int, kv_heads: int) -> dict[str, Any]:
+    """The tensors of some heads."""
+    batches, heads = part
+    found = {}
+    for name, each in tensors.items():
+        if each.dim() == 4:
+            by = shared if name in OF_QUERIES else 1
+            found[name] = each[batches, heads.start * by : heads.stop * by]
+        elif name in ARGUMENTS:
+            found[name] = each[batches]
+        else:
+            found[name] = each.unflatten(0, (-1, kv_heads))[batches, heads].flatten(0, 1)
+    return found
+
+
+def _joined(whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any:
+    """L of all heads, with that of a part filled in."""
+    if made.shape[0] == batch * kv_heads:
+        return made
+    if whole is None:
+        whole = fresh(torch.empty((batch * kv_heads, made.shape[1]), dtype=made.dtype, device=made.device))
+    there = whole.unflatten(0, (batch, kv_heads))[part]
+    there.copy_(made.view(there.shape))
+    return whole
+
+
+def _prepared(
+    way: str, given: dict[str, Any], results: dict[str, Any], setting: Setting
+) -> tuple[Choice, Any, tuple[str, ...], dict[str, Any]]:
+    """The kernels for these sizes, their module, the names of the tensors that it takes, and these by name."""
+    pattern, scale, workspace = setting
+    Q, (batch, kv_heads, n_k, d_v) = given["Q"], given["V"].shape
+    dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
+    dtype = str(Q.dtype).removeprefix("torch.")
+    choice = fitting(way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device)
+    matrices = [(name, each) for name, each in (*given.items(), *results.items()) if each.dim() == 4]
+    words = max(_extent(each, pattern.shared) for _, each in matrices)
+    repeated = any(_repeats(each) for _, each in matrices)
+    far, unlike = words >= FAR, GLUON.refusal(Call({}, scale=scale, words=words, repeated=repeated))
+    if way == "forward" and not unlike and (together := _together(given, pattern)) is not None:
+        sizes, parts = together
+        latent = chosen_for_latent(sizes, batch * kv_heads, dtype, _here(pattern), card_of(Q.device))
+        if latent is not None and latent.forecast.seconds < choice.forecast.seconds:
+            own = loaded(latent.forecast.tiling, sizes[2:], latent.even, far, False, dtype, pattern, scale)
+            return latent, *own, parts
+    if choice.forecast.tiling.gluon and unlike:
+        choice = fitting(way, dims, batch * kv_heads, dtype, pattern._replace(gluon=False), workspace, Q.device)
+    alone = [each for name, each in matrices if pattern.shared == 1 or name not in OF_QUERIES]
+    dense = all(each.stride(2) == each.shape[3] for each in alone)
+    alike = pattern._replace(same_bits=False, gluon=True)  # which say what is chosen, and not what is compiled
+    return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale), given
+
+
+def _together(given: dict[str, Any], pattern: Pattern) -> tuple[Dims, dict[str, Any]] | None:
+    """Sizes and matrices of an attention whose values are the first columns of its keys; None if they are not."""
+    Q, K, V = (given[name] for name in "QKV")
+    d_v, d_r = V.shape[3], K.shape[3] - V.shape[3]
+    if d_r <= 0 or (K.data_ptr(), K.stride(), K.shape[:3]) != (V.data_ptr(), V.stride(), V.shape[:3]):
+        return None
+    dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", K.shape[2]), ("d_v", d_v), ("d_r", d_r))
+    parts = {"Q_C": Q[..., :d_v], "Q_R": Q[..., d_v:], "C": V, "R": K[..., d_v:]}
+    return dims, parts
+
+
+def _extent(x: Any, shared: int) -> int:
+    """Words from the first to the last of heads that share keys, or more."""
+    return int(x.shape[2] * x.stride(2) + shared * x.stride(1))
+
+
+def _repeats(x: Any) -> bool:
+    """Whether words of a matrix have several places in it, which the copy engine does not know."""
+    return any(stride == 0 and length > 1 for stride, length in zip(x.stride(), x.shape, strict=True))
+
+
+def fitting(
+    way: str,
+    dims: Dims,
+    heads: int,
+    dtype: str,
+    pattern: Pattern,
+    workspace: int | None,
+    device: Any,
+) -> Choice:
+    """The kernels for these sizes whose tables fit into the workspace and, if none is given, into the free memory."""
+    card, room, here = card_of(device), ROOM if workspace is None else workspace, _here(pattern)
+    choice = chosen(way, dims, heads, dtype, here, room, card)
+    if here != pattern:
+        _say_lost(way, chosen(way, dims, heads, dtype, pattern, room, card), choice)
+    if workspace is not None or choice.bytes <= LEAST_ROOM or torch.cuda.is_current_stream_capturing():
+        return choice
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free, room = torch.cuda.mem_get_info(device)[0] + kept, ROOM
+    if choice.bytes > free and (written := notes()) is not None:
+        written.other = True  # kernels for this moment are not those to be launched again
+    while choice.bytes > free and room > LEAST_ROOM:
+        room //= 2
+        choice = chosen(way, dims, heads, dtype, here, room, card)
+    return choice
+
+
+def _here(pattern: Pattern) -> Pattern:
+    """A pattern as it is computed with the Triton here."""
+    return pattern if gluon_lost() is None else pattern._replace(gluon=False)
+
+
+@lru_cache(maxsize=64)
+def card_of(device: Any) -> cards.Card:
+    """The card of a device, with the rates that forecasts need; on the CPU that of a plan, without kernels for it."""
+    if device.type != "cuda":
+        return replace(cards.card(CARD), capability="")
+    return cards.of_device(torch.cuda.get_device_properties(device))
+
+
+def _say_lost(way: str, best: Choice, choice: Choice) -> None:
+    """Warn, once, that a pass does not get the kernels for its card, if there are any for it."""
+    if best.forecast.tiling.gluon:
+        slower, names = choice.forecast.seconds / best.forecast.seconds, sorted({each.schedule for each in HOPPER})
+        warn_once(
+            f"{gluon_lost()}: the kernels for Hopper cards ({', '.join(names)}) do not run, and by the forecast this "
+            f"{way} pass takes {slower:.2f} times as long; {releases.INSTALL}.",
+            key=HOPPER,
+        )
+
+
+def check_triton() -> None:
+    """Check that Triton is here.
+
+    Raises:
+        UsageError: it is not.
+    """
+    try:
+        import triton as _  # noqa: F401
+    except ImportError:
+        raise UsageError("attention on a GPU needs Triton, which is not here: pip install triton.") from None

@@ -1,0 +1,207 @@
+"""`attention`, as users call it."""
+
+from __future__ import annotations
+
+from pebblesim.operator import pytorch as _pytorch  # noqa: F401
+
+# isort: split
+from math import log
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pebblesim.core.errors import UsageError
+from pebblesim.operator import checks, eager, masks
+from pebblesim.operator.fallback import by_pytorch
+from pebblesim.operator.layout import in_one_batch
+from pebblesim.operator.operators_of_sinks import for_batches
+from pebblesim.operator.pattern import Limits, limits
+from pebblesim.operator.sizes import check_flag
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    window: tuple[int | None, int | None] | None = None,
+    align: str = "start",
+    softcap: float | None = None,
+    cu_seqlens: Any = None,
+    key_padding_mask: Tensor | None = None,
+    key_ranges: tuple[Tensor, Tensor] | None = None,
+    sinks: Tensor | None = None,
+    return_lse: bool = False,
+    compute_dtype: torch.dtype | None = None,
+    workspace: int | None = None,
+    deterministic: bool = False,
+    fallback: str | None = None,
+    key_padding: None = None,
+) -> Any:
+    """softmax(scale · Q Kᵀ) V, as `torch.nn.functional.scaled_dot_product_attention` computes it, with its gradients.
+
+    Scores are S = scale · Q Kᵀ, or with softcap S = softcap · tanh(scale · Q Kᵀ / softcap). For each query, O is the
+    mean of the values under the weights exp(S), and L = log Σ exp(S), over the keys that all given masks allow. A query
+    for which no key is allowed has O = 0 and L = -∞, and takes no part in gradients. With sinks, exp(s) of the query's
+    head is a term of the sums by which O is divided and whose logarithm L is, so that L = s where no key is allowed.
+
+    Query i is at position i among the keys, or at i + n_k - n_q with align="end". `is_causal` and `window` compare this
+    position with the number of a key; padding moves no position. In packed sequences i, n_q, n_k and the number of a
+    key are counted within each sequence.
+
+    Dimensions before the heads are batches. There may be none or several, and they must be the same in `query`, `key`
+    and `value`: nothing is broadcast. In the shapes of masks, `batch` is the product of these dimensions, or 1. Masks
+    must be on the device of `query`. Batches, n_q and n_k may be 0; heads and head dimensions may not.
+
+    Results are the same to the last bit in every run with the same room for tables, but for the gradient of `query` on
+    Hopper cards up to a head dimension of 128; see `deterministic`. Tensors of the CPU are computed by the definition,
+    in plain PyTorch, with a table of all scores; they get the same refusals.
+
+    Args:
+        query: (…, heads, n_q, d_k), bfloat16 or float16; on the CPU also float32 or float64. Any strides.
+        key: (…, kv_heads, n_k, d_k), in the type of `query`. d_k is up to 1,024.
+        value: (…, kv_heads, n_k, d_v), in the type of `query`. d_v is up to 1,024, and may differ from d_k. Keys and
+            values must be finite also where no query attends to them, as in padding: 0 · NaN is NaN.
+        attn_mask: only with `fallback`: (…, n_q, n_k), broadcast to (…, heads, n_q, n_k); booleans, True where a query
+            attends to a key, or numbers in the type of `query` or float32, which are added to scores.
+        dropout_p: only with `fallback`, if it is not 0.
+        is_causal: True if a query attends to no key behind its position.
+        scale: a finite number; it may be 0 or negative. 1/√d_k if None.
+        enable_gqa: True if `kv_heads` may be a divisor of `heads`: query head h then has key head ⌊h·kv_heads/heads⌋.
+            If False, both numbers must be equal.
+        window: (left, right): a query at position p attends to the keys from p - left to p + right, both included.
+            Integers from 0 up; None or -1 is no limit on this side. With `is_causal`, right is 0 whatever is given.
+        align: "start" or "end", see above. It matters to `is_causal` and `window` alone.
+        softcap: a number above 0, or None. Only with head dimensions up to 256.
+        cu_seqlens: packed sequences: (sequences + 1,) integers, the positions at which sequences begin, and the end of
+            the last; or a pair of these for queries and for keys, with as many sequences. The first is 0, none is less
+            than the one before, and the last may be less than the number of tokens: queries behind it have no key, and
+            keys behind it no query. All batches have the same sequences. A query attends to keys of its sequence.
+        key_padding_mask: booleans of shape (batch, n_k) or (1, n_k), True where a key is padding, as in
+            `torch.nn.MultiheadAttention`: no query attends to it. Padding may be on the left of the keys, on the right
+            or on both sides, but not between two of them. It may be all keys.
+        key_ranges: (first, end), int32 of shape (batch, n_q) or (1, n_q) each: query i attends to the keys j with
+            first[i] ≤ j < end[i], numbers in the whole tensor, also in packed sequences. Both are from 0 to n_k, and
+            neither decreases from one query to the next. Where end[i] ≤ first[i], query i has no key.
+        sinks: (heads,), a number s for each head of queries, in bfloat16, float16, float32 or float64, differentiable:
+            as if each query attended to one more key, with the score s and the value 0. Neither `scale` nor `softcap`
+            changes it. Finite, or -∞ for a head without a sink.
+        return_lse: True to return (O, L).
+        compute_dtype: torch.bfloat16 or torch.float16, to which `query`, `key` and `value` are rounded first; they may
+            then be of several types. It goes before autocast, which otherwise rounds all types but float64.
+        workspace: bytes that tables of scores and their gradients may take: an integer from 0 up. At most 1 GiB, or the
+            memory that is free if that is less, if None. Fewer heads are computed at once or, if one head needs more,
+            fewer rows. Without effect on the CPU, but refused there, too, if no kernel needs as little.
+        deterministic: True to have all results the same to the last bit in every run, also where other kernels are
+            faster, as with `torch.use_deterministic_algorithms(True)`.
+        fallback: "sdpa" to have PyTorch's attention compute what these kernels do not support: `attn_mask`, dropout,
+            float32 and float64 on a GPU, head dimensions above 1,024, cards with a compute capability below 8.0. Other
+            masks hold besides. A warning gives each reason once. Not with `return_lse`, `softcap` or `sinks`.
+        key_padding: is refused; it was the negation of `key_padding_mask`.
+
+    Returns:
+        O, (…, heads, n_q, d_v), in the type of `query`, or of autocast. With `return_lse` (O, L): L is (…, heads, n_q)
+        in float32, or float64 for float64, differentiable; so parts that were computed apart can be put together.
+
+    Raises:
+        UsageError: an argument is not allowed, or these kernels do not support it; on a GPU, what is wrong with the
+            numbers in a mask is found by an assertion of the device, as no call waits for it.
+    """
+    if not (type(is_causal) is type(enable_gqa) is type(return_lse) is type(deterministic) is bool):
+        flags = {"is_causal": is_causal, "enable_gqa": enable_gqa, "return_lse": return_lse}
+        for name, flag in {**flags, "deterministic": deterministic}.items():
+            check_flag(name, flag)
+    window = tuple(window) if isinstance(window, list) else window
+    same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
+    call = None
+    if (
+        attn_mask is cu_seqlens is key_padding_mask is key_padding is key_ranges is sinks is compute_dtype is None
+        and not return_lse
+        and not dropout_p
+    ):
+        options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
+        call = eager.call_of(query, key, value, options)
+        if (asked := eager.checked(call)) is not None:
+            return eager.attention(query, key, value, asked)
+    kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
+    checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
+    query, key, value = _cast((query, key, value), compute_dtype)
+    checks.check_tensors(query, key, value, enable_gqa)
+    if sinks is not None:
+        checks.check_sinks(query, sinks)
+    if key_padding is not None:
+        raise UsageError(
+            "key_padding was documented as True where a key is padding, and computed as True where a key is not "
+            "padding; give key_padding_mask, which is True where a key is padding: key_padding_mask=~mask if the mask "
+            "is True where a key is not padding."
+        )
+    masks_of = {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
+    checks.check_masks(query, attn_mask=attn_mask, sinks=sinks, **masks_of)
+    within = limits(window, is_causal, align, query.shape[-2], key.shape[-2])
+    reason = checks.unsupported(query, value, attn_mask, dropout_p, softcap)
+    if reason is not None and fallback is None:
+        raise UsageError(reason)
+    lacking = {"return_lse": return_lse, "softcap": softcap, "sinks": sinks is not None}
+    if reason is not None and (other := next((name for name, asked in lacking.items() if asked), None)):
+        why, _, _ = reason.partition(";")
+        raise UsageError(f'{why}, and fallback="sdpa" has no {other}; leave out the one or the other.')
+    shown = _shown(query, key, within, **masks_of)
+    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    asked = masks.Asked(*shown, scale, float(softcap or 0.0), workspace, same_bits)
+    if reason is not None:
+        out = by_pytorch(reason, query, key, value, attn_mask, dropout_p, asked)
+        return out if kind is None else out.to(kind)
+    checks.check_room(query, key, value, asked)
+    if call is not None:
+        out = eager.attention(query, key, value, asked)
+        eager.keep(call, asked)
+        return out
+    x = map(in_one_batch, (query, key, value))
+    if sinks is None:
+        out, lse = torch.ops.pebblesim.attention(*x, *asked)
+    else:
+        out, lse = torch.ops.pebblesim.attention_with_sinks(*x, for_batches(sinks, query), *asked)
+    out = out.reshape(*query.shape[:-1], value.shape[-1])
+    out = out if kind is None else out.to(kind)
+    return (out, lse.reshape(query.shape[:-1]) * log(2)) if return_lse else out
+
+
+def _cast(tensors: tuple[Tensor, ...], compute_dtype: torch.dtype | None) -> tuple[Tensor, ...]:
+    """The tensors in the type that they are computed in: the given one, or that of autocast but for float64."""
+    if not all(isinstance(each, Tensor) for each in tensors):
+        return tensors
+    where = tensors[0].device.type
+    stays = None
+    if compute_dtype is None and where in ("cuda", "cpu") and torch.is_autocast_enabled(where):
+        compute_dtype, stays = torch.get_autocast_dtype(where), torch.float64
+    if compute_dtype is None:
+        return tensors
+    return tuple(
+        each.to(compute_dtype) if each.is_floating_point() and each.dtype != stays else each for each in tensors
+    )
+
+
+def _shown(
+    query: Tensor, key: Tensor, within: Limits, cu_seqlens: Any, key_padding_mask: Any, key_ranges: Any
+) -> tuple[Tensor | None, Tensor | None, int | None, int | None, bool]:
+    """The keys that each query may attend to: the first arguments of the operators."""
+    n_q, n_k, batch = query.shape[-2], key.shape[-2], query.shape[:-3].numel()
+    ranges = None
+    if cu_seqlens is not None:
+        ranges = masks.ranges_of_sequences(cu_seqlens, n_q, n_k, *within)
+    elif key_padding_mask is not None or key_ranges is not None:
+        ranges = masks.ranges_of_band(n_q, n_k, *within, query.device)
+    if key_padding_mask is not None:
+        ranges = masks.both(ranges, masks.ranges_of_padding(key_padding_mask, batch, n_q, n_k))
+    if key_ranges is not None:
+        ranges = masks.both(ranges, masks.check_ranges(key_ranges, batch, n_q, n_k))
+    if ranges is None:
+        return None, None, *within
+    first, end = (each.expand(batch, n_q) for each in ranges)
+    return first, end, None, None, False
