@@ -135,6 +135,32 @@ def test_links_to_files_lead_somewhere(name: str) -> None:
     assert [link for link in links if not (ROOT / name).parent.joinpath(link).exists()] == []
 
 
+ANCHOR = re.compile(r"\]\(([^)#:]*)#([^)]+)\)")
+LINK_TEXT = re.compile(r"\[([^\]\n]+)\]\(")
+
+
+def anchors(path: Path) -> set[str]:
+    """Where a link may lead in a document: its headings, as GitHub and the site write them in addresses, and names."""
+    text = FENCE.sub("", path.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    named = re.findall(r'<a id="([^"]+)">', text)
+    return {*named, *(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles)}
+
+
+@pytest.mark.parametrize("name", [*ALL_DOCUMENTS, "CONTRIBUTING.md", "tests/README.md"])
+def test_links_into_documents_lead_to_headings(name: str) -> None:
+    links = ANCHOR.findall((ROOT / name).read_text(encoding="utf-8"))
+    targets = [((ROOT / name).parent / file if file else ROOT / name, anchor) for file, anchor in links]
+    assert [anchor for target, anchor in targets if anchor not in anchors(target)] == []
+
+
+@pytest.mark.parametrize("name", ALL_DOCUMENTS)
+def test_links_to_documents_have_words_for_texts(name: str) -> None:
+    """A file's name says little to who does not know the file yet."""
+    texts = LINK_TEXT.findall((ROOT / name).read_text(encoding="utf-8"))
+    assert [text for text in texts if re.fullmatch(r"[\w/.-]+\.md|here|link|this", text)] == []
+
+
 def test_the_verbs_that_the_readme_names_are_in_the_makefile() -> None:
     verbs = re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
