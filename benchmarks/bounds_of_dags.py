@@ -1,9 +1,11 @@
 """How near do the lower bounds come to the games found? Every row of a folder's costs.csv, without recomputation.
 
-    python benchmarks/bounds_of_dags.py FOLDER -o table.csv [--part name]
+    python benchmarks/bounds_of_dags.py FOLDER -o table.csv [--part name] [--rules hong-kung]
     python benchmarks/bounds_of_dags.py --families -o table.csv
+    python benchmarks/bounds_of_dags.py --drawn SEED -o table.csv
 
-The second form takes graphs of known structure from the generators instead.
+The second form takes graphs of known structure from the generators instead, the third one grids, random triangular
+systems (a vertex for each unknown), random layers, and products with a random matrix again and again.
 A row is a graph and an M. A game is found with a fixed number of steps of the search, so that it does not depend on
 the load of the machine; where costs.csv has a cheaper game or a proven optimum, that counts. On graphs of up to 120
 vertices, `optimum` narrows what is left for 8 seconds. Rows are written as they are made, and a second call goes
@@ -19,8 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pebblesim.core.files import whole_file
-from pebblesim.dags.bounds import at_once, partition, parts, places, products, spectral, trees, wavefronts
+from pebblesim.dags.bounds import at_once, partition, parts, places, products, spectral, trees, wavefronts, windows
 from pebblesim.dags.formats import load_graph
 from pebblesim.dags.generators import generate
 from pebblesim.dags.optimum import optimum
@@ -30,7 +34,18 @@ from pebblesim.dags.task_data import TaskData
 from pebblesim.graphs.cdag import Cdag
 
 RULES = "no-recompute"
-BOUNDS = ("compulsory", "products", "trees", "places", "parts", "wavefronts", "spectral", "partition", "optimum")
+BOUNDS = (
+    "compulsory",
+    "products",
+    "windows",
+    "trees",
+    "places",
+    "parts",
+    "wavefronts",
+    "spectral",
+    "partition",
+    "optimum",
+)
 COLUMNS = ("file", "vertices", "M", "cost", *BOUNDS, "CPU seconds")
 NARROWING = 8.0
 """Seconds for which `optimum` narrows what is left between the bounds and the game of a small graph."""
@@ -47,6 +62,16 @@ FAMILIES = {
 }
 """Generators, their parameter and its value, and the M of rows."""
 
+DRAWN = {
+    "grid 24 24": (3, 4, 8),
+    "triangular 400 3": (8, 32),
+    "triangular 1500 4": (8, 32),
+    "layers 20 30": (8, 24),
+    "iterated 30 12": (9, 40),
+    "iterated 60 8": (12, 60),
+}
+"""Drawn graphs with their sizes, and the M of rows."""
+
 PARTS = 90.0
 """Seconds for parts of families, which are alike and can all be solved."""
 
@@ -58,19 +83,46 @@ def graph_of(folder: Path | None, name: str) -> Cdag:
     """Return a graph of a folder, or of a generator: "fft n 64"."""
     if folder is not None:
         return load_graph(folder / name)
-    family, parameter, value = name.split()
+    family, parameter, value, *seed = name.split()
+    if seed:
+        return drawn(family, int(parameter), int(value), int(seed[-1]))
     return generate(family, **{parameter: int(value)})
 
 
-def rows_of(folder: Path | None) -> list[dict[str, str]]:
-    """Return the rows of a folder's costs.csv, or those of the families, with the columns file and M."""
+def drawn(kind: str, n: int, more: int, seed: int) -> Cdag:
+    """Return a drawn graph: a grid of side n, n unknowns of `more` others, or n layers or values, `more` times."""
+    random = np.random.default_rng(seed)
+    if kind == "layers":
+        return generate("layered", layers=n, width=more, seed=seed)
+    if kind == "triangular":
+        return Cdag.from_edges(n, sorted({(int(u), v) for v in range(1, n) for u in random.integers(0, v, more)}))
+    if kind == "grid":
+        edges = [(n * i + j, n * i + j + step) for i in range(n) for j in range(n) for step in (1, n)]
+        return Cdag.from_edges(n * n, [(u, v) for u, v in edges if v < n * n and (v - u > 1 or v % n)])
+    matrix = [(i, int(j)) for i in range(n) for j in np.unique(random.integers(0, n, 4))]
+    now, edges, number = list(range(len(matrix), len(matrix) + n)), [], len(matrix) + n
+    for _ in range(more):
+        sums: dict[int, list[int]] = {}
+        for entry, (i, j) in enumerate(matrix):
+            edges += [(entry, number), (now[j], number)]
+            sums.setdefault(i, []).append(number)
+            number += 1
+        edges += [(term, number + i) for i, terms in sums.items() for term in terms]
+        now, number = list(range(number, number + n)), number + n
+    return Cdag.from_edges(number, edges)
+
+
+def rows_of(folder: Path | None, seed: int | None) -> list[dict[str, str]]:
+    """Return the rows of a folder's costs.csv, of drawn graphs, or of the families, with the columns file and M."""
+    if seed is not None:
+        return [{"file": f"{each} {seed}", "M": str(M)} for each, sizes in DRAWN.items() for M in sizes]
     if folder is None:
         return [{"file": " ".join(map(str, each)), "M": str(M)} for each, sizes in FAMILIES.items() for M in sizes]
     with (folder / "costs.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def row_of(folder: Path | None, known: dict[str, str], seconds: float) -> dict[str, Any]:
+def row_of(folder: Path | None, known: dict[str, str], seconds: float, rules: str) -> dict[str, Any]:
     """Return the cheapest game known of a graph at an M, and the bounds; a bound not needed is left out.
 
     Orders of up to 500 steps are searched as a whole, which takes about a second a step; of longer ones each step
@@ -78,33 +130,35 @@ def row_of(folder: Path | None, known: dict[str, str], seconds: float) -> dict[s
     """
     graph, M = graph_of(folder, known["file"]), int(known["M"])
     began = time.process_time()
-    game = pebble(graph, M=M, rules=RULES, seconds=0, steps=4 if graph.vertices <= 500 else 200)
+    game = pebble(graph, M=M, rules=rules, seconds=0, steps=4 if graph.vertices <= 500 else 200)
     others = [int(known[name]) for name in ("peer_foresight", "proven_optimum_no_recompute") if known.get(name)]
     cost = min([game.io, *others])
-    data = TaskData(Task(graph, M, RULES), M)
+    data = TaskData(Task(graph, M, rules), M)
     made = {"compulsory": at_once(data)[0].value}
     limits = {places: 60, parts: seconds if folder else PARTS, wavefronts: seconds, partition: seconds}
-    for bound in (products, trees, places, parts, wavefronts, spectral, partition):
+    for bound in (products, windows, trees, places, parts, wavefronts, spectral, partition):
         if max(made.values()) < cost:
-            ends = [time.monotonic() + limits[bound]] if bound in limits else []
-            made[bound.__name__] = bound(data, *ends).value
+            work = [limits[bound]] if bound in limits else []
+            made[bound.__name__] = bound(data, *work).value
     if max(made.values()) < cost and graph.vertices <= SIZES[0]:
-        interval = optimum(graph, M, RULES, seconds=NARROWING)
+        interval = optimum(graph, M, rules, seconds=NARROWING)
         made["optimum"], cost = interval.bound, min(cost, interval.io)
     spent = round(time.process_time() - began, 2)
     return {"file": known["file"], "vertices": graph.vertices, "M": M, "cost": cost, **made, "CPU seconds": spent}
 
 
-def table(folder: Path | None, part: str, seconds: float, output: Path) -> Iterator[dict[str, str]]:
+def table(
+    folder: Path | None, part: str, seconds: float, output: Path, rules: str, seed: int | None
+) -> Iterator[dict[str, str]]:
     """Yield the rows that the output already has, then the others, each of which is added to it."""
-    known = [row for row in rows_of(folder) if part in row["file"]]
+    known = [row for row in rows_of(folder, seed) if part in row["file"]]
     done: dict[tuple[str, str], dict[str, str]] = {}
     if output.exists():
         with output.open(encoding="utf-8", newline="") as file:
             done = {(row["file"], row["M"]): row for row in csv.DictReader(file)}
     for each in known:
         if (each["file"], each["M"]) not in done:
-            row = {name: str(value) for name, value in row_of(folder, each, seconds).items()}
+            row = {name: str(value) for name, value in row_of(folder, each, seconds, rules).items()}
             done[each["file"], each["M"]] = row
             _write(output, done.values())
         yield done[each["file"], each["M"]]
@@ -140,16 +194,18 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", help="graphs, and costs.csv")
     parser.add_argument("--families", action="store_true", help="graphs of known structure in the place of a folder")
+    parser.add_argument("--drawn", type=int, metavar="SEED", help="drawn graphs in the place of a folder")
+    parser.add_argument("--rules", default=RULES, choices=["no-recompute", "hong-kung"], help="rules of the games")
     parser.add_argument(
         "-o", "--output", type=Path, required=True, help="the table; rows that it has are not made again"
     )
     parser.add_argument("--part", default="", help="only files whose names hold this")
     parser.add_argument("--seconds", type=float, default=3.0, help="most seconds of a bound; places takes its own")
     asked = parser.parse_args()
-    if asked.families == (asked.folder is not None):
-        parser.error("give a folder, or --families")
+    if asked.families + (asked.folder is not None) + (asked.drawn is not None) != 1:
+        parser.error("give a folder, --families, or --drawn SEED")
     rows = []
-    for made in table(asked.folder, asked.part, asked.seconds, asked.output):
+    for made in table(asked.folder, asked.part, asked.seconds, asked.output, asked.rules, asked.drawn):
         rows.append(made)
         print(*made.values(), flush=True)
     print(summary(rows))

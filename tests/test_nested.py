@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,19 +10,26 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from strategies import amount
 from test_trees import Sets
+from typer.testing import CliRunner
 
 from pebblesim import graphs
+from pebblesim.advice.cards import card
 from pebblesim.analysis.count import count, peak_words
 from pebblesim.analysis.formula import formula
 from pebblesim.analysis.peak import peak_red
-from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.cli.main import app
+from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.game.board import IllegalMove
 from pebblesim.game.moves import READ, WRITE
 from pebblesim.game.trees import Tree, TreeGame, play
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, get
-from pebblesim.machines.nesting import Nested, _tiles, nested
+from pebblesim.lower_bounds.bounds import best
+from pebblesim.machines.counting import on_machine
+from pebblesim.machines.machine import machine
+from pebblesim.machines.nesting import nested, tiles
 from pebblesim.machines.playing import moves
+from pebblesim.machines.routes import Nested
 
 Inner = tuple[str, tuple[str, ...], dict[str, int]]
 PRODUCTS = ("matmul-tiled", "matmul-streamed", "matmul-blocked", "matmul-resident")
@@ -76,8 +84,8 @@ def cases(draw: st.DrawFn, names: tuple[str, ...] = ()) -> tuple[Any, ...]:
     schedule = get(name)
     dims = {dim: draw(st.integers(1, 5)) for dim in schedule.problem.dims}
     blocks = {block: draw(st.integers(1, 4)) for block in schedule.blocks}
-    tiles = sorted({tile.name for tile in _tiles(schedule.program)} - {""})
-    below = tuple(draw(st.sets(st.sampled_from(tiles)))) if tiles else ()
+    known = sorted({tile.name for tile in tiles(schedule.program)} - {""})
+    below = tuple(draw(st.sets(st.sampled_from(known)))) if known else ()
     inner = []
     for kept in (below, ())[: draw(st.integers(1, 2))]:
         product = draw(st.sampled_from(PRODUCTS))
@@ -143,7 +151,7 @@ def tiles_of(length: int, *blocks: int) -> Iterator[int]:
 def test_words_of_products_in_products_are_those_of_loops(
     shape: tuple[int, int, int], b: int, a_2: int, b_2: int
 ) -> None:
-    """Square tiles in the first memory, rank-1 updates of a_2 x b_2 sums in the second, which go up after each b terms."""
+    """Square tiles in the first memory, rank-1 updates of a_2 x b_2 sums in the second, which go up after b terms."""
     m, k, n = shape
     nest = nested(Nested(get("matmul-tiled").program), get("matmul-streamed"))
     sizes = {"m": m, "k": k, "n": n, "b": b, "a_2": a_2, "b_2": b_2}
@@ -211,3 +219,88 @@ def test_what_cannot_be_nested_is_refused_in_a_sentence() -> None:
         nested(flash, get("flash2-backward"))
     with pytest.raises(UsageError, match="under a mask"):
         nested(Nested(get("flash2-forward").masked), streamed)
+
+
+def test_attention_with_products_in_tiles_agrees() -> None:
+    """The schedule of docs/machines.md: rows in the first memory, products in tiles of the second."""
+    page = (Path(__file__).parent.parent / "docs" / "machines.md").read_text(encoding="utf-8")
+    code = page[page.index('@ps.schedule(problem="forward"') :].partition("\n\n\n")[0]
+    with SCHEDULES.temporary():
+        exec("import pebblesim as ps\nfrom pebblesim import Block, exp, rowsum\n" + code, {})
+        for n, d, B_r, B_c, a in ((6, 4, 5, 3, 2), (5, 3, 2, 2, 3), (1, 1, 1, 1, 1)):
+            inner = [("matmul-streamed", (), {"a": a, "b": a})]
+            Case("tiles-of-scores", {"n": n, "d": d}, {"B_r": B_r, "B_c": B_c}, inner).agree()
+
+
+MACHINE = (
+    'name = "mine"\nroot = "DRAM"\n[[memory]]\nname = "SRAM"\ncapacity = "1KiB"\nbandwidth = 1e9\nenergy = 2e-12\n'
+)
+BELOW = '[[memory]]\nname = "registers"\ncapacity = 80\n'
+
+
+def test_a_machine_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(MACHINE + BELOW)
+    counted = on_machine("matmul-tiled", machine=str(file), m=20, k=20, n=20)
+    shared, registers = counted.boundaries
+    assert (shared.capacity, registers.capacity) == (256, 20)
+    assert counted.blocks == {"b": 9, "a_2": 3, "b_2": 3}
+    assert shared.words == count(get("matmul-tiled").program, {"m": 20, "k": 20, "n": 20, "b": 9}).total.io
+    assert shared.seconds == shared.words * 4 / 1e9
+    assert shared.joules == shared.words * 4 * 2e-12
+    assert registers.seconds is None
+    matmul = get("matmul-tiled").problem
+    assert shared.bound == best(matmul, {"m": 20, "k": 20, "n": 20}, 276)
+    assert registers.bound == best(matmul, {"m": 20, "k": 20, "n": 20}, 20)
+    assert counted.feasible
+    assert not on_machine("matmul-tiled", machine=str(file), blocks={"a_2": 9, "b_2": 9}, m=20, k=20, n=20).feasible
+    with pytest.raises(Infeasible, match="registers holds 20 words, and matmul-tiled needs 21 there"):
+        on_machine("matmul-tiled", machine=str(file), blocks={"a_2": 9}, m=20, k=20, n=20)
+
+
+def test_machines_of_cards_have_their_figures() -> None:
+    shared, registers = machine("H100").levels
+    known = card("H100").figures
+    assert (shared.capacity, registers.capacity) == (known["shared_per_multiprocessor"].value, known["registers"].value)
+    assert shared.source == known["shared_per_multiprocessor"].source
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = 1", "no entry of a machine"),
+        ("", r"this is missing: name; root; a table \[\[memory\]\]\."),
+        (
+            MACHINE.replace('name = "SRAM"\n', "") + BELOW.replace("capacity = 80", ""),
+            "name of memory 1.*capacity of memory 2",
+        ),
+        (MACHINE.replace('"1KiB"', "0"), "capacity = 0 is not a size in bytes"),
+        (MACHINE.replace("1e9", '"fast"'), "bandwidth = 'fast' must be a number above 0"),
+        (MACHINE.replace("energy", "power"), "no entry of a memory"),
+        (MACHINE + BELOW.replace("registers", "SRAM"), "those of memories must differ"),
+        ("name =", "is not TOML"),
+    ],
+)
+def test_wrong_files_of_machines(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text(text)
+    with pytest.raises(UsageError, match=says):
+        machine(str(tmp_path / "m.toml"))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("flash -n 8 -d 4", "Missing option '-M'; for example"),
+        ("flash -n 8 -d 4 -M 99 --machine H100", "one of the two"),
+        ("flash -n 8 -d 4 -M 99 --below P", "give one"),
+        ("-n 8 -d 4 --machine H100", "0 were given"),
+        ("flash2-forward -n 8 -d 4 --machine H100 --mask causal", "--mask cannot be given with it"),
+        ("flash2-forward -n 8 -d 4 --machine H100", "its tile m_i takes over"),
+        ("matmul-tiled -n 8 -d 4 --machine H100 --block x=3", "no block of matmul-tiled"),
+        ("matmul-tiled -n 8 -d 4 --machine H100 --blocks best", "--blocks is for a cache"),
+    ],
+)
+def test_count_on_a_machine_refuses(options: str, says: str) -> None:
+    shown = CliRunner().invoke(app, ["count", *options.split()])
+    assert shown.exit_code != 0
+    assert says in str(shown.exception) + shown.output

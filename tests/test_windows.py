@@ -29,7 +29,7 @@ def rounds(inputs: int, number: int) -> Cdag:
 
 @pytest.mark.parametrize(("inputs", "number", "M"), [(6, 4, 3), (6, 4, 5), (20, 7, 3), (5, 1, 3), (40, 10, 32)])
 def test_each_round_reads_what_the_cache_did_not_hold(inputs: int, number: int, M: int) -> None:
-    """With a sum at most M - 1 inputs are red, of which its own is one: so rounds begin with the last term of others."""
+    """With a sum at most M - 1 inputs are red, of which its own is one: rounds begin with the last term of others."""
     graph = rounds(inputs, number)
     whole, rest = divmod(inputs * (number - 1), inputs - 1)
     least = inputs + whole * max(0, inputs - M + 1) + max(0, rest + 1 - M + 1) + 1

@@ -27,7 +27,7 @@ from pebblesim.cli.options import (
     option,
 )
 from pebblesim.cli.printing import WIDE, one_way, print_json, print_table, print_tensors, say, show as show_parts
-from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.errors import Infeasible, NoSizes, UsageError
 from pebblesim.core.sizes import parse_bytes, whole
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ class Where(TypedCache):
     m: Annotated[str | None, option("-M", "Cache: words, or bytes such as 192KiB with --dtype.", "WORDS")] = None  # type: ignore[assignment]
     machine: Annotated[
         str | None,
-        option("--machine", "Count at each boundary of a path of memories: a card or FILE.toml, in place of -M.", "NAME"),
+        option(
+            "--machine", "Count at each boundary of a path of memories: a card or FILE.toml, in place of -M.", "NAME"
+        ),
     ] = None
     below: Annotated[
         str, option("--below", "Tiles that live in the machine's lowest memory, such as P,O_i.", "TILES")
@@ -98,7 +100,9 @@ class Where(TypedCache):
         Raises:
             UsageError: there is both a cache and a machine, or neither.
         """
-        if (self.machine is None) == (self.m is None):
+        if self.machine is None and self.m is None:
+            raise NoSizes("Missing option '-M'")
+        if self.machine is not None and self.m is not None:
             raise UsageError("give the cache with -M, or a machine with --machine: one of the two.")
         if self.machine is None:
             if self.below:

@@ -20,7 +20,7 @@ def _places(labels: Any, count: int) -> int:
 
 @kernel()
 def cut_off(order: Any, start: Any, preds: Any, in_tree: Any, M: int) -> int:
-    """The number of tree values that are cut off until each vertex fits into M places, those with large labels first."""
+    """The tree values that are cut off until each vertex fits into M places, those with large labels first."""
     labels, total = np.zeros(in_tree.size, dtype=np.int64), 0
     for v in order:
         held = np.sort(np.array([labels[u] for u in preds[start[v] : start[v + 1]] if in_tree[u]], dtype=np.int64))

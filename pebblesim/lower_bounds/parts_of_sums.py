@@ -31,7 +31,7 @@ ONE_FAMILY = (
     (Fraction(11, 10), 90, 17),
     (Fraction(1), 86, 24),
 )
-"""The same where both trees of a pair are one family, so that only one of them is taken off."""
+"""ε and the weights of `ROWS` where both trees of a pair are one family, so that only one of them is taken off."""
 
 
 def at_peak(M: int) -> int:

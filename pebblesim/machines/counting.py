@@ -1,4 +1,4 @@
-"""Count a schedule on a machine: the words over each boundary, what each memory holds, and the least that is possible."""
+"""Count a schedule on a machine: words over each boundary, what each memory holds, the least that is possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pebblesim.game.trees import Tree
 from pebblesim.language.registry import Schedule, get
 from pebblesim.lower_bounds.bounds import LowerBound, best
 from pebblesim.machines.machine import Level, Machine, machine as machine_of
-from pebblesim.machines.nesting import Nested, nested
+from pebblesim.machines.nesting import nested
+from pebblesim.machines.routes import Nested
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class OnMachine(Result):
         inside = f", {', '.join(self.below)} in {self.boundaries[-1].level.name}" if self.below else ""
         return [
             f"{self.schedule} on {self.machine.name}, {self.dtype}: {sizes}",
-            f"products by {self.product}{inside}; figures in words; least: for the memories below the boundary together",
+            f"products by {self.product}{inside}; in words; least: for all memories below the boundary together",
             table,
         ]
 
@@ -165,6 +166,12 @@ def on_machine(
             all the same in a memory.
         dims: the dimensions of the problem, such as n=4096, d=64.
 
+    Returns:
+        For each boundary the words, the least that is possible, and what the memory below it holds.
+
+    >>> on_machine("matmul-tiled", machine="H100", m=4096, k=4096, n=4096).blocks
+    {'b': 139, 'a_2': 4096, 'b_2': 4096}
+
     Raises:
         Infeasible: a memory is too small.
         UsageError: a name or size is not allowed, or the schedule cannot be nested.
@@ -182,25 +189,13 @@ def on_machine(
     kept, nest, all_sizes = tuple(below), Nested(algorithm.program), {**sizes, **chosen}
     if kept and len(capacities) == 1:
         raise UsageError(f"{place.name} has one memory below its root; tiles live below only where there are two.")
-    for number, capacity in enumerate(capacities[1:], 2):
+    for number, (level, capacity) in enumerate(zip(place.levels[1:], capacities[1:], strict=True), 2):
         last = number == len(capacities)
         by = inner if last else get("matmul-tiled")
         nest = nested(nest, by, kept if last else ())
         names = [f"{block}_{number}" for block in by.blocks]
         fixed = {name: whole(name, given.pop(name)) for name in names if name in given}
-        largest = max(sizes.values())
-
-        def needed(side: int, names: list[str] = names, fixed: dict[str, int] = fixed, nest: Nested = nest) -> int:
-            return peak_red(nest.computed, {**all_sizes, **dict.fromkeys(names, side), **fixed})
-
-        if (least := needed(1)) > capacity and len(fixed) < len(names):
-            raise Infeasible(
-                f"{place.levels[number - 1].name} holds {capacity:,} words, and {algorithm.name} needs {least:,} there "
-                "with the smallest tiles of products; take smaller blocks, or let fewer tiles live there.",
-                least,
-            )
-        side = last_that(lambda side, needed=needed, most=capacity: needed(side) <= most, 1, largest)  # type: ignore[misc]
-        all_sizes |= {**dict.fromkeys(names, side), **fixed}
+        all_sizes |= _sides(nest, names, all_sizes, fixed, capacity, f"{level.name} holds", max(sizes.values()))
     if given:
         raise UnknownName(f"block of {algorithm.name} on {place.name}", next(iter(given)), [*all_sizes])
     return OnMachine(
@@ -214,6 +209,26 @@ def on_machine(
         tuple(_boundaries(algorithm, nest, place, dtype, sizes, all_sizes)),
         nest,
     )
+
+
+def _sides(
+    nest: Nested, names: list[str], sizes: Mapping[str, int], fixed: Mapping[str, int], words: int, who: str, most: int
+) -> dict[str, int]:
+    """Return the largest equal blocks of products for which the lowest memory has room, and those that were given."""
+
+    def blocks(side: int) -> dict[str, int]:
+        return {**dict.fromkeys(names, side), **fixed}
+
+    def needed(side: int) -> int:
+        return peak_red(nest.computed, {**sizes, **blocks(side)})
+
+    if (least := needed(1)) > words and len(fixed) < len(names):
+        raise Infeasible(
+            f"{who} {words:,} words, and {nest.program.name} needs {least:,} there with the smallest tiles of "
+            "products; take smaller blocks, or let fewer tiles live there.",
+            least,
+        )
+    return blocks(last_that(lambda side: needed(side) <= words, 1, most))
 
 
 def _boundaries(

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pebblesim.advice.cards import card
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import bytes_of, parse_bytes
-from pebblesim.advice.cards import card
 
 KEYS: Final = {
     "name": "its name",
@@ -132,7 +132,9 @@ def _level(where: str, table: Mapping[str, Any]) -> Level:
     rates = {}
     for key in ("bandwidth", "energy"):
         value = table.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30
+        ):
             raise UsageError(f"{called}: {key} = {value!r} must be a number above 0: {KEYS[key]}.")
         rates[key] = None if value is None else float(value)
     return Level(table["name"], capacity, rates["bandwidth"], rates["energy"], str(table.get("source", "")))

@@ -13,7 +13,7 @@ from pebblesim.game.numbering import Family
 from pebblesim.game.player import steps
 from pebblesim.game.trees import Tree
 from pebblesim.language import program as ir
-from pebblesim.machines.nesting import Nested, Route
+from pebblesim.machines.routes import Nested, Route
 
 
 def moves(nested: Nested, sizes: ir.Sizes, families: Sequence[Family], tree: Tree) -> Iterator[NDArray[np.int64]]:

@@ -74,7 +74,7 @@ class Transfer:
         lines, again, total = self.axes, self.again, 1
         if sums is not None and self.met is not None:
             rows, columns = (blocks[block] if isinstance(block, str) else block for block in self.met)
-            firsts = tuple(blocks[self.first[block]] if block in self.first else 0 for block in self.met)
+            firsts = tuple(blocks[self.first[str(block)]] if block in self.first else 0 for block in self.met)
             total = sums.sum((rows, columns), self.pairs[0] in lines, self.pairs[1] in lines, firsts)
             lines = tuple(axis for axis in lines if axis not in self.pairs)
             again = tuple((axis, block) for axis, block in again if axis not in self.pairs)

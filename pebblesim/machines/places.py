@@ -1,0 +1,159 @@
+"""Where words are while a program is nested: tiles of the memory above, parts of them below, and moves between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from pebblesim.core.errors import UsageError
+from pebblesim.language import program as ir
+from pebblesim.language.registry import Schedule
+from pebblesim.machines.routes import Nested, Route
+
+Home = tuple[ir.Tensor, ir.Range | None]
+"""Where the words of a tile of the memory above are found: a tensor, and the tile that gives its copy, if any."""
+
+
+class Places:
+    """The state of a walk through a program that is nested."""
+
+    def __init__(self, above: Nested, product: Schedule, below: frozenset[str]) -> None:
+        self.above, self.product, self.below = above, product, below
+        self.level, self.lowest = above.lowest, above.lowest + 1
+        self.program = above.program
+        self.tensors = dict(self.program.tensors)
+        self.blocks = {block: f"{block}_{self.lowest}" for block in product.program.blocks}
+        self.routes: dict[ir.Node, Route] = {}
+        self.homes = self._homes()
+        self.ranges: dict[ir.Range, ir.Range] = {}
+        self.inside: dict[ir.Tile, ir.Tile] = {}  # tiles of the lowest memory, and their tiles in the new program
+        self.room: dict[ir.Tile, ir.Tile] = {}  # tiles that take up room in the memory above, and what stands for them
+        self.empty: set[ir.Tile] = set()  # of the memory above: sums without a term
+
+    def is_below(self, tile: ir.Tile) -> bool:
+        return tile.name in self.below
+
+    # -- where the tiles of the memory above are ----------------------------------------------------------------
+
+    def _homes(self) -> dict[ir.Tile, Home]:
+        """Where each tile that stays above is: where it is written to or was read from, or in a tensor of its own."""
+        read: dict[ir.Tile, Home] = {}
+        written: dict[ir.Tile, Home] = {}
+        changed: set[ir.Tile] = set()
+        own = [node for phase in self.program.phases for node in ir.walk(phase.body) if self.of_lowest(node)]
+        for node in own:
+            match node:
+                case ir.Read(tile=tile, tensor=tensor, at=at):
+                    read[tile] = tensor, at
+                case ir.Write(tile=tile, tensor=tensor, at=at):
+                    if not self.is_below(tile) and written.setdefault(tile, (tensor, at)) != (tensor, at):
+                        raise UsageError(self.keep(tile, "is written to two tensors"))
+                case ir.Compute(target=ir.Ref(tile=tile), mode="assign" | "add"):
+                    changed.add(tile)
+                case ir.Move(tile=tile, source=source):
+                    if not (self.is_below(tile) and self.is_below(source)):
+                        raise UsageError(self.keep(tile, f"takes over the words of {source.name or 'a tile'}"))
+        homes = {}
+        for tile in [entered for node in own if (entered := ir.entering(node)) and not self.is_below(entered)]:
+            if tile in read and written.get(tile, read[tile]) != read[tile]:
+                raise UsageError(self.keep(tile, "is read from one tensor and written to another"))
+            if tile in read and tile in changed and tile not in written:
+                raise UsageError(self.keep(tile, "is changed after it was read, and not written back"))
+            homes[tile] = written.get(tile) or read.get(tile) or self._own_home(tile)
+        return homes
+
+    def _own_home(self, tile: ir.Tile) -> Home:
+        name = base = f"{tile.name or 'tile'} in memory {self.level}"
+        number = 1
+        while name in self.tensors:
+            number += 1
+            name = f"{base} ({number})"
+        self.tensors[name] = ir.Tensor(name, tuple(rng.dim for rng in tile.ranges))
+        return self.tensors[name], None
+
+    def keep(self, tile: ir.Tile, why: str) -> str:
+        """Say that a tile must live below."""
+        return (
+            f"{self.program.name} cannot be nested: its tile {tile.name or 'without a name'} {why}; let it live in the "
+            "memory below, with below=[...]."
+        )
+
+    # -- ranges and tiles of the new program ---------------------------------------------------------------------
+
+    def range(self, rng: ir.Range) -> ir.Range:
+        return self.ranges.get(rng, rng)
+
+    def around(self, ranges: ir.Ranges) -> ir.Ranges:
+        return tuple(map(self.range, ranges))
+
+    def at(self, at: ir.Range | None) -> ir.Range | None:
+        return None if at is None else self.range(at)
+
+    def enter(self, tile: ir.Tile) -> ir.Tile:
+        """Return the tile of the new program for one that lives in the lowest memory."""
+        self.inside[tile] = ir.Tile(tile.name, self.around(tile.ranges))
+        return self.inside[tile]
+
+    def takes_room(self, tile: ir.Tile) -> Iterator[ir.Node]:
+        """From here on, a tile takes up room in the memory above, if it did not so far."""
+        if tile in self.room:
+            return
+        self.room[tile] = ir.Tile(tile.name, self.around(tile.ranges))
+        yield self.routed(ir.Zeros(self.room[tile], 0), Route(self.level, self.level))
+
+    def routed(self, node: ir.Node, route: Route) -> ir.Node:
+        self.routes[node] = route
+        return node
+
+    def passing(
+        self, tile: ir.Tile, ranges: ir.Ranges, route: Route, home: Home, line: int, part_of: ir.Ranges | None = None
+    ) -> Iterator[ir.Node]:
+        """Move words of a tile above, or delete them there: a read whose moves are made along a route, and a delete.
+
+        The tile begins as one of zeros, so that what is read into it may be sums that still lack terms.
+        """
+        part = ir.Tile(tile.name, part_of or self.around(ranges))
+        yield self.routed(ir.Zeros(part, line), Route(0, 0))
+        yield self.routed(ir.Read(part, home[0], line, self.at(home[1])), route)
+        yield self.routed(ir.Delete(part, True, line), Route(0, 0))
+
+    def fetched(self, tile: ir.Tile, ranges: ir.Ranges, line: int, take: bool = False) -> tuple[ir.Tile, ir.Node]:
+        """Return a new tile with a part of a tile above, and its read; `take`: the old words leave that memory."""
+        part, (tensor, at) = ir.Tile(tile.name, ranges), self.homes[tile]
+        return part, self.routed(ir.Read(part, tensor, line, self.at(at)), Route(self.level, self.lowest, take))
+
+    def stored(self, part: ir.Tile, tile: ir.Tile, line: int) -> Iterator[ir.Node]:
+        """Write a new tile to its place in a tile above."""
+        tensor, at = self.homes[tile]
+        yield self.routed(ir.Write(part, tensor, line, self.at(at)), Route(self.lowest, self.level))
+        yield ir.Delete(part, True, line)
+
+    def ref(self, ref: ir.Ref, parts: Mapping[ir.Tile, ir.Tile]) -> ir.Ref:
+        """Return a reference in the new program: to a part that was fetched, or to a tile of the lowest memory."""
+        if ref.tile in parts:
+            return ir.Ref(parts[ref.tile], parts[ref.tile].ranges, ref.transposed)
+        return ir.Ref(self.inside[ref.tile], self.around(ref.ranges), ref.transposed)
+
+    def of_lowest(self, node: ir.Node) -> bool:
+        """Whether a primitive is about tiles of the memory that was the lowest."""
+        return not isinstance(node, ir.Loop) and self.level in self.above.route(node)[:2]
+
+    def expression(
+        self, expr: ir.Expr, ref: Callable[[ir.Ref], ir.Ref], rng: Callable[[ir.Range], ir.Range]
+    ) -> ir.Expr:
+        """Return an expression with other references and ranges."""
+        match expr:
+            case ir.Ref():
+                return ref(expr)
+            case ir.MatMul(left=left, right=right):
+                return ir.MatMul(ref(left), ref(right), tuple(map(rng, expr.shape)))
+            case ir.RowReduction(op=op, operand=operand):
+                return ir.RowReduction(op, self.expression(operand, ref, rng), tuple(map(rng, expr.shape)))
+            case ir.Elementwise(op=op, operands=operands):
+                inner = tuple(self.expression(operand, ref, rng) for operand in operands)
+                return ir.Elementwise(op, inner, tuple(map(rng, expr.shape)))
+
+    def rows(self, ranges: ir.Ranges) -> tuple[ir.Range, ir.Ranges]:
+        """A range over the single rows of a tile, and the ranges of one row."""
+        rows, *columns = self.around(ranges)
+        row = ir.Range("row", rows, 1)
+        return row, (row, *columns)
