@@ -436,7 +436,9 @@ class Ran:
 class Runner:
     """Runs lines, each in a process of its own and in a new copy of a folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: int | None = None) -> None:
+        """In a pipe, or as on a terminal of so many columns."""
+        self.columns = columns
         self.home = Path(tempfile.mkdtemp(prefix="lines-"))
         (self.home / "files").mkdir()
         furnish(self.home / "files")
@@ -465,10 +467,9 @@ class Runner:
         over = code in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGALRM)
         return Ran(None if over else code, *texts, files)
 
-    @staticmethod
-    def _run(argv: list[str], folder: Path, out: Path, err: Path) -> None:
+    def _run(self, argv: list[str], folder: Path, out: Path, err: Path) -> None:
         """Be the child: run the line, and end with its exit code."""
-        from pebblesim.cli import main as cli
+        from pebblesim.cli import main as cli, printing
 
         code: Any = CRASH
         try:
@@ -482,6 +483,8 @@ class Runner:
             sys.argv = ["pebblesim", *argv]
             os.environ["LOKY_MAX_CPU_COUNT"] = "1"  # a sweep starts no processes
             warnings.simplefilter("error")
+            if self.columns is not None:
+                printing.limit = lambda: None if printing.WIDE.get() else self.columns
             cli.main()
             code = 0
         except SystemExit as end:
@@ -634,6 +637,9 @@ RECORD: Final = ROOT / "benchmarks" / "drawn_lines.json"
 
 TRIES: Final = 6
 
+NARROW: Final = 12
+"""Columns of a terminal on which --wide is tried: in a pipe no line is broken, and few tables lack a column."""
+
 
 def every_option(commands: dict[str, Any]) -> set[str]:
     """Each option of each command: "count --heads"."""
@@ -656,11 +662,12 @@ def complete(seed: int) -> None:
     left = sorted(every - {*differ, *explained}, key=lambda name: (name.endswith(" --wide"), name))
     of = {name.rpartition(" ")[0] for name in left}
     _prepare(line for line in lines if not line.before and line.command in of)
-    draw, plain, found = random.Random(seed), dict[str, Ran](), Found()
-    with Runner() as run:
+    draw, plain, found = random.Random(seed), dict[tuple[int | None, str], Ran](), Found()
+    with Runner() as piped, Runner(NARROW) as narrow:
         for name in left:
             words, _, option = name.rpartition(" ")
             own = [line for line in lines if line.command == words]
+            run = narrow if option == "--wide" else piped
             if pair := _pair(words, option, own, commands, draw, run, plain, found):
                 differ[name] = pair
             new = {"differ": differ, "explained": explained, "left": sorted({*left} - {*differ})}
@@ -670,15 +677,15 @@ def complete(seed: int) -> None:
 
 def _pair(
     words: str, option: str, lines: list[Line], commands: dict[str, Any], draw: random.Random, run: Runner,
-    plain: dict[str, Ran], found: Found,
+    plain: dict[tuple[int | None, str], Ran], found: Found,
 ) -> list[str] | None:  # fmt: skip
     """Two lines that differ in an option, and in what they do; None if none of those that were drawn do."""
     refused = None
     for number in range(TRIES):
         line = draw.choice(lines)
-        if str(line) not in plain:
-            plain[str(line)] = run(line.argv)
-        before = plain[str(line)]
+        if (run.columns, str(line)) not in plain:
+            plain[run.columns, str(line)] = run(line.argv)
+        before = plain[run.columns, str(line)]
         made = with_option(line, commands[words], option, draw, odd=number >= TRIES / 2)
         if str(made) == str(line):
             continue
@@ -686,7 +693,7 @@ def _pair(
         found.note(made, after)
         if None in (before.code, after.code) or _did(before) == _did(after) or "\udcff" in str(made):
             continue
-        if after.code != 2 and (run(line.argv), run(made.argv)) == (before, after):
+        if after.code != 2 and (_did(run(line.argv)), _did(run(made.argv))) == (_did(before), _did(after)):
             return [str(line), str(made)]
         if after.code == 2 and refused is None:
             refused = [str(line), str(made)]
@@ -701,8 +708,11 @@ def again(number: int, seed: int) -> list[str]:
     """The options of so many drawn pairs of lines in `RECORD` that do the same now."""
     differ = json.loads(RECORD.read_text(encoding="utf-8"))["differ"]
     names = random.Random(seed).sample(sorted(differ), number)
-    with Runner() as run:
-        did = {name: [_did(run(shlex.split(line))) for line in differ[name]] for name in names}
+    with Runner() as piped, Runner(NARROW) as narrow:
+        did = {
+            name: [_did((narrow if name.endswith(" --wide") else piped)(shlex.split(line))) for line in differ[name]]
+            for name in names
+        }
     return [name for name, (before, after) in did.items() if before == after]
 
 

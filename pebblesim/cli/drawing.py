@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from pebblesim.cli.options import Group, in_its_place, option
+from pebblesim.cli.printing import say
 from pebblesim.views.plots.style import check, save
 
 
@@ -44,4 +45,4 @@ class Drawing(Group):
     def save(self, draw: Callable[[Any], Any], size: tuple[float, float], dpi: float = 160) -> None:
         """Let `draw` fill an empty figure of this size, save it, and say so."""
         save(draw, self.path, size, dpi)
-        print(f"written {self.path}")
+        say(f"written {self.path}")
