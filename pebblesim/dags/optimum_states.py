@@ -55,9 +55,11 @@ def search_states(run: Interval, states: int | None, memory: int, end: float, on
     space = kernel.room_for(len(board.degree), words)
     some = 2
     while True:
-        began = time.monotonic()
+        began, before = time.monotonic(), int(tree.count[0])
         how, last = kernel.search(board, tree, space, some)
-        some = min(AT_ONCE, 2 * some) if time.monotonic() - began < LONG else max(2, some // 2)
+        # So few may be estimates alone, which the next call makes again: where no state is new, it may do more.
+        stuck = int(tree.count[0]) == before
+        some = min(AT_ONCE, 2 * some) if stuck or time.monotonic() - began < LONG else max(2, some // 2)
         run.states = int(tree.count[0])
         run.raise_to(int(tree.count[2]), f"search: every game begins in one of {run.states:,} states")
         on_progress()
