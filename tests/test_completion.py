@@ -27,8 +27,8 @@ OPEN = {
     "--threads", "--line", "--ways", "--l2", "--chiplets", "--scale", "--workspace", "--head", "--epsilon",
     "--warps", "--stages", "--machine", "--threshold", "--cosine",
     # names of one's own, several names at once, and what a graph's builder takes, which differs from problem to problem
-    "--name", "plot race --card", "--option", "--dask", "--command", "--inputs", "--without", "claims", "search --kept",
-    "search --word-bytes",
+    "--name", "--below", "plot race --card", "--option", "--dask", "--command", "--inputs", "--without", "claims",
+    "search --kept", "search --word-bytes",
 }  # fmt: skip
 
 

@@ -486,7 +486,7 @@ def test_options_that_are_refused(name: str, options: dict[str, Any], message: s
     "summation", ["", "tree", "blocked", "blocked:", "blocked:0", "blocked:-1", "blocked:x", "chain:2"]
 )
 def test_summations_that_are_refused(summation: str) -> None:
-    with pytest.raises(UsageError, match=r"'chain', 'balanced' or 'blocked:B'"):
+    with pytest.raises(UsageError, match=r"'chain', 'balanced' or 'blocked:b'"):
         graphs.build("matmul", summation, m=1, k=1, n=1)
 
 

@@ -28,6 +28,7 @@ CALLS: dict[str, Callable[..., object]] = {
     "gaps": lambda one, other: ps.gaps(schedules=[one], **SIZES),
     "l2": lambda one, other: ps.l2(one, order="head-first", at_once=2, size=512, **SIZES),
     "numbers": lambda one, other: ps.numbers(one, **SIZES),
+    "on_machine": lambda one, other: ps.on_machine(one, machine="H100", n=8, d=2),
     "play": lambda one, other: ps.play(one, **SIZES),
     "record": lambda one, other: ps.record(one, **SIZES),
     "show": lambda one, other: ps.show(one),

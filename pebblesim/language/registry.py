@@ -127,7 +127,7 @@ class Schedule:
                 no loop of it asks a mask.
         """
         self.problem.refuse_mask()
-        if not self.maskable:
+        if in_parts(self._under_a_mask) and not asks_a_mask(self._under_a_mask):
             raise UsageError(
                 f"{self.name} treats a first part of a dimension apart, and no loop of it says which tiles it leaves "
                 "out under a mask (keys_of, queries_of); leave the mask out, or take another schedule."
