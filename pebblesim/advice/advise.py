@@ -151,15 +151,17 @@ def _boundary(
     if not rows:
         least = min(too_large.values())
         raise Infeasible(f"no schedule of {problem_name} fits into {M:,} words ({cache}); one needs {least:,}.", least)
-    # Better blocks change little, so they are searched only for schedules that may win, and without a mask for the one
-    # that does: under a mask that takes seconds.
+    # Better blocks change little, so they are searched only for schedules that may win, and for the one that does
+    # without a mask: to find the one that does under it takes seconds.
     rows.sort(key=lambda row: row.io)
     searched = [
         count(row.schedule, blocks="best", **arguments) for row in rows[:SEARCHED] if row.io <= NEAR * rows[0].io
     ]
-    if mask is None:
-        runs = runs_of(problem_name, schedules=None, blocks="best", **arguments)
-        searched += filter(None, [best_of(runs, searched[0].schedule)])
+    unmasked = arguments | {"mask": None}
+    runs = runs_of(problem_name, schedules=[row.schedule for row in rows], blocks="best", **unmasked)
+    best = best_of(runs, searched[0].schedule)
+    if best is not None:
+        searched.append(best if mask is None else count(best.schedule, blocks="best", **arguments))
     rows = sorted({row.schedule: row for row in (*rows, *searched)}.values(), key=lambda row: row.io)
     own = tuple(compare(problem_name, blocks=blocks, **arguments)) if blocks else ()
     said = f"{cache}, {_binary(card.size(figure))}"
