@@ -12,7 +12,7 @@ from strategies import draws
 import pebblesim as ps
 from pebblesim.core.errors import Infeasible
 from pebblesim.dags.bounds import lower_bounds
-from pebblesim.dags.open_paths import Part, words
+from pebblesim.dags.open_paths import Lines, Part, words
 from pebblesim.dags.orders import Task
 from pebblesim.dags.task_data import TaskData
 from pebblesim.game.moves import READ, unpack
@@ -55,6 +55,14 @@ def test_a_path_that_comes_back_to_a_line_meets_it_once() -> None:
     assert Part([[], [0], [0], [1, 2]], [True, False, False, False]).crossed() == [0, 1, 1, 1]
     # The last vertex follows 0 in one set and 1 in the other: a path from either meets two lines of one set.
     assert Part([[], [], [0], [1], [2, 3]], [True, True, False, False, False]).crossed() == [0, 0, 1, 1, 2]
+
+
+def test_a_line_before_is_not_met_again() -> None:
+    """Vertex 2 follows 0, and 3 follows 1, which leads to 2, too: a path by way of 2 may have met the line of 1."""
+    lines = Lines(Part([[], [], [0, 1], [1, 2]], [True, True, False, False]), min)
+    assert lines.of == [0, 1, 0, 1]
+    above = [0b1, 0b10, 0b111, 0b1111]
+    assert [lines.met(1, 2, above), lines.met(0, 2, above), lines.met(2, 3, above)] == [True, False, False]
 
 
 def fewest(part: Part, t: int) -> int:
