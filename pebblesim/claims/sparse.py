@@ -226,10 +226,10 @@ def _behind_scores(bound: str, found: Finding) -> Finding:
     game = f"ps.claims.sparse.one_per_row_game({n}, {d}, M={M})"
     claimed, other = shown(f'ps.claims.value("{bound}", {assigned(_numbers(bound, n, d, M))})')
     played = one_per_row_game(n, d, M)
-    line = f"{game}.io → {played.io}, the scores alone, without a softmax, legal and complete, against"
+    line = f"{game}.io → {played.io}, legal and complete, against"
     agrees = played.complete and played.io < claimed
     status = found.status if agrees else HOLDS
-    return Finding(status, f"{line}\n{other}\nand with a softmax:\n{found.evidence}")
+    return Finding(status, f"the scores alone, without a softmax:\n{line}\n{other}\nand with it:\n{found.evidence}")
 
 
 def _numbers(bound: str, n: int, d: int, M: int) -> dict[str, int]:
