@@ -11,21 +11,20 @@ It is for no mask and for bands: causal ones and windows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from pebblesim.core.errors import UnknownName
 from pebblesim.kernels.bias import check_bias, is_bias
-from pebblesim.kernels.gluon_additions import ROWS
+from pebblesim.kernels.gluon_block import GROUP_OF_BYTES, ROWS, Block
 from pebblesim.kernels.gluon_columns import ColumnsRoles
-from pebblesim.kernels.gluon_columns_plan import Columns, check_columns, columns_of
+from pebblesim.kernels.gluon_columns_plan import check_columns, columns_of
 from pebblesim.kernels.gluon_consumer import Consumer
-from pebblesim.kernels.gluon_plan import GROUP_OF_BYTES, Block, Plan, check_shared, multiplies, plan, refused
-from pebblesim.kernels.gluon_product import Product, ProductRoles, product_of
+from pebblesim.kernels.gluon_parts_plan import product_of, scores
+from pebblesim.kernels.gluon_plan import check_shared, multiplies, plan, refused
+from pebblesim.kernels.gluon_product import ProductRoles
 from pebblesim.kernels.gluon_roles import Roles
-from pebblesim.kernels.gluon_scores import Scores, ScoresRoles, scores
+from pebblesim.kernels.gluon_scores import ScoresRoles
 from pebblesim.kernels.gluon_text import IMPORTS, common
 from pebblesim.kernels.gluon_writer import GluonWriter
 from pebblesim.kernels.products import products
@@ -43,14 +42,6 @@ OF_TABLES, OTHERS = (8, 4), (8, 3)
 """Warps and stages of Triton kernels in the same file: of products with a table of pairs, and without products."""
 
 OTHERWISE = "take --target triton"
-
-ROLES: Mapping[type[Block], Callable[[Setting, Any], Roles]] = {
-    Product: ProductRoles,
-    Scores: ScoresRoles,
-    Columns: ColumnsRoles,
-    Plan: Consumer,
-}
-"""Makers of the statements of a block, by the kind of its plan."""
 
 KINDS = ("bfloat16", "float16")
 """Types of words that the products take."""
@@ -118,16 +109,17 @@ def gluon(
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
         block = _block(program, launch, sizes, dtype, stages, persistent, setting.tables)
-        if isinstance(block, Scores) and persistent:
-            raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
-        if isinstance(block, Columns):
-            check_columns(program, block, persistent)
-        if block is not None and not isinstance(block, Columns) and setting.strides.shared > ROWS:
-            why = f"{setting.strides.shared} heads share keys, and a tile has {ROWS} rows of a warpgroup"
-            raise refused(program, why, OTHERWISE)
         if block is None:
             return Writer(setting, launch, name)
-        made = GluonWriter(setting, name, block, ROLES[type(block)])
+        roles = _roles(block)
+        if roles is ScoresRoles and persistent:
+            raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
+        if roles is ColumnsRoles:
+            check_columns(program, block, persistent)
+        elif setting.strides.shared > ROWS:
+            why = f"{setting.strides.shared} heads share keys, and a tile has {ROWS} rows of a warpgroup"
+            raise refused(program, why, OTHERWISE)
+        made = GluonWriter(setting, name, block, roles)
         check_shared(program, launch, made.program.shared, stages)
         assert not (wrong := broken(made.program)), f"{launch.name}: {'; '.join(wrong)}"
         return made
@@ -136,6 +128,13 @@ def gluon(
         raise refused(program, "it has no single loop within a grid of one dimension")
     of_tables = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
     return module(setting, made, written, of_tables, OTHERS, IMPORTS, partial(_common, setting))
+
+
+def _roles(block: Block) -> type[Roles]:
+    """The maker of the statements of a block."""
+    if block.nest is None:
+        return Consumer if block.shares == 1 else ColumnsRoles
+    return ScoresRoles if len(block.launch.grid) == 1 else ProductRoles
 
 
 def _check_pairs(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask | None) -> None:

@@ -2,6 +2,14 @@
 
 Products are issued, and waited for where their result is used; the slot of a ring is waited for where a product first
 uses it, and is free again after the wait for the last product that does.
+
+Where one loop goes through all tiles, each asks whether the mask cuts it: at the diagonal, and at both ends of a
+window. Predicates are taken there alone. Without a mask the last tile may be ragged. Where products are put off it is
+streamed first: the iteration before the loop has its predicates, and the loop none.
+
+Two warpgroups with narrow heads take turns at the tensor cores. One issues its products, and passes the turn when it
+has its scores; it waits for the next turn behind its exponentials, in front of the wait for the product that was put
+off. The compiler moves exponentials behind that wait, but not past a wait for a barrier.
 """
 
 from __future__ import annotations
@@ -9,14 +17,29 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.gluon_additions import ROWS, Addition, filled, freed
-from pebblesim.kernels.gluon_each_tile import TURNS, Tiles
-from pebblesim.kernels.gluon_plan import Buffer, Plan
+from pebblesim.kernels.gluon_block import ROWS, Addition, Block, Buffer, filled, freed
+from pebblesim.kernels.gluon_roles import Roles
 from pebblesim.kernels.products import factors
-from pebblesim.kernels.terms import ONE, Held, Name, Term, call, calls, maximum, term
+from pebblesim.kernels.terms import (
+    ONE,
+    ZERO,
+    Group,
+    Held,
+    Name,
+    Number,
+    Term,
+    call,
+    calls,
+    is_zero,
+    maximum,
+    term,
+)
 from pebblesim.kernels.triton_loops import Piece
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.language import program as ir
+
+TURNS = term("filled") + "turn"
+"""Turns before those of a tile of rows."""
 
 LAST = st.Let(("last", "last_phase"), (Name("slot"), Name("phase")))
 """The slot of the iteration before."""
@@ -37,13 +60,12 @@ class Issued:
     freed: dict[Buffer, str]
 
 
-class Consumer(Tiles):
+class Consumer(Roles):
     """Makes the statements of a warpgroup that streams."""
 
-    plan: Plan
-
-    def __init__(self, setting: Setting, plan: Plan) -> None:
+    def __init__(self, setting: Setting, plan: Block) -> None:
         super().__init__(setting, plan)
+        self.waiting: Term | None = None  # number of the tile behind which the next turn is to be taken
         self._issued: list[Issued] = []
         self._there: set[str] = set()  # barriers that have been waited for, of rings in this iteration
         self._late: list[ir.Compute] = []  # products of the iteration before, still to be issued
@@ -53,22 +75,52 @@ class Consumer(Tiles):
         self._added = {each.product: each for each in plan.additions}
         self._handed: set[ir.Tile] = set()  # what all warpgroups have of this iteration
         self._to_add: list[Addition] = []  # products of this iteration, for memory
-        for each in plan.additions:
-            self.reserve(each.handed, f"{each.handed}_full", each.part)
+
+    # The warp that loads
+
+    def staying(self, buffer: Buffer) -> list[st.Statement]:
+        """The rows of all warpgroups."""
+        copied = self.copy(buffer, Name("w"), Group(self.number * buffer.slots + "w"), fill=ZERO)
+        copies = st.For("w", ZERO, Number(buffer.slots), (copied,), unrolled=True)
+        return self.filling(buffer, ZERO, self.turn, [copies], buffer.slots)
+
+    def streaming(self, at: Name) -> list[st.Statement]:
+        """A tile of each ring."""
+        slot, made = Name("slot"), list[st.Statement]([self.slot(at)])
+        for ring in self.plan.rings:
+            together = [self.copy(each, slot, self.streamed(at)) for each in self.plan.together(ring)]
+            made += self.filling(ring, slot, term("phase"), list(together))
+        return made
+
+    # Slots
+
+    @property
+    def turn(self) -> Term:
+        """The phase of the barriers of what stays."""
+        return term("turn") & 1 if self.plan.persistent else term(0)
+
+    def slot(self, number: Term) -> st.Let:
+        """The slot of a ring, and the phase of its barriers, for a tile that is streamed."""
+        turn = self.streamed_before(number)
+        return self.slot_of(Group(term("filled") + turn) if self.plan.persistent else turn)
+
+    def streamed(self, turn: Term) -> Term:
+        """The number of the tile that is streamed at a turn."""
+        return Group(self.limits()[1] - 1 - turn) if self.scope.from_last() else turn
 
     # The block
 
     def loop(self, node: ir.Loop) -> None:
         """The tiles that are streamed; if products are put off, the first tile apart, and what is left at the end."""
         (low, _), plan, scope = self.limits(), self.plan, self.scope
-        late, stay = bool(plan.late), [each for each in plan.buffers.values() if not each.streamed]
+        late = bool(plan.late)
         if late:
             number = scope.names.new(node.range.name)
             self.say(st.Let((number,), (low,)))
             self.say(self.slot(Name(number)) if plan.persistent else st.Let(("slot", "phase"), (term(0), term(0))))
             self._iteration(node, Piece(low, low), Name(number), False)
         else:
-            for buffer in stay:
+            for buffer in plan.stay:
                 self._await(buffer)
         for piece in self._stream_pieces(node, late):
             number = scope.names.new(node.range.name)
@@ -79,7 +131,7 @@ class Consumer(Tiles):
                 self._iteration(node, piece, Name(number), late)
             self.say(piece.loop(number, made, node))
         if plan.persistent:
-            self.say(*(st.Arrive(freed(buffer.barrier, 0)) for buffer in stay))
+            self.say(*(st.Arrive(freed(buffer.barrier, 0)) for buffer in plan.stay))
         if self._added:
             self.say(st.Sent())
         if late:
@@ -98,10 +150,10 @@ class Consumer(Tiles):
         low, high = self.limits()
         if self._added:
             return [Piece(low, high)]
-        if self.from_last():
+        if self.scope.from_last():
             return [Piece(ONE, high, complete=True)]
         begin = (ONE if low == term(0) else low + 1) if late else low
-        if self.one_by_one(loop):
+        if self.scope.one_by_one():
             self.asking = True
             return [Piece(begin, high)]
         first, *others = self.in_order(loop)
@@ -126,12 +178,31 @@ class Consumer(Tiles):
         if self._issued:
             self._wait(self._issued[-1].node.target.tile)
 
+    # Turns: before a wait there were one for each streamed tile, and one more for each tile of rows
+
+    def take_turn(self, before: Term) -> None:
+        """Wait until the other warpgroup has passed the turn."""
+        self.say(st.Wait(Name("turns").index("w"), Group(before - "w") & 1))
+
+    def take_next_turn(self) -> None:
+        """Wait for the turn of the next tile's products, if that was not done at this tile."""
+        if self.waiting is not None:
+            low, _ = self.limits()
+            before = TURNS + self.waiting
+            self.take_turn((before if is_zero(low) else before - low) + 2)
+            self.waiting = None
+
+    def pass_turn(self) -> None:
+        """Let the other warpgroup have the next turn."""
+        if self.plan.turns:
+            self.say(st.Arrive(Name("turns").index(term(1) - "w")))
+
     # Reads and writes
 
     def read(self, node: ir.Read) -> None:
         """Note where a tile is; what the copy engine brings is not copied again."""
         buffer = self.plan.buffers.get(node.tile)
-        if any(node.tile is each.write.tile for each in self.plan.additions):
+        if any(node.tile is each.write.tile for each in self.plan.outgoing):
             self.values.named(node.tile)
             self.values.mark(node.tile, empty=True)  # memory has the sum
         elif buffer is None:
@@ -154,7 +225,7 @@ class Consumer(Tiles):
 
     def write(self, node: ir.Write, there: bool = False) -> None:
         """Write a tile; what is added to memory is when all products of the iteration are on their way."""
-        addition = next((each for each in self.plan.additions if each.write is node), None)
+        addition = next((each for each in self.plan.additions if each.sent.write is node), None)
         if addition is not None:
             self._to_add.append(addition)
             return
@@ -165,20 +236,21 @@ class Consumer(Tiles):
 
     def _hand_over(self, addition: Addition) -> None:
         """Put the rows that the warpgroup has of an operand into shared memory, where all warpgroups read it."""
-        left, line = factors(addition.product).left, addition.product.line
-        self._settle(addition.left)
-        rows = Name(addition.handed).index("slot").call("slice", term("w") * ROWS, ROWS)
+        left, line, handed = factors(addition.product).left, addition.product.line, addition.handed
+        self._settle(left.tile)
+        rows = Name(handed.room).index("slot").call("slice", term("w") * ROWS, ROWS)
         value = self.values.operand(left, line, left.shape[1], 0, True)
-        self.say(*st.put(rows, value), st.Arrive(filled(addition.handed, "slot")))
-        self._handed.add(addition.left)
+        self.say(*st.put(rows, value), st.Arrive(filled(handed.name, "slot")))
+        self._handed.add(left.tile)
 
     def _add(self, addition: Addition) -> None:
         """Add the columns that the warpgroup has of a product to memory; what was added before has left the buffer."""
-        self._settle(addition.write.tile)
-        number, part = self.scope.numbers[self.plan.loop.range], Name(addition.part).index("w")
-        place = self.at(addition.write, number * addition.rows, term("w") * addition.columns)
-        stored = st.put(part.reshape(addition.rows, addition.columns), self.written(addition.write))
-        self.say(st.Sent(), *stored, st.Send(f"{addition.write.tensor.name}_tiles", place, part, added=True))
+        node, (rows, columns) = addition.sent.write, addition.sent.box
+        self._settle(node.tile)
+        number, part = self.scope.numbers[self.plan.loop.range], Name(addition.sent.name).index("w")
+        place = self.at(node, number * rows, term("w") * columns)
+        stored = st.put(part.reshape(rows, columns), self.written(node))
+        self.say(st.Sent(), *stored, st.Send(f"{node.tensor.name}_tiles", place, part, added=True))
 
     # Products
 
@@ -189,7 +261,11 @@ class Consumer(Tiles):
             self._put_off(node)
             return
         for each in self.plan.additions:
-            if product and each.left not in self._handed and each.left in {ref.tile for ref in ir.refs(node.expr)}:
+            if (
+                product
+                and each.handed.tile not in self._handed
+                and each.handed.tile in {ref.tile for ref in ir.refs(node.expr)}
+            ):
                 self._hand_over(each)
         for ref in () if self._of_before else ir.refs(node.expr):
             self._fetch(ref.tile)
@@ -271,12 +347,13 @@ class Consumer(Tiles):
 
     def _multiply_all(self, to: Held, addition: Addition) -> None:
         """Issue some columns of a product of what all warpgroups computed with what stays."""
-        columns, held = addition.columns, self.plan.buffers[factors(addition.product).right.tile]
+        (rows, columns), handed = addition.sent.box, addition.handed
+        held = self.plan.buffers[factors(addition.product).right.tile]
         self._await(held)
-        self.say(st.Wait(filled(addition.handed, "slot"), Name("phase")))
-        first = Name(addition.handed).index("slot").turned()
+        self.say(st.Wait(filled(handed.name, "slot"), Name("phase")))
+        first = Name(handed.room).index("slot").turned()
         second = held.slot(0).call("slice", term("w") * columns, columns, dim=1)
-        self.issue(to, first, second, None, columns, addition.product.line, addition.rows)
+        self.issue(to, first, second, None, columns, addition.product.line, rows)
 
     def _in_registers(self, node: ir.Compute, ending: str) -> Name:
         """Make a computed matrix the left operand of a product, in the words of memory; the name of it."""

@@ -8,19 +8,19 @@ The warp that loads waits for these first.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from math import e, log2, prod
+from math import prod
 from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.bias import RowsPlaces
 from pebblesim.kernels.facts import facts_of
-from pebblesim.kernels.gluon_additions import ROWS, filled, freed
+from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, filled, freed
 from pebblesim.kernels.gluon_boxes import SPLIT, Box, corner, sides
-from pebblesim.kernels.gluon_plan import Block, Buffer, held_transposed, refused
+from pebblesim.kernels.gluon_plan import held_transposed, refused
+from pebblesim.kernels.gluon_scope import RowsScope, RowsValues
 from pebblesim.kernels.gluon_text import STREAMED_TOGETHER
 from pebblesim.kernels.lowering import Lowering
 from pebblesim.kernels.statements import terms_of, within
@@ -46,100 +46,12 @@ from pebblesim.kernels.terms import (
 )
 from pebblesim.kernels.triton_grid import in_groups, longest_last
 from pebblesim.kernels.triton_loops import Piece, bounds, pieces
-from pebblesim.kernels.triton_ranges import Scope, Setting, along
-from pebblesim.kernels.triton_values import Values
+from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.kernels.words import WORDS, word_bytes, word_of
 from pebblesim.language import program as ir
 
 ORDER = "tiles tile turn turns filled together side key_head"
 """Names of what says which tile a block has."""
-
-
-class RowsScope(Scope):
-    """The ranges of a warpgroup: tiles of its own sides, streams of the whole block's, and layouts of vectors."""
-
-    def __init__(self, setting: Setting, plan: Block) -> None:
-        super().__init__(setting, plan.launch)
-        self.plan, self._sides = plan, plan.sides(setting.sizes)
-
-    def length(self, rng: ir.Range) -> int:
-        """Indices of a tile, of those of the warpgroup."""
-        return self._sides[rng] if rng in self._sides else super().length(rng)
-
-    def count(self, rng: ir.Range) -> Term:
-        """The number of tiles, of those of the block."""
-        side = self.plan.side_of_block(rng)
-        return super().count(rng) if side is None else self.tiles(self.total(rng), side)
-
-    def ends(self, rng: ir.Range) -> tuple[Term, Term]:
-        """Begin and end of a tile; of the block's own range, that of all its warpgroups, which share the stream."""
-        if rng is not self.plan.own:
-            return super().ends(rng)
-        number, block = self.numbers[rng], self.plan.height
-        return number * block, self._to_the_end(rng, (number + 1) * block)
-
-    def number_of(self, rng: ir.Range) -> Name:
-        """The number of the block's tile of a range."""
-        if rng not in self.numbers:
-            self.numbers[rng] = Name(self.names.new(rng.name))
-        number = self.numbers[rng]
-        assert isinstance(number, Name)
-        return number
-
-    def layout(self, width: int) -> Layout:
-        """The layout of a tile of the warpgroup."""
-        return Layout(f"tile_{width}", width)
-
-    def of_vector(self, rng: ir.Range, width: int | None = None) -> Term:
-        """The layout of a vector over its rows, or over the columns of its scores."""
-        width = width or self.plan.across or self.length(self.plan.loop.range)
-        return call("SliceLayout", 1 if rng is self.plan.own else 0, self.layout(width))
-
-    def arange(self, rng: ir.Range) -> Term:
-        """The indices within a tile."""
-        return call("arange", 0, self.length(rng), self.of_vector(rng))
-
-    def pairs(self, ranges: ir.Ranges, frame: bool = False, existing: bool = False) -> list[Term]:
-        """The predicate of allowed pairs, with what is streamed counted within its tile: these are constants."""
-        stream, mask = self.plan.loop.range, self.mask
-        causal = mask is not None and mask.rows == 1 and mask.after is not None and mask.before is None
-        if not causal or self.whole or not ir.over_pairs(ranges) or stream not in ranges:
-            return super().pairs(ranges, frame, existing)
-        columns, first = self.arange(stream), self.numbers[stream] * self.length(stream)
-        rows, across = along(0, frame), along(1, frame)
-        assert self.after is not None
-        if ranges[0] is stream:
-            limit = Group(self.index(ranges[1]) - self.after - first)
-            return [Group(limit.along(across) <= columns.along(rows))]
-        last = self.index(ranges[0]) + self.after
-        if existing and self.exist(stream, 1, frame):
-            last = minimum(last, self.setting.size(stream.dim) - 1)
-        return [Group(columns.along(across) <= Group(last - first).along(rows))]
-
-
-class RowsValues(Values):
-    """The values of a warpgroup's tiles, in layouts in which they meet."""
-
-    scope: RowsScope
-
-    def met(self, expr: ir.Elementwise, values: list[Term], frame: bool) -> list[Term]:
-        """The operands; a vector that meets a tile of another width than the scores' takes its layout."""
-        if len(expr.shape) < 2:
-            return values
-        width = self.scope.length(expr.shape[0 if frame else 1])
-        if width == self.scope.length(self.scope.plan.loop.range):
-            return values
-        return [
-            value
-            if len(operand.shape) == 2
-            else call("convert_layout", value, self.scope.of_vector(operand.shape[0], width))
-            for value, operand in zip(values, expr.operands, strict=True)
-        ]
-
-    def sigmoid(self, value: Term, times: float | None = None) -> Term:
-        """σ of a value, multiplied by a number before; Gluon has exponentials only."""
-        exponential = call("exp2", value * (-log2(e) * (1.0 if times is None else times)))
-        return Group(term(1.0) / Group(term(1.0) + exponential))
 
 
 class Roles(Lowering):
@@ -156,6 +68,10 @@ class Roles(Lowering):
         self.reserve(*ORDER.split())
         for buffer in plan.buffers.values():
             self.reserve(*(buffer.name + end for end in ("", "_full", "_free")))
+        for each in plan.handed:
+            self.reserve(*[each.room] * (not each.inside), f"{each.name}_full")
+        for out in plan.outgoing:
+            self.reserve(*[out.name] * (out.slots > 0), f"{out.name}_full")
 
     def reserve(self, *names: str) -> None:
         """Keep names for what is no tile."""
@@ -167,26 +83,46 @@ class Roles(Lowering):
     @property
     def boxes(self) -> Mapping[ir.Tensor, Box]:
         """The boxes of the tensors that the copy engine moves; first those that the warp that loads asks for."""
-        return {buffer.read.tensor: buffer.box for buffer in self.plan.buffers.values()}
+        outgoing = {node.tensor: each.box for each in self.plan.outgoing for node in (each.write, each.before) if node}
+        return {**{each.read.tensor: each.box for each in self.plan.buffers.values()}, **outgoing}
 
     @property
     def streamed_words(self) -> int:
         """Words of a row of what is streamed, by which heads share L2 under a mask."""
-        return sum(each.width for each in self.plan.buffers.values() if each.streamed and not each.vector)
+        parts = self.plan.stay[0].across if self.plan.nest else 1
+        return parts * sum(each.width for each in self.plan.rings)
 
     def allocated(self) -> list[st.Room]:
         """The statements that take shared memory, and make barriers."""
         made: list[st.Room] = []
         for each in self.plan.buffers.values():
             made.append(self.room(each.name, each.slots, each.read, "a ring" if each.streamed else "stays"))
-            full, free = f"{each.name}_full", f"{each.name}_free"
-            made += [st.Barriers((full,), each.fills, (1,))] * (not each.beside)
-            made += [st.Barriers((free,), each.fills, (each.freed_by,), full)] * (not each.beside and each.freed_by > 0)
-        return made
+            full, free, own_ones = f"{each.name}_full", f"{each.name}_free", each.beside is None
+            made += [st.Barriers((full,), each.fills, (1,))] * own_ones
+            made += [st.Barriers((free,), each.fills, (each.freed_by,), full)] * (own_ones and each.freed_by > 0)
+        for tile in self.plan.handed:
+            kind = "float32" if tile.reduced else self.setting.dtype
+            layout = own("gl.NVMMASharedLayout.get_default_for", listed(*tile.shape[1:]), Name(f"gl.{kind}"))
+            made += [st.Allocate(tile.room, kind, tile.shape, layout, tile.note)] * (not tile.inside)
+            made.append(st.Barriers((f"{tile.name}_full",), tile.shape[0], (tile.arrivals,)))
+        for out in self.plan.outgoing:
+            made += [self.room(out.name, out.slots, out.write, out.note)] * (out.slots > 0)
+            made += [st.Barriers((f"{out.name}_full",), out.slots, (1,))] * (out.before is not None)
+        return [*made, *[st.Barriers(("turns",), self.plan.turns, (1,))] * (self.plan.turns > 0)]
 
-    @abstractmethod
     def loading(self) -> list[st.Statement]:
-        """The statements of the warp that loads, for a tile of the grid."""
+        """The statements of the warp that loads, for a tile of the grid: what stays, and what is streamed."""
+        (low, high), at = self.limits(), Name(self.plan.loop.range.name)
+        stay = [made for each in self.plan.stay for made in self.staying(each)]
+        return [*stay, Piece(low, high).loop(at.id, self.streaming(at), self.plan.loop)]
+
+    def staying(self, buffer: Buffer) -> list[st.Statement]:
+        """The statements of the warp that loads for what stays for a tile of the grid."""
+        raise NotImplementedError
+
+    def streaming(self, at: Name) -> list[st.Statement]:
+        """Those for a tile that is streamed, by its turn."""
+        raise NotImplementedError
 
     def room(self, name: str, slots: int, node: ir.Read | ir.Write, what: str) -> st.Allocate:
         """Room in shared memory for so many boxes of a tensor."""
@@ -194,11 +130,6 @@ class Roles(Lowering):
         layout = Name(f"{node.tensor.name}_tiles.layout")
         kind = word_of(self.scope.program, node.tensor, self.setting.dtype)
         return st.Allocate(name, kind, shape, layout, f"line {node.line}: {what}")
-
-    def exchange(self, name: str, shape: tuple[int, ...], kind: str, note: str = "") -> st.Allocate:
-        """Room in shared memory for tiles that warpgroups exchange."""
-        layout = own("gl.NVMMASharedLayout.get_default_for", listed(*shape[1:]), Name(f"gl.{kind}"))
-        return st.Allocate(name, kind, shape, layout, note)
 
     def in_table(self, tensor: ir.Tensor, row: Term, column: Term) -> Term:
         """The first row of a tile among the rows of all tiles of a table."""
@@ -217,10 +148,11 @@ class Roles(Lowering):
         """The corner of a box."""
         return corner(self.setting, node.tensor, self.boxes[node.tensor], row, column)
 
-    def copy(self, buffer: Buffer, slot: Term, row: Term, column: Any = ZERO, fill: Term | None = None) -> st.Fetch:
-        """The copy of a box into a slot of a buffer; `fill`: the number of the barrier, if it is not the slot's."""
+    def copy(self, buffer: Buffer, slot: Term, number: Term, part: Any = 0, fill: Term | None = None) -> st.Fetch:
+        """The copy of a box into a slot; `number`, `part`: boxes before it; `fill`: its barrier, if not the slot's."""
         full = filled(buffer.barrier, slot if fill is None else fill)
-        return self.copied(buffer.read, buffer.name, slot, self.at(buffer.read, row, column), full)
+        corner = self.at(buffer.read, number * buffer.rows, part * buffer.width)
+        return self.copied(buffer.read, buffer.name, slot, corner, full)
 
     def filling(
         self, buffer: Buffer, fill: Term, phase: Term, copies: list[st.Statement], times: int = 1
@@ -318,12 +250,12 @@ class Roles(Lowering):
         stages = self.plan.stages
         return st.Let(("slot", "phase"), (turn % stages, turn // stages & 1))
 
-    def one_behind(self, name: Held, free: str, number: str, high: int, issued: list[st.Statement]) -> None:
+    def one_behind(self, to: Held, ring: str, parts: int, issued: list[st.Statement]) -> None:
         """A loop over parts that waits for the product before the one issued; behind it, wait for the last one."""
-        freed = st.Arrive(Name(free).index("last"))
-        earlier = st.When(term(number) > 0, (st.Settle((name,), 1), freed))
+        free = st.Arrive(freed(ring, "last"))
+        earlier = st.When(term("k") > 0, (st.Settle((to,), 1), free))
         body = (*issued, earlier, st.Let(("last",), (Name("slot"),)))
-        self.say(st.For(number, Number(0), Number(high), body, unrolled=True), st.Settle((name,), 0), freed)
+        self.say(st.For("k", ZERO, Number(parts), body, unrolled=True), st.Settle((to,), 0), free)
 
     def issued_all(self, product: ir.Compute) -> Held:
         """Note that sums have all their terms, and whether they are still to be multiplied by the scale; the sums."""
@@ -346,10 +278,6 @@ class Roles(Lowering):
 
     # Statements
 
-    def cut(self) -> Term:
-        """The condition that some pairs of a tile are not allowed, or do not exist."""
-        raise NotImplementedError
-
     def bar(self, expr: ir.Expr) -> None:
         """Mask scores; where each tile asks if it is cut, there alone."""
         if not self.asking:
@@ -358,7 +286,7 @@ class Roles(Lowering):
         with self.apart() as made:
             super().bar(expr)
         if made:
-            self.say(st.When(self.cut(), tuple(made)))
+            self.say(st.When(self.scope.edge(), tuple(made)))
 
     def fill(self, tile: ir.Tile, value: Term) -> None:
         """Make a tile of one value, in its layout."""
