@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Any
 
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, Handed, filled, freed
+from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, Handed, filled
 from pebblesim.kernels.gluon_columns_plan import SHARES
-from pebblesim.kernels.gluon_roles import Roles
+from pebblesim.kernels.gluon_roles import Issued, Roles
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.terms import ZERO, Group, Name, Number, Term, maximum, term
 from pebblesim.kernels.triton_ranges import Setting
@@ -46,17 +46,7 @@ class ColumnsRoles(Roles):
         self.place = next((each for each in plan.rings if each.name == self.handed.room), None)  # of probabilities
         made = self.handed.tile
         self.last = [node for node in plan.loop.body if isinstance(node, ir.Compute) and node.target.tile is made][-1]
-        self._flying = False  # whether scores are on their way
         self.reserve("mine", "phase", "share")
-
-    def which(self) -> st.Let:
-        """The statement that says which rows the warpgroup has."""
-        return st.Let(("part",), (self.number,), f"these {ROWS} rows, of which the warpgroup has columns")
-
-    def columns(self, rng: ir.Range) -> tuple[list[Term], int]:
-        """The number of a warpgroup's first column, and how many columns all warpgroups have."""
-        width = self.scope.length(rng)
-        return [term("w") * width], SHARES * width
 
     # Shared memory, and the warp that loads
 
@@ -81,7 +71,7 @@ class ColumnsRoles(Roles):
 
     def loop(self, node: ir.Loop) -> None:
         """The tiles of keys."""
-        scope, ((low, high), phase) = self.scope, (self.limits(), term("phase"))
+        scope, ((low, high), phase) = self.scope, (self.scope.limits(), term("phase"))
         self.say(*(st.Wait(filled(each.name, 0), ZERO) for each in self.plan.stay))
         number = scope.numbers[node.range] = Name(scope.names.new(node.range.name))
         with self.apart() as made:
@@ -109,8 +99,8 @@ class ColumnsRoles(Roles):
         if node is self.sums:
             self._sum()
             return
-        if self._flying and self.handed.tile in {node.target.tile, *(ref.tile for ref in ir.refs(node.expr))}:
-            self._settle()
+        for tile in (node.target.tile, *(ref.tile for ref in ir.refs(node.expr))):
+            self.settle(tile)
         super().compute(node)
         if node.target.tile in self.exchanged and isinstance(node.expr, ir.RowReduction) and node.mode == "new":
             self._exchange(self.exchanged[node.target.tile], Name("phase"))
@@ -119,37 +109,30 @@ class ColumnsRoles(Roles):
 
     def _exchange(self, handed: Handed, phase: Term) -> None:
         """Make a vector that of the columns of both warpgroups."""
-        held, w = self.values.held(handed.tile), term("w")
-        mine, others = (Name(handed.room).index(at).reshape(ROWS) for at in (w, term(1) - w))
-        other = others.call("load", self.scope.of_vector(self.plan.own))
-        arrived = st.Arrive(filled(handed.name, w)), st.Wait(filled(handed.name, term(1) - w), phase)
-        self.say(*st.put(mine, held), *arrived)
-        self.say(st.Map(held, held + other if handed.reduced == "rowsum" else maximum(held, other)))
+        held, w, other = self.values.held(handed.tile), term("w"), term(1) - "w"
+        mine, others = (Name(handed.room).index(at).reshape(ROWS) for at in (w, other))
+        self.hand(handed, w, mine, held)
+        self.say(st.Wait(filled(handed.name, other), phase))
+        theirs = others.call("load", self.scope.of_vector(self.plan.own))
+        self.say(st.Map(held, held + theirs if handed.reduced == "rowsum" else maximum(held, theirs)))
 
     def _score(self, node: ir.Compute) -> None:
         """Issue the products of a warpgroup's keys, part after part as they arrive."""
         plan, expr, to = self.plan, factors(node), self.issued_all(node)
         held, ring = plan.buffers[expr.left.tile], plan.buffers[expr.right.tile]
-        for part in range(ring.across):
-            at = slot_of(ring, Name("mine"), part)
+        slots = [slot_of(ring, Name("mine"), part) for part in range(ring.across)]
+        for part, at in enumerate(slots):
             more = part or node.mode == "add"
             self.say(st.Wait(filled(ring.name, at), Name("phase")))
             self.issue(to, held.slot(part), ring.slot(at).turned(), to if more else None, self.keys, node.line)
-        self._flying = True
-
-    def _settle(self) -> None:
-        """Wait for the scores; what only they need is free."""
-        self._flying = False
-        self.say(st.Settle((self.values.held(self.handed.tile),), 0))
-        for ring in self.plan.rings:
-            for part in range(ring.across) if ring is not self.place else ():
-                self._release(ring, slot_of(ring, Name("mine"), part))
+        frees = () if ring is self.place else tuple((ring, at) for at in slots)
+        self.running.append(Issued(node.target.tile, (to,), frees))
 
     def _hand_over(self) -> None:
         """Put the warpgroup's probabilities where both read them."""
         left, mine = factors(self.sums).left, Name("mine")
         value = self.values.operand(left, self.sums.line, left.shape[1], 1, False)
-        self.say(*st.put(self._probabilities(mine), value), st.Arrive(filled(self.handed.name, mine)))
+        self.hand(self.handed, mine, self._probabilities(mine), value)
 
     def _probabilities(self, share: Term) -> Term:
         """Where a warpgroup's probabilities are."""
@@ -163,14 +146,10 @@ class ColumnsRoles(Roles):
             at = slot_of(ring, share, Name("w"))
             self.say(st.Wait(filled(self.handed.name, share), phase), st.Wait(filled(ring.name, at), phase))
             self.say(st.Issue(to, self._probabilities(share), ring.slot(at), to, line=line))
-        for left, share in zip(reversed(range(SHARES)), IN_TURN, strict=True):
-            self.say(st.Settle((to,), left))
-            self._release(ring, slot_of(ring, share, Name("w")))
-            if self.place:
-                self._release(self.place, share)
-
-    def _release(self, ring: Buffer, at: Term) -> None:
-        self.say(st.Arrive(freed(ring.name, at)))
+            frees = ((ring, at),) if self.place is None else ((ring, at), (self.place, share))
+            self.running.append(Issued(self.sums.target.tile, (to,), frees))
+        for _ in IN_TURN:
+            self.wait(1)
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Store the columns of the warpgroup; vectors of rows are alike in both."""

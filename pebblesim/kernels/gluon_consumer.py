@@ -14,14 +14,13 @@ off. The compiler moves exponentials behind that wait, but not past a wait for a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import Any
 
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon_block import ROWS, Addition, Block, Buffer, filled, freed
-from pebblesim.kernels.gluon_roles import Roles
+from pebblesim.kernels.gluon_roles import Issued, Roles
 from pebblesim.kernels.products import factors
 from pebblesim.kernels.terms import (
-    ONE,
     ZERO,
     Group,
     Held,
@@ -31,7 +30,6 @@ from pebblesim.kernels.terms import (
     call,
     calls,
     is_zero,
-    maximum,
     term,
 )
 from pebblesim.kernels.triton_loops import Piece
@@ -45,28 +43,12 @@ LAST = st.Let(("last", "last_phase"), (Name("slot"), Name("phase")))
 """The slot of the iteration before."""
 
 
-@dataclass(frozen=True, eq=False)
-class Issued:
-    """A product that runs beside the rest.
-
-    Attributes:
-        node: the product.
-        kept: what it uses until it is waited for, its result first.
-        freed: rings of which nothing after it uses the slot, and the slot.
-    """
-
-    node: ir.Compute
-    kept: tuple[Term, ...]
-    freed: dict[Buffer, str]
-
-
 class Consumer(Roles):
     """Makes the statements of a warpgroup that streams."""
 
     def __init__(self, setting: Setting, plan: Block) -> None:
         super().__init__(setting, plan)
         self.waiting: Term | None = None  # number of the tile behind which the next turn is to be taken
-        self._issued: list[Issued] = []
         self._there: set[str] = set()  # barriers that have been waited for, of rings in this iteration
         self._late: list[ir.Compute] = []  # products of the iteration before, still to be issued
         self._operands: dict[ir.Compute, Name] = {}  # what products that were put off take from registers
@@ -86,9 +68,9 @@ class Consumer(Roles):
 
     def streaming(self, at: Name) -> list[st.Statement]:
         """A tile of each ring."""
-        slot, made = Name("slot"), list[st.Statement]([self.slot(at)])
+        slot, made = Name("slot"), list[st.Statement]([self.scope.slot_of(at)])
         for ring in self.plan.rings:
-            together = [self.copy(each, slot, self.streamed(at)) for each in self.plan.together(ring)]
+            together = [self.copy(each, slot, self.scope.streamed(at)) for each in self.plan.together(ring)]
             made += self.filling(ring, slot, term("phase"), list(together))
         return made
 
@@ -99,35 +81,27 @@ class Consumer(Roles):
         """The phase of the barriers of what stays."""
         return term("turn") & 1 if self.plan.persistent else term(0)
 
-    def slot(self, number: Term) -> st.Let:
-        """The slot of a ring, and the phase of its barriers, for a tile that is streamed."""
-        turn = self.streamed_before(number)
-        return self.slot_of(Group(term("filled") + turn) if self.plan.persistent else turn)
-
-    def streamed(self, turn: Term) -> Term:
-        """The number of the tile that is streamed at a turn."""
-        return Group(self.limits()[1] - 1 - turn) if self.scope.from_last() else turn
-
     # The block
 
     def loop(self, node: ir.Loop) -> None:
         """The tiles that are streamed; if products are put off, the first tile apart, and what is left at the end."""
-        (low, _), plan, scope = self.limits(), self.plan, self.scope
+        (low, _), plan, scope = self.scope.limits(), self.plan, self.scope
         late = bool(plan.late)
         if late:
             number = scope.names.new(node.range.name)
             self.say(st.Let((number,), (low,)))
-            self.say(self.slot(Name(number)) if plan.persistent else st.Let(("slot", "phase"), (term(0), term(0))))
+            self.say(scope.slot_of(Name(number)) if plan.persistent else st.Let(("slot", "phase"), (term(0), term(0))))
             self._iteration(node, Piece(low, low), Name(number), False)
         else:
             for buffer in plan.stay:
                 self._await(buffer)
-        for piece in self._stream_pieces(node, late):
+        self.asking = scope.one_by_one()
+        for piece in self.pieces():
             number = scope.names.new(node.range.name)
             with self.apart() as made:
                 if late:
                     self.say(LAST)
-                self.say(self.slot(Name(number)))
+                self.say(scope.slot_of(Name(number)))
                 self._iteration(node, piece, Name(number), late)
             self.say(piece.loop(number, made, node))
         if plan.persistent:
@@ -141,29 +115,9 @@ class Consumer(Roles):
             self._issue_late()
             self.pass_turn()
 
-    def _stream_pieces(self, loop: ir.Loop, late: bool) -> list[Piece]:
-        """The pieces of a loop, from its second tile on if products are put off.
-
-        A loop that adds to memory is one piece: with two, what they have in common is not all in registers. So is one
-        whose ragged tile came first, and one whose tiles are told apart one by one: those that a mask cuts.
-        """
-        low, high = self.limits()
-        if self._added:
-            return [Piece(low, high)]
-        if self.scope.from_last():
-            return [Piece(ONE, high, complete=True)]
-        begin = (ONE if low == term(0) else low + 1) if late else low
-        if self.scope.one_by_one():
-            self.asking = True
-            return [Piece(begin, high)]
-        first, *others = self.in_order(loop)
-        if late:
-            others = [replace(each, low=maximum(each.low, begin)) for each in others]
-        return [replace(first, low=begin), *others]
-
     def _iteration(self, node: ir.Loop, piece: Piece, number: Term, late: bool) -> None:
         """The statements of a tile; `number`: of its turn."""
-        at = self.scope.numbers[node.range] = self.streamed(number)
+        at = self.scope.numbers[node.range] = self.scope.streamed(number)
         self.waiting = number if self.plan.turns else None
         if self.plan.turns and not late:
             self.take_turn(TURNS + 1)
@@ -175,8 +129,8 @@ class Consumer(Roles):
         self.in_piece(node, piece)
         for addition in self._to_add:
             self._add(addition)
-        if self._issued:
-            self._wait(self._issued[-1].node.target.tile)
+        if self.running:
+            self.wait(len(self.running))
 
     # Turns: before a wait there were one for each streamed tile, and one more for each tile of rows
 
@@ -187,7 +141,7 @@ class Consumer(Roles):
     def take_next_turn(self) -> None:
         """Wait for the turn of the next tile's products, if that was not done at this tile."""
         if self.waiting is not None:
-            low, _ = self.limits()
+            low, _ = self.scope.limits()
             before = TURNS + self.waiting
             self.take_turn((before if is_zero(low) else before - low) + 2)
             self.waiting = None
@@ -229,7 +183,7 @@ class Consumer(Roles):
         if addition is not None:
             self._to_add.append(addition)
             return
-        self._settle(node.tile)
+        self.settle(node.tile)
         if node.tile in self.facts.turned or ir.over_pairs(node.tile.ranges):
             raise self.refused(f"line {node.line} writes a matrix of pairs")
         super().write(node, there)
@@ -237,16 +191,16 @@ class Consumer(Roles):
     def _hand_over(self, addition: Addition) -> None:
         """Put the rows that the warpgroup has of an operand into shared memory, where all warpgroups read it."""
         left, line, handed = factors(addition.product).left, addition.product.line, addition.handed
-        self._settle(left.tile)
+        self.settle(left.tile)
         rows = Name(handed.room).index("slot").call("slice", term("w") * ROWS, ROWS)
         value = self.values.operand(left, line, left.shape[1], 0, True)
-        self.say(*st.put(rows, value), st.Arrive(filled(handed.name, "slot")))
+        self.hand(handed, "slot", rows, value)
         self._handed.add(left.tile)
 
     def _add(self, addition: Addition) -> None:
         """Add the columns that the warpgroup has of a product to memory; what was added before has left the buffer."""
         node, (rows, columns) = addition.sent.write, addition.sent.box
-        self._settle(node.tile)
+        self.settle(node.tile)
         number, part = self.scope.numbers[self.plan.loop.range], Name(addition.sent.name).index("w")
         place = self.at(node, number * rows, term("w") * columns)
         stored = st.put(part.reshape(rows, columns), self.written(node))
@@ -260,19 +214,16 @@ class Consumer(Roles):
         if node in self.plan.late and not self._of_before:
             self._put_off(node)
             return
+        read = {ref.tile for ref in ir.refs(node.expr)} - self._handed if product else set[ir.Tile]()
         for each in self.plan.additions:
-            if (
-                product
-                and each.handed.tile not in self._handed
-                and each.handed.tile in {ref.tile for ref in ir.refs(node.expr)}
-            ):
+            if each.handed.tile in read:
                 self._hand_over(each)
         for ref in () if self._of_before else ir.refs(node.expr):
             self._fetch(ref.tile)
-            self._settle(ref.tile)
+            self.settle(ref.tile)
         state, scaled = self.values.state(node.target.tile), self.values.makes_scores(node.expr)
         if not product:
-            self._settle(node.target.tile)
+            self.settle(node.target.tile)
         elif node.mode == "add" and scaled != (state.unscaled or (scaled and state.empty)):
             raise self.refused(f"line {node.line} adds a product with the scale to one without")
         super().compute(node)
@@ -283,8 +234,8 @@ class Consumer(Roles):
         """Keep the computed operand of a product for the next iteration."""
         self._issue_late()
         self.take_next_turn()
-        if self._issued:
-            self._wait(self._issued[-1].node.target.tile)
+        if self.running:
+            self.wait(len(self.running))
         self._operands[node] = self._in_registers(node, "late")
 
     def _issue_late(self) -> None:
@@ -294,34 +245,36 @@ class Consumer(Roles):
             self.compute(node)
         self._of_before = False
 
-    def _settle(self, tile: ir.Tile) -> None:
-        """Wait for a tile if it is the result of a product that is on its way."""
-        if any(each.node.target.tile is tile for each in self._issued):
+    def settle(self, tile: ir.Tile) -> None:
+        """Wait for a tile if it is the result of a product that runs; before that, issue those that were put off."""
+        if self.issued(tile):
             self._issue_late()
-            self._wait(tile)
+        super().settle(tile)
 
-    def _wait(self, tile: ir.Tile) -> None:
-        upto = max(at for at, each in enumerate(self._issued) if each.node.target.tile is tile) + 1
-        done, self._issued = self._issued[:upto], self._issued[upto:]
-        late = [each.node in self.plan.late for each in done]
-        if any(late):
+    def wait(self, number: int) -> None:
+        """Wait for the first products that run; if some were put off, behind the next turn."""
+        if any(each.late for each in self.running[:number]):
             self.take_next_turn()
-        kept = tuple(dict.fromkeys(name for each in done for name in each.kept))
-        self.say(st.Settle(kept, len(self._issued)))
-        if not all(late):
+        super().wait(number)
+
+    def ended(self, done: list[Issued]) -> None:
+        """Pass the turn, and give back slots."""
+        if not all(each.late for each in done):
             self.pass_turn()
-        for each in done:
-            for buffer, slot in each.freed.items():
-                for other in self.plan.together(buffer):
-                    self._fetch(other.read.tile)
-                self.say(st.Arrive(freed(buffer.barrier, slot)))
+        super().ended(done)
+
+    def give_back(self, buffer: Buffer, at: Any) -> None:
+        """Give a slot back, once the vectors in it are in registers."""
+        for other in self.plan.together(buffer):
+            self._fetch(other.read.tile)
+        super().give_back(buffer, at)
 
     def _note(self, node: ir.Compute) -> None:
         slot = "last" if self._of_before else "slot"
-        freed = {buffer: slot for buffer, last in self.plan.last.items() if last is node}
-        operand = self._operands.get(node)
-        kept = (self.values.held(node.target.tile), *((operand,) if operand else ()))
-        self._issued.append(Issued(node, kept, freed))
+        frees = tuple((buffer, slot) for buffer, last in self.plan.last.items() if last is node)
+        operands = [self._operands[node]] if node in self._operands else []
+        tile = node.target.tile
+        self.running.append(Issued(tile, (self.values.held(tile), *operands), frees, node in self.plan.late))
 
     def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
         """Issue a product; its left operand has the rows of the warpgroup."""
@@ -358,7 +311,7 @@ class Consumer(Roles):
     def _in_registers(self, node: ir.Compute, ending: str) -> Name:
         """Make a computed matrix the left operand of a product, in the words of memory; the name of it."""
         expr, left = factors(node), factors(node).left
-        self._settle(left.tile)
+        self.settle(left.tile)
         value, name = (
             self.values.operand(left, node.line, left.shape[1], 1, False),
             Name(f"{self.values.tiles[left.tile]}_{ending}"),

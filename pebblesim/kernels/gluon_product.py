@@ -11,7 +11,8 @@ from __future__ import annotations
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon_block import ROWS, Block, filled, freed
 from pebblesim.kernels.gluon_boxes import several, sides
-from pebblesim.kernels.gluon_roles import Roles, expecting
+from pebblesim.kernels.gluon_parts import PartsRoles
+from pebblesim.kernels.gluon_roles import expecting
 from pebblesim.kernels.terms import ZERO, Group, Held, Items, Name, Number, Term, call, is_zero, maximum, minimum, term
 from pebblesim.kernels.triton_grid import in_groups, longest_last
 from pebblesim.kernels.triton_loops import Piece
@@ -19,18 +20,17 @@ from pebblesim.kernels.triton_ranges import GROUP, Setting
 from pebblesim.language import program as ir
 
 
-class ProductRoles(Roles):
+class ProductRoles(PartsRoles):
     """Makes the statements of both roles."""
 
     def __init__(self, setting: Setting, plan: Block) -> None:
         super().__init__(setting, plan)
-        assert plan.nest is not None
-        (self.result,), (self.left, self.right), self.nest = plan.outgoing, plan.buffers.values(), plan.nest
+        (self.result,), (self.left, self.right) = plan.outgoing, plan.buffers.values()
         _, self.columns_of_grid = plan.launch.grid
         self.turned = self.nest.expr.left.transposed
         terms = self.setting.tables.tiled[self.left.read.tensor][0 if self.turned else 1]
         self.parts = terms // self.right.rows  # of a tile of terms
-        self.reserve("full", "free", "slot", "phase", "last", "first", "end", "wide", "k", "group", "rank")
+        self.reserve("full", "free", "first", "end", "wide", "group", "rank")
         self.named_tile = self.number, self.scope.number_of(self.columns_of_grid.range)
 
     @property
@@ -49,7 +49,7 @@ class ProductRoles(Roles):
         made += in_groups((number.id, column.id), own, Number(GROUP) * "wide", GROUP, side, note)
         if longest_last(scope.launch, rows, scope.mask):
             made.append(st.Let((number.id,), (tiles - 1 - number,)))
-        low, high = self.limits()
+        low, high = self.scope.limits()
         end = Group(high) * self.parts if self.parts > 1 else high
         if not self.setting.even:  # parts beyond all terms are none
             end = minimum(end, call("cdiv", self.setting.size(plan.loop.range.dim), self.right.rows))
@@ -84,7 +84,7 @@ class ProductRoles(Roles):
             self.copy(self.right, slot, k, self.named_tile[1]),
         ]
         free = st.Wait(freed("", slot), term("phase") ^ 1)
-        body = (self.slot_of(Group(k - "first")), free, *expecting(full, copies))
+        body = (self.scope.slot(Group(k - "first")), free, *expecting(full, copies))
         return [st.For("k", term("first"), term("end"), body, of=self.nest.inner)]
 
     # Products
@@ -101,7 +101,7 @@ class ProductRoles(Roles):
 
     def loop(self, node: ir.Loop) -> None:
         """Tiles of terms; the last, if it is ragged, apart: it has fewer parts."""
-        (low, high), size = self.limits(), self.setting.size(node.range.dim)
+        (low, high), size = self.scope.limits(), self.setting.size(node.range.dim)
         made, terms = [Piece(low, high)], self.parts * self.right.rows
         if not self.setting.even:
             made = [Piece(low, minimum(high, size // terms)), Piece(maximum(low, size // terms), high)]
@@ -131,7 +131,7 @@ class ProductRoles(Roles):
             st.Wait(filled("", "slot"), Name("phase")),
             st.Issue(to, left, right, to, line=self.nest.product.line),
         )
-        return to, [self.slot_of(Group(turn)), full, issue]
+        return to, [self.scope.slot(Group(turn)), full, issue]
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Hand the sums to the copy engine in a slot that all products are done with."""

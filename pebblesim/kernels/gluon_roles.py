@@ -9,7 +9,7 @@ The warp that loads waits for these first.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -17,7 +17,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.bias import RowsPlaces
 from pebblesim.kernels.facts import facts_of
-from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, filled, freed
+from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, Handed, filled, freed
 from pebblesim.kernels.gluon_boxes import SPLIT, Box, corner, sides
 from pebblesim.kernels.gluon_plan import held_transposed, refused
 from pebblesim.kernels.gluon_scope import RowsScope, RowsValues
@@ -37,7 +37,6 @@ from pebblesim.kernels.terms import (
     all_of,
     bare,
     call,
-    is_zero,
     minimum,
     own,
     sides as listed,
@@ -45,13 +44,30 @@ from pebblesim.kernels.terms import (
     total,
 )
 from pebblesim.kernels.triton_grid import in_groups, longest_last
-from pebblesim.kernels.triton_loops import Piece, bounds, pieces
+from pebblesim.kernels.triton_loops import Piece
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.kernels.words import WORDS, word_bytes, word_of
 from pebblesim.language import program as ir
 
 ORDER = "tiles tile turn turns filled together side key_head"
 """Names of what says which tile a block has."""
+
+
+@dataclass(frozen=True, eq=False)
+class Issued:
+    """A product that runs beside the rest.
+
+    Attributes:
+        tile: its result.
+        kept: what it uses until it is waited for, its result first.
+        frees: slots of rings that nothing uses after it.
+        late: whether it was put off.
+    """
+
+    tile: ir.Tile
+    kept: tuple[Term, ...]
+    frees: tuple[tuple[Buffer, Any], ...]
+    late: bool = False
 
 
 class Roles(Lowering):
@@ -65,6 +81,7 @@ class Roles(Lowering):
         facts = facts_of(setting, plan.launch, held_transposed(plan))
         super().__init__(RowsValues(scope, facts), RowsPlaces(scope))
         self.plan, self.asking = plan, False  # whether each tile asks if it is cut
+        self.running: list[Issued] = []  # products
         self.reserve(*ORDER.split())
         for buffer in plan.buffers.values():
             self.reserve(*(buffer.name + end for end in ("", "_full", "_free")))
@@ -112,7 +129,7 @@ class Roles(Lowering):
 
     def loading(self) -> list[st.Statement]:
         """The statements of the warp that loads, for a tile of the grid: what stays, and what is streamed."""
-        (low, high), at = self.limits(), Name(self.plan.loop.range.name)
+        (low, high), at = self.scope.limits(), Name(self.plan.loop.range.name)
         stay = [made for each in self.plan.stay for made in self.staying(each)]
         return [*stay, Piece(low, high).loop(at.id, self.streaming(at), self.plan.loop)]
 
@@ -130,13 +147,6 @@ class Roles(Lowering):
         layout = Name(f"{node.tensor.name}_tiles.layout")
         kind = word_of(self.scope.program, node.tensor, self.setting.dtype)
         return st.Allocate(name, kind, shape, layout, f"line {node.line}: {what}")
-
-    def in_table(self, tensor: ir.Tensor, row: Term, column: Term) -> Term:
-        """The first row of a tile among the rows of all tiles of a table."""
-        down, across, tall, _ = self.setting.lengths(tensor)
-        if self.setting.tables.band is not None:
-            column = Group(column - self.places.first_in(row, *self.setting.tables.tiled[tensor]))
-        return ((term("head") * down + row) * across + column) * tall
 
     def copied(self, node: ir.Read, name: str, slot: Term, corner: Items, full: Term) -> st.Fetch:
         """The copy of a box into a slot."""
@@ -206,9 +216,9 @@ class Roles(Lowering):
         each += [*self.split_head(), *body]
         if not plan.persistent:
             return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
-        blocks, (_, high) = call("num_programs", 0), self.limits()
+        blocks, (_, high) = call("num_programs", 0), self.scope.limits()
         turn = st.Let(("turn",), (tile // blocks,))
-        filled = st.Let(("filled",), (bare(self.streamed_before(high)),), more=True)
+        filled = st.Let(("filled",), (bare(self.scope.streamed_before(high)),), more=True)
         loop = st.For("tile", call("program_id", 0), tiles * "heads", (turn, *each, filled), step=blocks)
         return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
 
@@ -216,15 +226,13 @@ class Roles(Lowering):
         """Find the batch and the head of keys of matrices with strides."""
         return [SPLIT] if self.setting.strides.of else []
 
-    def which(self) -> st.Let:
-        """The statement that says which rows the warpgroup has."""
-        number = self.number
-        return st.Let(("part",), (number * self.plan.warpgroups + "w",), f"these {ROWS} rows of tile {number}")
-
     def tile(self) -> list[st.Statement]:
         """The statements of a tile, without indices that nothing uses."""
         with self.apart() as made:
-            self.say(self.which(), *self.scope.named(self.plan.own, Name("part")))
+            note, rows = f"these {ROWS} rows of tile {self.number}", self.number * self.plan.warpgroups + "w"
+            if self.plan.shares > 1:
+                note, rows = f"these {ROWS} rows, of which the warpgroup has columns", self.number
+            self.say(st.Let(("part",), (rows,), note), *self.scope.named(self.plan.own, Name("part")))
             self.body(self.scope.launch.block)
         used = {each.id for statement in within(made) for each in terms_of(statement) if isinstance(each, Name)}
         return _without_unused(made, used)
@@ -234,28 +242,37 @@ class Roles(Lowering):
         """The number of the block's tile."""
         return self.scope.number_of(self.plan.own)
 
-    # What is streamed
+    # Products that run
 
-    def limits(self) -> tuple[Term, Term]:
-        """The number of the first tile that is streamed, and that after the last."""
-        return bounds(self.scope, self.plan.loop)
+    def issued(self, tile: ir.Tile) -> int:
+        """How many products are to be waited for until a tile is there."""
+        return max((at for at, each in enumerate(self.running, 1) if each.tile is tile), default=0)
 
-    def streamed_before(self, number: Term) -> Term:
-        """How many tiles are streamed before a tile."""
-        low, _ = self.limits()
-        return number if is_zero(low) else Group(number - low)
+    def settle(self, tile: ir.Tile) -> None:
+        """Wait for a tile if it is the result of a product that runs."""
+        if number := self.issued(tile):
+            self.wait(number)
 
-    def slot_of(self, turn: Term) -> st.Let:
-        """The slot of a ring, and the phase of its barriers, once so many were filled before."""
-        stages = self.plan.stages
-        return st.Let(("slot", "phase"), (turn % stages, turn // stages & 1))
+    def wait(self, number: int) -> None:
+        """Wait for the first products that run."""
+        done, self.running = self.running[:number], self.running[number:]
+        kept = tuple(dict.fromkeys(name for each in done for name in each.kept))
+        self.say(st.Settle(kept, len(self.running)))
+        self.ended(done)
 
-    def one_behind(self, to: Held, ring: str, parts: int, issued: list[st.Statement]) -> None:
-        """A loop over parts that waits for the product before the one issued; behind it, wait for the last one."""
-        free = st.Arrive(freed(ring, "last"))
-        earlier = st.When(term("k") > 0, (st.Settle((to,), 1), free))
-        body = (*issued, earlier, st.Let(("last",), (Name("slot"),)))
-        self.say(st.For("k", ZERO, Number(parts), body, unrolled=True), st.Settle((to,), 0), free)
+    def ended(self, done: list[Issued]) -> None:
+        """Give back slots of which products were the last use."""
+        for each in done:
+            for buffer, at in each.frees:
+                self.give_back(buffer, at)
+
+    def give_back(self, buffer: Buffer, at: Any) -> None:
+        """Give a slot back to the warp that loads."""
+        self.say(st.Arrive(freed(buffer.barrier, at)))
+
+    def hand(self, handed: Handed, at: Any, room: Term, value: Term) -> None:
+        """Put a tile into a slot, from which other warpgroups take it."""
+        self.say(*st.put(room, value), st.Arrive(filled(handed.name, at)))
 
     def issued_all(self, product: ir.Compute) -> Held:
         """Note that sums have all their terms, and whether they are still to be multiplied by the scale; the sums."""
@@ -264,13 +281,9 @@ class Roles(Lowering):
         self.values.mark(tile, empty=False, unscaled=unscaled)
         return self.values.named(tile)
 
-    def in_order(self, loop: ir.Loop) -> list[Piece]:
-        """The pieces of a loop; a ring goes through all tiles in order."""
-        made = pieces(self.scope, loop, any(map(self.differs, ir.walk(loop.body))))
-        if made[0].jump is not None:
-            (low, high), middle = self.limits(), made[0].jump[0]
-            made = [Piece(low, middle), Piece(middle, high, whole=True)]
-        return [replace(piece, stages=None) for piece in made]
+    def pieces(self) -> list[Piece]:
+        """The pieces of the loop that streams."""
+        return self.scope.stream(any(map(self.differs, ir.walk(self.plan.loop.body))))
 
     def refused(self, why: str) -> UsageError:
         """The error for a program that this reading cannot write a kernel for."""
@@ -322,8 +335,9 @@ class Roles(Lowering):
             call("arange", 0, side, call("SliceLayout", 1 - axis, layout)) for axis, side in enumerate((ROWS, width))
         )
         self.say(st.Let((rows.id,), (term("part") * ROWS + down,)))
-        first, whole = self.columns(ranges[1])
-        self.say(st.Let((columns.id,), (total([*first, across]),)))
+        divided = ranges[1] in self.plan.sides  # among warpgroups
+        whole = self.plan.shares * width if divided else width
+        self.say(st.Let((columns.id,), (term("w") * width + across if divided else across,)))
         at_rows, at_columns = rows.along("[:, None]"), columns.along("[None, :]")
         inside = [Group(at_rows < setting.size(ranges[0].dim))] if scope.ragged(ranges[0]) else []
         inside += [Group(at_columns < length)] if length != Number(whole) else []
@@ -332,10 +346,6 @@ class Roles(Lowering):
             places = setting.strides.places_of(node.tensor, rows)
         place = total([Name(name), *places, at_columns])
         self.say(st.Store(node.tensor, place, value, all_of(inside), line=node.line))
-
-    def columns(self, rng: ir.Range) -> tuple[list[Term], int]:
-        """The number of a warpgroup's first column, and how many columns all warpgroups have."""
-        return [], self.scope.length(rng)
 
 
 def expecting(full: Term, copies: list[st.Statement], times: int = 1) -> list[st.Statement]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import e, log2
 
 from pebblesim.kernels.gluon_block import Block
 from pebblesim.kernels.gluon_plan import APART
-from pebblesim.kernels.terms import Group, Layout, Name, Term, call, minimum, term
+from pebblesim.kernels.statements import Let
+from pebblesim.kernels.terms import ONE, Group, Layout, Name, Term, call, is_zero, maximum, minimum, term
+from pebblesim.kernels.triton_loops import Piece, bounds, pieces
 from pebblesim.kernels.triton_ranges import Scope, Setting, along
 from pebblesim.kernels.triton_values import Values
 from pebblesim.language import program as ir
@@ -61,6 +64,51 @@ class RowsScope(Scope):
             return False
         matrices = (write.tile.ranges for write in plan.writes if len(write.tile.ranges) == 2)
         return mask.before is not None or max(self.length(ranges[-1]) for ranges in matrices) <= APART
+
+    def limits(self) -> tuple[Term, Term]:
+        """The number of the first tile that is streamed, and that after the last."""
+        return bounds(self, self.plan.loop)
+
+    def streamed_before(self, number: Term) -> Term:
+        """How many tiles are streamed before a tile."""
+        low, _ = self.limits()
+        return number if is_zero(low) else Group(number - low)
+
+    def slot(self, turn: Term) -> Let:
+        """The slot of a ring, and the phase of its barriers, once so many were filled for this tile of the grid."""
+        stages, turn = self.plan.stages, Group(term("filled") + turn) if self.plan.persistent else turn
+        return Let(("slot", "phase"), (turn % stages, turn // stages & 1))
+
+    def slot_of(self, number: Term) -> Let:
+        """The slot of a ring, and the phase of its barriers, for a tile that is streamed."""
+        return self.slot(self.streamed_before(number))
+
+    def streamed(self, turn: Term) -> Term:
+        """The number of the tile that is streamed at a turn."""
+        return Group(self.limits()[1] - 1 - turn) if self.from_last() else turn
+
+    def stream(self, differs: bool) -> list[Piece]:
+        """The pieces of the loop, through which a ring goes in order; from its second tile on if products are put off.
+
+        A loop that adds to memory is one piece: with two, what they have in common is not all in registers. So is one
+        whose ragged tile came first, and one whose tiles are told apart one by one: those that a mask cuts.
+        `differs`: whether its body needs predicates where some pairs are not allowed.
+        """
+        (low, high), late = self.limits(), bool(self.plan.late)
+        if self.plan.additions:
+            return [Piece(low, high)]
+        if self.from_last():
+            return [Piece(ONE, high, complete=True)]
+        begin = (ONE if is_zero(low) else low + 1) if late else low
+        if self.one_by_one():
+            return [Piece(begin, high)]
+        first, *others = pieces(self, self.plan.loop, differs)
+        if first.jump is not None:
+            middle, _ = first.jump
+            first, others = Piece(low, middle), [Piece(middle, high, whole=True)]
+        if late:
+            others = [replace(each, low=maximum(each.low, begin)) for each in others]
+        return [replace(each, stages=None) for each in (replace(first, low=begin), *others)]
 
     def edge(self) -> Term:
         """The condition that some pairs of a tile are not allowed, or do not exist."""

@@ -13,23 +13,23 @@ from __future__ import annotations
 
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon_block import ROWS, SHARED, Block, Buffer, filled, freed
+from pebblesim.kernels.gluon_parts import PartsRoles
 from pebblesim.kernels.gluon_parts_plan import less
 from pebblesim.kernels.gluon_plan import check_block, refused
-from pebblesim.kernels.gluon_roles import Roles, expecting
+from pebblesim.kernels.gluon_roles import expecting
 from pebblesim.kernels.statements import Program
 from pebblesim.kernels.terms import NOTHING, ZERO, Choice, Group, Items, Name, Number, Term, both, call, only, term
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.language import program as ir
 
 
-class ScoresRoles(Roles):
+class ScoresRoles(PartsRoles):
     """Makes the statements of both roles."""
 
     def __init__(self, setting: Setting, plan: Block) -> None:
         check_block(setting.program, plan.own, setting.sizes, even=True)
-        assert plan.nest is not None
-        (self.tile_room,), self.nest = plan.outgoing, plan.nest
-        self.table, self.before, self.room_of_tile = self.tile_room.write, self.tile_room.before, self.tile_room.name
+        (tiles,) = plan.outgoing
+        self.table, self.before, self.room_of_tile = tiles.write, tiles.before, tiles.name
         if self.table.tensor not in setting.tables.tiled:
             raise refused(setting.program, f"line {self.table.line} writes a table that is not kept tile by tile")
         super().__init__(setting, plan)
@@ -37,7 +37,7 @@ class ScoresRoles(Roles):
         self.rows, self.ring = self.plan.buffers.values()
         self.parts, self.kept = self.rows.across, self.rows.across - self.rows.slots  # of these, some in registers
         self.reserve(f"{self.ring.name}_kept", f"{self.rows.name}_kept")
-        self.reserve("last", "slot", "phase", "sum", "turns")
+        self.reserve("sum", "turns")
         self.special = {self.rows.read: self._hold, self.nest.inner: self._sum}
         if self.before is not None:
             self.special[self.before] = self._take
@@ -65,7 +65,7 @@ class ScoresRoles(Roles):
 
     def slot(self, number: Term) -> st.Let:
         """The slot of the ring, and the phase of its barriers, for part k of a tile of keys."""
-        return self.slot_of(Group(self.streamed_before(number) * self.parts + "k"))
+        return self.scope.slot(Group(self.scope.streamed_before(number) * self.parts + "k"))
 
     def place(self, tensor: ir.Tensor, number: Term) -> Items:
         """The first row of the warpgroup's part of a tile among the rows of all tiles of a table."""
@@ -89,10 +89,10 @@ class ScoresRoles(Roles):
 
     def loop(self, node: ir.Loop) -> None:
         """The tiles of keys; of another table the first tile is asked for before."""
-        low, high = self.limits()
+        low, high = self.scope.limits()
         if self.before is not None:
             self.say(st.When(low < high, tuple(self._fetch(self.before, low))))
-        for piece in self.in_order(node):
+        for piece in self.pieces():
             self.over(node, piece)
         self.say(st.Sent())
 
@@ -105,13 +105,13 @@ class ScoresRoles(Roles):
     def _at(self, number: Term) -> Term:
         """Where the warpgroup has its rows of a tile of the table."""
         w = term("w")
-        return w if self.before is None else Number(2) * w + Group(self.streamed_before(number) & 1)
+        return w if self.before is None else Number(2) * w + Group(self.scope.streamed_before(number) & 1)
 
     def _sum(self) -> None:
         """The products of all parts, one issued while the one before runs."""
         number, k = self.scope.numbers[self.plan.loop.range], term("k")
         to = self.issued_all(self.nest.product)
-        (low, high), last, turns = self.limits(), self.plan.turns, Name("turns")
+        (low, high), last, turns = self.scope.limits(), self.plan.turns, Name("turns")
         rows = self._rows_of(self._room_of_rows()[0])
         rows = Choice(k < self.kept, Name(f"{self.rows.name}_kept").along("[k]"), rows) if self.kept else rows
         first = number.equals(low)
@@ -134,7 +134,7 @@ class ScoresRoles(Roles):
         """Take a tile of another table, once it is there."""
         node, number = self.before, self.scope.numbers[self.plan.loop.range]
         assert node is not None
-        at, turn = self._at(number), self.streamed_before(number)
+        at, turn = self._at(number), self.scope.streamed_before(number)
         self.say(st.Wait(filled(self.room_of_tile, at), turn // 2 & 1))
         tile = Name(self.room_of_tile).index(at).call("load", self.scope.layout(self.ring.rows))
         self.say(st.Map(self.values.named(node.tile), tile, line=node.line))
