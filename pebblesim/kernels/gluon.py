@@ -11,12 +11,11 @@ It is for no mask and for bands: causal ones and windows.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
-from pebblesim.core.errors import UnknownName
-from pebblesim.kernels.bias import check_bias, is_bias
-from pebblesim.kernels.gluon_block import GROUP_OF_BYTES, ROWS, Block
+from pebblesim.kernels.bias import is_bias
+from pebblesim.kernels.domains import GLUON
+from pebblesim.kernels.gluon_block import GROUP_OF_BYTES, Block
 from pebblesim.kernels.gluon_columns import ColumnsRoles
 from pebblesim.kernels.gluon_columns_plan import check_columns, columns_of
 from pebblesim.kernels.gluon_consumer import Consumer
@@ -30,21 +29,18 @@ from pebblesim.kernels.gluon_writer import GluonWriter
 from pebblesim.kernels.products import products
 from pebblesim.kernels.rules import broken
 from pebblesim.kernels.tables import Tables, tables
-from pebblesim.kernels.triton import Source, Writes, far_away, for_no_pair, module, setting_of
+from pebblesim.kernels.triton import Source, Writes, check, far_away, for_no_pair, module, setting_of
 from pebblesim.kernels.triton_kernel import Writer
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.kernels.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
-from pebblesim.launches.launches import Launch, check_alike, launches
+from pebblesim.launches.launches import Launch, launches
 
 OF_TABLES, OTHERS = (8, 4), (8, 3)
 """Warps and stages of Triton kernels in the same file: of products with a table of pairs, and without products."""
 
 OTHERWISE = "take --target triton"
-
-KINDS = ("bfloat16", "float16")
-"""Types of words that the products take."""
 
 
 def gluon(
@@ -78,9 +74,8 @@ def gluon(
         UsageError: the program, or these sizes, are none that this reading writes.
         UnknownName: the data type is unknown.
     """
-    if dtype not in WORDS:
-        raise UnknownName("type of a word", dtype, WORDS)
-    if dtype not in KINDS:
+    check(program, dtype, shared, softcap)
+    if dtype not in GLUON.dtypes:
         raise refused(
             program,
             f"tensor cores of a Gluon kernel take words of 16 bits, not {dtype}",
@@ -98,14 +93,11 @@ def gluon(
         raise refused(program, "a head has 2³¹ words or more", OTHERWISE)
     if shared & (shared - 1):
         raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each", OTHERWISE)
-    check_alike(program)
-    check_bias(program, shared, softcap)
-    scale = 1.0 if softcap and scale is None else scale
     made = _launches(program)
     _check_pairs(program, made, sizes, mask)
     _check_columns(program, made, sizes, dtype)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
-    setting = replace(setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory), softcap=softcap)
+    setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory, softcap)
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
         block = _block(program, launch, sizes, dtype, stages, persistent, setting.tables)
@@ -116,8 +108,8 @@ def gluon(
             raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
         if roles is ColumnsRoles:
             check_columns(program, block, persistent)
-        elif setting.strides.shared > ROWS:
-            why = f"{setting.strides.shared} heads share keys, and a tile has {ROWS} rows of a warpgroup"
+        elif setting.strides.shared > GLUON.shared:
+            why = f"{setting.strides.shared} heads share keys, and a tile has {GLUON.shared} rows of a warpgroup"
             raise refused(program, why, OTHERWISE)
         made = GluonWriter(setting, name, block, roles)
         check_shared(program, launch, made.program.shared, stages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon_block import Block, Nest, freed
 from pebblesim.kernels.gluon_roles import Roles
-from pebblesim.kernels.terms import ZERO, Group, Held, Name, Number, Term, term
+from pebblesim.kernels.terms import ZERO, Held, Name, Number, Term, term
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.language import program as ir
 
@@ -22,9 +22,7 @@ class PartsRoles(Roles):
     def in_table(self, tensor: ir.Tensor, row: Term, column: Term) -> Term:
         """The first row of a tile among the rows of all tiles of a table."""
         down, across, tall, _ = self.setting.lengths(tensor)
-        if self.setting.tables.band is not None:
-            column = Group(column - self.places.first_in(row, *self.setting.tables.tiled[tensor]))
-        return ((term("head") * down + row) * across + column) * tall
+        return ((term("head") * down + row) * across + self.places.in_row(tensor, row, column)) * tall
 
     def one_behind(self, to: Held, ring: str, parts: int, issued: list[st.Statement]) -> None:
         """A loop over parts that waits for the product before the one issued; behind it, wait for the last one."""
