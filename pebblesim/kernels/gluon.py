@@ -15,7 +15,7 @@ from functools import partial
 
 from pebblesim.kernels.bias import is_bias
 from pebblesim.kernels.domains import GLUON
-from pebblesim.kernels.gluon_block import GROUP_OF_BYTES, Block
+from pebblesim.kernels.gluon_block import Block
 from pebblesim.kernels.gluon_columns import ColumnsRoles
 from pebblesim.kernels.gluon_columns_plan import check_columns, columns_of
 from pebblesim.kernels.gluon_consumer import Consumer
@@ -28,11 +28,11 @@ from pebblesim.kernels.gluon_text import IMPORTS, common
 from pebblesim.kernels.gluon_writer import GluonWriter
 from pebblesim.kernels.products import products
 from pebblesim.kernels.rules import broken
+from pebblesim.kernels.strides import WORDS as GROUP
 from pebblesim.kernels.tables import Tables, tables
 from pebblesim.kernels.triton import Source, Writes, check, far_away, for_no_pair, module, setting_of
 from pebblesim.kernels.triton_kernel import Writer
 from pebblesim.kernels.triton_ranges import Setting
-from pebblesim.kernels.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.launches.launches import Launch, launches
@@ -95,7 +95,7 @@ def gluon(
         raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each", OTHERWISE)
     made = _launches(program)
     _check_pairs(program, made, sizes, mask)
-    _check_columns(program, made, sizes, dtype)
+    _check_columns(program, made, sizes)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
     setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory, softcap)
 
@@ -143,21 +143,20 @@ def _check_pairs(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask:
                 raise refused(program, why, f"leave these out, or {OTHERWISE}")
 
 
-def _check_columns(program: ir.Program, made: list[Launch], sizes: ir.Sizes, dtype: str) -> None:
+def _check_columns(program: ir.Program, made: list[Launch], sizes: ir.Sizes) -> None:
     """Check that rows begin where the copy engine can.
 
     Raises:
         UsageError: some do not.
     """
-    group = GROUP_OF_BYTES // WORDS[dtype]
     for node in (node for launch in made if multiplies(launch) for node in ir.walk(launch.block)):
         if not isinstance(node, ir.Read) or node.tensor.name not in program.inputs or len(node.tile.ranges) != 2:
             continue
         if is_bias(node):  # threads read it
             continue
-        if (width := sizes[node.tile.ranges[1].dim]) % group:
+        if (width := sizes[node.tile.ranges[1].dim]) % GROUP:
             why = f"line {node.line} reads rows of {width} words of {node.tensor.name}, and the copy engine takes"
-            raise refused(program, f"{why} multiples of {group}", f"give such head dimensions, or {OTHERWISE}")
+            raise refused(program, f"{why} multiples of {GROUP}", f"give such head dimensions, or {OTHERWISE}")
 
 
 def plans(

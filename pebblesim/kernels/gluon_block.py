@@ -60,9 +60,6 @@ MOST_HELD = 0.8
 WIDEST = 256
 """Most columns of a product of `wgmma`, and most rows of a tile that the copy engine moves."""
 
-GROUP_OF_BYTES = 16
-"""Rows of matrices begin at multiples of so many bytes for the copy engine."""
-
 
 def filled(name: str, at: Any) -> Term:
     """The barrier of a slot at which its bytes arrive."""
@@ -84,7 +81,7 @@ class Buffer:
         slots: how many boxes there is room for.
         rows, width: of a box; a vector has width 1.
         streamed: whether it is a ring.
-        beside: what has its barriers: a ring of matrices those of a ring of vectors; None if it has some of its own.
+        beside: the name of barriers that it shares with another ring; None if it has some of its own.
         fills: how many barriers of each kind there are: one for each slot, or one for all.
         freed_by: arrivals by which a slot is free to be filled again; 0 if it is filled once.
         down, across: boxes of what is read at once, beneath and beside each other.

@@ -285,9 +285,8 @@ class Consumer(Roles):
         left, right = (expr.right, expr.left) if frame else (expr.left, expr.right)
         held, ring = self.plan.buffers.get(left.tile), self.plan.buffers.get(right.tile)
         if ring is None or not ring.streamed or (held is not None and held.streamed):
-            raise self.refused(
-                f"the product in line {node.line} is of no rows that stay with a matrix that is streamed"
-            )
+            why = f"the product in line {node.line} is of no rows that stay with a matrix that is streamed"
+            raise self.refused(why)
         if held is not None:
             first = self._in_shared(held, left.transposed ^ frame)
         elif node in self._operands and self._of_before:
@@ -312,10 +311,8 @@ class Consumer(Roles):
         """Make a computed matrix the left operand of a product, in the words of memory; the name of it."""
         expr, left = factors(node), factors(node).left
         self.settle(left.tile)
-        value, name = (
-            self.values.operand(left, node.line, left.shape[1], 1, False),
-            Name(f"{self.values.tiles[left.tile]}_{ending}"),
-        )
+        value = self.values.operand(left, node.line, left.shape[1], 1, False)
+        name = Name(f"{self.values.tiles[left.tile]}_{ending}")
         if calls(value, "trans"):
             raise self.refused(f"the product in line {node.line} takes a computed matrix transposed")
         operand = call("DotOperandLayout", 0, self.scope.layout(self.scope.length(expr.shape[1])), 2)
