@@ -84,7 +84,8 @@ def test_the_last_tile_of_a_group_of_rows_ends_with_the_group(name: str) -> None
     """Groups of 5 rows in tiles of 2: row 4 is a tile by itself, and its sums stay constants whatever row 5 sees."""
     allowed = np.zeros((7, 7), bool)
     allowed[[0, 5, 6], [3, 1, 6]] = True
-    check_game(SCHEDULES[name], {"n": 7, "d": 2, "b": 2, "c": 1, "e": 2, "C": 5, "a": 2}, from_array(allowed, size=(1, 1)))
+    sizes = {"n": 7, "d": 2, "b": 2, "c": 1, "e": 2, "C": 5, "a": 2}
+    check_game(SCHEDULES[name], sizes, from_array(allowed, size=(1, 1)))
 
 
 @strategies.every(MASKABLE, of=8)
