@@ -418,7 +418,7 @@ capacity = 240
 
 
 def furnish(folder: Path) -> None:
-    """Write the files that lines name: a graph and a game, a head, a mask, a trace, a card, a machine and a schedule."""
+    """Write the files that lines name: a graph, a game, a head, a mask, a trace, a card, a machine and a schedule."""
     import numpy as np
 
     draw = np.random.default_rng(0)
