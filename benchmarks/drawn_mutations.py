@@ -10,9 +10,9 @@ is made in a clone of the last commit. First run some of the tests that cover th
 say (pytest-cov is a development tool and not among the dependencies). The lines that survive them are broken all at
 once, and all quick tests run; those that fail are tried on the survivors one by one, until none fails.
 
-What is known is kept in a file for each seed, so that a run that was interrupted goes on. Why a change survives ("why"),
-which test was written for it ("since"), and what else is to be said of the run ("note"), is added there by hand, and the
-last command makes a page of all files.
+What is known is kept in a file for each seed, so that a run that was interrupted goes on. Why a change survives
+("why"), which test was written for it ("since"), and what else is to be said of the run ("note"), is added there by
+hand, and the last command makes a page of all files.
 """
 
 from __future__ import annotations
