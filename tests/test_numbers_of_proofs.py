@@ -96,6 +96,14 @@ def test_products_and_trees_are_those_of_the_graph(
     assert bound == "B" or claim.capacity.w == most
 
 
+@pytest.mark.parametrize(("name", "n", "d"), [("backward", 40, 3), ("forward", 50, 2), ("backward-qkv", 60, 2)])
+def test_the_unit_of_a_bound_is_the_number_beside_it(name: str, n: int, d: int) -> None:
+    case = case_of(name, Formulation(), n=n, d=d)
+    for claim in claims_of(case).values():
+        text, number = claim.unit
+        assert not text or eval(text.replace("·", "*").replace("²", "**2"), {**case.dims}) == number, claim.name
+
+
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_products_of_one_family_a_pair_count_as_the_page_says(mask: str | None) -> None:
     """D4: a score, q and p A2 count 12, 17 and 12 times; of a pair both first products may be made for nothing."""
