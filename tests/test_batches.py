@@ -151,6 +151,7 @@ def test_beyond_l2_memory_gives_what_is_counted(name: str) -> None:
     assert helped / 2 < 0.8 * read / one.heads
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_head_has_memory_of_its_own(name: str) -> None:
     """An L2 that holds everything reads the words of five heads once, so five times those of one."""

@@ -64,7 +64,7 @@ def device(team: Team, split: Split, p: int, M: int) -> tuple[int, int]:
 
 
 @given(teams(), st.integers(0, 60))
-@settings(max_examples=amount(60, 1500))
+@settings(max_examples=amount(20, 1500))
 def test_tiles_in_passes_moves_what_trying_all_lots_of_rows_moves(team: Team, more: int) -> None:
     """For each tile, device by device; and the best tile is the one with the fewest words of those that fit into M."""
     M = words_by_hand(team)[2] + more

@@ -117,7 +117,7 @@ def sizes_of(data: st.DataObject, name: str, most: int) -> tuple[int, int, dict[
 
 @pytest.mark.parametrize("name", LOOPS)
 @given(data=st.data())
-@settings(max_examples=strategies.amount(8, 300))
+@settings(max_examples=strategies.amount(5, 300))
 def test_words_under_drawn_masks_are_those_of_loops(name: str, data: st.DataObject) -> None:
     n, d, blocks = sizes_of(data, name, 12)
     mask = data.draw(strategies.masks(n))
@@ -143,6 +143,7 @@ MASKS = ("causal", "window:4", "window:1", "band:2")
 QUICK = {("flash2-forward", "causal"), ("flash2-backward", "window:4")}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "mask"),
     [

@@ -43,6 +43,7 @@ NOWHERE = dict.fromkeys(
 """Folders that nobody can make, also not the user who may do anything."""
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "line",
     [
