@@ -1,0 +1,216 @@
+"""Which of Nsight Compute's counters see what tensor cores read from shared memory; on a Hopper GPU.
+
+    python benchmarks/gpu/shared_memory.py -o FOLDER [--seconds 80]
+    python benchmarks/gpu/shared_memory.py --show FOLDER
+
+One block multiplies tiles that are in its shared memory over and over, with `wgmma`, whose left operand is in shared
+memory or in registers. Each kernel runs with 64 and with 128 products, so the difference divided by 64 is what one
+product adds to a counter. Kernels of our schedules for attention run with n = 2,048 and 4,096, d = 128, and counters are
+divided by the pairs of tiles of 128 tokens. All counters of the profiler are tried whose names speak of shared
+memory, of L1's data or of tensor cores: `ncu --query-metrics` lists them, and FOLDER/metrics.txt keeps the list.
+FOLDER/shared_memory.jsonl has a row for each launch, with every counter; what is in it already is not measured again.
+
+Needs PyTorch, Triton 3.6 and ncu.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+SPEAKING = re.compile(r"shared|data_bank|data_pipe|l1tex__data|tensor|gmma|lsu_mem")
+"""What is in the names of counters that may see shared memory or tensor cores."""
+
+AT_A_TIME = 24
+"""Counters that one run of the profiler reads, so that what was read is kept if the time ends."""
+
+DEPTH, PRODUCTS = 64, (64, 128)
+
+
+class Products(NamedTuple):
+    """Products of a block: (rows x 64) times (64 x columns), the left operand in registers or not."""
+
+    rows: int
+    columns: int
+    in_registers: bool
+
+    def launch(self, times: int) -> None:
+        import torch
+
+        warps = 4 * (self.rows // 64)
+        out = torch.empty(self.rows, self.columns, device="cuda")
+        products[(1,)](out, times, self.rows, self.columns, DEPTH, self.in_registers, warps, num_warps=warps)
+
+
+class Attention(NamedTuple):
+    """One head of attention with tokens, d = 128, by a kernel that is offered."""
+
+    schedule: str
+
+    def launch(self, times: int) -> None:
+        from hopper_bytes import Case
+
+        from pebblesim.advice.tiles import hopper_tiling
+
+        Case(hopper_tiling(self.schedule, {"d": 128}), 32 * times, 128, 1, None).call()()
+
+
+CASES: dict[str, Products | Attention] = {
+    **{
+        f"{rows} x {columns}, left in {'registers' if held else 'shared memory'}": Products(rows, columns, held)
+        for rows in (64, 128)
+        for columns in (64, 128, 256)
+        for held in (False, True)
+    },
+    **{name: Attention(name) for name in ("flash2-forward", "flash2-backward-blocked")},
+}
+
+
+@gluon.jit
+def products(
+    out,
+    times,
+    rows: gl.constexpr,
+    columns: gl.constexpr,
+    depth: gl.constexpr,
+    in_registers: gl.constexpr,
+    warps: gl.constexpr,
+):
+    sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, columns, 16])
+    left_layout: gl.constexpr = gl.DotOperandLayout(0, sums, 2)
+    left = gl.allocate_shared_memory(
+        gl.bfloat16, [rows, depth], gl.NVMMASharedLayout.get_default_for([rows, depth], gl.bfloat16)
+    )
+    right = gl.allocate_shared_memory(
+        gl.bfloat16, [columns, depth], gl.NVMMASharedLayout.get_default_for([columns, depth], gl.bfloat16)
+    )
+    plain: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [warps, 1], [1, 0])
+    left.store(gl.zeros([rows, depth], gl.bfloat16, plain))
+    right.store(gl.zeros([columns, depth], gl.bfloat16, plain))
+    fence_async_shared()
+    total = gl.zeros([rows, columns], gl.float32, sums)
+    held = left.load(left_layout)
+    for _ in range(times):
+        if in_registers:
+            total = warpgroup_mma(held, right.permute((1, 0)), total, is_async=True)
+        else:
+            total = warpgroup_mma(left, right.permute((1, 0)), total, is_async=True)
+        total = warpgroup_mma_wait(0, deps=(total,))
+    row = gl.arange(0, rows, gl.SliceLayout(1, sums))
+    column = gl.arange(0, columns, gl.SliceLayout(0, sums))
+    gl.store(out + row[:, None] * columns + column[None, :], total)
+
+
+def launch(only: str | None = None) -> None:
+    """Launch all cases under the profiler, each with both numbers, behind a mark."""
+    from profiler import under_profiler
+
+    for name, case in CASES.items():
+        for times in PRODUCTS:
+            if only in (None, name):
+                case.launch(times)  # compiled, and out of the profiler's sight
+                under_profiler(lambda case=case, times=times: case.launch(times))
+
+
+def counters(folder: Path) -> list[str]:
+    """The counters that may see shared memory or tensor cores, by ncu's own list."""
+    kept = folder / "metrics.txt"
+    if not kept.exists():
+        asked = ["ncu", "--query-metrics", "--chip", "gh100"]
+        kept.write_text(subprocess.run(asked, capture_output=True, text=True, check=True).stdout, encoding="utf-8")
+    lines = (line.split() for line in kept.read_text(encoding="utf-8").splitlines())
+    return [name for name, *rest in filter(None, lines) if rest[:1] == ["Counter"] and SPEAKING.search(name)]
+
+
+def measured(names: list[str]) -> list[tuple[str, dict[str, float]]]:
+    """Each launch with the values of some counters, in the order of the launches."""
+    flags = "--clock-control none --cache-control none --profile-from-start off --csv --page raw --print-units base"
+    ncu = ["ncu", *flags.split(), "--metrics", ",".join(f"{name}.sum" for name in names)]
+    done = subprocess.run([*ncu, sys.executable, __file__, "launch"], capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
+    if not lines:
+        print(done.stdout[-1000:], done.stderr[-1000:], file=sys.stderr)
+        return []
+    header, _, *records = csv.reader(lines)
+    found: list[tuple[str, dict[str, float]]] = []
+    for record in records:
+        row = dict(zip(header, record, strict=True))
+        values = {name: row.get(f"{name}.sum", "").replace(",", "") for name in names}
+        found.append((row["Kernel Name"], {name: float(v) for name, v in values.items() if re.match(r"[\d.]+$", v)}))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="measure, and write files there")
+    where.add_argument("--show", metavar="FOLDER", type=Path, help="print what was measured")
+    parser.add_argument("--seconds", type=float, default=80, help="no run of the profiler begins after this many")
+    arguments = parser.parse_args()
+    if arguments.show:
+        show(arguments.show)
+        return
+    folder, started = arguments.output, time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = folder / "shared_memory.jsonl"
+    kept = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()] if rows.exists() else []
+    done = {name for row in kept for name in row["asked"]}
+    left = [name for name in counters(folder) if name not in done]
+    order = [(case, times) for case in CASES for times in PRODUCTS]
+    print(f"{len(left)} counters, {AT_A_TIME} in a run", flush=True)
+    for start in range(0, len(left), AT_A_TIME):
+        if time.monotonic() - started > arguments.seconds:
+            print(f"stopped with {len(left) - start} counters left", flush=True)
+            break
+        asked = left[start : start + AT_A_TIME]
+        place = -1
+        for kernel, values in measured(asked):
+            if "spin_kernel" in kernel:
+                place += 1
+                continue
+            case, times = order[place]
+            row = {"case": case, "times": times, "kernel": kernel.partition("(")[0], "asked": asked, "counters": values}
+            kept.append(row)
+        rows.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        print(f"{time.monotonic() - started:4.0f} s: {start + len(asked)} counters", flush=True)
+
+
+def show(folder: Path) -> None:
+    """Print for each case what one product, or one pair of tiles of tokens, adds to each counter that it changes."""
+    totals: dict[tuple[str, int], dict[str, float]] = {}
+    for line in (folder / "shared_memory.jsonl").read_text(encoding="utf-8").splitlines():
+        row: dict[str, Any] = json.loads(line)
+        of = totals.setdefault((row["case"], row["times"]), {})
+        for name, value in row["counters"].items():
+            of[name] = of.get(name, 0.0) + value
+    few, many = PRODUCTS
+    for (case, times), values in totals.items():
+        if times != many:
+            continue
+        print(case)
+        for name, value in sorted(values.items()):
+            less = totals[case, few].get(name, 0.0)
+            each = (
+                (value - less) / (many - few) if isinstance(CASES[case], Products) else value / (32 * many / 128) ** 2
+            )
+            if each > 0.5:
+                print(f"{each:14,.2f}  {name}")
+
+
+if __name__ == "__main__":
+    launch() if sys.argv[1:] == ["launch"] else main()
