@@ -5,8 +5,8 @@
 
 One block multiplies tiles that are in its shared memory over and over, with `wgmma`, whose left operand is in shared
 memory or in registers. Each kernel runs with 64 and with 128 products, so the difference divided by 64 is what one
-product adds to a counter. Kernels of our schedules for attention run with n = 2,048 and 4,096, d = 128, and counters are
-divided by the pairs of tiles of 128 tokens. All counters of the profiler are tried whose names speak of shared
+product adds to a counter. Kernels of our schedules for attention run with n = 2,048 and 4,096, d = 128, and counters
+are divided by the pairs of tiles of 128 tokens. All counters of the profiler are tried whose names speak of shared
 memory, of L1's data or of tensor cores: `ncu --query-metrics` lists them, and FOLDER/metrics.txt keeps the list.
 FOLDER/shared_memory.jsonl has a row for each launch, with every counter; what is in it already is not measured again.
 
@@ -36,8 +36,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 SPEAKING = re.compile(r"shared|data_bank|data_pipe|l1tex__data|tensor|gmma|lsu_mem")
 """What is in the names of counters that may see shared memory or tensor cores."""
 
+FIRST = re.compile(r"data_bank|data_pipe|pipe_tensor")
+"""What is in the names of those that are read first."""
+
 AT_A_TIME = 24
-"""Counters that one run of the profiler reads, so that what was read is kept if the time ends."""
+"""Counters that one run of the profiler reads; what it read is kept if the time ends."""
 
 DEPTH, PRODUCTS = 64, (64, 128)
 
@@ -134,7 +137,8 @@ def counters(folder: Path) -> list[str]:
         asked = ["ncu", "--query-metrics", "--chip", "gh100"]
         kept.write_text(subprocess.run(asked, capture_output=True, text=True, check=True).stdout, encoding="utf-8")
     lines = (line.split() for line in kept.read_text(encoding="utf-8").splitlines())
-    return [name for name, *rest in filter(None, lines) if rest[:1] == ["Counter"] and SPEAKING.search(name)]
+    found = [name for name, *rest in filter(None, lines) if rest[:1] == ["Counter"] and SPEAKING.search(name)]
+    return sorted(found, key=lambda name: (FIRST.search(name) is None, name))
 
 
 def measured(names: list[str]) -> list[tuple[str, dict[str, float]]]:
@@ -203,11 +207,10 @@ def show(folder: Path) -> None:
         if times != many:
             continue
         print(case)
+        products_alone, tiles = isinstance(CASES[case], Products), (32 * many / 128) ** 2
         for name, value in sorted(values.items()):
             less = totals[case, few].get(name, 0.0)
-            each = (
-                (value - less) / (many - few) if isinstance(CASES[case], Products) else value / (32 * many / 128) ** 2
-            )
+            each = (value - less) / (many - few) if products_alone else value / tiles
             if each > 0.5:
                 print(f"{each:14,.2f}  {name}")
 
