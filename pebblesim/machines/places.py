@@ -13,6 +13,14 @@ Home = tuple[ir.Tensor, ir.Range | None]
 """Where the words of a tile of the memory above are found: a tensor, and the tile that gives its copy, if any."""
 
 
+class MustBeBelow(UsageError):
+    """A program can be nested only if some tiles, `tiles`, live in the memory below."""
+
+    def __init__(self, message: str, tiles: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.tiles = tiles
+
+
 class Places:
     """The state of a walk through a program that is nested."""
 
@@ -46,18 +54,18 @@ class Places:
                     read[tile] = tensor, at
                 case ir.Write(tile=tile, tensor=tensor, at=at):
                     if not self.is_below(tile) and written.setdefault(tile, (tensor, at)) != (tensor, at):
-                        raise UsageError(self.keep(tile, "is written to two tensors"))
+                        raise self.keep(tile, "is written to two tensors")
                 case ir.Compute(target=ir.Ref(tile=tile), mode="assign" | "add"):
                     changed.add(tile)
                 case ir.Move(tile=tile, source=source):
                     if not (self.is_below(tile) and self.is_below(source)):
-                        raise UsageError(self.keep(tile, f"takes over the words of {source.name or 'a tile'}"))
+                        raise self.keep(tile, f"takes over the words of {source.name or 'a tile'}", source.name)
         homes = {}
         for tile in [entered for node in own if (entered := ir.entering(node)) and not self.is_below(entered)]:
             if tile in read and written.get(tile, read[tile]) != read[tile]:
-                raise UsageError(self.keep(tile, "is read from one tensor and written to another"))
+                raise self.keep(tile, "is read from one tensor and written to another")
             if tile in read and tile in changed and tile not in written:
-                raise UsageError(self.keep(tile, "is changed after it was read, and not written back"))
+                raise self.keep(tile, "is changed after it was read, and not written back")
             homes[tile] = written.get(tile) or read.get(tile) or self._own_home(tile)
         return homes
 
@@ -70,11 +78,12 @@ class Places:
         self.tensors[name] = ir.Tensor(name, tuple(rng.dim for rng in tile.ranges))
         return self.tensors[name], None
 
-    def keep(self, tile: ir.Tile, why: str) -> str:
-        """Say that a tile must live below."""
-        return (
+    def keep(self, tile: ir.Tile, why: str, *others: str) -> MustBeBelow:
+        """Say that a tile must live below, and which others with it."""
+        return MustBeBelow(
             f"{self.program.name} cannot be nested: its tile {tile.name or 'without a name'} {why}; let it live in the "
-            "memory below, with below=[...]."
+            "memory below, with below=[...].",
+            tuple(filter(None, (tile.name, *others))),
         )
 
     # -- ranges and tiles of the new program ---------------------------------------------------------------------
