@@ -26,7 +26,7 @@ from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.lower_bounds.bounds import best
 from pebblesim.machines.counting import on_machine
-from pebblesim.machines.machine import machine
+from pebblesim.machines.named import machine
 from pebblesim.machines.nesting import nested, tiles
 from pebblesim.machines.playing import moves
 from pebblesim.machines.routes import Nested
@@ -262,7 +262,8 @@ def test_machines_of_cards_have_their_figures() -> None:
     shared, registers = machine("H100").levels
     known = card("H100").figures
     assert (shared.capacity, registers.capacity) == (known["shared_per_multiprocessor"].value, known["registers"].value)
-    assert shared.source == known["shared_per_multiprocessor"].source
+    assert shared.source == f"{known['shared_per_multiprocessor'].source}; bandwidth: {known['l2_bandwidth'].source}"
+    assert machine("h100").peak["float16"] == card("H100").peak["float16"].value
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,13 @@
-"""Which of Nsight Compute's counters see what tensor cores read from shared memory; on a Hopper GPU.
+"""How many bytes tensor cores read from shared memory, by Nsight Compute's counters; on a Hopper GPU.
 
-    python benchmarks/gpu/shared_memory.py -o FOLDER [--seconds 80]
+    python benchmarks/gpu/shared_memory.py -o FOLDER [--seconds 60]
     python benchmarks/gpu/shared_memory.py --show FOLDER
 
 One block multiplies tiles that are in its shared memory over and over, with `wgmma`, whose left operand is in shared
 memory or in registers. Each kernel runs with 64 and with 128 products, so the difference divided by 64 is what one
 product adds to a counter. Kernels of our schedules for attention run with n = 2,048 and 4,096, d = 128, and counters
-are divided by the pairs of tiles of 128 tokens. All counters of the profiler are tried whose names speak of shared
-memory, of L1's data or of tensor cores: `ncu --query-metrics` lists them, and FOLDER/metrics.txt keeps the list.
-FOLDER/shared_memory.jsonl has a row for each launch, with every counter; what is in it already is not measured again.
+are divided by the pairs of tiles of 128 tokens. FOLDER/shared_memory.jsonl has a row for each launch; what is in it
+already is not measured again. Kernels are compiled before the profiler looks, and each run of it reads a few counters.
 
 Needs PyTorch, Triton 3.6 and ncu.
 """
@@ -33,14 +32,17 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-SPEAKING = re.compile(r"shared|data_bank|data_pipe|l1tex__data|tensor|gmma|lsu_mem")
-"""What is in the names of counters that may see shared memory or tensor cores."""
-
-FIRST = re.compile(r"data_bank|data_pipe|pipe_tensor")
-"""What is in the names of those that are read first."""
-
-AT_A_TIME = 24
-"""Counters that one run of the profiler reads; what it read is kept if the time ends."""
+COUNTERS = (
+    (
+        "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma",
+        "l1tex__data_pipe_lsu_wavefronts_mem_shared",
+        "l1tex__data_bank_reads",
+        "l1tex__data_bank_writes",
+        "smsp__inst_executed_pipe_tensor_op_gmma",
+    ),
+    ("smsp__sass_data_bytes_mem_shared_op_gmma", "smsp__sass_data_bytes_mem_shared"),
+)
+"""What one run of the profiler reads together: counters of the hardware, and those of instrumented instructions."""
 
 DEPTH, PRODUCTS = 64, (64, 128)
 
@@ -52,110 +54,49 @@ class Products(NamedTuple):
     columns: int
     in_registers: bool
 
-    def launch(self, times: int) -> None:
-        import torch
-
-        warps = 4 * (self.rows // 64)
-        out = torch.empty(self.rows, self.columns, device="cuda")
-        products[(1,)](out, times, self.rows, self.columns, DEPTH, self.in_registers, warps, num_warps=warps)
-
-
-class Attention(NamedTuple):
-    """One head of attention with tokens, d = 128, by a kernel that is offered."""
-
-    schedule: str
-
-    def launch(self, times: int) -> None:
-        from hopper_bytes import Case
-
-        from pebblesim.advice.tiles import hopper_tiling
-
-        Case(hopper_tiling(self.schedule, {"d": 128}), 32 * times, 128, 1, None).call()()
-
-
-CASES: dict[str, Products | Attention] = {
-    **{
-        f"{rows} x {columns}, left in {'registers' if held else 'shared memory'}": Products(rows, columns, held)
-        for rows in (64, 128)
-        for columns in (64, 128, 256)
-        for held in (False, True)
-    },
-    **{name: Attention(name) for name in ("flash2-forward", "flash2-backward-blocked")},
-}
-
-
-@gluon.jit
-def products(
-    out,
-    times,
-    rows: gl.constexpr,
-    columns: gl.constexpr,
-    depth: gl.constexpr,
-    in_registers: gl.constexpr,
-    warps: gl.constexpr,
-):
-    sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, columns, 16])
-    left_layout: gl.constexpr = gl.DotOperandLayout(0, sums, 2)
-    left = gl.allocate_shared_memory(
-        gl.bfloat16, [rows, depth], gl.NVMMASharedLayout.get_default_for([rows, depth], gl.bfloat16)
-    )
-    right = gl.allocate_shared_memory(
-        gl.bfloat16, [columns, depth], gl.NVMMASharedLayout.get_default_for([columns, depth], gl.bfloat16)
-    )
-    plain: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [warps, 1], [1, 0])
-    left.store(gl.zeros([rows, depth], gl.bfloat16, plain))
-    right.store(gl.zeros([columns, depth], gl.bfloat16, plain))
-    fence_async_shared()
-    total = gl.zeros([rows, columns], gl.float32, sums)
-    held = left.load(left_layout)
-    for _ in range(times):
-        if in_registers:
-            total = warpgroup_mma(held, right.permute((1, 0)), total, is_async=True)
-        else:
-            total = warpgroup_mma(left, right.permute((1, 0)), total, is_async=True)
-        total = warpgroup_mma_wait(0, deps=(total,))
-    row = gl.arange(0, rows, gl.SliceLayout(1, sums))
-    column = gl.arange(0, columns, gl.SliceLayout(0, sums))
-    gl.store(out + row[:, None] * columns + column[None, :], total)
-
-
-def launch(only: str | None = None) -> None:
-    """Launch all cases under the profiler, each with both numbers, behind a mark."""
+    def launch(kind: str, profiled: bool) -> None:
+    """Launch all cases of a kind with both numbers; under the profiler, each behind a mark."""
     from profiler import under_profiler
 
-    for name, case in CASES.items():
+    for case in cases(kind).values():
         for times in PRODUCTS:
-            if only in (None, name):
-                case.launch(times)  # compiled, and out of the profiler's sight
+            case.launch(times)  # compiled, and out of the profiler's sight
+            if profiled:
                 under_profiler(lambda case=case, times=times: case.launch(times))
 
 
-def counters(folder: Path) -> list[str]:
-    """The counters that may see shared memory or tensor cores, by ncu's own list."""
-    kept = folder / "metrics.txt"
-    if not kept.exists():
-        asked = ["ncu", "--query-metrics", "--chip", "gh100"]
-        kept.write_text(subprocess.run(asked, capture_output=True, text=True, check=True).stdout, encoding="utf-8")
-    lines = (line.split() for line in kept.read_text(encoding="utf-8").splitlines())
-    found = [name for name, *rest in filter(None, lines) if rest[:1] == ["Counter"] and SPEAKING.search(name)]
-    return sorted(found, key=lambda name: (FIRST.search(name) is None, name))
+def cases(kind: str) -> dict[str, Products | Attention]:
+    """The cases of a kind, "products" or "attention"."""
+    of = Products if kind == "products" else Attention
+    return {name: case for name, case in CASES.items() if isinstance(case, of)}
 
 
-def measured(names: list[str]) -> list[tuple[str, dict[str, float]]]:
-    """Each launch with the values of some counters, in the order of the launches."""
+def measured(kind: str, names: tuple[str, ...], seconds: float) -> list[dict[str, Any]]:
+    """A row for each launch of a kernel with the values of some counters; none if that takes too long."""
     flags = "--clock-control none --cache-control none --profile-from-start off --csv --page raw --print-units base"
     ncu = ["ncu", *flags.split(), "--metrics", ",".join(f"{name}.sum" for name in names)]
-    done = subprocess.run([*ncu, sys.executable, __file__, "launch"], capture_output=True, text=True, check=False)
+    command = [*ncu, sys.executable, __file__, "launch", kind]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        print(f"over after {seconds:.0f} s: {str(error.stdout)[-500:]} {str(error.stderr)[-500:]}", flush=True)
+        return []
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
     if not lines:
-        print(done.stdout[-1000:], done.stderr[-1000:], file=sys.stderr)
+        print(done.stdout[-1000:], done.stderr[-1000:], flush=True)
         return []
     header, _, *records = csv.reader(lines)
-    found: list[tuple[str, dict[str, float]]] = []
+    order, found, place = [(case, times) for case in cases(kind) for times in PRODUCTS], list[dict[str, Any]](), -1
     for record in records:
         row = dict(zip(header, record, strict=True))
+        if "spin_kernel" in row["Kernel Name"]:
+            place += 1
+            continue
         values = {name: row.get(f"{name}.sum", "").replace(",", "") for name in names}
-        found.append((row["Kernel Name"], {name: float(v) for name, v in values.items() if re.match(r"[\d.]+$", v)}))
+        counters = {name: float(value) for name, value in values.items() if re.fullmatch(r"[\d.]+", value)}
+        case, times = order[place]
+        kernel = row["Kernel Name"].partition("(")[0]
+        found.append({"case": case, "times": times, "kernel": kernel, "asked": names, "counters": counters})
     return found
 
 
@@ -164,7 +105,7 @@ def main() -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="measure, and write files there")
     where.add_argument("--show", metavar="FOLDER", type=Path, help="print what was measured")
-    parser.add_argument("--seconds", type=float, default=80, help="no run of the profiler begins after this many")
+    parser.add_argument("--seconds", type=float, default=60, help="nothing begins or goes on after this many")
     arguments = parser.parse_args()
     if arguments.show:
         show(arguments.show)
@@ -173,25 +114,16 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows = folder / "shared_memory.jsonl"
     kept = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()] if rows.exists() else []
-    done = {name for row in kept for name in row["asked"]}
-    left = [name for name in counters(folder) if name not in done]
-    order = [(case, times) for case in CASES for times in PRODUCTS]
-    print(f"{len(left)} counters, {AT_A_TIME} in a run", flush=True)
-    for start in range(0, len(left), AT_A_TIME):
-        if time.monotonic() - started > arguments.seconds:
-            print(f"stopped with {len(left) - start} counters left", flush=True)
-            break
-        asked = left[start : start + AT_A_TIME]
-        place = -1
-        for kernel, values in measured(asked):
-            if "spin_kernel" in kernel:
-                place += 1
-                continue
-            case, times = order[place]
-            row = {"case": case, "times": times, "kernel": kernel.partition("(")[0], "asked": asked, "counters": values}
-            kept.append(row)
-        rows.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        print(f"{time.monotonic() - started:4.0f} s: {start + len(asked)} counters", flush=True)
+    done = {(row["case"], name) for row in kept for name in row["asked"]}
+    for kind in ("products", "attention"):
+        subprocess.run([sys.executable, __file__, "compile", kind], check=True)
+        print(f"{time.monotonic() - started:4.0f} s: {kind} compiled", flush=True)
+        for names in COUNTERS:
+            left = arguments.seconds - (time.monotonic() - started)
+            if left > 0 and any((case, name) not in done for case in cases(kind) for name in names):
+                kept += measured(kind, names, left)
+                rows.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+                print(f"{time.monotonic() - started:4.0f} s: {kind}, {', '.join(names)}", flush=True)
 
 
 def show(folder: Path) -> None:
@@ -216,4 +148,7 @@ def show(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    launch() if sys.argv[1:] == ["launch"] else main()
+    if sys.argv[1:2] in (["launch"], ["compile"]):
+        launch(sys.argv[2], sys.argv[1] == "launch")
+    else:
+        main()

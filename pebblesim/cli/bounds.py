@@ -234,7 +234,7 @@ def _below(name: str | None, m: Any, dtype: str | None) -> dict[str, int]:
         return {}
     if m:
         raise UsageError("give M with -M, or a machine with --machine: one of the two.")
-    from pebblesim.machines.machine import machine
+    from pebblesim.machines.named import machine
 
     place = machine(name)
     tree = place.tree(dtype_of(dtype or "float32"))

@@ -17,7 +17,7 @@ def machine(
     as_json: AsJson = False,
 ) -> None:
     """Draw a machine: its memories, with capacities, bandwidths and energies, and their sources."""
-    from pebblesim.machines.machine import machine as find
+    from pebblesim.machines.named import machine as find
 
     found = find(name)
     if as_json:

@@ -237,7 +237,7 @@ def _roofs(
     import pebblesim as ps
     from pebblesim.counting.useful import useful_operations
     from pebblesim.language.registry import get
-    from pebblesim.machines.machine import machine as find
+    from pebblesim.machines.named import machine as find
     from pebblesim.views.plots.roofs import Roof, roofs
 
     given = [name for name, value in others.items() if value]

@@ -16,7 +16,8 @@ from pebblesim.language import program as ir
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule, some_of_problem
 from pebblesim.machines.counting import OnMachine, on_machine
-from pebblesim.machines.machine import Machine, machine as machine_of
+from pebblesim.machines.machine import Machine
+from pebblesim.machines.named import machine as machine_of
 from pebblesim.machines.places import MustBeBelow
 
 SIDES = (64, 128, 256)
@@ -51,7 +52,7 @@ class Choice(Result):
         return found
 
     def limit(self, row: OnMachine) -> tuple[str, float] | None:
-        """Return what takes the most time, and how many seconds; None if nothing is known."""
+        """Return the name of what takes the most time, and its seconds; None if nothing is known."""
         return max(self.seconds(row).items(), key=lambda each: each[1], default=None)
 
     def joules(self, row: OnMachine) -> float | None:
@@ -61,7 +62,7 @@ class Choice(Result):
 
     @property
     def order(self) -> str:
-        """What the rows are sorted by, in words."""
+        """A sentence on what sorts the rows."""
         unknown = [each.name for each in self.machine.levels if each.bandwidth is None]
         if not unknown:
             return "sorted by seconds: the least that the slowest boundary takes, or the arithmetic"

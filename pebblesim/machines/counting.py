@@ -17,7 +17,8 @@ from pebblesim.core.tables import Sheet
 from pebblesim.counting.arguments import problem_dims
 from pebblesim.language.registry import Schedule, get
 from pebblesim.lower_bounds.bounds import LowerBound, best
-from pebblesim.machines.machine import Level, Machine, machine as machine_of
+from pebblesim.machines.machine import Level, Machine
+from pebblesim.machines.named import machine as machine_of
 from pebblesim.machines.nesting import nested
 from pebblesim.machines.routes import Nested
 
