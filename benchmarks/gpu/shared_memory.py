@@ -54,7 +54,74 @@ class Products(NamedTuple):
     columns: int
     in_registers: bool
 
-    def launch(kind: str, profiled: bool) -> None:
+    def launch(self, times: int) -> None:
+        import torch
+
+        warps = 4 * (self.rows // 64)
+        out = torch.empty(self.rows, self.columns, device="cuda")
+        products[(1,)](out, times, self.rows, self.columns, DEPTH, self.in_registers, warps, num_warps=warps)
+
+
+class Attention(NamedTuple):
+    """One head of attention with tokens, d = 128, by a kernel that is offered."""
+
+    schedule: str
+
+    def launch(self, times: int) -> None:
+        from hopper_bytes import Case
+
+        from pebblesim.advice.tiles import hopper_tiling
+
+        Case(hopper_tiling(self.schedule, {"d": 128}), 32 * times, 128, 1, None).call()()
+
+
+CASES: dict[str, Products | Attention] = {
+    **{
+        f"{rows} x {columns}, left in {'registers' if held else 'shared memory'}": Products(rows, columns, held)
+        for rows in (64, 128)
+        for columns in (128, 256)
+        for held in (False, True)
+    },
+    **{name: Attention(name) for name in ("flash2-forward", "flash2-backward-blocked")},
+}
+
+
+@gluon.jit
+def products(
+    out,
+    times,
+    rows: gl.constexpr,
+    columns: gl.constexpr,
+    depth: gl.constexpr,
+    in_registers: gl.constexpr,
+    warps: gl.constexpr,
+):
+    sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, columns, 16])
+    left_layout: gl.constexpr = gl.DotOperandLayout(0, sums, 2)
+    left = gl.allocate_shared_memory(
+        gl.bfloat16, [rows, depth], gl.NVMMASharedLayout.get_default_for([rows, depth], gl.bfloat16)
+    )
+    right = gl.allocate_shared_memory(
+        gl.bfloat16, [columns, depth], gl.NVMMASharedLayout.get_default_for([columns, depth], gl.bfloat16)
+    )
+    plain: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [warps, 1], [1, 0])
+    left.store(gl.zeros([rows, depth], gl.bfloat16, plain))
+    right.store(gl.zeros([columns, depth], gl.bfloat16, plain))
+    fence_async_shared()
+    total = gl.zeros([rows, columns], gl.float32, sums)
+    held = left.load(left_layout)
+    for _ in range(times):
+        if in_registers:
+            total = warpgroup_mma(held, right.permute((1, 0)), total, is_async=True)
+        else:
+            total = warpgroup_mma(left, right.permute((1, 0)), total, is_async=True)
+        total = warpgroup_mma_wait(0, deps=(total,))
+    row = gl.arange(0, rows, gl.SliceLayout(1, sums))
+    column = gl.arange(0, columns, gl.SliceLayout(0, sums))
+    gl.store(out + row[:, None] * columns + column[None, :], total)
+
+
+def launch(kind: str, profiled: bool) -> None:
     """Launch all cases of a kind with both numbers; under the profiler, each behind a mark."""
     from profiler import under_profiler
 
