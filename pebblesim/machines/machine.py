@@ -110,7 +110,7 @@ class Machine(Result):
 
     def parts(self) -> list[str]:
         """Return the lines to print: the tree, the peak rates, and the sources."""
-        rates = [f"peak, {dtype}: {_rate(rate)}operations/s" for dtype, rate in self.peak.items()]
+        rates = [f"peak, {dtype}: {_rate(rate)}FLOP/s" for dtype, rate in self.peak.items()]
         sources = [f"{each.name}: {each.source or 'no source given'}" for each in self.levels]
         sources += [f"peak: {self.source or 'no source given'}"] if rates else []
         return [self.name, "", *self.drawn(), "", *(rates or ["peak: not known"]), "", *sources]
