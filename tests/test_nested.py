@@ -116,6 +116,12 @@ NESTED: dict[str, tuple[str, dict[str, int], dict[str, int], list[Inner]]] = {
         {"b": 3},
         [("matmul-streamed", ("C_ij",), {"a": 2, "b": 2})],
     ),
+    "a sum is added to a value that came from above": (
+        "flash2-forward",
+        {"n": 1, "d": 1},
+        {"B_r": 1, "B_c": 1},
+        [("matmul-tiled", ("Q_i", "m_i", "O_i", "K_j", "m_new", "P"), {"b": 1})],
+    ),
     "forward": (
         "flash2-forward",
         {"n": 5, "d": 3},
