@@ -116,6 +116,7 @@ NESTED: dict[str, tuple[str, dict[str, int], dict[str, int], list[Inner]]] = {
         {"b": 3},
         [("matmul-streamed", ("C_ij",), {"a": 2, "b": 2})],
     ),
+    "rows and columns of one dimension": ("no-cache", {"n": 3, "d": 2}, {}, [("matmul-tiled", (), {"b": 2})]),
     "a sum is added to a value that came from above": (
         "flash2-forward",
         {"n": 1, "d": 1},

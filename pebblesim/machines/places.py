@@ -147,19 +147,19 @@ class Places:
         return not isinstance(node, ir.Loop) and self.level in self.above.route(node)[:2]
 
     def expression(
-        self, expr: ir.Expr, ref: Callable[[ir.Ref], ir.Ref], rng: Callable[[ir.Range], ir.Range]
+        self, expr: ir.Expr, ref: Callable[[ir.Ref], ir.Ref], ranges: Callable[[ir.Ranges], ir.Ranges]
     ) -> ir.Expr:
         """Return an expression with other references and ranges."""
         match expr:
             case ir.Ref():
                 return ref(expr)
             case ir.MatMul(left=left, right=right):
-                return ir.MatMul(ref(left), ref(right), tuple(map(rng, expr.shape)))
+                return ir.MatMul(ref(left), ref(right), ranges(expr.shape))
             case ir.RowReduction(op=op, operand=operand):
-                return ir.RowReduction(op, self.expression(operand, ref, rng), tuple(map(rng, expr.shape)))
+                return ir.RowReduction(op, self.expression(operand, ref, ranges), ranges(expr.shape))
             case ir.Elementwise(op=op, operands=operands):
-                inner = tuple(self.expression(operand, ref, rng) for operand in operands)
-                return ir.Elementwise(op, inner, tuple(map(rng, expr.shape)))
+                inner = tuple(self.expression(operand, ref, ranges) for operand in operands)
+                return ir.Elementwise(op, inner, ranges(expr.shape))
 
     def rows(self, ranges: ir.Ranges) -> tuple[ir.Range, ir.Ranges]:
         """A range over the single rows of a tile, and the ranges of one row."""
