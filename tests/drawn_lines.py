@@ -85,6 +85,7 @@ graph g.hdag -o o.dot
 graph fft -n 8
 judge g.hdag game.txt -M 4
 list
+machine TPUv3
 optimum matmul --size m=2 --size k=1 --size n=2 -M 4
 optimum g.hdag -M 3 --states 500
 pebble fft -n 8 -M 4 --steps 20

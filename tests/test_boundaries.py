@@ -107,4 +107,4 @@ def test_the_capacity_of_all_memories_below_counts() -> None:
 
 def test_only_paths_have_bounds_by_capacities_below() -> None:
     with pytest.raises(UsageError, match="hold on a path"):
-        Tree("R", (Memory("a", 1), Memory("b", 1))).below  # noqa: B018
+        Tree("R", (Memory("a", 1), Memory("b", 1, 0))).below  # noqa: B018

@@ -49,7 +49,7 @@ LAYERS = (
 LATE = {("pebblesim.language.registry", "pebblesim.schedules")}
 """Imports by name, at the first lookup: the schedules that ship with pebblesim."""
 
-PLAYER = ("game.player", "game.pebble_assembler", "game.pebble_tables", "game.pebble_machine")
+PLAYER = ("game.player", "game.pebble_assembler", "game.pebble_tables", "game.pebble_machine", "game.pebble_values")
 """The modules that turn a program into moves."""
 
 SHARED_OF_THE_GAME = ("game.moves", "game.numbering")

@@ -27,7 +27,7 @@ from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.lower_bounds.bounds import best
 from pebblesim.machines.counting import on_machine
-from pebblesim.machines.machine import machine
+from pebblesim.machines.named import machine
 from pebblesim.machines.nesting import nested, tiles
 from pebblesim.machines.playing import moves
 from pebblesim.machines.routes import Nested
@@ -116,6 +116,13 @@ NESTED: dict[str, tuple[str, dict[str, int], dict[str, int], list[Inner]]] = {
         {"m": 5, "k": 7, "n": 3},
         {"b": 3},
         [("matmul-streamed", ("C_ij",), {"a": 2, "b": 2})],
+    ),
+    "rows and columns of one dimension": ("no-cache", {"n": 3, "d": 2}, {}, [("matmul-tiled", (), {"b": 2})]),
+    "a sum is added to a value that came from above": (
+        "flash2-forward",
+        {"n": 1, "d": 1},
+        {"B_r": 1, "B_c": 1},
+        [("matmul-tiled", ("Q_i", "m_i", "O_i", "K_j", "m_new", "P"), {"b": 1})],
     ),
     "forward": (
         "flash2-forward",
@@ -283,7 +290,8 @@ def test_machines_of_cards_have_their_figures() -> None:
     shared, registers = machine("H100").levels
     known = card("H100").figures
     assert (shared.capacity, registers.capacity) == (known["shared_per_multiprocessor"].value, known["registers"].value)
-    assert shared.source == known["shared_per_multiprocessor"].source
+    assert shared.source == f"{known['shared_per_multiprocessor'].source}; bandwidth: {known['l2_bandwidth'].source}"
+    assert machine("h100").peak["float16"] == card("H100").peak["float16"].value
 
 
 @pytest.mark.parametrize(

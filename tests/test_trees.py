@@ -43,7 +43,7 @@ class Sets:
 
     def legal(self, move: Move) -> bool:
         kind, node, v = move
-        above = self.tree.memories[node - 1].above
+        above = self.tree.above[node - 1]
         source, target = {READ: (above, node), WRITE: (node, above)}.get(kind, (node, node))
         if kind == DELETE:
             return v in self.held[node]
@@ -62,7 +62,7 @@ class Sets:
         if kind == DELETE:
             self.held[node].remove(v)
             return
-        self.held[self.tree.memories[node - 1].above if kind == WRITE else node].add(v)
+        self.held[self.tree.above[node - 1] if kind == WRITE else node].add(v)
         self.computed |= {v} if kind == COMPUTE else set()
         if kind != COMPUTE:
             self.words[kind, node] += 1
@@ -92,7 +92,7 @@ def test_moves_on_trees_are_those_of_sets(data: st.DataObject, graph: Cdag, tree
         with pytest.raises(IllegalMove, match=f"move {len(moves)}: ") as error:
             play(graph, tree, [tree.moves(*moves)], rules)
         kind, node, _ = moves[-1]
-        ends = {tree.names[node]} | ({tree.names[tree.memories[node - 1].above]} if kind in (READ, WRITE) else set())
+        ends = {tree.names[node]} | ({tree.names[tree.above[node - 1]]} if kind in (READ, WRITE) else set())
         assert all(name in str(error.value) for name in ends)
         moves = moves[:-1]
     game = play(graph, tree, [tree.moves(*moves)], rules)

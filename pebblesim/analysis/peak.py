@@ -108,6 +108,8 @@ class Occupancy:
         self.from_memory: set[ir.Tile] = set()
         self.in_blocks: set[ir.Tile] = set()  # of these, what sums in memory began with
         self.values: set[ir.Tile] = set()  # tiles that hold a value which is no sum in progress
+        self.alone: set[ir.Tile] = set()  # of these, those to which nothing was added since
+        self.stored: set[ir.Tensor] = set()  # tensors that were last written from such tiles
         self.regrouped: dict[ir.Tile, ir.Range] = {}  # sums over one tile of a dimension, kept apart from the others
         self.open: list[ir.Range] = []  # the loops that are running
         self.within: dict[ir.Tile, frozenset[ir.Range]] = {}  # ... and that ran when a sum began
@@ -141,19 +143,18 @@ class Occupancy:
                     self._hold(tile, self._words(tile.ranges))
                     self.from_memory.add(tile)
                     (self.in_blocks.add if tensor in self.begun else self.in_blocks.discard)(tile)
-                    self.values.discard(tile)
+                    self._keeps(tile, tensor in self.stored)
                 case ir.Zeros(tile=tile):
                     self.live[tile] = 0
-                    self.values.discard(tile)
+                    self._keeps(tile, False)
                     self.within[tile] = frozenset(self.open)
                 case ir.Constant(tile=tile):
                     self._hold(tile, self._words(tile.ranges))
-                    self.values.add(tile)
-                    self.within[tile] = frozenset(self.open)
+                    self._keeps(tile, True)
                 case ir.Move(tile=tile, source=source):
                     self.red -= self.live[tile]
                     self.live[tile] = self.live.pop(source)
-                    for kind in (self.values, self.from_memory, self.in_blocks):
+                    for kind in (self.values, self.alone, self.from_memory, self.in_blocks):
                         (kind.add if source in kind else kind.discard)(tile)
                     transfer_state(self.regrouped, source, tile)
                     transfer_state(self.within, source, tile)
@@ -163,9 +164,16 @@ class Occupancy:
                     self.red -= self.live.pop(tile)
                 case ir.Compute():
                     self._compute(node)
-                case ir.Write():
-                    pass
+                case ir.Write(tile=tile, tensor=tensor):
+                    (self.stored.add if tile in self.alone else self.stored.discard)(tensor)
             self.steps += 1
+
+    def _keeps(self, tile: ir.Tile, value: bool) -> None:
+        """From here on, a tile holds a value to which a sum may be added; or it does not."""
+        for kind in (self.values, self.alone):
+            (kind.add if value else kind.discard)(tile)
+        if value:
+            self.within[tile] = frozenset(self.open)
 
     def _loop(self, loop: ir.Loop) -> None:
         rng = loop.range
@@ -224,8 +232,7 @@ class Occupancy:
         tile, expr = node.target.tile, node.expr
         elements = self._words(node.target.ranges)
         if isinstance(expr, ir.Elementwise):
-            self.values.add(tile)
-            self.within[tile] = frozenset(self.open)
+            self._keeps(tile, True)
             if node.mode == "new":
                 self._reach(self.red + elements - 1 + intermediates(expr))
                 self._hold(tile, elements)
@@ -237,6 +244,7 @@ class Occupancy:
             blocks_of = self.regrouped.get(expr.left.tile) or self.regrouped.get(expr.right.tile)
         elif isinstance(expr, ir.RowReduction):
             term = pebbles_of_a_term(expr)
+        self.alone.discard(tile)
         count = self._words((index,))
         tree = None
         if node.mode == "new":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pebblesim.cli.completion import problems
 from pebblesim.cli.options import AsJson, Block, BlockChoice, HeadChoice, MaskText, Sizes, command, family, option
@@ -17,6 +17,10 @@ app = family()
 def advise(
     gpu: Annotated[str | None, option("--gpu", "A known card, such as H200, or one calibrated here.", "NAME")] = None,
     card: Annotated[Path | None, option("--card", "A TOML file that describes another card.", "FILE")] = None,
+    on_machine: Annotated[
+        str | None,
+        option("--machine", "Compare all schedules on a path of memories instead: a card, or FILE.toml.", "NAME"),
+    ] = None,
     *,
     sizes: Sizes,
     dtype: Annotated[
@@ -48,6 +52,13 @@ def advise(
             f"--backward means --problem backward-qkv, but --problem {problem} was given too; use one of them."
         )
     solves = ("backward-qkv" if backward else "forward") if problem is None else problem
+    if on_machine is not None:
+        others = {"--gpu": gpu, "--card": card, "--block": block, "--heads": heads.is_given, "--mask": mask}
+        others |= {"--workspace": workspace, "--explain": explain, "--orders": orders, "--sources": sources}
+        if given := [name for name, value in others.items() if value]:
+            raise UsageError(f"--machine compares schedules of one head without a mask; leave out {', '.join(given)}.")
+        _on_machine(solves, on_machine, dtype or "float16", sizes.dims, as_json)
+        return
     blocks = BlockChoice(block=block).rule if block else None
     assert not isinstance(blocks, str)
     advice = ask(
@@ -81,3 +92,14 @@ def advise(
         say("")
         for name, figure in (*advice.card.figures.items(), *((f"peak {k}", v) for k, v in advice.card.peak.items())):
             say(f"{name} = {figure.value:,.6g}: {figure.source}")
+
+
+def _on_machine(problem: str, name: str, dtype: str, dims: dict[str, Any], as_json: bool) -> None:
+    """Compare the schedules of a problem on a machine."""
+    from pebblesim.machines.choosing import choose
+
+    found = choose(problem, machine=name, dtype=dtype, **dims)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        show(*found.parts())

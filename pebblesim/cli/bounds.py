@@ -31,7 +31,7 @@ from pebblesim.cli.options import (
 from pebblesim.cli.printing import WIDE, one_way, print_json, print_table, say, show
 from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import listed, parse_size
+from pebblesim.core.sizes import dtype_of, listed, parse_size
 
 if TYPE_CHECKING:
     from pebblesim.api.bounding import Bounds
@@ -195,6 +195,10 @@ def gaps(
         list[str] | None,
         option("-M", "One M; may be repeated. By default powers of two over the whole range.", "WORDS"),
     ] = None,
+    machine: Annotated[
+        str | None,
+        option("--machine", "At each boundary of a path of memories: a card or FILE.toml, in place of -M.", "NAME"),
+    ] = None,
     dtype: Dtype = None,
     problem: Problem = None,
     blocks: Blocks = "best",
@@ -209,14 +213,32 @@ def gaps(
     from pebblesim.api.gaps import gaps as gaps_of
 
     one_way(latex, as_json)
-    capacities = all_words_in(",".join(m), dtype) if m else words_in(None, dtype)
+    below = _below(machine, m, dtype)
+    capacities: Any = list(below.values()) or None
+    if machine is None:
+        capacities = all_words_in(",".join(m), dtype) if m else words_in(None, dtype)
     shape: dict[str, Any] = {"blocks": blocks, "summation": summation, "steps": steps, **sizes.dims}
     solves = one_problem(named, problem)
     result = gaps_of("backward" if solves is None else solves, M=capacities, **shape)
     if as_json or latex:
-        print(result.latex()) if latex else print_json(result.to_dict())
+        print(result.latex()) if latex else print_json(result.to_dict() | ({"below": below} if below else {}))
         return
     show(*result.parts(WIDE.get()))
+    if below:
+        say(f"M: words of {'; '.join(f'{name} and all below it, {words:,}' for name, words in below.items())}")
+
+
+def _below(name: str | None, m: Any, dtype: str | None) -> dict[str, int]:
+    """The words of each memory of a machine and of those below it, by name; none without a machine."""
+    if name is None:
+        return {}
+    if m:
+        raise UsageError("give M with -M, or a machine with --machine: one of the two.")
+    from pebblesim.machines.named import machine
+
+    place = machine(name)
+    tree = place.tree(dtype_of(dtype or "float32"))
+    return {memory.name: words for memory, words in zip(tree.memories, tree.below, strict=True)}
 
 
 @command(app, example="pebblesim crossover -n 4096 -d 64 -o crossover.png")

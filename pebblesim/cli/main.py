@@ -27,7 +27,7 @@ PANELS = {
     "Prove": {**dict.fromkeys(("bounds", "gaps", "crossover", "theorems"), "bounds"), "verify": "verify"},
     "Play the game": {**dict.fromkeys(("play", "watch"), "play"), "graph": "graph"},
     "Any DAG": dict.fromkeys(("pebble", "optimum", "judge", "dags"), "dags"),
-    "Caches and devices": {"cache": "cache", "devices": "devices"},
+    "Caches and devices": {name: name for name in ("cache", "devices", "machine")},
     "GPU": {name: name for name in ("advise", "gpu", "backlite")},
 }
 """The commands by what they are for, as the help shows them, each with its file."""

@@ -10,6 +10,7 @@ from pebblesim.cli import plot_measured
 from pebblesim.cli.completion import problems, schedules
 from pebblesim.cli.drawing import Drawing
 from pebblesim.cli.options import (
+    Block,
     BlockChoice,
     Blocks,
     Dtype,
@@ -28,7 +29,7 @@ from pebblesim.cli.options import (
     words_in,
 )
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.sizes import bytes_of, check_type_is_used, dtype_of, parse_words
+from pebblesim.core.sizes import bytes_of, check_type_is_used, dtype_of, listed, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.counting.count import Counted
@@ -173,6 +174,16 @@ def roofline(
             "--level", "Level of the card: shared (the shared memory of a thread block) or l2.", values=lambda: LEVELS
         ),
     ] = "shared",
+    on_machine: Annotated[
+        str | None,
+        option(
+            "--machine", "A roof for each boundary of a path of memories, for one schedule: a card, FILE.toml.", "NAME"
+        ),
+    ] = None,
+    below: Annotated[
+        str, option("--below", "With --machine: tiles in its lowest memory, such as P,O_i.", "TILES")
+    ] = "",
+    block: Block = None,
     m: Annotated[str | None, option("-M", "Cache size in words, if no card is given.", "WORDS")] = None,
     peak: Annotated[str | None, option("--peak", "Peak rate in operations per second: 312T.", "RATE")] = None,
     bandwidth: Annotated[
@@ -188,6 +199,12 @@ def roofline(
     from pebblesim.views.plots.roofline import roofline as draw
 
     dtype = dtype_of(dtype)
+    if on_machine is not None:
+        others = {"--gpu": gpu, "-M": m, "--peak": peak, "--bandwidth": bandwidth, "--problem": problem, "--mask": mask}
+        _roofs(schedules or [], on_machine, below, block, dtype, sizes, others, drawing)
+        return
+    if below or block:
+        raise UsageError("--below and --block are for a --machine; give one.")
     machine = _machine(gpu or (None if m or peak or bandwidth else "H100"), level, dtype, m, peak, bandwidth)
     rows = _fitting(_compared(schedules or _telling(problem), problem, machine.M, blocks, mask, _or_example(sizes)))
 
@@ -203,6 +220,48 @@ def roofline(
         sizes = ", ".join(f"{name} = {value:,}" for name, value in {**rows[0].dims, "M": machine.M}.items())
         ax.set_title(f"{rows[0].problem}, {sizes} words{machine.name}", fontsize=11)
 
+    drawing.save(picture, size=(7.5, 5))
+
+
+def _roofs(
+    names: Sequence[str],
+    machine: str,
+    below: str,
+    block: list[str] | None,
+    dtype: str,
+    sizes: Sizes,
+    others: dict[str, Any],
+    drawing: Drawing,
+) -> None:
+    """Draw the roofline of a machine of several memories, with one schedule at each boundary."""
+    import pebblesim as ps
+    from pebblesim.counting.useful import useful_operations
+    from pebblesim.language.registry import get
+    from pebblesim.machines.named import machine as find
+    from pebblesim.views.plots.roofs import Roof, roofs
+
+    given = [name for name, value in others.items() if value]
+    if len(names) != 1 or given:
+        why = f"leave out {', '.join(given)}" if given else f"{len(names)} were named"
+        raise UsageError(f"--machine draws one schedule of one head without a mask; {why}.")
+    place = find(machine)
+    rule = BlockChoice(block=block).rule if block else None
+    kept = [name.strip() for name in below.split(",") if name.strip()]
+    blocks = None if isinstance(rule, str) else rule
+    counted = ps.on_machine(names[0], machine=place, dtype=dtype, below=kept, blocks=blocks, **_or_example(sizes))
+    above = [place.root, *(level.name for level in place.levels)]
+    edges = [
+        Roof(f"{name} – {each.level.name}", each.level.bandwidth, each.words, each.bound.value)
+        for name, each in zip(above, counted.boundaries, strict=False)
+    ]
+    useful = useful_operations(get(names[0]).problem.name, counted.dims)
+    title = f"{counted.schedule} on {place.name}\n{listed({**counted.dims, **counted.blocks})}"
+
+    def picture(empty: Any) -> None:
+        ax = roofs(edges, empty.subplots(), useful=useful, peak=place.peak_of(dtype), dtype=dtype)
+        ax.set_title(title, fontsize=10)
+
+    place.peak_of(dtype)
     drawing.save(picture, size=(7.5, 5))
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pebblesim.core.errors import UsageError
-from pebblesim.game import pebble_machine as vm
+from pebblesim.game import pebble_machine as vm, pebble_values as values
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
 from pebblesim.game.numbering import CONSTANTS, Family
 from pebblesim.game.pebble_tables import Tables, period_of
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 
-SUFFIXES = {"prev": vm.BEFORE_IT, "last": vm.LATEST, "ends": vm.END_OF_SPLIT}
+SUFFIXES = {"prev": values.BEFORE_IT, "last": values.LATEST, "ends": values.END_OF_SPLIT}
 """Suffixes of an operand's name in a graph, and the block that they stand for."""
 
 
@@ -166,7 +166,7 @@ class Assembler(Tables):
             vm.CHECK,
             AREA=self._area(ref.tile, ref.tile.ranges),
             FAMILY=number,
-            KIND=vm.THIS if how is None else how,
+            KIND=values.THIS if how is None else how,
             PART=self._part(part),
             **self._where(ref.ranges),
         )
@@ -175,7 +175,7 @@ class Assembler(Tables):
         """Emit a check that at the end an output's tensor in memory holds the final values of the output."""
         number = self._named(name)
         ranges = tuple(self._whole(dim) for dim in self.program.tensors[name].shape)
-        kind = vm.LATEST if self.table[number].running else vm.THIS
+        kind = values.LATEST if self.table[number].running else values.THIS
         self.node = None
         self._emit(vm.CHECK, AREA=self._tensor(name), FAMILY=number, KIND=kind, **self._where(ranges))
 

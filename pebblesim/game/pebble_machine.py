@@ -18,8 +18,34 @@ import numpy as np
 
 from pebblesim.core.jit import kernel, part
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
-
-KINDS = COMPUTE, DELETE, READ, WRITE  # from another module; a compiled function on disk is valid for these values only
+from pebblesim.game.pebble_values import (
+    BEFORE,
+    BLOCK,
+    ELEMENTS,
+    EMPTY,
+    END,
+    INITIAL,
+    KINDS,
+    LENGTH,
+    OFFSET,
+    PARENT,
+    PERIOD,
+    ROW_LENGTH,
+    SKIPPED,
+    STARTED,
+    TABLE,
+    TREE,
+    ZERO,
+    add,
+    block_asked,
+    block_at,
+    cell,
+    close,
+    first_of,
+    holder,
+    terms_before,
+    vertex_of,
+)
 
 # instructions, and their columns
 LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL, CHECK = range(12)
@@ -50,33 +76,11 @@ LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL, CHECK = 
     WIDTH,
 ) = range(24)
 
-# the block that a CHECK asks for: the one that PART gives, the latest one before it, the last of all, or the last of
-# the split that PART gives
-THIS, BEFORE_IT, LATEST, END_OF_SPLIT = range(4)
-
 # columns of a step of a script; AT is the range that gives the block
 STEP_KIND, STEP_FAMILY, VECTOR, AT = range(4)
 
-# columns of the table of families; PERIOD: number of consecutive indices of a range that make one block, 0 if there is
-# only one block; RESTART: number of blocks after which a running value starts anew, or of all
-BASE, STEP, LAST_BASE, INITIAL, ROW_LENGTH, ELEMENTS, K, K_LAST, BLOCKS, TREE, ZERO, STARTED, PERIOD, RESTART = range(
-    14
-)
-# more columns, for a mask. TABLE: the family's first row in `elements`. BEFORE: its first entry in `before`. WIDE:
-# number of entries of a line there. LINE: which index of an element is its line, 0 or 1. All are -1 without a mask.
-TABLE, BEFORE, WIDE, LINE = range(14, 18)
-
-# columns of the table of ranges; the tiles of a range cover its parent's indices from SKIPPED to END, or to the end of
-# the parent if that comes first
-PARENT, BLOCK, OFFSET, LENGTH, SKIPPED, END = range(6)
-
 # columns of the table of areas (tiles and tensors): the two ranges of an area, and its first cell
 AREA_ROWS, AREA_COLUMNS, CELLS = range(3)
-
-# A cell is EMPTY, or it holds a family, a block and a number of terms, in these numbers of bits. Block -1 is the
-# constant that a running value starts from.
-EMPTY = -1
-BLOCK_BITS, TERM_BITS = 24, 31
 
 PC, PROGRESS, STATUS, AT_ROW, AT_COLUMN, HOLDS, MEANT = range(7)
 RUNNING, FINISHED, PARTIAL, MISMATCH = range(4)
@@ -85,146 +89,6 @@ RUNNING, FINISHED, PARTIAL, MISMATCH = range(4)
 def start() -> Any:
     """Return the state before the first instruction."""
     return np.zeros(7, np.int64)
-
-
-@kernel(allocates=False)
-def cell(family: int, block: int, terms: int) -> int:
-    """Return the cell of a value. `terms` is the number of terms so far for a sum, and 0 for any other value."""
-    return (((family << BLOCK_BITS) | (block + 1)) << TERM_BITS) | terms
-
-
-@kernel(allocates=False)
-def family_of(held: int) -> int:
-    return held >> (BLOCK_BITS + TERM_BITS)
-
-
-@kernel(allocates=False)
-def block_of(held: int) -> int:
-    return ((held >> TERM_BITS) & ((1 << BLOCK_BITS) - 1)) - 1
-
-
-@kernel(allocates=False)
-def terms_of(held: int) -> int:
-    return held & ((1 << TERM_BITS) - 1)
-
-
-@part(*KINDS)
-def _element(family: Any, elements: Any, block: int, element: int) -> tuple[int, int]:
-    """Return (first vertex, number of terms) of an element of a block."""
-    if block < 0:
-        return family[INITIAL] + element, 0
-    if family[TABLE] >= 0:
-        at = family[TABLE] + block * family[ELEMENTS] + element
-        return elements[at, 0], elements[at, 1]
-    first, k = family[BASE] + block * family[STEP], family[K]
-    if block == family[BLOCKS] - 1:
-        first, k = family[LAST_BASE], family[K_LAST]
-    if k == 0:
-        return first + element, 0
-    return first + element * (2 * k - 1 + family[ZERO] + family[STARTED]), k
-
-
-@part(*KINDS)
-def _node(first: int, k: int, tree: int, zero: int, started: int, block: int, layer: int, position: int) -> int:
-    """Return the vertex of a sum of 2^layer neighbouring terms (fewer at the end) in a block of the tree."""
-    m = min(tree, k - block * tree)
-    while layer > 0:
-        below = (m + (1 << (layer - 1)) - 1) >> (layer - 1)
-        if 2 * position + 1 < below:
-            break
-        layer -= 1  # it has no neighbour here, so that it moved up unchanged
-        position *= 2
-    if layer == 0:
-        return first + block * tree + position
-    sums = first + k + zero + (block * tree - (1 - started) if block > 0 else 0)
-    for g in range(1, layer):
-        sums += ((m + (1 << (g - 1)) - 1) >> (g - 1)) // 2
-    return sums + position
-
-
-@part(*KINDS)
-def _holder(first: int, k: int, tree: int, zero: int, started: int, done: int) -> int:
-    """Return the vertex of the sum of the first `done` terms; -1 if there is none, or if several vertices hold it."""
-    if k == 0:
-        return first
-    if done == k:
-        return first + 2 * k + zero + started - 2
-    if done == 0:
-        return first + k if zero else -1
-    if done % tree:
-        return -1
-    block = done // tree - 1
-    if block == 0 and not started:
-        layer = 0
-        while (1 << layer) < tree:
-            layer += 1
-        return _node(first, k, tree, zero, started, 0, layer, 0)
-    return first + k + zero + block * tree - (1 - started) + tree - 1
-
-
-@part(*KINDS)
-def _close(out: Any, used: int, first: int, k: int, tree: int, zero: int, started: int, term: int, value: int) -> int:
-    """Make the additions of a tree of blocks that are possible once a term is computed; return the moves used.
-
-    `value` is the vertex that the whole sum is added to, if it starts from one.
-    """
-    block, inside = divmod(term, tree)
-    m = min(tree, k - block * tree)
-    layer, count = 0, inside + 1
-    while count % 2 == 0:
-        count //= 2
-        layer += 1
-        used = _merge(out, used, first, k, tree, zero, started, block, layer, count - 1)
-    if inside + 1 < m:
-        return used
-    layer = 1
-    below = m
-    while below > 1:
-        last = (below + 1) // 2 - 1
-        if below % 2 == 0 and (last + 1) << layer > m:
-            used = _merge(out, used, first, k, tree, zero, started, block, layer, last)
-        below = last + 1
-        layer += 1
-    if block > 0 or started:
-        before = value if block == 0 else _holder(first, k, tree, zero, started, block * tree)
-        total = first + k + zero + (block * tree - (1 - started)) + m - 1
-        out[used] = total * 4 + COMPUTE
-        out[used + 1] = before * 4 + DELETE
-        out[used + 2] = _node(first, k, tree, zero, started, block, layer - 1, 0) * 4 + DELETE
-        used += 3
-    return used
-
-
-@part(*KINDS)
-def _merge(
-    out: Any, used: int, first: int, k: int, tree: int, zero: int, started: int, block: int, layer: int, position: int
-) -> int:
-    out[used] = _node(first, k, tree, zero, started, block, layer, position) * 4 + COMPUTE
-    out[used + 1] = _node(first, k, tree, zero, started, block, layer - 1, 2 * position) * 4 + DELETE
-    out[used + 2] = _node(first, k, tree, zero, started, block, layer - 1, 2 * position + 1) * 4 + DELETE
-    return used + 3
-
-
-@part(*KINDS)
-def _add(out: Any, used: int, first: int, k: int, zero: int, started: int, u: int, held: int) -> tuple[int, int]:
-    """Add term u of a chain to the sum so far; return the number of moves used, and the vertex of the new sum."""
-    leaf = first + u
-    if u == 0 and not started:
-        return used, leaf
-    total = first + k + zero + started + u - 1
-    out[used] = total * 4 + COMPUTE
-    out[used + 1] = held * 4 + DELETE
-    out[used + 2] = leaf * 4 + DELETE
-    return used + 3, total
-
-
-@part(*KINDS)
-def _terms_before(family: Any, before: Any, index: int, i: int, j: int) -> int:
-    """Return the number of terms that the sum of element [i, j] has before an index."""
-    if family[BEFORE] < 0:
-        return index
-    line = 0 if family[LINE] < 0 else j if family[LINE] == 1 else i
-    return before[family[BEFORE] + line * family[WIDE] + index]
 
 
 @part(*KINDS)
@@ -260,42 +124,6 @@ def _next_tile(ins: Any, ranges: Any, pairs: Any, pc: int) -> int:
 
 
 @part(*KINDS)
-def _block(ranges: Any, rng: int, family: Any) -> int:
-    """Return the block of a family that contains the range's current tile; 0 without a range, or with one block."""
-    return ranges[rng, OFFSET] // family[PERIOD] if rng >= 0 and family[PERIOD] > 0 else 0
-
-
-@part(*KINDS)
-def _latest(family: Any, elements: Any, first: int, beyond: int, element: int) -> int:
-    """Return the last of some blocks in which an element exists; -1 if there is none."""
-    block = beyond - 1
-    if family[TABLE] >= 0:
-        while block >= first and elements[family[TABLE] + block * family[ELEMENTS] + element, 0] < 0:
-            block -= 1
-    return block if block >= first else -1
-
-
-@part(*KINDS)
-def _wanted(family: Any, elements: Any, kind: int, block: int, element: int) -> int:
-    """Return the block that a CHECK asks for."""
-    first, beyond = 0, family[BLOCKS]
-    if kind == THIS:
-        return block
-    if kind != LATEST:
-        first = block - block % family[RESTART]
-        beyond = block if kind == BEFORE_IT else min(first + family[RESTART], family[BLOCKS])
-    return _latest(family, elements, first, beyond, element)
-
-
-@part(*KINDS)
-def _vertex(families: Any, elements: Any, held: int, i: int, j: int) -> int:
-    """Return the vertex of a cell at [i, j]; -1 for a sum that several vertices hold."""
-    family = families[family_of(held)]
-    first, k = _element(family, elements, block_of(held), i * family[ROW_LENGTH] + j)
-    return _holder(first, k, family[TREE], family[ZERO], family[STARTED], terms_of(held))
-
-
-@part(*KINDS)
 def _mismatch(state: Any, i: int, j: int, holds: int, meant: int) -> None:
     state[STATUS], state[AT_ROW], state[AT_COLUMN], state[HOLDS], state[MEANT] = MISMATCH, i, j, holds, meant
 
@@ -309,8 +137,8 @@ def _script(
         step = scripts[row]
         family = families[step[STEP_FAMILY]]
         element = i if step[VECTOR] else i * family[ROW_LENGTH] + j
-        vertex, k = _element(family, elements, _block(ranges, step[AT], family), element)
-        vertex = _holder(vertex, k, 1, family[ZERO], family[STARTED], k)
+        vertex, k = first_of(family, elements, block_at(ranges, step[AT], family), element)
+        vertex = holder(vertex, k, 1, family[ZERO], family[STARTED], k)
         out[used] = vertex * 4 + step[STEP_KIND]
         used += 1
     return used
@@ -375,7 +203,7 @@ def run(
             if op == EACH and ins[APART] >= 0:
                 tiles = ranges[ins[APART]]
                 beyond += tiles[OFFSET] // tiles[BLOCK] * family[ELEMENTS]
-        block = _block(ranges, ins[PART], family)
+        block = block_at(ranges, ins[PART], family)
         index = terms = term = 0
         masked = family[BEFORE] >= 0
         if op == SUM:
@@ -397,7 +225,7 @@ def run(
             if op == EACH:
                 kind = ins[KIND]
                 if kind == READ:
-                    first, k = _element(family, elements, 0 if family[INITIAL] < 0 else -1, element)
+                    first, k = first_of(family, elements, 0 if family[INITIAL] < 0 else -1, element)
                     finished = cell(number, 0 if family[INITIAL] < 0 else -1, k)
                     held = finished
                     if ins[OTHER] >= 0:
@@ -411,7 +239,7 @@ def run(
                         _mismatch(state, i, j, held, held)
                         return used
                     continue
-                vertex = _vertex(families, elements, held, i, j)
+                vertex = vertex_of(families, elements, held, i, j)
                 if vertex < 0:
                     state[STATUS] = PARTIAL
                     return used
@@ -427,7 +255,7 @@ def run(
                 cells[place] = cells[place + beyond]
                 cells[place + beyond] = EMPTY
             elif op == INIT:
-                first, k = _element(family, elements, 0, element)
+                first, k = first_of(family, elements, 0, element)
                 if ins[KIND] >= 0 and elements[family[TABLE] + element, 2] != ins[KIND]:
                     _mismatch(state, i, j, elements[family[TABLE] + element, 2], EMPTY)
                     return used
@@ -438,7 +266,7 @@ def run(
                 used += 3
                 cells[place] = cell(number, -1 if not zero and family[INITIAL] >= 0 else 0, 0)
             elif op == FILL:
-                first, k = _element(family, elements, block, element)
+                first, k = first_of(family, elements, block, element)
                 if k == 0 and held == EMPTY:
                     out[used] = first * 4 + COMPUTE
                     used += 1
@@ -448,15 +276,15 @@ def run(
                 used += 1
                 cells[place] = cell(number, -1, 0)
             elif op == CHECK:
-                wanted = _wanted(family, elements, ins[KIND], block, element)
-                first, k = _element(family, elements, wanted, element)
+                wanted = block_asked(family, elements, ins[KIND], block, element)
+                first, k = first_of(family, elements, wanted, element)
                 if held != cell(number, wanted, k):
                     _mismatch(state, i, j, held, cell(number, wanted, k))
                     return used
             elif op == SCRIPT:
                 used = _script(out, used, scripts, ins[FIRST], ins[LAST], families, elements, ranges, i, j)
                 if ins[SURE]:
-                    vertex = -1 if held == EMPTY else _vertex(families, elements, held, i, j)
+                    vertex = -1 if held == EMPTY else vertex_of(families, elements, held, i, j)
                     if vertex < 0:
                         state[STATUS] = PARTIAL
                         return used
@@ -464,13 +292,13 @@ def run(
                     used += 1
                 cells[place] = cell(number, block, 0)
             else:
-                first, k = _element(family, elements, block, element)
+                first, k = first_of(family, elements, block, element)
                 count, now = term - begin, term + terms - begin
                 origin = 0
                 if masked:  # only pairs that the mask allows give terms
-                    origin = _terms_before(family, before, begin, i, j)
-                    count = _terms_before(family, before, term, i, j) - origin
-                    now = _terms_before(family, before, term + terms, i, j) - origin
+                    origin = terms_before(family, before, begin, i, j)
+                    count = terms_before(family, before, term, i, j) - origin
+                    now = terms_before(family, before, term + terms, i, j) - origin
                 if k == 0:  # a sum without terms is a constant, or the value that it would be added to
                     count = now = 0
                 value = first + k
@@ -478,10 +306,10 @@ def run(
                 if ins[ONTO] >= 0:  # also needed after the first terms: a tree adds the value to a whole block of them
                     onto = families[ins[ONTO]]
                     of_value = block if onto[PERIOD] > 0 else 0
-                    value, terms_of_value = _element(onto, elements, of_value, element)
+                    value, terms_of_value = first_of(onto, elements, of_value, element)
                     if count == 0:
                         meant = cell(ins[ONTO], of_value, terms_of_value)
-                    value = _holder(value, terms_of_value, onto[TREE], onto[ZERO], onto[STARTED], terms_of_value)
+                    value = holder(value, terms_of_value, onto[TREE], onto[ZERO], onto[STARTED], terms_of_value)
                     if k == 0 and term > begin:  # an earlier tile of terms has made this value the sum already
                         meant = cell(number, block, 0)
                 elif count == 0 and (not started or (k == 0 and not zero)):
@@ -508,13 +336,13 @@ def run(
                 if not masked and not scripted and tree == 1:  # a fast way for most sums; the loop below does the same
                     for u in range(count, now):
                         out[used] = (first + u) * 4 + COMPUTE
-                        used, vertex = _add(out, used + 1, first, k, zero, started, u, vertex)
+                        used, vertex = add(out, used + 1, first, k, zero, started, u, vertex)
                     continue
                 for at_term in range(terms):
                     u, c = count + at_term, index + at_term
                     if masked:
-                        u = _terms_before(family, before, term + at_term, i, j) - origin
-                        if _terms_before(family, before, term + at_term + 1, i, j) - origin == u:
+                        u = terms_before(family, before, term + at_term, i, j) - origin
+                        if terms_before(family, before, term + at_term + 1, i, j) - origin == u:
                             continue  # the mask does not allow this pair
                     if scripted:
                         used = _script(out, used, scripts, ins[FIRST], ins[LEAF], families, elements, ranges, i, c)
@@ -523,8 +351,8 @@ def run(
                     if scripted:
                         used = _script(out, used, scripts, ins[LEAF], ins[LAST], families, elements, ranges, i, c)
                     if tree > 1:
-                        used = _close(out, used, first, k, tree, zero, started, u, value)
+                        used = close(out, used, first, k, tree, zero, started, u, value)
                     else:
-                        used, vertex = _add(out, used, first, k, zero, started, u, vertex)
+                        used, vertex = add(out, used, first, k, zero, started, u, vertex)
         state[PROGRESS] = 0
         state[PC] += 1

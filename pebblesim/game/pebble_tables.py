@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import UsageError
-from pebblesim.game import pebble_machine as vm
+from pebblesim.game import pebble_machine as vm, pebble_values as values
 from pebblesim.game.numbering import CONSTANTS, Family
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
@@ -87,7 +87,7 @@ class Tables:
             self._pairs(),
             np.array(self.range_rows, np.int64),
             np.array(self.area_rows, np.int64),
-            np.full(self.cells, vm.EMPTY, np.int64),
+            np.full(self.cells, values.EMPTY, np.int64),
         )
 
     def _pairs(self) -> NDArray[np.int64]:
@@ -201,7 +201,7 @@ class Tables:
         tile = area.name or "a tile"
         match node:
             case ir.Compute(mode="add") if row[vm.OP] == vm.SUM:
-                same = holds != vm.EMPTY and vm.family_of(holds) == row[vm.FAMILY]
+                same = holds != values.EMPTY and values.family_of(holds) == row[vm.FAMILY]
                 what = (
                     f"adds to {tile} terms of {_entry(family, i, j)} that this sum has already, or that are not the "
                     "next ones in order"
@@ -223,9 +223,9 @@ class Tables:
 
     def _value(self, held: int, i: int, j: int) -> str:
         """Return the value of a cell, for messages."""
-        if held == vm.EMPTY:
+        if held == values.EMPTY:
             return "nothing yet"
-        family, block, terms = self.table[vm.family_of(held)], vm.block_of(held), vm.terms_of(held)
+        family, block, terms = self.table[values.family_of(held)], values.block_of(held), values.terms_of(held)
         what = _entry(family, i, j)
         if block < 0:
             return f"the constant that {what} starts from"

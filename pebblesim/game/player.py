@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pebblesim.game import pebble_machine as vm
 from pebblesim.game.numbering import Family
 from pebblesim.game.pebble_assembler import Assembler
+from pebblesim.game.pebble_values import BLOCK, OFFSET, PARENT, SKIPPED
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 
@@ -145,5 +146,5 @@ def _steps(assembled: Assembler, tables: Any, state: NDArray[np.int64]) -> Itera
         one[pc, vm.OP] = vm.HALT
         if op in (vm.LOOP, vm.NEXT) and state[vm.PC] == (pc + 1 if op == vm.LOOP else code[pc, vm.JUMP]):
             loop = ranges[code[pc, vm.ROWS]]
-            tile = (loop[vm.OFFSET] - ranges[loop[vm.PARENT], vm.OFFSET] - loop[vm.SKIPPED]) // loop[vm.BLOCK]
+            tile = (loop[OFFSET] - ranges[loop[PARENT], OFFSET] - loop[SKIPPED]) // loop[BLOCK]
             yield Step(assembled.of(pc), int(tile), out[:0])

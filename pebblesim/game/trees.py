@@ -33,12 +33,17 @@ class Memory:
     Attributes:
         name: its name.
         capacity: words that it holds.
-        above: number of the memory above: 0 for the root, k for the k-th of the others.
+        above: number of the memory above: 0 for the root, k for the k-th of the others; by default the one before it.
     """
 
     name: str
     capacity: int
-    above: int = 0
+    above: int | None = None
+
+
+def numbers_above(memories: Sequence[Memory]) -> list[int]:
+    """For each of these memories, the number of the one above it."""
+    return [before if memory.above is None else memory.above for before, memory in enumerate(memories)]
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Tree:
             size = memory.capacity
             if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
                 raise UsageError(f"the capacity of {memory.name} is {size!r}; it must be a whole number, 1 or more.")
-            if not 0 <= memory.above < number:
+            if not 0 <= self.above[number - 1] < number:
                 raise UsageError(
                     f"{memory.name} is memory {number} and lies below memory {memory.above}; it must come after that."
                 )
@@ -72,7 +77,12 @@ class Tree:
     @classmethod
     def path(cls, *capacities: int) -> Tree:
         """A root and memories below each other, the last of which computes."""
-        return cls("L0", tuple(Memory(f"L{k}", size, k - 1) for k, size in enumerate(capacities, 1)))
+        return cls("L0", tuple(Memory(f"L{k}", size) for k, size in enumerate(capacities, 1)))
+
+    @property
+    def above(self) -> list[int]:
+        """For each memory but the root, the number of the one above it."""
+        return numbers_above(self.memories)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,8 +102,7 @@ class Tree:
         Raises:
             UsageError: it is no path.
         """
-        above = [memory.above for memory in self.memories]
-        if above != list(range(len(above))):
+        if self.above != list(range(len(self.memories))):
             raise UsageError("a memory has several below it; bounds at each boundary hold on a path of memories.")
         sizes = [memory.capacity for memory in self.memories]
         return [sum(sizes[k:]) for k in range(len(sizes))]
@@ -104,7 +113,7 @@ class Tree:
 
         Only leaves compute.
         """
-        inner = {memory.above for memory in self.memories}
+        inner = set(self.above)
         nodes = range(1, len(self.memories) + 1)
         return tuple((kind, node) for node in nodes for kind in range(4) if kind != COMPUTE or node not in inner)
 
@@ -129,7 +138,7 @@ class Tree:
         bits = (BLUE.bit_length() - 1, *BITS)
         rows = []
         for kind, node in self.kinds:
-            above = self.memories[node - 1].above
+            above = self.above[node - 1]
             places = {RED: 1 << bits[node], BLUE: 1 << bits[above]}
             moved = (
                 sum(places.get(flag, flag) for flag in (RED, BLUE, COMPUTED, INPUT) if flags & flag)

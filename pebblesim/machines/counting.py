@@ -15,10 +15,10 @@ from pebblesim.core.results import Result
 from pebblesim.core.sizes import bytes_of, dtype_of, whole
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.arguments import problem_dims
-from pebblesim.game.trees import Tree
 from pebblesim.language.registry import Schedule, get
 from pebblesim.lower_bounds.bounds import LowerBound, best
-from pebblesim.machines.machine import Level, Machine, machine as machine_of
+from pebblesim.machines.machine import Level, Machine
+from pebblesim.machines.named import machine as machine_of
 from pebblesim.machines.nesting import nested
 from pebblesim.machines.routes import Nested
 
@@ -181,7 +181,8 @@ def on_machine(
     algorithm, inner = get(schedule), get(product)
     sizes = problem_dims(algorithm.problem, dims)
     algorithm = algorithm.in_dims(sizes)
-    capacities = [level.words(dtype) for level in place.levels]
+    tree = place.tree(dtype)
+    capacities, red = [memory.capacity for memory in tree.memories], tree.below
     given = dict(blocks or {})
     own = {name: given.pop(name) for name in algorithm.blocks if name in given}
     rule: Any = {name: whole(name, size) for name, size in own.items()} or "fit"
@@ -206,7 +207,7 @@ def on_machine(
         dtype,
         sizes,
         {name: size for name, size in all_sizes.items() if name not in sizes},
-        tuple(_boundaries(algorithm, nest, place, dtype, sizes, all_sizes)),
+        tuple(_boundaries(algorithm, nest, place, dtype, sizes, all_sizes, red)),
         nest,
     )
 
@@ -238,13 +239,11 @@ def _boundaries(
     dtype: str,
     dims: Mapping[str, int],
     sizes: Mapping[str, int],
+    red: Iterable[int],
 ) -> Iterable[Boundary]:
-    capacities = [level.words(dtype) for level in place.levels]
-    for number, M in enumerate(Tree.path(*capacities).below, 1):
+    for number, (level, M) in enumerate(zip(place.levels, red, strict=True), 1):
         moved = count_program(nest.boundary(number), sizes).total
-        lowest = number == len(capacities)
+        lowest = number == len(place.levels)
         holds = peak_red(nest.computed, sizes) if lowest else peak_words(nest.held(number), sizes)
         bound = best(algorithm.problem, dims, M)
-        yield Boundary(
-            place.levels[number - 1], capacities[number - 1], holds, moved.reads, moved.writes, bound, bytes_of(dtype)
-        )
+        yield Boundary(level, level.words(dtype), holds, moved.reads, moved.writes, bound, bytes_of(dtype))

@@ -1,43 +1,27 @@
-"""Machines as paths of memories: from a card of the table of cards, or from a TOML file of the user's own."""
+"""Machines as trees of memories, with capacities, bandwidths, energies and peak rates."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any
 
-from pebblesim.advice.cards import card
-from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.sizes import bytes_of, parse_bytes
-
-KEYS: Final = {
-    "name": "its name",
-    "capacity": 'its bytes, a number or a text such as "228KiB"',
-    "bandwidth": "bytes per second over the edge above it",
-    "energy": "joules for a byte over that edge",
-    "source": "where these figures are from",
-}
-"""The entries of a memory in a file. Bandwidth, energy and source may be left out."""
-
-NEEDED: Final = ("name", "capacity")
+from pebblesim.core.errors import UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import bytes_of
+from pebblesim.game.trees import Memory, Tree, numbers_above
 
 
 @dataclass(frozen=True)
-class Level:
-    """A memory of a path below the root.
+class Level(Memory):
+    """A memory of a machine; its capacity is in bytes.
 
     Attributes:
-        name: its name.
-        capacity: its size in bytes.
         bandwidth: bytes per second over the edge above it, or None.
         energy: joules for a byte over that edge, or None.
         source: where these figures are from.
     """
 
-    name: str
-    capacity: int
     bandwidth: float | None = None
     energy: float | None = None
     source: str = ""
@@ -55,86 +39,93 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """A path of memories: the name, that of the root, which has no limit, and the memories below it.
+class Machine(Result):
+    """A tree of memories, whose leaves compute.
 
-    The last memory computes.
+    Attributes:
+        name: its name.
+        root: the name of the root, which has no limit.
+        levels: the other memories; each lies below the one before it, or below the one that its `above` numbers.
+        peak: operations per second by type of a word; a multiplication and an addition are two.
+        source: where these are from.
     """
+
+    part = "memories"
 
     name: str
     root: str
     levels: tuple[Level, ...]
+    peak: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+
+    def tree(self, dtype: str) -> Tree:
+        """Return the tree with capacities in words of a type, for the game and for bounds.
+
+        Raises:
+            UsageError: a memory holds no word, or it is no tree.
+        """
+        return Tree(self.root, tuple(Memory(each.name, each.words(dtype), each.above) for each in self.levels))
+
+    def peak_of(self, dtype: str) -> float:
+        """Return the operations per second on words of a type.
+
+        Raises:
+            UsageError: they are not known.
+        """
+        if dtype not in self.peak:
+            known = f"it is known for {', '.join(self.peak)}" if self.peak else "a file says it under [peak]"
+            raise UsageError(f"the peak rate of {self.name} for {dtype} is not known; {known}.")
+        return self.peak[dtype]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the data of `pebblesim machine --json`."""
+        names = (self.root, *(each.name for each in self.levels))
+        memories = [
+            {
+                "name": each.name,
+                "above": names[number],
+                "capacity": each.capacity,
+                "bandwidth": each.bandwidth,
+                "energy": each.energy,
+                "source": each.source,
+            }
+            for each, number in zip(self.levels, numbers_above(self.levels), strict=True)
+        ]
+        return {"name": self.name, "root": self.root, "peak": dict(self.peak), "memories": memories}
+
+    def drawn(self) -> list[str]:
+        """Return a picture of the tree in lines of text."""
+        above, lines = numbers_above(self.levels), [self.root]
+
+        def below(node: int, indent: str) -> None:
+            inner = [number for number, up in enumerate(above, 1) if up == node]
+            for number in inner:
+                level, last = self.levels[number - 1], number == inner[-1]
+                lines.append(f"{indent}│ {_edge(level)}")
+                lines.append(f"{indent}{'└' if last else '├'} {level.name}: {level.capacity:,} bytes")
+                below(number, indent + ("  " if last else "│ "))
+
+        below(0, "")
+        return lines
+
+    def parts(self) -> list[str]:
+        """Return the lines to print: the tree, the peak rates, and the sources."""
+        rates = [f"peak, {dtype}: {_rate(rate)}FLOP/s" for dtype, rate in self.peak.items()]
+        sources = [f"{each.name}: {each.source or 'no source given'}" for each in self.levels]
+        sources += [f"peak: {self.source or 'no source given'}"] if rates else []
+        return [self.name, "", *self.drawn(), "", *(rates or ["peak: not known"]), "", *sources]
+
+    def __str__(self) -> str:
+        return "\n".join(self.parts())
 
 
-def machine(name: str) -> Machine:
-    """Return the machine of a file that ends in .toml, or a multiprocessor of a card.
-
-    The path of a card is that of one multiprocessor: what lies beyond it, its shared memory, its registers.
-
-    Raises:
-        UsageError: the file cannot be read, or lacks an entry; or the card is not known, or its registers are not.
-    """
-    if name.endswith(".toml"):
-        return _from_file(Path(name))
-    model = card(name)
-    missing = [key for key in ("shared_per_multiprocessor", "registers") if key not in model.figures]
-    if missing:
-        raise UsageError(
-            f"the table of cards lacks {' and '.join(missing)} of {model.name}; describe its memories in a file, as "
-            "docs/machines.md shows."
-        )
-    shared, registers = (model.figures[key] for key in ("shared_per_multiprocessor", "registers"))
-    return Machine(
-        f"a multiprocessor of {model.name}",
-        "L2 and memory",
-        (
-            Level("shared memory", int(shared.value), model.rate("l2_bandwidth"), None, shared.source),
-            Level("registers", int(registers.value), None, None, registers.source),
-        ),
-    )
+def _edge(level: Level) -> str:
+    rate = "bandwidth not known" if level.bandwidth is None else f"{_rate(level.bandwidth)}B/s"
+    return f"{rate}, {'energy not known' if level.energy is None else f'{level.energy * 1e12:.3g} pJ/B'}"
 
 
-def _from_file(path: Path) -> Machine:
-    where = f"machine {str(path)!r}"
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{where} cannot be read: {error.strerror}; docs/machines.md shows such a file.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{where} is not TOML: {error}.") from None
-    for key in table:
-        if key not in ("name", "root", "memory"):
-            raise UnknownName(f"entry of a machine ({where})", key, ("name", "root", "memory"))
-    memories = table.get("memory", [])
-    if not isinstance(memories, list) or not all(isinstance(each, Mapping) for each in memories):
-        raise UsageError(f"{where}: its memories must be tables [[memory]], from the root down.")
-    missing = [key for key in ("name", "root") if key not in table]
-    missing += ["a table [[memory]]"] * (not memories)
-    for number, each in enumerate(memories, 1):
-        missing += [f"{key} of memory {number}, {KEYS[key]}" for key in NEEDED if key not in each]
-    if missing:
-        raise UsageError(f"{where}: this is missing: {'; '.join(missing)}.")
-    names = [table["name"], table["root"], *(each["name"] for each in memories)]
-    if not all(isinstance(each, str) and each for each in names) or len(set(names[1:])) < len(names[1:]):
-        raise UsageError(f"{where}: names must be texts, and those of memories must differ; it has {names}.")
-    return Machine(table["name"], table["root"], tuple(_level(where, each) for each in memories))
-
-
-def _level(where: str, table: Mapping[str, Any]) -> Level:
-    called = f"{where}: {table['name']}"
-    for key in table:
-        if key not in KEYS:
-            raise UnknownName(f"entry of a memory ({called})", key, KEYS)
-    given = table["capacity"]
-    capacity = parse_bytes(f"{called}: capacity", given) if isinstance(given, str) else given
-    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-        raise UsageError(f'{called}: capacity = {given!r} is not a size in bytes; write 233472 or "228KiB".')
-    rates = {}
-    for key in ("bandwidth", "energy"):
-        value = table.get(key)
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30
-        ):
-            raise UsageError(f"{called}: {key} = {value!r} must be a number above 0: {KEYS[key]}.")
-        rates[key] = None if value is None else float(value)
-    return Level(table["name"], capacity, rates["bandwidth"], rates["energy"], str(table.get("source", "")))
+def _rate(value: float) -> str:
+    for unit, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= unit:
+            return f"{value / unit:,.4g} {prefix}"
+    return f"{value:,.4g} "

@@ -141,7 +141,7 @@ class _Nesting(Places):
             return
         if node.range.first or node.range.after is not None:
             (tile, *_) = begun
-            raise UsageError(self.keep(tile, "gets its first terms in a loop over a part of a dimension"))
+            raise self.keep(tile, "gets its first terms in a loop over a part of a dimension")
         yield self._loop(node, True, None)
         yield self._loop(node, False, node.range.block)
 

@@ -13,6 +13,14 @@ Home = tuple[ir.Tensor, ir.Range | None]
 """Where the words of a tile of the memory above are found: a tensor, and the tile that gives its copy, if any."""
 
 
+class MustBeBelow(UsageError):
+    """A program can be nested only if some tiles, `tiles`, live in the memory below."""
+
+    def __init__(self, message: str, tiles: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.tiles = tiles
+
+
 class Places:
     """The state of a walk through a program that is nested."""
 
@@ -46,19 +54,18 @@ class Places:
                     read[tile] = tensor, at
                 case ir.Write(tile=tile, tensor=tensor, at=at):
                     if not self.is_below(tile) and written.setdefault(tile, (tensor, at)) != (tensor, at):
-                        raise UsageError(self.keep(tile, "is written to two tensors"))
+                        raise self.keep(tile, "is written to two tensors")
                 case ir.Compute(target=ir.Ref(tile=tile), mode="assign" | "add"):
                     changed.add(tile)
                 case ir.Move(tile=tile, source=source):
                     if not (self.is_below(tile) and self.is_below(source)):
-                        why = f"takes over the words of {source.name or 'a tile'}"
-                        raise UsageError(self.keep(tile, why, source))
+                        raise self.keep(tile, f"takes over the words of {source.name or 'a tile'}", source.name)
         homes = {}
         for tile in [entered for node in own if (entered := ir.entering(node)) and not self.is_below(entered)]:
             if tile in read and written.get(tile, read[tile]) != read[tile]:
-                raise UsageError(self.keep(tile, "is read from one tensor and written to another"))
+                raise self.keep(tile, "is read from one tensor and written to another")
             if tile in read and tile in changed and tile not in written:
-                raise UsageError(self.keep(tile, "is changed after it was read, and not written back"))
+                raise self.keep(tile, "is changed after it was read, and not written back")
             homes[tile] = written.get(tile) or read.get(tile) or self._own_home(tile)
         return homes
 
@@ -71,14 +78,15 @@ class Places:
         self.tensors[name] = ir.Tensor(name, tuple(rng.dim for rng in tile.ranges))
         return self.tensors[name], None
 
-    def keep(self, tile: ir.Tile, why: str, *others: ir.Tile) -> str:
+    def keep(self, tile: ir.Tile, why: str, *others: str) -> MustBeBelow:
         """Say that a tile must live below, with others if some are given, and what to give for that."""
-        names = [each.name for each in (tile, *others) if each.name]
+        names = tuple(filter(None, (tile.name, *others)))
         all_names = sorted({*self.below, *names})
         how = f", with --below {','.join(all_names)} (in Python: below={all_names})" if names else ""
-        return (
+        return MustBeBelow(
             f"{self.program.name} cannot be nested: its tile {tile.name or 'without a name'} {why}; let "
-            f"{' and '.join(names) or 'it'} live in the memory below{how}."
+            f"{' and '.join(names) or 'it'} live in the memory below{how}.",
+            names,
         )
 
     # -- ranges and tiles of the new program ---------------------------------------------------------------------
@@ -142,19 +150,19 @@ class Places:
         return not isinstance(node, ir.Loop) and self.level in self.above.route(node)[:2]
 
     def expression(
-        self, expr: ir.Expr, ref: Callable[[ir.Ref], ir.Ref], around: Callable[[ir.Ranges], ir.Ranges]
+        self, expr: ir.Expr, ref: Callable[[ir.Ref], ir.Ref], ranges: Callable[[ir.Ranges], ir.Ranges]
     ) -> ir.Expr:
         """Return an expression with other references and ranges."""
         match expr:
             case ir.Ref():
                 return ref(expr)
             case ir.MatMul(left=left, right=right):
-                return ir.MatMul(ref(left), ref(right), around(expr.shape))
+                return ir.MatMul(ref(left), ref(right), ranges(expr.shape))
             case ir.RowReduction(op=op, operand=operand):
-                return ir.RowReduction(op, self.expression(operand, ref, around), around(expr.shape))
+                return ir.RowReduction(op, self.expression(operand, ref, ranges), ranges(expr.shape))
             case ir.Elementwise(op=op, operands=operands):
-                inner = tuple(self.expression(operand, ref, around) for operand in operands)
-                return ir.Elementwise(op, inner, around(expr.shape))
+                inner = tuple(self.expression(operand, ref, ranges) for operand in operands)
+                return ir.Elementwise(op, inner, ranges(expr.shape))
 
     def rows(self, ranges: ir.Ranges) -> tuple[ir.Range, ir.Ranges]:
         """A range over the single rows of a tile, and the ranges of one row."""

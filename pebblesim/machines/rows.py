@@ -44,9 +44,9 @@ class Rows:
         yield ir.Loop(self.row, [*self.once, *each, *ends], False, self.line)
 
     def _ranges(self, ranges: ir.Ranges) -> ir.Ranges:
-        """The ranges of one row, or of one word of it, by their places: rows and columns may be the same range."""
-        _, *columns = self.places.around(ranges)
-        return (self.row, *([self.column] if columns and self.column else columns))
+        """The row and the column in place of a tile's ranges, which may be one and the same dimension."""
+        _, *columns = ranges
+        return (self.row, *(self.column or self.places.range(rng) for rng in columns))
 
     def _ref(self, ref: ir.Ref) -> ir.Ref:
         if ref.tile in self.parts:

@@ -1,0 +1,207 @@
+"""Machines in files and by name: drawn, and what gaps, rooflines and advice make of them."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import pebblesim as ps
+from pebblesim.advice.cards import cards
+from pebblesim.cli.main import app
+from pebblesim.core.errors import UsageError
+from pebblesim.counting.useful import useful_operations
+from pebblesim.machines.choosing import choose
+from pebblesim.machines.machine import Level, Machine
+from pebblesim.machines.named import machine, machines
+from pebblesim.views.plots.roofs import Roof, roofs
+
+TREE = """
+name = "two cores"
+root = "DRAM"
+source = "made up"
+[peak]
+float32 = 8e9
+[[memory]]
+name = "L2"
+capacity = 4096
+bandwidth = 4e9
+energy = 2e-12
+[[memory]]
+name = "core 0"
+capacity = 256
+[[memory]]
+name = "core 1"
+capacity = 256
+above = "L2"
+"""
+PATH = TREE.partition('[[memory]]\nname = "core 1"')[0]
+
+
+def file(folder: Path, text: str) -> str:
+    (folder / "m.toml").write_text(text)
+    return str(folder / "m.toml")
+
+
+def run(line: str, code: int = 0) -> str:
+    done = CliRunner().invoke(app, line.split())
+    assert done.exit_code == code, str(done.exception) + done.output
+    return done.output
+
+
+def test_a_tree_is_drawn(tmp_path: Path) -> None:
+    found = machine(file(tmp_path, TREE))
+    assert found.drawn() == [
+        "DRAM",
+        "│ 4 GB/s, 2 pJ/B",
+        "└ L2: 4,096 bytes",
+        "  │ bandwidth not known, energy not known",
+        "  ├ core 0: 256 bytes",
+        "  │ bandwidth not known, energy not known",
+        "  └ core 1: 256 bytes",
+    ]
+    assert found.tree("float32").above == [0, 1, 1]
+    data = json.loads(run(f"machine {tmp_path}/m.toml --json"))
+    assert [each["above"] for each in data["memories"]] == ["DRAM", "L2", "L2"] and data["peak"] == {"float32": 8e9}
+    assert "two cores" in run(f"machine {tmp_path}/m.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('above = "L2"', 'above = "core 2"', "must be the name of a memory before it: DRAM, L2, core 0"),
+        ('above = "L2"', "above = 1", "above = 1 must be the name"),
+        ("float32 = 8e9", 'float32 = "fast"', "peak of float32 = 'fast' must be a number above 0"),
+        ("float32 = 8e9", "float31 = 8e9", "float31"),
+        ("[peak]\nfloat32 = 8e9", "peak = 3", "peak must be a table of rates by type"),
+    ],
+)
+def test_wrong_entries(old: str, new: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=says):
+        machine(file(tmp_path, TREE.replace(old, new)))
+
+
+def test_machines_that_come_with_pebblesim_have_sources() -> None:
+    assert machines() == ["TPUv3", "TPUv5e"] and not {*machines()} & {*cards()}
+    for name in (*machines(), "tpuV3"):
+        found = machine(name)
+        assert found.source and all(each.source for each in found.levels)
+        assert name.casefold() in str(found).replace(" ", "").casefold()
+    with pytest.raises(UsageError, match="Other machines are TPUv3, TPUv5e"):
+        machine("TPUv2")
+
+
+def test_a_machine_with_several_leaves_is_not_counted(tmp_path: Path) -> None:
+    name = file(tmp_path, TREE)
+    dims = {"m": 4, "k": 4, "n": 4}
+    for call in (
+        lambda: ps.on_machine("matmul-tiled", machine=name, **dims),
+        lambda: choose("matmul", machine=name, **dims),
+    ):
+        with pytest.raises(UsageError, match="several below it"):
+            call()
+
+
+def test_gaps_at_the_boundaries(tmp_path: Path) -> None:
+    place = file(tmp_path, PATH)
+    data = json.loads(run(f"gaps matmul -n 16 -d 16 --machine {place} --json"))
+    assert data["below"] == {"L2": 1024 + 64, "core 0": 64}
+    assert [row["M"] for row in data["rows"]] == [1088, 64]
+    alone = json.loads(run("gaps matmul -n 16 -d 16 -M 1088 -M 64 --json"))
+    assert data["rows"] == alone["rows"]
+    assert "L2 and all below it, 1,088" in run(f"gaps matmul -n 16 -d 16 --machine {place}")
+    assert "one of the two" in str(
+        CliRunner().invoke(app, ["gaps", "-n", "9", "-d", "4", "-M", "9", "--machine", place]).exception
+    )
+
+
+def compared(folder: Path, problem: str, **dims: int) -> None:
+    """Rows are counts of their own blocks and tiles; they are sorted; the time is that of the slowest."""
+    path = PATH.replace("capacity = 256", "capacity = 2600")
+    known = path + "bandwidth = 1e10\nenergy = 1e-12\n"
+    found = choose(problem, machine=file(folder, known), dtype="float32", **dims)
+    every = {row.schedule for row in ps.compare(problem, M=9999, **dims).rows}
+    assert {row.schedule for row in found.rows} | {*found.left_out} == every
+    slowest = []
+    for row in found.rows:
+        again = ps.on_machine(row.schedule, machine=found.machine, below=row.below, blocks=row.blocks, **dims)
+        assert [each.words for each in again.boundaries] == [each.words for each in row.boundaries] and row.feasible
+        times = [4 * each.words / rate for each, rate in zip(row.boundaries, (4e9, 1e10), strict=True)]
+        times.append(found.operations[row.schedule] / 8e9)
+        assert found.limit(row) == (["L2", "core 0", "arithmetic"][times.index(max(times))], max(times))
+        above, below = row.boundaries
+        assert found.joules(row) == pytest.approx(4 * (2e-12 * above.words + 1e-12 * below.words))
+        slowest.append(max(times))
+    assert all(a <= b for a, b in pairwise(slowest))
+    unknown = choose(problem, machine=file(folder, path), dtype="float32", **dims)
+    gaps = [max(each.gap for each in row.boundaries) for row in unknown.rows]
+    assert gaps == sorted(gaps) and "bandwidth to core 0 is not known" in unknown.order
+
+
+def test_schedules_are_compared(tmp_path: Path) -> None:
+    compared(tmp_path, "matmul", m=9, k=7, n=8)
+    said = run(f"advise --machine {tmp_path}/m.toml -p matmul -n 8 -d 8 --dtype float32")
+    assert "matmul: m = 8, k = 8, n = 8 on two cores, float32" in said
+    data = json.loads(run(f"advise --machine {tmp_path}/m.toml -p matmul -n 8 -d 8 --dtype float32 --json"))
+    assert all(row["feasible"] for row in data["rows"]) and data["problem"] == "matmul"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", ["forward", "backward-qkv"])
+def test_schedules_of_attention_are_compared(problem: str, tmp_path: Path) -> None:
+    compared(tmp_path, problem, n=24, d=2)
+    place = machine(file(tmp_path, PATH.replace("capacity = 256", "capacity = 2600")))
+    rows = choose(problem, machine=place, dtype="float32", n=24, d=2).rows
+    needed = {row.schedule: row.below for row in rows}
+    if problem == "forward":  # tiles that must be below are found
+        with pytest.raises(UsageError, match="its tile m_i takes over"):
+            ps.on_machine("flash2-forward", machine=place, n=24, d=2)
+        assert {"m_i", "m_new"} <= {*needed["flash2-forward"]}
+
+
+def test_marks_of_a_roofline_with_several_roofs(tmp_path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    edges = [Roof("a", 4e9, 500, 250), Roof("b", 1e12, 5000, 100), Roof("c", None, 7, 7)]
+    ax = roofs(edges, Figure().subplots(), useful=1000, peak=8e9, dtype="float32")
+    marks = [(line.get_xdata()[0], line.get_ydata()[0]) for line in ax.lines if len(line.get_xdata()) == 1]
+    assert marks == [(1, 4e9), (0.5, 2e9), (2.5, 8e9), (0.05, 8e9)]
+    said = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert said[0].startswith("a: 4") and "c: bandwidth not known" in said
+    with pytest.raises(UsageError, match="no bandwidth is known of c"):
+        roofs(edges[2:], Figure().subplots(), useful=1, peak=1, dtype="float32")
+
+
+def test_a_roofline_of_a_machine_is_written(tmp_path: Path) -> None:
+    place, picture = file(tmp_path, PATH), tmp_path / "o.png"
+    run(f"plot roofline matmul-tiled --machine {place} --dtype float32 -n 16 -d 16 -o {picture}")
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert useful_operations("matmul", {"m": 16, "k": 16, "n": 16}) == 2 * 16**3 - 16**2
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("plot roofline --machine H100 -n 16 -d 4 -o o.png", "0 were named"),
+        ("plot roofline flash --machine H100 --gpu H100 -n 16 -d 4 -o o.png", "leave out --gpu"),
+        ("plot roofline flash --below P -n 16 -d 4 -o o.png", "are for a --machine"),
+        ("plot roofline matmul-tiled --machine H100 --dtype int8 -n 16 -d 4 -o o.png", "int8"),
+        ("advise --machine H100 --mask causal -n 16 -d 4", "leave out --mask"),
+        ("machine nothing.toml", "cannot be read"),
+        ("machine H1000", "no card is called 'H1000'"),
+    ],
+)
+def test_what_is_refused(line: str, says: str) -> None:
+    done = CliRunner().invoke(app, line.split())
+    assert done.exit_code != 0 and says in str(done.exception) + done.output
+
+
+def test_a_peak_that_is_not_known() -> None:
+    place = Machine("m", "R", (Level("a", 64),), {"float16": 1e9})
+    with pytest.raises(UsageError, match="peak rate of m for float32 is not known; it is known for float16"):
+        place.peak_of("float32")
+    with pytest.raises(UsageError, match="under \\[peak\\]"):
+        Machine("m", "R", ()).peak_of("float32")

@@ -1,0 +1,47 @@
+"""benchmarks/shared_memory_tiles.py: words between shared memory and registers, against products counted by hand."""
+
+from math import ceil
+from typing import Any
+
+import pytest
+
+from benchmarks import shared_memory_tiles as made
+
+D = 128
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    return {row.label: row for row in made.rows()}
+
+
+@pytest.mark.parametrize("case", [case for case in made.CASES if case[1] == "flash2-forward"], ids=lambda case: case[0])
+def test_operands_of_the_forward_pass(case: Any, found: dict[str, Any]) -> None:
+    """Each instruction has a rows and b columns; it reads its operands, d of both, unless they are in registers."""
+    label, _, below, given = case
+    blocks = {"B_c": 128, "a_2": 128, "b_2": 128} | given
+    B_r, B_c, a, b = (blocks[name] for name in ("B_r", "B_c", "a_2", "b_2"))
+    of_queries = D / made.N if "Q_i" in below else ceil(B_c / b) * D / B_c  # once for all, or for each tile
+    of_keys, of_values = ceil(B_r / a) * D / B_r, ceil(B_r / a) * ceil(D / b) * D / B_r
+    assert found[label].parts["operands"] == pytest.approx(of_queries + of_keys + of_values, rel=0.01)
+
+
+def test_the_backward_pass_of_flash_attention_2(found: dict[str, Any]) -> None:
+    """S and dP read two operands, the gradients one; dQ goes down and up."""
+    row = found["backward: FlashAttention-2, 128 x 128"]
+    assert row.parts["operands"] == pytest.approx(2 + 2 + 1 + 1 + 1, rel=0.001)
+    assert row.parts["partial sums"] == pytest.approx(2, rel=0.02)
+
+
+def test_the_cycles_that_flash_attention_4_states(found: dict[str, Any]) -> None:
+    """arXiv 2603.05451 says 3,328 for shared memory, which moves 128 bytes a cycle, and 2,560 for tensor cores."""
+    row = found["backward: FlashAttention-4, 128 x 128, all traffic"]
+    assert [round(tiles, 1) for tiles in row.parts.values()] == [7, 2, 4]
+    assert row.total * D * D * 2 / 128 == pytest.approx(3328, rel=0.001)
+    assert 5 * 2 * 128 * 128 * D / 8192 == 2560  # five products, at 8,192 operations a cycle
+
+
+def test_no_count_is_below_its_bound(found: dict[str, Any]) -> None:
+    least = made.bounds()
+    for row in found.values():
+        assert row.total >= least["forward" if "forward" in row.schedule else "backward"]
