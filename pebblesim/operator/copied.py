@@ -1,7 +1,7 @@
 """Copy the parts of modules that some names need, with their imports among each other rewritten.
 
-A module that is reached has its imports, the statements that do something when it is imported (calls, definitions that a
-decorator registers), and the definitions that are needed. Statements are copied as they stand.
+A module that is reached has its imports, the statements that do something when it is imported (calls, definitions that
+a decorator registers), and the definitions that are needed. Statements are copied as they stand.
 """
 
 from __future__ import annotations
@@ -126,11 +126,18 @@ class Copy:
         used = {name for at in made.kept for name in _used(made.body[at])}
         for node in made.body:
             if isinstance(node, ast.Import | ast.ImportFrom):
-                own = isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in (self.root, "__future__")
+                own = isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in (
+                    self.root,
+                    "__future__",
+                )
                 names = [each for each in node.names if (each.asname or each.name).split(".")[0] in used]
                 if names and not own:
                     several = ", ".join(ast.unparse(each) for each in names)
-                    yield f"from {node.module} import {several}" if isinstance(node, ast.ImportFrom) else f"import {several}"
+                    yield (
+                        f"from {node.module} import {several}"
+                        if isinstance(node, ast.ImportFrom)
+                        else f"import {several}"
+                    )
         ours = dict[str, list[str]]()
         for local, (other, name) in sorted(made.taken.items()):
             if local in used:

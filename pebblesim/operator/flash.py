@@ -47,7 +47,9 @@ def flash_attn_func(
     """
     _check(dropout_p, alibi_slopes)
     made = attention(
-        *(each.transpose(1, 2) for each in (q, k, v)),
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
         is_causal=causal,
         scale=softmax_scale,
         enable_gqa=True,
@@ -99,7 +101,9 @@ def flash_attn_varlen_func(
     """
     _check(dropout_p, alibi_slopes, block_table)
     made = attention(
-        *(each.transpose(0, 1)[None] for each in (q, k, v)),
+        q.transpose(0, 1)[None],
+        k.transpose(0, 1)[None],
+        v.transpose(0, 1)[None],
         is_causal=causal,
         scale=softmax_scale,
         enable_gqa=True,

@@ -1,7 +1,7 @@
 """What a package of kernels has in the place of schedules, forecasts and printers: a table, and texts, made before.
 
-`package` writes the table and the texts, and copies this file beside them with the modules that launch kernels. There it
-takes the place of `planning`, of `texts`, and of all that these import.
+`package` writes the table and the texts, and copies this file beside them with the modules that launch kernels. There
+it takes the place of `planning`, of `texts`, and of all that these import.
 """
 
 from __future__ import annotations
@@ -158,11 +158,10 @@ def chosen(way: str, dims: Dims, heads: int, dtype: str, pattern: Any, room: int
 
 
 def _lacking(d: int, shared: int) -> str:
-    of_heads = ", ".join(map(str, table()["shared"]))
     return (
-        f"this package has kernels for head dimensions up to {table()['widths'][-1]} and {of_heads} heads of queries on "
-        f"each head of keys, and the call has head dimension {d} and {shared} heads of queries on each; give others, or "
-        "emit a package for them."
+        f"this package has kernels for head dimensions up to {table()['widths'][-1]}, and for "
+        f"{', '.join(map(str, table()['shared']))} heads of queries on each head of keys; the call has head dimension "
+        f"{d} and {shared} heads on each: give others, or emit a package for them."
     )
 
 
@@ -189,9 +188,8 @@ def written(
     """
     if far:
         raise UsageError("this package has no kernels for heads of 2^31 words or more; give fewer tokens.")
-    text = (HERE / "kernels" / tiling.texts[f"{even and 'even' or 'any'} {dense and 'dense' or 'strided'}"]).read_text(
-        encoding="utf-8"
-    )
+    name = tiling.texts[f"{'even' if even else 'any'} {'dense' if dense else 'strided'}"]
+    text = (HERE / "kernels" / name).read_text(encoding="utf-8")
     return Written(
         filled_in(text, dict(widths)["d_k"], dtype, scale), tiling.fills, tiling.kernels, tuple(tiling.takes)
     )
@@ -204,7 +202,6 @@ def card_of(device: torch.device) -> Card:
         return Card(device.type, "")
     capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
     return Card(torch.cuda.get_device_name(device), capability)
-
 
 
 def say_lost(way: str, best: Choice, choice: Choice) -> None:

@@ -44,6 +44,10 @@ def attention(
     if workspace is not None or softcap is not None:
         name = "softcap" if workspace is None else "workspace"
         raise UsageError(f"this package has no kernels for {name}; leave it out.")
+    if scale is not None and not scale > 0:
+        raise UsageError(
+            f"scale is {scale!r}, and this package has kernels for scales above 0; give one, or negate keys."
+        )
     matrices = query, key, value
     if all(isinstance(each, Tensor) and each.dim() > 2 for each in matrices):
         scale = query.shape[-1] ** -0.5 if scale is None else scale
@@ -74,5 +78,5 @@ def _widened(x: Tensor, d: int) -> Tensor:
 def _known(query: Tensor, key: Tensor, window: Any, is_causal: bool, align: str) -> bool:
     """Whether the package has kernels for the limits of a call, if it has any."""
     n_q, n_k = query.shape[-2], key.shape[-2]
-    left, right, at_end = limits(window, is_causal, align, n_q, n_k)
+    left, right, _ = limits(window, is_causal, align, n_q, n_k)
     return left is right is None or [left, right] in table()["limits"]

@@ -16,9 +16,10 @@ def name_of(way: str, widths: tuple[int, int], mask: Any, shared: int) -> str:
 def filled_in(text: str, d: int, dtype: str, scale: float) -> str:
     """A text of kernels for words of bfloat16 and the scale 1/√d, as it is for another type and scale.
 
-    These stand in it as names and as numbers. Whoever writes a package checks that this makes what would be written.
+    These stand in it as names and as numbers, if the scale is above 0. Whoever writes a package checks that this makes
+    what would be written.
     """
-    usual = d**-0.5
+    usual, scale = d**-0.5, float(scale)
     for before, after in ((usual, scale), (usual * log2(e), scale * log2(e))) if scale != usual else ():
         text = re.sub(rf"(?<![\w.]){re.escape(repr(before))}(?![\w.])", repr(after), text)
     return text.replace("bfloat16", dtype)

@@ -1,7 +1,7 @@
 """The table of a package of kernels: which kernels are chosen for which calls, and their texts.
 
-A class of calls has one pass, one head dimension, one mask and one number of heads that share keys. For some lengths and
-numbers of heads it has the kernels in the order of their forecasts, up to the first that is for every call of the class.
+A class of calls has one pass, one head dimension, one mask and one number of heads that share keys. For some lengths
+and numbers of heads it has kernels in the order of their forecasts, up to the first that is for all calls of the class.
 """
 
 from __future__ import annotations

@@ -43,9 +43,9 @@ FUNCTIONS = {"attention": "frozen_attention", "flash_attn_func": "flash", "flash
 OPERATORS = {r"torch\.ops\.pebblesim\.": "ops.", r'"pebblesim::(\w+)"': r'add_op_namespace_prefix("\1")'}
 """Operators of PyTorch, by whose names two packages in one process would clash: as the hub names them."""
 
-BESIDE = ("build.toml", "flake.nix", "CARD.md", "tests/__init__.py", "tests/test_attention.py")
-BESIDE += ("benchmarks/benchmark_attention.py",)
-"""Files beside the modules: texts with names to fill in, in `package_files`."""
+BESIDE = {"build.toml": "", "flake.nix": "", "CARD.md": "", "__init__.py": "tests", "test_attention.py": "tests"}
+BESIDE |= {"benchmark_attention.py": "benchmarks"}
+"""Files beside the modules, texts with names to fill in, and their folders."""
 
 
 def emit(asked: Asked, folder: Path, name: str, told: Callable[[str], None] = lambda said: None) -> dict[str, int]:
@@ -66,7 +66,9 @@ def emit(asked: Asked, folder: Path, name: str, told: Callable[[str], None] = la
         UsageError: the name or the folder cannot be, or there are no kernels for a class of calls.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise UsageError(f"name is {name!r}; give small letters and digits with - between, such as pebblesim-attention.")
+        raise UsageError(
+            f"name is {name!r}; give small letters and digits with - between, such as pebblesim-attention."
+        )
     if folder.exists():
         raise UsageError(f"{folder} is there already; give the name of a folder that is not.")
     check_place(folder)
@@ -116,7 +118,9 @@ def modules(asked: Asked) -> dict[str, str]:
             text = re.sub(pattern, here, text)
         used = [name for name in ("add_op_namespace_prefix", "ops") if re.search(rf"(?<![\w.]){name}\b", text)]
         opening = f"from __future__ import annotations\n\nfrom ._ops import {', '.join(used)}\n"
-        found[f"{made.file(module)}.py"] = text.replace("from __future__ import annotations\n\n", opening) if used else text
+        found[f"{made.file(module)}.py"] = (
+            text.replace("from __future__ import annotations\n\n", opening) if used else text
+        )
     imports = "".join(f"from .{module} import {name}\n" for name, module in FUNCTIONS.items())
     names = ", ".join(map('"{}"'.format, FUNCTIONS))
     found["__init__.py"] = f'"""{_about(asked)}"""\n\n{imports}\n__all__ = [{names}]\n'
@@ -150,13 +154,14 @@ def _beside(asked: Asked, name: str) -> dict[str, str]:
         "module": name.replace("-", "_"),
         "about": _about(asked),
         "card": asked.card.name,
-        "first": str(asked.widths[0]),
+        "width": str(asked.widths[0]),
         "widths": ", ".join(map(str, asked.widths)),
         "shared": ", ".join(map(str, asked.shared)),
         "lengths": f"{asked.lengths[-1]:,}",
         "masks": ", ".join(filter(None, (*map(_mask, asked.limits), "key ranges" if asked.ranges else ""))),
     }
-    return {path: Template((here / path).read_text(encoding="utf-8")).substitute(filled) for path in BESIDE}
+    texts = {path: (here / f"{path}.in").read_text(encoding="utf-8") for path in BESIDE}
+    return {f"{BESIDE[path]}/{path}".lstrip("/"): Template(text).substitute(filled) for path, text in texts.items()}
 
 
 def _mask(limits: tuple[int | None, int | None]) -> str:
@@ -169,7 +174,7 @@ def _mask(limits: tuple[int | None, int | None]) -> str:
 def _built(name: str, texts: dict[str, str]) -> dict[str, str]:
     """The modules as source, and as kernel-builder builds them: a folder for every card, and what it says of it."""
     module = name.replace("-", "_")
-    metadata = {
+    metadata: dict[str, object] = {
         "id": re.search(r"torch\.ops\.(\w+)", texts["_ops.py"])[1],  # type: ignore[index]
         "name": name,
         "version": 1,
