@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from pebblesim.gpu.torch import register, replaced_sdpa  # noqa: E402
+from pebblesim.gpu.torch import register, replaced_sdpa
 
 SHAPES = (
     {"n": 4096, "d": 64, "heads": (16, 16), "causal": True},

@@ -1,9 +1,9 @@
 """Our kernels behind PyTorch's own `scaled_dot_product_attention`, in two ways.
 
 `register` makes "pebblesim" one of PyTorch's implementations of FlashAttention: after `activate_flash_attention_impl`,
-the calls that PyTorch gives to FlashAttention come here. PyTorch decides which: head dimensions up to 256, 16-bit words,
-no `attn_mask`, and with a causal mask as many queries as keys. `replaced_sdpa` puts `attention` in the place of the
-function itself, so that wider heads come here, too.
+the calls that PyTorch gives to FlashAttention come here. PyTorch decides which: head dimensions up to 256, words of 16
+bits, no `attn_mask`, and with a causal mask as many queries as keys. `replaced_sdpa` puts `attention` in the place of
+the function itself, so that wider heads come here, too.
 """
 
 from __future__ import annotations
