@@ -85,7 +85,7 @@ def ffpa() -> Attention:
 
 
 CONTENDERS = {"pebblesim": ours, "torch": pytorch, "flash-attn": flash_attn, "ffpa-attn": ffpa}
-"""What makes each attention, by the name of its distribution."""
+"""Functions that make each attention, by the name of its distribution."""
 
 
 def installed() -> Iterator[tuple[str, Attention]]:

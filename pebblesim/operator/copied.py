@@ -18,7 +18,7 @@ Name = tuple[str, str]
 """A module, and a name in it; "" is the module itself."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Module:
     """A module that is copied.
 

@@ -82,7 +82,7 @@ def flash_attn_varlen_func(
     block_table: Tensor | None = None,
     s_aux: Tensor | None = None,
 ) -> Any:
-    """The same for packed sequences, as `flash_attn.flash_attn_varlen_func` has it.
+    """Attention of packed sequences and its gradients, as `flash_attn.flash_attn_varlen_func` has it.
 
     Args:
         q: (total_q, heads, d).

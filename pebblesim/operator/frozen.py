@@ -1,4 +1,4 @@
-"""What a package of kernels has in the place of schedules, forecasts and printers: a table, and texts, made before.
+"""Kernels that were chosen and written before: in a package, in the place of schedules, forecasts and printers.
 
 `package` writes the table and the texts, and copies this file beside them with the modules that launch kernels. There
 it takes the place of `planning`, of `texts`, and of all that these import.

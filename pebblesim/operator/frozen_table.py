@@ -34,7 +34,7 @@ TYPE, OTHER_TYPE, OTHER_SCALE = "bfloat16", "float16", 0.37
 
 @dataclass(frozen=True)
 class Asked:
-    """What a package is for.
+    """The calls that a package is for.
 
     Attributes:
         card: whose forecasts choose.
@@ -141,7 +141,7 @@ def _checked(tiling: Tiling, d: int, even: bool, dense: bool, pattern: Pattern) 
 
 
 def tables_of(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None) -> list[Any]:
-    """What `workspace` counts, as `frozen.Tiling.tables` has it, for all numbers of queries and keys."""
+    """The tables that `workspace` counts, as `frozen.Tiling.tables` has it, for all numbers of queries and keys."""
     made, taken = kept(program, sizes, mask)
     return [(word_bytes(program, each, dtype), _factors(made, each, sizes)) for each in taken]
 

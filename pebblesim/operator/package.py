@@ -35,10 +35,10 @@ REPLACED = {
     ("pebblesim.language.masks", "Mask"): (FROZEN, "Band"),
     (f"{HOME}public", "attention"): (f"{HOME}frozen_attention", "attention"),
 }
-"""What a package has from its table, where `operator` has it from schedules."""
+"""Names that a package has from its table, where `operator` has them from schedules."""
 
 FUNCTIONS = {"attention": "frozen_attention", "flash_attn_func": "flash", "flash_attn_varlen_func": "flash"}
-"""What a package offers, and the modules that have it."""
+"""Functions that a package offers, and their modules."""
 
 OPERATORS = {r"torch\.ops\.pebblesim\.": "ops.", r'"pebblesim::(\w+)"': r'add_op_namespace_prefix("\1")'}
 """Operators of PyTorch, by whose names two packages in one process would clash: as the hub names them."""

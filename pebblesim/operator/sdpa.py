@@ -33,7 +33,7 @@ BACKWARD = f"{FORWARD}_backward"
 
 
 class Handle:
-    """What PyTorch keeps while the implementation is active; `remove` gives its own kernels back."""
+    """An object that PyTorch keeps while the implementation is active; `remove` gives its own kernels back."""
 
     def __init__(self, key: str = "CUDA") -> None:
         self.library = torch.library.Library("aten", "IMPL")
