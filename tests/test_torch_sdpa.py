@@ -86,3 +86,16 @@ def test_the_function_is_replaced_for_a_while(monkeypatch: Any) -> None:
     with pytest.raises(ZeroDivisionError), replaced_sdpa():
         raise ZeroDivisionError
     assert torch.nn.functional.scaled_dot_product_attention is before
+
+
+def test_diffusers_native_backend_takes_the_replaced_function(monkeypatch: Any) -> None:
+    dispatch = pytest.importorskip("diffusers.models.attention_dispatch")
+    monkeypatch.setattr(sdpa, "on_gpu", lambda query: True)
+    made, whole = list[Any](), sdpa.attention
+    monkeypatch.setattr(sdpa, "attention", lambda *given, **options: made.append(options) or whole(*given, **options))
+    x = [torch.randn(1, 5, 2, 8) for _ in range(3)]
+    before = dispatch.dispatch_attention_fn(*x, backend="native")
+    with replaced_sdpa():
+        after = dispatch.dispatch_attention_fn(*x, backend="native")
+    close([after], [before], 1e-6)
+    assert len(made) == 1
