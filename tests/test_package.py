@@ -244,6 +244,9 @@ def test_a_package_refuses_in_one_sentence_what_it_has_no_kernels_for(folder: Pa
     ):
         with pytest.raises(Exception, match="this package has kernels for head dimensions up to 64"):
             frozen.chosen("forward", dims, *rest, pattern._replace(shared=shared), 2**30, frozen.Card("H200", "9.0"))
+    dims = tuple({"n_q": 9, "n_k": 9, "d_k": 64, "d_v": 64}.items())
+    with pytest.raises(Exception, match=r"is for NVIDIA H200[^.]*9.0, and A100 has 8.0; emit"):
+        frozen.chosen("forward", dims, *rest, Pattern(), 2**30, frozen.Card("A100", "8.0"))
 
 
 @pytest.mark.slow
@@ -267,3 +270,24 @@ def test_two_packages_and_pebblesim_are_in_one_process(folder: Path, tmp_path: P
 def test_a_folder_or_a_name_that_cannot_be(folder: Path, name: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         emit(ASKED, folder, name)
+
+
+def test_the_command_refuses_in_one_sentence_what_a_package_has_not(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from pebblesim.cli.main import app
+
+    whole = ["-d", "64", "-o", str(tmp_path / "made")]
+    for asked, said in (
+        ([], "a package needs -d and -o"),
+        ([*whole, "--mask", "lengths:3,5"], "a package has dense, causal"),
+        ([*whole, "--size", "n_q=1"], "--size was given"),
+        ([*whole, "--scale", "2"], "any scale at each call"),
+        ([*whole, "--kv-heads", "2"], "a package has --shared"),
+        (["small-cache", *whole], "leave the schedule out"),
+        ([*whole, "--name", "A B"], "give small letters"),
+        ([*whole, "--card", "no card"], "no card is called"),
+    ):
+        found = CliRunner().invoke(app, ["gpu", "emit", "--target", "package", *asked])
+        assert said in str(found.exception), asked
+    assert not [*tmp_path.iterdir()]

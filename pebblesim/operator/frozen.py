@@ -128,6 +128,11 @@ def chosen(way: str, dims: Dims, heads: int, dtype: str, pattern: Any, room: int
         UsageError: the table has no kernels for this call.
     """
     sizes, made = dict(dims), table()
+    if card.capability != made["capability"]:
+        raise UsageError(
+            f"this package is for {made['card']}, compute capability {made['capability']}, and {card.name} has "
+            f"{card.capability}; emit a package for it, with --card."
+        )
     name = name_of(way, (sizes["d_k"], sizes["d_v"]), pattern.mask, pattern.shared)
     if name not in made["classes"]:
         raise UsageError(_lacking(sizes["d_k"], pattern.shared))
@@ -136,11 +141,11 @@ def chosen(way: str, dims: Dims, heads: int, dtype: str, pattern: Any, room: int
         min(bisect_left(lengths, n), len(lengths) - 1) for n in (-(-sizes["n_q"] // pattern.shared), sizes["n_k"])
     )
     near = min(range(len(made["heads"])), key=lambda at: abs(log(made["heads"][at] / heads)))
-    tilings, gluon = kernels_of(name), pattern.gluon and card.capability == made["capability"]
+    tilings = kernels_of(name)
     kernel = next(
         tilings[at]
         for at in made["classes"][name]["grid"][row][column][near]
-        if (gluon or not tilings[at].gluon)
+        if (pattern.gluon or not tilings[at].gluon)
         and not (pattern.same_bits and tilings[at].adds)
         and not any(sizes[n] % tilings[at].multiple for n in ("n_q", "n_k"))
     )
