@@ -107,6 +107,19 @@ def test_the_table_of_the_document_is_that_of_the_rows() -> None:
     assert made in (SCRIPT.parents[2] / "docs" / "attention.md").read_text(encoding="utf-8")
 
 
+def test_the_page_has_the_results_of_a_package_and_the_kernels_that_the_profiler_saw() -> None:
+    page = (SCRIPT.parents[2] / "docs" / "plugging-in.md").read_text(encoding="utf-8")
+    assert flash_attention.table(flash_attention.rows_of(flash_attention.OF_PACKAGE)) in page
+    ours = {"flash2_forward_1", "dQ_dK_dV_2", "dK_dV_1", "dQ_1"}
+    most = {"ours": 0.0, "cuDNN": 0.0}
+    for row in json.loads((SCRIPT.parent / "sdpa.json").read_text(encoding="utf-8")):
+        whose = "ours" if ours & {*row["kernels"]} else "cuDNN"
+        assert any("cudnn_generated" in each for each in row["kernels"]) == (whose == "cuDNN")
+        assert whose == ("cuDNN" if row["way"] in ("PyTorch", "registry") else "ours")
+        most[whose] = max(most[whose], *row["errors"])
+    assert f"at most {most['ours']:.1f} times" in page and f"and {most['cuDNN']:.1f} times" in page
+
+
 def test_sets_are_drawn_alike_and_differ() -> None:
     marks = [SimpleNamespace(name="parametrize", args=each) for each in (("a,b", [(1, 2), (3, 4)]), ("c", [5, 6]))]
     tests = {"test_x": SimpleNamespace(pytestmark=marks), "test_y": SimpleNamespace()}

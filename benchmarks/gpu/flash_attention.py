@@ -3,7 +3,8 @@
 `python benchmarks/gpu/flash_attention.py CHECKOUT --file tests --sets 2000 --seed 1` runs `tests/test_flash_attn.py` of
 a checkout of Dao-AILab/flash-attention, `--file hopper` its `hopper/test_flash_attn.py`, each set in one of several
 processes. Memory is filled before each call: the allocator's with 777, all that `attention` takes with NaN. What was
-run before is in the rows, and is not run again. `--table` prints the table of docs/attention.md.
+run before is in the rows, and is not run again. `--table` prints the table of docs/attention.md. `--package DIR` tests
+a package of kernels in our place, which `pebblesim gpu emit --target package` has written.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
-ROWS = HERE / "flash_attention.jsonl"
+ROWS, OF_PACKAGE = HERE / "flash_attention.jsonl", HERE / "package.jsonl"
 
 FIXED: dict[str, Any] = {
     "dropout_p": 0.0,
@@ -108,6 +109,18 @@ def poison(torch: Any) -> None:
     del held
 
 
+def package_of(folder: Path) -> Any:
+    """A package of kernels from its folder, by the name that the kernels library gives it; it fills memory itself."""
+    os.environ["PEBBLESIM_FILL"] = "nan"
+    built = folder / "build" / "torch-cuda"
+    name = json.loads((built / "metadata.json").read_text(encoding="utf-8"))["id"]
+    made = importlib.util.spec_from_file_location(name, built / "__init__.py")
+    assert made is not None and made.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(made)
+    made.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
 def work(options: argparse.Namespace) -> None:
     """Run the sets whose numbers come in, line by line, and print a row of each."""
     import torch
@@ -118,6 +131,8 @@ def work(options: argparse.Namespace) -> None:
 
     from pebblesim.operator.fresh import filled
 
+    if options.package is not None:
+        flash_interface.use(package_of(options.package), options.file == "tests")
     sets = drawn(tests := tests_of(options.checkout, options.file), options.seed, options.sets)
     if not options.cpu:
         flash_interface.BEFORE.append(lambda: poison(torch))
@@ -143,16 +158,14 @@ def became(torch: Any, test: Callable[[], None]) -> tuple[str, str]:
     import flash_interface
     from pytest import skip
 
-    from pebblesim.core.errors import PebblesimError
-
     for waited in (5, 20, 60, 0):
         try:
             test()
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             return "passed", ""
-        except (PebblesimError, flash_interface.Refused) as error:
-            return "refused", re.sub(r"\d+(,\d{3})*", "N", str(error))
+        except flash_interface.Refused as error:
+            return "refused", sentence(error)
         except skip.Exception as error:
             return "skipped", str(error)
         except torch.OutOfMemoryError as error:  # other processes have it
@@ -160,11 +173,18 @@ def became(torch: Any, test: Callable[[], None]) -> tuple[str, str]:
                 return "failed", str(error)[:300]
         except AssertionError as error:
             return "failed", compared(error)
-        except Exception as error:  # of any kind
+        except Exception as error:  # of any kind; packages have their own class of errors
+            if any(each.__name__ == "PebblesimError" for each in type(error).__mro__):
+                return "refused", sentence(error)
             return "failed", f"{type(error).__name__}: {error}"[:300]
         torch.cuda.empty_cache()
         time.sleep(waited)
     raise AssertionError
+
+
+def sentence(error: Exception) -> str:
+    """What was said, whatever the numbers in it."""
+    return re.sub(r"\d+(,\d{3})*", "N", str(error))
 
 
 def compared(error: AssertionError) -> str:
@@ -333,13 +353,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=3600.0)
-    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--rows", type=Path, help="file of the rows; another one for a package")
+    parser.add_argument("--package", type=Path, help="folder of a package of kernels, which is tested in our place")
     parser.add_argument("--commit", default="0251105", help="of flash-attention, for the rows")
     parser.add_argument("--on", default="H200", help="the card, for the rows")
     parser.add_argument("--cpu", action="store_true", help="by the definition on the CPU: a test of the interface")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.rows = options.rows or (ROWS if options.package is None else OF_PACKAGE)
     if options.work:
         work(options)
     elif options.table:

@@ -1,5 +1,7 @@
 """FlashAttention's functions, as its tests call them, over our `attention`; `install` is before their import.
 
+`use` takes the functions of a package of kernels instead (`pebblesim gpu emit --target package`).
+
 Tensors are (batch, tokens, heads, d), packed ones (tokens, heads, d). Masks are aligned at the end. Versions 2 and 3
 have the same functions here; what they say about how kernels work, such as splits, changes nothing.
 """
@@ -15,7 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pebblesim.gpu.torch import attention
+from pebblesim.gpu.torch import attention as of_pebblesim
+
+KERNELS: dict[str, Any] = {"attention": of_pebblesim}
+"""The attention that is tested and, of a package, its own functions with FlashAttention's signatures."""
 
 HINTS = ("num_splits", "pack_gqa", "scheduler_metadata", "rotary_interleaved", "max_seqlen_q", "rotary_seqlens")
 
@@ -55,7 +60,7 @@ def _call(
     mask: dict[str, Any] = {"key_ranges": ranges}
     if ranges is None:
         mask = {"is_causal": causal, "window": tuple(map(int, window_size)), "cu_seqlens": starts}
-    made = attention(
+    made = KERNELS["attention"](
         *(each.transpose(1, 2) for each in (q, k, v)),
         **mask,
         align="end",
@@ -90,7 +95,33 @@ def _ranges(q: Tensor, starts: Tensor, used: Any, low: Tensor, high: Tensor, win
     return first.int()[None], end.int()[None]
 
 
-def flash_attn_func(
+def use(package: Any, whole: bool) -> None:
+    """Test a package of kernels: `whole`: by its own functions where it has them, with nothing of ours between."""
+    KERNELS["attention"] = package.attention
+    for name in ("flash_attn_func", "flash_attn_varlen_func") if whole else ():
+        KERNELS[name] = getattr(package, name)
+
+
+def _own(name: str, *given: Any, **options: Any) -> Any:
+    """What the function of a package returns."""
+    for each in BEFORE:
+        each()
+    return KERNELS[name](*given, **options)
+
+
+def flash_attn_func(*given: Any, **options: Any) -> Any:
+    if "flash_attn_func" in KERNELS:
+        return _own("flash_attn_func", *given, **options)
+    return _flash_attn_func(*given, **options)
+
+
+def flash_attn_varlen_func(*given: Any, **options: Any) -> Any:
+    if "flash_attn_varlen_func" in KERNELS:
+        return _own("flash_attn_varlen_func", *given, **options)
+    return _flash_attn_varlen_func(*given, **options)
+
+
+def _flash_attn_func(
     q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, attention_chunk: int = 0, **options: Any
 ) -> Any:
     if attention_chunk:
@@ -100,7 +131,7 @@ def flash_attn_func(
     return _call(q, k, v, dropout_p=dropout_p, **options)
 
 
-def flash_attn_varlen_func(
+def _flash_attn_varlen_func(
     q: Tensor,
     k: Tensor,
     v: Tensor,

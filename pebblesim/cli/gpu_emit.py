@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pebblesim.cli.completion import BANDS
 from pebblesim.cli.gpu_cases import Threads, Workers, case_of, check_float32
+from pebblesim.cli.gpu_package import PackageChoice, write_package
 from pebblesim.cli.options import (
     AsJson,
     BlockChoice,
     HeadChoice,
-    ScheduleName,
+    MaybeSchedule,
+    MaybeTypedCache,
     Sizes,
-    TypedCache,
     command,
     family,
     option,
@@ -38,18 +39,27 @@ app = family()
 
 @command(app, example="pebblesim gpu emit large-cache -n 4096 -d 64 -M 16384 -P 16 -o kernels.cu")
 def emit(
-    schedule: ScheduleName,
+    schedule: MaybeSchedule = None,
     *,
     sizes: Sizes,
-    cache: TypedCache,
+    cache: MaybeTypedCache,
     blocks: BlockChoice,
     heads: HeadChoice,
     target: Annotated[
-        str, option("--target", "cuda (float32), triton (tensor cores) or gluon (tensor cores of Hopper).")
+        str,
+        option(
+            "--target",
+            "cuda (float32), triton (tensor cores), gluon (tensor cores of Hopper), or package: a folder of kernels.",
+        ),
     ] = "cuda",
     mask: Annotated[
         str | None,
-        option("--mask", "For triton, gluon: causal, window:W or band:W.", "MASK", values=lambda: BANDS),
+        option(
+            "--mask",
+            "For triton, gluon: causal, window:W or band:W; for package several.",
+            "MASK",
+            values=lambda: BANDS,
+        ),
     ] = None,
     scale: Annotated[
         str | None,
@@ -74,9 +84,10 @@ def emit(
             "For gluon: as many blocks as multiprocessors, each with several tiles; by default if it is faster.",
         ),
     ] = None,
+    package: PackageChoice,
     workers: Workers = 1,
     threads: Threads = None,
-    output: Annotated[Path | None, output_file("--output -o", "File to write the source to.")] = None,
+    output: Annotated[Path | None, output_file("--output -o", "File, or folder of a package, to write to.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print or write the source of a schedule's kernels; --json adds the launches and the words they move."""
@@ -84,7 +95,13 @@ def emit(
 
     given = {"warps": warps, "stages": stages, "persistent": persistent, "threads": threads, "mask": mask}
     given |= {"scale": scale, "kv-heads": heads.kv_heads, "workers": None if workers == 1 else workers}
+    given |= {"SCHEDULE": schedule, "M": cache.m, **package.given}
     _check_given(target, given)
+    if target == "package":
+        write_package(sizes, mask, package, output, as_json)
+        return
+    if schedule is None or cache.m is None:
+        raise UsageError("emit needs a schedule and -M, such as emit large-cache -n 4096 -d 64 -M 16384.")
     if target != "cuda":
         shared = Heads(**heads.arguments)
         asked = _asked(schedule, sizes, cache, blocks, mask, shared, scale)
@@ -133,7 +150,23 @@ NOT_FOR = {
         "warps": "Gluon kernels have four warps for each 64 rows of a block, and one that loads; give --block, and "
         "leave --warps out.",
     },
+    "package": {
+        **{
+            name: f"a package has the kernels that are chosen for a card, and their tiles; leave {said} out."
+            for name, said in {"SCHEDULE": "the schedule", "M": "-M"}.items()
+        },
+        **{
+            name: f"a package has the kernels that are chosen for a card, and their tiles; leave --{name} out."
+            for name in ("warps", "stages", "persistent", "workers", "threads")
+        },
+        "scale": "the kernels of a package take any scale at each call; leave --scale out.",
+        "kv-heads": "a package has --shared, heads of queries on each head of keys; leave --kv-heads out.",
+    },
 }
+for _others in ("cuda", "triton", "gluon"):
+    NOT_FOR[_others] |= {
+        each: f"--{each} is for --target package; leave it out." for each in ("shared", "card", "name")
+    }
 """For each target, what is said of options that its kernels do not have."""
 
 
@@ -170,7 +203,7 @@ class _Asked:
 def _asked(
     schedule: str,
     sizes: Sizes,
-    cache: TypedCache,
+    cache: MaybeTypedCache,
     blocks: BlockChoice,
     mask: str | None,
     heads: Heads,

@@ -55,6 +55,7 @@ def argument(help: str, metavar: str | None = None, values: Values | None = None
 
 
 ScheduleName = Annotated[str, argument("Name of a schedule, e.g. small-cache.", values=schedules)]
+MaybeSchedule = Annotated[str | None, argument("Name of a schedule, e.g. small-cache.", values=schedules)]
 Problem = Annotated[
     str | None,
     option(
@@ -192,6 +193,13 @@ class TypedCache(Cache):
     """A cache of words of a type."""
 
     typed = True
+
+
+@dataclass(frozen=True)
+class MaybeTypedCache(TypedCache):
+    """A cache of words of a type, which a command needs for some of what it does."""
+
+    m: Annotated[str | None, option("-M", "Cache: words, or bytes such as 192KiB with --dtype.", "WORDS")] = None  # type: ignore[assignment]
 
 
 @overload

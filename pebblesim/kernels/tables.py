@@ -114,14 +114,17 @@ def workspace(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | Non
 
     A single vector is none.
     """
+    made, taken = kept(program, sizes, mask)
+    return sum(word_bytes(program, tensor, dtype) * prod(made.lengths(tensor, sizes)) for tensor in taken)
+
+
+def kept(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> tuple[Tables, list[ir.Tensor]]:
+    """How tensors lie in memory, and those that `workspace` counts."""
     made = tables(program, launches(program, masked=True, repeated=True), sizes, mask)
     between = {tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs)}
     sums = {program.tensors[name] for name in program.outputs if is_float32(program, program.tensors[name])}
-    return sum(
-        word_bytes(program, tensor, dtype) * prod(made.lengths(tensor, sizes))
-        for tensor in between | sums
-        if (len(tensor.shape) == 2 or tensor.apart) and tensor not in made.places
-    )
+    taken = [each for each in between | sums if (len(each.shape) == 2 or each.apart) and each not in made.places]
+    return made, sorted(taken, key=lambda each: each.name)
 
 
 def moved_words(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> dict[str, tuple[int, int]]:

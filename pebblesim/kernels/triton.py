@@ -243,9 +243,13 @@ def module(
 
 def divided(program: ir.Program, sizes: ir.Sizes) -> bool:
     """Whether the tiles of the kernels divide the numbers of queries and keys."""
+    return all(sizes[dim] % side == 0 for dim, side in longest_sides(program, sizes).items())
+
+
+def longest_sides(program: ir.Program, sizes: ir.Sizes) -> dict[str, int]:
+    """The longest tile of the kernels along each of the numbers of queries and keys."""
     made = launches(program, masked=True, repeated=True)
-    largest = largest_tiles(made, free_dimensions(program, made), sizes)
-    return all(sizes[dim] % side == 0 for dim, side in largest.items())
+    return largest_tiles(made, free_dimensions(program, made), sizes)
 
 
 def far_away(program: ir.Program, sizes: ir.Sizes) -> bool:

@@ -13,18 +13,18 @@ from pebblesim.advice.tiles import HOPPER, Tiling
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels import releases
 from pebblesim.kernels.domains import GLUON, Call
-from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.key_ranges import ARGUMENTS
 from pebblesim.kernels.module import module_of
 from pebblesim.kernels.tables import GROUP_OF_WORDS
-from pebblesim.kernels.triton import FAR, triton
+from pebblesim.kernels.triton import FAR
 from pebblesim.operator.boxes import MAKERS, gluon_lost, remembered
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import Kernel, Torch, Triton, notes
 from pebblesim.operator.layout import fits, fitted, room_for, round_sums
 from pebblesim.operator.once import warn_once
 from pebblesim.operator.pattern import Pattern
-from pebblesim.operator.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent, program_of
+from pebblesim.operator.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent
+from pebblesim.operator.texts import written
 
 LEAST_ROOM = 2**26
 """Bytes of tables that are taken without asking how much memory is free."""
@@ -36,24 +36,9 @@ def loaded(
 ) -> tuple[Any, tuple[str, ...]]:
     """The module that launches the kernels of a tiling for all lengths, and the names of the tensors it takes.
 
-    `even`: for lengths that the tiles divide; `far`, `dense`: see `triton`.
+    Arguments as for `written`.
     """
-    n = 2**14 if even else 2**14 - 1
-    program, options = program_of(tiling, pattern.mask), dict(tiling.options)
-    if tiling.gluon:
-        options["persistent"] &= pattern.mask is None
-    else:
-        options |= {"far": far, "softcap": pattern.softcap}
-    source = (gluon if tiling.gluon else triton)(
-        program,
-        {"n_q": n * pattern.shared, "n_k": n, **dict(widths), **tiling.blocks},
-        dtype,
-        pattern.mask,
-        scale=scale,
-        **options,
-        shared=pattern.shared,
-        dense=dense,
-    )
+    source = written(tiling, widths, even, far, dense, dtype, pattern, scale)
     module = module_of(source.text)
     for name in MAKERS:
         if hasattr(module, name):
@@ -61,9 +46,9 @@ def loaded(
     module.torch, module.triton = Torch(), Triton()
     module.filled = tuple(name for name, value in source.fills if value == 0)
     module.fills = len(source.fills)
-    for kernel in source.kernels:
-        setattr(module, kernel.name, Kernel(getattr(module, kernel.name)))
-    return module, tuple(name for name in program.tensors if name in program.inputs)
+    for name in source.kernels:
+        setattr(module, name, Kernel(getattr(module, name)))
+    return module, source.takes
 
 
 class Setting(NamedTuple):
@@ -241,7 +226,7 @@ def fitting(
     card, room, here = card_of(device), ROOM if workspace is None else workspace, _here(pattern)
     choice = chosen(way, dims, heads, dtype, here, room, card)
     if here != pattern:
-        _say_lost(way, chosen(way, dims, heads, dtype, pattern, room, card), choice)
+        say_lost(way, chosen(way, dims, heads, dtype, pattern, room, card), choice)
     if workspace is not None or choice.bytes <= LEAST_ROOM or torch.cuda.is_current_stream_capturing():
         return choice
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -267,7 +252,7 @@ def card_of(device: Any) -> cards.Card:
     return cards.of_device(torch.cuda.get_device_properties(device))
 
 
-def _say_lost(way: str, best: Choice, choice: Choice) -> None:
+def say_lost(way: str, best: Choice, choice: Choice) -> None:
     """Warn, once, that a pass does not get the kernels for its card, if there are any for it."""
     if best.forecast.tiling.gluon:
         slower, names = choice.forecast.seconds / best.forecast.seconds, sorted({each.schedule for each in HOPPER})

@@ -240,11 +240,8 @@ def plan(
     for way in PROBLEM:
         best = chosen(way, key, heads, dtype, pattern, room, rates)
         free = chosen(way, key, heads, dtype, pattern, None, rates)
-        limit, steps = (room, STEPS) if free.bytes > room else (None, 1)
-        rounded = _rounded(key, pattern, steps)
-        found = _forecasts(way, rounded, heads, dtype, pattern, limit, rates)
-        others = (each for each in found if each.tiling.refusal(pattern.call(key, dtype, rates)) is None)
-        first = (best.forecast, *(each for each in others if each.tiling != best.forecast.tiling))
+        rounded, found = ranked_for(way, key, heads, dtype, pattern, room, rates)
+        first = (best.forecast, *(each for each in found if each.tiling != best.forecast.tiling))
         ranked.append(tuple(_at(each, dims, rates, dtype, heads, pattern) for each in first))
         tables.append(best.bytes)
         unlimited.append(_at(free.forecast, dims, rates, dtype, heads, pattern))
@@ -313,6 +310,17 @@ def chosen(
     if room is None or free.bytes <= room:
         return free
     return _first(way, _rounded(dims, pattern, STEPS), dims, heads, dtype, pattern, room, card)
+
+
+def ranked_for(
+    way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card
+) -> tuple[Dims, tuple[Forecast, ...]]:
+    """The rounded sizes that `chosen` looks at, and the kernels for these sizes in its order; arguments as for it."""
+    free = chosen(way, dims, heads, dtype, pattern, None, card)
+    limit, steps = (room, STEPS) if free.bytes > room else (None, 1)
+    rounded = _rounded(dims, pattern, steps)
+    found = _forecasts(way, rounded, heads, dtype, pattern, limit, card)
+    return rounded, tuple(each for each in found if each.tiling.refusal(pattern.call(dims, dtype, card)) is None)
 
 
 def _first(

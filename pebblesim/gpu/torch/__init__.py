@@ -7,19 +7,38 @@ imported when it is asked for, and kernels are compiled when head dimensions, a 
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.operator.planning import KernelPlan, plan
 
 if TYPE_CHECKING:
+    from pebblesim.operator.flash import flash_attn_func, flash_attn_varlen_func
     from pebblesim.operator.public import attention
+    from pebblesim.operator.sdpa import register, replaced_sdpa
 
-__all__ = ["KernelPlan", "attention", "plan"]
+HOMES = {
+    "attention": "public",
+    "flash_attn_func": "flash",
+    "flash_attn_varlen_func": "flash",
+    "register": "sdpa",
+    "replaced_sdpa": "sdpa",
+}
+"""The modules of functions that need PyTorch."""
+
+__all__ = [
+    "KernelPlan",
+    "attention",
+    "flash_attn_func",
+    "flash_attn_varlen_func",
+    "plan",
+    "register",
+    "replaced_sdpa",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name != "attention":
+    if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pebblesim.operator.public import attention
-
-    return attention
+    import_module("pebblesim.operator.pytorch")  # a sentence if PyTorch is not here
+    return getattr(import_module(f"pebblesim.operator.{HOMES[name]}"), name)

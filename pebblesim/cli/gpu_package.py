@@ -1,0 +1,79 @@
+"""`pebblesim gpu emit --target package`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pebblesim.cli.options import Group, Sizes, option
+from pebblesim.cli.printing import print_json, say
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import parse_size, separated, several
+
+NAME = "pebblesim-attention"
+
+RANGES = "ranges"
+"""The name of the masks that kernels read, among those of --mask."""
+
+
+@dataclass(frozen=True)
+class PackageChoice(Group):
+    """Options of a package of kernels."""
+
+    shared: Annotated[
+        str | None, option("--shared", "For package: heads of queries on each head of keys, such as 1,4.", "SIZES")
+    ] = None
+    card: Annotated[str | None, option("--card", "For package: the card that kernels are chosen for.", "NAME")] = None
+    name: Annotated[str | None, option("--name", f"For package: its name; {NAME} by default.", "NAME")] = None
+
+    @property
+    def given(self) -> dict[str, str | None]:
+        """The options by their names."""
+        return {"shared": self.shared, "card": self.card, "name": self.name}
+
+
+def write_package(sizes: Sizes, mask: str | None, chosen: PackageChoice, output: Path | None, as_json: bool) -> None:
+    """Write a package of kernels: -d head dimensions, -n lengths for which kernels are chosen, --mask several masks.
+
+    Raises:
+        UsageError: an option is missing, or has a value that is not allowed.
+    """
+    from pebblesim.advice import cards
+    from pebblesim.operator.frozen_table import Asked
+    from pebblesim.operator.package import emit
+    from pebblesim.operator.planning import CARD
+
+    if output is None or sizes.d is None:
+        raise UsageError("a package needs -d and -o: head dimensions, and a folder; such as -d 64,128 -o attention.")
+    if sizes.size:
+        raise UsageError("--size was given; a package has head dimensions, -d, and lengths, -n.")
+    given = {"widths": several("d", sizes.d)}
+    if sizes.n is not None:
+        given["lengths"] = tuple(sorted(several("n", sizes.n, lambda text: parse_size("n", text))))
+    if chosen.shared is not None:
+        given["shared"] = several("shared", chosen.shared)
+    named = separated("mask", mask or f"dense,causal,{RANGES}")
+    bands = tuple(_limits(each) for each in named if each != RANGES)
+    asked = Asked(cards.with_rates(cards.card(chosen.card or CARD)), limits=bands, ranges=RANGES in named, **given)
+    written = emit(asked, output, chosen.name or NAME, lambda each: say(f"chosen    {each}") if not as_json else None)
+    if as_json:
+        print_json({"folder": str(output), **written})
+    else:
+        say(f"written   {output}: {written['kernels']:,} texts of kernels for {written['classes']:,} classes of calls")
+
+
+def _limits(text: str) -> tuple[int | None, int | None]:
+    """The limits of j - i of a mask.
+
+    Raises:
+        UsageError: it is not known, or not of this kind.
+    """
+    from pebblesim.language import masks
+
+    mask = masks.from_text(text)
+    if mask is None:
+        return None, None
+    if not isinstance(mask, masks.Band):
+        raise UsageError(f"--mask {text} was given; a package has dense, causal, window:W, band:W and {RANGES}.")
+    return mask.before, mask.after

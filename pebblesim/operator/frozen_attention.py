@@ -1,0 +1,82 @@
+"""`attention` of a package of kernels: what its table does not have is brought to what it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pebblesim.core.errors import UsageError
+from pebblesim.operator.frozen import table
+from pebblesim.operator.masks import both, check_ranges, ranges_of_band
+from pebblesim.operator.pattern import limits
+from pebblesim.operator.public import attention as by_kernels
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    window: tuple[int | None, int | None] | None = None,
+    align: str = "start",
+    softcap: float | None = None,
+    cu_seqlens: Any = None,
+    key_padding_mask: Tensor | None = None,
+    key_ranges: tuple[Tensor, Tensor] | None = None,
+    workspace: int | None = None,
+    **others: Any,
+) -> Any:
+    """softmax(scale · Q Kᵀ) V with its gradients: `public.attention`, by the kernels of this package.
+
+    A head dimension between those of the package is filled up with zeros, and a window that it has no kernels for is
+    computed by those that read key ranges.
+
+    Raises:
+        UsageError: an argument is not allowed, or this package has no kernels for it.
+    """
+    if workspace is not None or softcap is not None:
+        name = "softcap" if workspace is None else "workspace"
+        raise UsageError(f"this package has no kernels for {name}; leave it out.")
+    if scale is not None and not scale > 0:
+        raise UsageError(
+            f"scale is {scale!r}, and this package has kernels for scales above 0; give one, or negate keys."
+        )
+    matrices = query, key, value
+    if all(isinstance(each, Tensor) and each.dim() > 2 for each in matrices):
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        matrices = tuple(_widened(each, max(query.shape[-1], value.shape[-1])) for each in matrices)
+        if not _known(query, key, window, is_causal, align) and cu_seqlens is None:
+            n_q, n_k, batch = query.shape[-2], key.shape[-2], query.shape[:-3].numel()
+            ranges = None if key_ranges is None else check_ranges(key_ranges, batch, n_q, n_k)
+            key_ranges = both(
+                ranges, ranges_of_band(n_q, n_k, *limits(window, is_causal, align, n_q, n_k), query.device)
+            )
+            window, is_causal = None, False
+    masks = {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
+    options = {"window": window, "align": align, **masks, **others}
+    made = by_kernels(*matrices, attn_mask, dropout_p, is_causal, scale, enable_gqa, **options)
+    if matrices[2] is value:
+        return made
+    if isinstance(made, tuple):
+        return made[0][..., : value.shape[-1]], made[1]
+    return made[..., : value.shape[-1]]
+
+
+def _widened(x: Tensor, d: int) -> Tensor:
+    """A matrix with columns of zeros up to the next head dimension of the package."""
+    wide = next((each for each in table()["widths"] if each >= d), d)
+    return x if x.shape[-1] == wide else torch.nn.functional.pad(x, (0, wide - x.shape[-1]))
+
+
+def _known(query: Tensor, key: Tensor, window: Any, is_causal: bool, align: str) -> bool:
+    """Whether the package has kernels for the limits of a call, if it has any."""
+    n_q, n_k = query.shape[-2], key.shape[-2]
+    left, right, _ = limits(window, is_causal, align, n_q, n_k)
+    return left is right is None or [left, right] in table()["limits"]

@@ -1,0 +1,61 @@
+"""The text of the kernels of a tiling, and what is launched of it: without PyTorch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pebblesim.advice.tiles import Tiling
+from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.triton import triton
+from pebblesim.operator.pattern import Pattern
+from pebblesim.operator.planning import Dims, program_of
+
+
+class Written(NamedTuple):
+    """A module of kernels, as text.
+
+    Attributes:
+        text: the source.
+        fills: tensors that its `run` fills, and with what.
+        kernels: names of the kernels in it.
+        takes: names of the tensors that `run` takes, in order.
+    """
+
+    text: str
+    fills: tuple[tuple[str, float], ...]
+    kernels: tuple[str, ...]
+    takes: tuple[str, ...]
+
+
+def written(
+    tiling: Tiling, widths: Dims, even: bool, far: bool, dense: bool, dtype: str, pattern: Pattern, scale: float
+) -> Written:
+    """Write the kernels of a tiling for all lengths.
+
+    Args:
+        tiling: the schedule and its tiles.
+        widths: head dimensions by name.
+        even: whether they are for lengths that the tiles divide only.
+        far, dense: see `triton`.
+        dtype: type of the words of matrices.
+        pattern: the pairs that are allowed.
+        scale: factor of the scores.
+    """
+    n = 2**14 if even else 2**14 - 1
+    program, options = program_of(tiling, pattern.mask), dict(tiling.options)
+    if tiling.gluon:
+        options["persistent"] &= pattern.mask is None
+    else:
+        options |= {"far": far, "softcap": pattern.softcap}
+    source = (gluon if tiling.gluon else triton)(
+        program,
+        {"n_q": n * pattern.shared, "n_k": n, **dict(widths), **tiling.blocks},
+        dtype,
+        pattern.mask,
+        scale=scale,
+        **options,
+        shared=pattern.shared,
+        dense=dense,
+    )
+    takes = tuple(name for name in program.tensors if name in program.inputs)
+    return Written(source.text, source.fills, tuple(each.name for each in source.kernels), takes)
