@@ -321,8 +321,8 @@ def fit(folders: list[Path]) -> None:
                 found[row["device"]][case.backend, case.way, case.mask, case.d].append((call, row[way]))
     lines = [
         "# Rates of PyTorch's kernels, fitted to hopper.jsonl, h100/hopper.jsonl and the even rows of what",
-        "# explain_backends.py measured (`python benchmarks/gpu/explain_backends.py --fit`): seconds of a row, operations",
-        "# per second, for each backend, pass, mask and head dimension.",
+        "# explain_backends.py measured (`python benchmarks/gpu/explain_backends.py --fit`): seconds of a row,",
+        "# operations per second, for each backend, pass, mask and head dimension.",
     ]
     for device, cases in found.items():
         for (backend, way, mask, d), rows in sorted(cases.items()):

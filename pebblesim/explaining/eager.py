@@ -144,9 +144,7 @@ class Eager(TorchFunctionMode):
             table = replace(table, masks=(*table.masks, *self._masks(name, args, kwargs, table)))
         self._tables[out] = table
 
-    def _masks(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], table: _Scores
-    ) -> Iterator[SeenMask]:
+    def _masks(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], table: _Scores) -> Iterator[SeenMask]:
         n_q, n_k = table.q.shape[-2], table.k.shape[-2]
         for x in _tensors((*args, *kwargs.values())):
             other = x not in self._tables or not self._tables[x].fits(x)

@@ -34,10 +34,7 @@ def _sdpa(recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any
         enable_gqa: bool = False,
     ) -> Any:
         n_q, n_k = query.shape[-2], key.shape[-2]
-        if attn_mask is None:
-            mask = masks.of_flag(is_causal)
-        else:
-            mask = masks.of_tensor(attn_mask, n_q, n_k, recorder.made)
+        mask = masks.of_flag(is_causal) if attn_mask is None else masks.of_tensor(attn_mask, n_q, n_k, recorder.made)
         options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
         recorder.record(
             "sdpa",
@@ -95,10 +92,11 @@ def _flash(recorder: Recorder, original: Callable[..., Any]) -> Callable[..., An
         n_q, n_k = q.shape[-3], k.shape[-3]
         low = None if left in (-1, None) else n_k - n_q - left
         high = n_k - n_q if causal else None if right in (-1, None) else n_k - n_q + right
-        heads_first = (x.transpose(-2, -3) for x in (q, k, v))
         recorder.record(
             "flash_attn",
-            *heads_first,
+            q.transpose(-2, -3),
+            k.transpose(-2, -3),
+            v.transpose(-2, -3),
             masks.of_band(low, high, n_q, n_k),
             enable_gqa=True,
             softcap=bool(options.get("softcap")),
@@ -147,15 +145,20 @@ ENTRIES: tuple[tuple[str, str, Replaced], ...] = (
 )
 """Functions that compute attention: module, name, and what takes their place. Those that are not imported are not."""
 
-INSIDE = ("torch._C._nn", "transformers.integrations.flex_attention")
+INSIDE = ("torch.", "transformers.integrations.flex_attention")
 """Modules that call these functions within another one of `ENTRIES`, or by which PyTorch finds its own."""
 
 
-def _is(value: Any, original: Any) -> bool:
-    """Whether a name has this function, or what torch.compile made of it."""
-    if value is original:
-        return True
-    return type(value) is FunctionType and vars(value).get("_torchdynamo_orig_callable") is original
+def _names(homes: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The modules whose names are looked at, each with its names."""
+    for where, module in list(sys.modules.items()):
+        if hasattr(module, "__dict__") and (where in homes or not where.startswith(INSIDE)):
+            yield where, vars(module)
+
+
+def _original(value: Any) -> Any:
+    """A function, or that which torch.compile made it of."""
+    return vars(value).get("_torchdynamo_orig_callable", value) if type(value) is FunctionType else value
 
 
 @contextmanager
@@ -163,16 +166,14 @@ def replaced(recorder: Recorder) -> Iterator[None]:
     """Record the calls of all functions that compute attention, under all names by which modules have them."""
     undo: list[tuple[dict[str, Any], str, Any]] = []
     try:
-        for home, name, made in ENTRIES:
-            original = vars(sys.modules[home]).get(name) if home in sys.modules else None
-            if original is None:
-                continue
-            for where, module in list(sys.modules.items()):
-                names = vars(module) if hasattr(module, "__dict__") and (where == home or where not in INSIDE) else {}
-                for other, value in list(names.items()):
-                    if _is(value, original):
-                        names[other] = made(recorder, value)
-                        undo.append((names, other, value))
+        here = [(home, vars(sys.modules[home]).get(name), made) for home, name, made in ENTRIES if home in sys.modules]
+        ours = {id(original): (home, made) for home, original, made in here}
+        for where, names in _names({home for home, *_ in here}):
+            for name, value in list(names.items()):
+                home, made = ours.get(id(_original(value)), ("", None))
+                if made is not None and (where == home or not where.startswith(INSIDE)):
+                    names[name] = made(recorder, value)
+                    undo.append((names, name, value))
         with _known_masks(recorder):
             yield
     finally:

@@ -86,9 +86,7 @@ class Recorder:
         else:
             handles = []
             for name, module in self._model.named_modules():
-                handles.append(
-                    module.register_forward_pre_hook(lambda module, x, name=name: self._enter(name, module))
-                )
+                handles.append(module.register_forward_pre_hook(lambda module, x, name=name: self._enter(name, module)))
                 handles.append(module.register_forward_hook(lambda module, x, y: self._leave(), always_call=True))
         try:
             yield

@@ -82,7 +82,7 @@ def choose(call: AttentionCall, where: Where) -> Choice:
         return Choice("", (("", "no compute capability is known of this card, so no rule of PyTorch applies"),))
     if where.release < OLDEST:
         return Choice("", (("", f"the rules are those of PyTorch {_dotted(OLDEST)} and later"),))
-    why = []
+    why: list[tuple[str, str]] = []
     for backend in order(where):
         reason = "it is switched off" if backend in call.off else next(AGAINST[backend](call, where), None)
         if reason is None:
