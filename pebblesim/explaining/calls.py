@@ -1,4 +1,4 @@
-"""What is known of an attention call: its sizes, its mask and where it is, without PyTorch."""
+"""An attention call: its sizes, its mask and where it is, without PyTorch."""
 
 from __future__ import annotations
 

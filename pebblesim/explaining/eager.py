@@ -126,7 +126,7 @@ class Eager(TorchFunctionMode):
         )
 
     def _changed(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """What is done to a table of scores."""
+        """Follow a table of scores through an operation."""
         given = [x for x in _tensors((*args, *kwargs.values())) if x in self._tables]
         table = next((self._tables[x] for x in given if self._tables[x].fits(out)), None)
         if table is None:

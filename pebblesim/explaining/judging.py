@@ -1,4 +1,4 @@
-"""What is known of each kind of attention call on a card: backend, words and their minimum, bytes, times, tiles.
+"""Judge each kind of attention call on a card: backend, words and their minimum, bytes, times, tiles.
 
 Words are those of played schedules, between a multiprocessor and the rest of the card, with M the words of a block's
 shared memory: FlashAttention-2's for fused kernels, and the one with tables of scores for math and for attention that a
@@ -272,7 +272,7 @@ def _planned(call: AttentionCall, card: Card) -> tuple[KernelPlan | None, str]:
 
 
 def _refused(call: AttentionCall) -> Iterator[str]:
-    """What `attention` does not take."""
+    """Reasons why `attention` does not take a call."""
     if call.mask.kind == "bias":
         yield "attention takes no bias"
     if call.mask.kind == "dense":

@@ -1,4 +1,4 @@
-"""What a mask tensor leaves out, from its values or from the function that it was made of; needs PyTorch."""
+"""Find out which pairs a mask tensor leaves out, from its values or the function that it was made of; needs PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PyTorch itself says: its settings, and on a card that is here the backend it takes; needs PyTorch."""
+"""Ask PyTorch itself: its settings, and on a card that is here the backend it takes; needs PyTorch."""
 
 from __future__ import annotations
 

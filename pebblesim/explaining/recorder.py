@@ -18,7 +18,7 @@ GROUPS = ("num_key_value_groups", "n_rep")
 
 
 class Recorder:
-    """What is found while a model runs.
+    """Calls and operations that are found while a model runs.
 
     Attributes:
         calls: each call with the path of its module.

@@ -21,7 +21,7 @@ UNMEASURED = "unmeasured"
 
 @dataclass(frozen=True)
 class Explained(Result):
-    """What a model's attention does on a card.
+    """A model's attention on a card.
 
     Attributes:
         model: name of the model.
@@ -109,7 +109,7 @@ class Explained(Result):
         return f"backends by the rules of PyTorch {release}, as for a card that is not here; none was probed"
 
     def _gain(self) -> str:
-        """What our kernels change."""
+        """Say what our kernels change."""
         if self.both is None:
             ours = [each for row in self.rows if (each := row.seconds("ours")) is not None]
             takes = (

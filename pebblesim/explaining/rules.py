@@ -99,7 +99,7 @@ def order(where: Where) -> tuple[str, ...]:
 
 
 def _shapes(call: AttentionCall, shares: bool) -> Iterator[str]:
-    """What all fused kernels ask of the tensors; `shares`: whether they take fewer heads of keys."""
+    """Demands of all fused kernels on the tensors; `shares`: whether they take fewer heads of keys."""
     if call.dims != 4:
         yield f"tensors have {call.dims} dimensions, and fused kernels take 4: batch, heads, tokens, words"
     if not call.alike:
@@ -207,7 +207,7 @@ def _against_efficient(call: AttentionCall, where: Where) -> Iterator[str]:
 
 
 def _against_cpu(call: AttentionCall) -> Iterator[str]:
-    """What speaks against the fused kernels of the CPU (sdp_utils_cpp.cpp)."""
+    """Reasons against the fused kernels of the CPU (sdp_utils_cpp.cpp)."""
     if "flash" in call.off:
         yield "it is switched off"
     if call.dropout:
@@ -227,7 +227,7 @@ AGAINST: dict[str, Callable[[AttentionCall, Where], Iterator[str]]] = {
     "efficient": _against_efficient,
     "math": lambda call, where: iter(()),
 }
-"""For each backend, what speaks against it."""
+"""For each backend, the reasons against it."""
 
 
 def _dotted(version: tuple[int, int]) -> str:
