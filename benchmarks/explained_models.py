@@ -1,4 +1,4 @@
-"""Models for `pebblesim explain`, made of configurations alone: `pebblesim explain benchmarks/explained_models.py:llama`.
+"""Models for `pebblesim explain` of configurations alone: `pebblesim explain benchmarks/explained_models.py:llama`.
 
 `python benchmarks/explained_models.py` writes what the command prints for each into docs/explain.md. No weights are
 loaded and no memory is taken, as tensors have shapes alone.

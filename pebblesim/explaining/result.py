@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from pebblesim.advice.amounts import amount, duration
@@ -110,12 +111,12 @@ class Explained(Result):
 
     def _gain(self) -> str:
         """Say what our kernels change."""
+        if all(row.refusal for row in self.rows):
+            return "gain: none; no kernel of ours computes these calls"
         if self.both is None:
             ours = [each for row in self.rows if (each := row.seconds("ours")) is not None]
-            takes = (
-                f"; ours take {duration(sum(ours))} (forecast)" if ours else "; our kernels are unmeasured there, too"
-            )
-            return f"what you gain: not known, as PyTorch's kernels are unmeasured on this card{takes}"
+            takes = f"ours take {duration(sum(ours))} (forecast)" if ours else "so are ours"
+            return f"gain: not known; PyTorch's kernels are unmeasured on this card, {takes}"
         theirs, ours_in_all = self.both
         more = " or more" * any(not row.measured for row in self._compared)
         said = (
@@ -131,7 +132,7 @@ class Explained(Result):
         """How much of a step that is."""
         outside = f"{amount(self.other, 'FLOP')} of other products in the forward pass"
         if self.other_seconds is None or self.both is None or any(not row.measured for row in self._compared):
-            return f"step: what it gains is not known, as PyTorch's time is not; there are {outside}"
+            return f"step: how much less it takes is not known; there are {outside}"
         theirs, ours = self.both
         change = (theirs - ours) / (self.other_seconds + theirs)
         more = "less" if change >= 0 else "more"
@@ -200,10 +201,14 @@ def explained(found: Recorded, card: Card, capability: str, model: str = "the mo
 
 
 def _numbers(paths: Sequence[str]) -> str:
-    """The first number of each path, as ranges."""
-    found = (re.search(r"\d+", path) for path in paths)
+    """The first number of each path, as ranges, or as a row of equal steps."""
+    each = (re.search(r"\d+", path) for path in paths)
+    found = sorted({int(number[0]) for number in each if number})
+    steps = {b - a for a, b in pairwise(found)}
+    if len(found) > 3 and len(steps) == 1 and steps != {1}:
+        return f"{found[0]}, {found[1]}, …, {found[-1]}"
     ranges: list[list[int]] = []
-    for number in sorted({int(each[0]) for each in found if each}):
+    for number in found:
         if ranges and number == ranges[-1][1] + 1:
             ranges[-1][1] = number
         else:
