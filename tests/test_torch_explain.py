@@ -222,21 +222,21 @@ def test_a_kind_of_mask_is_the_mask(data: st.DataObject) -> None:
 
 SPECS = st.fixed_dictionaries(
     {
-        "dims": st.sampled_from((4, 4, 4, 3, 5)),
+        "dims": st.sampled_from((*(4,) * 8, 3, 5)),
         "batch": st.integers(1, 2),
         "kv": st.integers(1, 2),
         "group": st.sampled_from((1, 1, 2)),
         "n_q": st.integers(1, 4),
         "n_k": st.integers(1, 4),
         "d": st.integers(1, 4),
-        "d_v": st.sampled_from((None, None, 3)),
+        "d_v": st.sampled_from((*(None,) * 8, 3)),
         "dtype": st.sampled_from((torch.float32, torch.bfloat16, torch.float16, torch.float64)),
         "mask": st.sampled_from((None, None, "causal", (1, 1, 0, 0), (0, 0), (2, 0, 0), (1, 1, 0, 1), (9, 9, 0, 0))),
-        "across": st.booleans(),
-        "gradient": st.booleans(),
-        "gqa": st.booleans(),
-        "dropout": st.sampled_from((0.0, 0.0, 0.5)),
-        "enabled": st.booleans(),
+        "across": st.sampled_from((*(False,) * 8, True)),
+        "gradient": st.sampled_from((*(False,) * 5, True)),
+        "gqa": st.sampled_from((True, True, True, False)),
+        "dropout": st.sampled_from((*(0.0,) * 8, 0.5)),
+        "enabled": st.sampled_from((*(True,) * 8, False)),
     }
 )
 
@@ -312,13 +312,37 @@ def test_everything_is_as_before_behind_the_block() -> None:
 @pytest.mark.parametrize(("entry", "weights"), [("sdpa", False), ("eager", True)])
 def test_pytorchs_own_layer_is_seen_from_inside(entry: str, weights: bool) -> None:
     """multi_head_attention_forward calls the fused function, or writes attention out where weights are asked for."""
-    model = nn.ModuleDict({"one": nn.MultiheadAttention(8, 2, batch_first=True)})
-    x = torch.randn(3, 5, 8)
+
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            made: Tensor = self.one(x, x, x, need_weights=weights)[0]
+            return made
+
+    model, x = Around(), torch.randn(3, 5, 8)
     with ps.explain(model, gpu="H200") as found:
-        model["one"](x, x, x, need_weights=weights)
+        model(x)
     ((row),) = found.result.rows
     assert (row.call.entry, row.where, row.call.n_q, row.call.d_k) == (entry, "one", 5, 4)
     assert row.call.batch * row.call.heads == 6
+
+
+def test_several_masks_of_one_table_are_all_named() -> None:
+    """A bias with a gradient, and behind it a causal mask; sinks and a cap are seen, too."""
+    q, bias = torch.randn(1, 2, 4, 8), nn.Parameter(torch.randn(2, 4, 4))
+    hidden = torch.ones(4, 4, dtype=torch.bool).triu(1)
+
+    def run() -> Tensor:
+        scores = torch.tanh(q @ q.mT) * 30 + bias
+        scores = torch.cat([scores.masked_fill(hidden, -torch.inf), torch.zeros(1, 2, 4, 1)], -1)
+        scores = scores - scores.max(-1, keepdim=True).values
+        return torch.softmax(scores, -1)[..., :-1] @ q
+
+    ((_, call),) = recorded(run).calls
+    assert (call.mask.kind, call.mask.also, call.sinks, call.softcap) == ("causal", "bias", True, True)
 
 
 def test_a_function_that_computes_no_attention_has_none() -> None:

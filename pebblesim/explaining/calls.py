@@ -21,7 +21,7 @@ class SeenMask:
         boolean: whether the tensor holds booleans.
         gradient: whether a gradient of the tensor is asked for.
         plain: whether its rows lie in memory as words side by side.
-        also: what else the tensor leaves out, or adds, in words.
+        also: other kinds that are joined with it, such as "padding"; several with " + " between them.
     """
 
     kind: str = "none"
@@ -33,6 +33,11 @@ class SeenMask:
     gradient: bool = False
     plain: bool = True
     also: str = ""
+
+    @property
+    def kinds(self) -> set[str]:
+        """All kinds that are joined here."""
+        return {self.kind, *filter(None, self.also.split(" + "))}
 
     def __str__(self) -> str:
         name = self.kind

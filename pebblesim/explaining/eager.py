@@ -119,8 +119,8 @@ class Eager(TorchFunctionMode):
             k, v = (x.expand(*lead, *x.shape[-2:]).reshape(batch, heads, *x.shape[-2:]) for x in (k, v))
         mask = SeenMask()
         for each in table.masks:
-            both = mask.kind not in ("none", each.kind)
-            mask = replace(each, also=mask.kind) if both else each
+            before = sorted((mask.kinds | each.kinds) - {"none", each.kind})
+            mask = replace(each, also=" + ".join(before))
         self._recorder.record(
             "eager", q, k, v, mask, softcap=table.softcap, sinks=table.sinks, enable_gqa=q.shape[-3] != k.shape[-3]
         )

@@ -182,7 +182,7 @@ def least(call: AttentionCall, way: str, card: Card) -> int | None:
     A bias is left out: what moves words with it moves at least those without it.
     """
     mask = call.mask
-    if mask.kind not in (*BANDS, "bias") or "padding" in mask.also or (mask.kind == "bias" and mask.also):
+    if mask.kinds & {"padding", "dense", "unknown"} or (mask.kind == "bias" and mask.also):
         return None
     band = None if mask.kind == "bias" else _band(mask, call.n_q, call.n_k)
     made = _counted(SCHEDULES["fused"][way], call, call.own_kv_heads, band, card)
@@ -273,11 +273,11 @@ def _planned(call: AttentionCall, card: Card) -> tuple[KernelPlan | None, str]:
 
 def _refused(call: AttentionCall) -> Iterator[str]:
     """Reasons why `attention` does not take a call."""
-    if call.mask.kind == "bias":
+    if "bias" in call.mask.kinds:
         yield "attention takes no bias"
-    if call.mask.kind == "dense":
+    if "dense" in call.mask.kinds:
         yield "attention takes no mask whose allowed keys have holes"
-    if call.mask.kind == "unknown":
+    if "unknown" in call.mask.kinds:
         yield "the values of the mask are not known here, so it is not known whether attention takes it"
     if call.dropout:
         yield "attention takes no dropout"
