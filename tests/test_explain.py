@@ -126,6 +126,11 @@ def test_bytes_of_tables() -> None:
     assert table_bytes(call(), "flash") == 4 * 8 * 512
     assert table_bytes(call(training=False), "flash") == 0
     assert table_bytes(call(mask=HELD), "efficient") == 2 * 512**2 + 4 * 8 * 512
+    held = SeenMask("dense", given=True, shape=(1, 1, 4096, 4096), boolean=True)
+    measured = call(n_q=4096, n_k=4096, d_k=512, d_v=512, mask=held, training=False)
+    assert table_bytes(measured, "efficient") == 100_663_296  # benchmarks/gpu/explain_times.jsonl, seed 1
+    longer = call(heads=16, kv_heads=16, n_q=2048, n_k=2048, d_k=512, d_v=512, training=False)
+    assert table_bytes(longer, "efficient") == 67_108_864  # seed 6
 
 
 def test_pairs_that_a_band_allows() -> None:
@@ -147,6 +152,10 @@ def test_times_are_estimates_only_where_they_were_measured() -> None:
     took = pytorch_times.operations(asked, "forward") / 694e12  # benchmarks/gpu/hopper.jsonl: cudnn, d = 128
     made = pytorch_times.seconds(asked, "cudnn", "forward", "NVIDIA H200")
     assert made is not None and 0.8 < made / took < 1.2
+    half = call(n_q=16384, n_k=16384, heads=4, kv_heads=4)
+    took_half = 2 * 16384**2 * 256 * 4 / 2 / 532e12  # the same file: causal
+    made = pytorch_times.seconds(half, "cudnn", "forward", "NVIDIA H200")
+    assert made is not None and 0.8 < made / took_half < 1.2
     for card in cards.cards().values():
         least = pytorch_times.at_least(asked, "cudnn", "forward", card)
         if card.device != "NVIDIA H200":

@@ -305,10 +305,15 @@ def call_of(shape: dict[str, Any]) -> AttentionCall:
     """The call of a shape whose time was measured."""
     n, heads = shape["n_q"], shape["kv"] * shape["group"]
     given = shape["mask"] == "boolean"
-    mask = SeenMask("dense", given=True, shape=(1, 1, n, n)) if given else SeenMask(shape["mask"])
+    mask = SeenMask("dense", given=True, shape=(1, 1, n, n), boolean=True) if given else mask_of(shape["mask"])
     return AttentionCall(
         "sdpa", shape["batch"], heads, shape["kv"], n, n, shape["d"], shape["d_v"], shape["dtype"], mask, True
     )
+
+
+def mask_of(kind: str) -> SeenMask:
+    """The mask of a flag."""
+    return SeenMask("causal", None, 0) if kind == "causal" else SeenMask()
 
 
 def fit(folders: list[Path]) -> None:
@@ -317,7 +322,7 @@ def fit(folders: list[Path]) -> None:
     for path in (HERE / "hopper.jsonl", HERE / "h100" / "hopper.jsonl"):
         for row in loaded(path):
             if row.get("kernel") in ("cudnn", "flash", "efficient", "flex") and "tflops" in row:
-                n, heads, mask = row["n"], row["heads"], SeenMask(row["mask"] or "none")
+                n, heads, mask = row["n"], row["heads"], mask_of(row["mask"] or "none")
                 call = AttentionCall(
                     "sdpa", 1, heads, heads, n, n, row["d"], row["d_v"], "bfloat16", mask, row["way"] == "backward"
                 )

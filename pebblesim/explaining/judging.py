@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 from pebblesim.advice import cards
@@ -221,21 +222,22 @@ def _count(
 
 
 def table_bytes(call: AttentionCall, backend: str) -> int:
-    """Bytes of tables of a forward pass, besides its result.
+    """Bytes that a backend takes for tables in a forward pass, besides its result.
 
-    Math computes 16-bit words in float32, and has scores and probabilities at once; so has attention that a model
-    writes itself, in its own type. Fused kernels keep a number for each query where gradients are asked for, and the
-    memory-efficient one reads a mask as numbers, so that booleans are copied.
+    Math computes 16-bit words in float32, and has scores and probabilities at once (and copies of Q, K and V, which are
+    left out); so has attention that a model writes itself, in its own type. Fused kernels keep a number for each query
+    where gradients are asked for, and copy booleans of a mask as numbers. The memory-efficient one sums O in float32
+    where a row of values is longer than 128 words.
     """
     rows, size = call.batch * call.heads * call.n_q, BYTES.get(call.dtype, 4)
     if backend in TABLES:
         return 2 * rows * call.n_k * (max(size, 4) if backend == "math" else size)
-    copied = 0
+    made = 4 * rows if call.training else 0
     if backend in ("efficient", "cudnn") and call.mask.given and call.mask.boolean:
-        copied = size
-        for side in call.mask.shape:
-            copied *= side
-    return copied + (4 * rows if call.training else 0)
+        made += size * prod(call.mask.shape)
+    if backend == "efficient" and size < 4 and call.d_v > 128:
+        made += 4 * rows * call.d_v
+    return made
 
 
 # -- our kernels ------------------------------------------------------------------------------------------------------

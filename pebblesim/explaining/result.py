@@ -271,7 +271,7 @@ def _details(number: int, row: Judged) -> list[str]:
         if each.kernel:
             lines.append(f"     ours: {each.kernel}; with 99 KiB: {each.small or 'none fits'}")
     ours = "" if row.our_bytes is None else f"; ours {_bytes(row.our_bytes)}"
-    lines.append(f"   bytes besides the result, one call: {_bytes(row.table_bytes)}{ours}")
+    lines.append(f"   bytes of tables, one call, at least: {_bytes(row.table_bytes)}{ours}")
     lines.append(f"   determinism: {row.same_bits}")
     if row.our_cost is not None:
         lines.append(
