@@ -32,6 +32,8 @@ from .dags.formats import load_graph as load_graph, save_graph as save_graph
 from .dags.generators import generate as generate
 from .dags.judging import judge as judge
 from .dags.search import Pebbling as Pebbling, pebble as pebble
+from .explaining.program import explain as explain
+from .explaining.result import Explained as Explained
 from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as referee
 from .graphs.cdag import Cdag as Cdag
 from .language import (

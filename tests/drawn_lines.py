@@ -65,6 +65,7 @@ crossover small-cache flash -n 24 -d 4 -M 300
 dags folder --seconds 0
 devices -n 24 -d 4 -P 4
 devices ring tiles -n 64 -d 8 -P 4 --heads 4 --gpu H100
+explain model.py:model --gpu H200
 explore forward-relu -o page.html
 explore --story -o page.html
 formula small-cache

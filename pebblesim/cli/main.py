@@ -28,7 +28,7 @@ PANELS = {
     "Play the game": {**dict.fromkeys(("play", "watch"), "play"), "graph": "graph"},
     "Any DAG": dict.fromkeys(("pebble", "optimum", "judge", "dags"), "dags"),
     "Caches and devices": {name: name for name in ("cache", "devices", "machine")},
-    "GPU": {name: name for name in ("advise", "gpu", "backlite")},
+    "GPU": {name: name for name in ("advise", "explain", "gpu", "backlite")},
 }
 """The commands by what they are for, as the help shows them, each with its file."""
 
