@@ -25,7 +25,8 @@ from pebblesim.operator import (  # noqa: E402
     operators_of_sinks,
     public,
 )
-from pebblesim.operator.launch import Torch, noted  # noqa: E402
+from pebblesim.operator.launch import Torch
+from pebblesim.operator.tape import noted
 from pebblesim.operator.pattern import Pattern, band_of, limits  # noqa: E402
 
 SMALL = {

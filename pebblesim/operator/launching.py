@@ -16,15 +16,15 @@ from pebblesim.kernels.domains import GLUON, Call
 from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.key_ranges import ARGUMENTS
 from pebblesim.kernels.module import module_of
-from pebblesim.kernels.tables import GROUP_OF_WORDS
 from pebblesim.kernels.triton import FAR, triton
 from pebblesim.operator.boxes import MAKERS, gluon_lost, remembered
 from pebblesim.operator.fresh import fresh
-from pebblesim.operator.launch import Kernel, Torch, Triton, notes
+from pebblesim.operator.launch import Kernel, Torch, Triton
 from pebblesim.operator.layout import fits, fitted, room_for, round_sums
 from pebblesim.operator.once import warn_once
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent, program_of
+from pebblesim.operator.tape import notes
 
 LEAST_ROOM = 2**26
 """Bytes of tables that are taken without asking how much memory is free."""
@@ -59,8 +59,6 @@ def loaded(
         if hasattr(module, name):
             setattr(module, name, remembered(getattr(module, name)))
     module.torch, module.triton = Torch(), Triton()
-    module.filled = tuple(name for name, value in source.fills if value == 0)
-    module.fills = len(source.fills)
     for kernel in source.kernels:
         setattr(module, kernel.name, Kernel(getattr(module, kernel.name)))
     return module, tuple(name for name in program.tensors if name in program.inputs)
@@ -102,11 +100,6 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
     choice, module, names, taken = _prepared(way, given, made, setting)
     batch, kv_heads = given["K"].shape[:2]
-    if (written := notes()) is not None:
-        moved = any(each is not tensors[name] for name, each in given.items())
-        moved |= any(each is not results[name] for name, each in made.items())
-        aligned = way == "backward" and given["L"].shape[1] % GROUP_OF_WORDS > 0
-        written.other |= moved or aligned or "dL" in given or choice.forecast.rounds > 1
     lse = None
     for part in _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds):
         some, room = (_of_part(each, part, setting.pattern.shared, kv_heads) for each in (taken, made))
@@ -126,15 +119,10 @@ def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: 
     """
     others = {name: each for name, each in given.items() if name not in names}
     found = module.run(*(given[name] for name in names), results=room, **others)
-    written, kv_heads = notes(), next(given[name] for name in ("K", "C") if name in given).shape[1]
-    if written is not None:
-        written.zeros |= {found[name].data_ptr() for name in module.filled if name in found}
-        written.other |= len([name for name in module.filled if name in found]) < module.fills
+    kv_heads = next(given[name] for name in ("K", "C") if name in given).shape[1]
     for name, each in room.items():
         if found[name] is not each:  # sums in float32
             round_sums(found[name], each, kv_heads)
-            if written is not None:
-                written.sums.append((found[name], each, kv_heads))
     return found.get("L")
 
 
