@@ -114,14 +114,20 @@ def workspace(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | Non
 
     A single vector is none.
     """
+    return workspaces(program, sizes, dtype, mask)(sizes)
+
+
+def workspaces(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None) -> Callable[[ir.Sizes], int]:
+    """A function that gives the `workspace` for other lengths, with the same blocks."""
     made = tables(program, launches(program, masked=True, repeated=True), sizes, mask)
     between = {tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs)}
     sums = {program.tensors[name] for name in program.outputs if is_float32(program, program.tensors[name])}
-    return sum(
-        word_bytes(program, tensor, dtype) * prod(made.lengths(tensor, sizes))
+    taken = [
+        (word_bytes(program, tensor, dtype), tensor)
         for tensor in between | sums
         if (len(tensor.shape) == 2 or tensor.apart) and tensor not in made.places
-    )
+    ]
+    return lambda others: sum(size * prod(made.lengths(tensor, others)) for size, tensor in taken)
 
 
 def moved_words(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> dict[str, tuple[int, int]]:

@@ -232,13 +232,6 @@ def module(
     return Source(tuple(each.kernel for each in writers), "\n".join(lines), tuple(fills))
 
 
-def divided(program: ir.Program, sizes: ir.Sizes) -> bool:
-    """Whether the tiles of the kernels divide the numbers of queries and keys."""
-    made = launches(program, masked=True, repeated=True)
-    largest = largest_tiles(made, free_dimensions(program, made), sizes)
-    return all(sizes[dim] % side == 0 for dim, side in largest.items())
-
-
 def far_away(program: ir.Program, sizes: ir.Sizes) -> bool:
     """Whether some matrix that is no table of pairs has 2³¹ words or more."""
     return any(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -100,9 +101,11 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
     choice, module, names, taken = _prepared(way, given, made, setting)
     batch, kv_heads = given["K"].shape[:2]
-    lse = None
-    for part in _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds):
-        some, room = (_of_part(each, part, setting.pattern.shared, kv_heads) for each in (taken, made))
+    lse, parts = None, _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds)
+    for part in parts:
+        some, room = taken, made
+        if len(parts) > 1:
+            some, room = (_of_part(each, part, setting.pattern.shared, kv_heads) for each in (taken, made))
         L = _launched(module, names, some, room)
         if way == "forward":
             lse = _joined(lse, L, part, batch, kv_heads)
@@ -177,9 +180,7 @@ def _prepared(
     dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
     dtype = str(Q.dtype).removeprefix("torch.")
     choice = fitting(way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device)
-    matrices = [(name, each) for name, each in (*given.items(), *results.items()) if each.dim() == 4]
-    words = max(_extent(each, pattern.shared) for _, each in matrices)
-    repeated = any(_repeats(each) for _, each in matrices)
+    words, repeated, dense = _laid((given, results), pattern.shared)
     far, unlike = words >= FAR, GLUON.refusal(Call({}, scale=scale, words=words, repeated=repeated))
     if way == "forward" and not unlike and (together := _together(given, pattern)) is not None:
         sizes, parts = together
@@ -189,8 +190,6 @@ def _prepared(
             return latent, *own, parts
     if choice.forecast.tiling.gluon and unlike:
         choice = fitting(way, dims, batch * kv_heads, dtype, pattern._replace(gluon=False), workspace, Q.device)
-    alone = [each for name, each in matrices if pattern.shared == 1 or name not in OF_QUERIES]
-    dense = all(each.stride(2) == each.shape[3] for each in alone)
     alike = pattern._replace(same_bits=False, gluon=True)  # which say what is chosen, and not what is compiled
     return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale), given
 
@@ -206,14 +205,23 @@ def _together(given: dict[str, Any], pattern: Pattern) -> tuple[Dims, dict[str, 
     return dims, parts
 
 
-def _extent(x: Any, shared: int) -> int:
-    """Words from the first to the last of heads that share keys, or more."""
-    return int(x.shape[2] * x.stride(2) + shared * x.stride(1))
+def _laid(several: Sequence[dict[str, Any]], shared: int) -> tuple[int, bool, bool]:
+    """How matrices lie in memory.
 
-
-def _repeats(x: Any) -> bool:
-    """Whether words of a matrix have several places in it, which the copy engine does not know."""
-    return any(stride == 0 and length > 1 for stride, length in zip(x.stride(), x.shape, strict=True))
+    Returns:
+        The most words from the first to the last of heads that share keys, or more; whether words of a matrix have
+        several places in it, which the copy engine does not know; and whether the rows of matrices with one head at
+        each position are next to each other.
+    """
+    words, repeated, dense = 0, False, True
+    for tensors in several:
+        for name, each in tensors.items():
+            if each.dim() == 4:
+                (batch, heads, n, d), (far, wide, row, one) = each.shape, each.stride()
+                words = max(words, n * row + shared * wide)
+                repeated |= (not far and batch > 1) or (not wide and heads > 1) or (not row and n > 1)
+                dense &= row == d or (shared > 1 and name in OF_QUERIES)
+    return words, repeated, dense
 
 
 def fitting(

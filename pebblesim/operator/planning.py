@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -14,12 +14,13 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import BYTES, listed, quantity, whole
 from pebblesim.kernels import releases
 from pebblesim.kernels.domains import HOPPER, Call, expected
-from pebblesim.kernels.tables import workspace as table_bytes
-from pebblesim.kernels.triton import divided
+from pebblesim.kernels.tables import workspaces
+from pebblesim.kernels.triton_ranges import free_dimensions, largest_tiles
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
+from pebblesim.launches.launches import launches
 from pebblesim.operator.pattern import Pattern, band_of, limits
 from pebblesim.operator.sizes import (
     check_flag,
@@ -334,10 +335,24 @@ def _suiting(
     """The first of the kernels for rounded lengths that are for these lengths, too; None if there is none."""
     for made in _forecasts(way, rounded, heads, dtype, pattern, room, card):
         if made.tiling.refusal(pattern.call(dims, dtype, card)) is None:
-            program, sizes = program_of(made.tiling, pattern.mask), {**dict(dims), **made.tiling.blocks}
-            taken = heads // made.rounds * table_bytes(program, sizes, dtype, expected(pattern.mask))
-            return Choice(made, not made.tiling.one_source and divided(program, sizes), taken)
+            widths = tuple(each for each in dims if not each[0].startswith("n"))
+            sides, taken = _of_lengths(made.tiling, widths, dtype, pattern.mask)
+            sizes = {**dict(dims), **made.tiling.blocks}
+            even = not made.tiling.one_source and all(sizes[name] % side == 0 for name, side in sides)
+            return Choice(made, even, heads // made.rounds * taken(sizes))
     return None
+
+
+@lru_cache(maxsize=KEPT)
+def _of_lengths(
+    tiling: Tiling, widths: Dims, dtype: str, mask: Band | None
+) -> tuple[tuple[tuple[str, int], ...], Callable[[Mapping[str, int]], int]]:
+    """The sides of tiles along the lengths, and a function that gives the bytes of the tables of a head."""
+    program = program_of(tiling, mask)
+    made, sizes = launches(program, masked=True, repeated=True), {**dict(widths), **tiling.blocks}
+    sizes |= {name: 1 for name in program.dims if name not in sizes}
+    sides = largest_tiles(made, free_dimensions(program, made), sizes)
+    return tuple(sides.items()), workspaces(program, sizes, dtype, expected(mask))
 
 
 @lru_cache(maxsize=KEPT)
