@@ -21,13 +21,13 @@ from pebblesim.advice.tiles import TILINGS, Tiling  # noqa: E402
 from pebblesim.operator import (  # noqa: E402
     launching,
     layout as layout_of_tensors,
+    masks,
     operators,
     operators_of_sinks,
-    public,
 )
-from pebblesim.operator.launch import Torch
-from pebblesim.operator.tape import noted
+from pebblesim.operator.launch import Torch  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of, limits  # noqa: E402
+from pebblesim.operator.tape import noted  # noqa: E402
 
 SMALL = {
     "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),
@@ -170,7 +170,14 @@ def test_masks_of_kernels_by_the_interpreter(
     if "key_padding_mask" in asked:
         asked["key_padding_mask"] = torch.arange(n_k) < torch.tensor(asked["key_padding_mask"])[:, None]
     within = limits(asked.get("window"), asked.get("is_causal", False), asked.get("align", "start"), n, n_k)
-    shown = public._shown(q, k, within, asked.get("cu_seqlens"), asked.get("key_padding_mask"), None)
+    shown = masks.shown(
+        (q.shape[:-3].numel(), q.shape[-2], k.shape[-2]),
+        q.device,
+        within,
+        asked.get("cu_seqlens"),
+        asked.get("key_padding_mask"),
+        None,
+    )
     rest = (*shown, 0.3, asked.get("softcap", 0.0), None, False)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)
     dL = torch.randn_like(lse).masked_fill(lse.isinf(), 0.0)

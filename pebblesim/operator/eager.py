@@ -6,7 +6,8 @@ all else. A plain call of tensors of the current GPU goes to what these operator
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from math import e, log2
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pebblesim.operator import operators, recorded
-from pebblesim.operator.layout import in_one_batch, numbers_from
+from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked
+from pebblesim.operator.operators_of_sinks import for_batches, forward, gradient_of_sinks
 from pebblesim.operator.recent import Recent
 
 MOST = 4096
@@ -24,12 +26,33 @@ MOST = 4096
 _CHECKED: Recent[Hashable, Asked] = Recent(MOST)
 
 
-def call_of(query: Any, key: Any, value: Any, options: tuple[Hashable, ...]) -> tuple[Hashable, ...] | None:
-    """The sizes, types and options of a plain call, which its checks depend on; None if it is another one."""
+def call_of(
+    query: Any, key: Any, value: Any, beside: tuple[Any, ...], options: tuple[Hashable, ...]
+) -> tuple[Hashable, ...] | None:
+    """The sizes, types and options of a plain call, which its checks depend on; None if it is another one.
+
+    `beside`: tensors of masks and sinks, pairs of these, or None.
+    """
     if not plain(query, key, value) or torch.is_autocast_enabled("cuda"):
         return None
     shapes = query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride()
-    return (*shapes, query.dtype, key.dtype, value.dtype, query.get_device(), *options)
+    kinds = None if beside == NOTHING else tuple(map(_kind, beside))
+    if kinds is not None and False in kinds:
+        return None
+    return (*shapes, query.dtype, key.dtype, value.dtype, query.get_device(), kinds, *options)
+
+
+NOTHING = (None, None, None, None)
+"""No mask that is a tensor, and no sinks."""
+
+
+def _kind(x: Any) -> Hashable:
+    """The sizes and the type of a plain tensor, or of several; False of anything else."""
+    if x is None:
+        return None
+    if isinstance(x, tuple | list):
+        return type(x), *((False if each is None else _kind(each)) for each in x)
+    return (x.shape, x.dtype) if plain(x) else False
 
 
 def plain(*tensors: Any) -> bool:
@@ -59,32 +82,49 @@ def keep(call: tuple[Hashable, ...], asked: Asked) -> None:
     _CHECKED[call] = asked
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> Tensor:
-    """O of a plain call, (…, heads, n_q, d_v), with its gradients if they are wanted."""
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, asked: Asked, return_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    """O of a plain call, (…, heads, n_q, d_v), and L to base 2 if it is wanted, with gradients if they are wanted."""
     Q, K, V = map(in_one_batch, (query, key, value))
-    if torch.is_grad_enabled() and (Q.requires_grad or K.requires_grad or V.requires_grad):
-        out = _Passes.apply(Q, K, V, asked)
+    s, lse = None if sinks is None else for_batches(sinks, query), None
+    learning = Q.requires_grad or K.requires_grad or V.requires_grad or (s is not None and s.requires_grad)
+    if learning and torch.is_grad_enabled():
+        out, lse = _Passes.apply(Q, K, V, s, return_lse, asked)
     else:
-        out, _ = operators.forward(Q, K, V, asked)
-    return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1])
+        out, L = forward(Q, K, V, s, asked)
+        lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
+    return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1]), lse
 
 
 class _Passes(torch.autograd.Function):
     """The forward and the backward pass as one autograd function; L stays as kernels have it."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> Tensor:
-        out, L = operators.forward(query, key, value, asked)
-        ctx.save_for_backward(query, key, value, out, L)
-        ctx.asked = asked
-        return out
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, return_lse: bool, asked: Asked
+    ) -> tuple[Tensor, Tensor | None]:
+        out, L = forward(query, key, value, sinks, asked)
+        first, end, *ctx.rest = asked
+        ctx.save_for_backward(query, key, value, sinks, out, L, first, end)
+        ctx.set_materialize_grads(False)
+        return out, numbers_from(L, query, key.shape[1]) if return_lse else None
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, L = ctx.saved_tensors
-        if plain(grad) and not torch.is_grad_enabled():
-            made = operators.backward(grad, query, key, value, out, L, ctx.asked)
-        else:
-            lse = numbers_from(L, query, key.shape[1])
-            made = torch.ops.pebblesim.attention_backward(grad, None, query, key, value, out, lse, *ctx.asked)
-        return (*(each if needed else None for each, needed in zip(made, ctx.needs_input_grad, strict=False)), None)
+    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+        query, key, value, sinks, out, L, *ranges = ctx.saved_tensors
+        if grad is None and grad_lse is None:
+            return (None,) * 6
+        dO, kv_heads, of_sinks = torch.zeros_like(out) if grad is None else grad, key.shape[1], None
+        learning = plain(*(each for each in (grad, grad_lse) if each is not None)) and not torch.is_grad_enabled()
+        made: Sequence[Tensor | None] = (None,) * 3
+        if any(ctx.needs_input_grad[:3]) and learning:
+            grad_L = None if grad_lse is None else numbers_of(grad_lse * log2(e), kv_heads)
+            made = operators.backward(dO, query, key, value, out, L, Asked(*ranges, *ctx.rest), grad_L)
+        elif any(ctx.needs_input_grad[:3]):
+            given = dO, grad_lse, query, key, value, out, numbers_from(L, query, kv_heads), *ranges, *ctx.rest
+            made = torch.ops.pebblesim.attention_backward(*given)
+        if ctx.needs_input_grad[3]:
+            of_sinks = gradient_of_sinks(grad, grad_lse, out, numbers_from(L, query, kv_heads), sinks)
+        wanted = (each if needed else None for each, needed in zip(made, ctx.needs_input_grad, strict=False))
+        return *wanted, of_sinks, None, None

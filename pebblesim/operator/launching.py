@@ -217,7 +217,7 @@ def _laid(several: Sequence[dict[str, Any]], shared: int) -> tuple[int, bool, bo
     for tensors in several:
         for name, each in tensors.items():
             if each.dim() == 4:
-                (batch, heads, n, d), (far, wide, row, one) = each.shape, each.stride()
+                (batch, heads, n, d), (far, wide, row, _) = each.shape, each.stride()
                 words = max(words, n * row + shared * wide)
                 repeated |= (not far and batch > 1) or (not wide and heads > 1) or (not row and n > 1)
                 dense &= row == d or (shared > 1 and name in OF_QUERIES)

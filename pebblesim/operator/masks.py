@@ -14,9 +14,12 @@ from torch import Tensor
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import counted
 from pebblesim.kernels.key_ranges import ARGUMENTS, KeyRanges
-from pebblesim.operator.pattern import Pattern, band_of
+from pebblesim.operator.pattern import Limits, Pattern, band_of
 
 Ranges = tuple[Tensor, Tensor]
+
+Shown = tuple[Tensor | None, Tensor | None, int | None, int | None, bool]
+"""Ranges of keys of each query, (batch, n_q), and limits; no limits with ranges, of which they are a part."""
 
 
 class Checked(NamedTuple):
@@ -59,6 +62,41 @@ class Asked(NamedTuple):
         ranged, limits = self.first is not None, (self.left, self.right, at_end)
         mask = KeyRanges(rows=shared) if ranged else band_of(*limits, shared)
         return Pattern(mask, shared, self.softcap, self.deterministic)
+
+
+def shown(
+    sizes: tuple[int, int, int],
+    device: torch.device,
+    within: Limits,
+    cu_seqlens: Any,
+    key_padding_mask: Any,
+    key_ranges: Any,
+) -> Shown:
+    """The keys that each query may attend to: the first arguments of the operators.
+
+    Args:
+        sizes: batch, n_q and n_k.
+        device: where the masks are.
+        within: limits.
+        cu_seqlens, key_padding_mask, key_ranges: as for `attention`.
+
+    Raises:
+        UsageError: a mask is not one for these queries and keys.
+    """
+    batch, n_q, n_k = sizes
+    ranges = None
+    if cu_seqlens is not None:
+        ranges = ranges_of_sequences(cu_seqlens, n_q, n_k, *within)
+    elif key_padding_mask is not None or key_ranges is not None:
+        ranges = ranges_of_band(n_q, n_k, *within, device)
+    if key_padding_mask is not None:
+        ranges = both(ranges, ranges_of_padding(key_padding_mask, batch, n_q, n_k))
+    if key_ranges is not None:
+        ranges = both(ranges, check_ranges(key_ranges, batch, n_q, n_k))
+    if ranges is None:
+        return None, None, *within
+    first, end = (each.expand(batch, n_q) for each in ranges)
+    return first, end, None, None, False
 
 
 def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool) -> Ranges:

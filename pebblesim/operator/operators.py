@@ -97,11 +97,12 @@ def _without_pairs(query: Tensor, key: Tensor) -> bool:
 def forward(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> tuple[Tensor, Tensor]:
     """O by kernels, and L as they have it, (batch · kv_heads, n_q · shared)."""
     first, end, *rest = asked
-    out, L = recorded.made(_forward, (query, key, value, first, end), tuple(rest))
+    out, L = recorded.made(without_notes, (query, key, value, first, end), tuple(rest))
     return out, L
 
 
-def _forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def without_notes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """As `forward`, of the arguments of `Asked`: kernels are found, and launched."""
     asked, out = Asked(*rest), empty_like(query, value.shape[-1])
     if _without_pairs(query, key):
         (batch, heads, n, _), kv_heads = query.shape, key.shape[1]

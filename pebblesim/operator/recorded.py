@@ -84,7 +84,7 @@ def made(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest
 
     Args:
         function: of the inputs and the rest; what it does follows from their sizes, strides and types.
-        inputs: tensors, the first of which is there.
+        inputs: tensors, at least one.
         rest: options.
     """
     sizes = sizes_of(function.__name__, inputs, rest)
@@ -113,8 +113,7 @@ def _noted(function: Any, inputs: Sequence[Tensor | None], rest: tuple[Any, ...]
     if written.other:
         _SEEN[sizes] = False
     else:
-        assert inputs[0] is not None
-        _KEPT[sizes] = Again(written, views, inputs[0].get_device())
+        _KEPT[sizes] = Again(written, views, next(each for each in inputs if each is not None).get_device())
     return results
 
 
@@ -123,11 +122,11 @@ def sizes_of(way: str, tensors: Sequence[Tensor | None], rest: tuple[Any, ...]) 
 
     Args:
         way: its name.
-        tensors: matrices, vectors and ranges, (batch, heads, n, …); the first is there.
+        tensors: matrices, vectors and ranges; None for one that is not there, at least one is.
         rest: options.
     """
-    first = tensors[0]
-    if first is None or not here(first):
+    first = next(each for each in tensors if each is not None)
+    if not here(first):
         return None
     of_each = [None if each is None else (each.shape, each.stride(), each.dtype) for each in tensors]
     return way, first.get_device(), rest, *of_each
