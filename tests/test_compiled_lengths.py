@@ -5,7 +5,10 @@ Triton's own code decides by the arguments of a launch whether it compiles; here
 
 from __future__ import annotations
 
+import io
 import random
+import sys
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +25,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime import driver, jit  # noqa: E402
 
 from pebblesim.advice import cards  # noqa: E402
-from pebblesim.operator import boxes, launch, launching, masks, operators, recorded  # noqa: E402
+from pebblesim.operator import boxes, compiling, eager, launch, launching, masks, operators, recorded  # noqa: E402
 from pebblesim.operator.launching import loaded  # noqa: E402
 from pebblesim.operator.recent import Recent  # noqa: E402
 
@@ -198,3 +201,41 @@ def test_a_pass_made_again_launches_what_the_first_one_launches(compiled: list[s
             found.append((told(launched, known), [(each.shape, each.stride(), each.dtype) for each in results]))
         assert found[1][0] and found[1] == found[2] == found[3]
         assert len(recorded._KEPT) == 2
+
+
+def test_both_passes_are_compiled_before_the_first_launch(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each kind of call; nothing is launched meanwhile, and nothing is compiled afterwards."""
+    launched = list[str]()
+    monkeypatch.setattr(launch, "launch", lambda made, *given: launched.append(made.name))
+    monkeypatch.setattr(eager, "_COMPILED", Recent(10))
+    x, _, rest = tensors({**dict.fromkeys(("ranges", "tokens_first", "of_L", "workspace")), **PLAIN})
+    q, k, v = (each.requires_grad_() for each in x[:3])
+    eager.compile_for(q, k, v, rest)
+    kernels = set(compiled)
+    assert len(kernels) >= 3 and not launched
+    eager.compile_for(q, k, v, rest)
+    assert len(compiled) == len(kernels)
+    passes({}, [each.detach() for each in x], None, rest)
+    assert len(compiled) == len(kernels)
+    with torch.no_grad():  # another kind: the forward pass alone
+        eager.compile_for(q, k, v, rest._replace(scale=0.3))
+    assert 0 < len(compiled) - len(kernels) < len(kernels)
+
+
+PLAIN = {"sizes": (1, 2, 1), "lengths": (200, 200), "d": 128, "limits": (None, 0, False)}
+
+
+def test_a_line_says_that_kernels_are_compiled_where_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal alone, and not before it has taken a while."""
+    monkeypatch.setattr(compiling, "PATIENCE", 0.05)
+
+    def said(terminal: bool, seconds: float) -> str:
+        stream = io.StringIO()
+        stream.isatty = lambda: terminal  # type: ignore[method-assign]
+        monkeypatch.setattr(sys, "stderr", stream)
+        with compiling.together():
+            time.sleep(seconds)
+        return stream.getvalue()
+
+    assert said(True, 0.3) == "pebblesim: compiling kernels, once for this kind of call ... done\n"
+    assert said(False, 0.3) == said(True, 0.0) == ""

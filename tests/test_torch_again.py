@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings, strategies as st  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.operator import boxes, definition, eager, operators, planning, public, recorded  # noqa: E402
+from pebblesim.operator import boxes, compiling, definition, eager, operators, planning, public, recorded  # noqa: E402
 from pebblesim.operator.launch import Torch  # noqa: E402
 from pebblesim.operator.layout import numbers_from, numbers_of, round_sums  # noqa: E402
 from pebblesim.operator.recent import Recent  # noqa: E402
@@ -262,6 +262,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Kernel]]:
 
     monkeypatch.setattr(operators, "compute", compute)
     monkeypatch.setattr(operators, "check_triton", lambda: None)
+    monkeypatch.setattr(compiling, "can", lambda: False)
     monkeypatch.setattr(recorded, "here", lambda x: True)
     monkeypatch.setattr(recorded, "launch", lambda kernel, grid, stream, given: kernel(*given))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)

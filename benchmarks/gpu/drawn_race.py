@@ -15,8 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,8 @@ def main() -> None:
     parser.add_argument("--shapes", type=int, default=40, help="how many of each seed")
     parser.add_argument("--time-limit", type=float, default=600.0, help="seconds after which nothing new is begun")
     parser.add_argument("--peer", action="append", default=[], choices=("ffpa", "flash-attn"))
-    parser.add_argument("--flex", choices=("masks", "all", "none"), default="masks", help="where FlexAttention races")
+    parser.add_argument("--flex", choices=("masks", "all", "none"), default="none", help="where FlexAttention races")
+    parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels before the race")
     parser.add_argument("--host", action="store_true", help="microseconds of the host, by kind of call")
     parser.add_argument("--first", action="store_true", help="seconds of first calls, with an empty cache of Triton")
     parser.add_argument("--table", action="store_true")
@@ -44,6 +48,7 @@ def main() -> None:
         if asked.picture:
             picture(asked.output, asked.picture)
         return
+    warnings.simplefilter("ignore")  # PyTorch's, of kernels that do not take a call
     asked.output.mkdir(parents=True, exist_ok=True)
     part, rows = "race", race
     if asked.host or asked.first:
@@ -66,21 +71,46 @@ def race(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     from drawn_shapes import drawn
 
     card = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
-    for number in range(asked.shapes):
-        for seed in asked.seed:
-            key = f"{seed}/{number}"
-            if key in known:
-                continue
-            if time.monotonic() > asked.until:
-                return
-            shape, began = drawn(seed, number), time.monotonic()
-            row = {"key": key, "shape": str(shape), **shape.row(), **card}
-            try:
-                row |= raced(torch, shape, asked)
-            except torch.OutOfMemoryError:
-                row["error"] = "out of memory"
-            torch.cuda.empty_cache()
-            yield row | {"seconds": round(time.monotonic() - began, 1)}
+    drawn_here = [(seed, number) for number in range(asked.shapes) for seed in asked.seed]
+    wanted = [each for each in drawn_here if "{}/{}".format(*each) not in known]
+    began = time.monotonic()
+    with ProcessPoolExecutor(max(1, asked.workers), get_context("spawn")) as pool:
+        made = sum(pool.map(compiled, wanted[: MOST_COMPILED if asked.workers else 0]))
+    print(f"compiled for {made} shapes in {time.monotonic() - began:.0f} s", flush=True)
+    for seed, number in wanted:
+        if time.monotonic() > asked.until:
+            return
+        shape, began = drawn(seed, number), time.monotonic()
+        row = {"key": f"{seed}/{number}", "shape": str(shape), **shape.row(), **card}
+        try:
+            row |= raced(torch, shape, asked)
+        except torch.OutOfMemoryError:
+            row["error"] = "out of memory"
+        torch.cuda.empty_cache()
+        yield row | {"seconds": round(time.monotonic() - began, 1)}
+
+
+MOST_COMPILED = 120
+"""Shapes whose kernels are compiled before the race."""
+
+
+def compiled(drawn_as: tuple[int, int]) -> int:
+    """Make both passes of a shape once, so that Triton's cache on disk holds our kernels; 1 if it went well."""
+    import torch
+    from contenders import ours
+    from drawn_shapes import drawn, tensors
+
+    shape = drawn(*drawn_as)
+    try:
+        x, dO = tensors(torch, shape)
+        step(torch, "both", ours(torch, shape), x, dO)
+        torch.cuda.synchronize()
+    except Exception as error:  # the race says what it is
+        print(drawn_as, str(error)[:200], flush=True)
+        return 0
+    del x, dO
+    torch.cuda.empty_cache()
+    return 1
 
 
 def raced(torch: Any, shape: Any, asked: Any) -> dict[str, Any]:

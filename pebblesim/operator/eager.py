@@ -7,6 +7,7 @@ all else. A plain call of tensors of the current GPU goes to what these operator
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from math import e, log2
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from pebblesim.operator import operators, recorded
+from pebblesim.operator import compiling, operators, recorded
 from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked
 from pebblesim.operator.operators_of_sinks import for_batches, forward, gradient_of_sinks
@@ -41,6 +42,11 @@ def call_of(
         return None
     return (*shapes, query.dtype, key.dtype, value.dtype, query.get_device(), kinds, *options)
 
+
+_COMPILED: Recent[Hashable, bool] = Recent(MOST)
+
+EVEN = 256
+"""Tokens that a length is a multiple of if all tiles divide it."""
 
 NOTHING = (None, None, None, None)
 """No mask that is a tensor, and no sinks."""
@@ -80,6 +86,25 @@ def checked(call: tuple[Hashable, ...] | None) -> Asked | None:
 def keep(call: tuple[Hashable, ...], asked: Asked) -> None:
     """Keep the arguments of the operators for plain calls like this one, which was checked and made."""
     _CHECKED[call] = asked
+
+
+def compile_for(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None:
+    """Compile the kernels of a plain call side by side, those of its backward pass, too, if gradients are wanted.
+
+    They are for all lengths of its kind, and for those that kernels are chosen for alike; once for each kind.
+    """
+    Q, K, V = (in_one_batch(each.detach()) for each in (query, key, value))
+    lengths, learning = (Q.shape[2], K.shape[2]), torch.is_grad_enabled()
+    learning &= any(each.requires_grad for each in (query, key, value))
+    alike = [((n - 1).bit_length(), n % EVEN == 0) for n in lengths]
+    kind = Q.dtype, Q.shape[3], V.shape[3], asked.pattern(Q, K), asked.scale, asked.workspace, Q.get_device(), learning
+    if (known := (*kind, *alike)) in _COMPILED or torch.cuda.is_current_stream_capturing() or not compiling.can():
+        return
+    _COMPILED[known] = True
+    with suppress(torch.OutOfMemoryError), torch.no_grad(), compiling.together():
+        out, L = operators.without_notes(Q, K, V, *asked)
+        if learning:
+            operators.gradients_without_notes(out, None, Q, K, V, out, L, *asked)
 
 
 def attention(

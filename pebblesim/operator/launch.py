@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pebblesim.kernels import releases
 from pebblesim.operator.boxes import Described, start_of
+from pebblesim.operator.compiling import compiled_only
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.tape import notes
 
@@ -130,6 +131,10 @@ class Kernel:
         device = current()
         key = (device, *map(_specialised, arguments))
         made = self._made.get(key)
+        if compiled_only():
+            if made is None:
+                self._kernel.run(*map(for_triton, arguments), grid=grid, warmup=True, **options)
+            return
         if made is None:
             made = self._made[key] = Compiled(with_room(self._kernel[grid], *map(for_triton, arguments), **options))
         else:

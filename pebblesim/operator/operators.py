@@ -127,13 +127,16 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value by kernels, from those of O and of L, both L as kernels have it."""
     first, end, *rest = asked
-    dQ, dK, dV = recorded.made(_backward, (grad, grad_L, query, key, value, out, L, first, end), tuple(rest))
+    dQ, dK, dV = recorded.made(
+        gradients_without_notes, (grad, grad_L, query, key, value, out, L, first, end), tuple(rest)
+    )
     return dQ, dK, dV
 
 
-def _backward(
+def gradients_without_notes(
     grad: Tensor, grad_L: Tensor | None, query: Tensor, key: Tensor, value: Tensor, out: Tensor, L: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """As `backward`, of the arguments of `Asked`: kernels are found, and launched."""
     asked = Asked(*rest)
     made = dQ, dK, dV = tuple(empty_like(each, each.shape[-1]) for each in (query, key, value))
     if _without_pairs(query, key):
