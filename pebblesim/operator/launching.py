@@ -24,7 +24,7 @@ from pebblesim.operator.launch import Kernel, Torch, Triton
 from pebblesim.operator.layout import fits, fitted, room_for, round_sums
 from pebblesim.operator.once import warn_once
 from pebblesim.operator.pattern import Pattern
-from pebblesim.operator.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent, program_of
+from pebblesim.operator.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent, part_of, program_of
 from pebblesim.operator.tape import notes
 
 LEAST_ROOM = 2**26
@@ -101,6 +101,8 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
     choice, module, names, taken = _prepared(way, given, made, setting)
     batch, kv_heads = given["K"].shape[:2]
+    if choice.shared:
+        return _by_query_heads(given, results, setting, choice.shared)
     lse, parts = None, _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds)
     for part in parts:
         some, room = taken, made
@@ -113,6 +115,23 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
     return lse
+
+
+def _by_query_heads(given: dict[str, Any], results: dict[str, Any], setting: Setting, at_once: int) -> Any:
+    """Compute a forward pass for so many heads at a time of those that share keys, and return L of all."""
+    (batch, kv_heads, _, _), shared, (O,) = given["K"].shape, setting.pattern.shared, results.values()
+    own = setting._replace(pattern=part_of(setting.pattern, at_once))
+    lse, n = None, given["Q"].shape[2]
+    for head in range(kv_heads):
+        for first in range(0, shared, at_once):
+            heads = slice(head * shared + first, head * shared + first + at_once)
+            some = {name: each[:, head : head + 1] if name in ("K", "V") else each for name, each in given.items()}
+            L = compute("forward", some | {"Q": given["Q"][:, heads]}, {"O": O[:, heads]}, own)
+            if lse is None:
+                lse = fresh(L.new_empty((batch, kv_heads, n, shared)))
+            lse[:, head, :, first : first + at_once].copy_(L.view(batch, n, at_once))
+    assert lse is not None
+    return lse.view(batch * kv_heads, n * shared)
 
 
 def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any]) -> Any:

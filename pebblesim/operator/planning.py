@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -66,11 +66,13 @@ class Choice:
         forecast: their tiles, and their time for the lengths they were chosen for.
         even: whether their tiles divide these lengths.
         bytes: bytes of the tables that they keep for all heads that are computed at once.
+        shared: heads of queries that are computed at once of those that share keys; 0 if all are.
     """
 
     forecast: Forecast
     even: bool
     bytes: int
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class KernelPlan:
         lost: forecasts of the kernels of both passes that would be used if Gluon ran with the Triton here; None if it
             does, or the card has no use for it, or there is no Triton.
         without_keys: queries of each head that see no key, and are not computed.
+        shared: heads of queries that the forward pass computes at once, of those that share keys.
         sinks: words of 16 bits that sinks move besides, in the forward pass and for their gradient; None without sinks.
     """
 
@@ -115,6 +118,7 @@ class KernelPlan:
     triton: str | None
     lost: tuple[Forecast, Forecast] | None
     without_keys: int = 0
+    shared: int = 1
     sinks: tuple[int, int] | None = None
 
     def __str__(self) -> str:
@@ -140,6 +144,8 @@ class KernelPlan:
                 time = self._time(other, " ") or f" {other.seconds / best.seconds:.2f} times as long"
                 line += f"; {other.tiling.schedule} would take{time}, limited by {other.binds}"
             lines.append(line)
+            if way == "forward" and self.shared < shared:
+                lines.append(f"  {self.shared:,} of the {shared:,} heads that share keys at a time")
             if taken or best.seconds > free.seconds:
                 lines.append(f"  tables: {taken / 2**20:,.0f} MiB, and they may take {self.workspace / 2**20:,.0f} MiB")
             if best.seconds > free.seconds:
@@ -237,7 +243,7 @@ def plan(
         lacking = (chosen(way, key, heads, dtype, pattern, room, rates).forecast for way in PROBLEM)
         lost = [_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
         pattern = pattern._replace(gluon=False)
-    ranked, tables, unlimited, unlimited_tables, lengths = [], [], [], [], []
+    ranked, tables, unlimited, unlimited_tables, lengths, at_once = [], [], [], [], [], shared
     for way in PROBLEM:
         best = chosen(way, key, heads, dtype, pattern, room, rates)
         free = chosen(way, key, heads, dtype, pattern, None, rates)
@@ -245,8 +251,12 @@ def plan(
         rounded = _rounded(key, pattern, steps)
         found = _forecasts(way, rounded, heads, dtype, pattern, limit, rates)
         others = (each for each in found if each.tiling.refusal(pattern.call(key, dtype, rates)) is None)
-        first = (best.forecast, *(each for each in others if each.tiling != best.forecast.tiling))
-        ranked.append(tuple(_at(each, dims, rates, dtype, heads, pattern) for each in first))
+        rest = (each for each in others if best.shared or each.tiling != best.forecast.tiling)
+        parts = shared // (best.shared or shared)
+        some, alike = {**dims, "n_q": n_q // parts}, part_of(pattern, shared // parts)
+        first = _at(best.forecast, some, rates, dtype, heads * parts, alike)
+        at_once = min(at_once, best.shared or shared)
+        ranked.append((first, *(_at(each, dims, rates, dtype, heads, pattern) for each in rest)))
         tables.append(best.bytes)
         unlimited.append(_at(free.forecast, dims, rates, dtype, heads, pattern))
         unlimited_tables.append(free.bytes)
@@ -268,6 +278,7 @@ def plan(
         triton,
         (lost[0], lost[1]) if lost else None,
         n - n_q // shared,
+        at_once,
         _words_of_sinks(n * of_queries, d_v) if sinks else None,
     )
 
@@ -313,7 +324,30 @@ def chosen(
     free = _first(way, _rounded(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
     if room is None or free.bytes <= room:
         return free
-    return _first(way, _rounded(dims, pattern, STEPS), dims, heads, dtype, pattern, room, card)
+    whole = _first(way, _rounded(dims, pattern, STEPS), dims, heads, dtype, pattern, room, card)
+    parts = _by_query_heads(dims, heads, dtype, pattern, room, card) if way == "forward" else ()
+    return min((whole, *parts), key=lambda each: each.forecast.seconds)
+
+
+def _by_query_heads(
+    dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card
+) -> Iterator[Choice]:
+    """The kernels of a forward pass that computes some of the heads that share keys at once: it sums nothing over them.
+
+    The tables of all may be too large for kernels that have whole ones.
+    """
+    for shared in (each for each in range(pattern.shared - 1, 0, -1) if pattern.shared % each == 0):
+        parts, own = pattern.shared // shared, part_of(pattern, shared)
+        rows = tuple((name, size // parts if name == "n_q" else size) for name, size in dims)
+        alone = _first("forward", _rounded(rows, own, STEPS), rows, 1, dtype, own, room, card)
+        if alone.forecast.rounds == 1:
+            many = replace(alone.forecast, rounds=heads * parts)
+            yield replace(alone, forecast=many, shared=shared)
+
+
+def part_of(pattern: Pattern, shared: int) -> Pattern:
+    """The pattern of some of the heads that share keys."""
+    return pattern._replace(mask=pattern.mask and replace(pattern.mask, rows=shared), shared=shared)
 
 
 def _first(

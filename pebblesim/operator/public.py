@@ -193,7 +193,7 @@ def _plain(
 
 
 def _ranged(query: Tensor, key: Tensor, asked: masks.Asked, masks_of: dict[str, Any]) -> masks.Asked:
-    """What is asked for, with ranges in the place of limits if a mask is a tensor."""
+    """The arguments of the operators, with ranges in the place of limits if a mask is a tensor."""
     if all(each is None for each in masks_of.values()):
         return asked
     sizes = query.shape[:-3].numel(), query.shape[-2], key.shape[-2]

@@ -53,7 +53,7 @@ class Again:
                 self._calls.append(_freed(gone))
 
     def __call__(self, inputs: Sequence[Tensor | None]) -> Results | None:
-        """What the pass returns; None if the inputs are at other multiples of bytes."""
+        """Make the pass, and return what it gives; None if the inputs are at other multiples of bytes."""
         together, places = 0, [0 if each is None else each.data_ptr() for each in inputs]
         for address in places:
             together |= address
@@ -80,7 +80,7 @@ def here(x: Tensor) -> bool:
 
 
 def made(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Hashable, ...]) -> Results:
-    """What a function gives of tensors and options, which it launches kernels for, if need be: at once if it may.
+    """Return what a function gives of tensors and options: by what it did before for such tensors, if that is kept.
 
     Args:
         function: of the inputs and the rest; what it does follows from their sizes, strides and types.
@@ -106,7 +106,7 @@ def made(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest
 
 
 def _noted(function: Any, inputs: Sequence[Tensor | None], rest: tuple[Any, ...], sizes: Hashable) -> Results:
-    """What a function gives, which is kept if it does nothing but what can be done again."""
+    """Return what a function gives, and keep it if it does nothing but what can be done again."""
     with noted(inputs) as written:
         results = function(*inputs, *rest)
         views = [None if each is None else written.view(each) for each in results]

@@ -198,7 +198,7 @@ def _has(offset: int, shape: torch.Size, stride: tuple[int, ...], size: int) -> 
 
 
 def _method(function: Any) -> Callable[..., Any]:
-    """What costs the least to do an operation again: one that changes a tensor is a method of tensors, too."""
+    """The cheapest way to do an operation again: one that changes a tensor is a method of tensors, too."""
     name = function.overloadpacket.__name__
     found: Callable[..., Any] = getattr(Tensor, name, function) if name.endswith("_") else function
     return found
