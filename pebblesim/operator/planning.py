@@ -252,11 +252,9 @@ def plan(
         found = _forecasts(way, rounded, heads, dtype, pattern, limit, rates)
         others = (each for each in found if each.tiling.refusal(pattern.call(key, dtype, rates)) is None)
         rest = (each for each in others if best.shared or each.tiling != best.forecast.tiling)
-        parts = shared // (best.shared or shared)
-        some, alike = {**dims, "n_q": n_q // parts}, part_of(pattern, shared // parts)
-        first = _at(best.forecast, some, rates, dtype, heads * parts, alike)
+        at_sizes = (_at(each, dims, rates, dtype, heads, pattern) for each in rest)
+        ranked.append((_first_at(best, dims, rates, dtype, heads, pattern), *at_sizes))
         at_once = min(at_once, best.shared or shared)
-        ranked.append((first, *(_at(each, dims, rates, dtype, heads, pattern) for each in rest)))
         tables.append(best.bytes)
         unlimited.append(_at(free.forecast, dims, rates, dtype, heads, pattern))
         unlimited_tables.append(free.bytes)
@@ -281,6 +279,15 @@ def plan(
         at_once,
         _words_of_sinks(n * of_queries, d_v) if sinks else None,
     )
+
+
+def _first_at(
+    best: Choice, dims: Mapping[str, int], card: cards.Card, dtype: str, heads: int, pattern: Pattern
+) -> Forecast:
+    """The forecast of the kernels that are used, for these sizes: of some heads that share keys, as often as it takes."""
+    parts = pattern.shared // (best.shared or pattern.shared)
+    some, alike = {**dims, "n_q": dims["n_q"] // parts}, part_of(pattern, pattern.shared // parts)
+    return _at(best.forecast, some, card, dtype, heads * parts, alike)
 
 
 def _words_of_sinks(queries: int, d_v: int) -> tuple[int, int]:
