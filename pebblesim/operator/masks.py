@@ -125,23 +125,23 @@ def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right
             f"cu_seqlens are for {len(of_q) - 1} sequences of queries and {len(of_k) - 1} of keys; give as many of "
             "both."
         )
-    of_q, of_k = of_q.long(), of_k.long()
-    for each, n in ((of_q, n_q), (of_k, n_k)) if of_k is not of_q else ((of_q, min(n_q, n_k)),):
+    of_q, of_k = (each if each.dtype in (torch.int32, torch.int64) else each.int() for each in (of_q, of_k))
+    alike = of_k is of_q or pair[0] is pair[1]
+    for each, n in ((of_q, min(n_q, n_k)),) if alike else ((of_q, n_q), (of_k, n_k)):
         promise(
-            (each[0] == 0) & (each.diff() >= 0).all() & (each[-1] <= n),
+            (each[0] == 0) & (each[1:] >= each[:-1]).all() & (each[-1] <= n),
             f"cu_seqlens must begin with 0, must not decrease, and may go up to the {counted(n)} tokens that are here.",
         )
-    at = torch.arange(n_q, device=of_q.device)
-    number = (torch.searchsorted(of_q, at, right=True) - 1).clamp(0, len(of_q) - 2)
-    first, end, outside = of_k[number], of_k[number + 1], at >= of_q[-1]
-    position = first + at - of_q[number]
-    if at_end:
-        position = end - of_q[number + 1] + at
-    if left is not None:
-        first = torch.minimum(torch.maximum(first, position - left), end)  # the next sequence begins there
-    if right is not None:
-        end = torch.minimum(end, position + right + 1)
-    first, end = torch.where(outside, of_k[-1], first), torch.where(outside, of_k[-1], torch.maximum(end, first))
+    at = torch.arange(n_q, device=of_q.device, dtype=of_q.dtype)
+    behind = torch.searchsorted(of_q, at, right=True)  # number of the sequence behind, that of the end without one
+    ends = behind.clamp(max=len(of_q) - 1)
+    first, end = of_k[behind - 1], of_k[ends]
+    if left is not None or right is not None:
+        position = at if alike and not at_end else (end - of_q[ends] if at_end else first - of_q[behind - 1]) + at
+        seen = end if right is None else torch.minimum(end, position + right + 1)
+        if left is not None:
+            first = torch.minimum(torch.maximum(first, position - left), end)  # the next sequence begins there
+        end = torch.maximum(seen, first)
     return first.clamp(max=n_k).int()[None], end.clamp(max=n_k).int()[None]
 
 

@@ -231,17 +231,13 @@ def plan(
     pattern, (seeing, _) = Pattern(band_of(*within, shared), shared), met(n, n_k, *within)
     n_q = (seeing.stop - seeing.start) * shared
     dims = {"n_q": n_q, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
-    if not isinstance(card, str):
-        raise UsageError(f"card is {card!r}; give the name of a card, such as {CARD}.")
-    own = cards.card(card)
-    if sentence := refused(Call({}, card=own.name, capability=own.capability)):
-        raise UsageError(sentence)
+    own = _supported(card)
     _check_memory(heads * (n * shared + n_k) * (d + d_v) * BYTES[dtype], own)
     key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(own)
     triton, lost = releases.installed(), list[Forecast]()
     if rates.capability == HOPPER and triton is not None and releases.without_gluon(triton):
-        lacking = (chosen(way, key, heads, dtype, pattern, room, rates).forecast for way in PROBLEM)
-        lost = [_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
+        lacking = (chosen(way, key, heads, dtype, pattern, room, rates) for way in PROBLEM)
+        lost = [_first_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
         pattern = pattern._replace(gluon=False)
     ranked, tables, unlimited, unlimited_tables, lengths, at_once = [], [], [], [], [], shared
     for way in PROBLEM:
@@ -281,10 +277,24 @@ def plan(
     )
 
 
+def _supported(name: str) -> cards.Card:
+    """The card with a name.
+
+    Raises:
+        UsageError: no card is known by it, or kernels do not run on it.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"card is {name!r}; give the name of a card, such as {CARD}.")
+    own = cards.card(name)
+    if sentence := refused(Call({}, card=own.name, capability=own.capability)):
+        raise UsageError(sentence)
+    return own
+
+
 def _first_at(
     best: Choice, dims: Mapping[str, int], card: cards.Card, dtype: str, heads: int, pattern: Pattern
 ) -> Forecast:
-    """The forecast of the kernels that are used, for these sizes: of some heads that share keys, as often as it takes."""
+    """The forecast of the kernels that are used, for these sizes: of some heads that share keys at a time."""
     parts = pattern.shared // (best.shared or pattern.shared)
     some, alike = {**dims, "n_q": dims["n_q"] // parts}, part_of(pattern, pattern.shared // parts)
     return _at(best.forecast, some, card, dtype, heads * parts, alike)
