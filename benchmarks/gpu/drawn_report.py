@@ -12,6 +12,8 @@ WAYS = {"forward": "forward", "both": "forward + backward"}
 BEHIND = 0.95
 """A ratio below which a shape is named."""
 
+TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40)
+
 RIGHT = 0.02
 """The largest error of a result with which a contender counts."""
 
@@ -128,9 +130,9 @@ def picture(folder: Path, file: Path) -> None:
         axis.axhline(1, color="0.5", linewidth=1)
         axis.axhline(mean(values), color="0.2", linewidth=1, linestyle="--")
         axis.set(xscale="log", yscale="log", xlabel="useful operations, 10⁹")
-        axis.set_title(f"{name}: {len(values)} shapes, geometric mean {mean(values):.2f}, least {values[0]:.2f}")
-        axis.set_yticks([0.5, 0.7, 1, 1.4, 2, 3, 5, 8], ["0.5", "0.7", "1", "1.4", "2", "3", "5", "8"], minor=False)
+        axis.set_title(f"{name}: geometric mean {mean(values):.2f}, least {values[0]:.2f}", fontsize=10)
+        axis.set_yticks(TICKS, [f"{each:g}" for each in TICKS])
         axis.minorticks_off()
     axes[0].set_ylabel("time of the best other ÷ ours")
-    axes[1].legend(fontsize=7, loc="upper right")
+    axes[0].legend(fontsize=7, loc="upper left")
     figure.savefig(file, dpi=130)

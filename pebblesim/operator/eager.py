@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from pebblesim.operator import compiling, operators, recorded
+from pebblesim.operator import compiling, masks, operators, recorded
 from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked
 from pebblesim.operator.operators_of_sinks import for_batches, forward, gradient_of_sinks
@@ -86,6 +86,25 @@ def checked(call: tuple[Hashable, ...] | None) -> Asked | None:
 def keep(call: tuple[Hashable, ...], asked: Asked) -> None:
     """Keep the arguments of the operators for plain calls like this one, which was checked and made."""
     _CHECKED[call] = asked
+
+
+def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -> Asked:
+    """As `masks.ranged`, for masks that are right but for their numbers: packed sequences alone by one kernel."""
+    starts, (n_q, n_k) = masks_of["cu_seqlens"], (query.shape[-2], key.shape[-2])
+    pair = starts if isinstance(starts, tuple | list) else (starts, starts)
+    alone = starts is not None and masks_of["key_padding_mask"] is masks_of["key_ranges"] is None
+    if not (alone and n_q and all(each.is_cuda and each.dtype in WHOLE and each.is_contiguous() for each in pair)):
+        return masks.ranged(query, key, asked, masks_of)
+    from pebblesim.operator.sequences import ranges_of_sequences
+
+    of_q, of_k = pair
+    found = ranges_of_sequences(of_q, of_k, n_q, n_k, asked[2:5])
+    first, end = (each.expand(query.shape[:-3].numel(), n_q) for each in found)
+    return asked._replace(first=first, end=end, left=None, right=None, at_end=False)
+
+
+WHOLE = (torch.int32, torch.int64)
+"""Types of positions that the kernel of packed sequences takes."""
 
 
 def compile_for(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None:

@@ -6,6 +6,7 @@ Packed sequences, key padding, prefixes, spans that look both ways and caches of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -62,6 +63,14 @@ class Asked(NamedTuple):
         ranged, limits = self.first is not None, (self.left, self.right, at_end)
         mask = KeyRanges(rows=shared) if ranged else band_of(*limits, shared)
         return Pattern(mask, shared, self.softcap, self.deterministic)
+
+
+def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: Mapping[str, Any]) -> Asked:
+    """The arguments of the operators, with ranges in the place of limits if a mask, by its name, is a tensor."""
+    if all(each is None for each in masks_of.values()):
+        return asked
+    sizes = query.shape[:-3].numel(), query.shape[-2], key.shape[-2]
+    return Asked(*shown(sizes, query.device, asked[2:5], **masks_of), *asked[5:])
 
 
 def shown(
@@ -130,7 +139,7 @@ def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right
     for each, n in ((of_q, min(n_q, n_k)),) if alike else ((of_q, n_q), (of_k, n_k)):
         promise(
             (each[0] == 0) & (each[1:] >= each[:-1]).all() & (each[-1] <= n),
-            f"cu_seqlens must begin with 0, must not decrease, and may go up to the {counted(n)} tokens that are here.",
+            promised(n),
         )
     at = torch.arange(n_q, device=of_q.device, dtype=of_q.dtype)
     behind = torch.searchsorted(of_q, at, right=True)  # number of the sequence behind, that of the end without one
@@ -143,6 +152,11 @@ def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right
             first = torch.minimum(torch.maximum(first, position - left), end)  # the next sequence begins there
         end = torch.maximum(seen, first)
     return first.clamp(max=n_k).int()[None], end.clamp(max=n_k).int()[None]
+
+
+def promised(n: int) -> str:
+    """The sentence where starts of sequences are wrong; n: tokens."""
+    return f"cu_seqlens must begin with 0, must not decrease, and may go up to the {counted(n)} tokens that are here."
 
 
 def ranges_of_padding(padding: Any, batch: int, n_q: int, n_k: int) -> Ranges:

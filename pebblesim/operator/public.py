@@ -125,7 +125,7 @@ def attention(
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks
         call = eager.call_of(query, key, value, beside, (*options, return_lse))
         if (asked := eager.checked(call)) is not None:
-            return _plain(query, key, value, sinks, _ranged(query, key, asked, masks_of), return_lse)
+            return _plain(query, key, value, sinks, eager.ranged(query, key, asked, masks_of), return_lse)
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
     query, key, value = _cast((query, key, value), compute_dtype)
@@ -149,7 +149,7 @@ def attention(
         raise UsageError(f'{why}, and fallback="sdpa" has no {other}; leave out the one or the other.')
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     limited = masks.Asked(None, None, *within, scale, float(softcap or 0.0), workspace, same_bits)
-    asked = _ranged(query, key, limited, masks_of)
+    asked = masks.ranged(query, key, limited, masks_of)
     if reason is not None:
         out = by_pytorch(reason, query, key, value, attn_mask, dropout_p, asked)
         return out if kind is None else out.to(kind)
@@ -190,11 +190,3 @@ def _plain(
     """A plain call, whose arguments are right."""
     out, lse = eager.attention(query, key, value, sinks, asked, return_lse)
     return out if lse is None else (out, lse.reshape(query.shape[:-1]) * log(2))
-
-
-def _ranged(query: Tensor, key: Tensor, asked: masks.Asked, masks_of: dict[str, Any]) -> masks.Asked:
-    """The arguments of the operators, with ranges in the place of limits if a mask is a tensor."""
-    if all(each is None for each in masks_of.values()):
-        return asked
-    sizes = query.shape[:-3].numel(), query.shape[-2], key.shape[-2]
-    return masks.Asked(*masks.shown(sizes, query.device, asked[2:5], **masks_of), *asked[5:])
