@@ -80,7 +80,7 @@ def test_what_pytorch_does_in_a_pass_is_done_again(data: Any) -> None:
         for what, one, other, at in steps:
             known = [*x, *made]
             a, b = known[one % len(known)], known[other % len(known)]
-            a, b = (each.select(0, at % each.shape[0]) if what % 2 else each for each in (a, b))
+            a, b = (each.select(0, at % each.shape[0]) if what % 2 and each.dim() > 1 else each for each in (a, b))
             if a.shape != b.shape:
                 b = a
             kind = what % 5
@@ -89,7 +89,7 @@ def test_what_pytorch_does_in_a_pass_is_done_again(data: Any) -> None:
             elif kind == 1:
                 made.append(a + b)
             elif kind == 2 and made:
-                made[-1].mul_(0.5).select(0, 0).fill_(at)
+                made[-1].mul_(0.5).select(0, 0).fill_(float(at))
             elif kind == 3:
                 made.append(torch.cat([a, b], -1))
             else:

@@ -29,12 +29,17 @@ class Torch:
 
 
 class Triton:
-    """The module `triton` for generated modules: they leave the allocator alone that a user has set."""
+    """The module `triton` for what runs on the host: it is quick, and leaves a user's allocator alone."""
 
     def __getattr__(self, name: str) -> Any:
         import triton
 
         return getattr(triton, name)
+
+    @staticmethod
+    def cdiv(x: int, y: int) -> int:
+        """Divide, and round up: Triton's own function takes some microseconds, as kernels may call it, too."""
+        return -(-x // y)
 
     @staticmethod
     def set_allocator(room: Any) -> None:
