@@ -25,6 +25,8 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime import driver, jit  # noqa: E402
 
 from pebblesim.advice import cards  # noqa: E402
+from pebblesim.kernels.gluon_text import APART, HELPERS, IMPORTS  # noqa: E402
+from pebblesim.kernels.module import module_of  # noqa: E402
 from pebblesim.operator import boxes, compiling, eager, launch, launching, masks, operators, recorded  # noqa: E402
 from pebblesim.operator.launching import loaded  # noqa: E402
 from pebblesim.operator.recent import Recent  # noqa: E402
@@ -239,3 +241,30 @@ def test_a_line_says_that_kernels_are_compiled_where_it_takes_long(monkeypatch: 
 
     assert said(True, 0.3) == "pebblesim: compiling kernels, once for this kind of call ... done\n"
     assert said(False, 0.3) == said(True, 0.0) == ""
+
+
+@given(
+    shapes=st.lists(
+        st.tuples(*(st.integers(1, 9) for _ in range(3)), st.sampled_from([1, 2, 4])), min_size=2, max_size=6
+    ),
+    laid=st.lists(st.booleans(), min_size=6, max_size=6),
+)
+def test_descriptors_of_other_shapes_are_those_that_triton_makes(shapes: list[Any], laid: list[bool]) -> None:
+    """The first of a kind is Triton's; others have their own lengths and strides, and all else of it."""
+    text = [IMPORTS, *(each.format(dtype="bfloat16") for each in (APART, HELPERS["vectors_of"], HELPERS["pairs_of"]))]
+    module = module_of("".join(text))
+    tiles, vectors, pairs = (boxes.remembered(getattr(module, name)) for name in ("tiles_of", "vectors_of", "pairs_of"))
+    for (batch, heads, n, several), tokens_first in zip(shapes, laid, strict=False):
+        x = torch.empty(batch, heads * several, n, 64, dtype=torch.bfloat16)
+        x = x.transpose(1, 2).contiguous().transpose(1, 2) if tokens_first else x
+        numbers, table = torch.empty(batch, 16 * n), torch.empty(n, batch, 16, 64, dtype=torch.bfloat16)
+        for kind, name, each, box in (
+            (tiles, "tiles_of", x, (64, 64, several)),
+            (tiles, "tiles_of", x, (128, 64)),
+            (vectors, "vectors_of", numbers, (15 * n, 64)),
+            (pairs, "pairs_of", table, (16, 64)),
+        ):
+            made, right = kind(each, *box).boxes.one, getattr(module, name)(boxes.Place.of(each), *box)
+            assert [*made.shape] == [*right.shape] and [*made.strides] == [*right.strides]
+            assert (made.block_shape, made.layout, made.padding) == (right.block_shape, right.layout, right.padding)
+            assert (made.base.shape, made.base.strides, made.base.dtype) == (each.shape, right.base.strides, each.dtype)

@@ -51,7 +51,7 @@ def test_a_kept_call_is_launched_with_other_tensors(launched: list[Any]) -> None
         out, L = Torch.empty(1, 3, 8, 16, dtype=torch.float16).transpose(1, 2), Torch.empty(3, 8)
         at = [boxes.Described(told, each.data_ptr()) for each in (x[0], x[2], x[1][:, :, 1:], L)]
         notes().launched("one", (4, 3, 1), (at[0], x[1], at[1], out, L, 8, 16))
-        notes().launched("two", (1, 3, 1), (5, out, at[2], at[3]))
+        notes().launched("two", (1, 3, 1), (5, out, at[2], at[3], x[2][:, 2:]))
         return out, L
 
     again, new = noted_of(x, call), inputs()
@@ -62,7 +62,8 @@ def test_a_kept_call_is_launched_with_other_tensors(launched: list[Any]) -> None
     assert (kernel, grid, stream, other) == ("one", (4, 3, 1), 7, "two")
     places = [each.data_ptr() for each in (*new, made, sums)]
     assert list(given) == [(told, places[0]), places[1], (told, places[2]), *places[3:], 8, 16]
-    assert list(others) == [5, places[3], (told, new[1][:, :, 1:].data_ptr()), (told, places[4])]
+    parts = new[1][:, :, 1:].data_ptr(), new[2][:, 2:].data_ptr()
+    assert list(others) == [5, places[3], (told, parts[0]), (told, places[4]), parts[1]]
     assert all(type(given[at]) is boxes.Described for at in (0, 2))
     assert again([new[0].flatten()[1:], *new[1:]]) is None  # of another alignment
 
