@@ -6,6 +6,7 @@ import ctypes
 import gc
 import weakref
 from collections.abc import Iterator
+from math import log
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings, strategies as st  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
+from pebblesim.kernels.key_ranges import ARGUMENTS  # noqa: E402
 from pebblesim.operator import boxes, compiling, definition, eager, operators, planning, public, recorded  # noqa: E402
 from pebblesim.operator.launch import Torch  # noqa: E402
 from pebblesim.operator.layout import numbers_from, numbers_of, round_sums  # noqa: E402
@@ -229,7 +231,10 @@ class Kernel:
     def __call__(self, *addresses: int) -> None:
         self.launches += 1
         x = {name: at(where, *self.told[name]) for name, where in zip(self.told, addresses, strict=True)}
-        mask = definition.allowed(x["Q"], x["K"], (None, None, *limits_of(self.setting.pattern)))
+        ranges, limits = [x.get(name) for name in ARGUMENTS[:2]], limits_of(self.setting.pattern)
+        mask = definition.allowed(
+            x["Q"], x["K"], (*ranges, *((None, None, False) if ranges[0] is not None else limits))
+        )
         rest = self.setting.scale, 0.0, mask
         kv_heads = x["K"].shape[1]
         if self.way == "forward":
@@ -238,7 +243,8 @@ class Kernel:
             x["L"].copy_(numbers_of(lse, kv_heads))
             return
         lse = numbers_from(x["L"], x["Q"], kv_heads)
-        made = definition.backward(x["dO"], None, x["Q"], x["K"], x["V"], x["O"], lse, *rest)
+        dL = numbers_from(x["dL"], x["Q"], kv_heads) * log(2) if "dL" in x else None  # of L to base 2
+        made = definition.backward(x["dO"], dL, x["Q"], x["K"], x["V"], x["O"], lse, *rest)
         for name, each in zip(("dQ", "dK", "dV"), made, strict=True):
             x[name].copy_(each)
 
@@ -314,6 +320,48 @@ def test_calls_of_the_same_sizes_give_what_the_definition_gives(
                 limits_of(kernel.setting.pattern)[1] is None or n_q >= n_k for kernel in chosen
             ):
                 assert [kernel.launches for kernel in chosen] == [*[1] * ways, *[number - 1] * ways * (number > 1)]
+        made.close()
+
+
+@settings(max_examples=12)
+@given(
+    sizes=st.tuples(*(st.integers(1, 3) for _ in range(3)), st.integers(1, 9)),
+    beside=st.sampled_from(["sinks", "lse", "sinks and lse", "packed", "padding", "ranges"]),
+    of_O=st.booleans(),
+)
+def test_calls_with_sinks_ranges_or_L_give_what_the_definition_gives(sizes: Any, beside: str, of_O: bool) -> None:
+    """Without the dispatcher, the first call of its sizes and later ones, with gradients of all that has some."""
+    batch, kv_heads, shared, n = sizes
+    shapes = (batch, kv_heads * shared, n, 16), (batch, kv_heads, n, 16), (batch, kv_heads, n, 8)
+    options: dict[str, Any] = {"is_causal": True, "enable_gqa": True, "return_lse": "lse" in beside}
+    if beside == "packed":
+        options["cu_seqlens"] = torch.tensor([0, n // 2, n], dtype=torch.int32)
+    if beside == "padding":
+        options["key_padding_mask"] = (torch.arange(n) >= n - n // 3)[None]
+    if beside == "ranges":
+        options["key_ranges"] = tuple(torch.full((1, n), at, dtype=torch.int32) for at in (0, n))
+    with pytest.MonkeyPatch.context() as patched:
+        chosen = next(made := kernels.__wrapped__(patched))  # type: ignore[attr-defined]
+        for _ in range(4):
+            found = []
+            x = [torch.randn(shape) for shape in (*shapes, shapes[0][1:2])]
+            grads = torch.randn(*shapes[0][:3], 8), torch.randn(shapes[0][:3])
+            for here in (True, False):
+                own = [each.clone().double() if not here else each.clone() for each in x]
+                learned = [each.requires_grad_() for each in (own if "sinks" in beside else own[:3])]
+                with pytest.MonkeyPatch.context() as watched:
+                    watched.setattr(recorded, "here", lambda each, here=here: here)
+                    given = {"sinks": own[3]} if "sinks" in beside else {}
+                    made_here = public.attention(*own[:3], **given, **options)
+                results = made_here if isinstance(made_here, tuple) else (made_here,)
+                wanted = list(zip(results, grads, strict=False))[0 if of_O or len(results) == 1 else 1 :]
+                total = sum((out * grad.to(out.dtype)).sum() for out, grad in wanted)
+                found.append([*results, *torch.autograd.grad(total, learned, allow_unused=True)])
+            for one, right in zip(*found, strict=True):
+                right = torch.zeros_like(one).double() if right is None else right
+                one = torch.zeros_like(right) if one is None else one.double()
+                torch.testing.assert_close(one, right, atol=1e-5, rtol=1e-5)
+        assert len(chosen) == 4 and all(kernel.launches > 0 for kernel in chosen)
         made.close()
 
 
