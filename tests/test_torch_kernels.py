@@ -6,6 +6,7 @@ import math
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +22,14 @@ from pebblesim.advice.tiles import TILINGS, Tiling  # noqa: E402
 from pebblesim.operator import (  # noqa: E402
     launching,
     layout as layout_of_tensors,
+    masks,
     operators,
     operators_of_sinks,
-    public,
+    planning,
 )
-from pebblesim.operator.launch import Torch, noted  # noqa: E402
+from pebblesim.operator.launch import Torch  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of, limits  # noqa: E402
+from pebblesim.operator.tape import noted  # noqa: E402
 
 SMALL = {
     "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),
@@ -85,7 +88,7 @@ def test_tables_of_some_heads_are_freed_before_others_need_theirs(noting: Any, m
         made.extend(map(weakref.ref, found.values()))
         return found
 
-    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=3))
+    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=3), shared=0)
     module = SimpleNamespace(run=run, filled=(), fills=0)
     monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, module, ("Q", "K"), given))
     tensors = {name: torch.zeros(3, 1, 8, 16).half() for name in ("Q", "K")} | {"L": torch.zeros(3, 8)}
@@ -94,6 +97,44 @@ def test_tables_of_some_heads_are_freed_before_others_need_theirs(noting: Any, m
         launching.compute("backward", tensors, results, launching.Setting(Pattern(), 1.0, None))
     assert len(made) == 6
     assert all((each == 1).all() for each in results.values())
+
+
+@pytest.mark.parametrize(("heads", "at_once"), [((6, 2), 1), ((8, 2), 2)])
+def test_a_forward_pass_by_some_of_the_heads_that_share_keys(
+    interpreted: Any, monkeypatch: Any, heads: tuple[int, int], at_once: int
+) -> None:
+    """O and L are those of all heads together, in their places, with limits and with ranges of keys."""
+    prepared, passes = launching._prepared, list[int]()
+
+    def by_query_heads(way: str, given: Any, results: Any, setting: Any) -> Any:
+        choice, *rest = prepared(way, given, results, setting)
+        passes.append(setting.pattern.shared)
+        whole = way == "forward" and setting.pattern.shared > at_once
+        return replace(choice, shared=at_once if whole else 0), *rest
+
+    monkeypatch.setattr(launching, "_prepared", by_query_heads)
+    (of_q, of_k), n = heads, 37
+    x = [torch.randn(2, each, n, 16).half() for each in (of_q, of_k, of_k, of_q)]
+    first = torch.arange(n, dtype=torch.int32).clamp(max=20)[None].expand(2, n) // 2
+    for ranges, right in (((None, None), 0), ((first, first + 5), None)):
+        check_kernels(x, (*ranges, None, right, False, 0.3, 0.0, None, False), False)
+    shared = of_q // of_k
+    assert passes == [*[shared, *[at_once] * (of_q // at_once), shared] * 2]
+
+
+def test_tables_of_a_forward_pass_with_whole_heads_beat_some_rows_of_all() -> None:
+    """16 heads on 2 at d = 512: whole tables of four heads at a time, where those of eight do not fit."""
+    card, dims = cards.with_rates(cards.card("H200")), {"n_q": 9801 * 8, "n_k": 9801, "d_k": 512, "d_v": 512}
+    pattern = Pattern(band_of(right=0, rows=8), 8)
+    arguments = tuple(dims.items()), 2, "bfloat16", pattern
+    limited, free = (planning.chosen("forward", *arguments, room, card) for room in (2**30, None))
+    assert (limited.shared, limited.forecast.tiling.gluon, limited.forecast.rounds) == (4, True, 4)
+    assert limited.bytes <= 2**30 < free.bytes and free.shared == 0
+    assert planning.chosen("backward", *arguments, 2**30, card).shared == 0  # which sums over these heads
+    made = planning.plan(9801, 512, 16, kv_heads=2, is_causal=True)
+    first, others = made.forward[0], [each for each in made.forward if each.tiling.schedule == "scores-stored-in-rows"]
+    assert made.unlimited[0].seconds < first.seconds < 0.8 * min(each.seconds for each in others)
+    assert "4 of the 8 heads that share keys at a time" in str(made)
 
 
 def test_tables_are_smaller_where_less_memory_is_free(monkeypatch: Any) -> None:
@@ -129,7 +170,7 @@ def test_kernels_run_on_the_device_of_the_tensors(monkeypatch: Any) -> None:
     monkeypatch.setattr(torch.cuda, "device", device)
     for name in ("fitted", "fits"):
         monkeypatch.setattr(launching, name, lambda each: each)
-    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=1))
+    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=1), shared=0)
     module = SimpleNamespace(run=lambda *given, **others: used.append(current[0]) or {})
     monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, module, ("Q", "K"), given))
     x = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 1), shape=(1, 1, 8, 16), dim=lambda: 4)
@@ -169,7 +210,14 @@ def test_masks_of_kernels_by_the_interpreter(
     if "key_padding_mask" in asked:
         asked["key_padding_mask"] = torch.arange(n_k) < torch.tensor(asked["key_padding_mask"])[:, None]
     within = limits(asked.get("window"), asked.get("is_causal", False), asked.get("align", "start"), n, n_k)
-    shown = public._shown(q, k, within, asked.get("cu_seqlens"), asked.get("key_padding_mask"), None)
+    shown = masks.shown(
+        (q.shape[:-3].numel(), q.shape[-2], k.shape[-2]),
+        q.device,
+        within,
+        asked.get("cu_seqlens"),
+        asked.get("key_padding_mask"),
+        None,
+    )
     rest = (*shown, 0.3, asked.get("softcap", 0.0), None, False)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)
     dL = torch.randn_like(lse).masked_fill(lse.isinf(), 0.0)

@@ -14,7 +14,7 @@ from tensors import close  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu.torch import attention  # noqa: E402
-from pebblesim.operator import public  # noqa: E402
+from pebblesim.operator import masks  # noqa: E402
 from pebblesim.operator.pattern import limits  # noqa: E402
 
 
@@ -144,7 +144,8 @@ def test_ranges_that_kernels_read_rise_and_stay_inside(data: Any, n_q: int, n_k:
         ends = st.lists(st.integers(0, n_k), min_size=n_q, max_size=n_q).map(sorted)
         given["key_ranges"] = tuple(torch.tensor([draw(ends)], dtype=torch.int32) for _ in "ab")
     q, k = torch.zeros(batch, 1, n_q, 1), torch.zeros(batch, 1, n_k, 1)
-    first, end, *_ = public._shown(q, k, limits(window, causal, align, n_q, n_k), **given)
+    sizes = q.shape[:-3].numel(), q.shape[-2], k.shape[-2]
+    first, end, *_ = masks.shown(sizes, q.device, limits(window, causal, align, n_q, n_k), **given)
     if first is None or end is None:
         assert all(mask is None for mask in given.values())
         return

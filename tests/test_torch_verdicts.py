@@ -113,7 +113,7 @@ def test_a_call_is_taken_on_the_cpu_if_it_is_on_a_gpu(call: tuple[list[Any], dic
     here = verdict(x, options)
     there = verdict([each.as_subclass(OnGpu) for each in x], options)
     assert here == there
-    if here is None:
+    if here is None and x[0].shape[-2] and x[1].shape[-2]:  # without a query or a key none is launched
         check_kernels_for(x, options)
 
 

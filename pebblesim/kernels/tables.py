@@ -114,8 +114,14 @@ def workspace(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | Non
 
     A single vector is none.
     """
+    return workspaces(program, sizes, dtype, mask)(sizes)
+
+
+def workspaces(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None) -> Callable[[ir.Sizes], int]:
+    """A function that gives the `workspace` for other lengths, with the same blocks."""
     made, taken = kept(program, sizes, mask)
-    return sum(word_bytes(program, tensor, dtype) * prod(made.lengths(tensor, sizes)) for tensor in taken)
+    weighed = [(word_bytes(program, tensor, dtype), tensor) for tensor in taken]
+    return lambda others: sum(size * prod(made.lengths(tensor, others)) for size, tensor in weighed)
 
 
 def kept(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> tuple[Tables, list[ir.Tensor]]:

@@ -241,11 +241,6 @@ def module(
     return Source(tuple(each.kernel for each in writers), "\n".join(lines), tuple(fills))
 
 
-def divided(program: ir.Program, sizes: ir.Sizes) -> bool:
-    """Whether the tiles of the kernels divide the numbers of queries and keys."""
-    return all(sizes[dim] % side == 0 for dim, side in longest_sides(program, sizes).items())
-
-
 def longest_sides(program: ir.Program, sizes: ir.Sizes) -> dict[str, int]:
     """The longest tile of the kernels along each of the numbers of queries and keys."""
     made = launches(program, masked=True, repeated=True)

@@ -7,10 +7,11 @@ Here the layout is found once for a shape, and the descriptor once for an addres
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from inspect import getclosurevars
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -56,11 +57,11 @@ class Place:
     @staticmethod
     def of(x: Tensor) -> Place:
         """The place of a tensor; from one position to the next where there is one only, any number of words will do."""
-        strides = (
-            stride if length > 1 or at == x.dim() - 1 else BYTES
-            for at, (stride, length) in enumerate(zip(x.stride(), x.shape, strict=True))
-        )
-        return Place(x.data_ptr(), tuple(x.shape), tuple(strides), x.dtype)
+        shape, strides = x.shape, x.stride()
+        if 1 in shape[:-1]:
+            *others, last = zip(strides, shape, strict=True)
+            strides = *(stride if length > 1 else BYTES for stride, length in others), last[0]
+        return Place(x.data_ptr(), tuple(shape), strides, x.dtype)
 
     def data_ptr(self) -> int:
         """Address of the first word."""
@@ -97,7 +98,7 @@ class Boxes:
 
     def described(self, address: int) -> Any:
         """The descriptor of the tensor at an address, as Triton has it."""
-        return replace(self.one, base=replace(self.one.base, address=address))
+        return _with(self.one, base=_with(self.one.base, address=address))
 
 
 _MADE: Recent[tuple[Boxes, int], tuple[Any, ...]] = Recent(MOST_DESCRIPTORS)
@@ -112,17 +113,70 @@ class Described(NamedTuple):
 
 
 def remembered(make: Callable[..., Any]) -> Callable[..., Described]:
-    """A function of a generated module that describes tensors, so that it is called once for each shape."""
+    """A function of a generated module that describes tensors, so that it is called once for each kind of boxes.
+
+    What it works out anew for a shape is where tensors have their rows, which `outline` finds without their layout.
+    """
     known: Recent[tuple[Any, ...], Boxes] = Recent(MOST_SHAPES)
+    kinds: Recent[tuple[Any, ...], Any] = Recent(MOST_SHAPES)
+    outline = _outline(make)
+
+    def alike(place: Place, box: tuple[int, ...]) -> Any:
+        assert outline is not None
+        lengths, strides, sides = outline(place, *box)
+        kind = place.dtype, len(lengths), *sides
+        if (one := kinds.get(kind)) is None:
+            one = kinds[kind] = make(place, *box)
+        return _with(one, base=place, shape=lengths, strides=strides)
 
     def described(x: Tensor, *box: int) -> Described:
         shape = (x.shape, x.stride(), box)
         boxes = known.get(shape)
         if boxes is None:
-            boxes = known[shape] = Boxes(make(Place.of(x), *box))
+            place = Place.of(x)
+            boxes = known[shape] = Boxes(make(place, *box) if outline is None else alike(place, box))
         return Described(boxes, x.data_ptr())
 
     return described
+
+
+Outline = tuple[Sequence[int], Sequence[int], Sequence[int]]
+"""Lengths and strides of the axes of a tensor, and the sides of a box."""
+
+
+class _Outlines:
+    """Stands in for the class of descriptors, and gives what is different from one tensor to the next."""
+
+    def __call__(self, tensor: Any, shape: list[int], strides: list[int], box: list[int], layout: Any) -> Outline:
+        return shape, strides, box
+
+    def from_tensor(self, tensor: Any, box: list[int], layout: Any) -> Outline:
+        return tensor.shape, tensor.stride(), box
+
+
+class _Layouts:
+    """Stands in for the language of kernels, whose layouts take long to find: all that it has is nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *given: Any) -> None:
+        return None
+
+
+def _outline(make: Callable[..., Any]) -> Callable[..., Outline] | None:
+    """A function that describes tensors, with stand-ins; None if it is of no generated module."""
+    if not isinstance(make, FunctionType) or "TensorDescriptor" not in make.__globals__:
+        return None
+    stand_ins = {"gl": _Layouts(), "TensorDescriptor": _Outlines()}
+    return FunctionType(make.__code__, stand_ins, make.__name__, make.__defaults__)
+
+
+def _with(one: Any, **changed: Any) -> Any:
+    """Another one like it, without the checks that it has passed, which take longer than a launch."""
+    other = object.__new__(type(one))
+    other.__dict__.update(one.__dict__, **changed)
+    return other
 
 
 def start_of(run: Any) -> Any:

@@ -6,16 +6,19 @@ all else. A plain call of tensors of the current GPU goes to what these operator
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from math import e, log2
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from pebblesim.operator import operators, recorded
-from pebblesim.operator.layout import in_one_batch, numbers_from
+from pebblesim.operator import compiling, masks, operators, recorded
+from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked
+from pebblesim.operator.operators_of_sinks import for_batches, forward, gradient_of_sinks
 from pebblesim.operator.recent import Recent
 
 MOST = 4096
@@ -24,12 +27,38 @@ MOST = 4096
 _CHECKED: Recent[Hashable, Asked] = Recent(MOST)
 
 
-def call_of(query: Any, key: Any, value: Any, options: tuple[Hashable, ...]) -> tuple[Hashable, ...] | None:
-    """The sizes, types and options of a plain call, which its checks depend on; None if it is another one."""
+def call_of(
+    query: Any, key: Any, value: Any, beside: tuple[Any, ...], options: tuple[Hashable, ...]
+) -> tuple[Hashable, ...] | None:
+    """The sizes, types and options of a plain call, which its checks depend on; None if it is another one.
+
+    `beside`: tensors of masks and sinks, pairs of these, or None.
+    """
     if not plain(query, key, value) or torch.is_autocast_enabled("cuda"):
         return None
     shapes = query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride()
-    return (*shapes, query.dtype, key.dtype, value.dtype, query.get_device(), *options)
+    kinds = None if beside == NOTHING else tuple(map(_kind, beside))
+    if kinds is not None and False in kinds:
+        return None
+    return (*shapes, query.dtype, key.dtype, value.dtype, query.get_device(), kinds, *options)
+
+
+_COMPILED: Recent[Hashable, bool] = Recent(MOST)
+
+EVEN = 256
+"""Tokens that a length is a multiple of if all tiles divide it."""
+
+NOTHING = (None, None, None, None)
+"""No mask that is a tensor, and no sinks."""
+
+
+def _kind(x: Any) -> Hashable:
+    """The sizes and the type of a plain tensor, or of several; False of anything else."""
+    if x is None:
+        return None
+    if isinstance(x, tuple | list):
+        return type(x), *((False if each is None else _kind(each)) for each in x)
+    return (x.shape, x.dtype) if plain(x) else False
 
 
 def plain(*tensors: Any) -> bool:
@@ -59,32 +88,87 @@ def keep(call: tuple[Hashable, ...], asked: Asked) -> None:
     _CHECKED[call] = asked
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> Tensor:
-    """O of a plain call, (…, heads, n_q, d_v), with its gradients if they are wanted."""
+def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -> Asked:
+    """As `masks.ranged`, for masks that are right but for their numbers: packed sequences alone by one kernel."""
+    starts, (n_q, n_k) = masks_of["cu_seqlens"], (query.shape[-2], key.shape[-2])
+    pair = starts if isinstance(starts, tuple | list) else (starts, starts)
+    alone = starts is not None and masks_of["key_padding_mask"] is masks_of["key_ranges"] is None
+    if not (alone and n_q and all(each.is_cuda and each.dtype in WHOLE and each.is_contiguous() for each in pair)):
+        return masks.ranged(query, key, asked, masks_of)
+    from pebblesim.operator.sequences import ranges_of_sequences
+
+    of_q, of_k = pair
+    found = ranges_of_sequences(of_q, of_k, n_q, n_k, asked[2:5])
+    first, end = (each.expand(query.shape[:-3].numel(), n_q) for each in found)
+    return asked._replace(first=first, end=end, left=None, right=None, at_end=False)
+
+
+WHOLE = (torch.int32, torch.int64)
+"""Types of positions that the kernel of packed sequences takes."""
+
+
+def compile_for(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None:
+    """Compile the kernels of a plain call side by side, those of its backward pass, too, if gradients are wanted.
+
+    They are for all lengths of its kind, and for those that kernels are chosen for alike; once for each kind.
+    """
+    Q, K, V = (in_one_batch(each.detach()) for each in (query, key, value))
+    lengths, learning = (Q.shape[2], K.shape[2]), torch.is_grad_enabled()
+    learning &= any(each.requires_grad for each in (query, key, value))
+    alike = [((n - 1).bit_length(), n % EVEN == 0) for n in lengths]
+    kind = Q.dtype, Q.shape[3], V.shape[3], asked.pattern(Q, K), asked.scale, asked.workspace, Q.get_device(), learning
+    if (known := (*kind, *alike)) in _COMPILED or torch.cuda.is_current_stream_capturing() or not compiling.can():
+        return
+    _COMPILED[known] = True
+    with suppress(torch.OutOfMemoryError), torch.no_grad(), compiling.together():
+        out, L = operators.without_notes(Q, K, V, *asked)
+        if learning:
+            operators.gradients_without_notes(out, None, Q, K, V, out, L, *asked)
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, asked: Asked, return_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    """O of a plain call, (…, heads, n_q, d_v), and L to base 2 if it is wanted, with gradients if they are wanted."""
     Q, K, V = map(in_one_batch, (query, key, value))
-    if torch.is_grad_enabled() and (Q.requires_grad or K.requires_grad or V.requires_grad):
-        out = _Passes.apply(Q, K, V, asked)
+    s, lse = None if sinks is None else for_batches(sinks, query), None
+    learning = Q.requires_grad or K.requires_grad or V.requires_grad or (s is not None and s.requires_grad)
+    if learning and torch.is_grad_enabled():
+        out, lse = _Passes.apply(Q, K, V, s, return_lse, asked)
     else:
-        out, _ = operators.forward(Q, K, V, asked)
-    return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1])
+        out, L = forward(Q, K, V, s, asked)
+        lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
+    return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1]), lse
 
 
 class _Passes(torch.autograd.Function):
     """The forward and the backward pass as one autograd function; L stays as kernels have it."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> Tensor:
-        out, L = operators.forward(query, key, value, asked)
-        ctx.save_for_backward(query, key, value, out, L)
-        ctx.asked = asked
-        return out
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, return_lse: bool, asked: Asked
+    ) -> tuple[Tensor, Tensor | None]:
+        out, L = forward(query, key, value, sinks, asked)
+        first, end, *ctx.rest = asked
+        ctx.save_for_backward(query, key, value, sinks, out, L, first, end)
+        ctx.set_materialize_grads(False)
+        return out, numbers_from(L, query, key.shape[1]) if return_lse else None
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, L = ctx.saved_tensors
-        if plain(grad) and not torch.is_grad_enabled():
-            made = operators.backward(grad, query, key, value, out, L, ctx.asked)
-        else:
-            lse = numbers_from(L, query, key.shape[1])
-            made = torch.ops.pebblesim.attention_backward(grad, None, query, key, value, out, lse, *ctx.asked)
-        return (*(each if needed else None for each, needed in zip(made, ctx.needs_input_grad, strict=False)), None)
+    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+        query, key, value, sinks, out, L, *ranges = ctx.saved_tensors
+        if grad is None and grad_lse is None:
+            return (None,) * 6
+        dO, kv_heads, of_sinks = torch.zeros_like(out) if grad is None else grad, key.shape[1], None
+        learning = plain(*(each for each in (grad, grad_lse) if each is not None)) and not torch.is_grad_enabled()
+        made: Sequence[Tensor | None] = (None,) * 3
+        if any(ctx.needs_input_grad[:3]) and learning:
+            grad_L = None if grad_lse is None else numbers_of(grad_lse * log2(e), kv_heads)
+            made = operators.backward(dO, query, key, value, out, L, Asked(*ranges, *ctx.rest), grad_L)
+        elif any(ctx.needs_input_grad[:3]):
+            given = dO, grad_lse, query, key, value, out, numbers_from(L, query, kv_heads), *ranges, *ctx.rest
+            made = torch.ops.pebblesim.attention_backward(*given)
+        if ctx.needs_input_grad[3]:
+            of_sinks = gradient_of_sinks(grad, grad_lse, out, numbers_from(L, query, kv_heads), sinks)
+        wanted = (each if needed else None for each, needed in zip(made, ctx.needs_input_grad, strict=False))
+        return *wanted, of_sinks, None, None

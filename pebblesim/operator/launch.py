@@ -1,10 +1,8 @@
-"""Launch kernels without Triton's own checks, which take longer than the launch, and note what was launched."""
+"""Launch kernels without Triton's own checks, which take longer than the launch."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -14,68 +12,34 @@ from torch import Tensor
 
 from pebblesim.kernels import releases
 from pebblesim.operator.boxes import Described, start_of
+from pebblesim.operator.compiling import compiled_only
 from pebblesim.operator.fresh import fresh
-
-HERE = threading.local()
-"""State of this thread: `notes` are those of the call that it makes, if it makes one."""
-
-
-class Notes:
-    """Notes of a call: all that it does on the GPU.
-
-    Attributes:
-        launches: kernels, grids and arguments.
-        made: tensors that it makes for itself.
-        zeros: addresses of those that begin as zeros.
-        sums: sums in float32, the matrices that they are rounded to, and how many heads of keys they are for.
-        other: whether it does something else, too; then nothing is noted, so that no memory is kept.
-    """
-
-    def __init__(self) -> None:
-        self.launches: list[tuple[Any, tuple[int, int, int], tuple[Any, ...]]] = []
-        self.made: list[Tensor] = []
-        self.zeros: set[int] = set()
-        self.sums: list[tuple[Tensor, Tensor, int]] = []
-        self.other = False
-
-
-def notes() -> Notes | None:
-    """The notes of the call that this thread makes; None if nobody wants any, or if they are of no use any more."""
-    written: Notes | None = getattr(HERE, "notes", None)
-    return None if written is None or written.other else written
-
-
-@contextmanager
-def noted() -> Iterator[Notes]:
-    """Note what is done on the GPU meanwhile."""
-    HERE.notes = Notes()
-    try:
-        yield HERE.notes
-    finally:
-        HERE.notes = None
+from pebblesim.operator.tape import notes
 
 
 class Torch:
-    """The module `torch` for generated modules: tensors that they make are noted."""
+    """The module `torch` for generated modules: memory that they take is `fresh`."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
 
     @staticmethod
     def empty(*given: Any, **options: Any) -> Tensor:
-        made = fresh(torch.empty(*given, **options))
-        if (written := notes()) is not None:
-            written.made.append(made)
-        return made
+        return fresh(torch.empty(*given, **options))
 
 
 class Triton:
-    """The module `triton` for generated modules: they leave the allocator alone that a user has set."""
+    """The module `triton` for what runs on the host: it is quick, and leaves a user's allocator alone."""
 
     def __getattr__(self, name: str) -> Any:
         import triton
 
         return getattr(triton, name)
+
+    @staticmethod
+    def cdiv(x: int, y: int) -> int:
+        """Divide, and round up: Triton's own function takes some microseconds, as kernels may call it, too."""
+        return -(-x // y)
 
     @staticmethod
     def set_allocator(room: Any) -> None:
@@ -172,12 +136,16 @@ class Kernel:
         device = current()
         key = (device, *map(_specialised, arguments))
         made = self._made.get(key)
+        if compiled_only():
+            if made is None:
+                self._kernel.run(*map(for_triton, arguments), grid=grid, warmup=True, **options)
+            return
         if made is None:
             made = self._made[key] = Compiled(with_room(self._kernel[grid], *map(for_triton, arguments), **options))
         else:
             launch(made, grid, stream_of(device), arguments)
         if (written := notes()) is not None:
-            written.launches.append((made, grid, arguments))
+            written.launched(made, grid, arguments)
 
 
 def _specialised(argument: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,15 +16,15 @@ from pebblesim.kernels import releases
 from pebblesim.kernels.domains import GLUON, Call
 from pebblesim.kernels.key_ranges import ARGUMENTS
 from pebblesim.kernels.module import module_of
-from pebblesim.kernels.tables import GROUP_OF_WORDS
 from pebblesim.kernels.triton import FAR
 from pebblesim.operator.boxes import MAKERS, gluon_lost, remembered
 from pebblesim.operator.fresh import fresh
-from pebblesim.operator.launch import Kernel, Torch, Triton, notes
+from pebblesim.operator.launch import Kernel, Torch, Triton
 from pebblesim.operator.layout import fits, fitted, room_for, round_sums
 from pebblesim.operator.once import warn_once
 from pebblesim.operator.pattern import Pattern
-from pebblesim.operator.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent
+from pebblesim.operator.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent, part_of
+from pebblesim.operator.tape import notes
 from pebblesim.operator.texts import written
 
 LEAST_ROOM = 2**26
@@ -44,8 +45,6 @@ def loaded(
         if hasattr(module, name):
             setattr(module, name, remembered(getattr(module, name)))
     module.torch, module.triton = Torch(), Triton()
-    module.filled = tuple(name for name, value in source.fills if value == 0)
-    module.fills = len(source.fills)
     for name in source.kernels:
         setattr(module, name, Kernel(getattr(module, name)))
     return module, source.takes
@@ -87,14 +86,13 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
     made = {name: each if fits(each) else room_for(each, each.shape[-1]) for name, each in results.items()}
     choice, module, names, taken = _prepared(way, given, made, setting)
     batch, kv_heads = given["K"].shape[:2]
-    if (written := notes()) is not None:
-        moved = any(each is not tensors[name] for name, each in given.items())
-        moved |= any(each is not results[name] for name, each in made.items())
-        aligned = way == "backward" and given["L"].shape[1] % GROUP_OF_WORDS > 0
-        written.other |= moved or aligned or "dL" in given or choice.forecast.rounds > 1
-    lse = None
-    for part in _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds):
-        some, room = (_of_part(each, part, setting.pattern.shared, kv_heads) for each in (taken, made))
+    if choice.shared:
+        return _by_query_heads(given, results, setting, choice.shared)
+    lse, parts = None, _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds)
+    for part in parts:
+        some, room = taken, made
+        if len(parts) > 1:
+            some, room = (_of_part(each, part, setting.pattern.shared, kv_heads) for each in (taken, made))
         L = _launched(module, names, some, room)
         if way == "forward":
             lse = _joined(lse, L, part, batch, kv_heads)
@@ -104,6 +102,23 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
     return lse
 
 
+def _by_query_heads(given: dict[str, Any], results: dict[str, Any], setting: Setting, at_once: int) -> Any:
+    """Compute a forward pass for so many heads at a time of those that share keys, and return L of all."""
+    (batch, kv_heads, _, _), shared, (O,) = given["K"].shape, setting.pattern.shared, results.values()
+    own = setting._replace(pattern=part_of(setting.pattern, at_once))
+    lse, n = None, given["Q"].shape[2]
+    for head in range(kv_heads):
+        for first in range(0, shared, at_once):
+            heads = slice(head * shared + first, head * shared + first + at_once)
+            some = {name: each[:, head : head + 1] if name in ("K", "V") else each for name, each in given.items()}
+            L = compute("forward", some | {"Q": given["Q"][:, heads]}, {"O": O[:, heads]}, own)
+            if lse is None:
+                lse = fresh(L.new_empty((batch, kv_heads, n, shared)))
+            lse[:, head, :, first : first + at_once].copy_(L.view(batch, n, at_once))
+    assert lse is not None
+    return lse.view(batch * kv_heads, n * shared)
+
+
 def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any]) -> Any:
     """Write the results of some heads, and return L if the kernels make it.
 
@@ -111,15 +126,10 @@ def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: 
     """
     others = {name: each for name, each in given.items() if name not in names}
     found = module.run(*(given[name] for name in names), results=room, **others)
-    written, kv_heads = notes(), next(given[name] for name in ("K", "C") if name in given).shape[1]
-    if written is not None:
-        written.zeros |= {found[name].data_ptr() for name in module.filled if name in found}
-        written.other |= len([name for name in module.filled if name in found]) < module.fills
+    kv_heads = next(given[name] for name in ("K", "C") if name in given).shape[1]
     for name, each in room.items():
         if found[name] is not each:  # sums in float32
             round_sums(found[name], each, kv_heads)
-            if written is not None:
-                written.sums.append((found[name], each, kv_heads))
     return found.get("L")
 
 
@@ -174,9 +184,7 @@ def _prepared(
     dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
     dtype = str(Q.dtype).removeprefix("torch.")
     choice = fitting(way, dims, batch * kv_heads, dtype, pattern, workspace, Q.device)
-    matrices = [(name, each) for name, each in (*given.items(), *results.items()) if each.dim() == 4]
-    words = max(_extent(each, pattern.shared) for _, each in matrices)
-    repeated = any(_repeats(each) for _, each in matrices)
+    words, repeated, dense = _laid((given, results), pattern.shared)
     far, unlike = words >= FAR, GLUON.refusal(Call({}, scale=scale, words=words, repeated=repeated))
     if way == "forward" and not unlike and (together := _together(given, pattern)) is not None:
         sizes, parts = together
@@ -186,8 +194,6 @@ def _prepared(
             return latent, *own, parts
     if choice.forecast.tiling.gluon and unlike:
         choice = fitting(way, dims, batch * kv_heads, dtype, pattern._replace(gluon=False), workspace, Q.device)
-    alone = [each for name, each in matrices if pattern.shared == 1 or name not in OF_QUERIES]
-    dense = all(each.stride(2) == each.shape[3] for each in alone)
     alike = pattern._replace(same_bits=False, gluon=True)  # which say what is chosen, and not what is compiled
     return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale), given
 
@@ -203,14 +209,23 @@ def _together(given: dict[str, Any], pattern: Pattern) -> tuple[Dims, dict[str, 
     return dims, parts
 
 
-def _extent(x: Any, shared: int) -> int:
-    """Words from the first to the last of heads that share keys, or more."""
-    return int(x.shape[2] * x.stride(2) + shared * x.stride(1))
+def _laid(several: Sequence[dict[str, Any]], shared: int) -> tuple[int, bool, bool]:
+    """How matrices lie in memory.
 
-
-def _repeats(x: Any) -> bool:
-    """Whether words of a matrix have several places in it, which the copy engine does not know."""
-    return any(stride == 0 and length > 1 for stride, length in zip(x.stride(), x.shape, strict=True))
+    Returns:
+        The most words from the first to the last of heads that share keys, or more; whether words of a matrix have
+        several places in it, which the copy engine does not know; and whether the rows of matrices with one head at
+        each position are next to each other.
+    """
+    words, repeated, dense = 0, False, True
+    for tensors in several:
+        for name, each in tensors.items():
+            if each.dim() == 4:
+                (batch, heads, n, d), (far, wide, row, _) = each.shape, each.stride()
+                words = max(words, n * row + shared * wide)
+                repeated |= (not far and batch > 1) or (not wide and heads > 1) or (not row and n > 1)
+                dense &= row == d or (shared > 1 and name in OF_QUERIES)
+    return words, repeated, dense
 
 
 def fitting(

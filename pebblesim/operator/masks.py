@@ -6,6 +6,7 @@ Packed sequences, key padding, prefixes, spans that look both ways and caches of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -14,9 +15,12 @@ from torch import Tensor
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import counted
 from pebblesim.kernels.key_ranges import ARGUMENTS, KeyRanges
-from pebblesim.operator.pattern import Pattern, band_of
+from pebblesim.operator.pattern import Limits, Pattern, band_of
 
 Ranges = tuple[Tensor, Tensor]
+
+Shown = tuple[Tensor | None, Tensor | None, int | None, int | None, bool]
+"""Ranges of keys of each query, (batch, n_q), and limits; no limits with ranges, of which they are a part."""
 
 
 class Checked(NamedTuple):
@@ -61,6 +65,49 @@ class Asked(NamedTuple):
         return Pattern(mask, shared, self.softcap, self.deterministic)
 
 
+def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: Mapping[str, Any]) -> Asked:
+    """The arguments of the operators, with ranges in the place of limits if a mask, by its name, is a tensor."""
+    if all(each is None for each in masks_of.values()):
+        return asked
+    sizes = query.shape[:-3].numel(), query.shape[-2], key.shape[-2]
+    return Asked(*shown(sizes, query.device, asked[2:5], **masks_of), *asked[5:])
+
+
+def shown(
+    sizes: tuple[int, int, int],
+    device: torch.device,
+    within: Limits,
+    cu_seqlens: Any,
+    key_padding_mask: Any,
+    key_ranges: Any,
+) -> Shown:
+    """The keys that each query may attend to: the first arguments of the operators.
+
+    Args:
+        sizes: batch, n_q and n_k.
+        device: where the masks are.
+        within: limits.
+        cu_seqlens, key_padding_mask, key_ranges: as for `attention`.
+
+    Raises:
+        UsageError: a mask is not one for these queries and keys.
+    """
+    batch, n_q, n_k = sizes
+    ranges = None
+    if cu_seqlens is not None:
+        ranges = ranges_of_sequences(cu_seqlens, n_q, n_k, *within)
+    elif key_padding_mask is not None or key_ranges is not None:
+        ranges = ranges_of_band(n_q, n_k, *within, device)
+    if key_padding_mask is not None:
+        ranges = both(ranges, ranges_of_padding(key_padding_mask, batch, n_q, n_k))
+    if key_ranges is not None:
+        ranges = both(ranges, check_ranges(key_ranges, batch, n_q, n_k))
+    if ranges is None:
+        return None, None, *within
+    first, end = (each.expand(batch, n_q) for each in ranges)
+    return first, end, None, None, False
+
+
 def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool) -> Ranges:
     """Ranges of packed sequences, computed where their starts are, without waiting.
 
@@ -87,24 +134,29 @@ def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right
             f"cu_seqlens are for {len(of_q) - 1} sequences of queries and {len(of_k) - 1} of keys; give as many of "
             "both."
         )
-    of_q, of_k = of_q.long(), of_k.long()
-    for each, n in ((of_q, n_q), (of_k, n_k)) if of_k is not of_q else ((of_q, min(n_q, n_k)),):
+    of_q, of_k = (each if each.dtype in (torch.int32, torch.int64) else each.int() for each in (of_q, of_k))
+    alike = of_k is of_q or pair[0] is pair[1]
+    for each, n in ((of_q, min(n_q, n_k)),) if alike else ((of_q, n_q), (of_k, n_k)):
         promise(
-            (each[0] == 0) & (each.diff() >= 0).all() & (each[-1] <= n),
-            f"cu_seqlens must begin with 0, must not decrease, and may go up to the {counted(n)} tokens that are here.",
+            (each[0] == 0) & (each[1:] >= each[:-1]).all() & (each[-1] <= n),
+            promised(n),
         )
-    at = torch.arange(n_q, device=of_q.device)
-    number = (torch.searchsorted(of_q, at, right=True) - 1).clamp(0, len(of_q) - 2)
-    first, end, outside = of_k[number], of_k[number + 1], at >= of_q[-1]
-    position = first + at - of_q[number]
-    if at_end:
-        position = end - of_q[number + 1] + at
-    if left is not None:
-        first = torch.minimum(torch.maximum(first, position - left), end)  # the next sequence begins there
-    if right is not None:
-        end = torch.minimum(end, position + right + 1)
-    first, end = torch.where(outside, of_k[-1], first), torch.where(outside, of_k[-1], torch.maximum(end, first))
+    at = torch.arange(n_q, device=of_q.device, dtype=of_q.dtype)
+    behind = torch.searchsorted(of_q, at, right=True)  # number of the sequence behind, that of the end without one
+    ends = behind.clamp(max=len(of_q) - 1)
+    first, end = of_k[behind - 1], of_k[ends]
+    if left is not None or right is not None:
+        position = at if alike and not at_end else (end - of_q[ends] if at_end else first - of_q[behind - 1]) + at
+        seen = end if right is None else torch.minimum(end, position + right + 1)
+        if left is not None:
+            first = torch.minimum(torch.maximum(first, position - left), end)  # the next sequence begins there
+        end = torch.maximum(seen, first)
     return first.clamp(max=n_k).int()[None], end.clamp(max=n_k).int()[None]
+
+
+def promised(n: int) -> str:
+    """The sentence where starts of sequences are wrong; n: tokens."""
+    return f"cu_seqlens must begin with 0, must not decrease, and may go up to the {counted(n)} tokens that are here."
 
 
 def ranges_of_padding(padding: Any, batch: int, n_q: int, n_k: int) -> Ranges:

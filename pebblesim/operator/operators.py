@@ -49,11 +49,6 @@ class Met(NamedTuple):
     keys: slice
     sizes: tuple[int, int]
 
-    @property
-    def all(self) -> bool:
-        """Whether they are all queries and all keys."""
-        return (self.queries, self.keys) == tuple(slice(0, size) for size in self.sizes)
-
     def rows(self, x: Tensor, otherwise: float | None = None) -> Tensor:
         """The part of a matrix with a row for each query that kernels take; other rows become `otherwise`."""
         return _part(x, self.queries, otherwise)
@@ -101,23 +96,22 @@ def _without_pairs(query: Tensor, key: Tensor) -> bool:
 
 def forward(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> tuple[Tensor, Tensor]:
     """O by kernels, and L as they have it, (batch · kv_heads, n_q · shared)."""
-    inputs = query, key, value
-    sizes = recorded.sizes_of("forward", inputs, asked)
-    if (found := recorded.again(sizes, inputs)) is not None:
-        (out,), L = found
-        assert L is not None
-        return out, L
-    out = empty_like(query, value.shape[-1])
+    first, end, *rest = asked
+    out, L = recorded.made(without_notes, (query, key, value, first, end), tuple(rest))
+    return out, L
+
+
+def without_notes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """As `forward`, of the arguments of `Asked`: kernels are found, and launched."""
+    asked, out = Asked(*rest), empty_like(query, value.shape[-1])
     if _without_pairs(query, key):
         (batch, heads, n, _), kv_heads = query.shape, key.shape[1]
         return out.zero_(), query.new_full((batch * kv_heads, n * heads // kv_heads), -torch.inf, dtype=torch.float32)
     check_triton()
     pairs = _pairs(query, key, asked)
     ranges = arguments_of(asked.first, asked.end, key.shape[2])
-    with recorded.keeping(sizes, inputs, (out,)) as kept:
-        tensors = {"Q": pairs.rows(query), "K": pairs.columns(key), "V": pairs.columns(value), **ranges}
-        L = compute("forward", tensors, {"O": pairs.rows(out, 0.0)}, pairs.setting)
-        kept.L, kept.whole = L, pairs.all
+    tensors = {"Q": pairs.rows(query), "K": pairs.columns(key), "V": pairs.columns(value), **ranges}
+    L = compute("forward", tensors, {"O": pairs.rows(out, 0.0)}, pairs.setting)
     return out, pairs.spread(L)
 
 
@@ -132,10 +126,18 @@ def backward(
     grad_L: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value by kernels, from those of O and of L, both L as kernels have it."""
-    inputs = grad, query, key, value, out, L
-    sizes = recorded.sizes_of("backward", inputs, asked) if grad_L is None else None
-    if (found := recorded.again(sizes, inputs)) is not None:
-        return found[0][0], found[0][1], found[0][2]
+    first, end, *rest = asked
+    dQ, dK, dV = recorded.made(
+        gradients_without_notes, (grad, grad_L, query, key, value, out, L, first, end), tuple(rest)
+    )
+    return dQ, dK, dV
+
+
+def gradients_without_notes(
+    grad: Tensor, grad_L: Tensor | None, query: Tensor, key: Tensor, value: Tensor, out: Tensor, L: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `backward`, of the arguments of `Asked`: kernels are found, and launched."""
+    asked = Asked(*rest)
     made = dQ, dK, dV = tuple(empty_like(each, each.shape[-1]) for each in (query, key, value))
     if _without_pairs(query, key):
         return dQ.zero_(), dK.zero_(), dV.zero_()
@@ -146,9 +148,7 @@ def backward(
     if grad_L is not None:
         tensors["dL"] = pairs.gathered(grad_L)
     results = {"dQ": pairs.rows(dQ, 0.0), "dK": pairs.columns(dK, 0.0), "dV": pairs.columns(dV, 0.0)}
-    with recorded.keeping(sizes, inputs, made) as kept:
-        compute("backward", tensors, results, pairs.setting)
-        kept.whole = pairs.all
+    compute("backward", tensors, results, pairs.setting)
     return made
 
 

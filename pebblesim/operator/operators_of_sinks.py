@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pebblesim.operator import operators, recorded
+from pebblesim.operator.layout import numbers_from, numbers_of
+from pebblesim.operator.masks import Asked
 from pebblesim.operator.operators import MASK, fake, forward_by_definition, forward_on_gpu, mapped
 
 WITH_SINKS = "pebblesim::attention_with_sinks"
@@ -30,6 +33,21 @@ def for_batches(sinks: Tensor, query: Tensor) -> Tensor:
     """
     kind = torch.float64 if query.dtype == torch.float64 else torch.float32
     return sinks.to(kind).expand(query.shape[:-3].numel(), -1)
+
+
+def forward(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, asked: Asked) -> tuple[Tensor, Tensor]:
+    """O by kernels, and L as they have it: with sinks (batch, heads), if there are any."""
+    if sinks is None:
+        return operators.forward(query, key, value, asked)
+    first, end, *rest = asked
+    out, L = recorded.made(_with_sinks, (query, key, value, sinks, first, end), tuple(rest))
+    return out, L
+
+
+def _with_sinks(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    kv_heads = key.shape[1]
+    out, L = operators.without_notes(query, key, value, *rest)
+    return out, numbers_of(add_sinks(out, numbers_from(L, query, kv_heads), sinks), kv_heads)
 
 
 def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> Tensor:

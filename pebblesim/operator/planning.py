@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -14,12 +14,13 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import BYTES, listed, quantity, whole
 from pebblesim.kernels import releases
 from pebblesim.kernels.domains import HOPPER, Call, expected
-from pebblesim.kernels.tables import workspace as table_bytes
-from pebblesim.kernels.triton import divided
+from pebblesim.kernels.tables import workspaces
+from pebblesim.kernels.triton_ranges import free_dimensions, largest_tiles
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
+from pebblesim.launches.launches import launches
 from pebblesim.operator.pattern import Pattern, band_of, limits
 from pebblesim.operator.sizes import (
     check_flag,
@@ -65,11 +66,13 @@ class Choice:
         forecast: their tiles, and their time for the lengths they were chosen for.
         even: whether their tiles divide these lengths.
         bytes: bytes of the tables that they keep for all heads that are computed at once.
+        shared: heads of queries that are computed at once of those that share keys; 0 if all are.
     """
 
     forecast: Forecast
     even: bool
     bytes: int
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ class KernelPlan:
         lost: forecasts of the kernels of both passes that would be used if Gluon ran with the Triton here; None if it
             does, or the card has no use for it, or there is no Triton.
         without_keys: queries of each head that see no key, and are not computed.
+        shared: heads of queries that the forward pass computes at once, of those that share keys.
         sinks: words of 16 bits that sinks move besides, in the forward pass and for their gradient; None without sinks.
     """
 
@@ -114,6 +118,7 @@ class KernelPlan:
     triton: str | None
     lost: tuple[Forecast, Forecast] | None
     without_keys: int = 0
+    shared: int = 1
     sinks: tuple[int, int] | None = None
 
     def __str__(self) -> str:
@@ -139,6 +144,8 @@ class KernelPlan:
                 time = self._time(other, " ") or f" {other.seconds / best.seconds:.2f} times as long"
                 line += f"; {other.tiling.schedule} would take{time}, limited by {other.binds}"
             lines.append(line)
+            if way == "forward" and self.shared < shared:
+                lines.append(f"  {self.shared:,} of the {shared:,} heads that share keys at a time")
             if taken or best.seconds > free.seconds:
                 lines.append(f"  tables: {taken / 2**20:,.0f} MiB, and they may take {self.workspace / 2**20:,.0f} MiB")
             if best.seconds > free.seconds:
@@ -224,25 +231,23 @@ def plan(
     pattern, (seeing, _) = Pattern(band_of(*within, shared), shared), met(n, n_k, *within)
     n_q = (seeing.stop - seeing.start) * shared
     dims = {"n_q": n_q, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
-    if not isinstance(card, str):
-        raise UsageError(f"card is {card!r}; give the name of a card, such as {CARD}.")
-    own = cards.card(card)
-    if sentence := refused(Call({}, card=own.name, capability=own.capability)):
-        raise UsageError(sentence)
+    own = _supported(card)
     _check_memory(heads * (n * shared + n_k) * (d + d_v) * BYTES[dtype], own)
     key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(own)
     triton, lost = releases.installed(), list[Forecast]()
     if rates.capability == HOPPER and triton is not None and releases.without_gluon(triton):
-        lacking = (chosen(way, key, heads, dtype, pattern, room, rates).forecast for way in PROBLEM)
-        lost = [_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
+        lacking = (chosen(way, key, heads, dtype, pattern, room, rates) for way in PROBLEM)
+        lost = [_first_at(each, dims, rates, dtype, heads, pattern) for each in lacking]
         pattern = pattern._replace(gluon=False)
-    ranked, tables, unlimited, unlimited_tables, lengths = [], [], [], [], []
+    ranked, tables, unlimited, unlimited_tables, lengths, at_once = [], [], [], [], [], shared
     for way in PROBLEM:
         best = chosen(way, key, heads, dtype, pattern, room, rates)
         free = chosen(way, key, heads, dtype, pattern, None, rates)
         rounded, found = ranked_for(way, key, heads, dtype, pattern, room, rates)
-        first = (best.forecast, *(each for each in found if each.tiling != best.forecast.tiling))
-        ranked.append(tuple(_at(each, dims, rates, dtype, heads, pattern) for each in first))
+        rest = (each for each in found if best.shared or each.tiling != best.forecast.tiling)
+        at_sizes = (_at(each, dims, rates, dtype, heads, pattern) for each in rest)
+        ranked.append((_first_at(best, dims, rates, dtype, heads, pattern), *at_sizes))
+        at_once = min(at_once, best.shared or shared)
         tables.append(best.bytes)
         unlimited.append(_at(free.forecast, dims, rates, dtype, heads, pattern))
         unlimited_tables.append(free.bytes)
@@ -264,8 +269,32 @@ def plan(
         triton,
         (lost[0], lost[1]) if lost else None,
         n - n_q // shared,
+        at_once,
         _words_of_sinks(n * of_queries, d_v) if sinks else None,
     )
+
+
+def _supported(name: str) -> cards.Card:
+    """The card with a name.
+
+    Raises:
+        UsageError: no card is known by it, or kernels do not run on it.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"card is {name!r}; give the name of a card, such as {CARD}.")
+    own = cards.card(name)
+    if sentence := refused(Call({}, card=own.name, capability=own.capability)):
+        raise UsageError(sentence)
+    return own
+
+
+def _first_at(
+    best: Choice, dims: Mapping[str, int], card: cards.Card, dtype: str, heads: int, pattern: Pattern
+) -> Forecast:
+    """The forecast of the kernels that are used, for these sizes: of some heads that share keys at a time."""
+    parts = pattern.shared // (best.shared or pattern.shared)
+    some, alike = {**dims, "n_q": dims["n_q"] // parts}, part_of(pattern, pattern.shared // parts)
+    return _at(best.forecast, some, card, dtype, heads * parts, alike)
 
 
 def _words_of_sinks(queries: int, d_v: int) -> tuple[int, int]:
@@ -309,7 +338,30 @@ def chosen(
     free = _first(way, _rounded(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
     if room is None or free.bytes <= room:
         return free
-    return _first(way, _rounded(dims, pattern, STEPS), dims, heads, dtype, pattern, room, card)
+    whole = _first(way, _rounded(dims, pattern, STEPS), dims, heads, dtype, pattern, room, card)
+    parts = _by_query_heads(dims, heads, dtype, pattern, room, card) if way == "forward" else ()
+    return min((whole, *parts), key=lambda each: each.forecast.seconds)
+
+
+def _by_query_heads(
+    dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int, card: cards.Card
+) -> Iterator[Choice]:
+    """The kernels of a forward pass that computes some of the heads that share keys at once: it sums nothing over them.
+
+    The tables of all may be too large for kernels that have whole ones.
+    """
+    for shared in (each for each in range(pattern.shared - 1, 0, -1) if pattern.shared % each == 0):
+        parts, own = pattern.shared // shared, part_of(pattern, shared)
+        rows = tuple((name, size // parts if name == "n_q" else size) for name, size in dims)
+        alone = _first("forward", _rounded(rows, own, STEPS), rows, 1, dtype, own, room, card)
+        if alone.forecast.rounds == 1:
+            many = replace(alone.forecast, rounds=heads * parts)
+            yield replace(alone, forecast=many, shared=shared)
+
+
+def part_of(pattern: Pattern, shared: int) -> Pattern:
+    """The pattern of some of the heads that share keys."""
+    return pattern._replace(mask=pattern.mask and replace(pattern.mask, rows=shared), shared=shared)
 
 
 def ranked_for(
@@ -342,10 +394,24 @@ def _suiting(
     """The first of the kernels for rounded lengths that are for these lengths, too; None if there is none."""
     for made in _forecasts(way, rounded, heads, dtype, pattern, room, card):
         if made.tiling.refusal(pattern.call(dims, dtype, card)) is None:
-            program, sizes = program_of(made.tiling, pattern.mask), {**dict(dims), **made.tiling.blocks}
-            taken = heads // made.rounds * table_bytes(program, sizes, dtype, expected(pattern.mask))
-            return Choice(made, not made.tiling.one_source and divided(program, sizes), taken)
+            widths = tuple(each for each in dims if not each[0].startswith("n"))
+            sides, taken = _of_lengths(made.tiling, widths, dtype, pattern.mask)
+            sizes = {**dict(dims), **made.tiling.blocks}
+            even = not made.tiling.one_source and all(sizes[name] % side == 0 for name, side in sides)
+            return Choice(made, even, heads // made.rounds * taken(sizes))
     return None
+
+
+@lru_cache(maxsize=KEPT)
+def _of_lengths(
+    tiling: Tiling, widths: Dims, dtype: str, mask: Band | None
+) -> tuple[tuple[tuple[str, int], ...], Callable[[Mapping[str, int]], int]]:
+    """The sides of tiles along the lengths, and a function that gives the bytes of the tables of a head."""
+    program = program_of(tiling, mask)
+    made, sizes = launches(program, masked=True, repeated=True), {**dict(widths), **tiling.blocks}
+    sizes |= {name: 1 for name in program.dims if name not in sizes}
+    sides = largest_tiles(made, free_dimensions(program, made), sizes)
+    return tuple(sides.items()), workspaces(program, sizes, dtype, expected(mask))
 
 
 @lru_cache(maxsize=KEPT)

@@ -16,7 +16,7 @@ from pebblesim.operator import checks, eager, masks
 from pebblesim.operator.fallback import by_pytorch
 from pebblesim.operator.layout import in_one_batch
 from pebblesim.operator.operators_of_sinks import for_batches
-from pebblesim.operator.pattern import Limits, limits
+from pebblesim.operator.pattern import limits
 from pebblesim.operator.sizes import check_flag
 
 
@@ -119,16 +119,13 @@ def attention(
             check_flag(name, flag)
     window = tuple(window) if isinstance(window, list) else window
     same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
-    call = None
-    if (
-        attn_mask is cu_seqlens is key_padding_mask is key_padding is key_ranges is sinks is compute_dtype is None
-        and not return_lse
-        and not dropout_p
-    ):
+    call, masks_of = None, {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
+    if attn_mask is key_padding is compute_dtype is None and not dropout_p:
         options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
-        call = eager.call_of(query, key, value, options)
+        beside = cu_seqlens, key_padding_mask, key_ranges, sinks
+        call = eager.call_of(query, key, value, beside, (*options, return_lse))
         if (asked := eager.checked(call)) is not None:
-            return eager.attention(query, key, value, asked)
+            return _plain(query, key, value, sinks, eager.ranged(query, key, asked, masks_of), return_lse)
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
     query, key, value = _cast((query, key, value), compute_dtype)
@@ -141,7 +138,6 @@ def attention(
             "padding; give key_padding_mask, which is True where a key is padding: key_padding_mask=~mask if the mask "
             "is True where a key is not padding."
         )
-    masks_of = {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
     checks.check_masks(query, attn_mask=attn_mask, sinks=sinks, **masks_of)
     within = limits(window, is_causal, align, query.shape[-2], key.shape[-2])
     reason = checks.unsupported(query, value, attn_mask, dropout_p, softcap)
@@ -151,17 +147,18 @@ def attention(
     if reason is not None and (other := next((name for name, asked in lacking.items() if asked), None)):
         why, _, _ = reason.partition(";")
         raise UsageError(f'{why}, and fallback="sdpa" has no {other}; leave out the one or the other.')
-    shown = _shown(query, key, within, **masks_of)
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    asked = masks.Asked(*shown, scale, float(softcap or 0.0), workspace, same_bits)
+    limited = masks.Asked(None, None, *within, scale, float(softcap or 0.0), workspace, same_bits)
+    asked = masks.ranged(query, key, limited, masks_of)
     if reason is not None:
         out = by_pytorch(reason, query, key, value, attn_mask, dropout_p, asked)
         return out if kind is None else out.to(kind)
     checks.check_room(query, key, value, asked)
     if call is not None:
-        out = eager.attention(query, key, value, asked)
-        eager.keep(call, asked)
-        return out
+        eager.compile_for(query, key, value, asked)
+        found = _plain(query, key, value, sinks, asked, return_lse)
+        eager.keep(call, limited)
+        return found
     x = map(in_one_batch, (query, key, value))
     if sinks is None:
         out, lse = torch.ops.pebblesim.attention(*x, *asked)
@@ -187,21 +184,9 @@ def _cast(tensors: tuple[Tensor, ...], compute_dtype: torch.dtype | None) -> tup
     )
 
 
-def _shown(
-    query: Tensor, key: Tensor, within: Limits, cu_seqlens: Any, key_padding_mask: Any, key_ranges: Any
-) -> tuple[Tensor | None, Tensor | None, int | None, int | None, bool]:
-    """The keys that each query may attend to: the first arguments of the operators."""
-    n_q, n_k, batch = query.shape[-2], key.shape[-2], query.shape[:-3].numel()
-    ranges = None
-    if cu_seqlens is not None:
-        ranges = masks.ranges_of_sequences(cu_seqlens, n_q, n_k, *within)
-    elif key_padding_mask is not None or key_ranges is not None:
-        ranges = masks.ranges_of_band(n_q, n_k, *within, query.device)
-    if key_padding_mask is not None:
-        ranges = masks.both(ranges, masks.ranges_of_padding(key_padding_mask, batch, n_q, n_k))
-    if key_ranges is not None:
-        ranges = masks.both(ranges, masks.check_ranges(key_ranges, batch, n_q, n_k))
-    if ranges is None:
-        return None, None, *within
-    first, end = (each.expand(batch, n_q) for each in ranges)
-    return first, end, None, None, False
+def _plain(
+    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, asked: masks.Asked, return_lse: bool
+) -> Any:
+    """A plain call, whose arguments are right."""
+    out, lse = eager.attention(query, key, value, sinks, asked, return_lse)
+    return out if lse is None else (out, lse.reshape(query.shape[:-1]) * log(2))

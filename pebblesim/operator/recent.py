@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable
 from threading import Lock
 from typing import TypeVar
@@ -10,7 +11,7 @@ Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 
 
-class Recent(dict[Key, Found]):
+class Recent(OrderedDict[Key, Found]):
     """A table with at most some number of entries: a new one takes the place of the oldest.
 
     Entries are added one at a time, also by several threads.
@@ -24,5 +25,5 @@ class Recent(dict[Key, Found]):
     def __setitem__(self, key: Key, found: Found) -> None:
         with self._adding:
             if key not in self and len(self) >= self.most:
-                del self[next(iter(self))]
+                self.popitem(last=False)
             super().__setitem__(key, found)

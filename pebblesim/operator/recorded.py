@@ -1,14 +1,12 @@
-"""Launches that were made once for some sizes, and are made again with other tensors of these sizes.
+"""Passes that were made for some sizes, and are made again with other tensors of these sizes.
 
-What kernels compute a pass, and how they are launched, follows from sizes and options alone. It is found when a pass of
-these sizes is made first, noted meanwhile, and then costs the host no time.
+What kernels compute a pass, and how they are launched, follows from sizes and options alone. A pass of sizes that come
+a second time is noted, and from then on costs the host little. One of sizes that come once is not: notes take time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
-from operator import itemgetter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,104 +14,64 @@ from torch import Tensor
 
 from pebblesim.operator.boxes import Described
 from pebblesim.operator.fresh import fresh
-from pebblesim.operator.launch import Notes, launch, noted
-from pebblesim.operator.layout import BYTES, round_sums
+from pebblesim.operator.launch import launch
+from pebblesim.operator.layout import BYTES
 from pebblesim.operator.recent import Recent
+from pebblesim.operator.tape import Done, Launched, Made, Notes, Place, Step, View, noted
 
 MOST = 4096
-"""Passes that are kept."""
+"""Passes that are kept, and sizes that are known."""
 
+Results = tuple[Any, ...]
 
-class Pass:
-    """A pass that is made and noted.
+Tensors = list[Any]
+"""Inputs, and what was made since; None for what is not there, or is not needed any more."""
 
-    Attributes:
-        inputs, outputs: its tensors.
-        L: what it returns besides, if it is a forward pass.
-        whole: whether it reads and writes whole tensors.
-    """
-
-    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        self.inputs, self.outputs = inputs, outputs
-        self.L: Tensor | None = None
-        self.whole = False
-
-    def again(self, written: Notes) -> Again | None:
-        """The pass with other tensors, from its notes; None if launches are not all that it does.
-
-        Each tensor that a kernel took must be known by its address: as an input, an output, or made for the pass.
-        """
-        tensors = (*self.inputs, *self.outputs, *written.made)
-        places = {each.data_ptr(): at for at, each in enumerate(tensors)}
-        taken = {address for _, _, given in written.launches for address in map(_address, given)} - {None}
-        taken |= written.zeros | {each.data_ptr() for sums in written.sums for each in sums[:2]}
-        if self.L is not None:
-            taken.add(self.L.data_ptr())
-        if written.other or not self.whole or len(places) < len(tensors) or not taken <= places.keys():
-            return None
-        return Again(self, written, places)
+Call = Callable[[Tensors, list[int], int], None]
+"""A step, of tensors, their addresses, and the stream."""
 
 
 class Again:
-    """The launches of a pass, made again with other tensors of its sizes."""
+    """A pass, made again with other tensors of its sizes."""
 
-    def __init__(self, made: Pass, written: Notes, places: dict[int, int]) -> None:
-        """Take a pass, its notes, and the place of each address among its inputs, outputs and what was made."""
-        self._calls = []
-        for kernel, grid, arguments in written.launches:
-            numbers = [each for each in arguments if _address(each) is None]
-            behind = iter(range(len(places), len(places) + len(numbers)))
-            at = [next(behind) if (address := _address(each)) is None else places[address] for each in arguments]
-            described = [(at, each.boxes) for at, each in enumerate(arguments) if isinstance(each, Described)]
-            self._calls.append((kernel, grid, itemgetter(*at), numbers, described))
-        likes = [torch.empty_like(each, device="meta") for each in made.inputs]  # which takes no memory
-        self._outputs = [_template(each, likes) for each in made.outputs]
-        self._zeros = [at for at, each in enumerate(made.outputs) if each.data_ptr() in written.zeros]
-        self._made = [  # of which PyTorch makes others fastest
-            (torch.zeros_like if each.data_ptr() in written.zeros else _fresh_like, _small(each))
-            for each in written.made
-        ]
-        first, last = len(made.inputs), len(made.inputs) + len(made.outputs)
-        self._sums = [
-            (places[sums.data_ptr()] - last, places[matrix.data_ptr()] - first, kv_heads)
-            for sums, matrix, kv_heads in written.sums
-        ]
-        self._L = None if made.L is None else places[made.L.data_ptr()] - last
-        self._index = made.inputs[0].get_device()
+    def __init__(self, written: Notes, results: Sequence[View | None], device: int) -> None:
+        """Take the notes of a pass, what it returns, and the number of the GPU."""
+        inputs = len(written.inputs)
+        used = {slot for step in written.steps for slot in _read(step)} | {each.slot for each in results if each}
+        steps = [_laid(each, results) for each in written.steps if not isinstance(each, Made) or each.slot in used]
+        whole = {at: known[1:3] for at, known in enumerate(written.inputs) if known is not None}
+        whole |= {each.slot: (each.shape, each.stride) for each in steps if isinstance(each, Made)}
+        self._results = [each and _short(each, whole) for each in results]
+        self._made, self._device = [None] * (written.slots - inputs), device
         self._stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        kept, self._calls = {each.slot for each in results if each}, list[Call]()
+        for at, step in enumerate(steps):
+            self._calls.append(_call(step, whole))
+            later = {slot for other in steps[at + 1 :] for slot in _read(other)}
+            gone = [slot for slot in _read(step) if slot >= inputs and slot not in kept | later]
+            if gone and any(isinstance(other, Made) for other in steps[at + 1 :]):
+                self._calls.append(_freed(gone))
 
-    def __call__(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], Tensor | None] | None:
-        """The outputs, and L of a forward pass; None if the inputs are at other multiples of bytes."""
-        given, together = [each.data_ptr() for each in inputs], 0
-        for address in given:
+    def __call__(self, inputs: Sequence[Tensor | None]) -> Results | None:
+        """Make the pass, and return what it gives; None if the inputs are at other multiples of bytes."""
+        together, places = 0, [0 if each is None else each.data_ptr() for each in inputs]
+        for address in places:
             together |= address
         if together % BYTES:
             return None
-        outputs = [
-            _fresh_like(inputs[at]) if at is not None else fresh(torch.empty_strided(*shape, **options))
-            for at, shape, options in self._outputs
-        ]
-        for at in self._zeros:
-            outputs[at].zero_()
-        made = [make(each) for make, each in self._made]
-        given += [each.data_ptr() for each in outputs]
-        given += [each.data_ptr() for each in made]
+        tensors: Tensors = [*inputs, *self._made]
+        places += [0] * len(self._made)
         assert self._stream_of is not None
-        stream = self._stream_of(self._index)
-        for kernel, grid, places, numbers, described in self._calls:
-            arguments = places(given + numbers)
-            if described:
-                taken = list(arguments)
-                for at, boxes in described:
-                    taken[at] = Described(boxes, taken[at])
-                arguments = taken
-            launch(kernel, grid, stream, arguments)
-        for number, at, kv_heads in self._sums:
-            round_sums(made[number], outputs[at], kv_heads)
-        return outputs, None if self._L is None else made[self._L]
+        stream = self._stream_of(self._device)
+        for call in self._calls:
+            call(tensors, places, stream)
+        return tuple([each and _tensor(tensors, each) for each in self._results])
 
 
 _KEPT: Recent[Hashable, Again] = Recent(MOST)
+
+_SEEN: Recent[Hashable, bool] = Recent(MOST)
+"""Sizes of passes that were made, and whether they may be noted."""
 
 
 def here(x: Tensor) -> bool:
@@ -121,62 +79,163 @@ def here(x: Tensor) -> bool:
     return x.is_cuda and x.get_device() == torch._C._cuda_getDevice()
 
 
-def sizes_of(way: str, tensors: Sequence[Tensor], rest: tuple[Any, ...]) -> tuple[Hashable, ...] | None:
+def made(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Hashable, ...]) -> Results:
+    """Return what a function gives of tensors and options: by what it did before for such tensors, if that is kept.
+
+    Args:
+        function: of the inputs and the rest; what it does follows from their sizes, strides and types.
+        inputs: tensors, at least one.
+        rest: options.
+    """
+    sizes = sizes_of(function.__name__, inputs, rest)
+    if sizes is None:
+        return function(*inputs, *rest)
+    if (kept := _KEPT.get(sizes)) is not None:
+        try:
+            found = kept(inputs)
+        except torch.OutOfMemoryError:  # other kernels need less
+            found = None
+        return function(*inputs, *rest) if found is None else found
+    again = _SEEN.get(sizes)
+    if again is None:
+        _SEEN[sizes] = True
+    unaligned = any(each is not None and each.data_ptr() % BYTES for each in inputs)
+    if not again or unaligned or torch.cuda.is_current_stream_capturing():
+        return function(*inputs, *rest)
+    return _noted(function, inputs, rest, sizes)
+
+
+def _noted(function: Any, inputs: Sequence[Tensor | None], rest: tuple[Any, ...], sizes: Hashable) -> Results:
+    """Return what a function gives, and keep it if it does nothing but what can be done again."""
+    with noted(inputs) as written:
+        results = function(*inputs, *rest)
+        views = [None if each is None else written.view(each) for each in results]
+    if written.other:
+        _SEEN[sizes] = False
+    else:
+        _KEPT[sizes] = Again(written, views, next(each for each in inputs if each is not None).get_device())
+    return results
+
+
+def sizes_of(way: str, tensors: Sequence[Tensor | None], rest: tuple[Any, ...]) -> tuple[Hashable, ...] | None:
     """The sizes and options of a pass by which it may be kept; None if it may not be.
 
     Args:
-        way: "forward" or "backward".
-        tensors: its matrices and vectors, (batch, heads, n, …).
-        rest: the arguments of the operator behind them: ranges of keys first.
+        way: its name.
+        tensors: matrices, vectors and ranges; None for one that is not there, at least one is.
+        rest: options.
     """
-    if rest[0] is not None or not here(tensors[0]):
+    first = next(each for each in tensors if each is not None)
+    if not here(first):
         return None
-    return way, tensors[0].get_device(), rest, *((each.shape, each.stride(), each.dtype) for each in tensors)
+    of_each = [None if each is None else (each.shape, each.stride(), each.dtype) for each in tensors]
+    return way, first.get_device(), rest, *of_each
 
 
-def again(sizes: tuple[Hashable, ...] | None, inputs: Sequence[Tensor]) -> tuple[list[Tensor], Tensor | None] | None:
-    """The outputs of a pass that was made before, and L if it makes it; None if it is not kept, or memory is short."""
-    kept = None if sizes is None else _KEPT.get(sizes)
-    if kept is None:
-        return None
-    try:
-        return kept(inputs)
-    except torch.OutOfMemoryError:  # other kernels need less
-        return None
+def _read(step: Step) -> Iterator[int]:
+    """Slots that a step reads or changes."""
+    if isinstance(step, Launched):
+        yield from (each.slot for given in step.arguments if (each := _place(given)) is not None)
+    elif isinstance(step, Done):
+        yield from (each.slot for each in _views((*step.arguments, *step.options.values())))
 
 
-@contextmanager
-def keeping(sizes: tuple[Hashable, ...] | None, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Iterator[Pass]:
-    """Keep the pass that is made meanwhile, if it does nothing but what can be done again."""
-    made = Pass(inputs, outputs)
-    if sizes is None or sizes in _KEPT or torch.cuda.is_current_stream_capturing():
-        yield made
-        return
-    with noted() as written:
-        yield made
-    if (found := made.again(written)) is not None:
-        _KEPT[sizes] = found
+def _views(given: Any) -> Iterator[View]:
+    for each in given:
+        if isinstance(each, View):
+            yield each
+        elif isinstance(each, tuple | list):
+            yield from _views(each)
 
 
-def _address(argument: Any) -> int | None:
-    """The address of a tensor, or of what a descriptor is of; None for a number."""
-    if isinstance(argument, Described):
-        return argument.address
-    return argument.data_ptr() if isinstance(argument, Tensor) else None
+def _place(argument: Any) -> Place | None:
+    """The place of an argument of a kernel; None of a number."""
+    if isinstance(argument, Place):
+        return argument
+    return argument[1] if isinstance(argument, tuple) else None
 
 
-def _fresh_like(x: Tensor) -> Tensor:
-    return fresh(torch.empty_like(x))
+def _laid(step: Step, results: Sequence[View | None]) -> Step:
+    """A step that makes memory, in the order that the result has which is all of it."""
+    if isinstance(step, Made):
+        for each in results:
+            if each and each.slot == step.slot and each.shape.numel() == step.shape.numel():
+                return step._replace(shape=each.shape, stride=each.stride)
+    return step
 
 
-def _small(x: Tensor) -> Tensor:
-    """A tensor of this shape that takes no memory."""
-    return x.new_zeros(()).expand(x.shape)
+def _short(view: View, whole: dict[int, tuple[Any, Any]]) -> View:
+    """A view, without a shape if it is all that is in its slot, as it lies there."""
+    same = view.offset == 0 and whole.get(view.slot) == (view.shape, view.stride)
+    return view._replace(shape=None) if same else view
 
 
-def _template(x: Tensor, likes: list[Tensor]) -> tuple[int | None, tuple[Any, ...], dict[str, Any]]:
-    """How a tensor such as this one is made: as `torch.empty_like` does of an input, or by its shape and strides."""
-    alike = (
-        at for at, like in enumerate(likes) if (like.shape, like.stride(), like.dtype) == (x.shape, x.stride(), x.dtype)
-    )
-    return next(alike, None), (x.shape, x.stride()), {"dtype": x.dtype, "device": x.device}
+def _tensor(tensors: Tensors, view: View) -> Tensor:
+    slot, offset, shape, stride = view
+    one: Tensor = tensors[slot]
+    return one if shape is None else one.as_strided(shape, stride, one.storage_offset() + offset)
+
+
+def _freed(slots: list[int]) -> Call:
+    def free(tensors: Tensors, places: list[int], stream: int) -> None:
+        for slot in slots:
+            tensors[slot] = None
+
+    return free
+
+
+def _call(step: Step, whole: dict[int, tuple[Any, Any]]) -> Call:
+    """A step as a function."""
+    if isinstance(step, Launched):
+        return _launched(step)
+    if isinstance(step, Done):
+        return _done(step, whole)
+    slot, shape, stride, options = step
+
+    def make(tensors: Tensors, places: list[int], stream: int) -> None:
+        tensors[slot] = new = fresh(torch.empty_strided(shape, stride, **options))
+        places[slot] = new.data_ptr()
+
+    return make
+
+
+def _launched(step: Launched) -> Call:
+    kernel, grid, arguments = step
+    given = [
+        (None, -1, each) if (at := _place(each)) is None else (None if each is at else each[0], *at)
+        for each in arguments
+    ]
+
+    def again(tensors: Tensors, places: list[int], stream: int) -> None:
+        taken = [
+            rest if slot < 0 else places[slot] + rest if boxes is None else Described(boxes, places[slot] + rest)
+            for boxes, slot, rest in given
+        ]
+        launch(kernel, grid, stream, taken)
+
+    return again
+
+
+def _done(step: Done, whole: dict[int, tuple[Any, Any]]) -> Call:
+    function, arguments, options, slots = step
+
+    def shortened(given: Any) -> Any:
+        if isinstance(given, View):
+            return _short(given, whole)
+        return type(given)(map(shortened, given)) if isinstance(given, list | tuple) else given
+
+    def taken(tensors: Tensors, given: Any) -> Any:
+        if isinstance(given, View):
+            return _tensor(tensors, given)
+        return [taken(tensors, each) for each in given] if isinstance(given, list | tuple) else given
+
+    told, named = [shortened(each) for each in arguments], {name: shortened(each) for name, each in options.items()}
+
+    def again(tensors: Tensors, places: list[int], stream: int) -> None:
+        found = function(
+            *[taken(tensors, each) for each in told], **{name: taken(tensors, each) for name, each in named.items()}
+        )
+        for slot, each in zip(slots, found if len(slots) > 1 else (found,), strict=False):
+            tensors[slot], places[slot] = each, each.data_ptr()
+
+    return again

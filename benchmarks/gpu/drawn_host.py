@@ -1,0 +1,191 @@
+"""What a call takes of the host by its kind, and what the first call of a kind takes; on a GPU."""
+
+from __future__ import annotations
+
+import cProfile
+import json
+import os
+import pstats
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from drawn_shapes import Shape
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of call.
+
+    Attributes:
+        name: what is particular about it.
+        shape: its sizes and mask.
+        extra: "sinks", "lse", "padding", "lengths" (another length at each call), or nothing.
+    """
+
+    name: str
+    shape: Shape
+    extra: str = ""
+
+
+def kinds() -> Iterator[Kind]:
+    """Small calls, in which the host is all that takes time."""
+    for d in (64, 128, 256, 512):
+        for n in (512, 516, 511):
+            yield Kind(f"n = {n}, d = {d}, causal", Shape(2, 8, 1, n, d, "causal"))
+    for d in (128, 512):
+        yield Kind(f"new lengths, d = {d}, causal", Shape(2, 8, 1, 500, d, "causal"), "lengths")
+        yield Kind(f"16 heads on 2, n = 511, d = {d}, causal", Shape(1, 2, 8, 511, d, "causal"))
+        yield Kind(f"n = 511, d = {d}", Shape(2, 8, 1, 511, d, "none"))
+        yield Kind(f"new lengths, 16 heads on 2, d = {d}", Shape(1, 2, 8, 500, d, "causal"), "lengths")
+    yield Kind("n = 511, d = 96, causal", Shape(2, 8, 1, 511, 96, "causal"))
+    yield Kind("n = 511, d = 72, causal", Shape(2, 8, 1, 511, 72, "causal"))
+    yield Kind("6 heads on 2, n = 511, d = 128", Shape(2, 2, 3, 511, 128, "causal"))
+    yield Kind("window of 128, n = 511, d = 128", Shape(2, 8, 1, 511, 128, "window", 128))
+    yield Kind("packed, n = 511, d = 128", Shape(1, 8, 1, 511, 128, "packed", None, (0, 100, 300, 511)))
+    for extra in ("padding", "sinks", "lse"):
+        yield Kind(f"{extra}, n = 511, d = 128", Shape(2, 8, 1, 511, 128, "causal"), extra)
+
+
+def host_times(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
+    """Microseconds by kind and backend; ours are profiled, too, and FOLDER/profile.txt has the functions."""
+    import torch
+
+    card = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
+    for kind in kinds():
+        if kind.name in known:
+            continue
+        if time.monotonic() > asked.until:
+            return
+        row: dict[str, Any] = {"key": kind.name, **card}
+        for name, call, sets in _calls(torch, kind):
+            try:
+                row[name] = _times(torch, call, sets)
+            except Exception as error:  # of a backend that does not take the kind
+                row[name] = {"refused": f"{type(error).__name__}: {error}".splitlines()[0][:160]}
+                continue
+            if name == "ours":
+                _profiled(torch, kind, call, sets, asked.output / "profile.txt")
+        yield row
+
+
+def _calls(torch: Any, kind: Kind) -> Iterator[tuple[str, Any, list[Any]]]:
+    """The backends, their calls, and tensors that these take in turn."""
+    from contenders import contenders, ours
+    from drawn_shapes import tensors
+
+    shape = kind.shape
+    lengths = range(400, 560) if kind.extra == "lengths" else [shape.n]
+    sets = [tensors(torch, replace(shape, n=n)) for n in lengths]
+    call, rest = ours(torch, shape), {}
+    if kind.extra == "sinks":
+        rest["sinks"] = torch.randn(shape.heads, device="cuda", requires_grad=True)
+    if kind.extra == "lse":
+        rest["return_lse"] = True
+    if kind.extra == "padding":
+        rest["key_padding_mask"] = (torch.arange(shape.n, device="cuda") >= 400)[None]
+    yield "ours", partial(call, **rest), sets
+    for name, each in contenders(torch, shape, "none").items():
+        if name != "ours" and kind.extra in ("", "lengths"):
+            yield name, each, sets
+
+
+def _times(torch: Any, call: Any, sets: list[Any]) -> dict[str, float]:
+    """Microseconds without gradients, of a forward pass with gradients, and of its backward pass."""
+    from timing import of_host
+
+    state: dict[str, Any] = {"at": -1, "out": None}
+
+    def next_one() -> None:
+        state["at"], state["out"] = (state["at"] + 1) % len(sets), None
+
+    def forward() -> None:
+        out = call(*sets[state["at"]][0])
+        state["out"] = out[0] if isinstance(out, tuple) else out
+
+    def prepared() -> None:
+        next_one()
+        forward()
+
+    def backward() -> None:
+        x, dO = sets[state["at"]]
+        torch.autograd.grad(state["out"], x, dO)
+
+    for _ in range(3):
+        prepared()
+        backward()
+    found = {}
+    with torch.no_grad():
+        found["without gradients"] = of_host(torch, forward, before=next_one)
+    found["forward"] = of_host(torch, forward, before=next_one)
+    found["backward"] = of_host(torch, backward, before=prepared)
+    return found
+
+
+def _profiled(torch: Any, kind: Kind, call: Any, sets: list[Any], file: Path) -> None:
+    """Append the functions that take the time of both passes, by their own time."""
+    watched = cProfile.Profile()
+    for number in range(30):
+        x, dO = sets[number % len(sets)]
+        torch.cuda.synchronize()
+        watched.enable()
+        out = call(*x)
+        torch.autograd.grad(out[0] if isinstance(out, tuple) else out, x, dO)
+        watched.disable()
+    with file.open("a", encoding="utf-8") as out:
+        out.write(f"\n== {kind.name}\n")
+        pstats.Stats(watched, stream=out).sort_stats("tottime").print_stats(22)
+
+
+FIRST = """
+import json, sys, time
+import torch
+x = torch.ones(1, device="cuda", requires_grad=True)
+torch.autograd.grad(x * x, x)  # for which PyTorch imports sympy
+d, n, shared, causal, who = json.loads(sys.argv[1])
+q, k, v = (torch.randn(1, h, n, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for h in (4 * shared, 4, 4))
+begin = time.perf_counter()
+if who == "ours":
+    from pebblesim.gpu.torch import attention as attend
+else:
+    from ffpa_attn import ffpa_attn_func as attend
+imported = time.perf_counter()
+out = attend(q, k, v, is_causal=causal, enable_gqa=shared > 1)
+torch.cuda.synchronize()
+forward = time.perf_counter()
+torch.autograd.grad(out, (q, k, v), out.detach())
+torch.cuda.synchronize()
+backward = time.perf_counter()
+print(json.dumps({"import": imported - begin, "forward": forward - imported, "backward": backward - forward}))
+"""
+
+
+def first_calls(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
+    """Seconds of the first call of a process: with an empty cache of Triton, and with the one it left."""
+    cases = [(d, 2047, 1, True) for d in (512, 128, 256, 64)]
+    cases += [(512, 4096, 8, True), (128, 2048, 1, False), (1024, 2048, 1, True), (192, 2048, 1, True)]
+    for case in cases:
+        for who in ("ours", *(each for each in asked.peer if each == "ffpa" and case[0] > 256)):
+            key = f"{who}: d = {case[0]}, n = {case[1]}, shared = {case[2]}, causal = {case[3]}"
+            if key in known:
+                continue
+            if time.monotonic() > asked.until:
+                return
+            row: dict[str, Any] = {"key": key}
+            with TemporaryDirectory() as folder:
+                for cache in ("empty", "kept"):
+                    ran = subprocess.run(
+                        [sys.executable, "-c", FIRST, json.dumps([*case, who])],
+                        env=os.environ | {"TRITON_CACHE_DIR": folder},
+                        capture_output=True,
+                        text=True,
+                        check=False,
+                    )
+                    row[cache] = json.loads(ran.stdout) if not ran.returncode else {"error": ran.stderr[-300:]}
+            yield row

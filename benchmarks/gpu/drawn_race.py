@@ -1,0 +1,151 @@
+"""The race that a user runs: attentions drawn by a seed, timed with their launches; on a GPU.
+
+python benchmarks/gpu/drawn_race.py --seed 1 --shapes 40 --time-limit 600 -o FOLDER [--peer ffpa --peer flash-attn]
+python benchmarks/gpu/drawn_race.py --host --time-limit 200 -o FOLDER
+python benchmarks/gpu/drawn_race.py --first --time-limit 200 -o FOLDER
+
+Each row is appended to FOLDER/race.jsonl (host.jsonl, first.jsonl) as soon as it is measured, and what is there is not
+measured again: a race goes on where it was stopped. `--table` and `--picture FILE` show what is there, without a GPU.
+`wall_us` is what a program waits for, with the launches, of some calls in a row over several sets of tensors; `card_us`
+the same of a card that waits for no launch; `host_us` what the host takes while the card is idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+WAYS = ("forward", "both")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the rows")
+    parser.add_argument("--seed", type=int, nargs="*", default=[1])
+    parser.add_argument("--shapes", type=int, default=40, help="how many of each seed")
+    parser.add_argument("--time-limit", type=float, default=600.0, help="seconds after which nothing new is begun")
+    parser.add_argument("--peer", action="append", default=[], choices=("ffpa", "flash-attn"))
+    parser.add_argument("--flex", choices=("masks", "all", "none"), default="none", help="where FlexAttention races")
+    parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels before the race")
+    parser.add_argument("--host", action="store_true", help="microseconds of the host, by kind of call")
+    parser.add_argument("--first", action="store_true", help="seconds of first calls, with an empty cache of Triton")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--picture", type=Path)
+    asked = parser.parse_args()
+    if asked.table or asked.picture:
+        from drawn_report import picture, table
+
+        if asked.table:
+            table(asked.output)
+        if asked.picture:
+            picture(asked.output, asked.picture)
+        return
+    warnings.simplefilter("ignore")  # PyTorch's, of kernels that do not take a call
+    asked.output.mkdir(parents=True, exist_ok=True)
+    part, rows = "race", race
+    if asked.host or asked.first:
+        from drawn_host import first_calls, host_times
+
+        part, rows = ("host", host_times) if asked.host else ("first", first_calls)
+    file = asked.output / f"{part}.jsonl"
+    known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
+    asked.until = time.monotonic() + asked.time_limit
+    with file.open("a", encoding="utf-8") as out:
+        for row in rows(asked, known):
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+            print(json.dumps(row)[:400], flush=True)
+
+
+def race(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
+    """A row for each shape: who took how long, and how right they are."""
+    import torch
+    from drawn_shapes import drawn
+
+    card = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
+    drawn_here = [(seed, number) for number in range(asked.shapes) for seed in asked.seed]
+    wanted = [each for each in drawn_here if "{}/{}".format(*each) not in known]
+    began = time.monotonic()
+    with ProcessPoolExecutor(max(1, asked.workers), get_context("spawn")) as pool:
+        made = sum(pool.map(compiled, wanted[: MOST_COMPILED if asked.workers else 0]))
+    print(f"compiled for {made} shapes in {time.monotonic() - began:.0f} s", flush=True)
+    for seed, number in wanted:
+        if time.monotonic() > asked.until:
+            return
+        shape, began = drawn(seed, number), time.monotonic()
+        row = {"key": f"{seed}/{number}", "shape": str(shape), **shape.row(), **card}
+        try:
+            row |= raced(torch, shape, asked)
+        except torch.OutOfMemoryError:
+            row["error"] = "out of memory"
+        torch.cuda.empty_cache()
+        yield row | {"seconds": round(time.monotonic() - began, 1)}
+
+
+MOST_COMPILED = 120
+"""Shapes whose kernels are compiled before the race."""
+
+
+def compiled(drawn_as: tuple[int, int]) -> int:
+    """Make both passes of a shape once, so that Triton's cache on disk holds our kernels; 1 if it went well."""
+    import torch
+    from contenders import ours
+    from drawn_shapes import drawn, tensors
+
+    shape = drawn(*drawn_as)
+    try:
+        x, dO = tensors(torch, shape)
+        step(torch, "both", ours(torch, shape), x, dO)
+        torch.cuda.synchronize()
+    except Exception as error:  # the race says what it is
+        print(drawn_as, str(error)[:200], flush=True)
+        return 0
+    del x, dO
+    torch.cuda.empty_cache()
+    return 1
+
+
+def raced(torch: Any, shape: Any, asked: Any) -> dict[str, Any]:
+    """Errors, times and refusals of all contenders for a shape."""
+    from contenders import contenders
+    from drawn_shapes import errors, right, tensors
+    from timing import sets_of, together
+
+    sets = [tensors(torch, shape, seed) for seed in range(sets_of(2 * shape.batch * shape.heads * shape.n * shape.d))]
+    true = right(torch, shape, *sets[0])
+    attends, refused, wrong = contenders(torch, shape, asked.flex, tuple(asked.peer)), {}, {}
+    for name, attend in list(attends.items()):
+        try:
+            (x, dO), out = sets[0], attend(*sets[0][0])
+            made = dict(zip(("dQ", "dK", "dV"), torch.autograd.grad(out, x, dO), strict=True))
+            wrong[name] = errors(true, made | {"O": out})
+        except Exception as error:  # of PyTorch, of its compiler, or of another package
+            refused[name] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+            del attends[name]
+    del true
+    row: dict[str, Any] = {"errors": wrong, "refused": refused, "sets": len(sets)}
+    for way in WAYS:
+        calls = {name: [partial(step, torch, way, attend, *each) for each in sets] for name, attend in attends.items()}
+        row[way] = together(torch, calls)
+    return row
+
+
+def step(torch: Any, way: str, attend: Callable[..., Any], x: list[Any], dO: Any) -> None:
+    """A forward pass without gradients, or both passes."""
+    if way == "forward":
+        with torch.no_grad():
+            attend(*x)
+        return
+    torch.autograd.grad(attend(*x), x, dO)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The table and the picture of a race of drawn shapes, from its rows."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+WAYS = {"forward": "forward", "both": "forward + backward"}
+BEHIND = 0.95
+"""A ratio below which a shape is named."""
+
+TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40)
+
+RIGHT = 0.02
+"""The largest error of a result with which a contender counts."""
+
+
+def loaded(folder: Path, part: str) -> list[dict[str, Any]]:
+    """Rows of a part of the measurements; none if it was not made."""
+    file = folder / f"{part}.jsonl"
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def ratios(rows: list[dict[str, Any]], way: str, what: str = "wall_us") -> list[tuple[float, str, dict[str, Any]]]:
+    """Time of the best other ÷ ours, who that is, and the row; the least first."""
+    found = []
+    for row in rows:
+        times = {name: each[what] for name, each in row.get(way, {}).items()}
+        right = {name for name in times if max(row["errors"][name].values()) <= RIGHT}
+        others = {name: each for name, each in times.items() if name != "ours" and name in right}
+        if "ours" in right and others:
+            best = min(others, key=lambda name: others[name])
+            found.append((others[best] / times["ours"], best, row))
+    return sorted(found, key=lambda each: each[0])
+
+
+def mean(values: list[float]) -> float:
+    """The geometric mean."""
+    return exp(sum(map(log, values)) / len(values))
+
+
+def tflops(row: dict[str, Any], way: str, who: str) -> float:
+    """Useful operations of a contender in each second, in 10^12."""
+    from drawn_shapes import Shape
+
+    fields = {name: row[name] for name in ("batch", "kv_heads", "shared", "n", "d", "mask", "left")}
+    shape = Shape(**fields, starts=tuple(row["starts"]))
+    return shape.operations(way) / row[way][who]["wall_us"] / 1e6
+
+
+def table(folder: Path) -> None:
+    """Print how ours compare with the best other, who that is, and each shape that is behind; then the host's time."""
+    rows = loaded(folder, "race")
+    for way, name in WAYS.items():
+        for what, said in (("wall_us", "with launches"), ("card_us", "on the card alone")):
+            found = ratios(rows, way, what)
+            if not found:
+                continue
+            values = [ratio for ratio, _, _ in found]
+            middle, few = values[len(values) // 2], sum(ratio < BEHIND for ratio in values)
+            best = ", ".join(f"{who} {count}" for who, count in Counter(who for _, who, _ in found).most_common())
+            print(
+                f"{name}, {said}: {len(values)} shapes, geometric mean {mean(values):.2f}, median {middle:.2f}, "
+                f"least {values[0]:.2f}, largest {values[-1]:.2f}, {few} below {BEHIND}; best other: {best}"
+            )
+        by_mask: dict[str, list[float]] = {}
+        for ratio, _, row in ratios(rows, way):
+            for kind in (row["mask"], f"d = {row['d']}", "grouped" if row["shared"] > 1 else "not grouped"):
+                by_mask.setdefault(kind, []).append(ratio)
+        print("  " + ", ".join(f"{kind} {mean(each):.2f} ({len(each)})" for kind, each in sorted(by_mask.items())))
+    print(
+        "\n| shape | | ours, TFLOP/s | best other | ratio | on the card | host, ours and theirs, µs |\n"
+        + "| --- " * 7
+        + "|"
+    )
+    for way, name in WAYS.items():
+        for ratio, who, row in ratios(rows, way):
+            if ratio < BEHIND:
+                ours, theirs = row[way]["ours"], row[way][who]
+                alone = theirs["card_us"] / ours["card_us"]
+                rates = [f"{tflops(row, way, each):.0f}" for each in ("ours", who)]
+                print(
+                    f"| {row['shape']} | {name} | {rates[0]} | {who} {rates[1]} | {ratio:.2f} | {alone:.2f} | "
+                    f"{ours['host_us']:.0f}, {theirs['host_us']:.0f} |"
+                )
+    host_table(loaded(folder, "host"))
+    for row in loaded(folder, "first"):
+        print(row["key"], *(f"{cache} {row[cache]}" for cache in ("empty", "kept")))
+
+
+def host_table(rows: list[dict[str, Any]]) -> None:
+    """Print microseconds of the host by kind of call: forward with gradients / backward."""
+    names = list(dict.fromkeys(name for row in rows for name, each in row.items() if isinstance(each, dict)))
+    if not names:
+        return
+    print("\n| call | " + " | ".join(names) + " |\n" + "| --- " * (len(names) + 1) + "|")
+    for row in rows:
+        cells = []
+        for name in names:
+            each = row.get(name, {})
+            cells.append(f"{each['forward']:.0f} / {each['backward']:.0f}" if "forward" in each else "")
+        print(f"| {row['key']} | " + " | ".join(cells) + " |")
+
+
+def picture(folder: Path, file: Path) -> None:
+    """Draw the ratio of each shape over its operations, forward and with gradients."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = loaded(folder, "race")
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
+    colours = {"none": "tab:blue", "causal": "tab:orange", "window": "tab:green", "packed": "tab:red"}
+    for axis, (way, name) in zip(axes, WAYS.items(), strict=True):
+        found = ratios(rows, way)
+        for mask, colour in colours.items():
+            for grouped, marker in ((False, "o"), (True, "^")):
+                some = [
+                    (tflops(row, way, "ours") * row[way]["ours"]["wall_us"] / 1e3, ratio)
+                    for ratio, _, row in found
+                    if row["mask"] == mask and (row["shared"] > 1) is grouped
+                ]
+                label = f"{mask}{', grouped heads' if grouped else ''}"
+                axis.scatter(*zip(*some, strict=True), c=colour, marker=marker, s=24, label=label) if some else None
+        values = [ratio for ratio, _, _ in found]
+        axis.axhline(1, color="0.5", linewidth=1)
+        axis.axhline(mean(values), color="0.2", linewidth=1, linestyle="--")
+        axis.set(xscale="log", yscale="log", xlabel="useful operations, 10⁹")
+        axis.set_title(f"{name}: geometric mean {mean(values):.2f}, least {values[0]:.2f}", fontsize=10)
+        axis.set_yticks(TICKS, [f"{each:g}" for each in TICKS])
+        axis.minorticks_off()
+    axes[0].set_ylabel("time of the best other ÷ ours")
+    axes[0].legend(fontsize=7, loc="upper left")
+    figure.savefig(file, dpi=130)

@@ -1,0 +1,89 @@
+"""Ranges of keys of packed sequences by one kernel of Triton, in the place of some twenty operations of PyTorch.
+
+It gives what `masks.ranges_of_sequences` gives, with the same promises, for plain calls on a GPU. Only what launches
+kernels imports it, since it needs Triton.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pebblesim.operator.fresh import fresh
+from pebblesim.operator.launch import Kernel
+from pebblesim.operator.masks import Ranges, promise, promised
+from pebblesim.operator.pattern import Limits
+
+TOKENS = 256
+"""Queries of a thread block."""
+
+BLOCK = tl.constexpr(TOKENS)
+
+NUMBERS = ["n_q", "n_k", "most_q", "most_k", "last", "left", "right", "at_end", "steps"]
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def ranges(of_q, of_k, first, end, holds, n_q, n_k, most_q, most_k, last, left, right, at_end, steps):  # type: ignore[no-untyped-def]
+    """First keys and ends of queries, and whether the starts of `last` sequences are right; limits below 0 are none."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    low = tl.zeros([BLOCK], tl.int32)
+    high = low + last + 1
+    for _ in range(steps):  # to the first start behind a query
+        middle = (low + high) // 2
+        open = low < high
+        before = tl.load(of_q + middle, mask=open, other=0).to(tl.int32) <= at
+        low = tl.where(open & before, middle + 1, low)
+        high = tl.where(open & (before == 0), middle, high)
+    begun, ends = tl.maximum(low - 1, 0), tl.minimum(low, last)
+    one, other = tl.load(of_k + begun).to(tl.int32), tl.load(of_k + ends).to(tl.int32)
+    from_start = one - tl.load(of_q + begun).to(tl.int32) + at
+    from_end = other - tl.load(of_q + ends).to(tl.int32) + at
+    position = tl.where(at_end != 0, from_end, from_start)
+    seen = tl.where(right >= 0, tl.minimum(other, position + right + 1), other)
+    one = tl.where(left >= 0, tl.minimum(tl.maximum(one, position - left), other), one)
+    tl.store(first + at, tl.minimum(one, n_k), mask=at < n_q)
+    tl.store(end + at, tl.minimum(tl.maximum(seen, one), n_k), mask=at < n_q)
+    if tl.program_id(0) == 0:
+        wrong_q, wrong_k = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.int32)
+        for start in range(0, last, BLOCK):
+            here = start + tl.arange(0, BLOCK)
+            inside = here < last
+            q, next_q = tl.load(of_q + here, mask=inside, other=0), tl.load(of_q + here + 1, mask=inside, other=0)
+            k, next_k = tl.load(of_k + here, mask=inside, other=0), tl.load(of_k + here + 1, mask=inside, other=0)
+            wrong_q += (next_q < q).to(tl.int32)
+            wrong_k += (next_k < k).to(tl.int32)
+        right_q = (tl.sum(wrong_q) == 0) & (tl.load(of_q) == 0) & (tl.load(of_q + last) <= most_q)
+        right_k = (tl.sum(wrong_k) == 0) & (tl.load(of_k) == 0) & (tl.load(of_k + last) <= most_k)
+        tl.store(holds, right_q)
+        tl.store(holds + 1, right_k)
+
+
+@cache
+def _kernel(of_q: torch.dtype, of_k: torch.dtype) -> Kernel:
+    """The kernel for starts of these types."""
+    return Kernel(ranges)
+
+
+def ranges_of_sequences(of_q: Tensor, of_k: Tensor, n_q: int, n_k: int, within: Limits) -> Ranges:
+    """Ranges of packed sequences, (1, n_q), whose starts for queries and keys are right but for their numbers.
+
+    Args:
+        of_q, of_k: where sequences start, and the end of the last, in int32 or int64 and contiguous.
+        n_q, n_k: numbers of queries and keys.
+        within: limits of j - i within a sequence.
+    """
+    first, end = (fresh(torch.empty((1, n_q), dtype=torch.int32, device=of_q.device)) for _ in "ab")
+    holds = fresh(torch.empty(2, dtype=torch.bool, device=of_q.device))
+    left, right, at_end = within
+    most = (min(n_q, n_k),) * 2 if of_q is of_k else (n_q, n_k)
+    last = of_q.shape[0] - 1
+    limits = -1 if left is None else left, -1 if right is None else right, int(at_end)
+    grid, numbers = (-(-n_q // TOKENS), 1, 1), (n_q, n_k, *most, last, *limits, (last + 1).bit_length())
+    _kernel(of_q.dtype, of_k.dtype)[grid](of_q, of_k, first, end, holds, *numbers, num_warps=4)
+    for at, n in enumerate(most[:1] if of_q is of_k else most):
+        promise(holds[at], promised(n))
+    return first, end
