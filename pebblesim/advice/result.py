@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 from pebblesim.advice.amounts import amount, duration, ratio
+from pebblesim.advice.answer import advised, beside, first_lines
 from pebblesim.advice.kernels import OurKernels
 from pebblesim.analysis import terms
 from pebblesim.core.errors import UsageError
@@ -185,7 +186,11 @@ class Advice(OurKernels, Result):
         roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
         ours = {"kernels": [self.as_data(each) for each in self.kernels]}
         own = {"own_kernels": [self.own_as_data(each) for each in self.own_kernels]}
-        return {**head, **ours, **own, "boundaries": boundaries, **roofline}
+        others = {}
+        if self.kernels:
+            found = beside(self)
+            others = {"call": advised(self, found), "measured": found.to_dict()}
+        return {**head, **ours, **own, **others, "boundaries": boundaries, **roofline}
 
     def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
         """A row as data."""
@@ -226,12 +231,19 @@ class Advice(OurKernels, Result):
         return "\n".join(map(str, self.parts()))
 
     def parts(self) -> list[str | Sheet]:
-        """Return the parts to print: sentences and tables."""
-        parts: list[str | Sheet] = [_heading(self)]
-        parts += ["", *self.shown_kernels(), "", MODEL]
+        """Return the lines to print first: the call to make, its time, and what was measured beside it."""
+        return [_heading(self), *first_lines(self), *self.judged()]
+
+    def details(self) -> list[str | Sheet]:
+        """Return what stands behind the answer: kernels, schedules, lower bounds and the roofline, to print."""
+        parts: list[str | Sheet] = [*self.shown_kernels(), "", MODEL]
         for boundary in self.boundaries:
             parts += ["", *self._shown(boundary)]
         return [*parts, "", self._roofline()]
+
+    def why(self) -> str:
+        """Return what stands behind the answer as text."""
+        return "\n".join(map(str, self.details()))
 
     def _shown(self, each: Boundary) -> list[str | Sheet]:
         head = f"{each.name} boundary: M = {each.M:,} words ({each.cache}){self._regime(each)}"
