@@ -233,7 +233,7 @@ def test_advice_for_hopper_is_the_gluon_kernel_that_a_plan_takes(problem: str, d
     assert best.tiling.gluon and best.tiling == taken.tiling and best.tiling.options == taken.tiling.options
     assert best.seconds == pytest.approx(taken.seconds)
     text, other = advice.why(), next(each for each in advice.kernels if not each.tiling.gluon)
-    assert text.splitlines()[2].startswith(f"take {best.tiling.schedule}, Gluon: ")
+    assert text.splitlines()[0].startswith(f"take {best.tiling.schedule}, Gluon: ")
     assert f"without Gluon, or with a softcap or packed sequences, {other.tiling.schedule}: " in text
     assert text.count("without Gluon, ") == 1  # the best of them alone
     commands = re.findall(r"its source: pebblesim (gpu emit .*)", text)
@@ -291,7 +291,7 @@ def test_where_no_kernel_can_be_written_none_is_advised(options: str, said: str)
 
 @pytest.mark.parametrize("way", ["", "--backward"])
 def test_under_a_window_that_few_keys_are_in_the_advised_kernel_is_written(way: str) -> None:
-    asked = f"--gpu H200 --size n_q=1 --size n_k=4096 -d 128 --mask window:512 {way}"
+    asked = f"--gpu H200 --size n_q=1 --size n_k=4096 -d 128 --mask window:512 --why {way}"
     commands = re.findall(
         r"its source: pebblesim (gpu emit .*)", CliRunner().invoke(app, ["advise", *asked.split()]).stdout
     )
