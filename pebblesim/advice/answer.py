@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from pebblesim.advice.amounts import duration
 from pebblesim.advice.forecast import at_least
+from pebblesim.advice.kernels import OurKernels
 from pebblesim.advice.measured import OTHERS, OURS, WIDE, Measured, Shape, measured, useful
 from pebblesim.core.sizes import assigned
 from pebblesim.language.masks import Band
-
-if TYPE_CHECKING:
-    from pebblesim.advice.result import Advice
 
 WAYS = {"forward": "forward", "backward-qkv": "backward"}
 """The passes of attention, by problem."""
@@ -24,7 +21,7 @@ CLEARLY = 0.97
 """Another attention is advised if it takes less than this part of our time: two runs differ by so much."""
 
 
-def sizes(advice: Advice) -> tuple[int, int, int, int]:
+def sizes(advice: OurKernels) -> tuple[int, int, int, int]:
     """n_q, n_k, d_k and d_v of one head."""
     dims = advice.dims
     n, d = dims.get("n", 0), dims.get("d", 0)
@@ -32,8 +29,8 @@ def sizes(advice: Advice) -> tuple[int, int, int, int]:
     return n_q, dims.get("n_k", n), dims.get("d_k", d), dims.get("d_v", d)
 
 
-def beside(advice: Advice) -> Measured:
-    """What was measured for the attention of an advice."""
+def beside(advice: OurKernels) -> Measured:
+    """Find what was measured for the attention of an advice."""
     n_q, n_k, d_k, d_v = sizes(advice)
     shape = Shape(WAYS[advice.problem], d_k, d_v, "" if advice.mask is None else str(advice.mask))
     heads = advice.heads * advice.batch
@@ -49,7 +46,7 @@ def best_other(found: Measured, ours: float) -> str | None:
     return fastest if fastest is not None and near[fastest] < CLEARLY * ours else None
 
 
-def call(advice: Advice, other: str | None) -> str:
+def call(advice: OurKernels, other: str | None) -> str:
     """The line of Python that computes this attention, by ours or by another one of PyTorch."""
     n_q, n_k, *_ = sizes(advice)
     arguments = ["Q", "K", "V"]
@@ -69,17 +66,14 @@ def call(advice: Advice, other: str | None) -> str:
     return f"with {where}: O = torch.nn.functional.scaled_dot_product_attention{asked}"
 
 
-def advised(advice: Advice, found: Measured) -> str:
+def advised(advice: OurKernels, found: Measured) -> str:
     """The line of Python to use: that of another attention only where it was measured to be clearly faster."""
     ours = found.seconds.get(OURS, advice.kernels[0].seconds)
     return call(advice, best_other(found, ours))
 
 
-def first_lines(advice: Advice) -> Iterator[str]:
-    """What to call and what is gained, in four lines; of a problem without kernels, what moves the fewest words."""
-    if not advice.kernels:
-        yield from _fewest_words(advice)
-        return
+def first_lines(advice: OurKernels) -> Iterator[str]:
+    """Say what to call and what is gained, in four lines."""
     found = beside(advice)
     yield f"call: {advised(advice, found)}"
     yield f"ours: {', '.join(_our_times(advice, found))}; {_kernel(advice)}"
@@ -89,12 +83,12 @@ def first_lines(advice: Advice) -> Iterator[str]:
         yield from _others(advice, found)
 
 
-def _kernel(advice: Advice) -> str:
+def _kernel(advice: OurKernels) -> str:
     tiling = advice.kernels[0].tiling
     return f"{tiling.schedule}{', Gluon' * tiling.gluon}, {assigned(tiling.blocks)}"
 
 
-def _our_times(advice: Advice, found: Measured) -> Iterator[str]:
+def _our_times(advice: OurKernels, found: Measured) -> Iterator[str]:
     best = advice.kernels[0]
     if OURS in found.seconds:
         yield f"{duration(found.seconds[OURS])} {'measured' if found.exact else 'interpolated'}"
@@ -104,7 +98,7 @@ def _our_times(advice: Advice, found: Measured) -> Iterator[str]:
         yield f"{duration(at_least(best, advice.card, advice.dtype))} at least"
 
 
-def _others(advice: Advice, found: Measured) -> Iterator[str]:
+def _others(advice: OurKernels, found: Measured) -> Iterator[str]:
     """Times of other attentions, and where they were measured."""
     ours = found.seconds.get(OURS, advice.kernels[0].seconds)
     times = (
@@ -122,15 +116,3 @@ def _others(advice: Advice, found: Measured) -> Iterator[str]:
 
 def _numbers(lengths: tuple[int, ...]) -> str:
     return " and ".join(f"{n:,}" for n in lengths)
-
-
-def _fewest_words(advice: Advice) -> Iterator[str]:
-    """Where no kernel is offered: the schedules that move the fewest words, and the time that is allowed."""
-    yield str(next(advice.shown_kernels()))
-    for boundary in advice.boundaries:
-        best = boundary.best
-        words = f"{best.io:,} words a head, {best.gap:.2f} x the lower bound"
-        yield f"{boundary.name} boundary, M = {boundary.M:,} words: {best.schedule} moves {words}"
-    allowed = advice.allowed(advice.fastest)
-    if allowed:
-        yield f"time: at least {duration(allowed[1])}, limited by {allowed[0]}"

@@ -41,7 +41,7 @@ ROWS: Final = 65536
 
 
 class Shape(NamedTuple):
-    """What was measured in many sizes: "forward" or "backward", the head dimensions, and "" or "causal"."""
+    """A kind of attention: "forward" or "backward", the head dimensions, and "" or "causal"."""
 
     way: str
     d_k: int

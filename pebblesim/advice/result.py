@@ -6,7 +6,7 @@ tile on the multiprocessors, where they are executed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -232,7 +232,8 @@ class Advice(OurKernels, Result):
 
     def parts(self) -> list[str | Sheet]:
         """Return the lines to print first: the call to make, its time, and what was measured beside it."""
-        return [_heading(self), *first_lines(self), *self.judged()]
+        first = first_lines(self) if self.kernels else self._fewest_words()
+        return [_heading(self), *first, *self.judged()]
 
     def details(self) -> list[str | Sheet]:
         """Return what stands behind the answer: kernels, schedules, lower bounds and the roofline, to print."""
@@ -244,6 +245,16 @@ class Advice(OurKernels, Result):
     def why(self) -> str:
         """Return what stands behind the answer as text."""
         return "\n".join(map(str, self.details()))
+
+    def _fewest_words(self) -> Iterator[str]:
+        """Where no kernel is offered: why, the schedules that move the fewest words, and the time that is allowed."""
+        yield str(next(self.shown_kernels()))
+        for boundary in self.boundaries:
+            best = boundary.best
+            words = f"{best.io:,} words a head, {best.gap:.2f} x the lower bound"
+            yield f"{boundary.name} boundary, M = {boundary.M:,} words: {best.schedule} moves {words}"
+        if allowed := self.allowed(self.fastest):
+            yield f"time: at least {duration(allowed[1])}, limited by {allowed[0]}"
 
     def _shown(self, each: Boundary) -> list[str | Sheet]:
         head = f"{each.name} boundary: M = {each.M:,} words ({each.cache}){self._regime(each)}"
