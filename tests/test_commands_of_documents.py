@@ -28,7 +28,7 @@ NOT_HERE = re.compile(
 )
 """In a command that has a placeholder, needs a GPU, other machines or a file of the reader, or that other tests run."""
 
-LONG = ("docs/dags.md", "docs/gemma-4.md", "docs/caches.md", "docs/tour.md", "docs/explore.md", "docs/search.md")
+QUICK = ("docs/gpu.md", "docs/hopper.md", "docs/kernels.md", "docs/search.md", "docs/story.md")
 
 
 def named(name: str) -> Iterator[str]:
@@ -80,7 +80,7 @@ def test_every_option_that_a_document_names_exists() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in LONG else pytest.mark.one_in(6))
+        pytest.param(name, marks=pytest.mark.one_in(5) if name in QUICK else pytest.mark.slow)
         for name, commands in RUN.items()
         if commands
     ],
