@@ -83,9 +83,9 @@ STRONGHOLDS: Mapping[str, Stronghold] = {
     "E1h": _square("backward-qkv", Span(2, 7), Span(3, 8, _D), Span(-4, 4, _D2)),
     "E2": Stronghold(
         "backward-qkv",
-        {"n_q": Span(1, 4), "n_k": Span(8, 16), "d_k": Span(0, 4), "d_v": Span(0, 4)},
-        Span(2, 6),
-        Span(-8, -3, ("n_k",)),
+        {"d_k": Span(0, 3), "d_v": Span(-0.5, 0.7, ("d_k",)), "n_q": Span(2, 4.5, ("d_k",)), "n_k": Span(9, 16)},
+        Span(0.4, 1.7, ("n_q", "d_k")),
+        Span(-9, -1, ("n_k",)),
     ),
     "E4": Stronghold(
         "backward-qkv",
