@@ -13,7 +13,6 @@ from hypothesis import given, strategies as st
 from pebblesim.core.errors import UsageError
 from pebblesim.counting.count import count
 from pebblesim.kernels.gluon import gluon, plans
-from pebblesim.kernels.gluon_columns_plan import Columns
 from pebblesim.language.registry import get
 
 BLOCKS, SCALE = {"B_r": 64, "B_c": 128}, 0.05
@@ -146,7 +145,8 @@ def test_the_program_says_the_shared_memory() -> None:
     program, sizes = get("flash2-latent").in_dims(dims).program, {**dims, **BLOCKS}
     (plan,) = plans(program, sizes, "bfloat16").values()
     (kernel,) = gluon(program, sizes).kernels
-    assert isinstance(plan, Columns) and plan.place is not None  # probabilities take the place of the rotary keys
+    probabilities, *_ = plan.handed
+    assert plan.shares == 2 and probabilities.inside  # probabilities take the place of the rotary keys
     matrices = 2 * (64 * 576 + 128 * 576)
     barriers = 2 + 2 * 2 * (2 + 1) + 2 + 2 * 2
     assert kernel.program.shared == matrices + 2 * 2 * 64 * 4 + 8 * barriers

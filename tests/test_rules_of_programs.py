@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
 import pytest
 from golden_texts import EVEN, GOLDENS, RAGGED, Case
@@ -11,9 +12,11 @@ from golden_texts import EVEN, GOLDENS, RAGGED, Case
 from pebblesim.advice.tiles import HOPPER
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.bias import biased
-from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.gluon import gluon, plans
 from pebblesim.kernels.rules import broken
 from pebblesim.kernels.statements import Program, Statement
+from pebblesim.kernels.words import WORDS
+from pebblesim.language import program as ir
 from pebblesim.language.registry import get
 
 OF_HOPPER = {name: case for name, case in GOLDENS.items() if name.startswith("gluon")}
@@ -25,12 +28,17 @@ ALL = [
 ]
 
 
+def traced(case: Case) -> ir.Program:
+    """The schedule of a case."""
+    schedule = get(case.tiling.schedule)
+    schedule = schedule if schedule.problem.rectangle is None else schedule.in_dims(schedule.problem.rectangle.dims)
+    return schedule.program if case.band is None else schedule.masked
+
+
 def programs(case: Case) -> list[Program]:
     """The programs of the kernels for Hopper of a case."""
-    tiling, mask = case.tiling, case.band
-    schedule = get(tiling.schedule)
-    schedule = schedule if schedule.problem.rectangle is None else schedule.in_dims(schedule.problem.rectangle.dims)
-    program, options = schedule.program if mask is None else schedule.masked, dict(tiling.options)
+    tiling, mask, program = case.tiling, case.band, traced(case)
+    options = dict(tiling.options)
     options["persistent"] &= mask is None
     if "latent" in tiling.schedule:
         options["dense"] = True
@@ -96,3 +104,24 @@ def test_a_program_without_a_statement_breaks_a_rule(name: str) -> None:
             assert broken(changed), st.printed([each])
             tried += 1
     assert tried > 15
+
+
+@pytest.mark.parametrize("name", ["forward", "latent-ragged-shared", "stored", "backward", "pairs", "two-pass-causal"])
+def test_a_block_says_what_rooms_its_program_takes(name: str) -> None:
+    """Buffers, what consumers hand over and what goes out: no room is taken that the plan does not say."""
+    case = OF_HOPPER[f"gluon-{name}"]
+    planned = plans(traced(case), case.sizes, "bfloat16", case.tiling.stages).values()
+    found = []
+    for block in planned:
+        rooms = {each.name: each.slots * prod(each.box) * (4 if each.vector else 2) for each in block.buffers.values()}
+        rooms |= {each.room: prod(each.shape) * (4 if each.reduced else 2) for each in block.handed if not each.inside}
+        rooms |= {
+            each.name: each.slots * prod(each.box) * (4 if block.additions else 2)
+            for each in block.outgoing
+            if each.slots
+        }
+        found.append(rooms)
+    taken = [
+        {name: prod(room.shape) * WORDS[room.kind] for name, room in each.buffers.items()} for each in programs(case)
+    ]
+    assert found == taken and taken

@@ -226,7 +226,7 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
     from pebblesim.advice.tiles import hopper_tiling
     from pebblesim.counting.count import count
     from pebblesim.kernels.gluon import gluon
-    from pebblesim.kernels.gluon_plan import SHARED
+    from pebblesim.kernels.gluon_block import SHARED
     from pebblesim.language.registry import get
 
     most = SHARED // 2 + REGISTERS  # words of 16 bits

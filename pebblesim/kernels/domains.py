@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pebblesim.core.sizes import counted
 from pebblesim.kernels import releases
-from pebblesim.kernels.gluon_additions import ROWS
+from pebblesim.kernels.gluon_block import ROWS
 from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.kernels.strides import WORDS as GROUP
 from pebblesim.kernels.triton import FAR

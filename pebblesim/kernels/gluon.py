@@ -11,49 +11,36 @@ It is for no mask and for bands: causal ones and windows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from pebblesim.core.errors import UnknownName
-from pebblesim.kernels.bias import check_bias, is_bias
-from pebblesim.kernels.gluon_additions import ROWS
+from pebblesim.kernels.bias import is_bias
+from pebblesim.kernels.domains import GLUON
+from pebblesim.kernels.gluon_block import Block
 from pebblesim.kernels.gluon_columns import ColumnsRoles
-from pebblesim.kernels.gluon_columns_plan import Columns, check_columns, columns_of
+from pebblesim.kernels.gluon_columns_plan import check_columns, columns_of
 from pebblesim.kernels.gluon_consumer import Consumer
-from pebblesim.kernels.gluon_plan import GROUP_OF_BYTES, Block, Plan, check_shared, multiplies, plan, refused
-from pebblesim.kernels.gluon_product import Product, ProductRoles, product_of
+from pebblesim.kernels.gluon_parts_plan import product_of, scores
+from pebblesim.kernels.gluon_plan import check_shared, multiplies, plan, refused
+from pebblesim.kernels.gluon_product import ProductRoles
 from pebblesim.kernels.gluon_roles import Roles
-from pebblesim.kernels.gluon_scores import Scores, ScoresRoles, scores
+from pebblesim.kernels.gluon_scores import ScoresRoles
 from pebblesim.kernels.gluon_text import IMPORTS, common
 from pebblesim.kernels.gluon_writer import GluonWriter
 from pebblesim.kernels.products import products
 from pebblesim.kernels.rules import broken
+from pebblesim.kernels.strides import WORDS as GROUP
 from pebblesim.kernels.tables import Tables, tables
-from pebblesim.kernels.triton import Source, Writes, far_away, for_no_pair, module, setting_of
+from pebblesim.kernels.triton import Source, Writes, check, far_away, for_no_pair, module, setting_of
 from pebblesim.kernels.triton_kernel import Writer
 from pebblesim.kernels.triton_ranges import Setting
-from pebblesim.kernels.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
-from pebblesim.launches.launches import Launch, check_alike, launches
+from pebblesim.launches.launches import Launch, launches
 
 OF_TABLES, OTHERS = (8, 4), (8, 3)
 """Warps and stages of Triton kernels in the same file: of products with a table of pairs, and without products."""
 
 OTHERWISE = "take --target triton"
-
-ROLES: Mapping[type[Block], Callable[[Setting, Any], Roles]] = {
-    Product: ProductRoles,
-    Scores: ScoresRoles,
-    Columns: ColumnsRoles,
-    Plan: Consumer,
-}
-"""Makers of the statements of a block, by the kind of its plan."""
-
-KINDS = ("bfloat16", "float16")
-"""Types of words that the products take."""
 
 
 def gluon(
@@ -87,9 +74,8 @@ def gluon(
         UsageError: the program, or these sizes, are none that this reading writes.
         UnknownName: the data type is unknown.
     """
-    if dtype not in WORDS:
-        raise UnknownName("type of a word", dtype, WORDS)
-    if dtype not in KINDS:
+    check(program, dtype, shared, softcap)
+    if dtype not in GLUON.dtypes:
         raise refused(
             program,
             f"tensor cores of a Gluon kernel take words of 16 bits, not {dtype}",
@@ -107,27 +93,25 @@ def gluon(
         raise refused(program, "a head has 2³¹ words or more", OTHERWISE)
     if shared & (shared - 1):
         raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each", OTHERWISE)
-    check_alike(program)
-    check_bias(program, shared, softcap)
-    scale = 1.0 if softcap and scale is None else scale
     made = _launches(program)
     _check_pairs(program, made, sizes, mask)
-    _check_columns(program, made, sizes, dtype)
+    _check_columns(program, made, sizes)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
-    setting = replace(setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory), softcap=softcap)
+    setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory, softcap)
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
         block = _block(program, launch, sizes, dtype, stages, persistent, setting.tables)
-        if isinstance(block, Scores) and persistent:
-            raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
-        if isinstance(block, Columns):
-            check_columns(program, block, persistent)
-        if block is not None and not isinstance(block, Columns) and setting.strides.shared > ROWS:
-            why = f"{setting.strides.shared} heads share keys, and a tile has {ROWS} rows of a warpgroup"
-            raise refused(program, why, OTHERWISE)
         if block is None:
             return Writer(setting, launch, name)
-        made = GluonWriter(setting, name, block, ROLES[type(block)])
+        roles = _roles(block)
+        if roles is ScoresRoles and persistent:
+            raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
+        if roles is ColumnsRoles:
+            check_columns(program, block, persistent)
+        elif setting.strides.shared > GLUON.shared:
+            why = f"{setting.strides.shared} heads share keys, and a tile has {GLUON.shared} rows of a warpgroup"
+            raise refused(program, why, OTHERWISE)
+        made = GluonWriter(setting, name, block, roles)
         check_shared(program, launch, made.program.shared, stages)
         assert not (wrong := broken(made.program)), f"{launch.name}: {'; '.join(wrong)}"
         return made
@@ -136,6 +120,13 @@ def gluon(
         raise refused(program, "it has no single loop within a grid of one dimension")
     of_tables = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
     return module(setting, made, written, of_tables, OTHERS, IMPORTS, partial(_common, setting))
+
+
+def _roles(block: Block) -> type[Roles]:
+    """The maker of the statements of a block."""
+    if block.nest is None:
+        return Consumer if block.shares == 1 else ColumnsRoles
+    return ScoresRoles if len(block.launch.grid) == 1 else ProductRoles
 
 
 def _check_pairs(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask | None) -> None:
@@ -152,21 +143,20 @@ def _check_pairs(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask:
                 raise refused(program, why, f"leave these out, or {OTHERWISE}")
 
 
-def _check_columns(program: ir.Program, made: list[Launch], sizes: ir.Sizes, dtype: str) -> None:
+def _check_columns(program: ir.Program, made: list[Launch], sizes: ir.Sizes) -> None:
     """Check that rows begin where the copy engine can.
 
     Raises:
         UsageError: some do not.
     """
-    group = GROUP_OF_BYTES // WORDS[dtype]
     for node in (node for launch in made if multiplies(launch) for node in ir.walk(launch.block)):
         if not isinstance(node, ir.Read) or node.tensor.name not in program.inputs or len(node.tile.ranges) != 2:
             continue
         if is_bias(node):  # threads read it
             continue
-        if (width := sizes[node.tile.ranges[1].dim]) % group:
+        if (width := sizes[node.tile.ranges[1].dim]) % GROUP:
             why = f"line {node.line} reads rows of {width} words of {node.tensor.name}, and the copy engine takes"
-            raise refused(program, f"{why} multiples of {group}", f"give such head dimensions, or {OTHERWISE}")
+            raise refused(program, f"{why} multiples of {GROUP}", f"give such head dimensions, or {OTHERWISE}")
 
 
 def plans(

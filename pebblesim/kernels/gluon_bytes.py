@@ -16,8 +16,7 @@ from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
 from pebblesim.kernels.additions import read_to_be_added_to
 from pebblesim.kernels.gluon import plans
-from pebblesim.kernels.gluon_plan import Block
-from pebblesim.kernels.gluon_product import Product
+from pebblesim.kernels.gluon_block import Block
 from pebblesim.kernels.tables import moved_words
 from pebblesim.kernels.words import moved_bytes, word_bytes
 from pebblesim.language import program as ir
@@ -69,17 +68,17 @@ def crossing(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None
 
 def _pieces(block: Block) -> Iterator[tuple[ir.Write, int]]:
     """The writes of matrices by threads, and the bytes of a row that a warp stores at a time."""
-    added = {each.write for each in block.additions}
+    outgoing = {each.write for each in block.outgoing}
     for node in block.writes:
-        if len(node.tile.ranges) == 2 and node not in added:
+        if len(node.tile.ranges) == 2 and node not in outgoing:
             yield node, 2 * SECTOR if block.roomy else SECTOR // 2
 
 
 def _boxes(block: Block) -> Iterator[tuple[ir.Read, tuple[int, ...]]]:
     """The reads that the copy engine serves, and the sides of all boxes of one; tables have no zeros beside them."""
-    yield from ((buffer.read, buffer.whole) for buffer in block.buffers.values())
-    if isinstance(block, Product):
-        yield block.matrix, (block.deep, block.width)
+    for buffer in block.buffers.values():
+        if not ir.over_pairs(buffer.read.tile.ranges):
+            yield buffer.read, buffer.whole
 
 
 def _in_sectors(box: tuple[int, ...], node: ir.Read, at: LoopContext, sizes: ir.Sizes, wide: int) -> int:

@@ -18,11 +18,10 @@ from __future__ import annotations
 from typing import Any
 
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.gluon_additions import ROWS, filled, freed
-from pebblesim.kernels.gluon_columns_plan import SHARES, Columns
-from pebblesim.kernels.gluon_plan import Buffer
-from pebblesim.kernels.gluon_roles import Roles
-from pebblesim.kernels.products import factors
+from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, Handed, filled
+from pebblesim.kernels.gluon_columns_plan import SHARES
+from pebblesim.kernels.gluon_roles import Issued, Roles
+from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.terms import ZERO, Group, Name, Number, Term, maximum, term
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.language import program as ir
@@ -39,65 +38,41 @@ def slot_of(ring: Buffer, share: Term, part: Any) -> Term:
 class ColumnsRoles(Roles):
     """Makes the statements of both roles."""
 
-    plan: Columns
-
-    def __init__(self, setting: Setting, plan: Columns) -> None:
+    def __init__(self, setting: Setting, plan: Block) -> None:
         super().__init__(setting, plan)
-        names = self.scope.names
-        self._flying = False  # whether scores are on their way
+        (*self.scores, self.sums), self.keys = products(plan.loop.body), plan.sides[plan.loop.range]
+        self.handed, *exchanged = plan.handed
+        self.exchanged = {each.tile: each for each in exchanged}
+        self.place = next((each for each in plan.rings if each.name == self.handed.room), None)  # of probabilities
+        made = self.handed.tile
+        self.last = [node for node in plan.loop.body if isinstance(node, ir.Compute) and node.target.tile is made][-1]
         self.reserve("mine", "phase", "share")
-        made = plan.probabilities.name
-        self.handed = plan.place.name if plan.place else names.new(f"{made}_of_all")
-        self.handed_full = names.new(f"{made}_full")
-        self.exchanged = {tile: names.new(f"{tile.name}_of_all") for tile in plan.exchanged}
-        self.reserve(*(f"{name}_full" for name in self.exchanged.values()))
-
-    def which(self) -> st.Let:
-        """The statement that says which rows the warpgroup has."""
-        return st.Let(("part",), (self.number,), f"these {ROWS} rows, of which the warpgroup has columns")
-
-    def columns(self, rng: ir.Range) -> tuple[list[Term], int]:
-        """The number of a warpgroup's first column, and how many columns all warpgroups have."""
-        return [term("w") * self.plan.width], SHARES * self.plan.width
 
     # Shared memory, and the warp that loads
 
-    def allocated(self) -> list[st.Room]:
-        """The statements that take shared memory: what stays, rings, and what the warpgroups exchange."""
-        plan, made = self.plan, super().allocated()
-        if plan.place is None:
-            note = f"line {plan.sums.line}: both warpgroups read it"
-            made.append(self.exchange(self.handed, (SHARES, ROWS, plan.keys), self.setting.dtype, note))
-        made.append(st.Barriers((self.handed_full,), SHARES, (1,)))
-        for name in self.exchanged.values():
-            made.append(self.exchange(name, (SHARES, 1, ROWS), "float32"))
-            made.append(st.Barriers((f"{name}_full",), SHARES, (1,)))
-        return made
+    def staying(self, buffer: Buffer) -> list[st.Statement]:
+        """All parts of the rows."""
+        copies = (self.copy(buffer, Number(part), self.number, part, ZERO) for part in range(buffer.across))
+        return self.filling(buffer, ZERO, term("phase"), [*copies])
 
-    def loading(self) -> list[st.Statement]:
-        """The statements of the warp that loads: the rows that stay, and the halves of each tile of keys."""
-        plan, made, phase = self.plan, list[st.Statement](), term("phase")
-        (_, high), at, share = self.limits(), Name(plan.loop.range.name), Name("share")
+    def streaming(self, at: Name) -> list[st.Statement]:
+        """The halves of a tile of keys."""
+        phase, share = term("phase"), Name("share")
         half = Group(term("each") + phase + 1) & 1
         body: list[st.Statement] = [st.Let(("share",), (half,), "first the half that is freed first")]
-        for each in plan.buffers.values():
-            parts, row = range(each.across), Group(at * SHARES + share) * plan.keys
-            if each.streamed:
-                for part in parts:
-                    slot = slot_of(each, share, part)
-                    body += self.filling(each, slot, phase, [self.copy(each, slot, row, part * each.width)])
-            else:
-                copies = [self.copy(each, Number(part), self.number * ROWS, part * each.width, ZERO) for part in parts]
-                made += self.filling(each, ZERO, phase, list(copies))
+        for ring in self.plan.rings:
+            for part in range(ring.across):
+                slot = slot_of(ring, share, part)
+                body += self.filling(ring, slot, phase, [self.copy(ring, slot, Group(at * SHARES + share), part)])
         halves = st.For("each", ZERO, Number(SHARES), tuple(body), unrolled=True)
-        return [*made, st.For(at.id, ZERO, high, (st.Let(("phase",), (at & 1,)), halves), of=plan.loop)]
+        return [st.Let(("phase",), (at & 1,)), halves]
 
     # Statements
 
     def loop(self, node: ir.Loop) -> None:
         """The tiles of keys."""
-        scope, ((low, high), phase) = self.scope, (self.limits(), term("phase"))
-        self.say(*(st.Wait(filled(each.name, 0), ZERO) for each in self.plan.buffers.values() if not each.streamed))
+        scope, ((low, high), phase) = self.scope, (self.scope.limits(), term("phase"))
+        self.say(*(st.Wait(filled(each.name, 0), ZERO) for each in self.plan.stay))
         number = scope.numbers[node.range] = Name(scope.names.new(node.range.name))
         with self.apart() as made:
             self.say(st.Let(("phase",), (number & 1,)))
@@ -108,92 +83,73 @@ class ColumnsRoles(Roles):
             self.looped(node.body)
             self.asking = False
         self.say(st.For(number.id, low, high, tuple(made), of=node))
-        for tile, op in self.plan.exchanged.items():
-            if tile in self.values.tiles and op == "rowsum":
-                self._exchange(tile, ZERO)
+        for tile, each in self.exchanged.items():
+            if tile in self.values.tiles and each.reduced == "rowsum":
+                self._exchange(each, ZERO)
 
     def read(self, node: ir.Read) -> None:
         """Nothing: products wait for what they take from shared memory."""
         self.values.mark(node.tile, loaded=True)
 
-    def cut(self) -> Term:
-        """The condition that some keys of a tile do not exist."""
-        loop = self.plan.loop.range
-        return (self.scope.numbers[loop] + 1) * (SHARES * self.plan.keys) > self.setting.size(loop.dim)
-
     def compute(self, node: ir.Compute) -> None:
         """Compute a tile; scores and sums are products that wait for their operands."""
-        plan = self.plan
-        if node in plan.scores:
+        if node in self.scores:
             self._score(node)
             return
-        if node is plan.sums:
+        if node is self.sums:
             self._sum()
             return
-        if self._flying and plan.probabilities in {node.target.tile, *(ref.tile for ref in ir.refs(node.expr))}:
-            self._settle()
+        for tile in (node.target.tile, *(ref.tile for ref in ir.refs(node.expr))):
+            self.settle(tile)
         super().compute(node)
         if node.target.tile in self.exchanged and isinstance(node.expr, ir.RowReduction) and node.mode == "new":
-            self._exchange(node.target.tile, Name("phase"))
-        if node is plan.last:
+            self._exchange(self.exchanged[node.target.tile], Name("phase"))
+        if node is self.last:
             self._hand_over()
 
-    def _exchange(self, tile: ir.Tile, phase: Term) -> None:
+    def _exchange(self, handed: Handed, phase: Term) -> None:
         """Make a vector that of the columns of both warpgroups."""
-        held, name, w = self.values.held(tile), self.exchanged[tile], term("w")
-        room, full = Name(name), Name(f"{name}_full")
-        mine, others = (room.index(at).reshape(ROWS) for at in (w, term(1) - w))
-        other = others.call("load", self.scope.of_vector(self.plan.own))
-        self.say(*st.put(mine, held), st.Arrive(full.index(w)), st.Wait(full.index(term(1) - w), phase))
-        self.say(st.Map(held, held + other if self.plan.exchanged[tile] == "rowsum" else maximum(held, other)))
+        held, w, other = self.values.held(handed.tile), term("w"), term(1) - "w"
+        mine, others = (Name(handed.room).index(at).reshape(ROWS) for at in (w, other))
+        self.hand(handed, w, mine, held)
+        self.say(st.Wait(filled(handed.name, other), phase))
+        theirs = others.call("load", self.scope.of_vector(self.plan.own))
+        self.say(st.Map(held, held + theirs if handed.reduced == "rowsum" else maximum(held, theirs)))
 
     def _score(self, node: ir.Compute) -> None:
         """Issue the products of a warpgroup's keys, part after part as they arrive."""
         plan, expr, to = self.plan, factors(node), self.issued_all(node)
         held, ring = plan.buffers[expr.left.tile], plan.buffers[expr.right.tile]
-        for part in range(ring.across):
-            at = slot_of(ring, Name("mine"), part)
+        slots = [slot_of(ring, Name("mine"), part) for part in range(ring.across)]
+        for part, at in enumerate(slots):
             more = part or node.mode == "add"
             self.say(st.Wait(filled(ring.name, at), Name("phase")))
-            self.issue(to, held.slot(part), ring.slot(at).turned(), to if more else None, plan.keys, node.line)
-        self._flying = True
-
-    def _settle(self) -> None:
-        """Wait for the scores; what only they need is free."""
-        self._flying = False
-        self.say(st.Settle((self.values.held(self.plan.probabilities),), 0))
-        for ring in self.plan.buffers.values():
-            for part in range(ring.across) if ring.streamed and ring is not self.plan.place else ():
-                self._release(ring, slot_of(ring, Name("mine"), part))
+            self.issue(to, held.slot(part), ring.slot(at).turned(), to if more else None, self.keys, node.line)
+        frees = () if ring is self.place else tuple((ring, at) for at in slots)
+        self.running.append(Issued(node.target.tile, (to,), frees))
 
     def _hand_over(self) -> None:
         """Put the warpgroup's probabilities where both read them."""
-        sums, mine = self.plan.sums, Name("mine")
-        left = factors(sums).left
-        value = self.values.operand(left, sums.line, left.shape[1], 1, False)
-        self.say(*st.put(self._probabilities(mine), value), st.Arrive(Name(self.handed_full).index(mine)))
+        left, mine = factors(self.sums).left, Name("mine")
+        value = self.values.operand(left, self.sums.line, left.shape[1], 1, False)
+        self.hand(self.handed, mine, self._probabilities(mine), value)
 
     def _probabilities(self, share: Term) -> Term:
         """Where a warpgroup's probabilities are."""
-        return Name(self.handed).index(share).reshape(ROWS, self.plan.keys)
+        return Name(self.handed.room).index(share).reshape(*self.handed.shape[1:])
 
     def _sum(self) -> None:
         """Add the products of all probabilities with the warpgroup's columns of the values."""
-        plan, expr, phase = self.plan, factors(self.plan.sums), Name("phase")
-        to, ring = self.issued_all(plan.sums), plan.buffers[expr.right.tile]
+        to, phase, line = self.issued_all(self.sums), Name("phase"), self.sums.line
+        ring = self.plan.buffers[factors(self.sums).right.tile]
         for share in IN_TURN:
             at = slot_of(ring, share, Name("w"))
-            self.say(st.Wait(Name(self.handed_full).index(share), phase))
-            self.say(st.Wait(filled(ring.name, at), phase))
-            self.say(st.Issue(to, self._probabilities(share), ring.slot(at), to, line=plan.sums.line))
-        for left, share in zip(reversed(range(SHARES)), IN_TURN, strict=True):
-            self.say(st.Settle((to,), left))
-            self._release(ring, slot_of(ring, share, Name("w")))
-            if plan.place:
-                self._release(plan.place, share)
-
-    def _release(self, ring: Buffer, at: Term) -> None:
-        self.say(st.Arrive(freed(ring.name, at)))
+            self.say(st.Wait(filled(self.handed.name, share), phase), st.Wait(filled(ring.name, at), phase))
+            self.say(st.Issue(to, self._probabilities(share), ring.slot(at), to, line=line))
+            frees = ((ring, at),) if self.place is None else ((ring, at), (self.place, share))
+            self.running.append(Issued(self.sums.target.tile, (to,), frees))
+        for _ in IN_TURN:
+            self.wait(1)
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Store the columns of the warpgroup; vectors of rows are alike in both."""

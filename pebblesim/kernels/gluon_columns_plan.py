@@ -5,10 +5,10 @@ They are for keys that are values, too, and sums too wide for one warpgroup's re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from pebblesim.kernels.gluon_additions import ROWS
-from pebblesim.kernels.gluon_plan import WIDEST, Block, Buffer, refused, writes_of
+from pebblesim.kernels.gluon_block import ROWS, WIDEST, Block, Buffer, Handed
+from pebblesim.kernels.gluon_plan import refused
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.storage import padded
 from pebblesim.kernels.triton_copies import reduces
@@ -20,76 +20,23 @@ SHARES = 2
 """Warpgroups that divide columns."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Columns(Block):
-    """A block of 64 rows whose warpgroups divide columns; in its launch, products that are added up are one sum.
-
-    Attributes:
-        scores: the products of scores, in order.
-        sums: the product of probabilities with values.
-        last: the primitive that computes the probabilities.
-        keys: keys of a warpgroup.
-        wide: the range of the columns of the sums.
-        width: columns of a warpgroup's sums.
-    """
-
-    scores: tuple[ir.Compute, ...]
-    sums: ir.Compute
-    last: ir.Compute
-    keys: int
-    wide: ir.Range
-    width: int
-
-    @property
-    def height(self) -> int:
-        """Rows of a block: the warpgroups have the same ones."""
-        return ROWS
-
-    def sides(self, sizes: ir.Sizes) -> dict[ir.Range, int]:
-        """Lengths of a warpgroup's tiles: its share of the keys, and of the columns of the sums."""
-        return {self.own: ROWS, self.loop.range: self.keys, self.wide: self.width}
-
-    def side_of_block(self, rng: ir.Range) -> int | None:
-        """The length of the block's tiles of a range of which a warpgroup has a part."""
-        return SHARES * self.keys if rng is self.loop.range else super().side_of_block(rng)
-
-    @property
-    def probabilities(self) -> ir.Tile:
-        """The tile of scores and of probabilities."""
-        return self.last.target.tile
-
-    @property
-    def place(self) -> Buffer | None:
-        """The ring whose slots take probabilities when the scores are done with them; None if they have their own."""
-        return next((each for each in self.buffers.values() if _takes(each, self.sums, self.keys)), None)
-
-    @property
-    def exchanged(self) -> dict[ir.Tile, str]:
-        """The vectors that warpgroups exchange: maxima and sums of rows of pairs, and which of both."""
-        computes = (node for node in self.loop.body if isinstance(node, ir.Compute))
-        return {node.target.tile: node.expr.op for node in computes if isinstance(node.expr, ir.RowReduction)}
-
-
-def _takes(buffer: Buffer, sums: ir.Compute, keys: int) -> bool:
+def _takes(buffer: Buffer, values: ir.Tile, keys: int) -> bool:
     """Whether the slots of a ring, which only scores need, are as large as probabilities."""
-    alone = buffer.read.tile not in {ref.tile for ref in ir.refs(sums.expr)} and buffer.across == 1
-    return buffer.streamed and alone and buffer.box == (ROWS, keys)
+    return buffer.read.tile is not values and buffer.across == 1 and buffer.box == (ROWS, keys)
 
 
-def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:
+def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Block | None:
     """The plan of a launch of 64 rows whose streamed keys are values, too; None if it is no such launch."""
     launch = _joined(launch)
     loops = [node for node in launch.block if isinstance(node, ir.Loop)]
     if len(launch.grid) != 1 or len(loops) != 1 or launch.around is not None or loops[0].when is not None:
         return None
     own, (loop,) = launch.grid[0].range, loops
-    computes = [node for node in loop.body if isinstance(node, ir.Compute)]
     multiplying = products(loop.body)
     if len(multiplying) < 2 or padded(own, sizes) != ROWS or padded(loop.range, sizes) % (16 * SHARES):
         return None
     *scores, sums = multiplying
     wide = sums.target.ranges[1]
-    made = [node for node in computes if node.target.tile is scores[0].target.tile]
     if not SHARES * LEAST_SIDE <= padded(wide, sizes) <= SHARES * WIDEST or wide.parent is not None:
         return None
     if not _alike(own, loop, scores, sums) or not _vectors_alike(loop, scores[0].target.tile):
@@ -105,28 +52,32 @@ def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Columns | None:
             return None
         width_of, slots = columns // parts, SHARES * parts
         held[left] = Buffer(_name(reads[left]), reads[left], parts, ROWS, width_of, across=parts)
-        ring = Buffer(_name(reads[right]), reads[right], slots, keys, width_of, True, "", slots, 1, SHARES, parts)
-        rings[right] = replace(ring, freed_by=SHARES) if right is values or _takes(ring, sums, keys) else ring
+        ring = Buffer(_name(reads[right]), reads[right], slots, keys, width_of, True, None, slots, 1, SHARES, parts)
+        rings[right] = replace(ring, freed_by=SHARES) if right is values or _takes(ring, values, keys) else ring
     if values not in rings or len(held) + len(rings) != len(reads):
         return None
-    return Columns(
+    inside = next((ring.name for ring in rings.values() if _takes(ring, values, keys)), None)
+    made, note = scores[0].target.tile, f"line {sums.line}: both warpgroups read it"
+    room = inside or f"{made.name}_of_all"
+    handed_over = [Handed(made, made.name, room, (SHARES, ROWS, keys), 1, note, inside is not None)]
+    for each in loop.body:
+        if isinstance(each, ir.Compute) and isinstance(each.expr, ir.RowReduction):
+            tile, name = each.target.tile, f"{each.target.tile.name}_of_all"
+            handed_over.append(Handed(tile, name, name, (SHARES, 1, ROWS), 1, reduced=each.expr.op))
+    return Block(
         launch=launch,
         own=own,
         loop=loop,
         warpgroups=SHARES,
+        shares=SHARES,
+        sides={own: ROWS, loop.range: keys, wide: width},
         stages=stages,
         buffers=held | rings,
-        writes=writes_of(launch),
-        scores=tuple(scores),
-        sums=sums,
-        last=made[-1],
-        keys=keys,
-        wide=wide,
-        width=width,
+        handed=tuple(handed_over),
     )
 
 
-def check_columns(program: ir.Program, plan: Columns, persistent: bool) -> None:
+def check_columns(program: ir.Program, plan: Block, persistent: bool) -> None:
     """Check the options of a launch whose warpgroups divide columns.
 
     Raises:

@@ -2,49 +2,53 @@
 
 Products are issued, and waited for where their result is used; the slot of a ring is waited for where a product first
 uses it, and is free again after the wait for the last product that does.
+
+Where one loop goes through all tiles, each asks whether the mask cuts it: at the diagonal, and at both ends of a
+window. Predicates are taken there alone. Without a mask the last tile may be ragged. Where products are put off it is
+streamed first: the iteration before the loop has its predicates, and the loop none.
+
+Two warpgroups with narrow heads take turns at the tensor cores. One issues its products, and passes the turn when it
+has its scores; it waits for the next turn behind its exponentials, in front of the wait for the product that was put
+off. The compiler moves exponentials behind that wait, but not past a wait for a barrier.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import Any
 
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.gluon_additions import ROWS, Addition, filled, freed
-from pebblesim.kernels.gluon_each_tile import TURNS, Tiles
-from pebblesim.kernels.gluon_plan import Buffer, Plan
+from pebblesim.kernels.gluon_block import ROWS, Addition, Block, Buffer, filled, freed
+from pebblesim.kernels.gluon_roles import Issued, Roles
 from pebblesim.kernels.products import factors
-from pebblesim.kernels.terms import ONE, Held, Name, Term, call, calls, maximum, term
+from pebblesim.kernels.terms import (
+    ZERO,
+    Group,
+    Held,
+    Name,
+    Number,
+    Term,
+    call,
+    calls,
+    is_zero,
+    term,
+)
 from pebblesim.kernels.triton_loops import Piece
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.language import program as ir
+
+TURNS = term("filled") + "turn"
+"""Turns before those of a tile of rows."""
 
 LAST = st.Let(("last", "last_phase"), (Name("slot"), Name("phase")))
 """The slot of the iteration before."""
 
 
-@dataclass(frozen=True, eq=False)
-class Issued:
-    """A product that runs beside the rest.
-
-    Attributes:
-        node: the product.
-        kept: what it uses until it is waited for, its result first.
-        freed: rings of which nothing after it uses the slot, and the slot.
-    """
-
-    node: ir.Compute
-    kept: tuple[Term, ...]
-    freed: dict[Buffer, str]
-
-
-class Consumer(Tiles):
+class Consumer(Roles):
     """Makes the statements of a warpgroup that streams."""
 
-    plan: Plan
-
-    def __init__(self, setting: Setting, plan: Plan) -> None:
+    def __init__(self, setting: Setting, plan: Block) -> None:
         super().__init__(setting, plan)
-        self._issued: list[Issued] = []
+        self.waiting: Term | None = None  # number of the tile behind which the next turn is to be taken
         self._there: set[str] = set()  # barriers that have been waited for, of rings in this iteration
         self._late: list[ir.Compute] = []  # products of the iteration before, still to be issued
         self._operands: dict[ir.Compute, Name] = {}  # what products that were put off take from registers
@@ -53,33 +57,55 @@ class Consumer(Tiles):
         self._added = {each.product: each for each in plan.additions}
         self._handed: set[ir.Tile] = set()  # what all warpgroups have of this iteration
         self._to_add: list[Addition] = []  # products of this iteration, for memory
-        for each in plan.additions:
-            self.reserve(each.handed, f"{each.handed}_full", each.part)
+
+    # The warp that loads
+
+    def staying(self, buffer: Buffer) -> list[st.Statement]:
+        """The rows of all warpgroups."""
+        copied = self.copy(buffer, Name("w"), Group(self.number * buffer.slots + "w"), fill=ZERO)
+        copies = st.For("w", ZERO, Number(buffer.slots), (copied,), unrolled=True)
+        return self.filling(buffer, ZERO, self.turn, [copies], buffer.slots)
+
+    def streaming(self, at: Name) -> list[st.Statement]:
+        """A tile of each ring."""
+        slot, made = Name("slot"), list[st.Statement]([self.scope.slot_of(at)])
+        for ring in self.plan.rings:
+            together = [self.copy(each, slot, self.scope.streamed(at)) for each in self.plan.together(ring)]
+            made += self.filling(ring, slot, term("phase"), list(together))
+        return made
+
+    # Slots
+
+    @property
+    def turn(self) -> Term:
+        """The phase of the barriers of what stays."""
+        return term("turn") & 1 if self.plan.persistent else term(0)
 
     # The block
 
     def loop(self, node: ir.Loop) -> None:
         """The tiles that are streamed; if products are put off, the first tile apart, and what is left at the end."""
-        (low, _), plan, scope = self.limits(), self.plan, self.scope
-        late, stay = bool(plan.late), [each for each in plan.buffers.values() if not each.streamed]
+        (low, _), plan, scope = self.scope.limits(), self.plan, self.scope
+        late = bool(plan.late)
         if late:
             number = scope.names.new(node.range.name)
             self.say(st.Let((number,), (low,)))
-            self.say(self.slot(Name(number)) if plan.persistent else st.Let(("slot", "phase"), (term(0), term(0))))
+            self.say(scope.slot_of(Name(number)) if plan.persistent else st.Let(("slot", "phase"), (term(0), term(0))))
             self._iteration(node, Piece(low, low), Name(number), False)
         else:
-            for buffer in stay:
+            for buffer in plan.stay:
                 self._await(buffer)
-        for piece in self._stream_pieces(node, late):
+        self.asking = scope.one_by_one()
+        for piece in self.pieces():
             number = scope.names.new(node.range.name)
             with self.apart() as made:
                 if late:
                     self.say(LAST)
-                self.say(self.slot(Name(number)))
+                self.say(scope.slot_of(Name(number)))
                 self._iteration(node, piece, Name(number), late)
             self.say(piece.loop(number, made, node))
         if plan.persistent:
-            self.say(*(st.Arrive(freed(buffer.barrier, 0)) for buffer in stay))
+            self.say(*(st.Arrive(freed(buffer.barrier, 0)) for buffer in plan.stay))
         if self._added:
             self.say(st.Sent())
         if late:
@@ -89,29 +115,9 @@ class Consumer(Tiles):
             self._issue_late()
             self.pass_turn()
 
-    def _stream_pieces(self, loop: ir.Loop, late: bool) -> list[Piece]:
-        """The pieces of a loop, from its second tile on if products are put off.
-
-        A loop that adds to memory is one piece: with two, what they have in common is not all in registers. So is one
-        whose ragged tile came first, and one whose tiles are told apart one by one: those that a mask cuts.
-        """
-        low, high = self.limits()
-        if self._added:
-            return [Piece(low, high)]
-        if self.from_last():
-            return [Piece(ONE, high, complete=True)]
-        begin = (ONE if low == term(0) else low + 1) if late else low
-        if self.one_by_one(loop):
-            self.asking = True
-            return [Piece(begin, high)]
-        first, *others = self.in_order(loop)
-        if late:
-            others = [replace(each, low=maximum(each.low, begin)) for each in others]
-        return [replace(first, low=begin), *others]
-
     def _iteration(self, node: ir.Loop, piece: Piece, number: Term, late: bool) -> None:
         """The statements of a tile; `number`: of its turn."""
-        at = self.scope.numbers[node.range] = self.streamed(number)
+        at = self.scope.numbers[node.range] = self.scope.streamed(number)
         self.waiting = number if self.plan.turns else None
         if self.plan.turns and not late:
             self.take_turn(TURNS + 1)
@@ -123,15 +129,34 @@ class Consumer(Tiles):
         self.in_piece(node, piece)
         for addition in self._to_add:
             self._add(addition)
-        if self._issued:
-            self._wait(self._issued[-1].node.target.tile)
+        if self.running:
+            self.wait(len(self.running))
+
+    # Turns: before a wait there were one for each streamed tile, and one more for each tile of rows
+
+    def take_turn(self, before: Term) -> None:
+        """Wait until the other warpgroup has passed the turn."""
+        self.say(st.Wait(Name("turns").index("w"), Group(before - "w") & 1))
+
+    def take_next_turn(self) -> None:
+        """Wait for the turn of the next tile's products, if that was not done at this tile."""
+        if self.waiting is not None:
+            low, _ = self.scope.limits()
+            before = TURNS + self.waiting
+            self.take_turn((before if is_zero(low) else before - low) + 2)
+            self.waiting = None
+
+    def pass_turn(self) -> None:
+        """Let the other warpgroup have the next turn."""
+        if self.plan.turns:
+            self.say(st.Arrive(Name("turns").index(term(1) - "w")))
 
     # Reads and writes
 
     def read(self, node: ir.Read) -> None:
         """Note where a tile is; what the copy engine brings is not copied again."""
         buffer = self.plan.buffers.get(node.tile)
-        if any(node.tile is each.write.tile for each in self.plan.additions):
+        if any(node.tile is each.write.tile for each in self.plan.outgoing):
             self.values.named(node.tile)
             self.values.mark(node.tile, empty=True)  # memory has the sum
         elif buffer is None:
@@ -154,31 +179,32 @@ class Consumer(Tiles):
 
     def write(self, node: ir.Write, there: bool = False) -> None:
         """Write a tile; what is added to memory is when all products of the iteration are on their way."""
-        addition = next((each for each in self.plan.additions if each.write is node), None)
+        addition = next((each for each in self.plan.additions if each.sent.write is node), None)
         if addition is not None:
             self._to_add.append(addition)
             return
-        self._settle(node.tile)
+        self.settle(node.tile)
         if node.tile in self.facts.turned or ir.over_pairs(node.tile.ranges):
             raise self.refused(f"line {node.line} writes a matrix of pairs")
         super().write(node, there)
 
     def _hand_over(self, addition: Addition) -> None:
         """Put the rows that the warpgroup has of an operand into shared memory, where all warpgroups read it."""
-        left, line = factors(addition.product).left, addition.product.line
-        self._settle(addition.left)
-        rows = Name(addition.handed).index("slot").call("slice", term("w") * ROWS, ROWS)
+        left, line, handed = factors(addition.product).left, addition.product.line, addition.handed
+        self.settle(left.tile)
+        rows = Name(handed.room).index("slot").call("slice", term("w") * ROWS, ROWS)
         value = self.values.operand(left, line, left.shape[1], 0, True)
-        self.say(*st.put(rows, value), st.Arrive(filled(addition.handed, "slot")))
-        self._handed.add(addition.left)
+        self.hand(handed, "slot", rows, value)
+        self._handed.add(left.tile)
 
     def _add(self, addition: Addition) -> None:
         """Add the columns that the warpgroup has of a product to memory; what was added before has left the buffer."""
-        self._settle(addition.write.tile)
-        number, part = self.scope.numbers[self.plan.loop.range], Name(addition.part).index("w")
-        place = self.at(addition.write, number * addition.rows, term("w") * addition.columns)
-        stored = st.put(part.reshape(addition.rows, addition.columns), self.written(addition.write))
-        self.say(st.Sent(), *stored, st.Send(f"{addition.write.tensor.name}_tiles", place, part, added=True))
+        node, (rows, columns) = addition.sent.write, addition.sent.box
+        self.settle(node.tile)
+        number, part = self.scope.numbers[self.plan.loop.range], Name(addition.sent.name).index("w")
+        place = self.at(node, number * rows, term("w") * columns)
+        stored = st.put(part.reshape(rows, columns), self.written(node))
+        self.say(st.Sent(), *stored, st.Send(f"{node.tensor.name}_tiles", place, part, added=True))
 
     # Products
 
@@ -188,15 +214,16 @@ class Consumer(Tiles):
         if node in self.plan.late and not self._of_before:
             self._put_off(node)
             return
+        read = {ref.tile for ref in ir.refs(node.expr)} - self._handed if product else set[ir.Tile]()
         for each in self.plan.additions:
-            if product and each.left not in self._handed and each.left in {ref.tile for ref in ir.refs(node.expr)}:
+            if each.handed.tile in read:
                 self._hand_over(each)
         for ref in () if self._of_before else ir.refs(node.expr):
             self._fetch(ref.tile)
-            self._settle(ref.tile)
+            self.settle(ref.tile)
         state, scaled = self.values.state(node.target.tile), self.values.makes_scores(node.expr)
         if not product:
-            self._settle(node.target.tile)
+            self.settle(node.target.tile)
         elif node.mode == "add" and scaled != (state.unscaled or (scaled and state.empty)):
             raise self.refused(f"line {node.line} adds a product with the scale to one without")
         super().compute(node)
@@ -207,8 +234,8 @@ class Consumer(Tiles):
         """Keep the computed operand of a product for the next iteration."""
         self._issue_late()
         self.take_next_turn()
-        if self._issued:
-            self._wait(self._issued[-1].node.target.tile)
+        if self.running:
+            self.wait(len(self.running))
         self._operands[node] = self._in_registers(node, "late")
 
     def _issue_late(self) -> None:
@@ -218,34 +245,36 @@ class Consumer(Tiles):
             self.compute(node)
         self._of_before = False
 
-    def _settle(self, tile: ir.Tile) -> None:
-        """Wait for a tile if it is the result of a product that is on its way."""
-        if any(each.node.target.tile is tile for each in self._issued):
+    def settle(self, tile: ir.Tile) -> None:
+        """Wait for a tile if it is the result of a product that runs; before that, issue those that were put off."""
+        if self.issued(tile):
             self._issue_late()
-            self._wait(tile)
+        super().settle(tile)
 
-    def _wait(self, tile: ir.Tile) -> None:
-        upto = max(at for at, each in enumerate(self._issued) if each.node.target.tile is tile) + 1
-        done, self._issued = self._issued[:upto], self._issued[upto:]
-        late = [each.node in self.plan.late for each in done]
-        if any(late):
+    def wait(self, number: int) -> None:
+        """Wait for the first products that run; if some were put off, behind the next turn."""
+        if any(each.late for each in self.running[:number]):
             self.take_next_turn()
-        kept = tuple(dict.fromkeys(name for each in done for name in each.kept))
-        self.say(st.Settle(kept, len(self._issued)))
-        if not all(late):
+        super().wait(number)
+
+    def ended(self, done: list[Issued]) -> None:
+        """Pass the turn, and give back slots."""
+        if not all(each.late for each in done):
             self.pass_turn()
-        for each in done:
-            for buffer, slot in each.freed.items():
-                for other in self.plan.together(buffer):
-                    self._fetch(other.read.tile)
-                self.say(st.Arrive(freed(buffer.barrier, slot)))
+        super().ended(done)
+
+    def give_back(self, buffer: Buffer, at: Any) -> None:
+        """Give a slot back, once the vectors in it are in registers."""
+        for other in self.plan.together(buffer):
+            self._fetch(other.read.tile)
+        super().give_back(buffer, at)
 
     def _note(self, node: ir.Compute) -> None:
         slot = "last" if self._of_before else "slot"
-        freed = {buffer: slot for buffer, last in self.plan.last.items() if last is node}
-        operand = self._operands.get(node)
-        kept = (self.values.held(node.target.tile), *((operand,) if operand else ()))
-        self._issued.append(Issued(node, kept, freed))
+        frees = tuple((buffer, slot) for buffer, last in self.plan.last.items() if last is node)
+        operands = [self._operands[node]] if node in self._operands else []
+        tile = node.target.tile
+        self.running.append(Issued(tile, (self.values.held(tile), *operands), frees, node in self.plan.late))
 
     def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
         """Issue a product; its left operand has the rows of the warpgroup."""
@@ -256,9 +285,8 @@ class Consumer(Tiles):
         left, right = (expr.right, expr.left) if frame else (expr.left, expr.right)
         held, ring = self.plan.buffers.get(left.tile), self.plan.buffers.get(right.tile)
         if ring is None or not ring.streamed or (held is not None and held.streamed):
-            raise self.refused(
-                f"the product in line {node.line} is of no rows that stay with a matrix that is streamed"
-            )
+            why = f"the product in line {node.line} is of no rows that stay with a matrix that is streamed"
+            raise self.refused(why)
         if held is not None:
             first = self._in_shared(held, left.transposed ^ frame)
         elif node in self._operands and self._of_before:
@@ -271,21 +299,20 @@ class Consumer(Tiles):
 
     def _multiply_all(self, to: Held, addition: Addition) -> None:
         """Issue some columns of a product of what all warpgroups computed with what stays."""
-        columns, held = addition.columns, self.plan.buffers[factors(addition.product).right.tile]
+        (rows, columns), handed = addition.sent.box, addition.handed
+        held = self.plan.buffers[factors(addition.product).right.tile]
         self._await(held)
-        self.say(st.Wait(filled(addition.handed, "slot"), Name("phase")))
-        first = Name(addition.handed).index("slot").turned()
+        self.say(st.Wait(filled(handed.name, "slot"), Name("phase")))
+        first = Name(handed.room).index("slot").turned()
         second = held.slot(0).call("slice", term("w") * columns, columns, dim=1)
-        self.issue(to, first, second, None, columns, addition.product.line, addition.rows)
+        self.issue(to, first, second, None, columns, addition.product.line, rows)
 
     def _in_registers(self, node: ir.Compute, ending: str) -> Name:
         """Make a computed matrix the left operand of a product, in the words of memory; the name of it."""
         expr, left = factors(node), factors(node).left
-        self._settle(left.tile)
-        value, name = (
-            self.values.operand(left, node.line, left.shape[1], 1, False),
-            Name(f"{self.values.tiles[left.tile]}_{ending}"),
-        )
+        self.settle(left.tile)
+        value = self.values.operand(left, node.line, left.shape[1], 1, False)
+        name = Name(f"{self.values.tiles[left.tile]}_{ending}")
         if calls(value, "trans"):
             raise self.refused(f"the product in line {node.line} takes a computed matrix transposed")
         operand = call("DotOperandLayout", 0, self.scope.layout(self.scope.length(expr.shape[1])), 2)

@@ -11,19 +11,29 @@ put off until the first products of the next one are issued: tensor cores work o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from math import prod
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.additions import added
 from pebblesim.kernels.bias import is_bias
-from pebblesim.kernels.gluon_additions import ROWS, Addition
+from pebblesim.kernels.gluon_block import (
+    MOST_WARPGROUPS,
+    REGISTERS,
+    ROWS,
+    SHARED,
+    THREADS,
+    WIDEST,
+    Addition,
+    Block,
+    Buffer,
+    Handed,
+    Outgoing,
+)
 from pebblesim.kernels.identifiers import Identifiers
 from pebblesim.kernels.orientation import turned
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.storage import padded
-from pebblesim.kernels.terms import Name, Term
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, lifetimes_of, peak
 
@@ -33,210 +43,8 @@ IN_TURNS = 64
 APART = 128
 """Most columns of sums with which each tile asks if a causal mask cuts it; with wider ones two loops are faster."""
 
-THREADS = 128
-"""Threads of a warpgroup."""
-
-MOST_WARPGROUPS = 3
-"""Warpgroups with sums beside the warp that loads: a fourth would have too few registers."""
-
-REGISTERS = {1: 240, 2: 240, 3: 160}
-"""Registers of a thread, by the number of warpgroups with sums; a multiple of 8."""
-
-LOADING_REGISTERS = 24
-"""Registers of a thread of the warp that loads."""
-
-SHARED = 227 * 1024
-"""Bytes of shared memory that a block can have."""
-
-MOST_HELD = 0.8
-"""Largest part of a thread's registers for tiles, if operands of products that are put off are among them."""
-
 TAKEN = "w head part slot phase last last_phase rows"
 """Names that no buffer may have."""
-
-WIDEST = 256
-"""Most columns of a product of `wgmma`, and most rows of a tile that the copy engine moves."""
-
-GROUP_OF_BYTES = 16
-"""Rows of matrices begin at multiples of so many bytes for the copy engine."""
-
-
-@dataclass(frozen=True, eq=False)
-class Buffer:
-    """A tensor's boxes in shared memory, which the copy engine fills.
-
-    Attributes:
-        name: of the buffer in the text.
-        read: the primitive that reads it.
-        slots: how many boxes there is room for.
-        rows, width: of a box; a vector has width 1.
-        streamed: whether it is a ring.
-        beside: the ring of matrices whose barriers a ring of vectors has.
-        fills: how many barriers of each kind there are: one for each slot, or one for all.
-        freed_by: arrivals by which a slot is free to be filled again; 0 if it is filled once.
-        down, across: boxes of what is read at once, beneath and beside each other.
-    """
-
-    name: str
-    read: ir.Read
-    slots: int
-    rows: int
-    width: int
-    streamed: bool = False
-    beside: str = ""
-    fills: int = 1
-    freed_by: int = 0
-    down: int = 1
-    across: int = 1
-
-    @property
-    def barrier(self) -> str:
-        """The name of its barriers, `{barrier}_full` and `{barrier}_free`."""
-        return self.beside or self.name
-
-    @property
-    def vector(self) -> bool:
-        """Whether it is of vectors, in float32."""
-        return len(self.read.tile.ranges) == 1
-
-    @property
-    def box(self) -> tuple[int, ...]:
-        """The sides of a box."""
-        return (self.rows,) if self.vector else (self.rows, self.width)
-
-    def slot(self, at: Any) -> Term:
-        """A slot as a matrix, or as a vector."""
-        return Name(self.name).index(at).reshape(*self.box)
-
-    @property
-    def whole(self) -> tuple[int, ...]:
-        """The sides of all boxes of what is read at once."""
-        return tuple(side * times for side, times in zip(self.box, (self.down, self.across), strict=False))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Block:
-    """A block of threads.
-
-    Attributes:
-        launch: the launch that it is of.
-        own: the range of the grid, whose tiles the warpgroups divide among them.
-        loop: the loop that streams.
-        additions: the products that are added to memory.
-        warpgroups: how many have sums.
-        stages: slots of a ring.
-        buffers: what the copy engine brings of inputs, by tile, in the order in which it is read.
-        writes: the primitives by which threads write to memory.
-        persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
-            the other: what the next one needs arrives while one ends.
-        roomy: whether threads have registers left, in which they exchange columns before they store sums.
-    """
-
-    launch: Launch
-    own: ir.Range
-    loop: ir.Loop
-    additions: tuple[Addition, ...] = ()
-    warpgroups: int
-    stages: int
-    buffers: Mapping[ir.Tile, Buffer] = field(default_factory=dict)
-    writes: tuple[ir.Write, ...] = ()
-    persistent: bool = False
-    roomy: bool = True
-
-    @property
-    def height(self) -> int:
-        """Rows of the grid's tile: 64 of each warpgroup."""
-        return ROWS * self.warpgroups
-
-    @property
-    def most(self) -> float:
-        """Most registers of a thread for tiles, if operands of products that are put off are among them."""
-        return MOST_HELD * REGISTERS[self.warpgroups]
-
-    @property
-    def across(self) -> int | None:
-        """Columns of the tiles that vectors of rows meet; None for those of the streamed tiles."""
-        return None
-
-    def sides(self, sizes: ir.Sizes) -> dict[ir.Range, int]:
-        """Lengths of a warpgroup's tiles, where they are not those of the schedule's."""
-        return {self.own: ROWS}
-
-    def side_of_block(self, rng: ir.Range) -> int | None:
-        """The length of the block's tiles of a range of which a warpgroup has a part."""
-        return self.height if rng is self.own else None
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Plan(Block):
-    """A block whose tiles are in shared memory, and the order of its products.
-
-    Attributes:
-        late: the products that are put off to the next iteration.
-        turns: whether two warpgroups take turns: one issues its products when the other has its scores.
-    """
-
-    late: tuple[ir.Compute, ...] = ()
-    turns: bool = False
-
-    @property
-    def rings(self) -> list[Buffer]:
-        """The rings of matrices."""
-        return [buffer for buffer in self.buffers.values() if buffer.streamed and not buffer.vector]
-
-    @property
-    def last(self) -> dict[Buffer, ir.Compute]:
-        """For each ring, the product that uses a slot last."""
-        computes = [node for node in self.loop.body if isinstance(node, ir.Compute)]
-        uses = ((self.buffers.get(ref.tile), node) for node in computes for ref in ir.refs(node.expr))
-        return {buffer: node for buffer, node in uses if buffer is not None and buffer.streamed}
-
-    def together(self, ring: Buffer) -> list[Buffer]:
-        """A ring of matrices, and those of vectors that have its barriers."""
-        return [buffer for buffer in self.buffers.values() if buffer.barrier == ring.barrier]
-
-    def waited_in_time(self, buffer: Buffer) -> bool:
-        """Whether a product that is not put off uses the buffer, and so has waited for it."""
-        return any(
-            isinstance(node, ir.Compute)
-            and node not in self.late
-            and any(ref.tile is buffer.read.tile for ref in ir.refs(node.expr))
-            for node in self.loop.body
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Nest:
-    """A loop of a block, and a loop within that adds up the parts of products.
-
-    Attributes:
-        loop, inner: the loops.
-        reads: what the inner one reads.
-        product: the primitive that adds a part.
-    """
-
-    loop: ir.Loop
-    inner: ir.Loop
-    reads: list[ir.Read]
-    product: ir.Compute
-
-    @property
-    def expr(self) -> ir.MatMul:
-        """The product."""
-        return factors(self.product)
-
-
-def nested(launch: Launch) -> Nest | None:
-    """The loops of a launch, if each block adds up the parts of products in a loop within another one."""
-    loops = [node for node in launch.block if isinstance(node, ir.Loop)]
-    inner = [node for loop in loops for node in loop.body if isinstance(node, ir.Loop)]
-    if len(loops) != 1 or len(inner) != 1 or launch.around is not None:
-        return None
-    match [node for node in inner[0].body if not isinstance(node, ir.Delete)]:
-        case [*reads, ir.Compute(mode="add", expr=ir.MatMul()) as product]:
-            found = [node for node in reads if isinstance(node, ir.Read)]
-            return Nest(loops[0], inner[0], found, product) if found == reads else None
-    return None
 
 
 OTHER_PROGRAM = (
@@ -276,17 +84,12 @@ def check_shared(program: ir.Program, launch: Launch, taken: int, slots: int) ->
         raise refused(program, f"{why} {SHARED:,}", "take fewer --stages, or smaller blocks")
 
 
-def writes_of(launch: Launch) -> tuple[ir.Write, ...]:
-    """The writes of a block."""
-    return tuple(node for node in ir.walk(launch.block) if isinstance(node, ir.Write))
-
-
 def multiplies(launch: Launch) -> bool:
     """Whether a launch has products of matrices."""
     return bool(products(ir.walk(launch.body)))
 
 
-def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, persistent: bool = False) -> Plan:
+def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, persistent: bool = False) -> Block:
     """Find the plan of a launch with products.
 
     Raises:
@@ -297,14 +100,17 @@ def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, pers
         raise refused(program, f"{launch.name} is no single loop within a grid of one dimension")
     own, loop = launch.grid[0].range, loops[0]
     groups = check_block(program, own, sizes)
-    made = Plan(
+    additions = _additions(program, own, loop, sizes, groups, stages)
+    made = Block(
         launch=launch,
         own=own,
         loop=loop,
-        additions=_additions(program, own, loop, sizes, groups),
         warpgroups=groups,
+        sides={own: ROWS},
         stages=stages,
-        writes=writes_of(launch),
+        handed=tuple(each.handed for each in additions),
+        outgoing=tuple(each.sent for each in additions),
+        additions=additions,
         persistent=persistent,
     )
     _check_tiles(program, made, sizes)
@@ -312,7 +118,7 @@ def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, pers
     putting_off = replace(made, late=_late(loop))
     if not made.additions and _held(putting_off, sizes) <= made.most:
         made = putting_off
-    turns = persistent and groups == 2 and _narrow(loop, made.late, sizes)
+    turns = 2 * (persistent and groups == 2 and _narrow(loop, made.late, sizes))
     return replace(made, roomy=_held(made, sizes) < made.most, turns=turns)
 
 
@@ -322,7 +128,9 @@ def _narrow(loop: ir.Loop, late: tuple[ir.Compute, ...], sizes: ir.Sizes) -> boo
     return len(products(loop.body)) == len(late) + 1 and 0 < max(widths, default=0) <= IN_TURNS
 
 
-def _additions(program: ir.Program, own: ir.Range, loop: ir.Loop, sizes: ir.Sizes, groups: int) -> tuple[Addition, ...]:
+def _additions(
+    program: ir.Program, own: ir.Range, loop: ir.Loop, sizes: ir.Sizes, groups: int, stages: int
+) -> tuple[Addition, ...]:
     """The products that are added to memory: with the rows of the loop's tile, and a sum over those of the grid's."""
     made = []
     for node, write in added(loop.body).items():
@@ -332,20 +140,24 @@ def _additions(program: ir.Program, own: ir.Range, loop: ir.Loop, sizes: ir.Size
             why = f"line {node.line} adds {height} x {width} words to memory, and {groups} warpgroups add multiples of"
             why += f" {ROWS} x {16 * groups}, sums over the rows of the grid's tile"
             raise refused(program, why, "give other blocks, or take --target triton")
-        tensor, depth = write.tensor.name, ir.length(own.block, sizes)
-        handed = f"{factors(node).left.tile.name}_of_all"
-        made.append(Addition(node, write, height, width // groups, depth, handed, f"{tensor}_part"))
+        left, shape = factors(node).left.tile, (stages, ir.length(own.block, sizes), height)
+        name, note = f"{left.name}_of_all", f"line {node.line}: all warpgroups read it"
+        handed = Handed(left, name, name, shape, groups, note)
+        box = height, width // groups
+        made.append(
+            Addition(node, handed, Outgoing(f"{write.tensor.name}_part", write, box, groups, "added to memory"))
+        )
     return tuple(made)
 
 
-def _buffers(program: ir.Program, plan: Plan, sizes: ir.Sizes) -> dict[ir.Tile, Buffer]:
+def _buffers(program: ir.Program, plan: Block, sizes: ir.Sizes) -> dict[ir.Tile, Buffer]:
     names, made, own, loop = Identifiers(TAKEN.split()), dict[ir.Tile, Buffer](), plan.own, plan.loop
     whole = {ref.tile for each in plan.additions for ref in ir.refs(each.product.expr)}  # all warpgroups need all rows
     for node in ir.walk(plan.launch.block):
         streamed = node in loop.body
         if not isinstance(node, ir.Read) or is_bias(node) or (len(node.tile.ranges) == 1 and not streamed):
             continue
-        if any(node.tile is each.write.tile for each in plan.additions):
+        if any(node.tile is each.write.tile for each in plan.outgoing):
             continue
         rows, *columns = node.tile.ranges
         if rows is not (loop.range if streamed else own) or node.at is not None or any(each.parent for each in columns):
@@ -361,7 +173,7 @@ def _buffers(program: ir.Program, plan: Plan, sizes: ir.Sizes) -> dict[ir.Tile, 
             raise refused(program, f"line {node.line} reads a vector before any matrix in the loop")
         width = padded(columns[0], sizes) if columns else 1
         fills, freed_by = plan.stages if streamed else 1, plan.warpgroups * (streamed or plan.persistent)
-        beside, down = "" if columns else rings[-1].name, 1 if streamed else slots
+        beside, down = None if columns else rings[-1].name, 1 if streamed else slots
         made[node.tile] = Buffer(name, node, slots, height, width, streamed, beside, fills, freed_by, down)
     return made
 
@@ -372,7 +184,7 @@ def held_transposed(plan: Block) -> frozenset[ir.Tile]:
     return turned(node for node in ir.walk(plan.launch.block) if node not in others)
 
 
-def _check_tiles(program: ir.Program, plan: Plan, sizes: ir.Sizes) -> None:
+def _check_tiles(program: ir.Program, plan: Block, sizes: ir.Sizes) -> None:
     """Check that all that is computed has the rows of the grid's tile as its rows, and fits into registers."""
     transposed, others = held_transposed(plan), {each.product for each in plan.additions}
     computes = [node for node in ir.walk(plan.launch.block) if isinstance(node, ir.Compute) and node not in others]
@@ -388,12 +200,12 @@ def _check_tiles(program: ir.Program, plan: Plan, sizes: ir.Sizes) -> None:
         raise refused(program, why, SMALLER_BLOCKS)
 
 
-def _held(plan: Plan, sizes: ir.Sizes) -> int:
+def _held(plan: Block, sizes: ir.Sizes) -> int:
     """Most registers of a thread for tiles at once, with the operands of products that are put off."""
     body, transposed = plan.launch.block, held_transposed(plan)
     computed = {node.target.tile for node in ir.walk(body) if isinstance(node, ir.Compute)}
     computed |= {node.tile for node in ir.walk(body) if isinstance(node, ir.Read) and is_bias(node)}
-    parts = {each.write.tile: each.rows * each.columns // THREADS for each in plan.additions}
+    parts = {each.write.tile: prod(each.box) // THREADS for each in plan.outgoing}
 
     def words(tile: ir.Tile) -> int:
         if tile in parts:

@@ -8,19 +8,19 @@ The warp that loads waits for these first.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
-from math import e, log2, prod
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.bias import RowsPlaces
 from pebblesim.kernels.facts import facts_of
-from pebblesim.kernels.gluon_additions import ROWS, filled, freed
+from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, Handed, filled, freed
 from pebblesim.kernels.gluon_boxes import SPLIT, Box, corner, sides
-from pebblesim.kernels.gluon_plan import Block, Buffer, held_transposed, refused
+from pebblesim.kernels.gluon_plan import held_transposed, refused
+from pebblesim.kernels.gluon_scope import RowsScope, RowsValues
 from pebblesim.kernels.gluon_text import STREAMED_TOGETHER
 from pebblesim.kernels.lowering import Lowering
 from pebblesim.kernels.statements import terms_of, within
@@ -37,7 +37,6 @@ from pebblesim.kernels.terms import (
     all_of,
     bare,
     call,
-    is_zero,
     minimum,
     own,
     sides as listed,
@@ -45,9 +44,8 @@ from pebblesim.kernels.terms import (
     total,
 )
 from pebblesim.kernels.triton_grid import in_groups, longest_last
-from pebblesim.kernels.triton_loops import Piece, bounds, pieces
-from pebblesim.kernels.triton_ranges import Scope, Setting, along
-from pebblesim.kernels.triton_values import Values
+from pebblesim.kernels.triton_loops import Piece
+from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.kernels.words import WORDS, word_bytes, word_of
 from pebblesim.language import program as ir
 
@@ -55,91 +53,21 @@ ORDER = "tiles tile turn turns filled together side key_head"
 """Names of what says which tile a block has."""
 
 
-class RowsScope(Scope):
-    """The ranges of a warpgroup: tiles of its own sides, streams of the whole block's, and layouts of vectors."""
+@dataclass(frozen=True, eq=False)
+class Issued:
+    """A product that runs beside the rest.
 
-    def __init__(self, setting: Setting, plan: Block) -> None:
-        super().__init__(setting, plan.launch)
-        self.plan, self._sides = plan, plan.sides(setting.sizes)
+    Attributes:
+        tile: its result.
+        kept: what it uses until it is waited for, its result first.
+        frees: slots of rings that nothing uses after it.
+        late: whether it was put off.
+    """
 
-    def length(self, rng: ir.Range) -> int:
-        """Indices of a tile, of those of the warpgroup."""
-        return self._sides[rng] if rng in self._sides else super().length(rng)
-
-    def count(self, rng: ir.Range) -> Term:
-        """The number of tiles, of those of the block."""
-        side = self.plan.side_of_block(rng)
-        return super().count(rng) if side is None else self.tiles(self.total(rng), side)
-
-    def ends(self, rng: ir.Range) -> tuple[Term, Term]:
-        """Begin and end of a tile; of the block's own range, that of all its warpgroups, which share the stream."""
-        if rng is not self.plan.own:
-            return super().ends(rng)
-        number, block = self.numbers[rng], self.plan.height
-        return number * block, self._to_the_end(rng, (number + 1) * block)
-
-    def number_of(self, rng: ir.Range) -> Name:
-        """The number of the block's tile of a range."""
-        if rng not in self.numbers:
-            self.numbers[rng] = Name(self.names.new(rng.name))
-        number = self.numbers[rng]
-        assert isinstance(number, Name)
-        return number
-
-    def layout(self, width: int) -> Layout:
-        """The layout of a tile of the warpgroup."""
-        return Layout(f"tile_{width}", width)
-
-    def of_vector(self, rng: ir.Range, width: int | None = None) -> Term:
-        """The layout of a vector over its rows, or over the columns of its scores."""
-        width = width or self.plan.across or self.length(self.plan.loop.range)
-        return call("SliceLayout", 1 if rng is self.plan.own else 0, self.layout(width))
-
-    def arange(self, rng: ir.Range) -> Term:
-        """The indices within a tile."""
-        return call("arange", 0, self.length(rng), self.of_vector(rng))
-
-    def pairs(self, ranges: ir.Ranges, frame: bool = False, existing: bool = False) -> list[Term]:
-        """The predicate of allowed pairs, with what is streamed counted within its tile: these are constants."""
-        stream, mask = self.plan.loop.range, self.mask
-        causal = mask is not None and mask.rows == 1 and mask.after is not None and mask.before is None
-        if not causal or self.whole or not ir.over_pairs(ranges) or stream not in ranges:
-            return super().pairs(ranges, frame, existing)
-        columns, first = self.arange(stream), self.numbers[stream] * self.length(stream)
-        rows, across = along(0, frame), along(1, frame)
-        assert self.after is not None
-        if ranges[0] is stream:
-            limit = Group(self.index(ranges[1]) - self.after - first)
-            return [Group(limit.along(across) <= columns.along(rows))]
-        last = self.index(ranges[0]) + self.after
-        if existing and self.exist(stream, 1, frame):
-            last = minimum(last, self.setting.size(stream.dim) - 1)
-        return [Group(columns.along(across) <= Group(last - first).along(rows))]
-
-
-class RowsValues(Values):
-    """The values of a warpgroup's tiles, in layouts in which they meet."""
-
-    scope: RowsScope
-
-    def met(self, expr: ir.Elementwise, values: list[Term], frame: bool) -> list[Term]:
-        """The operands; a vector that meets a tile of another width than the scores' takes its layout."""
-        if len(expr.shape) < 2:
-            return values
-        width = self.scope.length(expr.shape[0 if frame else 1])
-        if width == self.scope.length(self.scope.plan.loop.range):
-            return values
-        return [
-            value
-            if len(operand.shape) == 2
-            else call("convert_layout", value, self.scope.of_vector(operand.shape[0], width))
-            for value, operand in zip(values, expr.operands, strict=True)
-        ]
-
-    def sigmoid(self, value: Term, times: float | None = None) -> Term:
-        """σ of a value, multiplied by a number before; Gluon has exponentials only."""
-        exponential = call("exp2", value * (-log2(e) * (1.0 if times is None else times)))
-        return Group(term(1.0) / Group(term(1.0) + exponential))
+    tile: ir.Tile
+    kept: tuple[Term, ...]
+    frees: tuple[tuple[Buffer, Any], ...]
+    late: bool = False
 
 
 class Roles(Lowering):
@@ -153,9 +81,14 @@ class Roles(Lowering):
         facts = facts_of(setting, plan.launch, held_transposed(plan))
         super().__init__(RowsValues(scope, facts), RowsPlaces(scope))
         self.plan, self.asking = plan, False  # whether each tile asks if it is cut
+        self.running: list[Issued] = []  # products
         self.reserve(*ORDER.split())
         for buffer in plan.buffers.values():
             self.reserve(*(buffer.name + end for end in ("", "_full", "_free")))
+        for each in plan.handed:
+            self.reserve(*[each.room] * (not each.inside), f"{each.name}_full")
+        for out in plan.outgoing:
+            self.reserve(*[out.name] * (out.slots > 0), f"{out.name}_full")
 
     def reserve(self, *names: str) -> None:
         """Keep names for what is no tile."""
@@ -167,26 +100,46 @@ class Roles(Lowering):
     @property
     def boxes(self) -> Mapping[ir.Tensor, Box]:
         """The boxes of the tensors that the copy engine moves; first those that the warp that loads asks for."""
-        return {buffer.read.tensor: buffer.box for buffer in self.plan.buffers.values()}
+        outgoing = {node.tensor: each.box for each in self.plan.outgoing for node in (each.write, each.before) if node}
+        return {**{each.read.tensor: each.box for each in self.plan.buffers.values()}, **outgoing}
 
     @property
     def streamed_words(self) -> int:
         """Words of a row of what is streamed, by which heads share L2 under a mask."""
-        return sum(each.width for each in self.plan.buffers.values() if each.streamed and not each.vector)
+        parts = self.plan.stay[0].across if self.plan.nest else 1
+        return parts * sum(each.width for each in self.plan.rings)
 
     def allocated(self) -> list[st.Room]:
         """The statements that take shared memory, and make barriers."""
         made: list[st.Room] = []
         for each in self.plan.buffers.values():
             made.append(self.room(each.name, each.slots, each.read, "a ring" if each.streamed else "stays"))
-            full, free = f"{each.name}_full", f"{each.name}_free"
-            made += [st.Barriers((full,), each.fills, (1,))] * (not each.beside)
-            made += [st.Barriers((free,), each.fills, (each.freed_by,), full)] * (not each.beside and each.freed_by > 0)
-        return made
+            full, free, own_ones = f"{each.name}_full", f"{each.name}_free", each.beside is None
+            made += [st.Barriers((full,), each.fills, (1,))] * own_ones
+            made += [st.Barriers((free,), each.fills, (each.freed_by,), full)] * (own_ones and each.freed_by > 0)
+        for tile in self.plan.handed:
+            kind = "float32" if tile.reduced else self.setting.dtype
+            layout = own("gl.NVMMASharedLayout.get_default_for", listed(*tile.shape[1:]), Name(f"gl.{kind}"))
+            made += [st.Allocate(tile.room, kind, tile.shape, layout, tile.note)] * (not tile.inside)
+            made.append(st.Barriers((f"{tile.name}_full",), tile.shape[0], (tile.arrivals,)))
+        for out in self.plan.outgoing:
+            made += [self.room(out.name, out.slots, out.write, out.note)] * (out.slots > 0)
+            made += [st.Barriers((f"{out.name}_full",), out.slots, (1,))] * (out.before is not None)
+        return [*made, *[st.Barriers(("turns",), self.plan.turns, (1,))] * (self.plan.turns > 0)]
 
-    @abstractmethod
     def loading(self) -> list[st.Statement]:
-        """The statements of the warp that loads, for a tile of the grid."""
+        """The statements of the warp that loads, for a tile of the grid: what stays, and what is streamed."""
+        (low, high), at = self.scope.limits(), Name(self.plan.loop.range.name)
+        stay = [made for each in self.plan.stay for made in self.staying(each)]
+        return [*stay, Piece(low, high).loop(at.id, self.streaming(at), self.plan.loop)]
+
+    def staying(self, buffer: Buffer) -> list[st.Statement]:
+        """The statements of the warp that loads for what stays for a tile of the grid."""
+        raise NotImplementedError
+
+    def streaming(self, at: Name) -> list[st.Statement]:
+        """Those for a tile that is streamed, by its turn."""
+        raise NotImplementedError
 
     def room(self, name: str, slots: int, node: ir.Read | ir.Write, what: str) -> st.Allocate:
         """Room in shared memory for so many boxes of a tensor."""
@@ -194,18 +147,6 @@ class Roles(Lowering):
         layout = Name(f"{node.tensor.name}_tiles.layout")
         kind = word_of(self.scope.program, node.tensor, self.setting.dtype)
         return st.Allocate(name, kind, shape, layout, f"line {node.line}: {what}")
-
-    def exchange(self, name: str, shape: tuple[int, ...], kind: str, note: str = "") -> st.Allocate:
-        """Room in shared memory for tiles that warpgroups exchange."""
-        layout = own("gl.NVMMASharedLayout.get_default_for", listed(*shape[1:]), Name(f"gl.{kind}"))
-        return st.Allocate(name, kind, shape, layout, note)
-
-    def in_table(self, tensor: ir.Tensor, row: Term, column: Term) -> Term:
-        """The first row of a tile among the rows of all tiles of a table."""
-        down, across, tall, _ = self.setting.lengths(tensor)
-        if self.setting.tables.band is not None:
-            column = Group(column - self.places.first_in(row, *self.setting.tables.tiled[tensor]))
-        return ((term("head") * down + row) * across + column) * tall
 
     def copied(self, node: ir.Read, name: str, slot: Term, corner: Items, full: Term) -> st.Fetch:
         """The copy of a box into a slot."""
@@ -217,10 +158,11 @@ class Roles(Lowering):
         """The corner of a box."""
         return corner(self.setting, node.tensor, self.boxes[node.tensor], row, column)
 
-    def copy(self, buffer: Buffer, slot: Term, row: Term, column: Any = ZERO, fill: Term | None = None) -> st.Fetch:
-        """The copy of a box into a slot of a buffer; `fill`: the number of the barrier, if it is not the slot's."""
+    def copy(self, buffer: Buffer, slot: Term, number: Term, part: Any = 0, fill: Term | None = None) -> st.Fetch:
+        """The copy of a box into a slot; `number`, `part`: boxes before it; `fill`: its barrier, if not the slot's."""
         full = filled(buffer.barrier, slot if fill is None else fill)
-        return self.copied(buffer.read, buffer.name, slot, self.at(buffer.read, row, column), full)
+        corner = self.at(buffer.read, number * buffer.rows, part * buffer.width)
+        return self.copied(buffer.read, buffer.name, slot, corner, full)
 
     def filling(
         self, buffer: Buffer, fill: Term, phase: Term, copies: list[st.Statement], times: int = 1
@@ -274,9 +216,9 @@ class Roles(Lowering):
         each += [*self.split_head(), *body]
         if not plan.persistent:
             return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
-        blocks, (_, high) = call("num_programs", 0), self.limits()
+        blocks, (_, high) = call("num_programs", 0), self.scope.limits()
         turn = st.Let(("turn",), (tile // blocks,))
-        filled = st.Let(("filled",), (bare(self.streamed_before(high)),), more=True)
+        filled = st.Let(("filled",), (bare(self.scope.streamed_before(high)),), more=True)
         loop = st.For("tile", call("program_id", 0), tiles * "heads", (turn, *each, filled), step=blocks)
         return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
 
@@ -284,15 +226,13 @@ class Roles(Lowering):
         """Find the batch and the head of keys of matrices with strides."""
         return [SPLIT] if self.setting.strides.of else []
 
-    def which(self) -> st.Let:
-        """The statement that says which rows the warpgroup has."""
-        number = self.number
-        return st.Let(("part",), (number * self.plan.warpgroups + "w",), f"these {ROWS} rows of tile {number}")
-
     def tile(self) -> list[st.Statement]:
         """The statements of a tile, without indices that nothing uses."""
         with self.apart() as made:
-            self.say(self.which(), *self.scope.named(self.plan.own, Name("part")))
+            note, rows = f"these {ROWS} rows of tile {self.number}", self.number * self.plan.warpgroups + "w"
+            if self.plan.shares > 1:
+                note, rows = f"these {ROWS} rows, of which the warpgroup has columns", self.number
+            self.say(st.Let(("part",), (rows,), note), *self.scope.named(self.plan.own, Name("part")))
             self.body(self.scope.launch.block)
         used = {each.id for statement in within(made) for each in terms_of(statement) if isinstance(each, Name)}
         return _without_unused(made, used)
@@ -302,28 +242,37 @@ class Roles(Lowering):
         """The number of the block's tile."""
         return self.scope.number_of(self.plan.own)
 
-    # What is streamed
+    # Products that run
 
-    def limits(self) -> tuple[Term, Term]:
-        """The number of the first tile that is streamed, and that after the last."""
-        return bounds(self.scope, self.plan.loop)
+    def issued(self, tile: ir.Tile) -> int:
+        """How many products are to be waited for until a tile is there."""
+        return max((at for at, each in enumerate(self.running, 1) if each.tile is tile), default=0)
 
-    def streamed_before(self, number: Term) -> Term:
-        """How many tiles are streamed before a tile."""
-        low, _ = self.limits()
-        return number if is_zero(low) else Group(number - low)
+    def settle(self, tile: ir.Tile) -> None:
+        """Wait for a tile if it is the result of a product that runs."""
+        if number := self.issued(tile):
+            self.wait(number)
 
-    def slot_of(self, turn: Term) -> st.Let:
-        """The slot of a ring, and the phase of its barriers, once so many were filled before."""
-        stages = self.plan.stages
-        return st.Let(("slot", "phase"), (turn % stages, turn // stages & 1))
+    def wait(self, number: int) -> None:
+        """Wait for the first products that run."""
+        done, self.running = self.running[:number], self.running[number:]
+        kept = tuple(dict.fromkeys(name for each in done for name in each.kept))
+        self.say(st.Settle(kept, len(self.running)))
+        self.ended(done)
 
-    def one_behind(self, name: Held, free: str, number: str, high: int, issued: list[st.Statement]) -> None:
-        """A loop over parts that waits for the product before the one issued; behind it, wait for the last one."""
-        freed = st.Arrive(Name(free).index("last"))
-        earlier = st.When(term(number) > 0, (st.Settle((name,), 1), freed))
-        body = (*issued, earlier, st.Let(("last",), (Name("slot"),)))
-        self.say(st.For(number, Number(0), Number(high), body, unrolled=True), st.Settle((name,), 0), freed)
+    def ended(self, done: list[Issued]) -> None:
+        """Give back slots of which products were the last use."""
+        for each in done:
+            for buffer, at in each.frees:
+                self.give_back(buffer, at)
+
+    def give_back(self, buffer: Buffer, at: Any) -> None:
+        """Give a slot back to the warp that loads."""
+        self.say(st.Arrive(freed(buffer.barrier, at)))
+
+    def hand(self, handed: Handed, at: Any, room: Term, value: Term) -> None:
+        """Put a tile into a slot, from which other warpgroups take it."""
+        self.say(*st.put(room, value), st.Arrive(filled(handed.name, at)))
 
     def issued_all(self, product: ir.Compute) -> Held:
         """Note that sums have all their terms, and whether they are still to be multiplied by the scale; the sums."""
@@ -332,23 +281,15 @@ class Roles(Lowering):
         self.values.mark(tile, empty=False, unscaled=unscaled)
         return self.values.named(tile)
 
-    def in_order(self, loop: ir.Loop) -> list[Piece]:
-        """The pieces of a loop; a ring goes through all tiles in order."""
-        made = pieces(self.scope, loop, any(map(self.differs, ir.walk(loop.body))))
-        if made[0].jump is not None:
-            (low, high), middle = self.limits(), made[0].jump[0]
-            made = [Piece(low, middle), Piece(middle, high, whole=True)]
-        return [replace(piece, stages=None) for piece in made]
+    def pieces(self) -> list[Piece]:
+        """The pieces of the loop that streams."""
+        return self.scope.stream(any(map(self.differs, ir.walk(self.plan.loop.body))))
 
     def refused(self, why: str) -> UsageError:
         """The error for a program that this reading cannot write a kernel for."""
         return refused(self.scope.program, why)
 
     # Statements
-
-    def cut(self) -> Term:
-        """The condition that some pairs of a tile are not allowed, or do not exist."""
-        raise NotImplementedError
 
     def bar(self, expr: ir.Expr) -> None:
         """Mask scores; where each tile asks if it is cut, there alone."""
@@ -358,7 +299,7 @@ class Roles(Lowering):
         with self.apart() as made:
             super().bar(expr)
         if made:
-            self.say(st.When(self.cut(), tuple(made)))
+            self.say(st.When(self.scope.edge(), tuple(made)))
 
     def fill(self, tile: ir.Tile, value: Term) -> None:
         """Make a tile of one value, in its layout."""
@@ -394,8 +335,9 @@ class Roles(Lowering):
             call("arange", 0, side, call("SliceLayout", 1 - axis, layout)) for axis, side in enumerate((ROWS, width))
         )
         self.say(st.Let((rows.id,), (term("part") * ROWS + down,)))
-        first, whole = self.columns(ranges[1])
-        self.say(st.Let((columns.id,), (total([*first, across]),)))
+        divided = ranges[1] in self.plan.sides  # among warpgroups
+        whole = self.plan.shares * width if divided else width
+        self.say(st.Let((columns.id,), (term("w") * width + across if divided else across,)))
         at_rows, at_columns = rows.along("[:, None]"), columns.along("[None, :]")
         inside = [Group(at_rows < setting.size(ranges[0].dim))] if scope.ragged(ranges[0]) else []
         inside += [Group(at_columns < length)] if length != Number(whole) else []
@@ -404,10 +346,6 @@ class Roles(Lowering):
             places = setting.strides.places_of(node.tensor, rows)
         place = total([Name(name), *places, at_columns])
         self.say(st.Store(node.tensor, place, value, all_of(inside), line=node.line))
-
-    def columns(self, rng: ir.Range) -> tuple[list[Term], int]:
-        """The number of a warpgroup's first column, and how many columns all warpgroups have."""
-        return [], self.scope.length(rng)
 
 
 def expecting(full: Term, copies: list[st.Statement], times: int = 1) -> list[st.Statement]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pebblesim.kernels.gluon_additions import ROWS
-from pebblesim.kernels.gluon_plan import LOADING_REGISTERS, REGISTERS
+from pebblesim.kernels.gluon_block import LOADING_REGISTERS, REGISTERS, ROWS
 from pebblesim.kernels.triton_ranges import Setting
 
 STREAMED_TOGETHER = 13 * 2**22

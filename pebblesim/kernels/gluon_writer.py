@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from pebblesim.kernels import statements as st
+from pebblesim.kernels.gluon_block import Block
 from pebblesim.kernels.gluon_boxes import HEADS, address, described
-from pebblesim.kernels.gluon_plan import Block
 from pebblesim.kernels.gluon_roles import Roles
 from pebblesim.kernels.gluon_text import for_each_query, general, started
 from pebblesim.kernels.statements import Program, printed, terms_of, within

@@ -134,8 +134,7 @@ def triton(
             side of a product is shorter than tensor cores support, or the mask is not a band.
         UnknownName: the data type is unknown.
     """
-    if dtype not in WORDS:
-        raise UnknownName("type of a word", dtype, WORDS)
+    check(program, dtype, shared, softcap)
     if mask is not None and not isinstance(mask, Band):
         raise UsageError(f"Triton kernels know causal, window:W and band:W, and not mask {mask}.")
     if mask is not None:
@@ -145,16 +144,26 @@ def triton(
                 f"Triton kernels need a key for each query, and a query for each key; mask {mask} leaves some of "
                 f"{grid[0]:,} queries and {grid[1]:,} keys without."
             )
-    check_alike(program)
-    check_bias(program, shared, softcap)
-    scale = 1.0 if softcap and scale is None else scale
     made = launches(program, masked=True, repeated=True)
     if shared:
         made = [launch for launch in made if not for_no_pair(launch, isinstance(mask, KeyRanges))]
-    setting = replace(setting_of(program, made, sizes, dtype, mask, scale, far, (shared, dense)), softcap=softcap)
+    setting = setting_of(program, made, sizes, dtype, mask, scale, far, (shared, dense), softcap)
     kernels = tuple(launch.name for launch in made if launch.kind != "fill")
     setting = replace(setting, described=described, early=kernels if early else ())
     return module(setting, made, Writer, apart or {}, (warps, stages), common=_room)
+
+
+def check(program: ir.Program, dtype: str, shared: int, softcap: float) -> None:
+    """Check what kernels of any text are for.
+
+    Raises:
+        UsageError: some iterations of the program are no thread blocks that are alike, or it has a bias and more.
+        UnknownName: the data type is unknown.
+    """
+    if dtype not in WORDS:
+        raise UnknownName("type of a word", dtype, WORDS)
+    check_alike(program)
+    check_bias(program, shared, softcap)
 
 
 def for_no_pair(launch: Launch, ranged: bool = False) -> bool:
@@ -257,6 +266,7 @@ def setting_of(
     scale: float | None,
     far: bool | None,
     own: tuple[int, bool] = (0, False),
+    softcap: float = 0.0,
 ) -> Setting:
     """The facts that the kernels of a program share."""
     free = free_dimensions(program, made)
@@ -266,7 +276,7 @@ def setting_of(
         sizes=sizes,
         dtype=dtype,
         mask=mask,
-        scale=scale,
+        scale=1.0 if softcap and scale is None else scale,
         of={tensor: names.new(f"{tensor.name}_ptr") for tensor in program.tensors.values()},
         tables=tables(program, made, sizes, mask),
         free=free,
@@ -274,6 +284,7 @@ def setting_of(
         far=far_away(program, sizes) if far is None else far,
         logarithms={tensor for name, tensor in program.tensors.items() if name == LOGARITHM},
         strides=strides(program, sizes, *own, names),
+        softcap=softcap,
     )
 
 

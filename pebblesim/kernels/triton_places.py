@@ -101,19 +101,21 @@ class Places:
             numbers.append(number // parts if parts > 1 else number)
         row, column = numbers
         from_first = Group(term("start") // tile[0] + row) if scope.within_rows(ranges[0]) else row
-        if kept.band is not None:
-            column = Group(column - self.first_in(from_first, *tile))
+        column = self.in_row(tensor, from_first, column)
         row, across = row if tensor in kept.parts else from_first, self.setting.lengths(tensor)[1]
         rows, columns = (call("arange", 0, scope.length(rng)) for rng in ranges)
         in_tile = [rows.along("[:, None]") * tile[1], columns.along("[None, :]")]
         return [wide(row * across + column) * prod(tile), *within, *in_tile]
 
-    def first_in(self, row: Term, tall: int, across: int) -> Term:
-        """The number of the first tile that a row of tiles of a table has, under a mask with two limits."""
-        mask = self.scope.mask
-        assert mask is not None
+    def in_row(self, tensor: ir.Tensor, row: Term, column: Term) -> Term:
+        """The number of a tile among those of its row; with two limits of a mask, these begin where it meets one."""
+        kept, mask = self.setting.tables, self.scope.mask
+        if kept.band is None or mask is None:
+            return column
+        tall, across = kept.tiled[tensor]
         first = Group(row) * tall
-        return maximum((first // mask.rows if mask.rows > 1 else first) - self.scope.before, 0) // across
+        least = maximum((first // mask.rows if mask.rows > 1 else first) - self.scope.before, 0)
+        return Group(column - least // across)
 
     def inside(self, tensor: ir.Tensor, ranges: ir.Ranges) -> list[Term]:
         """The predicates of the entries in memory; empty where all are."""

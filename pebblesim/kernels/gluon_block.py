@@ -1,0 +1,305 @@
+"""A block of a Hopper kernel as data: its streams, its roles, and what they hand to each other in shared memory.
+
+A block has two roles. The producer, one warp, copies boxes into shared memory by the copy engine (TMA). The consumers,
+one to three warpgroups, multiply them on tensor cores (wgmma), with accumulators in registers. All four families of
+kernels are this record, and one builder (`gluon_roles`) makes the producer, shared memory and the grid of each from it:
+
+- A `Buffer` is what the producer brings of one read of the schedule: boxes that stay for a whole tile of the grid, or a
+  ring of stages through which the tiles of one loop stream. At its barriers `full` the bytes of a slot arrive; at its
+  barriers `free` each consumer arrives when it is done with a slot. Several buffers may have the barriers of one.
+- A `Handed` tile goes from one consumer to the others: operands that all of them multiply, maxima and sums of rows.
+- An `Outgoing` tile goes from a consumer to memory by the copy engine, stored or added to what is there.
+- `sides` says how consumers divide the block's tile: each has 64 rows of its own or, if `shares` have the same rows, a
+  part of the columns.
+- Products are issued in the order of the schedule, and run beside what follows. Their accumulators are waited for where
+  they are first used; those in `late` an iteration later; those of a `Nest`, whose terms come in parts, a part later.
+
+| family | streams | stays | late | consumers divide | goes out by the copy engine |
+|---|---|---|---|---|---|
+| rows | matrices and vectors of a loop | rows of the grid's tile | sums at its end | rows | products that are added |
+| scores | parts of keys | parts of rows | one part | rows | tiles of a table of pairs |
+| product | parts of a table and of a matrix | accumulators | one part | rows | the result, through the ring |
+| columns | halves of keys that are values | rows | none | keys, columns of sums | nothing |
+
+What only a consumer of one family knows is the order of its statements, in `gluon_consumer`, `gluon_scores`,
+`gluon_product` and `gluon_columns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pebblesim.kernels.products import factors
+from pebblesim.kernels.terms import Name, Term
+from pebblesim.language import program as ir
+from pebblesim.launches.launches import Launch
+
+ROWS = 64
+"""Rows of the tiles of a warpgroup, which `wgmma` has."""
+
+THREADS = 128
+"""Threads of a warpgroup."""
+
+MOST_WARPGROUPS = 3
+"""Warpgroups with sums beside the warp that loads: a fourth would have too few registers."""
+
+REGISTERS = {1: 240, 2: 240, 3: 160}
+"""Registers of a thread, by the number of warpgroups with sums; a multiple of 8."""
+
+LOADING_REGISTERS = 24
+"""Registers of a thread of the warp that loads."""
+
+SHARED = 227 * 1024
+"""Bytes of shared memory that a block can have."""
+
+MOST_HELD = 0.8
+"""Largest part of a thread's registers for tiles, if operands of products that are put off are among them."""
+
+WIDEST = 256
+"""Most columns of a product of `wgmma`, and most rows of a tile that the copy engine moves."""
+
+
+def filled(name: str, at: Any) -> Term:
+    """The barrier of a slot at which its bytes arrive."""
+    return Name(f"{name}_full" if name else "full").index(at)
+
+
+def freed(name: str, at: Any) -> Term:
+    """The barrier of a slot at which those arrive who are done with it."""
+    return Name(f"{name}_free" if name else "free").index(at)
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """A tensor's boxes in shared memory, which the copy engine fills.
+
+    Attributes:
+        name: of the buffer in the text.
+        read: the primitive that reads it.
+        slots: how many boxes there is room for.
+        rows, width: of a box; a vector has width 1.
+        streamed: whether it is a ring.
+        beside: the name of barriers that it shares with another ring; None if it has some of its own.
+        fills: how many barriers of each kind there are: one for each slot, or one for all.
+        freed_by: arrivals by which a slot is free to be filled again; 0 if it is filled once.
+        down, across: boxes of what is read at once, beneath and beside each other.
+    """
+
+    name: str
+    read: ir.Read
+    slots: int
+    rows: int
+    width: int
+    streamed: bool = False
+    beside: str | None = None
+    fills: int = 1
+    freed_by: int = 0
+    down: int = 1
+    across: int = 1
+
+    @property
+    def barrier(self) -> str:
+        """The name of its barriers, `{barrier}_full` and `{barrier}_free`."""
+        return self.name if self.beside is None else self.beside
+
+    @property
+    def vector(self) -> bool:
+        """Whether it is of vectors, in float32."""
+        return len(self.read.tile.ranges) == 1
+
+    @property
+    def box(self) -> tuple[int, ...]:
+        """The sides of a box."""
+        return (self.rows,) if self.vector else (self.rows, self.width)
+
+    def slot(self, at: Any) -> Term:
+        """A slot as a matrix, or as a vector."""
+        return Name(self.name).index(at).reshape(*self.box)
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """The sides of all boxes of what is read at once."""
+        return tuple(side * times for side, times in zip(self.box, (self.down, self.across), strict=False))
+
+
+@dataclass(frozen=True, eq=False)
+class Handed:
+    """Slots of shared memory through which consumers hand tiles to each other.
+
+    Attributes:
+        tile: what they hand to each other.
+        name: `{name}_full` are the barriers, at which a slot's consumers arrive.
+        room: the name of the slots.
+        shape: how many they are, and the sides of a tile.
+        arrivals: how many consumers put a part of a tile into a slot.
+        note: what for.
+        inside: whether the slots are those of a ring.
+        reduced: "rowmax" or "rowsum" of a vector in float32, of which each consumer has that of its columns; else "".
+    """
+
+    tile: ir.Tile
+    name: str
+    room: str
+    shape: tuple[int, ...]
+    arrivals: int
+    note: str = ""
+    inside: bool = False
+    reduced: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Outgoing:
+    """Slots of shared memory from which the copy engine takes tiles to memory.
+
+    Attributes:
+        name: of the room.
+        write: the primitive that writes them.
+        box: sides of a tile.
+        slots: how many there are; 0 if they are those of a ring.
+        note: what for.
+        before: the primitive that reads a tile of another table, which comes to the slot before.
+    """
+
+    name: str
+    write: ir.Write
+    box: tuple[int, int]
+    slots: int = 0
+    note: str = ""
+    before: ir.Read | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Addition:
+    """A product that is added to memory: of a matrix that all warpgroups computed, with one that stays.
+
+    Each warpgroup computes some rows of the left operand, which it hands to all, and some columns of the product. The
+    copy engine adds these to memory, where many blocks add to the same words.
+
+    Attributes:
+        product: the primitive that computes it.
+        handed: the left operand, transposed: terms of each sum, and rows.
+        sent: what the copy engine adds: rows and columns of a warpgroup's part.
+    """
+
+    product: ir.Compute
+    handed: Handed
+    sent: Outgoing
+
+
+@dataclass(frozen=True, eq=False)
+class Nest:
+    """A loop of a block, and a loop within that adds up the parts of products.
+
+    Attributes:
+        loop, inner: the loops.
+        reads: what the inner one reads.
+        product: the primitive that adds a part.
+    """
+
+    loop: ir.Loop
+    inner: ir.Loop
+    reads: list[ir.Read]
+    product: ir.Compute
+
+    @property
+    def expr(self) -> ir.MatMul:
+        """The product."""
+        return factors(self.product)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Block:
+    """A block of threads.
+
+    Attributes:
+        launch: the launch that it is of.
+        own: the range of the grid whose tiles the warpgroups divide among them.
+        loop: the loop that streams.
+        nest: that loop and the one within it, if sums have their terms in parts.
+        warpgroups: how many have sums.
+        shares: how many of these have the same rows, and divide columns.
+        sides: lengths of a warpgroup's tiles, where they are not those of the schedule's.
+        across: columns of the tiles that vectors of rows meet; None for those of the streamed tiles.
+        stages: slots of a ring.
+        buffers: what the copy engine brings of inputs, by tile, in the order in which it is read.
+        handed: what warpgroups hand to each other.
+        outgoing: what the copy engine takes to memory.
+        additions: the products that are added to memory.
+        late: the products that are put off to the next iteration.
+        turns: how many warpgroups wait for one another: they take turns, so that one issues its products when the other
+            has its scores, or begin one after the other.
+        persistent: whether there are as many blocks as multiprocessors, each with several tiles of the grid, one after
+            the other: what the next one needs arrives while one ends.
+        roomy: whether threads have registers left, in which they exchange columns before they store sums.
+    """
+
+    launch: Launch
+    own: ir.Range
+    loop: ir.Loop
+    nest: Nest | None = None
+    warpgroups: int
+    shares: int = 1
+    sides: Mapping[ir.Range, int]
+    across: int | None = None
+    stages: int
+    buffers: Mapping[ir.Tile, Buffer] = field(default_factory=dict)
+    handed: tuple[Handed, ...] = ()
+    outgoing: tuple[Outgoing, ...] = ()
+    additions: tuple[Addition, ...] = ()
+    late: tuple[ir.Compute, ...] = ()
+    turns: int = 0
+    persistent: bool = False
+    roomy: bool = True
+
+    @property
+    def writes(self) -> list[ir.Write]:
+        """The primitives that write to memory."""
+        return [node for node in ir.walk(self.launch.block) if isinstance(node, ir.Write)]
+
+    @property
+    def height(self) -> int:
+        """Rows of the grid's tile."""
+        return ROWS * self.warpgroups // self.shares
+
+    @property
+    def most(self) -> float:
+        """Most registers of a thread for tiles, if operands of products that are put off are among them."""
+        return MOST_HELD * REGISTERS[self.warpgroups]
+
+    def side_of_block(self, rng: ir.Range) -> int | None:
+        """The length of the block's tiles of a range of which a warpgroup has a part."""
+        if rng is self.own:
+            return self.height
+        return self.shares * self.sides[rng] if rng in self.sides else None
+
+    @property
+    def rings(self) -> list[Buffer]:
+        """The rings of matrices."""
+        return [buffer for buffer in self.buffers.values() if buffer.streamed and not buffer.vector]
+
+    @property
+    def stay(self) -> list[Buffer]:
+        """The buffers that stay."""
+        return [buffer for buffer in self.buffers.values() if not buffer.streamed]
+
+    @property
+    def last(self) -> dict[Buffer, ir.Compute]:
+        """For each ring, the product that uses a slot last."""
+        computes = [node for node in self.loop.body if isinstance(node, ir.Compute)]
+        uses = ((self.buffers.get(ref.tile), node) for node in computes for ref in ir.refs(node.expr))
+        return {buffer: node for buffer, node in uses if buffer is not None and buffer.streamed}
+
+    def together(self, ring: Buffer) -> list[Buffer]:
+        """A ring of matrices, and those of vectors that have its barriers."""
+        return [buffer for buffer in self.buffers.values() if buffer.barrier == ring.barrier]
+
+    def waited_in_time(self, buffer: Buffer) -> bool:
+        """Whether a product that is not put off uses the buffer, and so has waited for it."""
+        return any(
+            isinstance(node, ir.Compute)
+            and node not in self.late
+            and any(ref.tile is buffer.read.tile for ref in ir.refs(node.expr))
+            for node in self.loop.body
+        )

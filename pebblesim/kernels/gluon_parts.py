@@ -1,0 +1,32 @@
+"""Roles of Gluon kernels whose sums have their terms in parts: rings of parts, and tables of pairs tile by tile."""
+
+from __future__ import annotations
+
+from pebblesim.kernels import statements as st
+from pebblesim.kernels.gluon_block import Block, Nest, freed
+from pebblesim.kernels.gluon_roles import Roles
+from pebblesim.kernels.terms import ZERO, Held, Name, Number, Term, term
+from pebblesim.kernels.triton_ranges import Setting
+from pebblesim.language import program as ir
+
+
+class PartsRoles(Roles):
+    """Makes the statements of both roles where a product's parts are issued one behind the other."""
+
+    def __init__(self, setting: Setting, plan: Block) -> None:
+        super().__init__(setting, plan)
+        assert plan.nest is not None
+        self.nest: Nest = plan.nest
+        self.reserve("last", "slot", "phase", "k")
+
+    def in_table(self, tensor: ir.Tensor, row: Term, column: Term) -> Term:
+        """The first row of a tile among the rows of all tiles of a table."""
+        down, across, tall, _ = self.setting.lengths(tensor)
+        return ((term("head") * down + row) * across + self.places.in_row(tensor, row, column)) * tall
+
+    def one_behind(self, to: Held, ring: str, parts: int, issued: list[st.Statement]) -> None:
+        """A loop over parts that waits for the product before the one issued; behind it, wait for the last one."""
+        free = st.Arrive(freed(ring, "last"))
+        earlier = st.When(term("k") > 0, (st.Settle((to,), 1), free))
+        body = (*issued, earlier, st.Let(("last",), (Name("slot"),)))
+        self.say(st.For("k", ZERO, Number(parts), body, unrolled=True), st.Settle((to,), 0), free)

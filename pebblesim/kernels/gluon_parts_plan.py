@@ -1,0 +1,116 @@
+"""The plans of Gluon kernels whose sums have their terms in parts, `c` each, which a ring brings one after the other.
+
+Some write rows of a table of pairs, and others multiply such a table: see `gluon_scores` and `gluon_product`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pebblesim.kernels.gluon_block import MOST_WARPGROUPS, ROWS, SHARED, THREADS, WIDEST, Block, Buffer, Nest, Outgoing
+from pebblesim.kernels.storage import padded
+from pebblesim.language import program as ir
+from pebblesim.launches.launches import Launch
+
+SLOTS = 4
+"""Slots of the ring of a product: two tiles of 128 terms, in parts of 64, so that warpgroups need not go in step."""
+
+
+def nested(launch: Launch) -> Nest | None:
+    """The loops of a launch, if each block adds up the parts of products in a loop within another one."""
+    loops = [node for node in launch.block if isinstance(node, ir.Loop)]
+    inner = [node for loop in loops for node in loop.body if isinstance(node, ir.Loop)]
+    if len(loops) != 1 or len(inner) != 1 or launch.around is not None:
+        return None
+    match [node for node in inner[0].body if not isinstance(node, ir.Delete)]:
+        case [*reads, ir.Compute(mode="add", expr=ir.MatMul()) as product]:
+            found = [node for node in reads if isinstance(node, ir.Read)]
+            return Nest(loops[0], inner[0], found, product) if found == reads else None
+    return None
+
+
+def product_of(launch: Launch, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[int, int]]) -> Block | None:
+    """The plan of a launch that multiplies a table kept in tiles; None if it is no such launch."""
+    nest, results = nested(launch), [node for node in launch.block if isinstance(node, ir.Write)]
+    if nest is None or len(launch.grid) != 2 or len(results) != 1 or len(nest.reads) != 2:
+        return None
+    (own, columns), (table, matrix), product = (each.range for each in launch.grid), nest.reads, nest.product
+    loop, expr, tile = nest.loop, nest.expr, tiled.get(table.tensor)
+    operands = expr.left.tile, expr.right.tile, expr.right.transposed, product.target.ranges
+    if operands != (table.tile, matrix.tile, False, (own, columns)) or results[0].tile is not product.target.tile:
+        return None
+    if tile is None or nest.inner.range.parent is not loop.range:
+        return None
+    block, width, deep = padded(own, sizes), padded(columns, sizes), padded(nest.inner.range, sizes)
+    rows, terms = tile[:: -1 if expr.left.transposed else 1]
+    odd = block % ROWS or block // ROWS > MOST_WARPGROUPS or not 64 <= width <= WIDEST or deep != ROWS
+    if odd or (rows, terms) != (block, padded(loop.range, sizes)):
+        return None
+    slots = min(SLOTS, SHARED // (2 * (block + width) * deep + 16))  # words of 16 bits, and two barriers
+    if slots < block // ROWS:
+        return None
+    down, across = (deep, tile[1]) if expr.left.transposed else (tile[0], deep)
+    name = f"{matrix.tensor.name}_part"
+    return Block(
+        launch=launch,
+        own=own,
+        loop=loop,
+        nest=nest,
+        warpgroups=block // ROWS,
+        sides={own: ROWS},
+        across=width,
+        stages=slots,
+        buffers={
+            table.tile: Buffer(f"{table.tensor.name}_part", table, slots, down, across, True, ""),
+            matrix.tile: Buffer(name, matrix, slots, deep, width, True, ""),
+        },
+        outgoing=(Outgoing(name, results[0], (ROWS, width)),),
+    )
+
+
+def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Block | None:
+    """The plan of a launch that writes rows of a table; None if it is no such launch."""
+    nest = nested(launch)
+    if nest is None or len(launch.grid) != 1 or len(nest.reads) != 1:
+        return None
+    own, loop, (part,), expr = launch.grid[0].range, nest.loop, nest.reads, nest.expr
+    tables = [node for node in loop.body if isinstance(node, ir.Write) and ir.over_pairs(node.tile.ranges)]
+    before = [node for node in loop.body if isinstance(node, ir.Read) and ir.over_pairs(node.tile.ranges)]
+    rows = [node for node in launch.block if isinstance(node, ir.Read) and node.tile is expr.left.tile]
+    turned = expr.left.transposed or not expr.right.transposed or expr.right.tile is not part.tile
+    if len(tables) != 1 or len(before) > 1 or not rows or turned:
+        return None
+    if expr.left.ranges != (own, nest.inner.range) or nest.product.target.tile.ranges[0] is not own:
+        return None
+    deep, width = ir.length(nest.inner.range.block, sizes), ir.length(loop.range.block, sizes)
+    groups, parts = ir.length(own.block, sizes) // ROWS, -(-sizes[nest.inner.range.dim] // deep)
+    names = [f"{each.tensor.name}_{rng.name}" for each, rng in ((rows[0], own), (part, loop.range))]
+    name, tiles = f"{tables[0].tensor.name}_tile", groups * (1 + len(before))
+    return Block(
+        launch=launch,
+        own=own,
+        loop=loop,
+        nest=nest,
+        warpgroups=groups,
+        sides={own: ROWS},
+        stages=stages,
+        buffers={
+            rows[0].tile: Buffer(names[0], rows[0], parts, ROWS * groups, deep, fills=parts, across=parts),
+            part.tile: Buffer(names[1], part, stages, width, deep, True, fills=stages, freed_by=groups),
+        },
+        outgoing=(Outgoing(name, tables[0], (ROWS, width), tiles, "on its way to memory", *before),),
+        turns=groups - 1,
+    )
+
+
+def less(plan: Block, beyond: int) -> Block:
+    """The plan with so many bytes less of rows in shared memory, if registers have room for them."""
+    stay, ring = plan.buffers.values()
+    kept = min(max(0, -(-beyond // (2 * plan.height * stay.width))), stay.across - 1)
+    registers = ROWS * (kept * stay.width // 2 + ring.rows) // THREADS  # two words of rows in each
+    if not kept or registers > plan.most:
+        return plan
+    held = stay.across - kept
+    rows = replace(stay, slots=held, fills=held, freed_by=plan.warpgroups)
+    return replace(plan, buffers={**plan.buffers, stay.read.tile: rows})
