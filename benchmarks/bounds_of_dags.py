@@ -24,7 +24,18 @@ from typing import Any
 import numpy as np
 
 from pebblesim.core.files import whole_file
-from pebblesim.dags.bounds import at_once, partition, parts, places, products, spectral, trees, wavefronts, windows
+from pebblesim.dags.bounds import (
+    at_once,
+    partition,
+    parts,
+    paths,
+    places,
+    products,
+    spectral,
+    trees,
+    wavefronts,
+    windows,
+)
 from pebblesim.dags.formats import load_graph
 from pebblesim.dags.generators import generate
 from pebblesim.dags.optimum import optimum
@@ -39,6 +50,7 @@ BOUNDS = (
     "products",
     "windows",
     "trees",
+    "paths",
     "places",
     "parts",
     "wavefronts",
@@ -135,8 +147,8 @@ def row_of(folder: Path | None, known: dict[str, str], seconds: float, rules: st
     cost = min([game.io, *others])
     data = TaskData(Task(graph, M, rules), M)
     made = {"compulsory": at_once(data)[0].value}
-    limits = {places: 60, parts: seconds if folder else PARTS, wavefronts: seconds, partition: seconds}
-    for bound in (products, windows, trees, places, parts, wavefronts, spectral, partition):
+    limits = {paths: seconds, places: 60, parts: seconds if folder else PARTS, wavefronts: seconds, partition: seconds}
+    for bound in (products, windows, trees, paths, places, parts, wavefronts, spectral, partition):
         if max(made.values()) < cost:
             work = [limits[bound]] if bound in limits else []
             made[bound.__name__] = bound(data, *work).value

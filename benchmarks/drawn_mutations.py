@@ -1,8 +1,8 @@
 """Break lines of the package that a seed draws, and see which tests find it.
 
     .venv/bin/python -m pytest --cov=pebblesim --cov=graphs --cov=schedules --cov-context=test --cov-report=
-    .venv/bin/python benchmarks/drawn_mutations.py --seed 7 --results drawn.json
-    .venv/bin/python benchmarks/drawn_mutations.py --results drawn.json page.md
+    .venv/bin/python benchmarks/drawn_mutations.py --seed 7
+    .venv/bin/python benchmarks/drawn_mutations.py benchmarks/drawn-mutations.md
 
 `mutations.py` breaks what somebody thought of; here nobody chooses. A line is drawn from all lines of the package on
 which an operator, a comparison, a constant or a call of min or max can be changed, then one such change of the line. It
@@ -10,9 +10,9 @@ is made in a clone of the last commit. First run some of the tests that cover th
 say (pytest-cov is a development tool and not among the dependencies). The lines that survive them are broken all at
 once, and all quick tests run; those that fail are tried on the survivors one by one, until none fails.
 
-What is known is kept in a file, so that a run that was interrupted goes on. Why a change survives ("why"), which test
-was written for it ("since"), and what else is to be said of the run ("note"), is added there by hand, and the last
-command makes a page of it.
+What is known is kept in a file for each seed, so that a run that was interrupted goes on. Why a change survives
+("why"), which test was written for it ("since"), and what else is to be said of the run ("note"), is added there by
+hand, and the last command makes a page of all files.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ FOLDERS = ("pebblesim", "graphs", "schedules")
 LINKS = ("graphs", "schedules")
 """Symbolic links of pebblesim to the folders at the top."""
 
-RESULTS = ROOT / "benchmarks" / "drawn_mutations.json"
-"""What is known of the mutations of benchmarks/drawn-mutations.md."""
+RESULTS = ROOT / "benchmarks" / "drawn_mutations"
+"""What is known of the mutations of benchmarks/drawn-mutations.md, in a file for each seed."""
 
 FIRST = 60
 """Covering tests that are tried before all quick tests."""
@@ -267,27 +267,35 @@ def by_all(clone: Clone, survivors: Sequence[Mutation]) -> Iterator[tuple[Mutati
         left = [each for each in left if each not in found]
 
 
-def page(known: dict[str, Any]) -> str:
+def page() -> str:
     """The document."""
-    tried = {key: each for key, each in known["mutations"].items() if each["found by"] != "not a program"}
-    found, since = (sum(bool(each.get(by)) for each in tried.values()) for by in ("found by", "since"))
     parts = [
         "# Lines that a seed drew, and what found the change\n",
         "`benchmarks/drawn_mutations.py` draws lines of the package by a seed, breaks each in one place, and runs the\n"
         "quick tests: first those that cover the line, then all. The first that fails is named; where none failed,\n"
-        "the table says why, or names the test that was written then.\n",
-        f"Seed {known['seed']}, lines of commit {known['commit'][:7]}: {len(tried)} mutations, {found} found; of the "
-        f"{len(tried) - found} others {since} are found now.\n",
-        *([f"{known['note']}\n"] if "note" in known else []),
-        "| place and change | found by |",
-        "|---|---|",
+        "the table says why, or names the test that was written then.",
     ]
+    runs = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json")))
+    return "\n".join([*parts, *itertools.chain(*map(section, runs))]) + "\n"
+
+
+def section(known: dict[str, Any]) -> Iterator[str]:
+    """The lines of the document on one run."""
+    tried = {key: each for key, each in known["mutations"].items() if each["found by"] != "not a program"}
+    found, since = (sum(bool(each.get(by)) for each in tried.values()) for by in ("found by", "since"))
+    yield f"\n## Seed {known['seed']}\n"
+    yield (
+        f"Lines of commit {known['commit'][:7]}: {len(tried)} mutations, {found} found; of the "
+        f"{len(tried) - found} others {since} are found now.\n"
+    )
+    if "note" in known:
+        yield f"{known['note']}\n"
+    yield "| place and change | found by |\n|---|---|"
     for key, each in tried.items():
         by = each["found by"] or each.get("since", "")
         test = f"`{by.removeprefix('tests/')}`" if by else "nothing"
         why = f": {each['why']}" if each.get("why") else ""
-        parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in (f"`{key}`", test + why)) + " |")
-    return "\n".join(parts) + "\n"
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in (f"`{key}`", test + why)) + " |"
 
 
 def main() -> None:
@@ -296,7 +304,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--number", type=int, default=60)
     parser.add_argument("--coverage", type=Path, default=ROOT / ".coverage", help="data of pytest-cov, by test")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="what is known, and where to keep what comes")
+    parser.add_argument("--results", type=Path, help="what is known, and where to keep what comes")
     parser.add_argument("--clone", type=Path, help="where to break lines; by default in a temporary folder")
     parser.add_argument("--workers", type=int, default=2, help="for the run of all quick tests")
     parser.add_argument("--list", action="store_true", help="say what is drawn, and stop")
@@ -304,12 +312,13 @@ def main() -> None:
     if given.list:
         print("\n".join(mutation.key for mutation in drawn(ROOT, given.seed, given.number)))
     elif given.page:
-        given.page.write_text(page(json.loads(given.results.read_text())), encoding="utf-8")
+        given.page.write_text(page(), encoding="utf-8")
     else:
         with tempfile.TemporaryDirectory() as scratch:
             clone = Clone(given.clone or Path(scratch) / "clone", given.workers)
             mutations = drawn(clone.path, given.seed, given.number)
-            tried(clone, mutations, given.seed, Coverage(clone.path, given.coverage), given.results)
+            results = given.results or RESULTS / f"{given.seed}.json"
+            tried(clone, mutations, given.seed, Coverage(clone.path, given.coverage), results)
 
 
 def tried(clone: Clone, mutations: Sequence[Mutation], seed: int, coverage: Coverage, results: Path) -> None:

@@ -9,16 +9,18 @@ Min(a, m)*Min(b, n) + Min(a, m) + 1
 True
 """
 
+import os
 import signal
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler and (
-    Path(sys.argv[0]).stem == "pebblesim" or (sys.argv[0] == "-m" and sys.orig_argv[2:3] == ["pebblesim"])
+    os.path.splitext(os.path.basename(sys.argv[0]))[0] == "pebblesim"
+    or (sys.argv[0] == "-m" and sys.orig_argv[2:3] == ["pebblesim"])
 ):
     # This is the command, and it starts: until `pebblesim.__main__` answers Ctrl-C, it ends without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+from typing import TYPE_CHECKING
 
 import lazy_loader
 

@@ -57,6 +57,9 @@ count -n 24 -d 4 -M 300
 count flash2-forward -n 24 -d 4 -M 300 --heads 4 --kv-heads 2
 count flash2-forward -n 64 -d 16 -M 2k --dtype bf16 --l2 64KiB --heads 4
 count -p forward --size n_q=5 --size n_k=24 -d 4 -M 100
+count matmul-tiled --size m=12 --size k=9 --size n=12 --machine machine.toml
+count flash2-forward -n 24 -d 4 --machine H100 --dtype bf16 --below P,O_i,l_i,m_i,m_new --block B_r=8
+count no-cache -n 6 -d 3 --machine machine.toml --below l
 crossover -n 24 -d 4
 crossover small-cache flash -n 24 -d 4 -M 300
 dags folder --seconds 0
@@ -102,6 +105,9 @@ plot words small-cache flash -n 24 -d 4 -M 300 -o o.png
 search matmul --size m=6 --size k=5 --size n=4 -M 20
 search forward -n 24 -d 4 -M 60 --save s.py
 search forward -n 24 -d 4 -M 100 -P 2
+search forward -n 12 -d 4 -M 60 --mask causal
+search forward -n 12 -d 4 -M 200 --word-bytes Q=2,K=2,V=2
+search backward-qkv -n 8 -d 2 -M 40 --kept O,l --name mine
 show large-cache
 sweep -s small-cache -n 8,24 -d 4 -M 100,300
 sweep -s small-cache -n 8,24 -d 4 --block B=2,3 --what formula -o o.csv
@@ -166,7 +172,8 @@ VALUES: Final = {
     "--card": ("card.toml",),
     "--workspace": ("1MiB",),
     "--level": ("l2",),
-    "--machine": ("2",),
+    "--machine": ("2", "H100", "machine.toml"),
+    "--below": ("P", "C_ij", "m_i,m_new", "l", "P,,O_i"),
     "--inside": ("NVLink 4",),
     "--between": ("PCIe 5.0 x16",),
     "--ownership": ("striped", "contiguous"),
@@ -393,10 +400,25 @@ float32 = 1e13
 float16 = 1e14
 bfloat16 = 1e14
 """
+MACHINE = """
+name = "three memories"
+root = "DRAM"
+[[memory]]
+name = "LLC"
+capacity = "4KiB"
+bandwidth = 1e9
+energy = 1e-12
+[[memory]]
+name = "SRAM"
+capacity = "1KiB"
+[[memory]]
+name = "registers"
+capacity = 240
+"""
 
 
 def furnish(folder: Path) -> None:
-    """Write the files that lines name: a graph, a game on it, a head, a mask, a trace, a card and a schedule."""
+    """Write the files that lines name: a graph, a game, a head, a mask, a trace, a card, a machine and a schedule."""
     import numpy as np
 
     draw = np.random.default_rng(0)
@@ -410,6 +432,7 @@ def furnish(folder: Path) -> None:
     np.save(folder / "mask.npy", np.tri(24, dtype=bool))
     (folder / "trace.csv").write_text("id\n" + "".join(f"{draw.integers(5)}\n" for _ in range(40)))
     (folder / "card.toml").write_text(CARD)
+    (folder / "machine.toml").write_text(MACHINE)
     (folder / "mine.py").write_text(OWN)
     (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
 

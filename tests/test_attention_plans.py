@@ -96,6 +96,12 @@ def test_tables_are_bounded_by_default_and_a_plan_says_what_that_costs(n: int) -
     assert small.tables[1] == 2 * 8 * 2048**2  # a table of P, whose place dS takes
 
 
+def test_what_a_limit_costs_stands_where_the_tables_are() -> None:
+    said = str(plan(16_384, 128, 16, workspace=2**20, card="H100")).splitlines()
+    (line,) = (line for line in said if "without this limit" in line)
+    assert re.fullmatch(r"  tables: 0 MiB, and they may take 1 MiB; without this limit, .*, so it costs \d+%", line)
+
+
 LIMITS = re.findall(r"^\| ([\d,]+) \|.* \| (\d+) % and (\d+) % \|$", PAGE.read_text(encoding="utf-8"), re.M)
 
 

@@ -445,6 +445,11 @@ def test_the_table_the_json_and_the_csv_say_the_same(pebblesim: Pebblesim) -> No
     calibrated = found["calibrated"]
     assert min(calibrated["row"][f"cosine_{name}"] for name in ("dQ", "dK", "dV")) >= 0.9
     assert max(calibrated["row"][f"l2_{name}"] for name in ("dQ", "dK", "dV")) <= 0.4
+    cosines, errors = (
+        [calibrated["row"][f"{of}{name}"] for name in ("", "_dQ", "_dK", "_dV")] for of in ("cosine", "l2")
+    )
+    assert min(cosines) < max(cosines)
+    assert f"(worst: {min(cosines):.6f}, {max(errors):.3g})" in " ".join(printed.out.split())
     assert calibrated["start"] <= calibrated["row"]["epsilon"] < calibrated["stop"]
     assert sorted(path.name for path in Path().iterdir()) == ["out.csv"]
 

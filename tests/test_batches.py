@@ -151,6 +151,25 @@ def test_beyond_l2_memory_gives_what_is_counted(name: str) -> None:
     assert helped / 2 < 0.8 * read / one.heads
 
 
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("name", NAMES)
+def test_each_head_has_memory_of_its_own(name: str) -> None:
+    """An L2 that holds everything reads the words of five heads once, so five times those of one."""
+    from pebblesim.cachesim.l2 import replay
+
+    read = {}
+    for heads in (1, 5):
+        one = case(name, n=48, d=16, M=800)
+        some = Case(**{**one.to_dict(), "heads": heads, "turns": 1})
+        room = memory(some.source.kernels, some.program, some.sizes)
+        options = {"at_once": 2, "l2_bytes": 2**30}
+        read[heads] = [
+            replay(kernel.launch, some.sizes, 1, room, **options, batch=kernel.batch)[0]  # type: ignore[arg-type]
+            for kernel in some.source.kernels
+        ]
+    assert read[5] == [5 * each for each in read[1]]
+
+
 def test_too_little_memory_is_said() -> None:
     with pytest.raises(UsageError, match=r"takes [\d,]+ bytes of memory a head .* give a smaller n"):
         beyond_l2(case("small-cache", n=4096, d=16, M=800), TINY)

@@ -17,6 +17,7 @@ from pebblesim.cli.main import app
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels import module
 from pebblesim.kernels.domains import Call
+from pebblesim.measuring.calibrate import fit
 from pebblesim.measuring.calibrate.calibrate import from_rows, write
 from pebblesim.measuring.calibrate.measure import Measured, costs_of
 from pebblesim.measuring.calibrate.shapes import Cell, Shape, drawn
@@ -40,6 +41,21 @@ def properties(name: str, shared: int) -> SimpleNamespace:
         memory_clock_rate=10_000_000,
         memory_bus_width=256,
     )
+
+
+def test_a_kind_of_few_launches_is_held_at_its_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches that take twice their forecast: k of them give at most 2 ** (k / (k + held)), outliers less."""
+    monkeypatch.setattr(fit, "_made", lambda cost, *_: 1.0)
+    held, last = fit.HELD["launch"], 1.0
+    for k in (1, 2, 5, 40):
+        found = fit.besides([(SimpleNamespace(kinds=("masked",)), 2.0)] * k, {}, {})["masked"]  # type: ignore[list-item]
+        assert last < found < 2.0
+        assert found <= 2 ** (k / (k + held)) + 1e-9  # an outlier weighs at most as much as it would without weights
+        last = found
+    assert last > 1.97
+    apart = [(SimpleNamespace(kinds=("a", "b")), 2.0)] + [(SimpleNamespace(kinds=("a",)), 1.0)] * 50
+    both = fit.besides(apart, {}, {})  # type: ignore[arg-type]
+    assert both["a"] < 1.01 < both["b"] < 2.0
 
 
 @pytest.mark.one_in(4)

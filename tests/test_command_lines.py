@@ -348,7 +348,7 @@ def test_an_archive_is_looked_at_before_it_is_expanded(tmp_path: Path, monkeypat
         load_head([with_bomb("dO")])
 
 
-@pytest.mark.parametrize("module", ["lazy_loader", "typer"])
+@pytest.mark.parametrize("module", ["typing", "lazy_loader", "typer"])
 def test_an_interrupt_while_the_command_starts_is_no_traceback(module: str, tmp_path: Path) -> None:
     """Modules that are imported first and later, each of which is interrupted."""
     (tmp_path / f"{module}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")

@@ -383,6 +383,15 @@ def test_what_leaves_nothing_to_look_along_is_one_sentence(given: dict[str, Any]
         crossover("small-cache", "large-cache", **given)
 
 
+@pytest.mark.one_in(4)
+def test_the_data_of_a_picture_go_from_the_least_m_to_four_times_the_largest_input() -> None:
+    data = sweep(crossover("small-cache", "flash", n=64, d=8, over_d=(), proofs=False), points=5)
+    assert data.at[0] == min(Curve(get(name), {"n": 64, "d": 8}).least_M for name in data.io)
+    assert data.at[-1] == 4 * 64 * 8
+    ratios = [later / at for at, later in zip(data.at, data.at[1:], strict=False)]
+    assert max(ratios) < 1.2 * min(ratios)
+
+
 def test_the_picture_along_a_dimension() -> None:
     from matplotlib.figure import Figure
 

@@ -155,6 +155,13 @@ def test_rows_longer_than_a_warp_touch_each_sector_once(
     assert np.all(np.isfinite(outputs["C"]))
 
 
+def test_a_launch_is_of_one_worker_unless_more_are_given(sources: dict[tuple[str, bool], Source]) -> None:
+    sizes = {"n": 24, "n_q": 24, "n_k": 24, "d": 8, **dict.fromkeys(SCHEDULES["large-cache"].blocks, 8), WORKERS: 1}
+    shared = [kernel.launch for kernel in sources["large-cache", True].kernels]
+    alone = [moved(launch, sizes) for launch in shared]
+    assert alone == [moved(launch, sizes, 1) for launch in shared] != [moved(launch, sizes, 3) for launch in shared]
+
+
 def extra(schedule: Schedule, kernels: Any, sizes: dict[str, int], workers: int) -> tuple[int, int]:
     """Words that workers read and write besides those of the schedule: each has a copy, and a sum is made of them."""
     reads = writes = 0

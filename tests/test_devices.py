@@ -13,9 +13,11 @@ import sympy
 from hypothesis import given, settings, strategies as st
 from matplotlib.figure import Figure
 from strategies import amount
+from typer.testing import CliRunner
 
 import pebblesim as ps
 from pebblesim.catalogue import backward_qkv, forward
+from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.parallel import play
 from pebblesim.parallel.bounds import any_memory, bounds, whole_pairs, with_memory
@@ -431,6 +433,14 @@ def test_heads_are_counted_in_words(heads: tuple[int, int], said: str) -> None:
 def test_wrong_devices_get_one_sentence_and_the_nearest_that_works(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         ps.devices(**{"n": 64, "d": 4, "heads": 8, "kv_heads": 2, "P": 4} | wrong)  # type: ignore[arg-type]
+
+
+def test_words_of_a_device_and_a_type_go_together() -> None:
+    """The type says how many bytes are sent, also where M is in words."""
+    line = "devices -n 24 -d 4 -P 4 -M 2000 --dtype fp16 --json"
+    ran = CliRunner().invoke(app, line.split(" "))
+    assert ran.exit_code == 0, ran.output
+    assert json.loads(ran.output)["M"] == 2000
 
 
 def test_too_little_memory_names_the_least_that_works() -> None:

@@ -411,3 +411,11 @@ def test_on_this_gpu(tmp_path: Path) -> None:
     for row in rows:
         assert [measure.error_of(row, q) for q in ("words_read", "words_written", "sm_read")] == [0, 0, 0]
         assert all(check["error"] < 1e-5 for check in row["checks"].values())
+
+
+def test_the_roofline_of_a_case_is_its_rates() -> None:
+    """In 2 s: 6 + 2 bytes at the multiprocessors, 4 at HBM, 10 operations; roofs of 2560 operations/s and 8 bytes/s."""
+    moved = {"sm_read": 6, "sm_written": 2, "hbm_read": 4, "hbm_written": None}
+    found = measure.roofline(moved, 10, 2.0, {"multiprocessors": 1}, 10.0, 8.0)
+    rates = {"sm_bandwidth": 4.0, "hbm_bandwidth": 2.0, "hbm_roof": 8.0, "flops": 5.0, "flops_roof": 2560.0}
+    assert found == rates | {"fraction": 0.25}

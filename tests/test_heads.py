@@ -315,6 +315,17 @@ def test_a_mask_for_each_head_from_a_file(run: Any, tmp_path: Any) -> None:
     assert found["pairs"] == 16 * (4 + 2 + 1)
 
 
+def test_pairs_are_said_of_all_pairs() -> None:
+    """One table for all heads, none, and one for each head."""
+    alone = {"n": 8, "d": 2, "M": 100}
+    assert "mask causal (36 of 64 pairs)" in str(
+        ps.compare("forward", schedules=["flash2-forward"], mask="causal", **alone)
+    )  # type: ignore[arg-type]
+    assert ps.count("flash2-forward", **alone).all_pairs == 64  # type: ignore[arg-type]
+    heads = ps.count("flash2-forward", mask=np.ones((3, 1, 1), bool), heads=3, **alone)  # type: ignore[arg-type]
+    assert heads.all_pairs == 3 * 64
+
+
 @pytest.mark.one_in(2)
 def test_heads_with_masks_of_their_own_have_their_own_blocks_and_pairs() -> None:
     """Together they have block sizes only where these are the same for all; pairs and bounds add up."""

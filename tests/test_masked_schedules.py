@@ -79,6 +79,15 @@ def test_so_does_the_game_where_tiles_of_rows_are_cut_from_tiles(
     check_game(SCHEDULES[name], sizes, from_array(data.draw(strategies.allowed_pairs(n)), size=(1, 1)))
 
 
+@pytest.mark.parametrize("name", [name for name in MASKABLE if name.endswith("-in-rows")])
+def test_the_last_tile_of_a_group_of_rows_ends_with_the_group(name: str) -> None:
+    """Groups of 5 rows in tiles of 2: row 4 is a tile by itself, and its sums stay constants whatever row 5 sees."""
+    allowed = np.zeros((7, 7), bool)
+    allowed[[0, 5, 6], [3, 1, 6]] = True
+    sizes = {"n": 7, "d": 2, "b": 2, "c": 1, "e": 2, "C": 5, "a": 2}
+    check_game(SCHEDULES[name], sizes, from_array(allowed, size=(1, 1)))
+
+
 @strategies.every(MASKABLE, of=8)
 @given(data=st.data())
 @strategies.draws(3, 16)

@@ -1,5 +1,6 @@
 """Schedules inside schedules on paths of memories: words, room, closed forms, games and numbers agree."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +129,12 @@ NESTED: dict[str, tuple[str, dict[str, int], dict[str, int], list[Inner]]] = {
         {"B_r": 3, "B_c": 2},
         [("matmul-streamed", ("P", "dS", "dK_j", "dV_j"), {"a": 2, "b": 1})],
     ),
+    "rows and columns of one range": (
+        "no-cache",
+        {"n": 5, "d": 3},
+        {},
+        [("matmul-tiled", (), {"b": 3}), ("matmul-streamed", (), {"a": 2, "b": 2})],
+    ),
     "all above": ("small-cache", {"n": 5, "d": 3}, {"B": 3}, [("matmul-streamed", (), {"a": 2, "b": 2})]),
 }
 
@@ -211,7 +218,7 @@ def test_an_edited_nested_game_is_refused_or_right(data: st.DataObject) -> None:
 
 def test_what_cannot_be_nested_is_refused_in_a_sentence() -> None:
     flash, streamed = Nested(get("flash2-forward").program), get("matmul-streamed")
-    with pytest.raises(UsageError, match="its tile m_i takes over the words of m_new; let it live in the memory below"):
+    with pytest.raises(UsageError, match="its tile m_i takes over the words of m_new; let m_i and m_new live in"):
         nested(flash, streamed)
     with pytest.raises(UnknownName, match="tile of flash2-forward"):
         nested(flash, streamed, ["S"])
@@ -219,6 +226,20 @@ def test_what_cannot_be_nested_is_refused_in_a_sentence() -> None:
         nested(flash, get("flash2-backward"))
     with pytest.raises(UsageError, match="under a mask"):
         nested(Nested(get("flash2-forward").masked), streamed)
+
+
+def test_what_is_advised_for_tiles_below_can_be_done() -> None:
+    """From one tile on, each refusal says what to give for --below, until the schedule is counted."""
+    for name, below in (("flash2-forward", ["P"]), ("flash1-forward", []), ("small-cache", [])):
+        counted = None
+        while counted is None:
+            try:
+                counted = on_machine(name, machine="H100", below=below, n=64, d=16)
+            except UsageError as error:
+                (said,) = re.findall(r"with --below (\S+) \(in Python: below=\[", str(error))
+                assert {*below} < {*said.split(",")}
+                below = said.split(",")
+        assert counted.below == tuple(below)
 
 
 def test_attention_with_products_in_tiles_agrees() -> None:

@@ -96,6 +96,25 @@ def test_products_and_trees_are_those_of_the_graph(
     assert bound == "B" or claim.capacity.w == most
 
 
+@pytest.mark.parametrize(("name", "n", "d"), [("backward", 40, 3), ("forward", 50, 2), ("backward-qkv", 60, 2)])
+def test_the_unit_of_a_bound_is_the_number_beside_it(name: str, n: int, d: int) -> None:
+    case = case_of(name, Formulation(), n=n, d=d)
+    for claim in claims_of(case).values():
+        text, number = claim.unit
+        assert not text or eval(text.replace("·", "*").replace("²", "**2"), {**case.dims}) == number, claim.name
+
+
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_products_of_one_family_a_pair_count_as_the_page_says(mask: str | None) -> None:
+    """D4: a score, q and p A2 count 12, 17 and 12 times; of a pair both first products may be made for nothing."""
+    allowed = np.tri(5, dtype=bool) if mask else None
+    for kept, of_a_pair in (((), 12), (("l",), 12 + 17)):
+        case = case_of("backward", Formulation(kept=kept), allowed, n=5)
+        claim, pairs, d = claims_of(case)["D4"], 15 if mask else 25, case.dims["d"]
+        assert claim.products == (12 + 17 + 12) * pairs * d
+        assert claim.tree == of_a_pair * d
+
+
 @given(data=st.data())
 @strategies.draws(4, 25)
 def test_products_and_trees_under_a_mask_are_those_of_the_graph(data: st.DataObject) -> None:

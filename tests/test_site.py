@@ -3,12 +3,14 @@
 import inspect
 import re
 import runpy
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pebblesim as ps
+from pebblesim.catalogue.literature import STATEMENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = re.findall(r"^ +- ([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
@@ -98,3 +100,45 @@ def test_a_page_from_disk_has_a_worker(browser: Any, tmp_path: Path) -> None:
     tab.goto((tmp_path / "page.html").as_uri())
     tab.wait_for_function("document.title === '6 8'")
     context.close()
+
+
+FORMULAS = runpy.run_path(str(ROOT / "docs" / "formulas.py"))
+
+
+def test_the_site_has_all_closed_forms_and_statements_as_formulas() -> None:
+    table = FORMULAS["closed_forms"]()
+    assert "<!-- closed forms -->" in (ROOT / "docs" / "lower-bounds.md").read_text(encoding="utf-8")
+    for each in ps.claims.theorems.theorems():
+        assert f"| **{each.name}** | {each.problem} | $" in table
+    assert all(line.count("|") == 5 and line.count("$") == 4 for line in table.splitlines()[2:])
+    page = (ROOT / "docs" / "ERRATA.md").read_text(encoding="utf-8")
+    typeset = FORMULAS["statements_as_formulas"](page)
+    wrong = [each for each in STATEMENTS if each.expr and each.erratum and each.relation != "≥"]
+    assert len(wrong) > 15 and all(f": ${each.latex}$ for " in typeset for each in wrong)
+    assert r"$O\left(\frac{n^{2}}{\sqrt{M}}\right)$ for $M \le d^{2}$" in typeset
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_formulas_are_whole(path: Path) -> None:
+    """Each display begins and ends on a line of its own, and has as many opening signs as closing ones."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    lines = [line.strip() for line in text.splitlines()]
+    marks = [number for number, line in enumerate(lines) if "$$" in line]
+    assert len(marks) % 2 == 0 and all(lines[number] == "$$" for number in marks)
+    for first, last in zip(marks[::2], marks[1::2], strict=True):
+        assert last == first + 2 and lines[first - 1] == lines[last + 1] == ""
+        formula = lines[first + 1]
+        for opening, closing in (("{", "}"), (r"\left", r"\right"), (r"\begin{", r"\end{")):
+            assert len(re.findall(re.escape(opening) + r"(?![a-z]*arrow)", formula)) == formula.count(closing)
+
+
+def test_katex_is_taken_from_its_package_with_its_license(tmp_path: Path) -> None:
+    package = tmp_path / "katex.tgz"
+    wanted = ("dist/katex.min.js", "dist/katex.min.css", "dist/fonts/KaTeX_Main-Bold.woff2", "LICENSE")
+    with tarfile.open(package, "w:gz") as archive:
+        for name in (*wanted, "dist/katex.js", "dist/fonts/KaTeX_Main-Bold.ttf", "src/katex.min.js", "README.md"):
+            (tmp_path / "file").write_text(name)
+            archive.add(tmp_path / "file", f"package/{name}")
+    assert {name: text.decode() for name, text in FORMULAS["katex"](package)} == {
+        name.removeprefix("dist/"): name for name in wanted
+    }

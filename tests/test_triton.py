@@ -120,6 +120,23 @@ def test_kernels_touch_the_words_of_the_count_and_give_the_reference(
     run(name, {"n": n, "d": d}, fitting(blocks), heads=data.draw(st.integers(1, 2)))
 
 
+def test_a_schedule_of_ones_own_with_a_sigmoid() -> None:
+    def in_rows(m, Q, K, V, *, B_r: ps.Block, B_c: ps.Block):  # type: ignore[no-untyped-def]
+        n, d = Q.shape
+        O = m.tensor("O", n, d)
+        for i in m.tiles(n, B_r, independent=True):
+            Q_i, O_i = m.read(Q[i, :]), m.zeros(i, d)
+            for j in m.tiles(n, B_c):
+                A_ij = m.compute(Q_i @ m.read(K[j, :]).T)
+                A_ij[:] = ps.sigmoid(A_ij)
+                O_i += A_ij @ m.read(V[j, :])
+            m.write(O[i, :], O_i)
+
+    with SCHEDULES.temporary():
+        ps.schedule(problem="forward-sigmoid", source="a test", name="sigmoid-in-rows")(in_rows)
+        run("sigmoid-in-rows", {"n": 40, "d": 16}, {"B_r": 16, "B_c": 32}, heads=2)
+
+
 def test_a_last_group_of_rows_that_is_shorter_than_a_tile() -> None:
     """With lengths at which vectors need no copy: 16 of the 32 rows in its tiles do not exist."""
     blocks = {"C": 32, "a": 32, "b": 16, "c": 16, "e": 16}

@@ -782,3 +782,10 @@ def test_what_cannot_be_watched(line: str, says: str, watch: Any, tmp_path: Path
 def test_a_page_that_cannot_be_written(game: Recording, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot write"):
         save(tmp_path / "nowhere" / "a.html", game)
+
+
+def test_an_input_stands_right_before_its_first_use() -> None:
+    """A chain of sums, each with an input of its own: two vertices in a layer, not all inputs in the first."""
+    edges = [(0, 4), (4, 5), (1, 5), (5, 6), (2, 6), (6, 7), (3, 7)]
+    (only,) = of_graph(Cdag.from_edges(8, edges))["tensors"]
+    assert (only["width"], only["rows"]) == (5, 2)

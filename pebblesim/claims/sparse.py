@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from pebblesim.catalogue.literature import FALSE, MISPRINT, Erratum, statement
 from pebblesim.claims.claim import (
@@ -51,6 +52,7 @@ def _column(play: Playing, x: int, nonzeros: Sequence[int]) -> list[int]:
     return S
 
 
+@cache
 def one_per_row_game(n: int, d: int, M: int) -> Game:
     """Play A1 X A2ᵀ; X = I, A1 and A2 have one nonzero in each row and n/d in each column; all nonzeros are stored."""
     play, rows = Playing(), n // d  # rows of each column
@@ -218,6 +220,25 @@ def _diagonals(effort: Effort) -> Finding:
     return _undercut("diagonal_game", f"{n}, M=4", _F1.expr, {"R1": 2 * n, "R2": n, "M": 4}, verdict, effort)
 
 
+def _behind_scores(bound: str, found: Finding) -> Finding:
+    """Put the game of Lemma F.2, which has no softmax, before what refutes a theorem that is derived from the lemma."""
+    n, d, M = 4096, 256, 64
+    game = f"ps.claims.sparse.one_per_row_game({n}, {d}, M={M})"
+    claimed, other = shown(f'ps.claims.value("{bound}", {assigned(_numbers(bound, n, d, M))})')
+    played = one_per_row_game(n, d, M)
+    line = f"{game}.io → {played.io}, legal and complete, against"
+    agrees = played.complete and played.io < claimed
+    status = found.status if agrees else HOLDS
+    return Finding(status, f"the scores alone, without a softmax:\n{line}\n{other}\nand with it:\n{found.evidence}")
+
+
+def _numbers(bound: str, n: int, d: int, M: int) -> dict[str, int]:
+    """Return the numbers of nonzeros that a bound speaks of, where each row has one, and M."""
+    number = {name: int(parse(rule).subs({"n": n, "d": d})) for name, rule in _ONE_PER_ROW.items()}
+    used = re.findall(r"\w+", bound)
+    return {name: size for name, size in number.items() if name in used} | {"M": M}
+
+
 def _register(title: str, game: str, n: int, d: int, M: int) -> None:
     stated = statement(f"Li et al., {title}")
     bound = stated.expr
@@ -228,11 +249,9 @@ def _register(title: str, game: str, n: int, d: int, M: int) -> None:
 
     @claim(title, "Li et al.", in_words(stated, bound, "") + reading + softmax, FAILS, stated.erratum)
     def judge(effort: Effort) -> Finding:
-        number = {name: int(parse(rule).subs({"n": n, "d": d})) for name, rule in _ONE_PER_ROW.items()}
-        used = re.findall(r"\w+", bound)
-        sizes = {name: size for name, size in number.items() if name in used} | {"M": M}
         verdict = deciding(repr(_WORDS[game]), "Ω", bound, "n >= 3*d, M*d >= 8*n", _ONE_PER_ROW)
-        return _undercut(game, f"{n}, {d}, M={M}", bound, sizes, verdict, effort)
+        found = _undercut(game, f"{n}, {d}, M={M}", bound, _numbers(bound, n, d, M), verdict, effort)
+        return found if stated is _F2 else _behind_scores(bound, found)
 
 
 for _of in (

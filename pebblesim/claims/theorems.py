@@ -10,10 +10,7 @@ from pebblesim.claims.evidence import Record, recorded
 from pebblesim.core.results import plain
 from pebblesim.language.masks import of
 from pebblesim.language.problems import PROBLEMS, Problem
-from pebblesim.lower_bounds.bounds import Form, LowerBound, claimed
-
-SIZES: Mapping[str, int] = {"n": 2**16, "d": 2**6}
-"""Sizes at which claims are made; a claim depends on whether sizes are equal, n ≥ d, and n ≥ 24d."""
+from pebblesim.lower_bounds.bounds import SIZES, Form, LowerBound, claimed
 
 PROOFS = "docs/lower-bounds.md §4"
 

@@ -84,7 +84,7 @@ def bounds(
 
     dims = sizes.dims
     if latex and not dims:  # closed forms are the same for all sizes
-        from pebblesim.claims.theorems import SIZES
+        from pebblesim.lower_bounds.bounds import SIZES
 
         dims = dict(SIZES)
     shape: dict[str, Any] = {"mask": pattern, "pairs": Z, **heads.arguments, **dims}

@@ -82,7 +82,7 @@ def slowly(data: TaskData, seconds: float) -> list[Bound]:
     """
     quarter = seconds / 4
     bounds = [products(data), windows(data), trees(data), wavefronts(data, max(quarter, QUICK)), spectral(data)]
-    bounds += [places(data, quarter), parts(data, quarter), partition(data, quarter)]
+    bounds += [paths(data, quarter), places(data, quarter), parts(data, quarter), partition(data, quarter)]
     bounds += [
         Bound(own.name, own.words(f"this graph at M = {data.M}", data.task.graph, data.M), own.source, own.rules)
         for own in OWN.values()
@@ -136,6 +136,18 @@ def windows(data: TaskData) -> Bound:
     if why_not := _unfit(data, AT_ONCE) or why_not:
         return Bound(name, 0, source, AT_ONCE, why_not)
     return Bound(name, words(data, again=data.rules not in ONE_SHOT), source, AT_ONCE)
+
+
+def paths(data: TaskData, seconds: float) -> Bound:
+    """Bound by values of disjoint parts that are read, or else the last open path to a value closes too late."""
+    from pebblesim.dags.open_paths import MOST_VERTICES, words
+
+    name, n = "paths", data.task.steps
+    source = "paths: what is read in disjoint parts, or all paths to a value close with fewer pebbles than they need"
+    why_not = f"{n:,} vertices to compute; it allows at most {MOST_VERTICES:,}" if n > MOST_VERTICES else ""
+    if why_not := _unfit(data, AT_ONCE) or why_not:
+        return Bound(name, 0, source, AT_ONCE, why_not)
+    return Bound(name, data.words + words(data, seconds), source, AT_ONCE)
 
 
 def trees(data: TaskData) -> Bound:

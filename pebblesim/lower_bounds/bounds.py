@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sympy import Expr
 
 __all__ = [
+    "SIZES",
     "Form",
     "Formulation",
     "LowerBound",
@@ -53,6 +54,9 @@ BOUNDS = {
     "projected-backward-qkv": bounds_backward_qkv.PROJECTED_BACKWARD_QKV,
 }
 """The proved bounds, by the names that `Problem.bounds` uses; other problems have only the compulsory bound."""
+
+SIZES: Mapping[str, int] = {"n": 2**16, "d": 2**6}
+"""Sizes for closed forms; what is claimed depends on whether sizes are equal, n ≥ d, and n ≥ 24d."""
 
 _NOTHING = Bounding((), lambda case: iter(()))
 

@@ -172,7 +172,7 @@ class _Nesting(Places):
             yield from Rows(self, node, used).body()
 
     def _as_it_is(self, node: ir.Compute, parts: Mapping[ir.Tile, ir.Tile]) -> ir.Compute:
-        expr = self.expression(node.expr, lambda ref: self.ref(ref, parts), self.range)
+        expr = self.expression(node.expr, lambda ref: self.ref(ref, parts), self.around)
         if node.mode == "new":
             self.enter(node.target.tile)
         return ir.Compute(self.ref(node.target, {}), expr, node.mode, node.line)

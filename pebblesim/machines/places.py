@@ -51,7 +51,8 @@ class Places:
                     changed.add(tile)
                 case ir.Move(tile=tile, source=source):
                     if not (self.is_below(tile) and self.is_below(source)):
-                        raise UsageError(self.keep(tile, f"takes over the words of {source.name or 'a tile'}"))
+                        why = f"takes over the words of {source.name or 'a tile'}"
+                        raise UsageError(self.keep(tile, why, source))
         homes = {}
         for tile in [entered for node in own if (entered := ir.entering(node)) and not self.is_below(entered)]:
             if tile in read and written.get(tile, read[tile]) != read[tile]:
@@ -70,11 +71,14 @@ class Places:
         self.tensors[name] = ir.Tensor(name, tuple(rng.dim for rng in tile.ranges))
         return self.tensors[name], None
 
-    def keep(self, tile: ir.Tile, why: str) -> str:
-        """Say that a tile must live below."""
+    def keep(self, tile: ir.Tile, why: str, *others: ir.Tile) -> str:
+        """Say that a tile must live below, with others if some are given, and what to give for that."""
+        names = [each.name for each in (tile, *others) if each.name]
+        all_names = sorted({*self.below, *names})
+        how = f", with --below {','.join(all_names)} (in Python: below={all_names})" if names else ""
         return (
-            f"{self.program.name} cannot be nested: its tile {tile.name or 'without a name'} {why}; let it live in the "
-            "memory below, with below=[...]."
+            f"{self.program.name} cannot be nested: its tile {tile.name or 'without a name'} {why}; let "
+            f"{' and '.join(names) or 'it'} live in the memory below{how}."
         )
 
     # -- ranges and tiles of the new program ---------------------------------------------------------------------
@@ -138,19 +142,19 @@ class Places:
         return not isinstance(node, ir.Loop) and self.level in self.above.route(node)[:2]
 
     def expression(
-        self, expr: ir.Expr, ref: Callable[[ir.Ref], ir.Ref], rng: Callable[[ir.Range], ir.Range]
+        self, expr: ir.Expr, ref: Callable[[ir.Ref], ir.Ref], around: Callable[[ir.Ranges], ir.Ranges]
     ) -> ir.Expr:
         """Return an expression with other references and ranges."""
         match expr:
             case ir.Ref():
                 return ref(expr)
             case ir.MatMul(left=left, right=right):
-                return ir.MatMul(ref(left), ref(right), tuple(map(rng, expr.shape)))
+                return ir.MatMul(ref(left), ref(right), around(expr.shape))
             case ir.RowReduction(op=op, operand=operand):
-                return ir.RowReduction(op, self.expression(operand, ref, rng), tuple(map(rng, expr.shape)))
+                return ir.RowReduction(op, self.expression(operand, ref, around), around(expr.shape))
             case ir.Elementwise(op=op, operands=operands):
-                inner = tuple(self.expression(operand, ref, rng) for operand in operands)
-                return ir.Elementwise(op, inner, tuple(map(rng, expr.shape)))
+                inner = tuple(self.expression(operand, ref, around) for operand in operands)
+                return ir.Elementwise(op, inner, around(expr.shape))
 
     def rows(self, ranges: ir.Ranges) -> tuple[ir.Range, ir.Ranges]:
         """A range over the single rows of a tile, and the ranges of one row."""

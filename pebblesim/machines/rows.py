@@ -20,11 +20,10 @@ class Rows:
         self.fresh = node.mode == "new" or self.tile in places.empty
         self.reduction = isinstance(expr, ir.RowReduction)
         self.row, _ = places.rows(ranges)
-        self.new = {ranges[0]: self.row}
         columns = expr.operand.shape[1] if isinstance(expr, ir.RowReduction) else (*ranges, None)[1]
         self.column: ir.Range | None = None
         if columns is not None and not (isinstance(expr, ir.RowReduction) and expr.op == "rowmax"):
-            self.column = self.new[columns] = ir.Range("column", places.range(columns), 1)
+            self.column = ir.Range("column", places.range(columns), 1)
         self.once: list[ir.Node] = []  # for each row
         self.each: list[ir.Node] = []  # for each word of it
         self.parts: dict[ir.Tile, ir.Tile] = {}
@@ -38,17 +37,16 @@ class Rows:
         if self.above and part is None:
             part, mode = self._begin()
         to = self._ref(self.node.target) if part is None else ir.Ref(part, part.ranges)
-        value = self.places.expression(self.node.expr, self._ref, self._range)
+        value = self.places.expression(self.node.expr, self._ref, self._ranges)
         self.each.append(ir.Compute(to, value, mode, self.line))
         ends = self._leave(part)
         each = self.each if self.column is None else [ir.Loop(self.column, self.each, False, self.line)]
         yield ir.Loop(self.row, [*self.once, *each, *ends], False, self.line)
 
-    def _range(self, rng: ir.Range) -> ir.Range:
-        return self.new.get(rng) or self.places.range(rng)
-
     def _ranges(self, ranges: ir.Ranges) -> ir.Ranges:
-        return tuple(map(self._range, ranges))
+        """The ranges of one row, or of one word of it, by their places: rows and columns may be the same range."""
+        _, *columns = self.places.around(ranges)
+        return (self.row, *([self.column] if columns and self.column else columns))
 
     def _ref(self, ref: ir.Ref) -> ir.Ref:
         if ref.tile in self.parts:
