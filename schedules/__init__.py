@@ -1,68 +1,10 @@
-"""The algorithms, one file for each family; importing this package registers them all."""
+"""The algorithms, one file for each family; importing this package registers those of all its files."""
+
+from importlib import import_module
+from pkgutil import iter_modules
 
 if __name__ != "pebblesim.schedules":
     raise ImportError(f"import this package as 'pebblesim.schedules', not {__name__!r}")
 
-from pebblesim.schedules import (
-    activation,
-    activation_forward,
-    backward_qkv,
-    blocked,
-    by_columns,
-    flash,
-    flash_forward,
-    forward,
-    in_rows,
-    kept_probabilities,
-    large_cache,
-    latent,
-    linear,
-    matmul,
-    no_cache,
-    partly_resident,
-    partly_stored,
-    projected,
-    projected_absorbed,
-    regrouped,
-    resident,
-    row_stationary,
-    rows_stay,
-    small_cache,
-    small_cache_streamed,
-    split_keys,
-    standard,
-    stored_pairs,
-    weights_absorbed,
-)
-
-__all__ = [
-    "activation",
-    "activation_forward",
-    "backward_qkv",
-    "blocked",
-    "by_columns",
-    "flash",
-    "flash_forward",
-    "forward",
-    "in_rows",
-    "kept_probabilities",
-    "large_cache",
-    "latent",
-    "linear",
-    "matmul",
-    "no_cache",
-    "partly_resident",
-    "partly_stored",
-    "projected",
-    "projected_absorbed",
-    "regrouped",
-    "resident",
-    "row_stationary",
-    "rows_stay",
-    "small_cache",
-    "small_cache_streamed",
-    "split_keys",
-    "standard",
-    "stored_pairs",
-    "weights_absorbed",
-]
+for _file in iter_modules(__path__):
+    import_module(f"{__name__}.{_file.name}")

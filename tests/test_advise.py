@@ -198,7 +198,7 @@ def test_the_work_and_the_time_are_those_of_one_tile(problem: str, d: int) -> No
     assert limits["arithmetic"] == pytest.approx(32 * sum(counted.work.values()) / 989e12)
     assert limits["SM"] == pytest.approx(32 * 2 * counted.io / advice.boundaries[0].bandwidth)
     assert allowed is not None and allowed[1] == max(limits.values()) < kernel.seconds
-    said = re.search(r"roofline: (\S+) with (.*) is allowed .*\n  arithmetic: ([\d.]+) (T|G)FLOP at 989", str(advice))
+    said = re.search(r"roofline: (\S+) with (.*) is allowed .*\n  arithmetic: ([\d.]+) (T|G)FLOP at 989", advice.why())
     assert said and said[1] == tile.schedule
     assert said[2] == ", ".join(f"{name}={size}" for name, size in tile.blocks.items())
     operations = float(said[3]) * {"T": 1e12, "G": 1e9}[said[4]]
@@ -214,25 +214,25 @@ def test_doing_twice_is_not_useful() -> None:
         assert advice.per_byte(row) == pytest.approx(advice.useful / (2 * row.io)) and row.operations >= advice.useful
     by_name = {row.schedule: row for row in advice.boundaries[0].rows}
     assert by_name["backward-two-pass"].operations > 1.7 * advice.useful
-    assert "are useful; the rest is recomputation and rescaling" in str(advice)
+    assert "are useful; the rest is recomputation and rescaling" in advice.why()
 
 
 @pytest.mark.one_in(4)
 def test_a_tile_of_the_readers_own() -> None:
     advice = ps.advise("A100", n=1024, d=64, dtype="fp16", blocks={"B_r": 128, "B_c": 64})
     inner, outer = advice.boundaries
-    assert "\nyour tile\n" in str(advice)
+    assert "\nyour tile\n" in advice.why()
     assert not outer.own and {row.schedule for row in inner.own} >= {"flash1-forward", "flash2-forward"}
     for row in inner.own:
         same = ps.count(row.schedule, n=1024, d=64, M=inner.M, blocks={"B_r": 128, "B_c": 64})
         assert row.blocks.items() >= {"B_r": 128, "B_c": 64}.items() and row.io == same.io and row.feasible
         (best,) = (other for other in inner.rows if other.schedule == row.schedule)
-        assert f"{row.schedule}: {row.io / best.io:.2f} x the words of B_r={best.blocks['B_r']}" in str(advice)
+        assert f"{row.schedule}: {row.io / best.io:.2f} x the words of B_r={best.blocks['B_r']}" in advice.why()
     shown = advice.to_dict()["boundaries"][0]["own"]
     assert [each["allowed"]["operations"] for each in shown] == [sum(row.work.values()) for row in inner.own]
     large = ps.advise("GTX1060", n=4096, d=64, dtype="fp32", blocks={"B_r": 128, "B_c": 64})
     needed = ps.count("flash2-forward", n=4096, d=64, M=1, blocks={"B_r": 128, "B_c": 64}).peak_red
-    assert f"flash2-forward: does not fit, it needs {needed:,} words, {needed / 12288:.2f} M" in str(large)
+    assert f"flash2-forward: does not fit, it needs {needed:,} words, {needed / 12288:.2f} M" in large.why()
     partly = ps.advise("A100", problem_name="matmul", n=4096, d=64, blocks={"b": 8})
     assert all(row.blocks["b"] == 8 and row.feasible for row in partly.boundaries[0].own)
     with pytest.raises(UsageError, match="no schedule of problem 'forward' has such blocks"):
@@ -255,7 +255,7 @@ def test_sizes_however_large(problem: str, mask: str | None) -> None:
     """At n = 2^48 this took minutes and 4 GB, at 2^60 more memory than there is."""
     advice = ps.advise("H200", problem_name=problem, n=2**60, d=128, dtype="bf16", mask=mask)
     assert all(1 <= row.gap < 3 for row in (boundary.best for boundary in advice.boundaries))
-    assert str(advice) and advice.allowed(advice.fastest)
+    assert advice.why() and advice.allowed(advice.fastest)
 
 
 @pytest.mark.slow
@@ -272,32 +272,32 @@ def test_a_schedule_under_a_mask_at_sizes_however_large() -> None:
 
 def test_a_time_beyond_all_numbers_is_one_sentence() -> None:
     with pytest.raises(UsageError, match="beyond 1e308 s"):
-        str(ps.advise("H200", problem_name="backward", n=2**256, d=2**256, heads=2**256))
+        ps.advise("H200", problem_name="backward", n=2**256, d=2**256, heads=2**256).why()
 
 
 def test_the_papers_example_has_one_card_on_either_side_of_d_squared() -> None:
     large, small = (ps.advise(card, problem_name="backward", n=4096, d=128) for card in ("A100", "GTX1060"))
     assert large.boundaries[0].M == 163 * 1024 // 4 > 128**2 > small.boundaries[0].M == 48 * 1024 // 4
-    assert "= 2.55 d², large cache: n²d²/M is below n²d/√M" in str(large)
-    assert "= 0.75 d², small cache: n²d/√M is below n²d²/M" in str(small)
+    assert "= 2.55 d², large cache: n²d²/M is below n²d/√M" in large.why()
+    assert "= 0.75 d², small cache: n²d/√M is below n²d²/M" in small.why()
     assert small.boundaries[0].too_large["large-cache"] == 17_157  # g alone takes d² words
-    assert "large-cache (M ≥ 17,157)" in next(line for line in str(small).splitlines() if "too large: " in line)
+    assert "large-cache (M ≥ 17,157)" in next(line for line in small.why().splitlines() if "too large: " in line)
 
 
 def test_what_is_not_known_is_said_and_left_out() -> None:
     advice = ps.advise("GTX1060", problem_name="linear", n=512, d=64, dtype="bf16")
-    text = str(advice)
+    text = advice.why()
     assert "no time is given, since no peak rate for bfloat16 is known (known: float32)" in text
     assert "unknown" in text and "is allowed" not in text
     assert advice.allowed(advice.fastest) is None and advice.to_dict()["roofline"]["seconds"] is None
-    assert "no bandwidth is known here" in str(ps.advise("GTX1060", problem_name="linear", n=512, d=64))
+    assert "no bandwidth is known here" in ps.advise("GTX1060", problem_name="linear", n=512, d=64).why()
     words = 4 * 2**14 * 64 + 2 * 64 * 64  # A1, A2, A3, O; X, Y
     large, small = (
         ps.advise("GTX1060", problem_name="linear", n=2**14, d=64, batch=6366756864 // (4 * words) + more)
         for more in (1, 0)
     )
-    assert ", more than the 6.37 GB of the card" in str(large)
-    assert "inputs and outputs" not in str(small)
+    assert ", more than the 6.37 GB of the card" in large.why()
+    assert "inputs and outputs" not in small.why()
 
 
 def test_no_schedule_fits() -> None:

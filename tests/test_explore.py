@@ -16,8 +16,9 @@ from pebblesim.cli import main as cli
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import get
-from pebblesim.views.explore import PROBLEMS, page, save, sources
-from pebblesim.views.explore.content import data, in_javascript
+from pebblesim.views.document import in_javascript, scripts
+from pebblesim.views.explore import PROBLEMS, page, save
+from pebblesim.views.explore.content import data
 
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run the page's script by itself")
 
@@ -36,7 +37,7 @@ console.log(JSON.stringify(given.map(({ problem: name, schedule, view }) => {
 def in_node(content: dict[str, Any], script: str, given: Any) -> Any:
     """The output, as JSON, of a script that knows the page's data and arithmetic; `given` is its input."""
     known = f"const DATA = {in_javascript(content)}, given = {json.dumps(given)};"
-    whole = "\n".join((sources("exact.js", "blocks.js", "counts.js"), known, script))
+    whole = "\n".join((scripts("explore", "exact.js", "blocks.js", "counts.js"), known, script))
     ran = subprocess.run(["node", "-"], input=whole, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     return json.loads(ran.stdout)

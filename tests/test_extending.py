@@ -1,5 +1,8 @@
 """The promises of docs/extending.md: a schedule, a problem, a graph and a bound take one file, little is asked."""
 
+import ast
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -296,3 +299,45 @@ def test_a_bound_on_a_problem_with_dimensions_of_its_own_is_among_those_that_are
     )
     (row,) = ps.verify("capacities").rows
     assert row.agrees and row.evidence.endswith("M1 of layer: A private")
+
+
+# -- in pebblesim itself ----------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[1]
+
+
+def imports(source: str) -> set[str]:
+    """Modules that the top of a text imports."""
+    nodes = ast.parse(source).body
+    froms = {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    return froms | {each.name for node in nodes if isinstance(node, ast.Import) for each in node.names}
+
+
+def test_the_example_can_stand_in_a_file_of_schedules_as_it_is() -> None:
+    """It had `import pebblesim as ps`, which the test of the layout refuses there."""
+    document = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    example = document.partition("```python\n")[2].partition("import numpy")[0]
+    files = [path.read_text(encoding="utf-8") for path in (ROOT / "schedules").glob("*.py")]
+    assert "@schedule(" in example and imports(example) <= set().union(*map(imports, files))
+
+
+FOUND = """
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pebblesim.language.registry import SCHEDULES
+
+folder = sys.argv[1]
+spec = spec_from_file_location("pebblesim.schedules", f"{folder}/__init__.py", submodule_search_locations=[folder])
+sys.modules["pebblesim.schedules"] = module_from_spec(spec)
+spec.loader.exec_module(sys.modules["pebblesim.schedules"])
+print(SCHEDULES["found-here"].source)
+"""
+
+
+def test_a_file_of_schedules_is_found_without_a_line_elsewhere(tmp_path: Path) -> None:
+    folder = shutil.copytree(ROOT / "schedules", tmp_path / "schedules")
+    mine = "from pebblesim.language.registry import schedule\n\n\n"
+    mine += "@schedule(problem='matmul', source='mine')\ndef found_here(m, A, B):\n    pass\n"
+    (folder / "mine.py").write_text(mine)
+    ran = subprocess.run([sys.executable, "-c", FOUND, folder], capture_output=True, text=True, check=False)
+    assert ran.stdout == "mine\n", ran.stderr

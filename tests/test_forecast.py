@@ -178,8 +178,8 @@ def test_cards_that_nobody_has_measured_say_so() -> None:
     with pytest.raises(UsageError, match="the rates of kernels on NVIDIA A100"):
         forecast(tiling, {"n": 128, "d": 64}, other, "bfloat16")
     assert forecasts("matmul", Call({"m": 64, "k": 64, "n": 64}), H200) == ()
-    assert "no forecast: NVIDIA A100" in str(ps.advise("A100", n=512, d=64))
-    assert "no forecast" not in str(ps.advise("H200", n=512, d=64))
+    assert "no forecast: NVIDIA A100" in ps.advise("A100", n=512, d=64).why()
+    assert "no forecast" not in ps.advise("H200", n=512, d=64).why()
 
 
 @pytest.mark.one_in(4)
@@ -188,9 +188,9 @@ def test_advice_begins_with_a_kernel_to_take() -> None:
     advice = ps.advise(NO_HOPPER, n=4096, d=512, heads=16, problem_name="backward-qkv", blocks=asked)
     best, (own,) = advice.kernels[0], advice.own_kernels
     assert own.blocks == {"a": 64, "b": 64, "c": 64} and own.forecast and own.forecast.seconds > best.seconds
-    text = str(advice)
-    assert f"{own.forecast.seconds / best.seconds:.2f} x the time of the first; this tile was not measured" in text
-    take = text.splitlines()[2]
+    text, first = advice.why(), str(advice)
+    assert f"{own.forecast.seconds / best.seconds:.2f} x the time of the first; this tile was not measured" in first
+    take = text.splitlines()[0]
     named = ", ".join(f"{kernel}={best.tiling.blocks[b]} ({b})" for kernel, b in (("BLOCK_M", "a"), ("BLOCK_N", "b")))
     assert take.startswith(f"take small-cache-backward-blocked: {named}, BLOCK_D=64 (c), num_warps=")
     launch = next(each.cost for each in best.launches if each.cost.name == "P")
@@ -232,8 +232,8 @@ def test_advice_for_hopper_is_the_gluon_kernel_that_a_plan_takes(problem: str, d
     (taken, *_) = planned.forward if problem == "forward" else planned.backward
     assert best.tiling.gluon and best.tiling == taken.tiling and best.tiling.options == taken.tiling.options
     assert best.seconds == pytest.approx(taken.seconds)
-    text, other = str(advice), next(each for each in advice.kernels if not each.tiling.gluon)
-    assert text.splitlines()[2].startswith(f"take {best.tiling.schedule}, Gluon: ")
+    text, other = advice.why(), next(each for each in advice.kernels if not each.tiling.gluon)
+    assert text.splitlines()[0].startswith(f"take {best.tiling.schedule}, Gluon: ")
     assert f"without Gluon, or with a softcap or packed sequences, {other.tiling.schedule}: " in text
     assert text.count("without Gluon, ") == 1  # the best of them alone
     commands = re.findall(r"its source: pebblesim (gpu emit .*)", text)
@@ -268,7 +268,7 @@ def test_the_command_named_for_shared_heads_or_a_window_emits_the_advised_gluon_
     kv_heads: int, mask: str | None
 ) -> None:
     advice = ps.advise("H100", n=4096, d=128, heads=32, kv_heads=kv_heads, mask=mask)
-    command = re.search(r"its source: pebblesim (gpu emit .* --target gluon)", str(advice))
+    command = re.search(r"its source: pebblesim (gpu emit .* --target gluon)", advice.why())
     assert advice.kernels[0].tiling.gluon and command is not None
     shown = CliRunner().invoke(app, [*command[1].split(), "--json"])
     data = json.loads(shown.stdout)
@@ -291,7 +291,7 @@ def test_where_no_kernel_can_be_written_none_is_advised(options: str, said: str)
 
 @pytest.mark.parametrize("way", ["", "--backward"])
 def test_under_a_window_that_few_keys_are_in_the_advised_kernel_is_written(way: str) -> None:
-    asked = f"--gpu H200 --size n_q=1 --size n_k=4096 -d 128 --mask window:512 {way}"
+    asked = f"--gpu H200 --size n_q=1 --size n_k=4096 -d 128 --mask window:512 --why {way}"
     commands = re.findall(
         r"its source: pebblesim (gpu emit .*)", CliRunner().invoke(app, ["advise", *asked.split()]).stdout
     )
@@ -349,12 +349,12 @@ def test_every_card_gets_a_kernel_whose_tile_fits(name: str, problem: str) -> No
     """443 x 1 was advised, which no tensor core takes."""
     card = cards.card(name)
     if "float16" not in card.peak:
-        text = str(ps.advise(name, n=64, d=8, problem_name=problem, dtype="fp16"))
+        text = ps.advise(name, n=64, d=8, problem_name=problem, dtype="fp16").why()
         assert f"kernels on tensor cores: {card.name} has no tensor cores for float16" in text
         return
     if name == "V100":  # attention and plan refuse it, too
         said = "kernels on tensor cores: NVIDIA Tesla V100 SXM2 32GB has compute capability 7.0, and kernels need 8.0"
-        assert said in str(ps.advise(name, n=64, d=64, problem_name=problem, dtype="fp16"))
+        assert said in ps.advise(name, n=64, d=64, problem_name=problem, dtype="fp16").why()
         return
     for d in (64, 128, 256, 512):
         ranked, _ = kernels(problem, {"n": 2048, "d": d}, card, "float16", 16, None, None, None)
@@ -428,7 +428,7 @@ def test_heads_that_share_keys_and_values_have_a_source_under_a_mask(sizes: dict
     """The line was missing, and the kernel of the rows of all heads could not be written by hand."""
     sides = sizes if "n" in sizes else {**sizes, "d_k": 128, "d_v": 128}
     advice = ps.advise("H100", heads=32, kv_heads=8, mask="causal", **({"d": 128} if "n" in sizes else {}), **sides)
-    emitted = re.findall(r"its source: pebblesim (gpu emit .*)", str(advice))
+    emitted = re.findall(r"its source: pebblesim (gpu emit .*)", advice.why())
     assert emitted and all("--kv-heads 8" in each for each in emitted)
     for each in emitted:
         source = CliRunner().invoke(app, each.split()).stdout

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from PIL import Image
@@ -33,9 +34,10 @@ from pebblesim.views.plots.crossover import io_over_M
 from pebblesim.views.plots.game import LANE, move, occupancy, tiles
 from pebblesim.views.plots.gaps import gaps
 from pebblesim.views.plots.graph import graph
-from pebblesim.views.plots.roofline import roofline
+from pebblesim.views.plots.race import race
+from pebblesim.views.plots.roofline import height, roofline
 from pebblesim.views.plots.skislope import gap, skislope
-from pebblesim.views.plots.style import line, save
+from pebblesim.views.plots.style import WIDTH, line, save
 from pebblesim.views.plots.words import figure, legend, words
 from pebblesim.views.recording import record
 
@@ -161,14 +163,32 @@ def test_the_roofline(ax: Axes) -> None:
 
 
 @pytest.mark.parametrize("M", [250, 83_456])
-def test_the_legend_of_the_roofline_is_above_the_roof(M: int) -> None:
-    figure = Figure(figsize=(7.5, 5), layout="constrained")
+def test_the_legend_of_the_roofline_is_below_the_picture(M: int) -> None:
     rows = ps.compare(n=8192, d=128, M=M) if M > 250 else [row for row in compared() if row.M == M]
+    figure = Figure(figsize=(WIDTH, height(rows)), layout="constrained")
     ax = roofline(rows, figure.subplots(), peak=1e12, bandwidth=2e11, dtype="float16")
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     legend = ax.get_legend()
     assert legend is not None
-    assert legend.get_window_extent().y0 > ax.transData.transform((1, 1e12))[1]
+    assert legend.get_window_extent().y0 >= 0 and legend.get_window_extent().y1 < ax.bbox.y0
+
+
+def test_a_race_has_a_legend_for_ours_and_one_for_others() -> None:
+    names = ("flash2-forward", "torch-cudnn", "small-cache-forward-blocked", "torch-math")
+    rows = [
+        {"n": 64, "d": d, "mask": None, "way": way, "contender": name, "tflops": 100.0 * number + d}
+        for number, name in enumerate(names)
+        for d in (64, 128)
+        for way in ("forward", "backward")
+    ]
+    drawn = race(rows, Figure(), 64)
+    legends = {each.get_title().get_text(): [text.get_text() for text in each.texts] for each in drawn.legends}
+    assert legends == {"pebblesim": [names[0], names[2]], "PyTorch": ["cudnn", "math"]}
+    for ax in drawn.axes:
+        for each in ax.lines:
+            grey = len(set(to_rgb(each.get_color()))) == 1
+            assert grey == each.get_label().startswith("torch") == (each.get_markerfacecolor() == "white")
+            assert list(each.get_ydata()) == [100.0 * names.index(each.get_label()) + d for d in (64, 128)]
 
 
 # -- games ------------------------------------------------------------------------------------------------------------
@@ -462,10 +482,10 @@ def test_measured_traffic_is_told_apart_from_predicted() -> None:
     rows = [{"total": {"predicted": predicted, "measured": predicted | {"sm_read": 1032}}}, {"total": {"measured": {}}}]
     ax = measured(rows, Figure().subplots())
     labels = [mark.get_label() for mark in ax.lines]
-    assert "words read: 1 of 1 exactly as predicted" in labels
-    assert "bytes into the SMs: 0 of 1 exactly as predicted" in labels
-    ratios = {mark.get_label().partition(":")[0]: list(mark.get_ydata()) for mark in ax.lines}
-    assert ratios["words read"] == [1] and ratios["bytes into the SMs"] == [1.032]
+    assert "words read: 1 of 1 as predicted, exactly" in labels
+    assert "bytes into the SMs: 0 of 1 as predicted, exactly" in labels
+    off = {mark.get_label().partition(":")[0]: list(mark.get_ydata()) for mark in ax.lines}
+    assert off["words read"] == [0] and off["bytes into the SMs"] == [3.2]
     with pytest.raises(UsageError, match="no run with a prediction"):
         measured([], ax)
 

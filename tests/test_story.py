@@ -17,10 +17,9 @@ import pebblesim as ps
 from pebblesim.cli import main as cli
 from pebblesim.core.errors import Infeasible
 from pebblesim.language.registry import get, of_problem
-from pebblesim.views import explore
-from pebblesim.views.explore.content import in_javascript
+from pebblesim.views.document import in_javascript, scripts
 from pebblesim.views.recording import record
-from pebblesim.views.story import ARITHMETIC, RUNNING, page, sources
+from pebblesim.views.story import ARITHMETIC, RUNNING, page
 from pebblesim.views.story.content import SCHEDULES, data, of_schedule
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run the page's script by itself")
@@ -46,9 +45,8 @@ console.log(JSON.stringify(given.map(({ text, sizes, M, ...schedule }) => {
 
 def in_node(script: str, given: Any, *more: str) -> Any:
     """The output, as JSON, of a script that knows the story's arithmetic and interpreter."""
-    whole = "\n".join(
-        (explore.sources(*ARITHMETIC), sources(*RUNNING, *more), f"const given = {json.dumps(given)};", script)
-    )
+    known = scripts("explore", *ARITHMETIC) + scripts("story", *RUNNING, *more)
+    whole = "\n".join((known, f"const given = {json.dumps(given)};", script))
     ran = subprocess.run(["node", "-"], input=whole, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     return json.loads(ran.stdout)
@@ -285,7 +283,7 @@ def test_the_page_is_one_file() -> None:
     assert "default-src 'none'" in made
     assert not re.search(r"(?:src|href)=\"(?!data:|#)", made)
     numbered = set(re.findall(r'data-number="([\w-]+)"', made))
-    assert numbered <= set(re.findall(r'"([\w-]+)": ', sources("story.js")))
+    assert numbered <= set(re.findall(r'"([\w-]+)": ', scripts("story", "story.js")))
 
 
 def test_a_story_takes_no_sizes(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class LaunchForecast:
 
     Attributes:
         cost: the operations and bytes of the launch.
-        parts: seconds of "tensor cores", "elements", "mask", "reading late", "writing", "waiting" (in which
+        parts: seconds of "tensor cores", "elements", "mask", "reading late", "writing", "latency" (in which
             all the blocks that fit on a multiprocessor wait), "too few blocks" (in which fewer are there, or none),
             "idle blocks" (to which a mask leaves nothing to do), "L2", "memory" and "launch".
         seconds: its time.
@@ -159,7 +159,7 @@ def timed(
         alike * time_of(each, cost.heads, units, slots, slower, cost.side_by_side) for alike, each in rounds
     )
     parts = {name: factor * seconds / units for name, seconds in spent.items()}
-    parts["waiting"] = (pace(slots, slower) - 1) * sum(parts.values())
+    parts["latency"] = (pace(slots, slower) - 1) * sum(parts.values())
     parts["too few blocks"] = max(0.0, factor * work - sum(parts.values()))
     parts |= {
         "idle blocks": rate["leaving"] * idle,

@@ -173,7 +173,15 @@ class OurKernels:
                 f"a forecast needs. The order is by rates of {cards.MODEL}, scaled; no kernel counts as faster than it "
                 "can be, and those without tables in memory go before others that are near."
             )
-        yield from (each.judged(best) for each in self.own_kernels if self.card.calibrated or each.forecast is None)
+
+    def judged(self) -> Iterator[str]:
+        """The user's tile, judged in a sentence for each schedule that has such blocks."""
+        if self.kernels:
+            yield from (
+                each.judged(self.kernels[0])
+                for each in self.own_kernels
+                if self.card.calibrated or each.forecast is None
+            )
 
     def _launches(self, best: Forecast) -> Iterator[str]:
         heads = self.times // best.rounds

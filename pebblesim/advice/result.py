@@ -6,13 +6,14 @@ tile on the multiprocessors, where they are executed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
 
 from pebblesim.advice.amounts import amount, duration, ratio
+from pebblesim.advice.answer import advised, beside, first_lines
 from pebblesim.advice.kernels import OurKernels
 from pebblesim.analysis import terms
 from pebblesim.core.errors import UsageError
@@ -185,7 +186,11 @@ class Advice(OurKernels, Result):
         roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
         ours = {"kernels": [self.as_data(each) for each in self.kernels]}
         own = {"own_kernels": [self.own_as_data(each) for each in self.own_kernels]}
-        return {**head, **ours, **own, "boundaries": boundaries, **roofline}
+        others = {}
+        if self.kernels:
+            found = beside(self)
+            others = {"call": advised(self, found), "measured": found.to_dict()}
+        return {**head, **ours, **own, **others, "boundaries": boundaries, **roofline}
 
     def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
         """A row as data."""
@@ -226,12 +231,30 @@ class Advice(OurKernels, Result):
         return "\n".join(map(str, self.parts()))
 
     def parts(self) -> list[str | Sheet]:
-        """Return the parts to print: sentences and tables."""
-        parts: list[str | Sheet] = [_heading(self)]
-        parts += ["", *self.shown_kernels(), "", MODEL]
+        """Return the lines to print first: the call to make, its time, and what was measured beside it."""
+        first = first_lines(self) if self.kernels else self._fewest_words()
+        return [_heading(self), *first, *self.judged()]
+
+    def details(self) -> list[str | Sheet]:
+        """Return what stands behind the answer: kernels, schedules, lower bounds and the roofline, to print."""
+        parts: list[str | Sheet] = [*self.shown_kernels(), "", MODEL]
         for boundary in self.boundaries:
             parts += ["", *self._shown(boundary)]
         return [*parts, "", self._roofline()]
+
+    def why(self) -> str:
+        """Return what stands behind the answer as text."""
+        return "\n".join(map(str, self.details()))
+
+    def _fewest_words(self) -> Iterator[str]:
+        """Where no kernel is offered: why, the schedules that move the fewest words, and the time that is allowed."""
+        yield str(next(self.shown_kernels()))
+        for boundary in self.boundaries:
+            best = boundary.best
+            words = f"{best.io:,} words a head, {best.gap:.2f} x the lower bound"
+            yield f"{boundary.name} boundary, M = {boundary.M:,} words: {best.schedule} moves {words}"
+        if allowed := self.allowed(self.fastest):
+            yield f"time: at least {duration(allowed[1])}, limited by {allowed[0]}"
 
     def _shown(self, each: Boundary) -> list[str | Sheet]:
         head = f"{each.name} boundary: M = {each.M:,} words ({each.cache}){self._regime(each)}"

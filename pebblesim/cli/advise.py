@@ -36,6 +36,9 @@ def advise(
         str | None,
         option("--workspace", "Memory of the card that stored tables of scores may take, such as 256MiB.", "BYTES"),
     ] = None,
+    why: Annotated[
+        bool, option("--why", "Also print all kernels and tiles, words moved, lower bounds, and the roofline.")
+    ] = False,
     explain: Annotated[bool, option("--explain", "Explain the I/O, term by term of the closed form.")] = False,
     orders: Annotated[
         bool, option("--orders", "Replay the fastest schedule through the L2 cache, and name the best launch order.")
@@ -43,7 +46,7 @@ def advise(
     sources: Annotated[bool, option("--sources", "Name the sources of the card's figures.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the kernel and the tile to use on a card, its time, and the schedules that move the fewest words there."""
+    """Say which attention to call on a card, its time, and the measured times of others; with --why, the reasons."""
     from pebblesim.advice.advise import advise as ask
     from pebblesim.core.sizes import parse_bytes
 
@@ -83,7 +86,9 @@ def advise(
     if as_json:
         print_json(advice.to_dict(explain) | ({} if tried is None else {"orders": tried.to_dict()}))
         return
-    show(*advice.parts())
+    show(*advice.parts(), *(["", *advice.details()] if why else []))
+    if not why:
+        say("(--why adds: all kernels and tiles, the words that they move, lower bounds, the roofline)")
     if explain:
         say(f"\n{advice.explain()}")
     if tried is not None:

@@ -271,11 +271,11 @@ def crossover(
     with progress_bar("comparing") as progress:
         result = find(*schedules or (), M=words_in(m, dtype), progress=progress, **asked)
     if output is not None:
-        from pebblesim.views.plots.crossover import SIZE, io_over_M
+        from pebblesim.views.plots.crossover import HEIGHT, io_over_M
         from pebblesim.views.plots.style import save
 
         data = sweep(result)
-        save(lambda figure: io_over_M(data, figure.subplots()), output, SIZE)
+        save(lambda figure: io_over_M(data, figure.subplots()), output, HEIGHT)
     if as_json:
         print_json(result.to_dict())
     else:

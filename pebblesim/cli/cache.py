@@ -118,7 +118,7 @@ def cache(
         from pebblesim.views.plots.caches import figure
         from pebblesim.views.plots.style import save as keep
 
-        keep(lambda empty: figure(result.rows, empty), output, size=(8.5, 5.5))
+        keep(lambda empty: figure(result.rows, empty), output, height=6.4)
     if as_json:
         print_json(result.to_dict())
         return

@@ -42,7 +42,7 @@ class Drawing(Group):
     def __post_init__(self) -> None:
         check(self.path)
 
-    def save(self, draw: Callable[[Any], Any], size: tuple[float, float], dpi: float = 160) -> None:
-        """Let `draw` fill an empty figure of this size, save it, and say so."""
-        save(draw, self.path, size, dpi)
+    def save(self, draw: Callable[[Any], Any], height: float) -> None:
+        """Let `draw` fill an empty figure of so many inches from top to bottom, save it, and say so."""
+        save(draw, self.path, height)
         say(f"written {self.path}")

@@ -115,7 +115,7 @@ def crossover(
         from pebblesim.views.plots.measured import OVER_M, crossing as draw
 
         title = f"{listed(dims)}, {rows[0]['card']}"
-        save(lambda empty: draw(measured, names, result["crossings"], dims, empty, title), picture, size=OVER_M)
+        save(lambda empty: draw(measured, names, result["crossings"], dims, empty, title), picture, OVER_M)
     if as_json:
         print_json({**dims, "schedules": list(names), "points": measured, **result})
     else:

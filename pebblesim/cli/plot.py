@@ -87,7 +87,7 @@ def skislope(
         raise UsageError(
             f"none of these schedules fits into a cache of {caches[-1]:,} words; use larger sizes with -M."
         )
-    drawing.save(lambda empty: figure(rows, empty), size=(8.5, 6))
+    drawing.save(lambda empty: figure(rows, empty), height=7)
 
 
 @command(app, example="pebblesim plot gaps forward backward -n 65536 -d 128 -M 16:32M -o gaps.png")
@@ -131,7 +131,7 @@ def gaps(
             raise UsageError(f"--without leaves no schedule of {gap.problem!r}; leave out fewer of them.")
         if left != every:
             before[gap.problem] = gaps_of(gap.problem, schedules=left, **shape)
-    drawing.save(lambda empty: figure(all_gaps, empty, names, before), size=(8.5, 1 + 2.3 * len(all_gaps)))
+    drawing.save(lambda empty: figure(all_gaps, empty, names, before), height=1 + 2.2 * len(all_gaps))
 
 
 @command(app, example="pebblesim plot words small-cache flash -n 4096 -d 64 -M 16k -o words.png")
@@ -157,7 +157,7 @@ def words(
     )
     ways = WAYS if by is None else (by,)
     height = 0.9 + (0.35 + 0.675 * len(rows)) * len(ways)
-    drawing.save(lambda empty: figure(rows, empty, ways), size=(8, height))
+    drawing.save(lambda empty: figure(rows, empty, ways), height=height)
 
 
 @command(app, example="pebblesim plot roofline --gpu A100 -n 8k -d 128 --dtype float16 -o roofline.png")
@@ -196,7 +196,8 @@ def roofline(
     drawing: Drawing,
 ) -> None:
     """Draw the roofline of a machine, with the schedules of a problem."""
-    from pebblesim.views.plots.roofline import roofline as draw
+    from pebblesim.views.plots.roofline import height, roofline as draw
+    from pebblesim.views.plots.style import titled
 
     dtype = dtype_of(dtype)
     if on_machine is not None:
@@ -218,9 +219,9 @@ def roofline(
             roofs=(machine.memory, "tensor cores" if bytes_of(dtype) <= 2 and machine.name else "arithmetic"),
         )
         sizes = ", ".join(f"{name} = {value:,}" for name, value in {**rows[0].dims, "M": machine.M}.items())
-        ax.set_title(f"{rows[0].problem}, {sizes} words{machine.name}", fontsize=11)
+        titled(ax, f"{rows[0].problem}, {sizes} words{machine.name}")
 
-    drawing.save(picture, size=(7.5, 5))
+    drawing.save(picture, height=height(rows))
 
 
 def _roofs(
@@ -314,6 +315,7 @@ def graph(
     from pebblesim.language.problems import PROBLEMS
     from pebblesim.views.plots.game import move
     from pebblesim.views.plots.graph import graph as draw
+    from pebblesim.views.plots.style import titled
     from pebblesim.views.recording import record
 
     dims: dict[str, Any] = sizes.dims
@@ -321,7 +323,7 @@ def graph(
         if m is not None or at:
             raise UsageError(f"{name} is a problem: -M and --at need a schedule (see `pebblesim list`).")
         board = _small(ps.graph(name, summation=summation, mask=mask, **dims))
-        drawing.save(lambda empty: draw(board, empty.subplots()), size=(9, 5.8), dpi=115)
+        drawing.save(lambda empty: draw(board, empty.subplots()), height=3.8)
     else:
         if m is None:
             raise UsageError(f"a game of {name} needs a cache size; give it in words with -M.")
@@ -333,10 +335,10 @@ def graph(
 
         def picture(empty: Any) -> None:
             ax = empty.subplots()
-            ax.set_title(f"{game.title}\n{move(game, at)}", fontsize=11)
+            titled(ax, f"{game.title}\n{move(game, at)}")
             draw(game.graph, ax, red=red, blue=blue, vertex=vertex)
 
-        drawing.save(picture, size=(9, 5.8), dpi=115)
+        drawing.save(picture, height=4.2)
 
 
 MOST_VERTICES = 20_000
@@ -355,6 +357,7 @@ def _draw_game(
     schedule: str, choice: Any, draw: Callable[[Recording, Any], Any], drawing: Drawing, height: float
 ) -> None:
     """Draw a game with a title; the title says so if the game ended with an illegal move."""
+    from pebblesim.views.plots.style import titled
     from pebblesim.views.recording import record
 
     game = record(schedule, **choice.arguments)
@@ -362,10 +365,10 @@ def _draw_game(
     def picture(empty: Any) -> None:
         ax = empty.subplots()
         story = f"\nillegal {game.game.violation.message}" if game.game.violation else ""
-        ax.set_title(game.title + story, fontsize=11, wrap=True)
+        titled(ax, game.title + story)
         draw(game, ax)
 
-    drawing.save(picture, size=(8, height))
+    drawing.save(picture, height)
 
 
 def _compared(

@@ -33,7 +33,7 @@ def measured(
     elif sizes.dims:
         raise UsageError("sizes choose runs for --crossing; leave them out to draw all runs.")
     else:
-        drawing.save(lambda empty: draw(rows, empty.subplots()), size=(7, 6.5))
+        drawing.save(lambda empty: draw(rows, empty.subplots()), height=5.6)
 
 
 def _draw_measured_crossing(rows: list[dict[str, Any]], crossing: str, dims: dict[str, int], drawing: Drawing) -> None:
@@ -56,7 +56,7 @@ def _draw_measured_crossing(rows: list[dict[str, Any]], crossing: str, dims: dic
         )
     measured, title = points(chosen, names), ", ".join(*shapes)
     crossed, dims = summary(measured, names)["crossings"], chosen[0]["dims"]
-    drawing.save(lambda empty: draw(measured, names, crossed, dims, empty, title), size=OVER_M)
+    drawing.save(lambda empty: draw(measured, names, crossed, dims, empty, title), height=OVER_M)
 
 
 @command(app, example="pebblesim plot race benchmarks/gpu/race.jsonl -n 4096 -o race.png")
@@ -75,7 +75,7 @@ def race(
 
     draw = pictures.crossing if crossing else pictures.race
     rows = _results(results)
-    drawing.save(lambda empty: draw(rows, empty, parse_size("n", str(n)), card), size=(10, 4.8))
+    drawing.save(lambda empty: draw(rows, empty, parse_size("n", str(n)), card), height=8)
 
 
 def _results(paths: list[Path]) -> list[dict[str, Any]]:

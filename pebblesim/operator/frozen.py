@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import log
 from pathlib import Path
@@ -100,11 +100,17 @@ class Forecast(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A kernel for some lengths, whether its tiles divide them, and bytes of its tables."""
+    """A kernel for some lengths, whether its tiles divide them, bytes of its tables, and how many heads at once: all."""
 
     forecast: Forecast
     even: bool
     bytes: int
+    shared: int = 0
+
+
+def part_of(pattern: Any, shared: int) -> Any:
+    """The pattern of some of the heads that share keys, as `planning.part_of`."""
+    return pattern._replace(mask=pattern.mask and replace(pattern.mask, rows=shared), shared=shared)
 
 
 @cache

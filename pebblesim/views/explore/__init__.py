@@ -8,25 +8,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any, Final
 
-from pebblesim.core.files import whole_file
-from pebblesim.views.explore.content import data, in_javascript
+from pebblesim.views.document import document, in_javascript, part, save as write, scripts
+from pebblesim.views.explore.content import data
 
 PROBLEMS: Final = ("forward", "backward-qkv", "backward")
 """The problems of the page, unless others are asked for."""
 
 SCRIPTS: Final = ("exact.js", "blocks.js", "counts.js", "chart.js", "explore.js")
-
-
-def sources(*names: str) -> str:
-    """Return some of the scripts as one."""
-    here = files("pebblesim.views.explore")
-    texts = ((here / name).read_text(encoding="utf-8") for name in names)
-    return '"use strict";\n' + "".join(text.replace('"use strict";\n', "", 1) for text in texts)
 
 
 def page(
@@ -39,12 +30,12 @@ def page(
         cards: for each card the bytes of its caches, by the names under which they are marked.
         view: the view at first, as the page writes it into its address behind `#`.
     """
-    here = files("pebblesim.views.explore")
     content: dict[str, Any] = {**data(problems), "cards": cards or {}, "view": view}
-    return Template((here / "page.html").read_text(encoding="utf-8")).substitute(
-        style=(here / "page.css").read_text(encoding="utf-8"),
-        data=f"const DATA = {in_javascript(content)};",
-        script=sources(*SCRIPTS),
+    return document(
+        "How many words does attention move?",
+        style=part("explore/chart.css") + part("explore/page.css"),
+        body=part("explore/page.html"),
+        script=f"{scripts('explore', *SCRIPTS)}const DATA = {in_javascript(content)};\nstart();\n",
     )
 
 
@@ -59,6 +50,4 @@ def save(
     Raises:
         UsageError: a problem has no queries and keys, or the file cannot be written.
     """
-    content = page(problems, cards, view)
-    with whole_file(path) as unfinished:
-        unfinished.write_text(content, encoding="utf-8")
+    write(path, page(problems, cards, view))

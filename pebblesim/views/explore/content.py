@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -19,27 +18,13 @@ from pebblesim.counting.heads import shared
 from pebblesim.language.masks import Mask, of as mask_of
 from pebblesim.language.problems import Problem, problem
 from pebblesim.language.registry import Schedule, of_problem
+from pebblesim.views.document import Code
 
 MANY, FEW, WIDTH = 4096, 2048, 2
 """Sizes at which bounds are asked for their closed forms, with which they do not change: d is far below the others."""
 
 SHAPES: Final = {"equal": (MANY, MANY), "fewer": (FEW, MANY), "more": (MANY, FEW)}
 """As many queries as keys, fewer, or more: the closed forms differ."""
-
-
-class Code(str):
-    """Text that is JavaScript."""
-
-
-def in_javascript(value: Any) -> str:
-    """Return data as an expression of JavaScript, in which `Code` stands as it is."""
-    if isinstance(value, Code):
-        return value
-    if isinstance(value, dict):
-        return f"{{{','.join(f'{json.dumps(key)}:{in_javascript(each)}' for key, each in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(in_javascript, value))}]"
-    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _in_doubles(text: str) -> Code:

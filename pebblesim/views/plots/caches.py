@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pebblesim.core.sizes import listed
-from pebblesim.views.plots.style import line
+from pebblesim.views.plots.style import line, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,5 +54,5 @@ def figure(rows: Sequence[Cached], figure: Figure) -> None:
     first = rows[0]
     if first.counted is not None:
         sizes = listed(first.counted.dims)
-        ax.set_title(f"{sizes}: what automatic caches fetch", fontsize=11)
-    figure.legend(loc="outside right upper", frameon=False, fontsize=8.5, handlelength=4)
+        titled(ax, f"{sizes}: what automatic caches fetch")
+    figure.legend(loc="outside lower center", frameon=False, fontsize=8.5, handlelength=3.4, ncols=2)

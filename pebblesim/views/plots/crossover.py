@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pebblesim.core.errors import UsageError
-from pebblesim.views.plots.style import every_way, floats, line
+from pebblesim.views.plots.style import every_way, floats, line, titled
 
 if TYPE_CHECKING:
     from matplotlib.path import Path
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 WORDS: Final = 10.5
 """Points of the letters, so large that a phone shows them."""
 
-SIZE: Final = (6.4, 4.8)
-"""Inches of a picture in a file."""
+HEIGHT: Final = 5
+"""Inches from top to bottom of the picture."""
 
 
 def io_over_M(data: Sweep, ax: Any) -> Any:
@@ -58,8 +58,8 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
     ax.set(xlim=floats((data.at[0], data.at[-1])), ylim=(float(floor), 1.6 * float(max(shown))))
     solves = crossover.solves
     about = f"{solves.name}: {solves.about.partition(' (')[0]}" if solves.about else solves.name
-    ax.set_title(f"{about}, {crossover.title}", fontsize=11)
-    ax.legend(fontsize=WORDS, frameon=False, loc="lower left" if d else "best", handlelength=4)
+    titled(ax, f"{about}, {crossover.title}")
+    ax.legend(fontsize=WORDS, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, handlelength=3)
     ax.figure.draw_without_rendering()  # gives the axes their final place
     curves = [curve.get_path().transformed(curve.get_transform()) for curve in ax.lines]
     for crossing in crossover.crossings:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pebblesim.parallel.schedules import SCHEDULES
-from pebblesim.views.plots.style import line
+from pebblesim.views.plots.style import line, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,18 +36,15 @@ def figure(results: Sequence[Devices], figure: Figure) -> None:
         ticks = [tick for tick in (1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500) if tick <= ax.get_ylim()[1]]
         ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
         ax.minorticks_off()
-        figure.supxlabel(str(results[0].network), fontsize=8)
     team = results[0].team
     what = "backward" if team.backward else "forward"
-    ax.set_title(
-        f"attention, {what}{', causal' if team.causal else ''}: {team.sizes}, {team.heads_in_words}",
-        fontsize=11,
-    )
+    title = f"attention, {what}{', causal' if team.causal else ''}: {team.sizes}, {team.heads_in_words}"
+    titled(ax, title if results[0].network is None else f"{title}\n{results[0].network}")
     ax.set_xscale("log", base=2)
     ax.set_xticks([result.team.P for result in results], [f"{result.team.P:,}" for result in results])
     ax.set(xlabel="P, devices")
     ax.grid(alpha=0.25, linewidth=0.5)
-    ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=9)
+    figure.legend(loc="outside lower center", frameon=False, fontsize=9, ncols=3)
 
 
 def _schedules(ax: Axes, results: Sequence[Devices], value: Callable[[Devices, Moved], float | None]) -> None:

@@ -11,7 +11,7 @@ from pebblesim.core.sizes import listed
 from pebblesim.language.problems import problem
 from pebblesim.lower_bounds.bounds import bounds_of_ways, largest, lower_bounds
 from pebblesim.lower_bounds.own import own_bounds
-from pebblesim.views.plots.style import BLUE, RED
+from pebblesim.views.plots.style import BLUE, RED, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,7 +92,7 @@ def figure(
         gaps(each, ax, [name for name in without if name in names_of_bounds(each)], (before or {}).get(each.problem))
         ax.legend(loc="upper left", bbox_to_anchor=(0.07, 1), frameon=False, fontsize=8)
     sizes = listed(all_found[0].dims)
-    axes[0].set_title(f"least I/O ÷ lower bound for any schedule, {sizes}", fontsize=11)
+    titled(axes[0], f"least I/O ÷ lower bound for any schedule, {sizes}")
     axes[-1].set_xlabel("M, words of cache")
 
 

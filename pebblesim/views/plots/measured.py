@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 from pebblesim.core.errors import UsageError
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-OVER_M: Final = (6.4, 6.4)
-"""Inches of the picture over M: its panels are one above the other, so that a phone shows them."""
+OVER_M: Final = 6.4
+"""Inches from top to bottom of the picture over M: its panels are one above the other."""
 
 QUANTITIES = {
     "words_read": "words read",
@@ -27,7 +28,9 @@ QUANTITIES = {
 
 
 def measured(rows: Sequence[Mapping[str, Any]], ax: Axes) -> Axes:
-    """Draw measured ÷ predicted traffic over what was predicted, one mark for each run and quantity.
+    """Draw how far measured traffic is off the predicted, in percent, one mark for each run and quantity.
+
+    The axis is linear up to 1 % off, and logarithmic beyond.
 
     Args:
         rows: results of `pebblesim gpu measure`; rows without a prediction, from other programs, are left out.
@@ -36,6 +39,8 @@ def measured(rows: Sequence[Mapping[str, Any]], ax: Axes) -> Axes:
     Raises:
         UsageError: no row has a prediction.
     """
+    from matplotlib.ticker import FuncFormatter
+
     totals = [row["total"] for row in rows if "predicted" in row.get("total", {})]
     if not totals:
         raise UsageError("there is no run with a prediction in these results; `pebblesim gpu measure` makes some.")
@@ -45,15 +50,18 @@ def measured(rows: Sequence[Mapping[str, Any]], ax: Axes) -> Axes:
         shown = [(predicted, counted) for predicted, counted in pairs if predicted and counted]
         ax.plot(
             [predicted for predicted, _ in shown],
-            [counted / predicted for predicted, counted in shown],
+            [float(100 * (Fraction(counted, predicted) - 1)) for predicted, counted in shown],
             MARKERS[number],
             color=COLOURS[number],
             fillstyle="none",
-            label=f"{label}: {same} of {len(pairs)} exactly as predicted",
+            label=f"{label}: {same} of {len(pairs)} as predicted, exactly",
         )
-    ax.axhline(1, color="0.6", linewidth=0.8, zorder=0)
-    ax.set(xscale="log", yscale="log", xlabel="predicted (words, bytes)", ylabel="measured ÷ predicted")
-    ax.legend(fontsize=9, frameon=False, loc="upper right")
+    ax.axhline(0, color="0.6", linewidth=0.8, zorder=0)
+    ax.set_yscale("symlog", linthresh=1)
+    ax.set(xscale="log", xlabel="predicted (words, bytes)", ylabel="measured beyond predicted, %")
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda percent, _: f"{percent:+,.0f}" if percent else "0"))
+    ax.grid(alpha=0.25, linewidth=0.5)
+    ax.legend(fontsize=9, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13))
     return ax
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.errors import UsageError
-from pebblesim.views.plots.style import line
+from pebblesim.views.plots.style import line, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def race(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int, card: str = "") -> Figure:
-    """Draw useful operations per second over d for each implementation, forward and backward, without a mask.
+    """Draw useful operations per second over d, forward above backward, without a mask: ours, and those of others.
+
+    Kernels of ours have colours and filled marks, others are grey with hollow marks; each group has its own legend.
 
     Args:
         rows: results of `pebblesim gpu race`.
@@ -30,10 +32,18 @@ def race(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int, card: str = 
         raise UsageError(f"these results hold no race without a mask at n = {n:,}; `pebblesim gpu race` runs some.")
     styles = _styles(list(dict.fromkeys(row["contender"] for row in fine)))
     ways = [way for way in ("forward", "backward") if any(row["way"] == way for row in fine)]
-    for ax, way in zip(figure.subplots(1, len(ways), sharey=True, squeeze=False)[0], ways, strict=True):
+    for ax, way in zip(figure.subplots(len(ways), 1, sharex=True, squeeze=False)[:, 0], ways, strict=True):
         _way(ax, [row for row in fine if row["way"] == way], styles)
-        ax.set_title(f"{way}, n = {n:,}", fontsize=11)
-    figure.axes[0].set_ylabel(f"useful TFLOP/s, {card}" if card else "useful TFLOP/s")
+        _widths(ax, sorted({row["d"] for row in fine}))
+        titled(ax, f"{way}, n = {n:,}")
+        ax.set_ylabel(f"useful TFLOP/s, {card}" if card else "useful TFLOP/s")
+        ax.set_xlabel("d, head dimension" if way == ways[-1] else "")
+    lines = {line.get_label(): line for ax in figure.axes for line in ax.lines}
+    for title, other in (("pebblesim", False), ("PyTorch", True)):
+        group = {name.removeprefix("torch-"): lines[name] for name in styles if name.startswith("torch") is other}
+        looks: dict[str, Any] = {"title": title, "fontsize": 9, "title_fontsize": 10, "frameon": False}
+        place: Any = "outside lower right" if other else "outside lower left"
+        figure.legend(group.values(), group, loc=place, alignment="left", **looks)
     return figure
 
 
@@ -70,7 +80,7 @@ def crossing(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int, card: st
     ways = [way for way in ("forward", "backward") if len({r["contender"] for r in ours if r["way"] == way}) > 1]
     if not ways:
         raise UsageError(f"these results hold no two schedules of ours without a mask at n = {n:,}.")
-    for ax, way in zip(figure.subplots(1, len(ways), squeeze=False)[0], ways, strict=True):
+    for ax, way in zip(figure.subplots(len(ways), 1, squeeze=False)[:, 0], ways, strict=True):
         by_case = {(row["contender"], row["d"]): row for row in ours if row["way"] == way}
         base = next(name for name, _ in by_case if name.startswith("small-cache"))
         others = [name for name in dict.fromkeys(name for name, _ in by_case) if name != base]
@@ -81,13 +91,13 @@ def crossing(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int, card: st
                 dashes = {**line(number), "linestyle": "-" if what.startswith("time") else ":"}
                 ax.plot(*zip(*points, strict=True), **dashes, markersize=5, linewidth=1.3, label=f"{name}: {what}")
         ax.axhline(1, color="black", linewidth=0.8)
-        ax.set_title(f"{way}, n = {n:,}{f', {card}' if card else ''}", fontsize=11)
+        titled(ax, f"{way}, n = {n:,}{f', {card}' if card else ''}")
         _widths(ax, sorted({d for _, d in by_case}))
         ax.set_yscale("log")
         ax.set_ylabel(f"bytes and time, ÷ those of\n{base}", fontsize=9)
         ax.set_yticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1", "2", "4"])
         ax.minorticks_off()
-        ax.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+        ax.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.24), ncols=2)
     return figure
 
 
@@ -112,6 +122,4 @@ def _way(ax: Axes, rows: Sequence[Mapping[str, Any]], styles: Mapping[str, Mappi
         points = sorted((row["d"], row["tflops"]) for row in rows if row["contender"] == name)
         if points:
             ax.plot(*zip(*points, strict=True), **style, markersize=5, linewidth=1.3, label=name)
-    _widths(ax, sorted({row["d"] for row in rows}))
     ax.set_ylim(0, None)
-    ax.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)

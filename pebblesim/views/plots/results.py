@@ -19,6 +19,7 @@ from pebblesim.dags.search import Pebbling
 from pebblesim.views.plots import bounds, caches, gaps, words
 from pebblesim.views.plots.crossover import io_over_M
 from pebblesim.views.plots.game import occupancy
+from pebblesim.views.plots.style import titled
 from pebblesim.views.recording import record, record_moves
 
 if TYPE_CHECKING:
@@ -80,11 +81,11 @@ def _(result: Played, figure: Figure) -> None:
         mask=result.mask,
         **result.dims,
     )
-    occupancy(game, figure.subplots()).set_title(game.title, fontsize=11)
+    titled(occupancy(game, figure.subplots()), game.title)
 
 
 @draw.register(Pebbling)
 @draw.register(Optimum)
 def _(result: Pebbling | Optimum, figure: Figure) -> None:
     game = record_moves(f"I/O {result.io:,}", result.graph, result.moves, M=result.M, rules=result.rules)
-    occupancy(game, figure.subplots()).set_title(game.title, fontsize=11)
+    titled(occupancy(game, figure.subplots()), game.title)

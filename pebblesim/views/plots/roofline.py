@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from pebblesim.counting.count import Counted
 
 
+def height(rows: Sequence[Counted]) -> float:
+    """Inches from top to bottom of the picture, whose legend is below the axes."""
+    return 3.6 + 0.105 * len(rows)
+
+
 def roofline(
     rows: Sequence[Counted],
     ax: Axes,
@@ -66,7 +71,7 @@ def roofline(
         at, top = intensity(row.io), allowed(row)
         look = line(number)
         ax.plot([at, at], [floor, top], color=look["color"], linestyle=look["linestyle"], linewidth=1)
-        label = f"{row.schedule}: {at:.3g} per byte"
+        label = f"{row.schedule}: {at:.3g}"
         ax.plot([at], [top], look["marker"], color=look["color"], markeredgecolor="black", markersize=8, label=label)
     roof = min(peak, bandwidth * limit)
     ax.plot([limit, limit], [floor, roof], color="0.3", linewidth=0.9, linestyle=(0, (1, 2)))
@@ -87,12 +92,18 @@ def roofline(
     ax.annotate(
         f"{memory}: {unit(bandwidth)}B/s", (left, bandwidth * left), xytext=(24, -4), ha="left", va="top", **words
     )
-    lines = (len(rows) + 1) // 2
-    above = 0.05 + 0.048 * lines  # the part of the height that the legend takes, above the roof
-    highest = peak * (peak / floor) ** (above / (1 - above))
-    ax.set(xscale="log", yscale="log", xlim=(left, right), ylim=(floor, highest))
+    ax.set(xscale="log", yscale="log", xlim=(left, right), ylim=(floor, peak * (peak / floor) ** 0.12))
     ax.yaxis.set_major_formatter(unit)
     ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set(xlabel=f"useful operations per byte moved ({dtype})", ylabel="useful operations per second")
-    ax.legend(fontsize=8.5, ncols=2, frameon=False, loc="upper center")
+    title = "schedule: its useful operations per byte"
+    ax.legend(
+        title=title,
+        fontsize=8.5,
+        title_fontsize=8.5,
+        ncols=2,
+        frameon=False,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.16),
+    )
     return ax

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pebblesim.core.sizes import listed
-from pebblesim.views.plots.style import every_way, floats, line
+from pebblesim.views.plots.style import every_way, floats, line, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,7 +80,7 @@ def figure(rows: Sequence[Counted], figure: Figure) -> None:
     gap(rows, below)
     first = rows[0]
     sizes = listed(first.dims)
-    above.set_title(f"{first.problem}, {sizes}" + (f", mask {first.mask}" if first.mask else ""), fontsize=11)
+    titled(above, f"{first.problem}, {sizes}" + (f", mask {first.mask}" if first.mask else ""))
     above.set_xlabel("")
     d = first.dims.get("d")
     for ax in (above, below):
@@ -96,7 +96,7 @@ def figure(rows: Sequence[Counted], figure: Figure) -> None:
             fontsize=9,
             textcoords="offset points",
         )
-    figure.legend(loc="outside right upper", frameon=False, fontsize=9, handlelength=4)
+    figure.legend(loc="outside lower center", frameon=False, fontsize=8.5, handlelength=3.4, ncols=2)
 
 
 def _by_schedule(rows: Sequence[Counted]) -> list[list[Counted]]:

@@ -7,7 +7,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from pebblesim.core.sizes import listed
-from pebblesim.views.plots.style import COLOURS, HATCHES, floats
+from pebblesim.views.plots.style import COLOURS, HATCHES, floats, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ def words(rows: Sequence[Counted], ax: Axes, by: str = "tensor") -> Axes:
             left = 0
             for name, size in shown.items():
                 _bar(ax, y, left, size, **looks[name])
-                if size > (0.012 * len(name) + 0.008) * longest:
+                if size > (0.018 * len(name) + 0.012) * longest:
                     paper = {"facecolor": "white", "edgecolor": "none", "pad": 1.2, "alpha": 0.85}
                     ax.text(left + size / 2, y, name, ha="center", va="center", fontsize=8.5, bbox=paper)
                 left += size
@@ -84,8 +84,8 @@ def figure(rows: Sequence[Counted], figure: Figure, ways: Sequence[str] = WAYS) 
         words(rows, ax, by)
     first = rows[0]
     sizes = listed({**first.dims, "M": first.M})
-    panels[0].set_title(f"{first.problem}, {sizes} words" + (f", mask {first.mask}" if first.mask else ""), fontsize=11)
-    figure.supxlabel(fill(legend(rows), 140), fontsize=8, x=0.02, ha="left")
+    titled(panels[0], f"{first.problem}, {sizes} words" + (f", mask {first.mask}" if first.mask else ""))
+    figure.supxlabel(fill(legend(rows), 95), fontsize=8, x=0.02, ha="left")
 
 
 def legend(rows: Sequence[Counted]) -> str:

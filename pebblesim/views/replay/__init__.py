@@ -7,15 +7,12 @@ panels beside the board, and each mode has its own file; `page.js` starts the pa
 
 from __future__ import annotations
 
-import html
 import json
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any, Final
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.files import whole_file
+from pebblesim.views.document import document, part, save as write, scripts
 from pebblesim.views.recording import Recording
 from pebblesim.views.replay.content import of_game, words
 from pebblesim.views.replay.lessons import boards, par, tour
@@ -43,13 +40,12 @@ def data(*games: Recording) -> dict[str, Any]:
 
 def page(*games: Recording) -> str:
     """Return the HTML file: page, style, scripts and data in one."""
-    here = files("pebblesim.views.replay")
-    part = {name: (here / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", *SCRIPTS)}
     content = json.dumps(data(*games), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    script = '"use strict";\n' + "".join(part[name].replace('"use strict";\n', "", 1) for name in SCRIPTS)
-    title = " and ".join(game.title for game in games)
-    return Template(part["page.html"]).substitute(
-        title=html.escape(title), style=part["page.css"], script=script, page=content
+    return document(
+        " and ".join(game.title for game in games),
+        style=part("replay/page.css"),
+        body=part("replay/page.html") + f'<script type="application/json" id="page">{content}</script>\n',
+        script=scripts("replay", *SCRIPTS),
     )
 
 
@@ -59,6 +55,4 @@ def save(path: Path, *games: Recording) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    content = page(*games)
-    with whole_file(path) as unfinished:
-        unfinished.write_text(content, encoding="utf-8")
+    write(path, page(*games))

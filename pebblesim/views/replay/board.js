@@ -3,6 +3,7 @@
 
 const $$ = (id) => document.getElementById(id);
 const MOST_EDGES = 20000; // edges that are drawn one by one
+const MOST_LINES = 600; // edges between tensors that are drawn one by one, at the smallest zoom
 const MOST_UNIT = 58; // pixels of the distance of two neighbours
 
 const ink = {};
@@ -149,21 +150,24 @@ class Board {
     this.drawNames(context);
   }
 
-  /** Edges of what is open; between closed tiles, a line from tensor to tensor. */
+  /** Edges inside an open tensor, and those between tensors while they are few; else a line from tensor to tensor. */
   drawEdges(context) {
     const { graph, unit } = this, between = new Set(), outer = new Path2D(), inner = new Path2D(), heads = new Path2D();
+    const apart = (e) => graph.names || graph.tensor[graph.preds[e]] !== graph.tensor[graph.targets[e]];
+    const open = (e) => graph.shown(graph.preds[e]) || graph.shown(graph.targets[e]);
     let count = 0;
+    for (let e = 0; e < graph.targets.length; e++) count += open(e) && apart(e);
+    const many = !graph.small && count > MOST_LINES * this.zoom ** 2;
     for (let e = 0; e < graph.targets.length; e++) {
-      const from = graph.preds[e], to = graph.targets[e];
-      if (!graph.shown(from) && !graph.shown(to) && (!graph.names || graph.targets.length > MOST_EDGES)) {
-        if (graph.tensor[from] !== graph.tensor[to]) between.add(graph.tensor[from] * graph.tensors.length + graph.tensor[to]);
+      const from = graph.preds[e], to = graph.targets[e], other = graph.tensor[from] !== graph.tensor[to];
+      if ((!open(e) && (!graph.names || graph.targets.length > MOST_EDGES)) || (many && apart(e))) {
+        if (other) between.add(graph.tensor[from] * graph.tensors.length + graph.tensor[to]);
         continue;
       }
-      const path = graph.tensor[from] === graph.tensor[to] && !graph.names ? inner : outer;
+      const path = apart(e) ? outer : inner;
       path.moveTo(this.px(from), this.py(from));
       path.lineTo(this.px(to), this.py(to));
       if (unit >= 20 && graph.shown(to)) this.arrowHead(heads, from, to);
-      count += 1;
     }
     context.strokeStyle = ink.edge;
     context.lineWidth = 1.5;

@@ -7,14 +7,10 @@ computed, `board.js` and `lab.js` show it, `softmax.js` and `editor.js` are a ch
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Final
 
-from pebblesim.core.files import whole_file
-from pebblesim.views import explore
-from pebblesim.views.explore.content import in_javascript
+from pebblesim.views.document import document, in_javascript, part, save as write, scripts
 from pebblesim.views.story.content import data
 
 ARITHMETIC: Final = ("exact.js", "blocks.js", "counts.js")
@@ -22,19 +18,15 @@ RUNNING: Final = ("notation.js", "machine.js", "reference.js")
 SHOWING: Final = ("board.js", "lab.js", "softmax.js", "editor.js", "story.js")
 
 
-def sources(*names: str) -> str:
-    """Return some of the story's own scripts as one."""
-    here = files("pebblesim.views.story")
-    return "".join((here / name).read_text(encoding="utf-8").replace('"use strict";\n', "", 1) for name in names)
-
-
 def page() -> str:
     """Return the HTML file: page, style, scripts and data in one."""
-    here = files("pebblesim.views.story")
-    return Template((here / "page.html").read_text(encoding="utf-8")).substitute(
-        style=(here / "page.css").read_text(encoding="utf-8"),
-        data=f"const DATA = {in_javascript(data())};",
-        script=explore.sources(*ARITHMETIC, "chart.js") + sources(*RUNNING, *SHOWING),
+    return document(
+        "The story of FlashAttention, counted",
+        style=part("explore/chart.css") + part("story/page.css"),
+        body=part("story/page.html"),
+        script=scripts("explore", *ARITHMETIC, "chart.js")
+        + scripts("story", *RUNNING, *SHOWING)
+        + f"const DATA = {in_javascript(data())};\nstart();\n",
     )
 
 
@@ -44,6 +36,4 @@ def save(path: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    content = page()
-    with whole_file(path) as unfinished:
-        unfinished.write_text(content, encoding="utf-8")
+    write(path, page())

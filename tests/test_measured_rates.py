@@ -1,0 +1,173 @@
+"""What `advise` says of other attentions: the rows of races, or between two of them; nothing where none is near."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+from typer.testing import CliRunner
+
+import pebblesim as ps
+from pebblesim.advice.answer import best_other, call
+from pebblesim.advice.cards import card
+from pebblesim.advice.measured import FILE, Measured, Shape, measured, useful
+from pebblesim.advice.result import Advice
+from pebblesim.cli.main import app
+from pebblesim.language import masks
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks" / "gpu"))
+
+import measured as of_rows  # noqa: E402
+
+ROWS = [
+    json.loads(line)
+    for name in ("hopper.jsonl", "h100/hopper.jsonl", "hopper_flex.jsonl")
+    for line in (ROOT / "benchmarks" / "gpu" / name).read_text(encoding="utf-8").splitlines()
+]
+RACED = [row for row in ROWS if row.get("kernel") in ("cudnn", "flash", "efficient") and "tflops" in row]
+
+
+def found(row: dict[str, Any], **others: Any) -> Measured:
+    """What is known of the size of a row, but for what is given."""
+    size = {"n": row["n"], "keys": others.get("n", row["n"]), "heads": row["heads"], "dtype": "bfloat16"} | others
+    shape = Shape(row["way"], row["d"], row["d_v"], row["mask"] or "")
+    sides, kv_heads = (size["n"], size["keys"]), others.get("kv_heads", size["heads"])
+    return measured(row["device"], shape, sides, size["heads"], kv_heads, size["dtype"], operations({**row, **others}))
+
+
+def operations(row: dict[str, Any]) -> int:
+    """Two for each multiplication: S, O; or S, dP, dQ, dK of d_k or d_v terms, and dV."""
+    k, v = row["d"], row["d_v"]
+    products = k + v if row["way"] == "forward" else k + v + k + k + v
+    return 2 * row["n"] ** 2 * products * row["heads"] // (1 if row["mask"] is None else 2)
+
+
+def test_the_rates_in_the_package_are_those_of_the_rows() -> None:
+    assert FILE.read_text(encoding="utf-8") == of_rows.written()
+
+
+@given(st.sampled_from(RACED))
+def test_a_size_that_was_measured_has_its_time(row: dict[str, Any]) -> None:
+    known = found(row)
+    assert known.exact and known.lengths == (row["n"],)
+    assert known.seconds[row["kernel"]] == pytest.approx(operations(row) / row["tflops"] / 1e12, rel=1e-9)
+    assert [*known.seconds.values()] == sorted(known.seconds.values())
+    shape = Shape(row["way"], row["d"], row["d_v"], row["mask"] or "")
+    assert useful(shape, row["n"], row["heads"]) == operations(row)
+
+
+@given(st.data())
+def test_between_two_lengths_the_rate_is_between_theirs(data: st.DataObject) -> None:
+    shorter = data.draw(st.sampled_from([row for row in RACED if row["n"] in (1024, 4096)]))
+    same = ("kernel", "way", "d", "d_v", "mask", "device")
+    longer = next(
+        row for row in RACED if row["n"] == 4 * shorter["n"] and all(row[name] == shorter[name] for name in same)
+    )
+    n = data.draw(st.integers(shorter["n"] + 1, longer["n"] - 1))
+    heads = data.draw(st.integers(-(-32768 // n), 191))
+    known = found(shorter, n=n, heads=heads)
+    assert not known.exact and known.lengths == (shorter["n"], longer["n"])
+    rate = operations({**shorter, "n": n, "heads": heads}) / known.seconds[shorter["kernel"]] / 1e12
+    low, high = sorted((shorter["tflops"], longer["tflops"]))
+    assert low * 0.999999 <= rate <= high * 1.000001
+
+
+ROW = next(row for row in RACED if (row["n"], row["d"], row["d_v"], row["mask"]) == (4096, 128, 128, None))
+
+
+@pytest.mark.parametrize(
+    ("others", "says"),
+    [
+        ({"device": "NVIDIA A100"}, "on this card"),
+        ({"dtype": "float16"}, "with words of float16"),
+        ({"kv_heads": 4}, "with heads that share keys and values"),
+        ({"keys": 8192}, "with fewer or more queries than keys"),
+        ({"mask": "window:64"}, "under mask window:64"),
+        ({"d": 72, "d_v": 72}, "at these head dimensions; at 64, 96, 128"),
+        ({"heads": 7}, "with as few as 28,672 rows of queries"),
+        ({"n": 32768, "heads": 16}, "at n = 32,768; from 1,024 to 16,384 they were"),
+        ({"n": 1023, "heads": 64}, "at n = 1,023"),
+    ],
+)
+def test_nothing_is_said_where_no_row_is_near(others: dict[str, Any], says: str) -> None:
+    known = found({**ROW, **others}, **others)
+    assert known.seconds == {} and known.lengths == () and says in known.why
+
+
+def test_another_attention_is_advised_only_where_it_was_clearly_faster() -> None:
+    assert best_other(Measured({"cudnn": 0.96, "ours": 1.0}), 1.0) == "cudnn"
+    assert best_other(Measured({"cudnn": 0.98, "ours": 1.0, "flash": 2.0}), 1.0) is None
+    assert best_other(Measured({"flex": 0.5, "ours": 1.0}), 1.0) is None  # is no line of Python
+    assert best_other(Measured({}), 1.0) is None
+
+
+@pytest.fixture(scope="module")
+def advice() -> Advice:
+    return ps.advise("A100", n=64, d=32, heads=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ({}, "Q, K, V"),
+        ({"mask": "causal"}, "Q, K, V, is_causal=True"),
+        ({"mask": "window:9"}, "Q, K, V, is_causal=True, window=(8, 0)"),
+        ({"mask": "band:9"}, "Q, K, V, window=(9, 9)"),
+        ({"mask": "causal", "sides": (64, 80)}, 'Q, K, V, is_causal=True, align="end"'),
+        ({"mask": "causal:start", "sides": (64, 80)}, "Q, K, V, is_causal=True"),
+        ({"kv_heads": 2}, "Q, K, V, enable_gqa=True"),
+    ],
+)
+def test_the_call_has_the_arguments_of_the_attention(advice: Advice, options: dict[str, Any], arguments: str) -> None:
+    mask, kv_heads, sides = (options.pop(name, None) for name in ("mask", "kv_heads", "sides"))
+    dims = dict(advice.dims) if sides is None else dict(zip(("n_q", "n_k", "d"), (*sides, 32), strict=True))
+    other = replace(advice, mask=masks.of(mask), kv_heads=kv_heads, dims=dims)
+    assert call(other, None).endswith(f"attention({arguments})")
+    assert call(other, "cudnn").endswith(f"SDPBackend.CUDNN_ATTENTION): O = {SDPA}({arguments})")
+
+
+SDPA = "torch.nn.functional.scaled_dot_product_attention"
+
+
+@pytest.mark.slow
+def test_the_answer_has_four_lines_and_details_are_asked_for() -> None:
+    asked = ["advise", "--gpu", "H200", "-n", "4096", "-d", "192", "--heads", "16"]
+    short = CliRunner().invoke(app, asked).output.splitlines()
+    long = CliRunner().invoke(app, [*asked, "--why"]).output.splitlines()
+    data = json.loads(CliRunner().invoke(app, [*asked, "--json"]).output)
+    assert [line.split(":")[0] for line in short[1:5]] == ["call", "ours", "others", "times"] and len(short) == 6
+    assert short[:5] == long[:5] and len(long) > 50 and "--why" in short[5]
+    assert short[1] == f"call: {data['call']}" and "CUDNN" in data["call"]  # ours has padding to 256 columns
+    assert data["measured"]["seconds"]["cudnn"] < 0.97 * data["measured"]["seconds"]["ours"]
+    assert max(map(len, short[2:])) <= 120
+
+
+def test_how_far_interpolation_is_off_stands_in_the_document() -> None:
+    """The middle length of three, guessed from the two others, which are sixteen times apart."""
+    off, ratios = [], []
+    for shapes in json.loads(FILE.read_text(encoding="utf-8")).values():
+        for shape in shapes:
+            rates = {
+                kernel: {n: rate for n, heads, rate, *_ in rows if n * heads == 65536}
+                for kernel, rows in shape["tflops"].items()
+            }
+            wrong = {
+                kernel: by[4096] / (by[1024] + by[16384]) * 2
+                for kernel, by in rates.items()
+                if by.keys() >= {1024, 16384}
+            }
+            off += wrong.values()
+            ratios += [each / wrong["ours"] for kernel, each in wrong.items() if kernel != "ours"]
+    text = (ROOT / "docs" / "advise.md").read_text(encoding="utf-8")
+    said = f"rate is {min(off):.2f} to {max(off):.2f} times"
+    said += f" the interpolated one, and its ratio to ours {min(ratios):.2f} to {max(ratios):.2f} times"
+    assert said in re.sub(r"\s+", " ", text), said
+
+
+def test_devices_in_the_file_are_those_of_cards() -> None:
+    assert {card("H100").device, card("H200").device} == set(json.loads(FILE.read_text(encoding="utf-8")))
