@@ -263,7 +263,7 @@ def _roofs(
         ax.set_title(title, fontsize=10)
 
     place.peak_of(dtype)
-    drawing.save(picture, size=(7.5, 5))
+    drawing.save(picture, 4.5)
 
 
 app.registered_commands += plot_measured.app.registered_commands

@@ -100,7 +100,7 @@ class Forecast(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A kernel for some lengths, whether its tiles divide them, bytes of its tables, and how many heads at once: all."""
+    """A kernel for some lengths, whether its tiles divide them, bytes of its tables; 0, as all heads are at once."""
 
     forecast: Forecast
     even: bool
