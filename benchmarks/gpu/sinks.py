@@ -1,0 +1,164 @@
+"""What sinks cost: layers as in gpt-oss, drawn by a seed, timed with and without them, beside others; on a GPU.
+
+python benchmarks/gpu/sinks.py --seed 1 --shapes 12 --time-limit 120 -o sinks.jsonl
+
+64 heads on 8, d = 64, causal or a window of 128 keys. "flex" multiplies FlexAttention's O with σ(L - s), as
+transformers does; "eager" appends a column to the scores. Both get the gradient of s from PyTorch. A row is appended as
+soon as it is measured, and not measured again. `--table` shows the rows, without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+from statistics import geometric_mean
+from typing import Any
+
+HEADS, KV_HEADS, D, WINDOW = 64, 8, 64, 128
+
+MOST_OF_EAGER = 2048
+"""Queries up to which all scores are stored."""
+
+
+def drawn(seed: int, number: int) -> tuple[int, int, bool]:
+    """Batch, length, and whether there is a window: 2^8 to 2^14 queries in all, odd lengths as often as others."""
+    random = Random(f"{seed}/{number}")
+    n = round(2 ** random.uniform(8, 13.5))
+    batch = 2 ** random.randrange(0, 1 + max(0, (2**14 // n).bit_length() - 1))
+    return batch, n if random.random() < 0.5 else n - n % 8, random.random() < 0.5
+
+
+def measured(torch: Any, batch: int, n: int, window: bool) -> dict[str, Any]:
+    """Times and errors of each contender for a layer."""
+    from timing import together
+
+    from pebblesim.gpu.torch import attention
+
+    make = torch.Generator(device="cuda").manual_seed(n)
+    normal = partial(torch.randn, device="cuda", generator=make, dtype=torch.bfloat16)
+    x = [normal(batch, heads, n, D).requires_grad_() for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    dO, s = normal(batch, HEADS, n, D), normal(HEADS).requires_grad_()
+    options: dict[str, Any] = {"is_causal": True, "enable_gqa": True} | ({"window": (WINDOW - 1, 0)} if window else {})
+    attends: dict[str, Callable[..., Any]] = {
+        "without": lambda Q, K, V, s: attention(Q, K, V, **options),
+        "ours": lambda Q, K, V, s: attention(Q, K, V, sinks=s, **options),
+        "flex": _flex(n, window),
+    }
+    if n <= MOST_OF_EAGER:
+        attends["eager"] = partial(_eager, torch, window)
+    truth = [t.detach().double().requires_grad_() for t in (*(t[:1] for t in x), s)]
+    O = _eager(torch, window, *truth) if n <= MOST_OF_EAGER else None
+    row: dict[str, Any] = {"errors": {}, "refused": {}}
+    for name, attend in list(attends.items()):
+        try:
+            made = attend(*x, s)
+            torch.autograd.grad(made, x if name == "without" else [*x, s], dO)
+        except Exception as error:  # of PyTorch's compiler
+            row["refused"][name] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+            del attends[name]
+            continue
+        if O is not None and name != "without":
+            row["errors"][name] = float((made[:1] - O).norm() / O.norm())
+    del O, truth
+    for way in ("forward", "both"):
+        calls = {
+            name: [partial(_step, torch, way, attend, x if name == "without" else [*x, s], (*x, s), dO)]
+            for name, attend in attends.items()
+        }
+        row[way] = together(torch, calls)
+    return row
+
+
+def _step(torch: Any, way: str, attend: Callable[..., Any], wanted: list[Any], x: tuple[Any, ...], dO: Any) -> None:
+    if way == "forward":
+        with torch.no_grad():
+            attend(*x)
+        return
+    torch.autograd.grad(attend(*x), wanted, dO)
+
+
+def _seen(q: Any, k: Any, window: bool) -> Any:
+    return (q >= k) & (q - k < WINDOW) if window else q >= k
+
+
+def _eager(torch: Any, window: bool, Q: Any, K: Any, V: Any, s: Any) -> Any:
+    K, V = (t.repeat_interleave(HEADS // KV_HEADS, 1) for t in (K, V))
+    at = torch.arange(Q.shape[2], device=Q.device)
+    S = (Q @ K.mT * D**-0.5).masked_fill(~_seen(at[:, None], at, window), -torch.inf)
+    sinks = s[None, :, None, None].expand(*S.shape[:3], 1)
+    return torch.cat([S, sinks], -1).softmax(-1)[..., :-1] @ V
+
+
+def _flex(n: int, window: bool) -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    compiled = _compiled()
+    mask = create_block_mask(lambda b, h, q, k: _seen(q, k, window), None, None, n, n, device="cuda")
+
+    def attend(Q: Any, K: Any, V: Any, s: Any) -> Any:
+        import torch
+
+        O, L = compiled(Q, K, V, block_mask=mask, enable_gqa=True, return_lse=True)
+        return O * torch.sigmoid(L - s[:, None].float())[..., None].to(O.dtype)
+
+    return attend
+
+
+@cache
+def _compiled() -> Any:
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def table(rows: list[dict[str, Any]]) -> None:
+    """Print times of each layer, and the geometric mean of what sinks cost."""
+    print("| batch | n | keys | pass | without | sinks | cost | flex | eager |\n|---|---|---|---|---|---|---|---|---|")
+    costs: dict[tuple[str, str], list[float]] = {}
+    for row in sorted(rows, key=lambda row: (row["window"], row["n"])):
+        for way in ("forward", "both"):
+            for kind in ("wall_us", "card_us"):
+                costs.setdefault((way, kind), []).append(row[way]["ours"][kind] / row[way]["without"][kind])
+            each = {name: times["wall_us"] for name, times in row[way].items()}
+            cells = [f"{each[name] / 1e3:.3f}" if name in each else "" for name in ("without", "ours", "flex", "eager")]
+            cells.insert(2, f"{costs[way, 'wall_us'][-1]:.2f}")
+            keys = f"window {WINDOW}" if row["window"] else "causal"
+            print("|", " | ".join([str(row["batch"]), f"{row['n']:,}", keys, way, *cells]), "|")
+    for (way, kind), values in costs.items():
+        print(f"{way}, {kind}: {geometric_mean(values):.3f} times without, {min(values):.3f} to {max(values):.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_suffix(".jsonl"))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--shapes", type=int, default=12)
+    parser.add_argument("--time-limit", type=float, default=120.0, help="seconds after which nothing new is begun")
+    parser.add_argument("--table", action="store_true")
+    asked, began = parser.parse_args(), time.monotonic()
+    text = asked.output.read_text(encoding="utf-8") if asked.output.exists() else ""
+    rows = [json.loads(line) for line in text.splitlines()]
+    if asked.table:
+        return table(rows)
+    import torch
+
+    known = {row["key"] for row in rows}
+    for number in range(asked.shapes):
+        key, (batch, n, window) = f"{asked.seed}/{number}", drawn(asked.seed, number)
+        if key in known or time.monotonic() - began > asked.time_limit:
+            continue
+        row = {"key": key, "batch": batch, "n": n, "window": window, "card": torch.cuda.get_device_name()}
+        row |= measured(torch, batch, n, window)
+        with asked.output.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(row) + "\n")
+        print(json.dumps(row)[:300], flush=True)
+
+
+if __name__ == "__main__":
+    main()
