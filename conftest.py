@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent
 HERE = find_spec("torch") is not None
-FOLDERS = ("pebblesim/operator", "tests")
+FOLDERS = ("pebblesim/explaining", "pebblesim/operator", "tests")
 
 collect_ignore = [
     str(path.relative_to(ROOT))

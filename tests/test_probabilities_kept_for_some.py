@@ -1,6 +1,7 @@
 """E1h, for P kept for some pairs: what it says is no more than each number of pairs with scores allows by itself."""
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -14,7 +15,7 @@ from pebblesim.core.errors import Infeasible
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.lower_bounds.bounds import Formulation, LowerBound, best, lower_bounds
 from pebblesim.lower_bounds.bounds_backward_qkv import ANGLES, EVEN, Weights
-from pebblesim.lower_bounds.capacities import Cube, least_words, least_words_of_light_trees
+from pebblesim.lower_bounds.capacities import Columns, Cube, least_words, least_words_of_light_trees
 
 SOME = Formulation(graph={"kept": "some"})
 SIDE = st.integers(1, 9)
@@ -25,13 +26,17 @@ def bounds_for(sizes: dict[str, int], M: int, pairs: int | None = None) -> dict[
     return {bound.name: bound for bound in found}
 
 
-def most_words(N: NDArray[np.int64], w: int, M: int, trees: NDArray[np.int64], tree: int) -> NDArray[np.int64]:
-    """The bound (2) of docs/lower-bounds.md for several (N, F), the largest over every number X of families; 0 if none.
+def by_loomis_and_whitney(w: int) -> Callable[[int], int]:
+    """The capacity w (X/3)^(3/2)."""
+    return lambda X: math.isqrt(w**2 * X**3 // 27)
 
-    The capacity is Loomis and Whitney's, w (X/3)^(3/2).
-    """
+
+def most_words(
+    N: NDArray[np.int64], capacity: Callable[[int], int], M: int, trees: NDArray[np.int64], tree: int
+) -> NDArray[np.int64]:
+    """The bound (2) of docs/lower-bounds.md for several (N, F), the largest over every number X of families, or 0."""
     most, X = np.zeros_like(N), M
-    while (G := math.isqrt(w**2 * X**3 // 27)) < max(N):
+    while (G := capacity(X)) < max(N):
         T = X - M + 1
         if T * tree >= G > 0:
             s = -(-N // G) - 1
@@ -43,6 +48,7 @@ def most_words(N: NDArray[np.int64], w: int, M: int, trees: NDArray[np.int64], t
 
 @pytest.mark.one_in(3)
 @given(n_q=SIDE, n_k=SIDE, d_k=SIDE, d_v=SIDE, M=st.integers(2, 400), share=st.fractions(0, 1) | st.none())
+@example(n_q=1, n_k=1, d_k=3, d_v=4, M=2, share=None)
 @example(n_q=6, n_k=7, d_k=5, d_v=5, M=99, share=None)
 @example(n_q=6, n_k=7, d_k=6, d_v=7, M=70, share=None)
 @strategies.draws(40, 1000)
@@ -57,10 +63,13 @@ def test_no_number_of_pairs_with_scores_has_a_lower_bound(
     made, most = np.arange(Z + 1), np.zeros(Z + 1, dtype=np.int64)
     for s, a, w in (EVEN, *map(Weights.at, ANGLES)):
         products, tree = 2 * Z * (w * d_v + a * d_k) + made * s * d_k, min(s * d_k, w * d_v)
-        of_trees = most_words(products, w, M, Z + made, tree)
+        of_trees = most_words(products, by_loomis_and_whitney(w), M, Z + made, tree)
         light = [least_words_of_light_trees(int(each), w, M, Z + y, tree, 0) for y, each in enumerate(products)]
         assert (np.diff(of_trees) >= 0).all() and (np.diff(light) >= 0).all()
         most = np.maximum(most, np.maximum(of_trees, light))
+    for w in {max(1, d_k * part // 8 - 1) for part in range(1, 9)}:  # in whole columns; scores weigh 1
+        products, tree = 2 * Z * w * (d_v + d_k) + made * d_k, min(d_k, w * d_v)
+        most = np.maximum(most, most_words(products, Columns(w, scores=1), M, Z + made, tree))
     assert e1h.value <= most.min()
 
 
@@ -69,7 +78,7 @@ def test_more_trees_lower_no_bound_where_trees_are_dear_for_few_X_alone() -> Non
     trees = np.arange(42, 85)
     products = 85 * trees + 8610
     found = [least_words(N, Cube(17), 99, F, 85) or 0 for N, F in zip(products.tolist(), trees.tolist(), strict=True)]
-    assert found == most_words(products, 17, 99, trees, 85).tolist() == [0] * 11 + [47] * 32
+    assert found == most_words(products, by_loomis_and_whitney(17), 99, trees, 85).tolist() == [0] * 11 + [47] * 32
 
 
 @pytest.mark.parametrize("M", [16, 256, 4096, 16384, 23170, 32768])

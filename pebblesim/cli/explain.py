@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pebblesim.cli.options import AsJson, argument, command, family, option
+from pebblesim.cli.options import AsJson, argument, command, family, option, output_file
 from pebblesim.cli.printing import WIDE, print_json, say, show
 
 app = family()
@@ -23,7 +23,7 @@ def explain(
     ] = False,
     forward: Annotated[bool, option("--forward", "Look at the forward pass alone, without gradients.")] = False,
     output: Annotated[
-        Path | None, option("--output -o", "Write a page for any browser as well, an HTML file.", "FILE")
+        Path | None, output_file("--output -o", "Write a page for any browser as well, an HTML file.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

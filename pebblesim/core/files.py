@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from pebblesim.core.errors import UsageError
@@ -39,6 +40,36 @@ def whole_file(path: Path, saying: str | None = None) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             unfinished.unlink()
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder beside `path`, which is renamed to `path` if the block succeeds.
+
+    Raises:
+        UsageError: `path` is there already, or cannot be written.
+    """
+    check_folder(path)
+    unfinished = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
+    try:
+        unfinished.mkdir()
+        yield unfinished
+        os.rename(unfinished, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}.") from error
+    finally:
+        rmtree(unfinished, ignore_errors=True)
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a new folder that cannot be made, before the work that fills it.
+
+    Raises:
+        UsageError: it is there already, or nothing may be written where it is to be.
+    """
+    if path.exists():
+        raise UsageError(f"{path} is there already; give the name of a folder that is not.")
+    check_place(path)
 
 
 def check_place(path: Path, saying: str | None = None) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.files import check_place
+from pebblesim.core.files import check_folder, whole_folder
 from pebblesim.operator.copied import Copy
 from pebblesim.operator.frozen_table import Asked, Table
 
@@ -69,9 +68,7 @@ def emit(asked: Asked, folder: Path, name: str, told: Callable[[str], None] = la
         raise UsageError(
             f"name is {name!r}; give small letters and digits with - between, such as pebblesim-attention."
         )
-    if folder.exists():
-        raise UsageError(f"{folder} is there already; give the name of a folder that is not.")
-    check_place(folder)
+    check_folder(folder)
     made, classes = Table(asked), dict[str, object]()
     for each, contents in made.classes():
         classes[each] = contents
@@ -91,18 +88,11 @@ def emit(asked: Asked, folder: Path, name: str, told: Callable[[str], None] = la
     texts["table.json"] = json.dumps(table, separators=(",", ":")) + "\n"
     texts["_ops.py"] = _operators(name, texts)
     written = {**_beside(asked, name), **_built(name, texts)}
-    unfinished = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
+    with whole_folder(folder) as unfinished:
         for path, text in written.items():
             place = unfinished / path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text, encoding="utf-8")
-        unfinished.rename(folder)
-    except OSError as error:
-        raise UsageError(f"cannot write {folder}: {error.strerror}.") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return {"classes": len(classes), "kernels": len(made.texts), "bytes": sum(map(len, texts.values()))}
 
 
