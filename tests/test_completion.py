@@ -25,10 +25,10 @@ OPEN = {
     "-n", "-d", "-M", "-P", "--size", "--block", "--heads", "--kv-heads", "--batch", "--at-once", "--seconds", "--seed",
     "--memory", "--states", "--pairs", "--steps", "--at", "--points", "--peak", "--bandwidth", "--jobs", "--workers",
     "--threads", "--line", "--ways", "--l2", "--chiplets", "--scale", "--workspace", "--head", "--epsilon",
-    "--warps", "--stages", "--machine", "--threshold", "--cosine",
+    "--warps", "--stages", "--machine", "--threshold", "--cosine", "--shared",
     # names of one's own, several names at once, and what a graph's builder takes, which differs from problem to problem
     "--name", "--below", "plot race --card", "--option", "--dask", "--command", "--inputs", "--without", "claims",
-    "search --kept", "search --word-bytes",
+    "search --kept", "search --word-bytes", "explain model",
 }  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def test_values_are_those_that_are_taken(completed: Complete) -> None:
     assert set(completed("show")) == set(SCHEDULES)
     assert set(completed("glossary")) == set(PROBLEMS)
     assert set(completed("watch")) == {*SCHEDULES, *PROBLEMS, *GENERATORS}
-    assert completed("gpu emit --target") == ["cuda", "triton", "gluon"]
+    assert completed("gpu emit --target") == ["cuda", "triton", "gluon", "package"]
     assert completed("formula --mask", typed="a") == ["any"]
     assert completed("cache small-cache --policy", typed="lru,o") == ["lru,opt"]
     assert completed("show", typed="small-cache-forward-s") == [

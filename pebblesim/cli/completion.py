@@ -42,6 +42,13 @@ parallel_schedules = names_in("parallel.schedules", "SCHEDULES")
 links = names_in("parallel.links", "links")
 launch_orders = names_in("cachesim.l2", "ORDERS")
 statements = names_in("claims.cited", "names")
+cards = names_in("advice.cards", "cards")
+_own_machines = names_in("machines.named", "machines")
+
+
+def machines() -> Iterable[str]:
+    """Return machines with a name: cards, and those that come with pebblesim."""
+    return [*cards(), *_own_machines()]
 
 
 def sources() -> Iterable[str]:
@@ -80,8 +87,8 @@ BY_NAME: Final[dict[str, Values]] = {
     "--ownership": names_in("parallel.tokens", "OWNERSHIPS"),
     "--policy": names_in("cachesim.policies", "POLICIES"),
     "--format": names_in("dags.formats", "FORMATS"),
-    "--gpu": names_in("advice.cards", "cards"),
-    "--target": lambda: ("cuda", "triton", "gluon"),
+    "--gpu": cards,
+    "--target": lambda: ("cuda", "triton", "gluon", "package"),
     "--what": names_in("sweeps.rows", "RESULTS"),
     "--by": lambda: ("tensor", "phase"),
     "--inside": links,

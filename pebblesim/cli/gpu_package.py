@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from pebblesim.cli.completion import cards
 from pebblesim.cli.options import Group, Sizes, option
 from pebblesim.cli.printing import print_json, say
 from pebblesim.core.errors import UsageError
@@ -24,7 +25,9 @@ class PackageChoice(Group):
     shared: Annotated[
         str | None, option("--shared", "For package: heads of queries on each head of keys, such as 1,4.", "SIZES")
     ] = None
-    card: Annotated[str | None, option("--card", "For package: the card that kernels are chosen for.", "NAME")] = None
+    card: Annotated[
+        str | None, option("--card", "For package: the card that kernels are chosen for.", "NAME", values=cards)
+    ] = None
     name: Annotated[str | None, option("--name", f"For package: its name; {NAME} by default.", "NAME")] = None
 
     @property

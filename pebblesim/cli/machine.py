@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from pebblesim.cli.completion import machines
 from pebblesim.cli.options import AsJson, argument, command, family
 from pebblesim.cli.printing import print_json, say
 
@@ -12,7 +13,9 @@ app = family()
 
 @command(app, example="pebblesim machine H100")
 def machine(
-    name: Annotated[str, argument("A card, such as H100, another machine, such as TPUv5e, or FILE.toml.")],
+    name: Annotated[
+        str, argument("A card, such as H100, another machine, such as TPUv5e, or FILE.toml.", values=machines)
+    ],
     *,
     as_json: AsJson = False,
 ) -> None:
