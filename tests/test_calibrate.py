@@ -107,7 +107,7 @@ def test_a_calibrated_card_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     cards._of_device.cache_clear()
     assert path.name == "nvidia-some-card-9.toml" and cards.from_file(path) == mine
     assert cards.of_device(here) == cards.card("nvidia-some-card-9") == cards.card("NVIDIA Some Card 9") == mine
-    shown = CliRunner().invoke(app, ["advise", "--card", str(path), "-n", "512", "-d", "64"])
+    shown = CliRunner().invoke(app, ["advise", "--card", str(path), "-n", "512", "-d", "64", "--why"])
     assert shown.exit_code == 0 and "no forecast" not in shown.stdout and "take flash2-forward" in shown.stdout
     before = path.read_text(encoding="utf-8")
     with pytest.raises(AttributeError):  # in the middle of writing
