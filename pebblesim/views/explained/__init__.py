@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from pebblesim.core.files import whole_file
+from pebblesim.views.document import part, save as write
 
 
 def page(found: Mapping[str, Any]) -> str:
@@ -19,11 +18,9 @@ def page(found: Mapping[str, Any]) -> str:
         found: `title`; `head`, sentences; `columns`, `lines` and `words`, a table and which columns hold text; for each
             line `bars`, parts of the longest time by whose they are, and `details`, sentences.
     """
-    here = files("pebblesim.views.explained")
-    texts = {name: (here / f"page.{name}").read_text(encoding="utf-8") for name in ("html", "css")}
     kinds = zip(found["bars"], found["details"], strict=True)
-    return Template(texts["html"]).substitute(
-        style=texts["css"],
+    return Template(part("explained/page.html")).substitute(
+        style=part("explained/page.css"),
         title=escape(found["title"]),
         head="\n".join(_sentence(line) for line in found["head"]),
         table=_table(found["columns"], found["lines"], found["words"]),
@@ -37,9 +34,7 @@ def save(path: Path, found: Mapping[str, Any]) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    content = page(found)
-    with whole_file(path) as unfinished:
-        unfinished.write_text(content, encoding="utf-8")
+    write(path, page(found))
 
 
 def _sentence(line: str) -> str:
