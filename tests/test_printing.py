@@ -32,7 +32,8 @@ COMMANDS = {  # and what their output has at every width
     "crossover flash2-forward flash1-forward --size n_q=4 --size n_k=8 -d 2": ("flash2-forward",),
     "cache flash2-forward -n 64 -d 8 -M 512:2048:x2": ("stream", "M", "lru fetches"),
     "sweep -s large-cache,flash -n 256,512 -d 16 -M 2048": ("schedule", "n", "M", "io"),
-    "advise --gpu A100 -n 128 -d 16": ("schedule", "I/O per head", "gap"),
+    "advise --gpu A100 -n 128 -d 16": ("call", "ours", "others"),
+    "advise --gpu A100 -n 128 -d 16 --why": ("schedule", "I/O per head", "gap"),
     "list": ("backward",),
 }
 
