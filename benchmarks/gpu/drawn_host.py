@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -65,14 +66,57 @@ def host_times(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
             return
         row: dict[str, Any] = {"key": kind.name, **card}
         for name, call, sets in _calls(torch, kind):
+            if asked.ours and name != "ours":
+                continue
             try:
                 row[name] = _times(torch, call, sets)
             except Exception as error:  # of a backend that does not take the kind
                 row[name] = {"refused": f"{type(error).__name__}: {error}".splitlines()[0][:160]}
                 continue
             if name == "ours":
+                row["off"] = _off(torch, call, sets)
                 _profiled(torch, kind, call, sets, asked.output / "profile.txt")
+            if asked.ours:
+                with _by_triton():
+                    row["ours, by Triton's launcher"] = _times(torch, call, sets)
         yield row
+
+
+@contextmanager
+def _by_triton() -> Iterator[None]:
+    """Let Triton launch kernels in passes that are made again."""
+    from pebblesim.operator import eager, recorded
+    from pebblesim.operator.recent import Recent
+
+    driver, tables = recorded.driver, [(recorded, "_KEPT"), (recorded, "_SEEN"), (eager, "_CHECKED")]
+    kept = [getattr(*each) for each in tables]
+    recorded.driver = lambda: None
+    for module, name in tables:
+        setattr(module, name, Recent(recorded.MOST))
+    try:
+        yield
+    finally:
+        recorded.driver = driver
+        for (module, name), each in zip(tables, kept, strict=True):
+            setattr(module, name, each)
+
+
+def _off(torch: Any, call: Any, sets: list[Any]) -> float:
+    """The largest relative difference of results of a pass that is made again from those of its first call."""
+    from pebblesim.operator import eager, recorded
+
+    (x, dO), found = sets[0], []
+    for table in (recorded._KEPT, recorded._SEEN, eager._CHECKED):
+        table.clear()
+    for _ in range(4):
+        out = call(*x)
+        out = out[0] if isinstance(out, tuple) else out
+        found.append([each.detach().float() for each in (out, *torch.autograd.grad(out, x, dO))])
+    return max(
+        float((one - right).norm() / right.norm().clamp(min=1e-6))
+        for again in found[1:]
+        for one, right in zip(again, found[0], strict=True)
+    )
 
 
 def _calls(torch: Any, kind: Kind) -> Iterator[tuple[str, Any, list[Any]]]:

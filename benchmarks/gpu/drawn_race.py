@@ -1,7 +1,7 @@
 """The race that a user runs: attentions drawn by a seed, timed with their launches; on a GPU.
 
 python benchmarks/gpu/drawn_race.py --seed 1 --shapes 40 --time-limit 600 -o FOLDER [--peer ffpa --peer flash-attn]
-python benchmarks/gpu/drawn_race.py --host --time-limit 200 -o FOLDER
+python benchmarks/gpu/drawn_race.py --host [--ours] --time-limit 200 -o FOLDER
 python benchmarks/gpu/drawn_race.py --first --time-limit 200 -o FOLDER
 
 Each row is appended to FOLDER/race.jsonl (host.jsonl, first.jsonl) as soon as it is measured, and what is there is not
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--flex", choices=("masks", "all", "none"), default="none", help="where FlexAttention races")
     parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels before the race")
     parser.add_argument("--host", action="store_true", help="microseconds of the host, by kind of call")
+    parser.add_argument("--ours", action="store_true", help="with --host: ours alone, by Triton's launcher as well")
     parser.add_argument("--first", action="store_true", help="seconds of first calls, with an empty cache of Triton")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--picture", type=Path)

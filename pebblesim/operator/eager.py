@@ -20,11 +20,30 @@ from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked
 from pebblesim.operator.operators_of_sinks import for_batches, forward, gradient_of_sinks
 from pebblesim.operator.recent import Recent
+from pebblesim.operator.recorded import Again
 
 MOST = 4096
 """Calls whose arguments are kept."""
 
-_CHECKED: Recent[Hashable, Asked] = Recent(MOST)
+
+class Known:
+    """Arguments and passes of plain calls of some sizes, types and options, which were checked.
+
+    Attributes:
+        asked: the arguments of the operators, without ranges.
+        forward: the forward pass, made again, of three matrices alone; None if it is not kept yet.
+        backward: backward passes for it, made again, by strides and type of the gradient of O.
+    """
+
+    __slots__ = ("asked", "backward", "forward")
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.forward: Again | None = None
+        self.backward: dict[Hashable, Again] = {}
+
+
+_CHECKED: Recent[Hashable, Known] = Recent(MOST)
 
 
 def call_of(
@@ -75,8 +94,8 @@ def plain(*tensors: Any) -> bool:
     return True
 
 
-def checked(call: tuple[Hashable, ...] | None) -> Asked | None:
-    """The arguments of the operators for a plain call like one that was checked and made before; else None."""
+def checked(call: tuple[Hashable, ...] | None) -> Known | None:
+    """Arguments and passes of plain calls with these sizes and options, if one was checked and made; else None."""
     try:
         return None if call is None else _CHECKED.get(call)
     except TypeError:  # attention takes no option without a hash
@@ -85,11 +104,13 @@ def checked(call: tuple[Hashable, ...] | None) -> Asked | None:
 
 def keep(call: tuple[Hashable, ...], asked: Asked) -> None:
     """Keep the arguments of the operators for plain calls like this one, which was checked and made."""
-    _CHECKED[call] = asked
+    _CHECKED[call] = Known(asked)
 
 
 def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -> Asked:
     """As `masks.ranged`, for masks that are right but for their numbers: packed sequences alone by one kernel."""
+    if all(each is None for each in masks_of.values()):
+        return asked
     starts, (n_q, n_k) = masks_of["cu_seqlens"], (query.shape[-2], key.shape[-2])
     pair = starts if isinstance(starts, tuple | list) else (starts, starts)
     alone = starts is not None and masks_of["key_padding_mask"] is masks_of["key_ranges"] is None
@@ -127,18 +148,59 @@ def compile_for(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, asked: Asked, return_lse: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sinks: Tensor | None,
+    asked: Asked,
+    return_lse: bool,
+    known: Known | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """O of a plain call, (…, heads, n_q, d_v), and L to base 2 if it is wanted, with gradients if they are wanted."""
-    Q, K, V = map(in_one_batch, (query, key, value))
+    Q, K, V = in_one_batch(query), in_one_batch(key), in_one_batch(value)
     s, lse = None if sinks is None else for_batches(sinks, query), None
+    known = known if s is asked.first is None else None
     learning = Q.requires_grad or K.requires_grad or V.requires_grad or (s is not None and s.requires_grad)
     if learning and torch.is_grad_enabled():
-        out, lse = _Passes.apply(Q, K, V, s, return_lse, asked)
+        out, lse = _Passes.apply(Q, K, V, s, return_lse, asked, known)
     else:
-        out, L = forward(Q, K, V, s, asked)
+        out, L = _forward(Q, K, V, s, asked, known)
         lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
     return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1]), lse
+
+
+def _forward(
+    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, asked: Asked, known: Known | None
+) -> tuple[Tensor, Tensor]:
+    """O and L by kernels: those that are known, if some are."""
+    if known is None:
+        return forward(query, key, value, sinks, asked)
+    given = query, key, value, None, None
+    if known.forward is not None and (found := known.forward.if_room(given)) is not None:
+        out, L = found
+        return out, L
+    out, L = forward(query, key, value, None, asked)
+    known.forward = recorded.kept(operators.without_notes, given, asked[2:])
+    return out, L
+
+
+def _backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, L: Tensor, asked: Asked, known: Known
+) -> Sequence[Tensor]:
+    """Gradients by kernels that are known for this gradient of O, if some are."""
+    given, kind = (grad, None, query, key, value, out, L, None, None), (grad.stride(), grad.dtype)
+    again = known.backward.get(kind)
+    if again is not None and (found := again.if_room(given)) is not None:
+        return found
+    made = operators.backward(grad, query, key, value, out, L, asked)
+    again = recorded.kept(operators.gradients_without_notes, given, asked[2:])
+    if again is not None and len(known.backward) < MOST_GRADIENTS:
+        known.backward[kind] = again
+    return made
+
+
+MOST_GRADIENTS = 16
+"""Kinds of gradients that are kept for the calls of some sizes."""
 
 
 class _Passes(torch.autograd.Function):
@@ -146,29 +208,42 @@ class _Passes(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, return_lse: bool, asked: Asked
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sinks: Tensor | None,
+        return_lse: bool,
+        asked: Asked,
+        known: Known | None,
     ) -> tuple[Tensor, Tensor | None]:
-        out, L = forward(query, key, value, sinks, asked)
-        first, end, *ctx.rest = asked
-        ctx.save_for_backward(query, key, value, sinks, out, L, first, end)
+        out, L = _forward(query, key, value, sinks, asked, known)
+        ctx.known = known
+        ctx.rest = asked[2:]
+        ctx.save_for_backward(query, key, value, sinks, out, L, asked.first, asked.end)
         ctx.set_materialize_grads(False)
         return out, numbers_from(L, query, key.shape[1]) if return_lse else None
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        query, key, value, sinks, out, L, *ranges = ctx.saved_tensors
+        query, key, value, sinks, out, L, first, end = ctx.saved_tensors
         if grad is None and grad_lse is None:
-            return (None,) * 6
-        dO, kv_heads, of_sinks = torch.zeros_like(out) if grad is None else grad, key.shape[1], None
-        learning = plain(*(each for each in (grad, grad_lse) if each is not None)) and not torch.is_grad_enabled()
+            return (None,) * 7
+        needed, kv_heads, of_sinks = ctx.needs_input_grad, key.shape[1], None
+        dO, asked = torch.zeros_like(out) if grad is None else grad, Asked(first, end, *ctx.rest)
+        learning = not torch.is_grad_enabled() and plain(dO) and (grad_lse is None or plain(grad_lse))
         made: Sequence[Tensor | None] = (None,) * 3
-        if any(ctx.needs_input_grad[:3]) and learning:
+        if not (needed[0] or needed[1] or needed[2]):
+            pass
+        elif learning and grad_lse is None and ctx.known is not None:
+            made = _backward(dO, query, key, value, out, L, asked, ctx.known)
+        elif learning:
             grad_L = None if grad_lse is None else numbers_of(grad_lse * log2(e), kv_heads)
-            made = operators.backward(dO, query, key, value, out, L, Asked(*ranges, *ctx.rest), grad_L)
-        elif any(ctx.needs_input_grad[:3]):
-            given = dO, grad_lse, query, key, value, out, numbers_from(L, query, kv_heads), *ranges, *ctx.rest
+            made = operators.backward(dO, query, key, value, out, L, asked, grad_L)
+        else:
+            given = dO, grad_lse, query, key, value, out, numbers_from(L, query, kv_heads), *asked
             made = torch.ops.pebblesim.attention_backward(*given)
-        if ctx.needs_input_grad[3]:
+        if needed[3]:
             of_sinks = gradient_of_sinks(grad, grad_lse, out, numbers_from(L, query, kv_heads), sinks)
-        wanted = (each if needed else None for each, needed in zip(made, ctx.needs_input_grad, strict=False))
-        return *wanted, of_sinks, None, None
+        dQ, dK, dV = (each if wanted else None for each, wanted in zip(made, needed, strict=False))
+        return dQ, dK, dV, of_sinks, None, None, None

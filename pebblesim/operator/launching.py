@@ -129,8 +129,17 @@ def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: 
     kv_heads = next(given[name] for name in ("K", "C") if name in given).shape[1]
     for name, each in room.items():
         if found[name] is not each:  # sums in float32
-            round_sums(found[name], each, kv_heads)
+            _rounded(found[name], each, kv_heads)
     return found.get("L")
+
+
+def _rounded(sums: Any, x: Any, kv_heads: int) -> None:
+    if not x.is_cuda:
+        round_sums(sums, x, kv_heads)
+        return
+    from pebblesim.operator.rounding import round_on_gpu
+
+    round_on_gpu(sums, x, kv_heads)
 
 
 Part = tuple[slice, slice]

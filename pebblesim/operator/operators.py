@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
+from pebblesim.kernels.key_ranges import ARGUMENTS
 from pebblesim.operator import definition, recorded
 from pebblesim.operator.checks import check_forward_mode
 from pebblesim.operator.launching import OF_QUERIES, Setting, check_triton, compute
@@ -94,6 +95,16 @@ def _without_pairs(query: Tensor, key: Tensor) -> bool:
     return 0 in (query.shape[0], query.shape[2], key.shape[2])
 
 
+def _arguments(first: Tensor | None, end: Tensor | None, n_k: int) -> dict[str, Tensor]:
+    """As `arguments_of`; on a GPU by one kernel."""
+    if first is None or end is None or not first.is_cuda:
+        return arguments_of(first, end, n_k)
+    from pebblesim.operator.sequences import above_and_below
+
+    first, end = first.contiguous(), end.contiguous()
+    return dict(zip(ARGUMENTS, (first, end, *above_and_below(first, end, n_k)), strict=False))
+
+
 def forward(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> tuple[Tensor, Tensor]:
     """O by kernels, and L as they have it, (batch · kv_heads, n_q · shared)."""
     first, end, *rest = asked
@@ -109,7 +120,7 @@ def without_notes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tupl
         return out.zero_(), query.new_full((batch * kv_heads, n * heads // kv_heads), -torch.inf, dtype=torch.float32)
     check_triton()
     pairs = _pairs(query, key, asked)
-    ranges = arguments_of(asked.first, asked.end, key.shape[2])
+    ranges = _arguments(asked.first, asked.end, key.shape[2])
     tensors = {"Q": pairs.rows(query), "K": pairs.columns(key), "V": pairs.columns(value), **ranges}
     L = compute("forward", tensors, {"O": pairs.rows(out, 0.0)}, pairs.setting)
     return out, pairs.spread(L)
@@ -144,7 +155,7 @@ def gradients_without_notes(
     pairs = _pairs(query, key, asked)
     matrices = zip(("Q", "dO", "O", "K", "V"), (query, grad, out, key, value), strict=True)
     tensors = {name: pairs.rows(each) if name in OF_QUERIES else pairs.columns(each) for name, each in matrices}
-    tensors |= {"L": pairs.gathered(L), **arguments_of(asked.first, asked.end, key.shape[2])}
+    tensors |= {"L": pairs.gathered(L), **_arguments(asked.first, asked.end, key.shape[2])}
     if grad_L is not None:
         tensors["dL"] = pairs.gathered(grad_L)
     results = {"dQ": pairs.rows(dQ, 0.0), "dK": pairs.columns(dK, 0.0), "dV": pairs.columns(dV, 0.0)}

@@ -124,8 +124,9 @@ def attention(
         options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks
         call = eager.call_of(query, key, value, beside, (*options, return_lse))
-        if (asked := eager.checked(call)) is not None:
-            return _plain(query, key, value, sinks, eager.ranged(query, key, asked, masks_of), return_lse)
+        if (known := eager.checked(call)) is not None:
+            asked = eager.ranged(query, key, known.asked, masks_of)
+            return _plain(query, key, value, sinks, asked, return_lse, known)
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
     query, key, value = _cast((query, key, value), compute_dtype)
@@ -185,8 +186,14 @@ def _cast(tensors: tuple[Tensor, ...], compute_dtype: torch.dtype | None) -> tup
 
 
 def _plain(
-    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, asked: masks.Asked, return_lse: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sinks: Tensor | None,
+    asked: masks.Asked,
+    return_lse: bool,
+    known: eager.Known | None = None,
 ) -> Any:
     """A plain call, whose arguments are right."""
-    out, lse = eager.attention(query, key, value, sinks, asked, return_lse)
+    out, lse = eager.attention(query, key, value, sinks, asked, return_lse, known)
     return out if lse is None else (out, lse.reshape(query.shape[:-1]) * log(2))

@@ -73,6 +73,7 @@ class Notes:
         inputs: for each, where it begins, its shape, its strides and the bytes of a word; None for no tensor.
         steps: what was done, in order.
         slots: number of inputs, and of what was made since.
+        types: of the words of each.
         other: whether something was done that cannot be noted; then nothing more is.
     """
 
@@ -80,6 +81,7 @@ class Notes:
         self.inputs = [None if x is None else (x.data_ptr(), x.shape, x.stride(), x.element_size()) for x in inputs]
         self.steps: list[Step] = []
         self.slots = len(self.inputs)
+        self.types = {slot: x.dtype for slot, x in enumerate(inputs) if x is not None}
         self.other = False
         self._made: list[tuple[int, int, int]] = []
 
@@ -112,6 +114,7 @@ class Notes:
         given, named = tree_map_only(Tensor, self.view, (arguments, options))
         self.slots += len(new)
         for slot, each in zip(slots, new, strict=True):
+            self.types[slot] = each.dtype
             self._made.append((slot, each.data_ptr(), each.data_ptr() + each.untyped_storage().nbytes()))
         if new and function.overloadpacket in EMPTY:
             (slot,), (one,) = slots, new
