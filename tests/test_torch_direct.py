@@ -25,6 +25,7 @@ SIZES = {
     "i32": "i",
     "i64": "q",
     "u32": "I",
+    "u64": "Q",
     "fp32": "f",
     "fp64": "d",
     "*bf16": "Q",
@@ -38,6 +39,7 @@ class Card:
 
     Attributes:
         launches: function, grid, block, shared memory, stream and arguments of each launch, in order.
+        rooms: arguments behind the others, which are 0.
         fails: errors that it gives, one after the other, before it does anything.
     """
 
@@ -45,7 +47,7 @@ class Card:
         self.kinds: dict[int, list[str]] = {}
         self.launches: list[Any] = []
         self.fails: list[int] = []
-        self.entered = 0
+        self.entered, self.rooms = 0, 2
         self.kernels: dict[int, Any] = {}
         word, number, size, address = ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
         several, numbers = ctypes.POINTER(word), ctypes.POINTER(number)
@@ -74,8 +76,8 @@ class Card:
         *sizes, stream, attributes, number = struct.unpack("@7I4xQQI", ctypes.string_at(configuration, 52))
         assert not attributes and not number and extra is None
         taken = []
-        pointers = (ctypes.c_uint64 * (len(self.kinds[function]) + 2)).from_address(parameters)
-        assert [*ctypes.string_at(pointers[-1], 8), *ctypes.string_at(pointers[-2], 8)] == [0] * 16
+        pointers = (ctypes.c_uint64 * (len(self.kinds[function]) + self.rooms)).from_address(parameters)
+        assert all(ctypes.string_at(each, 8) == bytes(8) for each in pointers[len(self.kinds[function]) :])
         for kind, where in zip(self.kinds[function], pointers, strict=False):
             if kind == "map":
                 assert where % 64 == 0
@@ -114,7 +116,7 @@ class Card:
 class Run(SimpleNamespace):
     """What Triton's launcher says of a kernel."""
 
-    profile_scratch_size, launch_cooperative_grid, launch_pdl = 0, False, False
+    global_scratch_size, profile_scratch_size, launch_cooperative_grid, launch_pdl = 0, 0, False, False
 
 
 def kernel(number: int, types: list[str], warps: int = 4, shared: int = 96, **others: Any) -> Any:
@@ -125,7 +127,7 @@ def kernel(number: int, types: list[str], warps: int = 4, shared: int = 96, **ot
         if each.startswith("tensordesc")
     ]
     source = SimpleNamespace(signature=dict(enumerate(types)))
-    rest = {"needs_room": False, "metadata": (warps, 1, shared), "run": Run()} | others
+    rest = {"metadata": (warps, 1, shared), "run": Run()} | others
     return SimpleNamespace(function=number, made=SimpleNamespace(src=source), made_as=made_as, **rest)
 
 
@@ -172,7 +174,7 @@ def test_arguments_reach_the_driver_in_their_order(data: Any) -> None:
         kinds.append(read)
         grid = tuple(data.draw(st.integers(1, 99)) for _ in "xyz")
         steps.append(Launched(kernel(number + 1, types, warps=number + 1), grid, tuple(given)))
-    several = direct.Direct(card.driver, {})
+    several = direct.Direct(card.driver, {}, list[int]().append)
     assert all(several.add(each) for each in steps) and several.close()
     for places, stream in (([2**20 * each for each in (1, 2, 3, 4)], 7), ([2**40, 2**21, 2**30, 2**35], 9)) * 2:
         card.launches.clear()
@@ -186,7 +188,7 @@ def test_arguments_reach_the_driver_in_their_order(data: Any) -> None:
 def test_a_descriptor_is_described_as_triton_does() -> None:
     card = Card()
     card.kinds[1] = ["map", *["i32"] * 3, *["i64"] * 3]
-    several = direct.Direct(card.driver, {})
+    several = direct.Direct(card.driver, {}, list[int]().append)
     one = kernel(1, ["tensordesc<bf16[1, 64, 32],Layout()>"])
     one.made_as[0]["elem_type"] = 8  # as Triton numbers it for the device
     assert several.add(Launched(one, (1, 1, 1), ((described([5, 300, 40], [12000, 40, 1]), Place(0, 0)),)))
@@ -196,14 +198,14 @@ def test_a_descriptor_is_described_as_triton_does() -> None:
 
 
 def test_only_what_the_driver_does_alike_is_given_to_it() -> None:
-    """Kernels that take memory, clusters, other types and views that are no rows are left to Triton and PyTorch."""
+    """Clusters, Triton's profiler, other types and views that are no rows are left to Triton and PyTorch."""
 
     def taken(step: Any, types: Any = None) -> bool:
-        return direct.Direct(Card().driver, types or {}).add(step)
+        return direct.Direct(Card().driver, types or {}, list[int]().append).add(step)
 
     plain = ["i32"]
     assert taken(Launched(kernel(1, plain), (1, 1, 1), (5,)))
-    for other in ({"needs_room": True}, {"metadata": (4, 2, 0)}, {"run": Run(launch_pdl=True)}):
+    for other in ({"run": Run(profile_scratch_size=8)}, {"metadata": (4, 2, 0)}, {"run": Run(launch_pdl=True)}):
         assert not taken(Launched(kernel(1, plain, **other), (1, 1, 1), (5,)))
     assert not taken(Launched(kernel(1, ["(i32, i32)"]), (1, 1, 1), ((5, 6),)))
     assert not taken(Launched(kernel(1, plain), (1, 1, 1), (5, 6)))
@@ -227,7 +229,7 @@ def test_a_thread_without_a_context_gets_one_and_other_errors_are_said(monkeypat
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     card = Card()
     card.kinds[1] = ["i32"]
-    several = direct.Direct(card.driver, {})
+    several = direct.Direct(card.driver, {}, list[int]().append)
     assert several.add(Launched(kernel(1, ["i32"]), (1, 1, 1), (5,))) and several.close()
     card.fails = [201]
     several([], [0], 7)
@@ -238,11 +240,28 @@ def test_a_thread_without_a_context_gets_one_and_other_errors_are_said(monkeypat
     assert len(card.launches) == 1
 
 
+def test_a_kernel_that_takes_memory_while_it_runs_gets_it_for_all_blocks() -> None:
+    """It is the last argument but one, at the address of a slot that is made for it."""
+    card, rooms = Card(), list[int]()
+
+    def room(size: int) -> int:
+        rooms.append(size)
+        return 1
+
+    card.kinds[1] = ["i32", "u64"]
+    several = direct.Direct(card.driver, {}, room)
+    assert several.add(Launched(kernel(1, ["i32"], run=Run(global_scratch_size=96)), (5, 3, 1), (5,)))
+    assert several.close() and rooms == [96 * 15]
+    card.rooms = 1
+    several([], [0, 2**20], 7)
+    assert card.launches[0][-1] == [5, 2**20]
+
+
 def test_threads_do_not_take_each_others_addresses() -> None:
     """Each thread's launches have its own addresses, though all write them to one place."""
     card, wrong = Card(), list[Any]()
     card.kinds[1] = ["*fp32", "*fp32"]
-    several = direct.Direct(card.driver, {})
+    several = direct.Direct(card.driver, {}, list[int]().append)
     step = Launched(kernel(1, ["*fp32", "*fp32"]), (1, 1, 1), (Place(0, 0), Place(1, 0)))
     assert several.add(step) and several.add(step) and several.close()
     card.kernels[1] = lambda one, other: wrong.append((one, other)) if other != one + 1 else None

@@ -12,6 +12,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -85,9 +86,9 @@ def driver() -> Driver | None:
 class Direct:
     """Commands of the driver, one after the other."""
 
-    def __init__(self, by: Driver, types: dict[int, torch.dtype]) -> None:
-        """`types`: those of the words of slots."""
-        self._by, self._types = by, types
+    def __init__(self, by: Driver, types: dict[int, torch.dtype], room: Callable[[int], int]) -> None:
+        """`types`: those of the words of slots; `room`: a function that makes a slot of so many bytes."""
+        self._by, self._types, self._room = by, types, room
         self._words: list[int] = []
         self._places: list[tuple[int, Place]] = []  # words that are addresses
         self._maps: list[tuple[Any, Any, Place]] = []  # boxes, what Triton knows of them, and where they are
@@ -120,7 +121,9 @@ class Direct:
                 parameters.append(self._word(0))
             else:
                 parameters.append(self._word(_packed("u64" if kind[0] == "*" else kind, each or 0)))
-        parameters += [self._word(0), self._word(0)]  # memory that no kernel here takes while it runs
+        if needed := kernel.run.global_scratch_size * prod(step.grid):
+            self._places.append((len(self._words), Place(self._room(needed), 0)))
+        parameters += [self._word(0), self._word(0)]  # memory for the kernel while it runs, and for Triton's profiler
         self._made.append(("launch", kernel, step.grid, parameters))
         return True
 
@@ -245,7 +248,7 @@ ANYWHERE = 2**32
 def _types(kernel: Any) -> tuple[str, ...] | None:
     """Types of a kernel's arguments; None if it is not launched by the driver alone."""
     run, source = kernel.run, getattr(kernel.made, "src", None)
-    if kernel.needs_room or run.profile_scratch_size or run.launch_cooperative_grid or run.launch_pdl:
+    if run.profile_scratch_size or run.launch_cooperative_grid or run.launch_pdl:
         return None
     if kernel.metadata[1] != 1 or source is None or any(each is None or each["fp4_padded"] for each in kernel.made_as):
         return None

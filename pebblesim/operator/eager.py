@@ -19,6 +19,7 @@ from pebblesim.operator import compiling, masks, operators, recorded
 from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked
 from pebblesim.operator.operators_of_sinks import for_batches, forward, gradient_of_sinks
+from pebblesim.operator.pattern import Limits
 from pebblesim.operator.recent import Recent
 from pebblesim.operator.recorded import Again
 
@@ -116,12 +117,16 @@ def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -
     alone = starts is not None and masks_of["key_padding_mask"] is masks_of["key_ranges"] is None
     if not (alone and n_q and all(each.is_cuda and each.dtype in WHOLE and each.is_contiguous() for each in pair)):
         return masks.ranged(query, key, asked, masks_of)
-    from pebblesim.operator.sequences import ranges_of_sequences
-
     of_q, of_k = pair
-    found = ranges_of_sequences(of_q, of_k, n_q, n_k, asked[2:5])
+    found = recorded.made(_packed, (of_q, None if of_k is of_q else of_k), (n_q, n_k, asked[2:5]))
     first, end = (each.expand(query.shape[:-3].numel(), n_q) for each in found)
     return asked._replace(first=first, end=end, left=None, right=None, at_end=False)
+
+
+def _packed(of_q: Tensor, of_k: Tensor | None, n_q: int, n_k: int, within: Limits) -> masks.Ranges:
+    from pebblesim.operator.sequences import ranges_of_sequences
+
+    return ranges_of_sequences(of_q, of_q if of_k is None else of_k, n_q, n_k, within)
 
 
 WHOLE = (torch.int32, torch.int64)

@@ -44,11 +44,11 @@ class Again:
         whole = {at: known[1:3] for at, known in enumerate(written.inputs) if known is not None}
         whole |= {each.slot: (each.shape, each.stride) for each in steps if isinstance(each, Made)}
         self._results = [each and _short(each, whole) for each in results]
-        self._made, self._nowhere = [None] * (written.slots - inputs), [0] * (written.slots - inputs)
-        self._device = device
         self._stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         kept = {each.slot for each in results if each}
-        self._calls = _together(steps, kept, whole, written.types) or _alone(steps, kept, whole, inputs)
+        self._calls = _together(steps, kept, whole, written) or _alone(steps, kept, whole, inputs)
+        self._made, self._nowhere = [None] * (written.slots - inputs), [0] * (written.slots - inputs)
+        self._device = device
 
     def __call__(self, inputs: Sequence[Tensor | None]) -> Results | None:
         """Make the pass, and return what it gives; None if the inputs are at other multiples of bytes."""
@@ -200,19 +200,26 @@ def _alone(steps: Sequence[Step], kept: set[int], whole: Whole, inputs: int) -> 
     return calls
 
 
-def _together(steps: Sequence[Step], kept: set[int], whole: Whole, types: dict[int, torch.dtype]) -> list[Call]:
+def _together(steps: Sequence[Step], kept: set[int], whole: Whole, written: Notes) -> list[Call]:
     """Steps, of which the driver takes all that it can, with one piece of memory for what only these need.
 
     Empty if there is no driver, or if this is so much memory that it had better be freed as soon as it can be.
     """
     by, made = driver(), [each for each in steps if isinstance(each, Made)]
-    if by is None or sum(_bytes(each) for each in made if each.slot not in kept) > LITTLE:
+    device = next((each.options["device"] for each in made), None)
+    if by is None or device is None or sum(_bytes(each) for each in made if each.slot not in kept) > LITTLE:
         return []
+
+    def room(size: int) -> int:
+        made.append(Made(written.slots, torch.Size([-(-size // 4)]), (1,), {"dtype": torch.float32, "device": device}))
+        written.slots += 1
+        return made[-1].slot
+
     parts = list[Direct | Step]()
     for step in steps:
         if isinstance(step, Made) or (parts and isinstance(parts[-1], Direct) and parts[-1].add(step)):
             continue
-        several = Direct(by, types)
+        several = Direct(by, written.types, room)
         parts.append(several if several.add(step) else step)
     if not all(each.close() for each in parts if isinstance(each, Direct)):
         return []
