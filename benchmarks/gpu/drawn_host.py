@@ -70,12 +70,11 @@ def host_times(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
                 continue
             try:
                 row[name] = _times(torch, call, sets)
+                if name == "ours":
+                    row["off"] = _off(torch, call, sets)
+                    _profiled(torch, kind, call, sets, asked.output / "profile.txt")
             except Exception as error:  # of a backend that does not take the kind
                 row[name] = {"refused": f"{type(error).__name__}: {error}".splitlines()[0][:160]}
-                continue
-            if name == "ours":
-                row["off"] = _off(torch, call, sets)
-                _profiled(torch, kind, call, sets, asked.output / "profile.txt")
             if asked.ours:
                 with _by_triton():
                     row["ours, by Triton's launcher"] = _times(torch, call, sets)
