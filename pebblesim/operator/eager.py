@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from pebblesim.operator import compiling, masks, operators, recorded
+from pebblesim.operator import compiling, layout, masks, operators, recorded
 from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked
 from pebblesim.operator.operators_of_sinks import for_batches, forward, gradient_of_sinks
@@ -115,7 +115,9 @@ def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -
     starts, (n_q, n_k) = masks_of["cu_seqlens"], (query.shape[-2], key.shape[-2])
     pair = starts if isinstance(starts, tuple | list) else (starts, starts)
     alone = starts is not None and masks_of["key_padding_mask"] is masks_of["key_ranges"] is None
-    if not (alone and n_q and all(each.is_cuda and each.dtype in WHOLE and each.is_contiguous() for each in pair)):
+    if not (
+        alone and n_q and all(layout.on_gpu(each) and each.dtype in WHOLE and each.is_contiguous() for each in pair)
+    ):
         return masks.ranged(query, key, asked, masks_of)
     of_q, of_k = pair
     found = recorded.made(_packed, (of_q, None if of_k is of_q else of_k), (n_q, n_k, asked[2:5]))

@@ -17,10 +17,11 @@ from pebblesim.kernels.domains import GLUON, Call
 from pebblesim.kernels.key_ranges import ARGUMENTS
 from pebblesim.kernels.module import module_of
 from pebblesim.kernels.triton import FAR
+from pebblesim.operator import layout
 from pebblesim.operator.boxes import MAKERS, gluon_lost, remembered
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import Kernel, Torch, Triton
-from pebblesim.operator.layout import fits, fitted, room_for, round_sums
+from pebblesim.operator.layout import fits, fitted, room_for
 from pebblesim.operator.once import warn_once
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent, part_of
@@ -134,8 +135,8 @@ def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: 
 
 
 def _rounded(sums: Any, x: Any, kv_heads: int) -> None:
-    if not x.is_cuda:
-        round_sums(sums, x, kv_heads)
+    if not layout.on_gpu(x):
+        layout.round_sums(sums, x, kv_heads)
         return
     from pebblesim.operator.rounding import round_on_gpu
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.key_ranges import ARGUMENTS
-from pebblesim.operator import definition, recorded
+from pebblesim.operator import definition, layout, recorded
 from pebblesim.operator.checks import check_forward_mode
 from pebblesim.operator.launching import OF_QUERIES, Setting, check_triton, compute
 from pebblesim.operator.layout import empty_like, in_order, numbers_from, numbers_of
@@ -97,7 +97,7 @@ def _without_pairs(query: Tensor, key: Tensor) -> bool:
 
 def _arguments(first: Tensor | None, end: Tensor | None, n_k: int) -> dict[str, Tensor]:
     """As `arguments_of`; on a GPU by one kernel."""
-    if first is None or end is None or not first.is_cuda:
+    if first is None or end is None or not layout.on_gpu(first):
         return arguments_of(first, end, n_k)
     from pebblesim.operator.sequences import above_and_below
 
