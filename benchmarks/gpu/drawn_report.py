@@ -86,6 +86,10 @@ def table(folder: Path) -> None:
                     f"| {row['shape']} | {name} | {rates[0]} | {who} {rates[1]} | {ratio:.2f} | {alone:.2f} | "
                     f"{ours['host_us']:.0f}, {theirs['host_us']:.0f} |"
                 )
+    for row in loaded(folder, "groups"):
+        for way in WAYS:
+            alone = {who: f"{each['card_us']:,.0f}" for who, each in row.get(way, {}).items()}
+            print(f"{row['shape']}, {way}, µs on the card alone: {alone}")
     host_table(loaded(folder, "host"))
     for row in loaded(folder, "first"):
         print(row["key"], *(f"{cache} {row[cache]}" for cache in ("empty", "kept")))
