@@ -219,3 +219,31 @@ def test_a_pass_in_one_piece_of_memory_gives_what_it_gave(heads: int, n: int, wa
             if x.data_ptr() % 16 == 0:
                 (found,) = again([x])
                 assert (found == call(x)[0]).all()
+
+
+def test_much_memory_is_freed_before_more_is_made(monkeypatch: Any) -> None:
+    """Two rounds of large tables are launched one by one; one round of several is launched by the driver."""
+    card = Card()
+    card.kinds[1] = ["*fp32", "*fp32"]
+    one = kernel(1, ["*fp32", "*fp32"])
+    monkeypatch.setattr(recorded, "driver", lambda: card.driver)
+    monkeypatch.setattr(recorded, "LITTLE", 2**10)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
+
+    def call(rounds: int) -> Any:
+        x, out = torch.empty(8), Torch.empty(8)
+        with noted([x]) as written:
+            for _ in range(rounds):
+                tables = [Torch.empty(500) for _ in "ab"]
+                for each in tables:
+                    notes().launched(one, (1, 1, 1), (x, each))  # type: ignore[union-attr]
+                notes().launched(one, (1, 1, 1), (tables[0], tables[1]))  # type: ignore[union-attr]
+            views = [written.view(x)]
+        del out
+        return recorded.Again(written, views, 0)
+
+    kinds = [[type(each) is direct.Direct for each in call(rounds)._calls] for rounds in (1, 2)]
+    assert kinds[0] == [False, False, True] and not any(kinds[1])
+    call(1)([torch.empty(8)])
+    first, other = card.launches[0][-1][1], card.launches[1][-1][1]
+    assert len(card.launches) == 3 and card.launches[2][-1] == [first, other] and first != other

@@ -203,11 +203,12 @@ def _alone(steps: Sequence[Step], kept: set[int], whole: Whole, inputs: int) -> 
 def _together(steps: Sequence[Step], kept: set[int], whole: Whole, written: Notes) -> list[Call]:
     """Steps, of which the driver takes all that it can, with one piece of memory for what only these need.
 
-    Empty if there is no driver, or if this is so much memory that it had better be freed as soon as it can be.
+    Empty if there is no driver, or if some of much memory is to be freed before more is made.
     """
     by, made = driver(), [each for each in steps if isinstance(each, Made)]
     device = next((each.options["device"] for each in made), None)
-    if by is None or device is None or sum(_bytes(each) for each in made if each.slot not in kept) > LITTLE:
+    little = sum(_bytes(each) for each in made if each.slot not in kept) <= LITTLE
+    if by is None or device is None or not (little or _at_once(steps, kept)):
         return []
 
     def room(size: int) -> int:
@@ -225,16 +226,23 @@ def _together(steps: Sequence[Step], kept: set[int], whole: Whole, written: Note
         return []
     apart = kept | {slot for each in parts if not isinstance(each, Direct) for slot in _read(each)}
     calls = [_call(each, whole) for each in made if each.slot in apart]
-    if rest := [each for each in made if each.slot not in apart]:
-        calls.append(_in_one(rest))
+    rest = [each for each in made if each.slot not in apart]
+    calls += [_in_one(rest)] if rest and little else [_call(each, whole) for each in rest]
     return calls + [each if isinstance(each, Direct) else _call(each, whole) for each in parts]
 
 
 LITTLE = 2**26
-"""Bytes of memory that are taken at once."""
+"""Bytes of memory that are taken in one piece."""
 
 ALIGNED = 512
 """Bytes that each piece of memory begins at a multiple of, as PyTorch's own do."""
+
+
+def _at_once(steps: Sequence[Step], kept: set[int]) -> bool:
+    """Whether all memory is made before some of it is not needed any more."""
+    last = {slot: at for at, step in enumerate(steps) for slot in _read(step)}
+    made = {step.slot: at for at, step in enumerate(steps) if isinstance(step, Made)}
+    return all(last[slot] > max(made.values()) for slot in made if slot in last and slot not in kept)
 
 
 def _bytes(step: Made) -> int:
