@@ -247,3 +247,22 @@ def test_much_memory_is_freed_before_more_is_made(monkeypatch: Any) -> None:
     call(1)([torch.empty(8)])
     first, other = card.launches[0][-1][1], card.launches[1][-1][1]
     assert len(card.launches) == 3 and card.launches[2][-1] == [first, other] and first != other
+
+
+def test_fills_and_copies_begin_within_their_memory() -> None:
+    """Parts of a memory that do not begin where it does, as PyTorch fills and copies them."""
+    card, kinds = Card(), {0: torch.float32, 1: torch.float32}
+    several = direct.Direct(card.driver, kinds, list[int]().append)
+    parts = (3, (2, 2), (2, 1)), (9, (2, 3), (5, 1)), (5, (2, 3), (4, 1))
+    filled, to, of = (
+        View(slot, at, torch.Size(shape), by) for slot, (at, shape, by) in zip((0, 0, 1), parts, strict=True)
+    )
+    assert several.add(Done(torch.Tensor.fill_, (filled, 0.0), {}, ()))
+    assert several.add(Done(torch.Tensor.copy_, (to, of), {}, ())) and several.close()
+    x = [torch.randn(20) for _ in "ab"]
+    right = [each.clone() for each in x]
+    several([], [each.data_ptr() for each in x], 7)
+    views = [right[slot].as_strided(shape, by, at) for slot, (at, shape, by) in zip((0, 0, 1), parts, strict=True)]
+    views[0].fill_(0.0)
+    views[1].copy_(views[2])
+    assert all((one == other).all() for one, other in zip(x, right, strict=True))
