@@ -7,7 +7,7 @@ python benchmarks/gpu/drawn_race.py --first --time-limit 200 -o FOLDER
 
 Each row is appended to FOLDER/race.jsonl (host.jsonl, groups.jsonl, first.jsonl) as soon as it is measured, and what is
 there is not measured again: a race goes on where it was stopped. `--table` and `--picture FILE` show what is there,
-without a GPU.
+and `--document` writes it into the documents, without a GPU.
 `wall_us` is what a program waits for, with the launches, of some calls in a row over several sets of tensors; `card_us`
 the same of a card that waits for no launch; `host_us` what the host takes while the card is idle.
 """
@@ -43,7 +43,13 @@ def main() -> None:
     parser.add_argument("--groups", action="store_true", help="heads that share keys, and d = 192: chosen shapes")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--picture", type=Path)
+    parser.add_argument("--document", action="store_true", help="write what documents say of these rows")
     asked = parser.parse_args()
+    if asked.document:
+        from drawn_document import document
+
+        document(asked.output)
+        return
     if asked.table or asked.picture:
         from drawn_report import picture, table
 
