@@ -140,14 +140,14 @@ def compile_for(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None
 
     They are for all lengths of its kind, and for those that kernels are chosen for alike; once for each kind.
     """
-    Q, K, V = (in_one_batch(each.detach()) for each in (query, key, value))
-    lengths, learning = (Q.shape[2], K.shape[2]), torch.is_grad_enabled()
-    learning &= any(each.requires_grad for each in (query, key, value))
-    alike = [((n - 1).bit_length(), n % EVEN == 0) for n in lengths]
-    kind = Q.dtype, Q.shape[3], V.shape[3], asked.pattern(Q, K), asked.scale, asked.workspace, Q.get_device(), learning
+    learning = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    alike = [((n - 1).bit_length(), n % EVEN == 0) for n in (query.shape[-2], key.shape[-2])]
+    widths, pattern = (query.shape[-1], value.shape[-1]), asked.pattern(query, key)
+    kind = query.dtype, *widths, pattern, asked.scale, asked.workspace, query.get_device(), learning
     if (known := (*kind, *alike)) in _COMPILED or torch.cuda.is_current_stream_capturing() or not compiling.can():
         return
     _COMPILED[known] = True
+    Q, K, V = (in_one_batch(each.detach()) for each in (query, key, value))
     with suppress(torch.OutOfMemoryError), torch.no_grad(), compiling.together():
         out, L = operators.without_notes(Q, K, V, *asked)
         if learning:

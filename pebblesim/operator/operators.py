@@ -86,7 +86,7 @@ def _pairs(query: Tensor, key: Tensor, asked: Asked) -> Met:
     """The queries and keys that meet; under ranges, which are known to the GPU alone, all of them."""
     sizes = query.shape[2], key.shape[2]
     queries, keys = met(*sizes, asked.left, asked.right, asked.at_end)
-    pattern = asked.pattern(query[:, :, queries], key)
+    pattern = asked.pattern(_part(query, queries, None), key)
     return Met(Setting(pattern, asked.scale, asked.workspace), queries, keys, sizes)
 
 

@@ -203,12 +203,12 @@ def _alone(steps: Sequence[Step], kept: set[int], whole: Whole, inputs: int) -> 
 def _together(steps: Sequence[Step], kept: set[int], whole: Whole, written: Notes) -> list[Call]:
     """Steps, of which the driver takes all that it can, with one piece of memory for what only these need.
 
-    Empty if there is no driver, or if some of much memory is to be freed before more is made.
+    Empty if there is no driver, or if some memory is to be freed before more is made, as the workspace may ask for.
     """
     by, made = driver(), [each for each in steps if isinstance(each, Made)]
     device = next((each.options["device"] for each in made), None)
     little = sum(_bytes(each) for each in made if each.slot not in kept) <= LITTLE
-    if by is None or device is None or not (little or _at_once(steps, kept)):
+    if by is None or device is None or not _at_once(steps, kept):
         return []
 
     def room(size: int) -> int:
