@@ -416,6 +416,25 @@ def test_only_wanted_gradients_are_given_and_second_ones_are_refused(kernels: li
         torch.autograd.grad(first.sum(), k)
 
 
+def test_gradients_in_other_orders_of_memory_take_their_own_passes(kernels: list[Kernel]) -> None:
+    """Those of a sum repeat one number; others lie as O does, or tokens first: in turn, for calls of the same sizes."""
+    for turn in range(12):
+        x = [torch.randn(2, 3, 5, 16, requires_grad=True) for _ in range(3)]
+        whole = torch.randn(2, 3, 5, 16)
+        grad = [whole, whole.transpose(1, 2).contiguous().transpose(1, 2), whole[:, :1, :1, :1].expand_as(whole)][
+            turn % 3
+        ]
+        y = [each.detach().double().requires_grad_() for each in x]
+        with pytest.MonkeyPatch.context() as watched:
+            watched.setattr(recorded, "here", lambda each: False)
+            right = torch.autograd.grad(public.attention(*y), y, grad.double())
+        for made, true in zip(torch.autograd.grad(public.attention(*x), x, grad), right, strict=True):
+            torch.testing.assert_close(made.double(), true, atol=1e-5, rtol=1e-5)
+    (known,) = eager._CHECKED.values()
+    assert len(known.backward) == 3 and known.forward is not None
+    assert len(kernels) == 2 + 3 * 2  # each pass when it is first, and when it is noted
+
+
 def test_gradients_of_several_at_once_go_through_the_operator(kernels: list[Kernel]) -> None:
     x = [torch.randn(1, 1, 4, 8, requires_grad=True) for _ in range(3)]
     out = public.attention(*x)
