@@ -192,15 +192,15 @@ def _forward(
 
 
 def _backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, L: Tensor, asked: Asked, known: Known
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, L: Tensor, known: Known
 ) -> Sequence[Tensor]:
     """Gradients by kernels that are known for this gradient of O, if some are."""
     given, kind = (grad, None, query, key, value, out, L, None, None), (grad.stride(), grad.dtype)
     again = known.backward.get(kind)
     if again is not None and (found := again.if_room(given)) is not None:
         return found
-    made = operators.backward(grad, query, key, value, out, L, asked)
-    again = recorded.kept(operators.gradients_without_notes, given, asked[2:])
+    made = operators.backward(grad, query, key, value, out, L, known.asked)
+    again = recorded.kept(operators.gradients_without_notes, given, known.asked[2:])
     if again is not None and len(known.backward) < MOST_GRADIENTS:
         known.backward[kind] = again
     return made
@@ -225,32 +225,43 @@ class _Passes(torch.autograd.Function):
         known: Known | None,
     ) -> tuple[Tensor, Tensor | None]:
         out, L = _forward(query, key, value, sinks, asked, known)
-        ctx.known = known
-        ctx.rest = asked[2:]
-        ctx.save_for_backward(query, key, value, sinks, out, L, asked.first, asked.end)
+        ctx.known, ctx.asked = known, asked[2:]
+        if known is None:
+            ctx.save_for_backward(query, key, value, out, L, sinks, asked.first, asked.end)
+        else:
+            ctx.save_for_backward(query, key, value, out, L)
         ctx.set_materialize_grads(False)
         return out, numbers_from(L, query, key.shape[1]) if return_lse else None
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        query, key, value, sinks, out, L, first, end = ctx.saved_tensors
+        query, key, value, out, L, *others = ctx.saved_tensors
+        needed, known = ctx.needs_input_grad, ctx.known
         if grad is None and grad_lse is None:
             return (None,) * 7
-        needed, kv_heads, of_sinks = ctx.needs_input_grad, key.shape[1], None
-        dO, asked = torch.zeros_like(out) if grad is None else grad, Asked(first, end, *ctx.rest)
-        learning = not torch.is_grad_enabled() and plain(dO) and (grad_lse is None or plain(grad_lse))
+        dO = torch.zeros_like(out) if grad is None else grad
+        learning = not torch.is_grad_enabled() and plain(dO)
+        if known is not None and grad_lse is None and learning:
+            dQ, dK, dV = _backward(dO, query, key, value, out, L, known)
+            return (
+                dQ if needed[0] else None,
+                dK if needed[1] else None,
+                dV if needed[2] else None,
+                None,
+                None,
+                None,
+                None,
+            )
+        sinks, *ranges = others or (None,) * 3
+        asked, kv_heads, of_sinks = Asked(*ranges, *ctx.asked), key.shape[1], None
         made: Sequence[Tensor | None] = (None,) * 3
-        if not (needed[0] or needed[1] or needed[2]):
-            pass
-        elif learning and grad_lse is None and ctx.known is not None:
-            made = _backward(dO, query, key, value, out, L, asked, ctx.known)
-        elif learning:
+        if any(needed[:3]) and learning and (grad_lse is None or plain(grad_lse)):
             grad_L = None if grad_lse is None else numbers_of(grad_lse * log2(e), kv_heads)
             made = operators.backward(dO, query, key, value, out, L, asked, grad_L)
-        else:
+        elif any(needed[:3]):
             given = dO, grad_lse, query, key, value, out, numbers_from(L, query, kv_heads), *asked
             made = torch.ops.pebblesim.attention_backward(*given)
         if needed[3]:
             of_sinks = gradient_of_sinks(grad, grad_lse, out, numbers_from(L, query, kv_heads), sinks)
-        dQ, dK, dV = (each if wanted else None for each, wanted in zip(made, needed, strict=False))
-        return dQ, dK, dV, of_sinks, None, None, None
+        wanted = (each if needs else None for each, needs in zip(made, needed, strict=False))
+        return *wanted, of_sinks, None, None, None

@@ -39,6 +39,7 @@ class Again:
     def __init__(self, written: Notes, results: Sequence[View | None], device: int) -> None:
         """Take the notes of a pass, what it returns, and the number of the GPU."""
         inputs = len(written.inputs)
+        self._there = [slot for slot, each in enumerate(written.inputs) if each is not None]
         used = {slot for step in written.steps for slot in _read(step)} | {each.slot for each in results if each}
         steps = [_laid(each, results) for each in written.steps if not isinstance(each, Made) or each.slot in used]
         whole = {at: known[1:3] for at, known in enumerate(written.inputs) if known is not None}
@@ -52,8 +53,9 @@ class Again:
 
     def __call__(self, inputs: Sequence[Tensor | None]) -> Results | None:
         """Make the pass, and return what it gives; None if the inputs are at other multiples of bytes."""
-        together, places = 0, [0 if each is None else each.data_ptr() for each in inputs]
-        for address in places:
+        together, places = 0, [0] * len(inputs)
+        for slot in self._there:
+            places[slot] = address = inputs[slot].data_ptr()  # type: ignore[union-attr]
             together |= address
         if together % BYTES:
             return None
