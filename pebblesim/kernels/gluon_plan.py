@@ -27,6 +27,7 @@ from pebblesim.kernels.gluon_block import (
     Addition,
     Block,
     Buffer,
+    Form,
     Handed,
     Outgoing,
 )
@@ -89,16 +90,17 @@ def multiplies(launch: Launch) -> bool:
     return bool(products(ir.walk(launch.body)))
 
 
-def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, persistent: bool = False) -> Block:
-    """Find the plan of a launch with products.
+def rows_of(
+    program: ir.Program, launch: Launch, form: Form | None, sizes: ir.Sizes, stages: int, persistent: bool
+) -> Block:
+    """Find the plan of a launch with products that no other family is for.
 
     Raises:
         UsageError: it is not of the kind that this reading writes.
     """
-    loops = [node for node in ir.walk(launch.block) if isinstance(node, ir.Loop)]
-    if len(launch.grid) != 1 or len(loops) != 1 or loops[0] not in launch.block or launch.around is not None:
+    if form is None or len(form.grid) != 1 or form.inner:
         raise refused(program, f"{launch.name} is no single loop within a grid of one dimension")
-    own, loop = launch.grid[0].range, loops[0]
+    own, loop = form.own, form.loop
     groups = check_block(program, own, sizes)
     additions = _additions(program, own, loop, sizes, groups, stages)
     made = Block(
