@@ -133,3 +133,12 @@ def test_long_heads_and_words_in_several_places_are_not_for_the_copy_engine() ->
         assert found and not any(each.gluon for each in found)
     assert GLUON.refusal(Call({})) is None is ATTENTION.refusal(Call({}))  # of matrices alone, or a card
     assert any(each.gluon for each in kernels_for("forward", Call(dims), H200.size("shared_per_block")))
+
+
+def test_reasons_and_advice_are_apart() -> None:
+    """Whoever asks decides what to say: a sentence has both, or advice of its own."""
+    said = KERNELS.refusal(Call({"d": 64}, dtype="float32"))
+    assert said == ("they take words of 16 bits, and not of float32", "add --dtype bf16")
+    assert str(said) == "they take words of 16 bits, and not of float32; add --dtype bf16"
+    wide = ATTENTION.refusal(Call({"d": 1025}))
+    assert wide is not None and not wide.advice and str(wide) == wide.why

@@ -41,7 +41,7 @@ def readings(tiling: Tiling, dims: Mapping[str, int], dtype: str, mask: Mask | N
     alike = {name: max(LEAST_SIDE, -(-size // GROUP) * GROUP) for name, size in dims.items() if name.startswith("d")}
     alike = {**dims, **alike, **{dim: tokens * (rows if dim == "n_q" else 1) for dim in sides}}
     if isinstance(mask, Band):
-        before, after = (None if limit is None else min(limit, WINDOW) for limit in (mask.before, mask.after))
+        before, after = (None if each is None else max(0, min(each, WINDOW)) for each in (mask.before, mask.after))
         mask = replace(mask, name="mask", before=before, after=after)
     return _readings(tiling, tuple(alike.items()), dtype, mask)
 
