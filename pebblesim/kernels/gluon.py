@@ -15,7 +15,7 @@ from functools import partial
 
 from pebblesim.kernels.bias import is_bias
 from pebblesim.kernels.domains import GLUON
-from pebblesim.kernels.gluon_block import Block, form_of
+from pebblesim.kernels.gluon_block import Block, loops_of
 from pebblesim.kernels.gluon_columns import ColumnsRoles
 from pebblesim.kernels.gluon_columns_plan import check_columns, columns_of
 from pebblesim.kernels.gluon_consumer import Consumer
@@ -175,16 +175,16 @@ def _planned(
     """
     if not multiplies(launch):
         return None
-    form = form_of(launch)
+    loops = loops_of(launch)
     if _is_of_table(launch):
-        product = None if form is None else product_of(form, sizes, kept.tiled)
+        product = None if loops is None else product_of(loops, sizes, kept.tiled)
         return None if product is None else (product, ProductRoles)
-    if scores := form and scores_of(form, sizes, stages):
+    if scores := loops and scores_of(loops, sizes, stages):
         found: tuple[Block, type[Roles]] = scores, ScoresRoles
     elif columns := columns_of(launch, sizes, stages):
         found = columns, ColumnsRoles
     else:
-        return rows_of(program, launch, form, sizes, stages, persistent), Consumer
+        return rows_of(program, launch, loops, sizes, stages, persistent), Consumer
     if any(map(is_bias, ir.walk(launch.block))):
         raise refused(program, f"{launch.name} takes no bias", OTHERWISE)
     return found

@@ -210,7 +210,7 @@ class Nest:
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
+class Loops:
     """The loops of a launch, by which a family of kernels is found for it.
 
     Attributes:
@@ -233,7 +233,7 @@ class Form:
         return self.grid[0]
 
 
-def form_of(launch: Launch) -> Form | None:
+def loops_of(launch: Launch) -> Loops | None:
     """The loops of a launch; None if its blocks have none, or several one after the other, or it is repeated."""
     loops = [node for node in launch.block if isinstance(node, ir.Loop)]
     if len(loops) != 1 or not launch.grid or launch.around is not None:
@@ -244,7 +244,7 @@ def form_of(launch: Launch) -> Form | None:
             case [*reads, ir.Compute(mode="add", expr=ir.MatMul()) as product]:
                 found = [node for node in reads if isinstance(node, ir.Read)]
                 nest = Nest(loops[0], within[0], found, product) if found == reads else None
-    return Form(launch, tuple(loop.range for loop in launch.grid), loops[0], bool(within), nest)
+    return Loops(launch, tuple(loop.range for loop in launch.grid), loops[0], bool(within), nest)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pebblesim.kernels.gluon_block import ROWS, WIDEST, Block, Buffer, Handed, form_of
+from pebblesim.kernels.gluon_block import ROWS, WIDEST, Block, Buffer, Handed, loops_of
 from pebblesim.kernels.gluon_plan import refused
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.storage import padded
@@ -27,10 +27,10 @@ def _takes(buffer: Buffer, values: ir.Tile, keys: int) -> bool:
 
 def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Block | None:
     """The plan of a launch of 64 rows whose streamed keys are values, too; None if it is no such launch."""
-    form = form_of(_joined(launch))
-    if form is None or len(form.grid) != 1 or form.inner or form.loop.when is not None:
+    loops = loops_of(_joined(launch))
+    if loops is None or len(loops.grid) != 1 or loops.inner or loops.loop.when is not None:
         return None
-    launch, own, loop = form.launch, form.own, form.loop
+    launch, own, loop = loops.launch, loops.own, loops.loop
     multiplying = products(loop.body)
     if len(multiplying) < 2 or padded(own, sizes) != ROWS or padded(loop.range, sizes) % (16 * SHARES):
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pebblesim.kernels.gluon_block import MOST_WARPGROUPS, ROWS, SHARED, THREADS, WIDEST, Block, Buffer, Form, Outgoing
+from pebblesim.kernels.gluon_block import MOST_WARPGROUPS, ROWS, SHARED, THREADS, WIDEST, Block, Buffer, Loops, Outgoing
 from pebblesim.kernels.storage import padded
 from pebblesim.language import program as ir
 
@@ -16,12 +16,12 @@ SLOTS = 4
 """Slots of the ring of a product: two tiles of 128 terms, in parts of 64, so that warpgroups need not go in step."""
 
 
-def product_of(form: Form, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[int, int]]) -> Block | None:
+def product_of(loops: Loops, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[int, int]]) -> Block | None:
     """The plan of a launch that multiplies a table kept in tiles; None if it is no such launch."""
-    nest, results = form.nest, [node for node in form.launch.block if isinstance(node, ir.Write)]
-    if nest is None or len(form.grid) != 2 or len(results) != 1 or len(nest.reads) != 2:
+    nest, results = loops.nest, [node for node in loops.launch.block if isinstance(node, ir.Write)]
+    if nest is None or len(loops.grid) != 2 or len(results) != 1 or len(nest.reads) != 2:
         return None
-    (own, columns), (table, matrix), product = form.grid, nest.reads, nest.product
+    (own, columns), (table, matrix), product = loops.grid, nest.reads, nest.product
     loop, expr, tile = nest.loop, nest.expr, tiled.get(table.tensor)
     operands = expr.left.tile, expr.right.tile, expr.right.transposed, product.target.ranges
     if operands != (table.tile, matrix.tile, False, (own, columns)) or results[0].tile is not product.target.tile:
@@ -39,7 +39,7 @@ def product_of(form: Form, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[int,
     down, across = (deep, tile[1]) if expr.left.transposed else (tile[0], deep)
     name = f"{matrix.tensor.name}_part"
     return Block(
-        launch=form.launch,
+        launch=loops.launch,
         own=own,
         loop=loop,
         nest=nest,
@@ -55,15 +55,15 @@ def product_of(form: Form, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[int,
     )
 
 
-def scores_of(form: Form, sizes: ir.Sizes, stages: int) -> Block | None:
+def scores_of(loops: Loops, sizes: ir.Sizes, stages: int) -> Block | None:
     """The plan of a launch that writes rows of a table; None if it is no such launch."""
-    nest, own, loop = form.nest, form.own, form.loop
-    if nest is None or len(form.grid) != 1 or len(nest.reads) != 1:
+    nest, own, loop = loops.nest, loops.own, loops.loop
+    if nest is None or len(loops.grid) != 1 or len(nest.reads) != 1:
         return None
     (part,), expr = nest.reads, nest.expr
     tables = [node for node in loop.body if isinstance(node, ir.Write) and ir.over_pairs(node.tile.ranges)]
     before = [node for node in loop.body if isinstance(node, ir.Read) and ir.over_pairs(node.tile.ranges)]
-    rows = [node for node in form.launch.block if isinstance(node, ir.Read) and node.tile is expr.left.tile]
+    rows = [node for node in loops.launch.block if isinstance(node, ir.Read) and node.tile is expr.left.tile]
     turned = expr.left.transposed or not expr.right.transposed or expr.right.tile is not part.tile
     if len(tables) != 1 or len(before) > 1 or not rows or turned:
         return None
@@ -74,7 +74,7 @@ def scores_of(form: Form, sizes: ir.Sizes, stages: int) -> Block | None:
     names = [f"{each.tensor.name}_{rng.name}" for each, rng in ((rows[0], own), (part, loop.range))]
     name, tiles = f"{tables[0].tensor.name}_tile", groups * (1 + len(before))
     return Block(
-        launch=form.launch,
+        launch=loops.launch,
         own=own,
         loop=loop,
         nest=nest,

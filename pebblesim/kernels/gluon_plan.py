@@ -27,8 +27,8 @@ from pebblesim.kernels.gluon_block import (
     Addition,
     Block,
     Buffer,
-    Form,
     Handed,
+    Loops,
     Outgoing,
 )
 from pebblesim.kernels.identifiers import Identifiers
@@ -91,16 +91,16 @@ def multiplies(launch: Launch) -> bool:
 
 
 def rows_of(
-    program: ir.Program, launch: Launch, form: Form | None, sizes: ir.Sizes, stages: int, persistent: bool
+    program: ir.Program, launch: Launch, loops: Loops | None, sizes: ir.Sizes, stages: int, persistent: bool
 ) -> Block:
     """Find the plan of a launch with products that no other family is for.
 
     Raises:
         UsageError: it is not of the kind that this reading writes.
     """
-    if form is None or len(form.grid) != 1 or form.inner:
+    if loops is None or len(loops.grid) != 1 or loops.inner:
         raise refused(program, f"{launch.name} is no single loop within a grid of one dimension")
-    own, loop = form.own, form.loop
+    own, loop = loops.own, loops.loop
     groups = check_block(program, own, sizes)
     additions = _additions(program, own, loop, sizes, groups, stages)
     made = Block(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pebblesim.kernels.statements import Body, For, Program, Statement, When, terms_of, within
+from pebblesim.kernels.statements import Body, For, KernelProgram, Statement, When, terms_of, within
 from pebblesim.kernels.terms import Along, Binary, Term, walk
 
 COMPARISONS = frozenset({"<", "<=", ">", ">="})
@@ -26,7 +26,7 @@ class Iteration:
     apart: bool
 
 
-def iterations(program: Program) -> dict[int, Iteration]:
+def iterations(program: KernelProgram) -> dict[int, Iteration]:
     """Read what an iteration of each loop of the schedule does, by the loop's line; 0 is for the block.
 
     A loop may be written as several, for whole tiles and for those at an edge.

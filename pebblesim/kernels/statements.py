@@ -249,7 +249,7 @@ Room = Allocate | Barriers
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class KernelProgram:
     """The statements of a kernel.
 
     Attributes:
