@@ -136,7 +136,7 @@ def check(
     ring: dict[str, Any] = {"stages": tiles.stages, "persistent": tiles.persistent and mask is None}
     made = gluon(program, sizes, "bfloat16", band, scale=0.1, shared=shared, dense=True, **ring)
     vectors = {f"{name}_ptr" for name, tensor in program.tensors.items() if is_float32(program, tensor)}
-    kept = plans(program, sizes, "bfloat16", **ring)
+    kept = plans(program, sizes, **ring)
     assert kept
     for kernel in made.kernels:
         if kernel.launch.name not in kept:

@@ -110,7 +110,7 @@ def test_a_program_without_a_statement_breaks_a_rule(name: str) -> None:
 def test_a_block_says_what_rooms_its_program_takes(name: str) -> None:
     """Buffers, what consumers hand over and what goes out: no room is taken that the plan does not say."""
     case = OF_HOPPER[f"gluon-{name}"]
-    planned = plans(traced(case), case.sizes, "bfloat16", case.tiling.stages).values()
+    planned = plans(traced(case), case.sizes, stages=case.tiling.stages).values()
     found = []
     for block in planned:
         rooms = {each.name: each.slots * prod(each.box) * (4 if each.vector else 2) for each in block.buffers.values()}
