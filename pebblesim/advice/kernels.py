@@ -212,8 +212,7 @@ class OurKernels:
     def _source(self, kernel: Forecast) -> str:
         """How the source of a kernel is written."""
         tiling, mask = kernel.tiling, "" if self.mask is None else f" --mask {self.mask}"
-        emit = f"  its source: pebblesim gpu emit {tiling.schedule} {self._options()}"
-        emit += f" -M {self.card.size('shared_per_block')}B --dtype {self.dtype}"
+        emit = f"  its source: pebblesim gpu emit {tiling.schedule} {self._options()} --dtype {self.dtype}"
         if not tiling.gluon:
             blocks = " ".join(f"--block {name}={size}" for name, size in tiling.blocks.items())
             return f"{emit} {blocks}{mask} --warps {tiling.warps} --stages {tiling.stages} --target triton"

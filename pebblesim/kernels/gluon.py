@@ -152,7 +152,7 @@ def _check_columns(program: ir.Program, made: list[Launch], sizes: ir.Sizes) -> 
             raise refused(program, f"{why} multiples of {GROUP}", f"give such head dimensions, or {OTHERWISE}")
 
 
-def plans(program: ir.Program, sizes: ir.Sizes, stages: int = 2, persistent: bool = False) -> dict[str, Block]:
+def plans(program: ir.Program, sizes: ir.Sizes, *, stages: int = 2, persistent: bool = False) -> dict[str, Block]:
     """Return the plans of the Gluon kernels, by the name of the launch."""
     made = _launches(program)
     kept = tables(program, made, sizes)
