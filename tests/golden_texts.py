@@ -60,7 +60,7 @@ class Case:
         rows = max(self.shared, 1)
         if self.mask == "ranges":
             return KeyRanges(rows=rows)
-        return None if self.mask is None else Band(self.mask, *MASKS[self.mask], not self.at_end, rows)
+        return None if self.mask is None else Band(self.mask, *MASKS[self.mask], at_end=self.at_end, rows=rows)
 
     @property
     def sizes(self) -> dict[str, int]:

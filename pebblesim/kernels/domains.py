@@ -72,7 +72,7 @@ class Refusal(NamedTuple):
 
 def expected(mask: Mask | None) -> Mask | None:
     """The mask that forecasts are made for: for ranges a causal one, since they are known to the GPU alone."""
-    return Band(mask.name, None, 0, True, mask.rows) if isinstance(mask, KeyRanges) else mask
+    return Band(mask.name, None, 0, at_end=False, rows=mask.rows) if isinstance(mask, KeyRanges) else mask
 
 
 @dataclass(frozen=True, kw_only=True)
