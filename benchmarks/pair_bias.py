@@ -294,7 +294,7 @@ def lines(names: tuple[str, ...], forward: bool, rows: int, n: int, d: int) -> I
     """A table of docs/bias.md."""
     titles = [name.removesuffix(f"-{rows}").removeprefix("forward-") for name in names]
     titles = [title.replace("in-groups-of-", "g = ").replace("-", " ") for title in titles]
-    yield f"| M | {' | '.join(titles)} | lower bound | gap of the least |"
+    yield f"| M | {' | '.join(titles)} | lower bound | best gap |"
     yield "| ---: " * (len(names) + 3) + "|"
     for M in CACHES:
         counts = [ps.count(name, n=n, d=d, M=M, blocks="best").io for name in names]

@@ -186,7 +186,7 @@ def bounds(
         raise UsageError("a mask determines the number of pairs; give either a mask or a number of pairs.")
     if pairs is not None and among.heads_per_problem > 1:
         raise UsageError(
-            "a number of pairs is for a head alone; give a mask, or leave out the number of heads of keys and values."
+            "a number of pairs is for a head alone; give a mask, or leave out the number of KV heads."
         )
     cases = among.cases(solves, dims, pattern)
     algorithm = None if schedule is None else get(schedule)
