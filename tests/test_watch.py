@@ -519,9 +519,10 @@ def test_tiles_open_and_close(opened: Any, game: Recording) -> None:
 
 @pytest.mark.slow
 def test_two_games_race(opened: Any) -> None:
-    """The clock is the words that have moved: who moves fewer is done first; the counters are those of `count`."""
+    """The page opens with both. Its clock is the words that have moved, and its counters are those of `count`."""
     slow, fast = (record(name, n=4, d=2, M=24) for name in ("small-cache", "row-stationary"))
-    tab = opened(slow, fast, place="#race")
+    tab = opened(slow, fast)
+    assert tab.get_attribute("#modes button[data-mode=race]", "aria-selected") == "true"
     least = fast.game.io
     assert least < slow.game.io
     tab.locator("#scrub").fill(str(least))

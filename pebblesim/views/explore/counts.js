@@ -18,8 +18,8 @@ function refusal(view, problem) {
   if (view.window !== undefined && !(view.window >= 1)) return "window: a whole number of keys, 1 or more.";
   if (view.window && view.queries !== view.keys) return "The page counts a window for as many queries as keys; `pebblesim count --mask window:W` takes others.";
   if (view.masked && view.queries > view.keys) return "A causal mask is aligned at the end: it needs no more queries than keys.";
-  if (Math.max(view.queries * (view.heads / view.kvHeads), view.keys) > 2 ** 24) return "The page counts up to 16M queries and keys; `pebblesim count` takes any size.";
-  if (view.d > 2 ** 16) return "The page counts head dimensions up to 64k; `pebblesim count` takes any size.";
+  if (Math.max(view.queries * (view.heads / view.kvHeads), view.keys) > 2 ** 24) return "The page counts up to 16M queries and keys; pebblesim count takes any size.";
+  if (view.d > 2 ** 16) return "The page counts head dimensions up to 64k; pebblesim count takes any size.";
   return "";
 }
 

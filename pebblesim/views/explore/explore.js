@@ -296,7 +296,7 @@ class Page {
     if (small.length) notes.push(`M is too small for ${small.map(({ name }) => name).join(", ")}.`);
     const unmasked = problem.schedules.filter((schedule) => !schedules.includes(schedule));
     if (unmasked.length) notes.push(`Not counted under a mask here: ${unmasked.map(({ name }) => name).join(", ")}.`);
-    if (problem.leftOut.length) notes.push(`Left to \`pebblesim count\`, which searches longer for their blocks: ${problem.leftOut.join(", ")}.`);
+    if (problem.leftOut.length) notes.push(`Their blocks need a longer search, so they are left to pebblesim count: ${problem.leftOut.join(", ")}.`);
     byId("others").textContent = notes.join(" ");
   }
 
