@@ -421,7 +421,10 @@ def test_heads_are_counted_in_words(heads: tuple[int, int], said: str) -> None:
 @pytest.mark.parametrize(
     "wrong, said",
     [
-        ({"P": 3, "schedules": "ulysses"}, "8 heads .2 KV heads. .* 3 groups .* nearest number of groups that works is 2"),
+        (
+            {"P": 3, "schedules": "ulysses"},
+            "8 heads .2 KV heads. .* 3 groups .* nearest number of groups that works is 2",
+        ),
         ({"P": 7, "schedules": "ulysses-rows"}, "multiple of 2, not 7; the nearest that works is 8"),
         ({"P": 0}, "P = 0 was given"),
         ({"P": 5000}, "up to 1,024 devices"),

@@ -185,9 +185,7 @@ def bounds(
     if pattern is not None and pairs is not None:
         raise UsageError("a mask determines the number of pairs; give either a mask or a number of pairs.")
     if pairs is not None and among.heads_per_problem > 1:
-        raise UsageError(
-            "a number of pairs is for a head alone; give a mask, or leave out the number of KV heads."
-        )
+        raise UsageError("a number of pairs is for a head alone; give a mask, or leave out the number of KV heads.")
     cases = among.cases(solves, dims, pattern)
     algorithm = None if schedule is None else get(schedule)
     if algorithm is not None and algorithm.problem is not solves:

@@ -36,9 +36,7 @@ def sharing(heads: int, kv_heads: int) -> int:
         UsageError: they cannot be as many for each.
     """
     if heads % kv_heads:
-        raise UsageError(
-            f"{heads:,} heads cannot share {kv_heads:,} KV heads evenly; give a multiple of these."
-        )
+        raise UsageError(f"{heads:,} heads cannot share {kv_heads:,} KV heads evenly; give a multiple of these.")
     return heads // kv_heads
 
 
