@@ -105,10 +105,11 @@ class Devices(Result):
             for line, row in zip(rows, self.rows, strict=True):
                 line.insert(3, row.words * bytes_of(self.dtype))
         if self.network is not None:
-            columns += ["products, ms", "transfers, ms", "exposed, ms"]
+            behind = columns.index("gap") + 1  # what was asked for is not what a narrow terminal leaves out
+            columns[behind:behind] = ["products, ms", "transfers, ms", "exposed, ms"]
             for line, row in zip(rows, self.rows, strict=True):
                 found = self.times(row)
-                line += [""] * 3 if found is None else [f"{1e3 * each:,.2f}" for each in found]
+                line[behind:behind] = [""] * 3 if found is None else [f"{1e3 * each:,.2f}" for each in found]
         if self.M is not None:
             columns.append("fits")
             for line, row in zip(rows, self.rows, strict=True):
