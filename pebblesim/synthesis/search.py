@@ -230,7 +230,7 @@ def search(
         M: red pebbles, in words.
         summation: "chain", or "in-place", as for `count`.
         name: name of the schedule; by default "found-" and the problem's name.
-        kept: the inputs that the forward pass has saved, such as ("O", "l"); by default a schedule may need any of them.
+        kept: the inputs that the forward pass saved, such as ("O", "l"); by default a schedule may need any of them.
         heads, kv_heads, batch, separate: as for `count`; heads that share keys are one head with all their queries.
         mask: the allowed pairs, as for `count`, for all heads alike.
         word_bytes: bytes in a word of some tensors, such as {"Q": 2, "K": 2, "V": 2}; words of the others have 4. Then
