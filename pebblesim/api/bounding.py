@@ -128,8 +128,8 @@ class Bounds(Result):
             lines += [f"  {way}: {bound.value:,} words ({bound.name})" for way, bound in self.ways.items()]
         if self.schedule is None and problem(self.problem).kept:
             lines.append(
-                "What a forward pass may keep counts only in a way that needs it; with --schedule, and in `gaps` for a "
-                "schedule's own way, all of it that the schedule reads."
+                "Inputs saved by the forward pass are counted only for ways of computing that read them; with --schedule, "
+                "and in `gaps` for a schedule's own way, all that the schedule reads are counted."
             )
         if self.heads.is_given:
             lines.append(f"{self.heads}: {self.times:,} times that, {self.total:,} words")
