@@ -128,8 +128,8 @@ class Bounds(Result):
             lines += [f"  {way}: {bound.value:,} words ({bound.name})" for way, bound in self.ways.items()]
         if self.schedule is None and problem(self.problem).kept:
             lines.append(
-                "Inputs saved by the forward pass are counted only for ways of computing that read them; with --schedule, "
-                "and in `gaps` for a schedule's own way, all that the schedule reads are counted."
+                "Inputs saved by the forward pass are counted only for ways of computing that read them; with "
+                "--schedule, and in `gaps` for a schedule's own way, all that the schedule reads are counted."
             )
         if self.heads.is_given:
             lines.append(f"{self.heads}: {self.times:,} times that, {self.total:,} words")
