@@ -542,7 +542,7 @@ STROKES = """(open) => {
 
 @pytest.mark.slow
 def test_open_tiles_are_no_hairball(opened: Any, game: Recording) -> None:
-    """Of one tile all operands are lines; of all tiles that would be thousands, and pairs of tensors have a curve each."""
+    """Of one tile all operands are lines. Of all tiles that would be thousands: pairs of tensors have a curve each."""
     tab = opened(game, place="#watch-190")
     closed = tab.evaluate(STROKES, False)
     assert closed == {"lines": 0, "curves": closed["pairs"], "pairs": closed["pairs"]} and closed["pairs"] > 10
