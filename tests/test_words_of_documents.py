@@ -4,6 +4,7 @@ CONTRIBUTING.md has a table of words, which is what is checked: what stands in i
 and in no text that users read, apart from names in backticks and what examples print.
 """
 
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import pebblesim as ps
 from pebblesim.cli.main import app
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,7 +40,7 @@ def avoided() -> list[tuple[str, re.Pattern[str]]]:
     return [
         (
             good,
-            re.compile(rf"(?<![\w-]){re.escape(word.strip()).replace(chr(92) + ' ', chr(92) + 's+')}(?![\w=-])", re.I),
+            re.compile(rf"(?<![\w-]){re.escape(word.strip()).replace(chr(92) + ' ', chr(92) + 's+')}(?![\w=:-])", re.I),
         )
         for good, bad in pairs
         for word in bad.split(",")
@@ -72,6 +74,14 @@ def test_help_has_the_words_of_the_field() -> None:
     texts = [*helps(typer.main.get_command(app))]  # type: ignore[arg-type]
     assert len(texts) > 200
     assert [(good, text) for good, word in avoided() for text in texts if word.search(text)] == []
+
+
+@pytest.mark.parametrize("name", ps.__all__)
+def test_public_docstrings_have_the_words_of_the_field(name: str) -> None:
+    public = getattr(ps, name)
+    members = [each for key, each in vars(public).items() if not key.startswith("_")] if inspect.isclass(public) else []
+    told = CODE.sub("", "\n".join(inspect.getdoc(each) or "" for each in (public, *members)))
+    assert [(good, match[0]) for good, word in avoided() for match in word.finditer(told)] == []
 
 
 def width(table: str) -> int:

@@ -164,7 +164,7 @@ def bounds(
     Args:
         problem_name: a problem, such as "backward".
         M: red pebbles, in words.
-        schedule: use this schedule's way of computing: its kept inputs and its graph; by default all ways.
+        schedule: use this schedule's way of computing: its saved inputs and its graph; by default all ways.
         mask: the allowed pairs, as for `count`.
         pairs: Z, the number of allowed pairs, instead of a mask; the bounds then hold for every mask with Z pairs.
         heads, kv_heads, batch, separate: how many there are, as for `count`; the result's `total` is for all.
