@@ -94,7 +94,7 @@ class Problem:
         dims: names of its dimensions, in the order of the paper.
         from_nd: for each dimension, whether it equals n or d if only n and d are given.
         inputs: shape of each input.
-        kept: inputs saved by the forward pass, which only some schedules need; the forward pass keeps them.
+        kept: inputs saved by the forward pass, which only some schedules need.
         outputs: shape of each output.
         extra: outputs that only some schedules write, for use in a backward pass.
         values: the function behind `reference`, for inputs of the right shapes.
