@@ -22,12 +22,17 @@ def document(folder: Path) -> None:
         picture(folder, ROOT / "docs/pictures/drawn_race.png")
         for part, lines in (("ratios", _ratios(rows)), ("behind", _behind(rows)), ("ffpa", _ffpa(rows))):
             _put(kernels, rf"(<!-- race: {part} -->\n\n).*?(\n\n<!-- end -->)", "\n".join(lines))
-        times, span = r"\d[\d.]* times", r"[\d. to]+"
-        forward, both = rf"{times} as long forward \(geometric mean; {span}\)", rf"{times} with gradients \({span}\)"
+        span = r"[\d.]+ to [\d.]+ times"
+        forward = rf"Forward, the best other takes [\d.]+ times as long as ours in the geometric mean, and from {span}"
+        both = rf"With gradients it takes [\d.]+ times as long, and\nfrom {span}"
         found = [[ratio for ratio, _, _ in ratios(rows, way)] for way in WAYS]
-        spans = [(mean(each), f"{each[0]:.2g} to {each[-1]:.2g}") for each in found]
-        said = "{:.2f} times as long forward (geometric mean; {}) and {:.2f} times with gradients ({})"
-        _put(readme, rf"(){forward} and {both}()", said.format(*spans[0], *spans[1]))
+        one, other = ((mean(each), f"from {each[0]:.2f} to {each[-1]:.2g} times") for each in found)
+        _put(
+            readme,
+            rf"(){forward}\. {both}()",
+            f"Forward, the best other takes {one[0]:.2f} times as long as ours in the geometric mean, and {one[1]}. "
+            f"With gradients it takes {other[0]:.2f} times as long, and\n{other[1]}",
+        )
     if host:
         _put(kernels, r"(<!-- race: host -->\n\n).*?(\n\n<!-- end -->)", "\n".join(host_table(host)))
         known = [row for row in host if not row["key"].startswith("new")]
@@ -71,8 +76,8 @@ def _ratios(rows: list[dict[str, Any]]) -> list[str]:
     card, torch = rows[0]["card"].replace("NVIDIA ", ""), rows[0]["torch"].split("+")[0]
     lines = [
         f"{len(rows)} shapes of {seeds} seeds on an {card} (PyTorch {torch}; "
-        "[rows](../benchmarks/gpu/h200/drawn_race/race.jsonl)); another contender takes "
-        f"{others} of them. Time of the best other ÷ ours:",
+        f"[rows](../benchmarks/gpu/h200/drawn_race/race.jsonl)); {others} of them run in another contender, too. The "
+        "table has the time of the best other contender divided by ours, so above 1 ours are faster:",
         "",
         "| | geometric mean | median | least | largest | below 0.95 |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -88,7 +93,7 @@ def _ratios(rows: list[dict[str, Any]]) -> list[str]:
 
 def _behind(rows: list[dict[str, Any]]) -> list[str]:
     """Every shape that is behind, with both times."""
-    lines = ["| shape | pass | with launches | on the card alone | host, ours / theirs, µs | best other |"]
+    lines = ["| shape | pass | with launches | on the card alone | CPU time, ours / theirs, µs | best other |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
     for way, name in WAYS.items():
         for ratio, who, row in ratios(rows, way):
