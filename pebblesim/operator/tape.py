@@ -130,7 +130,7 @@ class Notes:
         return slot
 
     def _views(self, given: Any) -> Any:
-        """What an operation is given, with a `View` for each tensor."""
+        """Arguments of an operation, with a `View` for each tensor."""
         if isinstance(given, Tensor):
             return self.view(given)
         return type(given)(map(self._views, given)) if isinstance(given, tuple | list) else given
