@@ -21,6 +21,9 @@ from pebblesim.language import program as ir
 BIAS = "bias"
 """The name of the input."""
 
+SEQUENCES = "R"
+"""The number of sequences that share a bias."""
+
 
 def biased(program: ir.Program) -> ir.Program:
     """A program whose scores are Q Kᵀ and a bias, a matrix (queries, keys) that is its last input.
@@ -66,6 +69,87 @@ def _scores(
     return False
 
 
+def gradient_of_bias(program: ir.Program) -> ir.Program:
+    """dB, the sum over R sequences of the gradients of the scores, from a backward pass for rows of queries.
+
+    The loops of the pass are turned inside out: tiles (i, j) are outermost, each with its tile of the bias and of dB,
+    and the sequences stream past them. What the pass computes in (i, j) is computed for each sequence; its dS is added
+    to dB instead of multiplied by K. So dB is written once, in an order of sums that is the same in every run.
+
+    Args:
+        program: of `biased`, from a schedule with a loop over rows of queries, and in it one over keys that ends with
+            the product dQ_i += dS K_j.
+
+    Raises:
+        UsageError: it is another one.
+    """
+    found = [pair for phase in program.phases if (pair := _rows_and_keys(phase.body)) is not None]
+    if len(found) != 1 or BIAS not in program.inputs:
+        raise UsageError(f"{program.name} has no loop over rows of queries, with dS for a bias in it.")
+    ((rows, keys),) = found
+    of_row = [node for node in rows.body if isinstance(node, ir.Read)]
+    line, pairs = keys.line, (rows.range, keys.range)
+    dB = ir.Tensor("dB", (rows.range.dim, keys.range.dim))
+    sequence = ir.Range("r", ir.Range(SEQUENCES), 1)
+    apart = {
+        name: ir.Tensor(name, tensor.shape, ir.Quotient(SEQUENCES, 1))
+        for name, tensor in program.tensors.items()
+        if name in {node.tensor.name for node in (*of_row, *keys.body) if isinstance(node, ir.Read)} - {BIAS}
+    }
+
+    def of_sequence(node: ir.Node) -> ir.Node:
+        return replace(node, tensor=apart[node.tensor.name], at=sequence) if isinstance(node, ir.Read) else node
+
+    sums = ir.Tile("dB", pairs)
+    product = next(node for node in keys.body if _adds_dQ(node))
+    dS = next(ir.refs(product.expr))
+    added = ir.Compute(ir.Ref(sums, pairs), dS, "add", product.line)
+    bias = [node for node in keys.body if _of_bias(node)]
+    each = [added if node is product else of_sequence(node) for node in keys.body if node not in bias]
+    each = [*map(of_sequence, of_row), *each, *(ir.Delete(node.tile, True, line) for node in of_row)]
+    body = [
+        ir.Zeros(sums, line),
+        bias[0],
+        ir.Loop(sequence, each, False, line),
+        ir.Write(sums, dB, line),
+        *(ir.Delete(tile, True, line) for tile in (sums, bias[0].tile)),
+    ]
+    inner = replace(keys, body=body, independent=True)
+    taken = [name for name in program.tensors if name in apart or name == BIAS]
+    return ir.Program(
+        f"{program.name}, dB",
+        (SEQUENCES, *program.dims),
+        tuple(str(each.block) for each in pairs),
+        {**{name: apart.get(name, program.tensors[name]) for name in taken}, "dB": dB},
+        tuple(taken),
+        ("dB",),
+        [ir.Phase("dB", [replace(rows, body=[inner])])],
+        program.pairs,
+    )
+
+
+def _rows_and_keys(body: list[ir.Node]) -> tuple[ir.Loop, ir.Loop] | None:
+    """The loop over rows of queries, and the one over keys in it that adds to dQ."""
+    for rows in (node for node in body if isinstance(node, ir.Loop)):
+        for keys in (node for node in rows.body if isinstance(node, ir.Loop)):
+            if any(map(_adds_dQ, keys.body)):
+                return rows, keys
+    return None
+
+
+def _adds_dQ(node: ir.Node) -> bool:
+    """Whether a product of a tile of pairs with keys is added to rows of dQ."""
+    match node:
+        case ir.Compute(mode="add", expr=ir.MatMul(left=ir.Ref(transposed=False) as left)):
+            return ir.over_pairs(left.ranges)
+    return False
+
+
+def _of_bias(node: ir.Node) -> bool:
+    """Whether a tile of the bias is read, or leaves the cache."""
+    return isinstance(node, ir.Read | ir.Delete) and node.tile.name == BIAS
+
+
 def is_bias(node: ir.Node) -> bool:
     """Whether a tile of the bias is read."""
     return isinstance(node, ir.Read) and node.tensor.name == BIAS
@@ -77,8 +161,8 @@ def check_bias(program: ir.Program, shared: int, softcap: float) -> None:
     Raises:
         UsageError: they are not.
     """
-    if BIAS in program.inputs and (shared or softcap):
-        what, option = ("strides or heads that share keys", "shared") if shared else ("softcap", "softcap")
+    if BIAS in program.inputs and (shared > 1 or softcap):
+        what, option = ("heads that share keys", "shared") if shared else ("softcap", "softcap")
         raise UsageError(f"{program.name}: kernels with a bias take no {what}; leave {option} out.")
 
 

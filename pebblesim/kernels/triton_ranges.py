@@ -89,6 +89,7 @@ def free_dimensions(program: ir.Program, made: list[Launch]) -> tuple[str, ...]:
                     pairs |= dict.fromkeys(rng.pairs)
                 if rng.parent is None:
                     whole.add(rng.name)
+    pairs |= {tensor.apart.dim: None for name, tensor in program.tensors.items() if name in program.inputs and tensor.apart}
     return tuple(dim for dim in program.dims if dim in pairs and dim not in whole)
 
 

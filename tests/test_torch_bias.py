@@ -1,0 +1,225 @@
+"""A bias of scores with its gradient: the definition and kernels by the interpreter, against einsum and autograd."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import nan, prod
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import triton_interpreter  # noqa: E402
+from hypothesis import given, settings, strategies as st  # noqa: E402
+from judged_attention import refused  # noqa: E402
+from tensors import close  # noqa: E402
+
+from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.kernels.tables import moved_words  # noqa: E402
+from pebblesim.operator import bias as kernels, fresh, launching  # noqa: E402
+from pebblesim.operator.bias import FORWARD, GRADIENTS, OF_BIAS, Limits, in_groups  # noqa: E402
+
+SMALL = kernels._tilings((32, 16, 4, 2), (32, 16, 32, 16), (4, 2), (32, 16, 4, 2))
+"""Tilings that are cheap to interpret."""
+
+WORDS: Counter[tuple[str, str]] = Counter()
+"""Words that the kernels moved since a test began."""
+
+FORMS = {
+    "of all": ((), (1, 1)),
+    "of each": ((6,), (6, 1)),
+    "of groups": ((2, 3), (2, 1)),
+    "of places": ((2, 3), (1, 3)),
+}
+"""How batches share a bias: dimensions of the batch, and of the bias before its heads; () is a batch of 3."""
+
+
+def drawn(*shape: int, seed: int = 0, dtype: Any = torch.float64) -> Any:
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return made.to(dtype).requires_grad_()
+
+
+def tensors(batch: tuple[int, ...], heads: int, n_q: int, n_k: int, bias: tuple[int, ...], **options: Any) -> list[Any]:
+    d, d_v = options.pop("d", 3), options.pop("d_v", 5)
+    shapes = (*batch, heads, n_q, d), (*batch, heads, n_k, d), (*batch, heads, n_k, d_v), bias
+    return [drawn(*shape, seed=seed, **options) for seed, shape in enumerate(shapes)]
+
+
+def formulas(q: Any, k: Any, v: Any, b: Any, allowed: Any = True, scale: float | None = None) -> tuple[Any, Any]:
+    """O and L from their definitions, with all scores."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    S = scale * torch.einsum("...id,...jd->...ij", q, k) + b
+    S = torch.where(torch.as_tensor(allowed), S, -torch.inf)
+    return torch.einsum("...ij,...jd->...id", S.softmax(-1), v), S.logsumexp(-1)
+
+
+def same(made: Any, true: Any, leaves: list[Any], tolerance: float = 1e-12) -> None:
+    """Check O, L, and the gradients by both."""
+    seeds = [drawn(*each.shape, seed=7 + at).detach() for at, each in enumerate(true)]
+    found, right = (list(torch.autograd.grad(each, leaves, seeds)) for each in (made, true))
+    close([*made, *found], [*true, *right], tolerance)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    data=st.data(),
+    batch=st.lists(st.integers(1, 3), max_size=3),
+    n_q=st.integers(1, 6),
+    n_k=st.integers(1, 6),
+    right=st.none() | st.integers(0, 3),
+)
+def test_a_bias_of_any_shape_that_broadcasts(data: Any, batch: list[int], n_q: int, n_k: int, right: Any) -> None:
+    """Each dimension has its own entries or shares one, but for batches that share between others that do not."""
+    whole = (*batch, 2, n_q, n_k)
+    shape = tuple(data.draw(st.sampled_from([1, side])) for side in whole)[data.draw(st.integers(0, len(batch))) :]
+    x = tensors(tuple(batch), 2, n_q, n_k, shape)
+    own = "".join(str(int(mine > 1)) for mine, its in zip((1,) * (len(whole) - len(shape)) + shape, batch) if its > 1)
+    if own.count("10") + own.count("01") > 1:
+        refused("put the dimensions that share it next to each other", attention, *x[:3], bias=x[3])
+        return
+    allowed = torch.arange(n_k)[None] <= torch.arange(n_q)[:, None] + (99 if right is None else right)
+    made = attention(*x[:3], bias=x[3], window=(None, right), return_lse=True)
+    same(made, formulas(*x, allowed), x)
+
+
+def test_gradcheck() -> None:
+    x = tensors((2, 2), 2, 3, 4, (2, 1, 2, 3, 4))
+    call = lambda *x: attention(*x[:3], bias=x[3], is_causal=True, return_lse=True)  # noqa: E731
+    assert torch.autograd.gradcheck(call, tuple(x))
+
+
+def test_a_query_without_a_key_has_no_part_in_gradients() -> None:
+    x = tensors((1,), 1, 5, 2, (5, 2))
+    O, L = attention(*x[:3], bias=x[3], window=(1, 0), return_lse=True)
+    assert not O[..., 3:, :].any() and (L[..., 3:] == -torch.inf).all()
+    made = torch.autograd.grad(O.sum(), x)
+    assert all(each.isfinite().all() for each in made) and not made[3][3:].any() and not made[0][..., 3:, :].any()
+
+
+@pytest.fixture
+def interpreted(monkeypatch: Any) -> Iterator[None]:
+    """The kernels of small tiles, run by the interpreter on tensors of the CPU, in new memory that holds NaN."""
+    monkeypatch.setattr(kernels, "TILINGS", {("16 bits", 128): SMALL, ("32 bits", 128): SMALL})
+    monkeypatch.setattr(launching, "module_of", module_of)
+    kernels._loaded.cache_clear()
+    WORDS.clear()
+    with fresh.filled(nan):
+        yield
+    kernels._loaded.cache_clear()
+
+
+def module_of(text: str) -> Any:
+    """A module with this source, the `run` of which is interpreted."""
+
+    def run(*given: Any, results: dict[str, Any], dL: Any = None) -> dict[str, Any]:
+        names = text.split("def run(")[1].split(",")
+        named = {name.strip().removesuffix("_ptr"): each for name, each in zip(names, given)}
+        wide = {name for name, each in (named | results).items() if each.dtype == torch.float32}
+        strides = {name: each.stride() for name, each in named.items() if each.dim() > 3}
+        found, words = triton_interpreter.run(
+            text,
+            {name: each.detach().double().numpy() for name, each in named.items()},
+            str(named["Q"].dtype).removeprefix("torch."),
+            shift=None if dL is None else dL.numpy(),
+            strides=strides,
+            results={name: (tuple(each.shape), each.stride()) for name, each in results.items()},
+            wide=wide,
+        )
+        WORDS.update(words)
+        made = {name: torch.from_numpy(x) for name, x in found.items()}
+        for name, x in results.items():  # what no kernel wrote stays as it was; that it wrote no NaN was checked
+            x.copy_(torch.where(made[name].isnan(), x, made[name]))
+        return {name: results.get(name, x.float()) for name, x in made.items()}
+
+    names = [line.split("(")[0].removeprefix("def ") for line in text.splitlines() if line.startswith("def ")]
+    return SimpleNamespace(**(dict.fromkeys(names) | {"run": run}))
+
+
+def by_kernels(x: list[Any], dO: Any, dL: Any, limits: Any = (None, None, False)) -> tuple[list[Any], list[Any]]:
+    """O, L and the gradients of four tensors whose batch is one dimension or several, by kernels."""
+    q, k, v, b = (each.detach() for each in x)
+    groups, inner = in_groups(b, q, k)
+    asked = Limits(inner, *limits, q.shape[-1] ** -0.5)
+    Q, K, V, dO = (each.reshape(-1, *each.shape[-3:]) for each in (q, k, v, dO))
+    O, L = Q.new_empty(*Q.shape[:3], V.shape[3]).fill_(nan), torch.full(Q.shape[:3], nan)
+    kernels.forward(Q, K, V, groups, O, L, asked)
+    made = tuple(torch.full_like(each, nan) for each in (Q, K, V))
+    dB = torch.full_like(groups, nan)
+    grad_L = None if dL is None else dL.reshape(L.shape).float()
+    kernels.backward(dO, grad_L, Q, K, V, groups, O, L, made, dB, asked)
+    shapes = zip((*made, dB), x, strict=True)
+    return [O.view(*q.shape[:-1], -1), L.view(q.shape[:-1])], [each.view(like.shape) for each, like in shapes]
+
+
+def judge(
+    form: str,
+    n_q: int,
+    n_k: int,
+    sides: tuple[bool, bool, bool] = (True, True, True),
+    limits: Any = (None, None, False),
+    dtype: Any = torch.float32,
+    of_bias: Any = torch.float32,
+    tolerance: float = 2e-5,
+    **options: Any,
+) -> None:
+    """Compare kernels with the formulas in float64. `sides`: whether heads, rows and columns have their own entries."""
+    (batch, lead), heads = FORMS[form], 2
+    batch = batch or (3,)
+    lead = lead[:1] if len(batch) == 1 else lead
+    own = tuple(side if its else 1 for side, its in zip((heads, n_q, n_k), sides, strict=True))
+    x = [each.detach() for each in tensors(batch, heads, n_q, n_k, (*lead, *own), **options)]
+    x = [*(each.to(dtype) for each in x[:3]), x[3].to(of_bias)]
+    leaves = [each.double().requires_grad_() for each in x]
+    left, right, at_end = limits
+    i, j = torch.arange(n_q)[:, None] + (n_k - n_q if at_end else 0), torch.arange(n_k)[None]
+    allowed = (j - i <= (999 if right is None else right)) & (i - j <= (999 if left is None else left))
+    O, L = formulas(*leaves, allowed)
+    dO, dL = drawn(*O.shape, seed=8).detach().to(dtype), drawn(*L.shape, seed=9).detach()
+    true = torch.autograd.grad((O, L), leaves, (dO.double(), dL * 1.0))
+    made, grads = by_kernels(x, dO, dL * 1.0, limits)
+    L2 = made[1].double() * torch.log(torch.tensor(2.0))
+    for mine, its in zip((made[0], L2, *grads), (O, L, *true), strict=True):
+        assert mine.isfinite().all()
+        error = (mine.double() - its).norm() / max(float(its.detach().norm()), 0.1)
+        assert error < tolerance, (tuple(its.shape), float(error))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_kernels_by_the_interpreter(interpreted: None, form: str) -> None:
+    judge(form, 37, 21, d=16, d_v=16)
+
+
+@pytest.mark.parametrize("sides", [(False, True, True), (True, False, True), (True, True, False), (False,) * 3])
+def test_kernels_with_a_bias_that_heads_rows_or_columns_share(interpreted: None, sides: Any) -> None:
+    judge("of groups", 33, 18, sides, d=16, d_v=16)
+
+
+@pytest.mark.parametrize("limits", [(None, 0, False), (None, 0, True), (3, 0, False), (5, 4, True)])
+def test_kernels_under_limits(interpreted: None, limits: Any) -> None:
+    judge("of all", 37, 40, limits=limits, d=16, d_v=16)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_kernels_of_words_of_16_bits(interpreted: None, dtype: Any) -> None:
+    judge("of all", 32, 32, dtype=dtype, of_bias=dtype, tolerance=2e-2, d=24, d_v=16)
+    judge("of groups", 32, 48, dtype=dtype, tolerance=2e-2, d=16, d_v=32)
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), form=st.sampled_from(sorted(FORMS)), n_q=st.integers(1, 40), n_k=st.integers(1, 40))
+def test_drawn_kernels(data: Any, form: str, n_q: int, n_k: int) -> None:
+    sides = data.draw(st.tuples(*[st.booleans()] * 3))
+    widths = {name: data.draw(st.integers(1, 40)) for name in ("d", "d_v")}
+    with pytest.MonkeyPatch.context() as patch:
+        yield_from = interpreted.__wrapped__ if hasattr(interpreted, "__wrapped__") else None
+        patch.setattr(kernels, "TILINGS", {("32 bits", 128): SMALL})
+        patch.setattr(launching, "module_of", module_of)
+        kernels._loaded.cache_clear()
+        with fresh.filled(nan):
+            judge(form, n_q, n_k, sides, **widths)
+        kernels._loaded.cache_clear()
+        assert yield_from is yield_from
