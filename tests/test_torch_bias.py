@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from math import nan, prod
+from math import nan
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +18,8 @@ from judged_attention import refused  # noqa: E402
 from tensors import close  # noqa: E402
 
 from pebblesim.gpu.torch import attention  # noqa: E402
-from pebblesim.kernels.tables import moved_words  # noqa: E402
 from pebblesim.operator import bias as kernels, fresh, launching  # noqa: E402
-from pebblesim.operator.bias import FORWARD, GRADIENTS, OF_BIAS, Limits, in_groups  # noqa: E402
+from pebblesim.operator.bias import Limits, in_groups  # noqa: E402
 
 SMALL = kernels._tilings((32, 16, 4, 2), (32, 16, 32, 16), (4, 2), (32, 16, 4, 2))
 """Tilings that are cheap to interpret."""
@@ -76,9 +75,10 @@ def test_a_bias_of_any_shape_that_broadcasts(data: Any, batch: list[int], n_q: i
     whole = (*batch, 2, n_q, n_k)
     shape = tuple(data.draw(st.sampled_from([1, side])) for side in whole)[data.draw(st.integers(0, len(batch))) :]
     x = tensors(tuple(batch), 2, n_q, n_k, shape)
-    own = "".join(str(int(mine > 1)) for mine, its in zip((1,) * (len(whole) - len(shape)) + shape, batch) if its > 1)
+    lead = ((1,) * (len(whole) - len(shape)) + shape)[: len(batch)]
+    own = "".join(str(int(mine > 1)) for mine, its in zip(lead, batch, strict=True) if its > 1)
     if own.count("10") + own.count("01") > 1:
-        refused("put the dimensions that share it next to each other", attention, *x[:3], bias=x[3])
+        refused(lambda: attention(*x[:3], bias=x[3]), "put the dimensions that share it next to each other")
         return
     allowed = torch.arange(n_k)[None] <= torch.arange(n_q)[:, None] + (99 if right is None else right)
     made = attention(*x[:3], bias=x[3], window=(None, right), return_lse=True)
@@ -104,6 +104,7 @@ def interpreted(monkeypatch: Any) -> Iterator[None]:
     """The kernels of small tiles, run by the interpreter on tensors of the CPU, in new memory that holds NaN."""
     monkeypatch.setattr(kernels, "TILINGS", {("16 bits", 128): SMALL, ("32 bits", 128): SMALL})
     monkeypatch.setattr(launching, "module_of", module_of)
+    monkeypatch.setattr(kernels, "multiprocessors", lambda device: 1)
     kernels._loaded.cache_clear()
     WORDS.clear()
     with fresh.filled(nan):
@@ -116,7 +117,7 @@ def module_of(text: str) -> Any:
 
     def run(*given: Any, results: dict[str, Any], dL: Any = None) -> dict[str, Any]:
         names = text.split("def run(")[1].split(",")
-        named = {name.strip().removesuffix("_ptr"): each for name, each in zip(names, given)}
+        named = {name.strip().removesuffix("_ptr"): each for name, each in zip(names, given, strict=False)}
         wide = {name for name, each in (named | results).items() if each.dtype == torch.float32}
         strides = {name: each.stride() for name, each in named.items() if each.dim() > 3}
         found, words = triton_interpreter.run(
@@ -197,6 +198,13 @@ def test_kernels_with_a_bias_that_heads_rows_or_columns_share(interpreted: None,
     judge("of groups", 33, 18, sides, d=16, d_v=16)
 
 
+@pytest.mark.parametrize("form", ["of all", "of groups"])
+def test_sums_of_parts_of_the_sequences(interpreted: None, form: str, monkeypatch: Any) -> None:
+    """Two parts of one sequence each, and one of the rest."""
+    monkeypatch.setattr(kernels, "_parts", lambda *given: 2)
+    judge(form, 33, 18, d=16, d_v=16)
+
+
 @pytest.mark.parametrize("limits", [(None, 0, False), (None, 0, True), (3, 0, False), (5, 4, True)])
 def test_kernels_under_limits(interpreted: None, limits: Any) -> None:
     judge("of all", 37, 40, limits=limits, d=16, d_v=16)
@@ -218,6 +226,7 @@ def test_drawn_kernels(data: Any, form: str, n_q: int, n_k: int) -> None:
         yield_from = interpreted.__wrapped__ if hasattr(interpreted, "__wrapped__") else None
         patch.setattr(kernels, "TILINGS", {("32 bits", 128): SMALL})
         patch.setattr(launching, "module_of", module_of)
+        patch.setattr(kernels, "multiprocessors", lambda device: 1)
         kernels._loaded.cache_clear()
         with fresh.filled(nan):
             judge(form, n_q, n_k, sides, **widths)

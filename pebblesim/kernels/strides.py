@@ -100,7 +100,7 @@ class Strides:
     def found(self, tensor: ir.Tensor, pointer: str) -> str:
         """The line of `run` that finds the strides of a tensor."""
         first, *others = self.of[tensor]
-        more = [name for name in self._more(tensor)[-1:]]
+        more = self._more(tensor)[-1:]
         taken = f"(each // {WORDS} for each in {pointer}.stride()[:{3 + len(more)}])"
         line = f"    {', '.join([first, *more, *others])} = {taken}"
         if tensor in self.inner:

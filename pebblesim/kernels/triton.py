@@ -328,7 +328,7 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
             lines += [
                 f"    if {rows} % {GROUP_OF_WORDS}:  # each head's begins where wide accesses can",
                 f"        given, {name} = {name}, {_empty(setting, tensor)}",
-                f"        {name}[{', ' .join([':'] * (1 + (tensor.apart is not None)))}, :{rows}].copy_(given)",
+                f"        {name}[{', '.join([':'] * (1 + (tensor.apart is not None)))}, :{rows}].copy_(given)",
             ]
     around = next((launch.around for launch in made if launch.around is not None), None)
     if around is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -91,7 +92,7 @@ def in_groups(bias: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, int]:
             "n, n)."
         )
     own = [mine != 1 for mine, its in zip(shape[:-3], whole, strict=False) if its != 1]
-    if sum(a != b for a, b in zip(own, own[1:], strict=False)) > 1:
+    if sum(a != b for a, b in pairwise(own)) > 1:
         raise UsageError(
             f"bias has shape {tuple(bias.shape)} for batches {tuple(whole[:-3])}: those that share it lie between "
             "others that do not; put the dimensions that share it next to each other, behind or before all others."
@@ -163,9 +164,19 @@ def _rows(like: Tensor, shape: tuple[int, ...], n_k: int, dtype: torch.dtype) ->
 
 @lru_cache(maxsize=256)
 def _loaded(
-    which: int, tiling: Tiling, sizes: tuple[tuple[str, int], ...], far: bool, dtype: str, band: Band | None, scale: float
+    which: int,
+    tiling: Tiling,
+    sizes: tuple[tuple[str, int], ...],
+    far: bool,
+    dtype: str,
+    band: Band | None,
+    scale: float,
+    kinds: tuple[torch.dtype, ...],
 ) -> Any:
-    """The module of the kernels of a pass, for all lengths or, where tiles divide those of `sizes`, for such ones."""
+    """The module of the kernels of a pass, for all lengths or, where tiles divide those of `sizes`, for such ones.
+
+    `kinds`: types of the matrices, by which its kernels are not told apart at their launch.
+    """
     given = {**dict(sizes), **tiling.blocks, SEQUENCES: 2}
     made = triton(program(which, tiling, band), given, dtype, band, scale=scale, far=far, shared=1, **_launched(tiling))
     return running(made.text, tuple(each.name for each in made.kernels))
@@ -196,7 +207,8 @@ def _run(
     sizes = (("n_q", n), ("n_k", n), ("d_k", Q.shape[3]), ("d_v", pairs.V.shape[3]))
     matrices = [each for each in (*given.values(), *results.values()) if each.dim() > 3]
     far = any(each.shape[-2] * max(each.stride(-2), 1) >= FAR for each in matrices)
-    module = _loaded(which, tiling, sizes, far, pairs.dtype, pairs.band, scale)
+    kinds = tuple(each.dtype for each in matrices)
+    module = _loaded(which, tiling, sizes, far, pairs.dtype, pairs.band, scale, kinds)
     return module.run(*given.values(), results=results, **({} if dL is None else {"dL": dL}))  # type: ignore[no-any-return]
 
 
@@ -205,9 +217,7 @@ def without_pairs(query: Tensor, key: Tensor) -> bool:
     return 0 in (query.shape[0], query.shape[2], key.shape[2])
 
 
-def forward(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, out: Tensor, lse: Tensor, asked: Limits
-) -> None:
+def forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, out: Tensor, lse: Tensor, asked: Limits) -> None:
     """Write O, and L to base 2, (batch, heads, n_q), by kernels."""
     pairs = _met(query, key, value, bias, asked)
     if (pairs.queries, pairs.keys) != (slice(0, query.shape[2]), slice(0, key.shape[2])):
@@ -258,44 +268,85 @@ def backward(
         _write_dB(pairs, asked, dO, L, v, dB)
 
 
-def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tensor) -> None:
-    """Write dB, in the shape of the bias: sums over the sequences by kernels, over heads, rows and columns after them.
+class Streams(NamedTuple):
+    """What streams past the tiles of dB: (groups that have a bias each, sequences that share it, heads, …)."""
 
-    Groups of batches with a bias of their own are computed some at a time where their tables would take too much memory.
+    Q: Tensor
+    K: Tensor
+    V: Tensor
+    dO: Tensor
+    L: Tensor
+    v: Tensor
+
+    def of_groups(self, groups: slice, parts: int, each: int, first: int = 0) -> dict[str, Tensor]:
+        """What kernels take, by name: of some groups, so many parts of `each` sequences, from the first on.
+
+        Parts of a group are as groups of their own. Numbers are (groups · parts · heads, sequences, n_q).
+        """
+        some = [x[groups, first : first + parts * each].unflatten(1, (parts, each)).flatten(0, 1) for x in self]
+        made = dict(zip(self._fields, some, strict=True))
+        return made | {name: made[name].transpose(1, 2).flatten(0, 1) for name in ("L", "v")}
+
+
+def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tensor) -> None:
+    """Write dB, in the shape of the bias: kernels sum over sequences, and PyTorch over heads, rows and columns.
+
+    Groups with a bias of their own are computed some at a time where their tables would take too much memory.
     """
     (batch, heads, n_q, _), n_k = pairs.Q.shape, pairs.K.shape[2]
+    in_turn = dB.shape[1] > 1  # neighbours in the batch have a bias of their own
 
     def grouped(x: Tensor) -> Tensor:
-        """Batches as (groups that have a bias each, sequences that share it)."""
         x = x.unflatten(0, (batch // asked.inner, asked.inner))
-        return x if dB.shape[1] == 1 else x.transpose(0, 1)
+        return x.transpose(0, 1) if in_turn else x
 
-    def numbers(x: Tensor) -> Tensor:
-        """Numbers of queries, (batch · heads, n_q), as (groups, heads, sequences, n_q)."""
-        return grouped(x.view(batch, heads, n_q)).transpose(1, 2)
-
-    given = {name: grouped(x) for name, x in (("Q", pairs.Q), ("K", pairs.K), ("V", pairs.V), ("dO", dO))}
-    of_queries = {"L": numbers(L), "v": numbers(v)}
-    groups, sequences = given["Q"].shape[:2]
-    bias = pairs.bias[:, 0] if dB.shape[1] == 1 else pairs.bias[0]
-    target = dB[:, 0] if dB.shape[1] == 1 else dB[0]
-    at = (pairs.queries if dB.shape[3] > 1 else slice(None), pairs.keys if dB.shape[4] > 1 else slice(None))
-    met = target[..., at[0], at[1]]
+    numbers = (x.view(batch, heads, n_q) for x in (L, v))
+    streams = Streams(*map(grouped, (pairs.Q, pairs.K, pairs.V, dO, *numbers)))
+    groups, sequences = streams.Q.shape[:2]
+    bias, target = (pairs.bias[0], dB[0]) if in_turn else (pairs.bias[:, 0], dB[:, 0])
+    of_rows, of_columns = (at if side > 1 else slice(None) for at, side in zip(pairs[4:6], dB.shape[3:], strict=True))
+    met = target[..., of_rows, of_columns]
     if met.shape != target.shape:
         target.zero_()
-    sums_later = met.shape[1:] != (heads, n_q, n_k)
-    kind = torch.float32 if sums_later else dB.dtype
-    most = max(1, ROOM // (heads * n_q * (n_k + WORDS) * kind.itemsize))
+    parts = 1 if in_turn else _parts(pairs, groups, sequences)
+    direct = parts == 1 and met.shape[1:] == (heads, n_q, n_k)
+    kind = dB.dtype if direct else torch.float32
+    most = 1 if parts > 1 else max(1, ROOM // (heads * n_q * (n_k + WORDS) * kind.itemsize))
     several = met.shape[0] == groups
     for first in range(0, groups, most):
         some = slice(first, min(first + most, groups))
-        room = _rows(dB, (some.stop - first, heads, n_q), n_k, kind)
-        if pairs.band is not None:
-            room.zero_()  # tiles without a pair are written by no one
-        flat = {name: x[some].reshape(-1, sequences, n_q) for name, x in of_queries.items()}
-        Q, K, V, matrix_dO = (given[name][some] for name in ("Q", "K", "V", "dO"))
-        taken = {"Q": Q, "K": K, "V": V, "dO": matrix_dO, "L": flat["L"], "bias": bias[some], "v": flat["v"]}
-        _run(OF_BIAS, pairs, asked.scale, taken, {"dB": room})
-        found = summed(room, (room.shape[0] if several else 1, *met.shape[1:]))
+        found: Tensor | float = 0.0
+        each, left = divmod(sequences, parts)
+        for begin, count, length in ((0, parts, each), (parts * each, 1, left))[: 1 + (left > 0)]:
+            room = _rows(dB, ((some.stop - first) * count, heads, n_q), n_k, kind)
+            if pairs.band is not None:
+                room.zero_()  # tiles without a pair are written by no one
+            given = streams.of_groups(some, count, length, begin)
+            given["bias"] = bias[some].expand(room.shape[0], -1, -1, -1)
+            _run(OF_BIAS, pairs, asked.scale, {name: given[name] for name in TAKEN}, {"dB": room})
+            whole = room if direct else room.unflatten(0, (-1, count)).sum(1)
+            found = whole if isinstance(found, float) else found + whole
+        assert isinstance(found, Tensor)
+        found = summed(found, (found.shape[0] if several else 1, *met.shape[1:]))
         part = met[some] if several else met
         part.copy_(found) if several or first == 0 else part.add_(found)
+
+
+TAKEN = ("Q", "K", "V", "dO", "L", "bias", "v")
+"""What the kernel of dB takes, in order."""
+
+BLOCKS, FEWEST = 8, 16
+"""Blocks of dB's kernel for each multiprocessor, and the fewest sequences of a part: it costs little to add up."""
+
+
+def _parts(pairs: Met, groups: int, sequences: int) -> int:
+    """The parts of the sequences whose sums are made apart, so that there are blocks for all multiprocessors."""
+    sides = pairs.tiling(OF_BIAS).blocks
+    tiles = -(-pairs.Q.shape[2] // sides["B_r"]) * -(-pairs.K.shape[2] // sides["b_c"]) * pairs.Q.shape[1] * groups
+    return max(1, min(-(-BLOCKS * multiprocessors(pairs.Q.device) // tiles), sequences // FEWEST))
+
+
+@lru_cache(maxsize=64)
+def multiprocessors(device: torch.device) -> int:
+    """Of a GPU."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -103,9 +103,7 @@ def _groups(query: Tensor, asked: Limits) -> int:
     return query.shape[0] // asked.inner if query.shape[0] else 0
 
 
-def _pairs(
-    query: Tensor, key: Tensor, bias: Tensor, asked: Limits
-) -> tuple[float, float, Tensor | None, Tensor]:
+def _pairs(query: Tensor, key: Tensor, bias: Tensor, asked: Limits) -> tuple[float, float, Tensor | None, Tensor]:
     """The scale, no cap, the allowed pairs, and the bias of all batches, as the definition takes them."""
     whole = bias.expand(_groups(query, asked), asked.inner, *bias.shape[2:]).flatten(0, 1)
     _, *limits, scale = asked

@@ -48,10 +48,11 @@ def attention(
 ) -> Any:
     """softmax(scale · Q Kᵀ) V, as `torch.nn.functional.scaled_dot_product_attention` computes it, with its gradients.
 
-    Scores are S = scale · Q Kᵀ, with a bias S = scale · Q Kᵀ + bias, with softcap S = softcap · tanh(scale · Q Kᵀ / softcap). For each query, O is the
-    mean of the values under the weights exp(S), and L = log Σ exp(S), over the keys that all given masks allow. A query
-    for which no key is allowed has O = 0 and L = -∞, and takes no part in gradients. With sinks, exp(s) of the query's
-    head is a term of the sums by which O is divided and whose logarithm L is, so that L = s where no key is allowed.
+    Scores are S = scale · Q Kᵀ, with a bias S = scale · Q Kᵀ + bias, or with softcap
+    S = softcap · tanh(scale · Q Kᵀ / softcap). For each query, O is the mean of the values under the weights exp(S),
+    and L = log Σ exp(S), over the keys that all given masks allow. A query for which no key is allowed has O = 0 and
+    L = -∞, and takes no part in gradients. With sinks, exp(s) of the query's head is a term of the sums by which O is
+    divided and whose logarithm L is, so that L = s where no key is allowed.
 
     Query i is at position i among the keys, or at i + n_k - n_q with align="end". `is_causal` and `window` compare this
     position with the number of a key; padding moves no position. In packed sequences i, n_q, n_k and the number of a

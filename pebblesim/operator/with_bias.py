@@ -86,7 +86,6 @@ def _check(query: Tensor, key: Tensor, value: Tensor, bias: Any) -> None:
     allowed = {query.dtype, torch.float32}
     if bias.dtype not in allowed:
         raise UsageError(f"bias is of {bias.dtype}; give {' or '.join(sorted(map(str, allowed)))}.")
-    if query.is_cuda and not torch.compiler.is_compiling():
-        reason = checks.unsupported(query.to(torch.bfloat16) if query.dtype == torch.float32 else query, value, None, 0.0, None)
-        if reason is not None:
-            raise UsageError(reason)
+    few = query[..., :0, :]  # of a type that `unsupported` knows
+    if reason := checks.unsupported(few.bfloat16() if few.dtype == torch.float32 else few, value, None, 0.0, None):
+        raise UsageError(reason)
