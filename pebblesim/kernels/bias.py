@@ -102,12 +102,11 @@ def gradient_of_bias(program: ir.Program) -> ir.Program:
 
     sums = ir.Tile("dB", pairs)
     product = next(node for node in keys.body if _adds_dQ(node))
-    dS = next(ir.refs(product.expr))
-    added = ir.Compute(ir.Ref(sums, pairs), dS, "add", product.line)
-    bias = [node for node in keys.body if _of_bias(node)]
+    added = ir.Compute(ir.Ref(sums, pairs), next(ir.refs(product.expr)), "add", product.line)
+    bias = [node for node in keys.body if isinstance(node, ir.Read | ir.Delete) and node.tile.name == BIAS]
     each = [added if node is product else of_sequence(node) for node in keys.body if node not in bias]
     each = [*map(of_sequence, of_row), *each, *(ir.Delete(node.tile, True, line) for node in of_row)]
-    body = [
+    body: list[ir.Node] = [
         ir.Zeros(sums, line),
         bias[0],
         ir.Loop(sequence, each, False, line),
@@ -137,17 +136,12 @@ def _rows_and_keys(body: list[ir.Node]) -> tuple[ir.Loop, ir.Loop] | None:
     return None
 
 
-def _adds_dQ(node: ir.Node) -> bool:
+def _adds_dQ(node: ir.Node) -> TypeGuard[ir.Compute]:
     """Whether a product of a tile of pairs with keys is added to rows of dQ."""
     match node:
         case ir.Compute(mode="add", expr=ir.MatMul(left=ir.Ref(transposed=False) as left)):
             return ir.over_pairs(left.ranges)
     return False
-
-
-def _of_bias(node: ir.Node) -> bool:
-    """Whether a tile of the bias is read, or leaves the cache."""
-    return isinstance(node, ir.Read | ir.Delete) and node.tile.name == BIAS
 
 
 def is_bias(node: ir.Node) -> bool:

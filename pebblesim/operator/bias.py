@@ -35,18 +35,19 @@ WIDEST = 128
 """The largest head dimension of kernels with a bias."""
 
 Tilings = tuple[Tiling, Tiling, Tiling]
-"""Of the forward pass, of dQ, dK and dV, and of dB."""
+"""Tilings of the forward pass, of dQ, dK and dV, and of dB."""
 
 
-def _tilings(
-    forward: tuple[int, int, int, int], two: tuple[int, int, int, int], options: tuple[int, int], dB: tuple[int, ...]
-) -> Tilings:
+Four = tuple[int, int, int, int]
+
+
+def _tilings(forward: Four, two: Four, options: tuple[int, int], dB: Four) -> Tilings:
     """Tilings by their sides, and warps and stages behind or beside them."""
-    sides = dict(zip(("B_r", "b_c", "B_c", "b_r"), two, strict=True))
+    (rows, columns, *of_forward), (high, wide, *of_bias) = forward, dB
     return (
-        Tiling("flash2-forward", dict(zip(("B_r", "B_c"), forward, strict=False)), *forward[2:]),
-        Tiling("backward-two-pass-blocked", sides, *options),
-        Tiling("backward-two-pass-blocked", dict(zip(("B_r", "b_c"), dB, strict=False)), *dB[2:]),
+        Tiling("flash2-forward", {"B_r": rows, "B_c": columns}, of_forward[0], of_forward[1]),
+        Tiling("backward-two-pass-blocked", dict(zip(("B_r", "b_c", "B_c", "b_r"), two, strict=True)), *options),
+        Tiling("backward-two-pass-blocked", {"B_r": high, "b_c": wide}, of_bias[0], of_bias[1]),
     )
 
 
@@ -209,7 +210,7 @@ def _run(
     far = any(each.shape[-2] * max(each.stride(-2), 1) >= FAR for each in matrices)
     kinds = tuple(each.dtype for each in matrices)
     module = _loaded(which, tiling, sizes, far, pairs.dtype, pairs.band, scale, kinds)
-    return module.run(*given.values(), results=results, **({} if dL is None else {"dL": dL}))  # type: ignore[no-any-return]
+    return module.run(*given.values(), results=results, **({} if dL is None else {"dL": dL}))
 
 
 def without_pairs(query: Tensor, key: Tensor) -> bool:
@@ -269,7 +270,7 @@ def backward(
 
 
 class Streams(NamedTuple):
-    """What streams past the tiles of dB: (groups that have a bias each, sequences that share it, heads, …)."""
+    """Tensors that stream past the tiles of dB: (groups that have a bias each, sequences that share it, heads, …)."""
 
     Q: Tensor
     K: Tensor
@@ -279,7 +280,7 @@ class Streams(NamedTuple):
     v: Tensor
 
     def of_groups(self, groups: slice, parts: int, each: int, first: int = 0) -> dict[str, Tensor]:
-        """What kernels take, by name: of some groups, so many parts of `each` sequences, from the first on.
+        """The tensors that kernels take, by name: of some groups, so many parts of `each` sequences, from the first on.
 
         Parts of a group are as groups of their own. Numbers are (groups · parts · heads, sequences, n_q).
         """
@@ -333,7 +334,7 @@ def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: T
 
 
 TAKEN = ("Q", "K", "V", "dO", "L", "bias", "v")
-"""What the kernel of dB takes, in order."""
+"""Tensors that the kernel of dB takes, in order."""
 
 BLOCKS, FEWEST = 8, 16
 """Blocks of dB's kernel for each multiprocessor, and the fewest sequences of a part: it costs little to add up."""
@@ -348,5 +349,5 @@ def _parts(pairs: Met, groups: int, sequences: int) -> int:
 
 @lru_cache(maxsize=64)
 def multiprocessors(device: torch.device) -> int:
-    """Of a GPU."""
+    """The number of multiprocessors of a GPU."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -106,8 +106,8 @@ def _groups(query: Tensor, asked: Limits) -> int:
 def _pairs(query: Tensor, key: Tensor, bias: Tensor, asked: Limits) -> tuple[float, float, Tensor | None, Tensor]:
     """The scale, no cap, the allowed pairs, and the bias of all batches, as the definition takes them."""
     whole = bias.expand(_groups(query, asked), asked.inner, *bias.shape[2:]).flatten(0, 1)
-    _, *limits, scale = asked
-    return scale, 0.0, definition.allowed(query, key, Asked(None, None, *limits, scale, 0.0, None, False)), whole
+    limits = Asked(None, None, asked.left, asked.right, asked.at_end, asked.scale, 0.0, None, False)
+    return asked.scale, 0.0, definition.allowed(query, key, limits), whole
 
 
 torch.library.impl(WITH_BIAS, "CUDA", _on_gpu)

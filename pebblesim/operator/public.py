@@ -127,14 +127,14 @@ def attention(
         for name, flag in {**flags, "deterministic": deterministic}.items():
             check_flag(name, flag)
     window = tuple(window) if isinstance(window, list) else window
-    if bias is not None:
-        checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
-        kind, x = getattr(query, "dtype", None), _cast((query, key, value), compute_dtype)
-        others = {"attn_mask": attn_mask, "dropout_p": dropout_p, "softcap": softcap, "cu_seqlens": cu_seqlens}
-        others |= {"key_padding_mask": key_padding_mask, "key_ranges": key_ranges, "sinks": sinks, "fallback": fallback}
-        return attention_with_bias(*x, bias, scale, (window, is_causal, align), return_lse, others)
     same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
     call, masks_of = None, {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
+    if bias is not None:
+        checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
+        others = {"attn_mask": attn_mask, "dropout_p": dropout_p, "softcap": softcap, "sinks": sinks, **masks_of}
+        others |= {"key_padding": key_padding, "fallback": fallback}
+        made, kind = _cast((query, key, value), compute_dtype), compute_dtype and getattr(query, "dtype", None)
+        return attention_with_bias(made, bias, scale, (window, is_causal, align), return_lse, kind, others)
     if attn_mask is key_padding is compute_dtype is None and not dropout_p:
         options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks

@@ -21,6 +21,7 @@ ADVICE = {
     "softcap": "leave it out",
     "cu_seqlens": "give sequences of one length as batches",
     "key_padding_mask": "add a large negative number, such as -1e4, to the bias of such keys",
+    "key_padding": "add a large negative number, such as -1e4, to the bias of such keys",
     "key_ranges": "add a large negative number, such as -1e4, to the bias of other keys",
     "sinks": "leave them out",
     "fallback": "leave it out",
@@ -29,27 +30,28 @@ ADVICE = {
 
 
 def attention_with_bias(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    matrices: tuple[Tensor, ...],
     bias: Any,
     scale: float | None,
     within: tuple[Any, bool, str],
     return_lse: bool,
+    kind: torch.dtype | None,
     others: Mapping[str, Any],
 ) -> Any:
     """softmax(scale · Q Kᵀ + bias) V, and L with `return_lse`, for arguments of `attention`.
 
     Args:
-        query, key, value: in the type that they are computed in.
+        matrices: queries, keys and values, in the type that they are computed in.
         bias: numbers that broadcast to (…, heads, n_q, n_k).
         scale, return_lse: as for `attention`.
+        kind: type of O; None for that of the matrices.
         within: `window`, `is_causal` and `align`.
         others: options that are refused, by name.
 
     Raises:
         UsageError: an argument is not allowed, or not with a bias.
     """
+    query, key, value = matrices
     checks.check_tensors(query, key, value, True)
     if other := next((name for name, given in others.items() if given is not None and given != 0.0), None):
         raise UsageError(f"{other} was given with bias, and these kernels do not have both; {ADVICE[other]}.")
@@ -60,7 +62,7 @@ def attention_with_bias(
     groups, inner = in_groups(bias, query, key)
     x = map(in_one_batch, (query, key, value))
     out, lse = torch.ops.pebblesim.attention_with_bias(*x, groups, inner, left, right, at_end, scale)
-    out = out.reshape(*query.shape[:-1], value.shape[-1])
+    out = out.reshape(*query.shape[:-1], value.shape[-1]).to(kind or out.dtype)
     return (out, lse.reshape(query.shape[:-1]) * log(2)) if return_lse else out
 
 
