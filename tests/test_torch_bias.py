@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from math import nan
+from contextlib import contextmanager
+from math import nan, prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +19,9 @@ from judged_attention import refused  # noqa: E402
 from tensors import close  # noqa: E402
 
 from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.kernels.tables import moved_words  # noqa: E402
 from pebblesim.operator import bias as kernels, fresh, launching  # noqa: E402
-from pebblesim.operator.bias import Limits, in_groups  # noqa: E402
+from pebblesim.operator.bias import FORWARD, GRADIENTS, OF_BIAS, Limits, in_groups  # noqa: E402
 
 SMALL = kernels._tilings((32, 16, 4, 2), (32, 16, 32, 16), (4, 2), (32, 16, 4, 2))
 """Tilings that are cheap to interpret."""
@@ -101,10 +103,17 @@ def test_a_query_without_a_key_has_no_part_in_gradients() -> None:
 
 @pytest.fixture
 def interpreted(monkeypatch: Any) -> Iterator[None]:
-    """The kernels of small tiles, run by the interpreter on tensors of the CPU, in new memory that holds NaN."""
-    monkeypatch.setattr(kernels, "TILINGS", {("16 bits", 128): SMALL, ("32 bits", 128): SMALL})
-    monkeypatch.setattr(launching, "module_of", module_of)
-    monkeypatch.setattr(kernels, "multiprocessors", lambda device: 1)
+    """The kernels of small tiles, run by the interpreter on tensors of the CPU."""
+    with by_interpreter(monkeypatch):
+        yield
+
+
+@contextmanager
+def by_interpreter(patch: Any) -> Iterator[None]:
+    """Meanwhile kernels of small tiles are run by the interpreter, in new memory that holds NaN."""
+    patch.setattr(kernels, "TILINGS", {("16 bits", 128): SMALL, ("32 bits", 128): SMALL})
+    patch.setattr(launching, "module_of", module_of)
+    patch.setattr(kernels, "multiprocessors", lambda device: 1)
     kernels._loaded.cache_clear()
     WORDS.clear()
     with fresh.filled(nan):
@@ -216,19 +225,124 @@ def test_kernels_of_words_of_16_bits(interpreted: None, dtype: Any) -> None:
     judge("of groups", 32, 48, dtype=dtype, tolerance=2e-2, d=16, d_v=32)
 
 
+@pytest.mark.parametrize(("form", "parts"), [("of all", 1), ("of groups", 1), ("of places", 1), ("of all", 2)])
+def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, parts: int, monkeypatch: Any) -> None:
+    """To the word, of each tensor: the bias once for each tile of scores, but in the kernel of dB, which keeps it."""
+    monkeypatch.setattr(kernels, "_parts", lambda *given: parts)
+    n_q, n_k, heads = 37, 21, 2
+    judge(form, n_q, n_k, d=16, d_v=16)
+    batch, shared = FORMS[form]
+    batches = prod(batch or (3,))
+    groups = {"of all": 1, "of groups": 2, "of places": 3}[form]
+    counted: Counter[tuple[str, str]] = Counter()
+    alone = batches // groups // parts, batches // groups % parts  # sequences of a part, and of the rest
+    for which, times, sequences in (
+        (FORWARD, batches, 1),
+        (GRADIENTS, batches, 1),
+        (OF_BIAS, groups * parts, alone[0]),
+        (OF_BIAS, groups, alone[1]),
+    ):
+        sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **SMALL[which].blocks}
+        moved = moved_words(kernels.program(which, SMALL[which]), sizes)
+        for name, both in moved.items() if sequences else ():
+            for way, words in zip(("read", "written"), both, strict=True):
+                counted[way, name] += words * heads * times
+    moved_in_all = {what: words for what, words in WORDS.items() if words}
+    assert moved_in_all == {what: words for what, words in counted.items() if words}
+    if form == "of all" and parts == 1:
+        pairs = heads * n_q * n_k
+        assert counted["read", "bias"] == pairs * (3 * batches + 1) and counted["written", "dB"] == pairs
+    assert shared
+
+
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), form=st.sampled_from(sorted(FORMS)), n_q=st.integers(1, 40), n_k=st.integers(1, 40))
 def test_drawn_kernels(data: Any, form: str, n_q: int, n_k: int) -> None:
     sides = data.draw(st.tuples(*[st.booleans()] * 3))
     widths = {name: data.draw(st.integers(1, 40)) for name in ("d", "d_v")}
-    with pytest.MonkeyPatch.context() as patch:
-        yield_from = interpreted.__wrapped__ if hasattr(interpreted, "__wrapped__") else None
-        patch.setattr(kernels, "TILINGS", {("32 bits", 128): SMALL})
-        patch.setattr(launching, "module_of", module_of)
-        patch.setattr(kernels, "multiprocessors", lambda device: 1)
-        kernels._loaded.cache_clear()
-        with fresh.filled(nan):
-            judge(form, n_q, n_k, sides, **widths)
-        kernels._loaded.cache_clear()
-        assert yield_from is yield_from
+    parts = data.draw(st.integers(1, 3))
+    with pytest.MonkeyPatch.context() as patch, by_interpreter(patch):
+        patch.setattr(kernels, "_parts", lambda pairs, groups, sequences: min(parts, sequences))
+        judge(form, n_q, n_k, sides, **widths)
+
+
+def call(dtype: Any = torch.float32) -> tuple[Any, ...]:
+    """Arguments of the operator: two groups of three sequences, causal."""
+    x = [each.detach().to(dtype).requires_grad_() for each in tensors((6,), 2, 4, 5, (2, 1, 2, 4, 5))]
+    return *x, 3, None, 0, False, 0.4
+
+
+def test_the_operators_are_registered_as_pytorch_asks() -> None:
+    """Fake tensors, schemas and autograd of both, also with the gradient of the bias left out."""
+    given = call()
+    torch.library.opcheck(torch.ops.pebblesim.attention_with_bias, given)
+    O, L = torch.ops.pebblesim.attention_with_bias(*given)
+    x = [each.detach() for each in (torch.ones_like(O), L, *given[:4], O, L)]
+    for of_bias in (True, False):
+        operator = torch.ops.pebblesim.attention_with_bias_backward
+        torch.library.opcheck(operator, (*x, of_bias, *given[4:]), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_a_bias_that_needs_no_gradient_gets_none() -> None:
+    *x, b = call(torch.float64)[:4]
+    made = attention(*x, bias=b.detach()[0])
+    true = attention(*x, bias=b[0])
+    g = drawn(*made.shape, seed=8).detach()
+    found, right = torch.autograd.grad(made, x, g), torch.autograd.grad(true, [*x, b], g)
+    close(found, right[:3])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_traces_it_whole(dynamic: bool) -> None:
+    def layer(q: Any, k: Any, v: Any, b: Any) -> Any:
+        return attention(2 * q, k, v, bias=b, is_causal=True).sin()
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for n in (4, 6):
+        x = tensors((2, 3), 2, n, n, (2, 1, 2, n, n))
+        made, true = compiled(*x), layer(*x)
+        g = drawn(*true.shape, seed=8).detach()
+        close([made, *torch.autograd.grad(made, x, g)], [true, *torch.autograd.grad(true, x, g)])
+
+
+def test_mixed_types() -> None:
+    """A float32 bias for words of 16 bits keeps its type, and so does its gradient."""
+    *x, b = [each.detach().bfloat16().requires_grad_() for each in tensors((2,), 2, 4, 5, (2, 4, 5))]
+    wide = b.detach().float().requires_grad_()
+    made = attention(*x, bias=wide)
+    assert made.dtype == torch.bfloat16
+    of_bias = torch.autograd.grad(made.float().sum(), wide)[0]
+    assert of_bias.dtype == torch.float32 and of_bias.shape == wide.shape
+    floats = [each.detach().float() for each in x]
+    rounded = attention(*floats, bias=wide, compute_dtype=torch.bfloat16)
+    assert rounded.dtype == torch.float32 and torch.equal(rounded.bfloat16(), made)
+
+
+def test_what_is_refused_with_a_bias() -> None:
+    q, k, v, b = (each.detach() for each in tensors((2,), 2, 4, 4, (2, 4, 4), d=8, d_v=8))
+    starts, mask = torch.tensor([0, 4]), torch.zeros(2, 4, dtype=torch.bool)
+    several: dict[str, dict[str, Any]] = {
+        "cu_seqlens was given with bias": {"cu_seqlens": starts},
+        "key_padding_mask was given with bias": {"key_padding_mask": mask},
+        "sinks was given with bias": {"sinks": torch.zeros(2)},
+        "softcap was given with bias": {"softcap": 2.0},
+        "dropout_p was given with bias": {"dropout_p": 0.5},
+        "fallback was given with bias": {"fallback": "sdpa"},
+        "attn_mask was given with bias": {"attn_mask": mask},
+    }
+    for sentence, options in several.items():
+        refused(lambda options=options: attention(q, k, v, bias=b, **options), sentence)
+    refused(lambda: attention(q, k, v, bias=b[0, 0, 0].item()), "bias is of float; give a dense tensor")
+    refused(lambda: attention(q, k, v, bias=b.half()), "bias is of torch.float16; give torch.float32 or torch.float64")
+    refused(lambda: attention(q, k, v, bias=b[:, :3]), r"does not broadcast to \(2, 2, 4, 4\)")
+    four = torch.cat([q, q]), torch.cat([k, k]), torch.cat([v, v])
+    refused(lambda: attention(*four, bias=b[None].expand(2, -1, -1, -1)), r"give query as \(batch, sequences, heads")
+    refused(
+        lambda: attention(torch.cat([q, q], 1), k, v, bias=b, enable_gqa=True), r"give key.repeat_interleave\(2, -3\)"
+    )
+    wide = [torch.zeros(1, 1, 4, 130)] * 3
+    refused(
+        lambda: attention(*wide, bias=torch.zeros(4, 4)), "a head dimension is 130, and with a bias it may be up to 128"
+    )

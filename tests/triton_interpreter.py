@@ -334,6 +334,7 @@ def run(
                 name: Array(np.full(shape, np.nan), TYPES["float32" if name in wide else dtype], apart)
                 for name, (shape, apart) in results.items()
             }
+            arrays += options["results"].items()
         outputs = module.run(*given, **options)
     names = {id(array): name for name, array in outputs.items()} | {
         id(a): name for name, a in zip(inputs, given, strict=True)

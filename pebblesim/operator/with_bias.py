@@ -53,7 +53,8 @@ def attention_with_bias(
     """
     query, key, value = matrices
     checks.check_tensors(query, key, value, True)
-    if other := next((name for name, given in others.items() if given is not None and given != 0.0), None):
+    given = (name for name, each in others.items() if each is not None and (isinstance(each, Tensor) or each != 0))
+    if other := next(given, None):
         raise UsageError(f"{other} was given with bias, and these kernels do not have both; {ADVICE[other]}.")
     _check(query, key, value, bias)
     checks.check_masks(query, bias=bias)
