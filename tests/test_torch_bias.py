@@ -21,7 +21,7 @@ from tensors import close  # noqa: E402
 from pebblesim.gpu.torch import attention  # noqa: E402
 from pebblesim.kernels.tables import moved_words  # noqa: E402
 from pebblesim.operator import bias as kernels, fresh, launching  # noqa: E402
-from pebblesim.operator.bias import FORWARD, GRADIENTS, OF_BIAS, Limits, in_groups  # noqa: E402
+from pebblesim.operator.bias import ACROSS, FORWARD, GRADIENTS, OF_BIAS, Limits, in_groups  # noqa: E402
 
 SMALL = kernels._tilings((32, 16, 4, 2), (32, 16, 32, 16), (4, 2), (32, 16, 4, 2))
 """Tilings that are cheap to interpret."""
@@ -126,6 +126,7 @@ def module_of(text: str) -> Any:
 
     def run(*given: Any, results: dict[str, Any], dL: Any = None) -> dict[str, Any]:
         names = text.split("def run(")[1].split(",")
+        assert all(each.is_contiguous() for each in given if each.dim() < 4)
         named = {name.strip().removesuffix("_ptr"): each for name, each in zip(names, given, strict=False)}
         wide = {name for name, each in (named | results).items() if each.dtype == torch.float32}
         strides = {name: each.stride() for name, each in named.items() if each.dim() > 3}
@@ -238,12 +239,13 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
     alone = batches // groups // parts, batches // groups % parts  # sequences of a part, and of the rest
     for which, times, sequences in (
         (FORWARD, batches, 1),
-        (GRADIENTS, batches, 1),
+        (ACROSS, batches, 1),
         (OF_BIAS, groups * parts, alone[0]),
         (OF_BIAS, groups, alone[1]),
     ):
-        sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **SMALL[which].blocks}
-        moved = moved_words(kernels.program(which, SMALL[which]), sizes)
+        tiling = SMALL[GRADIENTS if which == ACROSS else which]
+        sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **tiling.blocks}
+        moved = moved_words(kernels.program(which, tiling), sizes)
         for name, both in moved.items() if sequences else ():
             for way, words in zip(("read", "written"), both, strict=True):
                 counted[way, name] += words * heads * times
@@ -251,7 +253,8 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
     assert moved_in_all == {what: words for what, words in counted.items() if words}
     if form == "of all" and parts == 1:
         pairs = heads * n_q * n_k
-        assert counted["read", "bias"] == pairs * (3 * batches + 1) and counted["written", "dB"] == pairs
+        assert counted["read", "bias"] == pairs * (2 * batches + 1)
+        assert counted["read", "bias_T"] == pairs * batches and counted["written", "dB"] == pairs
     assert shared
 
 

@@ -301,8 +301,10 @@ def counted(n: int, heads: int, sequences: int) -> dict[str, dict[str, list[int]
     from pebblesim.operator import bias as kernels
 
     found = {}
-    for which, name in enumerate(("forward", "gradients", "of bias")):
-        tiling = next(each[which] for (words, _), each in kernels.TILINGS.items() if words == "16 bits")
+    passes_of = {"forward": kernels.FORWARD, "gradients": kernels.ACROSS, "of bias": kernels.OF_BIAS}
+    for name, which in passes_of.items():
+        at = kernels.GRADIENTS if which == kernels.ACROSS else which
+        tiling = next(each[at] for (words, _), each in kernels.TILINGS.items() if words == "16 bits")
         sizes = {"n_q": n, "n_k": n, "d_k": D, "d_v": D, **tiling.blocks, "R": sequences}
         times = heads if name == "of bias" else heads * sequences
         moved = moved_words(kernels.program(which, tiling), sizes)

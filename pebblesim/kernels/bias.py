@@ -1,9 +1,8 @@
 """A bias of scores: the program with another input over pairs, of which a tile is added to each tile of scores.
 
 The tile is read in front of the products that make the scores, and added behind the last of them, once these are
-multiplied by the scale. Threads read it from memory: no product takes it, so it is never in shared memory.
-
-No card has measured such kernels, and no domain offers them: they are written for a program that `biased` returns.
+multiplied by the scale. Threads read it from memory: no product takes it. Where scores are computed transposed, it is
+read from a transposed copy, in the orientation that they have.
 """
 
 from __future__ import annotations
@@ -21,12 +20,19 @@ from pebblesim.language import program as ir
 BIAS = "bias"
 """The name of the input."""
 
+TRANSPOSED = "bias_T"
+"""The name of its transpose, for phases that read this in its place."""
+
 SEQUENCES = "R"
 """The number of sequences that share a bias."""
 
 
-def biased(program: ir.Program) -> ir.Program:
+def biased(program: ir.Program, transposed: Container[str] = ()) -> ir.Program:
     """A program whose scores are Q Kᵀ and a bias, a matrix (queries, keys) that is its last input.
+
+    Args:
+        program: a traced schedule.
+        transposed: names of phases that read the transpose of the bias, another input behind it.
 
     Raises:
         UsageError: it makes no scores, adds up several products in them, or takes a bias already.
@@ -37,26 +43,31 @@ def biased(program: ir.Program) -> ir.Program:
     if not made or BIAS in program.tensors:
         raise UsageError(f"{program.name} {'takes a bias already' if made else 'makes no scores to add a bias to'}.")
     first, second = next(iter(made)).ranges
-    tensor = ir.Tensor(BIAS, (first.dim, second.dim))
+    as_it_is, across = ir.Tensor(BIAS, (first.dim, second.dim)), ir.Tensor(TRANSPOSED, (second.dim, first.dim))
 
-    def added(body: list[ir.Node]) -> list[ir.Node]:
+    def added(body: list[ir.Node], tensor: ir.Tensor) -> list[ir.Node]:
         """A body with the bias of the scores that enter the cache in it."""
-        found = [replace(node, body=added(node.body)) if isinstance(node, ir.Loop) else node for node in body]
+        found = [replace(node, body=added(node.body, tensor)) if isinstance(node, ir.Loop) else node for node in body]
         tiles = {tile for node in body if (tile := ir.entering(node)) in made}
         at = [place for place, node in enumerate(body) if any(_scores(each, read, tiles) for each in ir.walk([node]))]
         if len(tiles) > 1 or len(at) > 1:
             raise UsageError(f"{program.name} adds up several products in its scores, and a bias is added to one.")
         for place, tile in zip(at, tiles, strict=True):
             assert tile is not None
-            bias, line = ir.Tile(BIAS, tile.ranges), made[tile].line
-            plus = ir.Compute(ir.Ref(tile, tile.ranges), ir.Ref(bias, bias.ranges), "add", line)
+            turned, line = tensor is across, made[tile].line
+            bias = ir.Tile(tensor.name, tile.ranges[:: -1 if turned else 1])
+            plus = ir.Compute(ir.Ref(tile, tile.ranges), ir.Ref(bias, bias.ranges, turned), "add", line)
             found[place : place + 1] = [ir.Read(bias, tensor, line), found[place], plus, ir.Delete(bias, True, line)]
         return found
 
-    phases = [replace(phase, body=added(phase.body)) for phase in program.phases]
+    phases = [
+        replace(phase, body=added(phase.body, across if phase.name in transposed else as_it_is))
+        for phase in program.phases
+    ]
     given = {name: program.tensors[name] for name in program.inputs}
-    tensors = {**given, BIAS: tensor, **program.tensors}
-    return replace(program, inputs=(*program.inputs, BIAS), tensors=tensors, phases=phases)
+    more = {each.name: each for each in ((as_it_is, across) if transposed else (as_it_is,))}
+    tensors = {**given, **more, **program.tensors}
+    return replace(program, inputs=(*program.inputs, *more), tensors=tensors, phases=phases)
 
 
 def _scores(

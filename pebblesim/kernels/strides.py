@@ -21,8 +21,8 @@ WORDS = 8
 QUERIES = ("Q", "Q_C")
 """Matrices with a row for each query: a program has one of them."""
 
-OVER_PAIRS = ("bias", "dB")
-"""Matrices with a row for each query and a column for each key, which batches may share."""
+OVER_PAIRS = ("bias", "bias_T", "dB")
+"""Matrices over queries and keys, which batches may share."""
 
 RESULTS = "results"
 """The argument of `run` that has the matrices to be written, by name."""

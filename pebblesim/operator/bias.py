@@ -59,7 +59,8 @@ TILINGS: Mapping[tuple[str, int], Tilings] = {
 }
 """Tilings by the size of a word and the largest head dimension that they are for; they fit on every card."""
 
-FORWARD, GRADIENTS, OF_BIAS = range(3)
+FORWARD, GRADIENTS, OF_BIAS, ACROSS = range(4)
+"""Passes: O; dQ, dK and dV; dB; and dQ, dK and dV with a transpose of the bias for the kernel of dK and dV."""
 
 
 class Limits(NamedTuple):
@@ -116,6 +117,7 @@ class Met(NamedTuple):
     Attributes:
         Q, K, V: as kernels read them.
         bias: in groups, with a row for each query and a column for each key, 0 words apart where they are shared.
+        transposed: the same with a row for each key, for a backward pass.
         queries, keys: which of all these are.
         band: the limits.
         dtype: of words.
@@ -125,6 +127,7 @@ class Met(NamedTuple):
     K: Tensor
     V: Tensor
     bias: Tensor
+    transposed: Tensor | None
     queries: slice
     keys: slice
     band: Band | None
@@ -134,19 +137,23 @@ class Met(NamedTuple):
         """The tiling of a pass."""
         width = max(self.Q.shape[3], self.V.shape[3])
         kind = "32 bits" if self.dtype == "float32" else "16 bits"
+        which = GRADIENTS if which == ACROSS else which
         return next(each[which] for (words, most), each in TILINGS.items() if words == kind and width <= most)
 
 
-def _met(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits) -> Met:
+def _met(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits, backward: bool = False) -> Met:
     n_q, n_k = query.shape[2], key.shape[2]
     queries, keys = met(n_q, n_k, *asked[1:4])
     Q, K, V = fitted(query[:, :, queries]), fitted(key[:, :, keys]), fitted(value[:, :, keys])
     bias = bias[..., queries if bias.shape[3] > 1 else slice(None), keys if bias.shape[4] > 1 else slice(None)]
     groups = query.shape[0] // asked.inner, asked.inner
     whole = _readable(bias, K.shape[2]).expand(*groups, query.shape[1], Q.shape[2], K.shape[2])
+    across = None
+    if backward and bias.shape[3] > 1:  # else the transpose would be as long as the bias for each query is not
+        across = _readable(bias.mT, Q.shape[2]).expand(*groups, query.shape[1], K.shape[2], Q.shape[2])
     at_end = asked.at_end and n_q != n_k
     band = band_of(asked.left, asked.right, at_end, 1)
-    return Met(Q, K, V, whole, queries, keys, band, str(query.dtype).removeprefix("torch."))
+    return Met(Q, K, V, whole, across, queries, keys, band, str(query.dtype).removeprefix("torch."))
 
 
 def _readable(bias: Tensor, n_k: int) -> Tensor:
@@ -190,8 +197,8 @@ def _launched(tiling: Tiling) -> dict[str, Any]:
 
 def program(which: int, tiling: Tiling, band: Band | None = None) -> Program:
     """The program of a pass: a schedule of the catalogue with a bias, or dB that is read off one."""
-    made = biased(program_of(tiling, band))
-    if which == GRADIENTS:
+    made = biased(program_of(tiling, band), ("dK, dV",) if which == ACROSS else ())
+    if which in (GRADIENTS, ACROSS):
         return replace(made, outputs=(*made.outputs, "v"))
     return gradient_of_bias(made) if which == OF_BIAS else made
 
@@ -250,7 +257,7 @@ def backward(
 
     `lse` and `grad_L`: L to base 2, and the gradient of the natural one, (batch, heads, n_q).
     """
-    pairs = _met(query, key, value, bias, asked)
+    pairs = _met(query, key, value, bias, asked, True)
     queries, keys = pairs.queries, pairs.keys
     parts = [each[:, :, at] for each, at in zip(made, (queries, keys, keys), strict=True)]
     for whole, part in zip(made, parts, strict=True):
@@ -260,8 +267,11 @@ def backward(
     dO, O = fitted(grad[:, :, queries]), fitted(out[:, :, queries])
     L = lse[:, :, queries].reshape(-1, pairs.Q.shape[2]).contiguous()
     given = {"Q": pairs.Q, "K": pairs.K, "V": pairs.V, "dO": dO, "O": O, "L": L, "bias": pairs.bias}
+    which = GRADIENTS
+    if pairs.transposed is not None:
+        given, which = given | {"bias_T": pairs.transposed}, ACROSS
     dL = None if grad_L is None else grad_L[:, :, queries].reshape(L.shape).contiguous()
-    v = _run(GRADIENTS, pairs, asked.scale, given, dict(zip(("dQ", "dK", "dV"), room, strict=True)), dL)["v"]
+    v = _run(which, pairs, asked.scale, given, dict(zip(("dQ", "dK", "dV"), room, strict=True)), dL)["v"]
     for taken, each in zip(room, parts, strict=True):
         if taken is not each:
             each.copy_(taken[..., : each.shape[3]])
@@ -286,7 +296,7 @@ class Streams(NamedTuple):
         """
         some = [x[groups, first : first + parts * each].unflatten(1, (parts, each)).flatten(0, 1) for x in self]
         made = dict(zip(self._fields, some, strict=True))
-        return made | {name: made[name].transpose(1, 2).flatten(0, 1) for name in ("L", "v")}
+        return made | {name: made[name].transpose(1, 2).flatten(0, 1).contiguous() for name in ("L", "v")}
 
 
 def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tensor) -> None:
@@ -305,7 +315,9 @@ def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: T
     streams = Streams(*map(grouped, (pairs.Q, pairs.K, pairs.V, dO, *numbers)))
     groups, sequences = streams.Q.shape[:2]
     bias, target = (pairs.bias[0], dB[0]) if in_turn else (pairs.bias[:, 0], dB[:, 0])
-    of_rows, of_columns = (at if side > 1 else slice(None) for at, side in zip(pairs[4:6], dB.shape[3:], strict=True))
+    of_rows, of_columns = (
+        at if side > 1 else slice(None) for at, side in zip((pairs.queries, pairs.keys), dB.shape[3:], strict=True)
+    )
     met = target[..., of_rows, of_columns]
     if met.shape != target.shape:
         target.zero_()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pebblesim.operator import bias as kernels, definition
+from pebblesim.operator import bias as kernels, definition, recorded
 from pebblesim.operator.bias import Limits, summed, without_pairs
 from pebblesim.operator.checks import check_forward_mode
 from pebblesim.operator.launching import check_triton
@@ -31,8 +31,17 @@ torch.library.define(
 )
 
 
-def _on_gpu(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *limits: Any) -> tuple[Tensor, Tensor]:
+def forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits) -> tuple[Tensor, Tensor]:
+    """O, and L to base 2, by kernels."""
     check_forward_mode()
+    out, lse = recorded.made(biased_without_notes, (query, key, value, bias), tuple(asked))
+    return out, lse
+
+
+def biased_without_notes(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *limits: Any
+) -> tuple[Tensor, Tensor]:
+    """As `forward`, of the arguments of `Limits`: kernels are found, and launched."""
     out = empty_like(query, value.shape[-1])
     lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
     if without_pairs(query, key):
@@ -43,7 +52,16 @@ def _on_gpu(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *limits: An
     return out, lse
 
 
-def _gradients_on_gpu(
+def backward(tensors: tuple[Tensor | None, ...], of_bias: bool, asked: Limits) -> tuple[Tensor, ...]:
+    """Gradients of query, key, value and, if it is wanted, bias by kernels.
+
+    `tensors`: the gradients of O and of L to base 2, query, key, value, bias, O and L to base 2.
+    """
+    check_forward_mode()
+    return recorded.made(gradients_of_biased_without_notes, tensors, (of_bias, *asked))
+
+
+def gradients_of_biased_without_notes(
     grad: Tensor,
     grad_lse: Tensor | None,
     query: Tensor,
@@ -55,7 +73,7 @@ def _gradients_on_gpu(
     of_bias: bool,
     *limits: Any,
 ) -> tuple[Tensor, ...]:
-    check_forward_mode()
+    """As `backward`, of the arguments of `Limits`: kernels are found, and launched."""
     made = empty_like(query, query.shape[-1]), empty_like(key, key.shape[-1]), empty_like(value, value.shape[-1])
     dB = _room_for_dB(bias, of_bias)
     if without_pairs(query, key):
@@ -108,6 +126,14 @@ def _pairs(query: Tensor, key: Tensor, bias: Tensor, asked: Limits) -> tuple[flo
     whole = bias.expand(_groups(query, asked), asked.inner, *bias.shape[2:]).flatten(0, 1)
     limits = Asked(None, None, asked.left, asked.right, asked.at_end, asked.scale, 0.0, None, False)
     return asked.scale, 0.0, definition.allowed(query, key, limits), whole
+
+
+def _on_gpu(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *limits: Any) -> tuple[Tensor, Tensor]:
+    return forward(query, key, value, bias, Limits(*limits))
+
+
+def _gradients_on_gpu(*given: Any) -> tuple[Tensor, ...]:
+    return backward(given[:8], given[8], Limits(*given[9:]))
 
 
 torch.library.impl(WITH_BIAS, "CUDA", _on_gpu)
