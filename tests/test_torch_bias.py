@@ -349,3 +349,31 @@ def test_what_is_refused_with_a_bias() -> None:
     refused(
         lambda: attention(*wide, bias=torch.zeros(4, 4)), "a head dimension is 130, and with a bias it may be up to 128"
     )
+
+
+def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
+    """One autograd function on a GPU: here with the definition in the place of kernels; checked once for their sizes."""
+    from pebblesim.operator import eager, operators_of_bias as operators, with_bias
+
+    checked: list[Any] = []
+    monkeypatch.setattr(eager, "call_of", lambda q, k, v, beside, options: (q.shape, beside[0].shape, options))
+    monkeypatch.setattr(eager, "plain", lambda *given: True)
+    monkeypatch.setattr(with_bias, "_compile", lambda *given: None)
+    monkeypatch.setattr(with_bias, "_check", lambda *given: checked.append(given))
+    monkeypatch.setattr(operators, "forward", lambda *given: operators._by_definition(*given[:4], *given[4]))
+    monkeypatch.setattr(
+        operators, "backward", lambda x, of_bias, asked: operators._gradients_by_definition(*x, of_bias, *asked)
+    )
+    x = tensors((2, 3), 2, 4, 4, (2, 1, 2, 4, 4))
+    allowed = torch.ones(4, 4, dtype=torch.bool).tril()
+    for seed in (0, 1):
+        x = [each.detach().roll(seed).requires_grad_() for each in x]
+        made = attention(*x[:3], bias=x[3], is_causal=True, return_lse=True)
+        same(made, formulas(*x, allowed), x)
+        O = attention(*x[:3], bias=x[3], is_causal=True)
+        of_q, of_b = torch.autograd.grad(O.sum(), (x[0], x[3]))
+        close([of_q, of_b], torch.autograd.grad(formulas(*x, allowed)[0].sum(), (x[0], x[3])))
+        with torch.no_grad():
+            close([attention(*x[:3], bias=x[3].detach(), is_causal=True)], [made[0].detach()])
+    assert len(checked) == 1
+    with_bias._CHECKED.clear()
