@@ -23,7 +23,7 @@ from pebblesim.kernels.tables import moved_words  # noqa: E402
 from pebblesim.operator import bias as kernels, fresh, launching  # noqa: E402
 from pebblesim.operator.bias import ACROSS, FORWARD, GRADIENTS, OF_BIAS, Limits, in_groups  # noqa: E402
 
-SMALL = kernels._tilings((32, 16, 4, 2), (32, 16, 32, 16), (4, 2), (32, 16, 4, 2))
+SMALL = kernels.tilings(*[(32, 16, 4, 2)] * 4)
 """Tilings that are cheap to interpret."""
 
 WORDS: Counter[tuple[str, str]] = Counter()
@@ -352,7 +352,7 @@ def test_what_is_refused_with_a_bias() -> None:
 
 
 def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
-    """One autograd function on a GPU: here with the definition in the place of kernels; checked once for their sizes."""
+    """One autograd function on a GPU, here with the definition in the place of kernels; sizes are checked once."""
     from pebblesim.operator import eager, operators_of_bias as operators, with_bias
 
     checked: list[Any] = []

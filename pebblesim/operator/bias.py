@@ -38,24 +38,25 @@ Tilings = tuple[Tiling, Tiling, Tiling]
 """Tilings of the forward pass, of dQ, dK and dV, and of dB."""
 
 
-Four = tuple[int, int, int, int]
+Sides = tuple[int, ...]
+"""Rows that a program keeps, rows that stream past them, warps, stages, and perhaps the most registers of a thread."""
 
 
-def _tilings(forward: Four, two: Four, options: tuple[int, int], dB: Four) -> Tilings:
-    """Tilings by their sides, and warps and stages behind or beside them."""
-    (rows, columns, *of_forward), (high, wide, *of_bias) = forward, dB
+def tilings(forward: Sides, dQ: Sides, dK_dV: Sides, dB: Sides) -> Tilings:
+    """Tilings by the sides of each kernel; those of dB's are both of its tile."""
+    two_pass = {"B_r": dQ[0], "b_c": dQ[1], "B_c": dK_dV[0], "b_r": dK_dV[1]}
     return (
-        Tiling("flash2-forward", {"B_r": rows, "B_c": columns}, of_forward[0], of_forward[1]),
-        Tiling("backward-two-pass-blocked", dict(zip(("B_r", "b_c", "B_c", "b_r"), two, strict=True)), *options),
-        Tiling("backward-two-pass-blocked", {"B_r": high, "b_c": wide}, of_bias[0], of_bias[1]),
+        Tiling("flash2-forward", {"B_r": forward[0], "B_c": forward[1]}, 4, 1, {"flash2-forward": forward[2:]}),
+        Tiling("backward-two-pass-blocked", two_pass, 4, 1, {"dQ": dQ[2:], "dK, dV": dK_dV[2:]}),
+        Tiling("backward-two-pass-blocked", {"B_r": dB[0], "b_c": dB[1]}, 4, 1, {"dB": dB[2:]}),
     )
 
 
 TILINGS: Mapping[tuple[str, int], Tilings] = {
-    ("16 bits", 64): _tilings((64, 64, 4, 3), (64, 64, 64, 64), (4, 3), (64, 64, 4, 3)),
-    ("16 bits", WIDEST): _tilings((64, 64, 4, 2), (64, 32, 64, 32), (4, 2), (64, 64, 4, 2)),
-    ("32 bits", 64): _tilings((32, 32, 4, 2), (32, 32, 32, 32), (4, 2), (32, 32, 4, 2)),
-    ("32 bits", WIDEST): _tilings((32, 32, 4, 2), (32, 16, 32, 16), (4, 1), (32, 32, 4, 1)),
+    ("16 bits", 64): tilings((64, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 3)),
+    ("16 bits", WIDEST): tilings((64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 2), (64, 64, 8, 2)),
+    ("32 bits", 64): tilings((32, 32, 4, 2), (32, 32, 4, 2), (32, 32, 4, 2), (32, 32, 4, 2)),
+    ("32 bits", WIDEST): tilings((32, 32, 4, 2), (32, 16, 4, 1), (32, 16, 4, 1), (32, 32, 4, 1)),
 }
 """Tilings by the size of a word and the largest head dimension that they are for; they fit on every card."""
 
