@@ -258,6 +258,26 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
     assert shared
 
 
+@given(n=st.integers(1, 200), d=st.integers(1, 60), R=st.integers(1, 9), side=st.sampled_from([16, 32, 64]))
+@settings(max_examples=25, deadline=None)
+def test_the_words_of_the_page(n: int, d: int, R: int, side: int) -> None:
+    """docs/bias.md: words of R sequences of one head, of each kernel."""
+    tiles, tilings = -(-n // side), kernels.tilings(*[(side, side, 4, 2)] * 4)
+    page = {
+        FORWARD: R * (n * d + n * d + n * n + 2 * n * d * tiles + n),
+        ACROSS: R * (2 * n * d + n)
+        + R * (3 * n * d + 2 * n + n * n + 2 * n * d * tiles)
+        + R * (4 * n * d + n * n + (2 * n * d + 2 * n) * tiles),
+        OF_BIAS: 2 * n * n + R * (4 * n * d + 2 * n) * tiles,
+    }
+    for which, words in page.items():
+        tiling = tilings[GRADIENTS if which == ACROSS else which]
+        sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, "R": R, **tiling.blocks}
+        moved = moved_words(kernels.program(which, tiling), sizes)
+        counted = sum(read + written for read, written in moved.values())
+        assert counted * (1 if which == OF_BIAS else R) == words
+
+
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), form=st.sampled_from(sorted(FORMS)), n_q=st.integers(1, 40), n_k=st.integers(1, 40))
