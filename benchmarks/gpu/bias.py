@@ -380,7 +380,8 @@ def table(rows: list[dict[str, Any]]) -> None:
     """Print errors of the calls, and times of the layers, with geometric means."""
     calls = [row for row in rows if row["kind"] == "call" and "errors" in row]
     if calls:
-        print(f"{len(calls)} drawn calls, {sum(row['same_bits'] for row in calls)} with the same bits again; errors:\n")
+        alike = sum(row["same_bits"] for row in calls)
+        print(f"{len(calls)} drawn calls, {alike} with the same bits when they are made again; errors:\n")
         print("| | median | most | beside PyTorch's, median | most |\n|---|---|---|---|---|")
         for name in NAMES:
             own = [row["errors"][name] for row in calls]
@@ -396,10 +397,15 @@ def table(rows: list[dict[str, Any]]) -> None:
     for row in shapes:
         for way in ("forward", "both"):
             times = {name: each["wall_us"] for name, each in row[way].items()}
-            for name in OTHERS:
-                if name in times:
-                    ratios.setdefault((way, name), []).append(times[name] / times["ours"])
-            cells = [f"{times[name] / 1e3:.2f}" if name in times else "" for name in ("ours", *OTHERS)]
+            for name in (each for each in OTHERS if each in times):
+                for kind in ("wall_us", "card_us"):
+                    ratio = row[way][name][kind] / row[way]["ours"][kind]
+                    ratios.setdefault((f"{way}, {kind}", name), []).append(ratio)
+            there = [name for name in ("ours", *OTHERS) if name in times]
+            card = {name: row[way][name]["card_us"] / 1e3 for name in there}
+            cells = [
+                f"{times[name] / 1e3:.2f} ({card[name]:.2f})" if name in there else "" for name in ("ours", *OTHERS)
+            ]
             memory = (
                 " / ".join(f"{row['peak_mib'].get(name, '')}" for name in ("ours", *OTHERS)) if way == "both" else ""
             )
@@ -407,6 +413,7 @@ def table(rows: list[dict[str, Any]]) -> None:
             print(
                 "|", " | ".join([str(row["n"]), str(row["heads"]), str(row["sequences"]), passes, *cells, memory]), "|"
             )
+    print()
     for (way, name), values in ratios.items():
         print(f"{way}: {name} {geometric_mean(values):.2f} times ours, {min(values):.2f} to {max(values):.2f}")
 
@@ -450,8 +457,8 @@ def measured(torch: Any, asked: argparse.Namespace, rows: list[dict[str, Any]], 
     for row in tuned(torch, D, False) if asked.tune else ():
         keep(row | device)
     todo: list[tuple[Callable[..., Any], dict[str, Any]]] = [
-        *((timed, drawn_shape(asked.seed, number)) for number in range(asked.shapes)),
         *((judged, drawn_call(asked.seed, number)) for number in range(asked.calls)),
+        *((timed, drawn_shape(asked.seed, number)) for number in range(asked.shapes)),
     ]
     for measure, row in todo:
         if (row["kind"], row["seed"], row["number"]) in known:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pebblesim.kernels.bias import TRANSPOSED
+from pebblesim.kernels.bias import BIAS, TRANSPOSED
 from pebblesim.language import program as ir
 
 
@@ -18,7 +18,7 @@ def turned(nodes: Iterable[ir.Node]) -> frozenset[ir.Tile]:
 
     Tiles that meet entry by entry share an orientation: it is the transposed one if no tile among them is read from
     memory, reduced along its rows or cut into parts, if some product takes one as its transposed left operand, and if
-    none takes one as its left operand as it is. A bias that is in memory transposed meets them in either one.
+    none takes one as its left operand as it is. A bias, or its transpose, is read in its own and meets them in either one.
     """
     groups: dict[ir.Tile, set[ir.Tile]] = {}
     wanted: set[ir.Tile] = set()
@@ -26,7 +26,7 @@ def turned(nodes: Iterable[ir.Node]) -> frozenset[ir.Tile]:
     either: set[ir.Tile] = set()
     for node in nodes:
         if isinstance(node, ir.Read):
-            (either if node.tensor.name == TRANSPOSED else kept).add(node.tile)
+            (either if node.tensor.name in (BIAS, TRANSPOSED) else kept).add(node.tile)
         elif isinstance(node, ir.Move):
             _join(groups, [node.tile, node.source])
         elif isinstance(node, ir.Compute):
