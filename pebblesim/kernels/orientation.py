@@ -18,7 +18,7 @@ def turned(nodes: Iterable[ir.Node]) -> frozenset[ir.Tile]:
 
     Tiles that meet entry by entry share an orientation: it is the transposed one if no tile among them is read from
     memory, reduced along its rows or cut into parts, if some product takes one as its transposed left operand, and if
-    none takes one as its left operand as it is. A bias, or its transpose, is read in its own and meets them in either one.
+    none takes one as its left operand as it is. A bias is read in its own orientation and meets them in either one.
     """
     groups: dict[ir.Tile, set[ir.Tile]] = {}
     wanted: set[ir.Tile] = set()
