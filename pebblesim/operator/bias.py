@@ -53,9 +53,10 @@ def tilings(forward: Sides, dQ: Sides, dK_dV: Sides, dB: Sides) -> Tilings:
 
 
 TILINGS: Mapping[tuple[str, int], Tilings] = {
-    ("16 bits", 64): tilings((64, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 3)),
+    ("16 bits", 32): tilings((64, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 3)),
+    ("16 bits", 64): tilings((64, 64, 4, 3), (64, 64, 4, 3), (64, 32, 4, 3), (64, 64, 4, 3)),
     ("16 bits", WIDEST): tilings((64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 2), (64, 64, 8, 2)),
-    ("32 bits", 64): tilings((32, 32, 4, 2), (32, 32, 4, 2), (32, 32, 4, 2), (32, 32, 4, 2)),
+    ("32 bits", 64): tilings((32, 16, 4, 2), (32, 16, 4, 2), (32, 16, 4, 2), (32, 32, 4, 2)),
     ("32 bits", WIDEST): tilings((32, 32, 4, 2), (32, 16, 4, 1), (32, 16, 4, 1), (32, 32, 4, 1)),
 }
 """Tilings by the size of a word and the largest head dimension that they are for; they fit on every card."""
