@@ -9,7 +9,7 @@ import pytest
 from golden_texts import GOLDENS, Case
 
 from pebblesim.advice.launch_costs import launch_costs
-from pebblesim.advice.tiles import hopper_tiling
+from pebblesim.advice.tiles import TILINGS, hopper_tiling
 from pebblesim.kernels.readings import read
 from pebblesim.language import masks
 
@@ -85,3 +85,17 @@ def test_the_shared_memory_of_a_gluon_kernel_is_that_of_its_program() -> None:
     for n in (1000, 4096):
         (cost,) = launch_costs(tiling, {"n": n, "d": 128}, "bfloat16")
         assert 0 <= cost.storage.shared - (2 * 2 + 1) * 128 * 128 * 2 < 200
+
+
+def test_tiles_that_are_tested_for_a_mask() -> None:
+    """n = 4,096: tiles along the diagonal, all tiles of a window, or those at its two ends and the first of a block."""
+    dims, triton = {"n": 4096, "d": 64}, TILINGS["forward"][0]
+    assert triton.schedule == "flash2-forward" and dict(triton.blocks) == {"B_r": 64, "B_c": 64}
+    cost = launch_costs(triton, dims, "bfloat16", mask=masks.of("causal"))[0]
+    assert cost.masked == 64 * 64**2
+    cost = launch_costs(triton, dims, "bfloat16", mask=masks.of("window:300"))[0]
+    first = [max(0, 64 * block - 299) // 64 for block in range(64)]
+    assert cost.masked == 2 * 64**2 * sum(block + 1 - begin for block, begin in enumerate(first))
+    narrow = hopper_tiling("flash2-forward", dims)  # asks of each tile but the first if an edge cuts it
+    (cost,) = launch_costs(narrow, dims, "bfloat16", mask=masks.of("window:300"))
+    assert cost.masked == 2 * 128**2 * 32 * (1 + 2)
