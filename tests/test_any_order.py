@@ -68,7 +68,7 @@ def test_few_pairs_need_products_with_weights_however_P_comes() -> None:
     of_each = best_of_ways(PROBLEMS["projected-backward-qkv"].rectangle, dims, 27, from_text("window:1"))
     assert {way: bound.value for way, bound in of_each.items()} == {
         "P made": 6520,
-        "P kept": 6568,
+        "P saved": 6568,
         "any order of the products": 6520,
     }
 
@@ -78,7 +78,7 @@ def test_few_pairs_need_products_with_weights_however_P_comes() -> None:
     ("name", "widest"),
     [
         ("backward", "any order of the products"),
-        ("backward-qkv", "P kept for some pairs"),
+        ("backward-qkv", "P saved for some pairs"),
         ("projected-forward", "any order of the products"),
         ("projected-backward-qkv", "any order of the products"),
         ("linear", "any order of the products"),

@@ -164,7 +164,7 @@ NOT_FOR = {
             for name in ("warps", "stages", "persistent", "workers", "threads")
         },
         "scale": "the kernels of a package take any scale at each call; leave --scale out.",
-        "kv-heads": "a package has --shared, heads of queries on each head of keys; leave --kv-heads out.",
+        "kv-heads": "a package has --shared, query heads on each KV head; leave --kv-heads out.",
     },
 }
 for _others in ("cuda", "triton", "gluon"):
