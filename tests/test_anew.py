@@ -1,4 +1,4 @@
-"""Orders that compute values again: places and computations against all orders of operands, words against the least I/O."""
+"""Orders that compute values again: places against all orders of operands, words against the least I/O."""
 
 from __future__ import annotations
 

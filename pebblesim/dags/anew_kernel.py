@@ -79,8 +79,8 @@ def steps(
 ) -> Any:
     """List the vertices in the order in which they are computed, some of them again and again.
 
-    Each value that is kept and each output is computed in turn, with all that is missing for it. What was computed stays
-    in the cache until its place is needed; then the value of the least worth leaves.
+    Each value that is kept and each output is computed in turn, with all that is missing for it. What was computed
+    stays in the cache until its place is needed; then the value of the least worth leaves.
 
     Args:
         order: the vertices to compute, operands first.

@@ -24,8 +24,8 @@ PRICES: Final = (0.03, 0.1, 0.3)
 def cuts(data: TaskData) -> int:
     """Return the least number of tree values that any game writes and reads again, by the best of several choices.
 
-    A value that is computed and is no output may belong to the tree of one of its uses. A tree of which no value is
-    read needs as many places as its label says: v with k operands that are below it, or in no place of its tree, at least k + 1, and
+    A value that is computed and is no output may belong to the tree of one of its uses. A tree of which nothing is read
+    needs as many places as its label says: v with k operands, without those elsewhere in its tree, at least k + 1, and
     for its tree operands by decreasing label (Sethi & Ullman 1970) the j-th label + j - 1, as each of the others holds
     a place meanwhile. From the leaves on, the operands with the largest labels are cut off until v fits.
     """

@@ -155,8 +155,8 @@ def _recount(
 def grow(order: Any, start: Any, operands: Any, may_leave: Any, price: Any, M: int) -> Any:
     """Choose trees of which many values must be cut off; return the parent of each vertex, or -1.
 
-    The cheapest tree that does not fit into M places is built, again and again. One value of it is cut off; what remains
-    has M places, and another tree may use it, or it is used for one more.
+    The cheapest tree that does not fit into M places is built, again and again. One value of it is cut off; what
+    remains has M places, and another tree may use it, or it is used for one more.
 
     Args:
         may_leave: the values that a tree may have below its root.
