@@ -1,4 +1,4 @@
-"""Trees of values that do not fit, with any choice of uses: the fewest values cut off, against the least I/O of games."""
+"""Trees of values that do not fit, with any choice of uses: the fewest values cut off, against games."""
 
 from __future__ import annotations
 

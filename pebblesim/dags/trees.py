@@ -18,7 +18,7 @@ MOST_PLACES: Final = 24
 """Most red pebbles for this search: a tree that does not fit has about 2^(M / 3) values or more."""
 
 PRICES: Final = (0.03, 0.1, 0.3)
-"""What each use adds to the price of a value, which is 1 without a use."""
+"""Prices that each use adds to that of a value, which is 1 without a use."""
 
 
 def cuts(data: TaskData) -> int:
