@@ -294,13 +294,14 @@ def lines(names: tuple[str, ...], forward: bool, rows: int, n: int, d: int) -> I
     """A table of docs/bias.md."""
     titles = [name.removesuffix(f"-{rows}").removeprefix("forward-") for name in names]
     titles = [title.replace("in-groups-of-", "g = ").replace("-", " ") for title in titles]
-    yield f"| M | {' | '.join(titles)} | lower bound | gap of the least |"
-    yield "| ---: " * (len(names) + 3) + "|"
+    columns = [("M", *titles, "lower bound", "best gap")]
     for M in CACHES:
         counts = [ps.count(name, n=n, d=d, M=M, blocks="best").io for name in names]
         bound = max(bound_of_rows(rows, n, d, M, forward), bound_of_shared_bias(rows, n, d, M))
-        cells = [f"**{count:,}**" if count == min(counts) else f"{count:,}" for count in counts]
-        yield f"| {M:,} | {' | '.join(cells)} | {bound:,} | {min(counts) / bound:.2f} |"
+        cells = (f"**{count:,}**" if count == min(counts) else f"{count:,}" for count in counts)
+        columns.append((f"{M:,}", *cells, f"{bound:,}", f"{min(counts) / bound:.2f}"))
+    head, *others = (f"| {' | '.join(line)} |" for line in zip(*columns, strict=True))
+    yield from (head, "| --- |" + " ---: |" * len(CACHES), *others)
 
 
 if __name__ == "__main__":
