@@ -12,7 +12,7 @@ from pebblesim.kernels.bias import biased
 from pebblesim.kernels.cuda import cuda, prelude
 from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.key_ranges import KeyRanges
-from pebblesim.kernels.triton import triton
+from pebblesim.kernels.triton import Source, triton
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 
@@ -60,7 +60,7 @@ class Case:
         rows = max(self.shared, 1)
         if self.mask == "ranges":
             return KeyRanges(rows=rows)
-        return None if self.mask is None else Band(self.mask, *MASKS[self.mask], not self.at_end, rows)
+        return None if self.mask is None else Band(self.mask, *MASKS[self.mask], at_end=self.at_end, rows=rows)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -71,20 +71,24 @@ class Case:
 
     def text(self) -> str:
         """The text, or what is said in its place."""
+        try:
+            return self.source().text
+        except UsageError as error:
+            return f"{error}\n"
+
+    def source(self) -> Source:
+        """The kernels."""
         tiling, mask = self.tiling, self.band
         schedule = get(tiling.schedule)
         schedule = schedule if schedule.problem.rectangle is None else schedule.in_dims(schedule.problem.rectangle.dims)
         program = schedule.program if mask is None else schedule.masked
         program = biased(program) if self.bias else program
         options = {**tiling.options, "scale": 0.125, "shared": self.shared, "dense": self.dense}
-        try:
-            if tiling.gluon:
-                options["persistent"] &= mask is None
-                return gluon(program, self.sizes, mask=mask, softcap=self.softcap, **options).text
-            far = self.far if self.shared else None
-            return triton(program, self.sizes, mask=mask, far=far, softcap=self.softcap, **options).text
-        except UsageError as error:
-            return f"{error}\n"
+        if tiling.gluon:
+            options["persistent"] &= mask is None
+            return gluon(program, self.sizes, mask=mask, softcap=self.softcap, **options)
+        far = self.far if self.shared else None
+        return triton(program, self.sizes, mask=mask, far=far, softcap=self.softcap, **options)
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ def test_covers_of_masks_are_largest_matchings(data: st.DataObject, n_q: int, n_
     if kind in ("band", "rows"):
         rows = 1 if kind == "band" else data.draw(st.integers(2, 3))
         n_q *= rows
-        mask = Band("band", data.draw(LIMIT), data.draw(LIMIT), data.draw(st.booleans()), rows)
+        mask = Band("band", data.draw(LIMIT), data.draw(LIMIT), at_end=data.draw(st.booleans()), rows=rows)
     elif kind == "table":
         rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
         mask = from_array(rng.random((n_q, n_k)) < 0.3, size=(1, 1))

@@ -55,7 +55,7 @@ def call(advice: OurKernels, other: str | None) -> str:
             arguments.append("is_causal=True")
         if mask.before is not None or mask.after:
             arguments.append(f"window=({mask.before}, {mask.after})")
-        if n_q != n_k and not mask.from_start:
+        if n_q != n_k and mask.at_end:
             arguments.append('align="end"')
     if advice.kv_heads not in (None, advice.heads):
         arguments.append("enable_gqa=True")

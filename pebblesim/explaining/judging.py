@@ -198,7 +198,7 @@ def _band(mask: SeenMask, n_q: int, n_k: int) -> Band | None:
         made = masks.from_text("causal" if mask.left is None else f"window:{mask.left + 1}")
         assert isinstance(made, Band)
         return made
-    return Band(str(mask), mask.left, mask.right, True)
+    return Band(str(mask), mask.left, mask.right, at_end=False)
 
 
 def _counted(schedule: str, call: AttentionCall, kv_heads: int, band: Band | None, card: Card) -> Counted | None:

@@ -28,7 +28,7 @@ from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.kernels.bias import check_bias
 from pebblesim.kernels.identifiers import Identifiers
 from pebblesim.kernels.key_ranges import ARGUMENTS, SHARING, KeyRanges
-from pebblesim.kernels.statements import Program
+from pebblesim.kernels.statements import KernelProgram
 from pebblesim.kernels.strides import RESULTS, strides
 from pebblesim.kernels.tables import GROUP_OF_WORDS, tables
 from pebblesim.kernels.terms import HOST, constant, text
@@ -79,7 +79,7 @@ class Writes(Protocol):
         """The kernel, of which `text` is the source."""
 
     @property
-    def program(self) -> Program:
+    def program(self) -> KernelProgram:
         """The statements of the kernel."""
 
     def text(self) -> str:

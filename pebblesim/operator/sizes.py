@@ -16,7 +16,7 @@ MOST_HEADS = 65535
 def refused(call: Call) -> str | None:
     """A sentence where no kernel is for a call, else None."""
     said = ATTENTION.refusal(call)
-    return said and (f"{said}." if ";" in said else f'{said}; PyTorch computes it with fallback="sdpa".')
+    return said and f"""{said.why}; {said.advice or 'PyTorch computes it with fallback="sdpa"'}."""
 
 
 def check_heads(heads: int) -> None:
