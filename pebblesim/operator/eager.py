@@ -18,8 +18,9 @@ from torch.autograd import forward_ad
 from pebblesim.operator import compiling, masks, operators, recorded
 from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked
-from pebblesim.operator.operators_of_sinks import for_batches, forward, gradient_of_sinks
+from pebblesim.operator.operators_of_sinks import backward, forward, from_definition
 from pebblesim.operator.recent import Recent
+from pebblesim.operator.texts import BEGIN_WITH_SINKS
 
 MOST = 4096
 """Calls whose arguments are kept."""
@@ -107,7 +108,7 @@ WHOLE = (torch.int32, torch.int64)
 """Types of positions that the kernel of packed sequences takes."""
 
 
-def compile_for(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None:
+def compile_for(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, asked: Asked) -> None:
     """Compile the kernels of a plain call side by side, those of its backward pass, too, if gradients are wanted.
 
     They are for all lengths of its kind, and for those that kernels are chosen for alike; once for each kind.
@@ -115,15 +116,23 @@ def compile_for(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None
     Q, K, V = (in_one_batch(each.detach()) for each in (query, key, value))
     lengths, learning = (Q.shape[2], K.shape[2]), torch.is_grad_enabled()
     learning &= any(each.requires_grad for each in (query, key, value))
+    taught = sinks is not None and sinks.requires_grad
     alike = [((n - 1).bit_length(), n % EVEN == 0) for n in lengths]
     kind = Q.dtype, Q.shape[3], V.shape[3], asked.pattern(Q, K), asked.scale, asked.workspace, Q.get_device(), learning
-    if (known := (*kind, *alike)) in _COMPILED or torch.cuda.is_current_stream_capturing() or not compiling.can():
+    of_sinks = None if sinks is None else (sinks.dtype, taught)
+    if (
+        (known := (*kind, of_sinks, *alike)) in _COMPILED
+        or torch.cuda.is_current_stream_capturing()
+        or not compiling.can()
+    ):
         return
     _COMPILED[known] = True
     with suppress(torch.OutOfMemoryError), torch.no_grad(), compiling.together():
-        out, L = operators.without_notes(Q, K, V, *asked)
+        out, L = operators.without_notes(Q, K, V, sinks if BEGIN_WITH_SINKS else None, *asked)
         if learning:
-            operators.gradients_without_notes(out, None, Q, K, V, out, L, *asked)
+            operators.gradients_without_notes(
+                out, None, Q, K, V, out, L, sinks if BEGIN_WITH_SINKS and taught else None, *asked
+            )
 
 
 def attention(
@@ -131,12 +140,12 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """O of a plain call, (…, heads, n_q, d_v), and L to base 2 if it is wanted, with gradients if they are wanted."""
     Q, K, V = map(in_one_batch, (query, key, value))
-    s, lse = None if sinks is None else for_batches(sinks, query), None
-    learning = Q.requires_grad or K.requires_grad or V.requires_grad or (s is not None and s.requires_grad)
+    lse = None
+    learning = Q.requires_grad or K.requires_grad or V.requires_grad or (sinks is not None and sinks.requires_grad)
     if learning and torch.is_grad_enabled():
-        out, lse = _Passes.apply(Q, K, V, s, return_lse, asked)
+        out, lse = _Passes.apply(Q, K, V, sinks, return_lse, asked)
     else:
-        out, L = forward(Q, K, V, s, asked)
+        out, L = forward(Q, K, V, sinks, asked)
         lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
     return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1]), lse
 
@@ -162,13 +171,17 @@ class _Passes(torch.autograd.Function):
         dO, kv_heads, of_sinks = torch.zeros_like(out) if grad is None else grad, key.shape[1], None
         learning = plain(*(each for each in (grad, grad_lse) if each is not None)) and not torch.is_grad_enabled()
         made: Sequence[Tensor | None] = (None,) * 3
-        if any(ctx.needs_input_grad[:3]) and learning:
+        wanted = ctx.needs_input_grad
+        if any(wanted[:3]) and learning:
             grad_L = None if grad_lse is None else numbers_of(grad_lse * log2(e), kv_heads)
-            made = operators.backward(dO, query, key, value, out, L, Asked(*ranges, *ctx.rest), grad_L)
-        elif any(ctx.needs_input_grad[:3]):
+            given = dO, query, key, value, out, L
+            if wanted[3]:
+                *made, of_sinks = backward(*given, sinks, Asked(*ranges, *ctx.rest), grad_L)
+            else:
+                made = operators.backward(*given, Asked(*ranges, *ctx.rest), grad_L)
+        elif any(wanted[:3]):
             given = dO, grad_lse, query, key, value, out, numbers_from(L, query, kv_heads), *ranges, *ctx.rest
             made = torch.ops.pebblesim.attention_backward(*given)
-        if ctx.needs_input_grad[3]:
-            of_sinks = gradient_of_sinks(grad, grad_lse, out, numbers_from(L, query, kv_heads), sinks)
-        wanted = (each if needed else None for each, needed in zip(made, ctx.needs_input_grad, strict=False))
-        return *wanted, of_sinks, None, None
+        if wanted[3] and of_sinks is None:
+            of_sinks = from_definition(grad, grad_lse, out, numbers_from(L, query, kv_heads), sinks)
+        return *(each if needed else None for each, needed in zip(made, wanted, strict=False)), of_sinks, None, None
