@@ -212,15 +212,15 @@ def test_both_passes_are_compiled_before_the_first_launch(compiled: list[str], m
     monkeypatch.setattr(eager, "_COMPILED", Recent(10))
     x, _, rest = tensors({**dict.fromkeys(("ranges", "tokens_first", "of_L", "workspace")), **PLAIN})
     q, k, v = (each.requires_grad_() for each in x[:3])
-    eager.compile_for(q, k, v, rest)
+    eager.compile_for(q, k, v, None, rest)
     kernels = set(compiled)
     assert len(kernels) >= 3 and not launched
-    eager.compile_for(q, k, v, rest)
+    eager.compile_for(q, k, v, None, rest)
     assert len(compiled) == len(kernels)
     passes({}, [each.detach() for each in x], None, rest)
     assert len(compiled) == len(kernels)
     with torch.no_grad():  # another kind: the forward pass alone
-        eager.compile_for(q, k, v, rest._replace(scale=0.3))
+        eager.compile_for(q, k, v, None, rest._replace(scale=0.3))
     assert 0 < len(compiled) - len(kernels) < len(kernels)
 
 

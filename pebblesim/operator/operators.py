@@ -130,7 +130,7 @@ def _without_keys(query: Tensor, kv_heads: int, sinks: Tensor | None, n: int) ->
     if sinks is not None:
         exponents = sinks.to(torch.float32) * log2(e)
         L.copy_(exponents.unflatten(-1, (kv_heads, 1, -1)))
-    return L.view(batch * kv_heads, -1)
+    return L.flatten(0, 1).flatten(1)
 
 
 def backward(
