@@ -51,7 +51,8 @@ def sinking(program: ir.Program) -> ir.Program:
     """
     sums = _softmaxes(program)
     if not sums or SINKS in program.tensors:
-        raise UsageError(f"{program.name} {'has sinks already' if sums else 'writes no L of a softmax'}.")
+        what = "has sinks already" if SINKS in program.tensors else "writes no L of a softmax"
+        raise UsageError(f"{program.name} {what}.")
     L = program.tensors["L"]
     sinks = ir.Tensor(SINKS, L.shape)
     nodes = [node for phase in program.phases for node in ir.walk(phase.body)]
