@@ -59,7 +59,7 @@ def sinking(program: ir.Program) -> ir.Program:
     online = {l for l in sums.values() if any(_rescaled(node, l) for node in nodes)}
 
     def made(node: ir.Node) -> list[ir.Node]:
-        """What a node becomes."""
+        """The nodes in the place of one."""
         match node:
             case ir.Loop(body=body):
                 return [replace(node, body=begun(body))]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pebblesim.operator import operators, recorded
 from pebblesim.operator.checks import check_forward_mode
+from pebblesim.operator.fresh import fresh
 from pebblesim.operator.layout import empty_like, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked
 from pebblesim.operator.operators import (
@@ -159,7 +160,7 @@ def _fake_backward(
     grad: Tensor, grad_lse: Tensor | None, query: Tensor, key: Tensor, value: Tensor, *others: Any
 ) -> tuple[Tensor, ...]:
     check_forward_mode()
-    return *(empty_like(each, each.shape[-1]) for each in (query, key, value)), torch.empty_like(others[2])
+    return *(empty_like(each, each.shape[-1]) for each in (query, key, value)), fresh(torch.empty_like(others[2]))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
