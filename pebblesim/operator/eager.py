@@ -38,7 +38,8 @@ def call_of(
     if not plain(query, key, value) or torch.is_autocast_enabled("cuda"):
         return None
     shapes = query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride()
-    kinds = None if beside == NOTHING else tuple(map(_kind, beside))
+    starts, padding, ranges, sinks = beside  # == of a tensor and None would take longer than all else
+    kinds = None if starts is padding is ranges is sinks is None else tuple(map(_kind, beside))
     if kinds is not None and False in kinds:
         return None
     return (*shapes, query.dtype, key.dtype, value.dtype, query.get_device(), kinds, *options)
@@ -48,10 +49,6 @@ _COMPILED: Recent[Hashable, bool] = Recent(MOST)
 
 EVEN = 256
 """Tokens that a length is a multiple of if all tiles divide it."""
-
-NOTHING = (None, None, None, None)
-"""No mask that is a tensor, and no sinks."""
-
 
 def _kind(x: Any) -> Hashable:
     """The sizes and the type of a plain tensor, or of several; False of anything else."""
