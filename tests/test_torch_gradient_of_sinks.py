@@ -47,7 +47,7 @@ def check(seed: int, draws: int) -> None:
     torch.manual_seed(seed)
     for _ in range(draws):
         batch, kv_heads, shared = chance.randint(1, 3), chance.randint(1, 2), chance.choice([1, 2, 3, 8])
-        n, before, behind = chance.choice([1, 7, 2800, 8192]), chance.randint(0, 3), chance.randint(0, 3)
+        n, before, behind = chance.choice([1, 7, 2800, 8193]), chance.randint(0, 3), chance.randint(0, 3)
         heads, kind = kv_heads * shared, chance.choice([torch.bfloat16, torch.float16, torch.float32, torch.float64])
         s = torch.randn(*[batch] * (chance.random() < 0.5), heads).to(kind)
         s[..., 0] = chance.choice([-math.inf, 0.5, 30.0])
