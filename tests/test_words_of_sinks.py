@@ -1,5 +1,4 @@
-"""How many words sinks move besides, from schedules: in the pass that computes O, in a second pass over O, and for their
-gradient.
+"""How many words sinks move besides, from schedules: where O is computed, in a second pass, and for their gradient.
 
 The formulas are those of docs/attention.md. The sink of a head is a matrix of one word, e = 1.
 """
