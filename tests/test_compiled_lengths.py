@@ -213,6 +213,15 @@ def test_a_pass_made_again_launches_what_the_first_one_launches(compiled: list[s
         assert len(recorded._KEPT) == 2
 
 
+def test_sinks_of_another_type_compile_again(compiled: list[str]) -> None:
+    """A forward pass alone, since the backward pass does not read them; and one type once."""
+    (x, _, rest), made = tensors({**BESIDE, **PLAIN}), list[int]()
+    for kind in (torch.bfloat16, torch.float32, torch.bfloat16):
+        operators.forward(*x[:3], rest, torch.zeros(2, dtype=kind))
+        made.append(len(compiled))
+    assert made[1] == 2 * made[0] == made[2] > 0
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_sinks_are_launched_with_what_there_is(
     compiled: list[str], monkeypatch: pytest.MonkeyPatch, causal: bool

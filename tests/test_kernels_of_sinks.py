@@ -81,11 +81,12 @@ def check(name: str, n_q: int, n_k: int, mask: str | None = None, hopper: bool =
     return words
 
 
-@pytest.mark.parametrize("mask", [None, "causal", "window:9"])
+@pytest.mark.parametrize(
+    ("mask", "n_q", "n_k"), [(None, 19, 23), ("causal", 19, 23), ("window:9", 19, 23), ("causal", 23, 6)]
+)
 @pytest.mark.parametrize("name", BLOCKS)
-def test_numbers_are_those_of_one_more_key(name: str, mask: str | None) -> None:
-    """The program itself, in float64."""
-    n_q, n_k = 19, 23
+def test_numbers_are_those_of_one_more_key(name: str, mask: str | None, n_q: int, n_k: int) -> None:
+    """The program itself, in float64; also of whole tiles of queries that see no key."""
     dims = {"n_q": n_q, "n_k": n_k, "d_k": 3, "d_v": 5}
     band = None if mask is None else masks.of(mask)
     x = {each: values[0] for each, values in drawn(n_q, n_k, 5, 1).items()}
@@ -104,6 +105,17 @@ def test_numbers_are_those_of_one_more_key(name: str, mask: str | None) -> None:
 def test_softmaxes_of_triton_kernels_begin_with_sinks(name: str, mask: str | None) -> None:
     words = check(name, 50, 71, mask)
     assert words["read", "sinks"] == 2 * 50 * WORDS[name]
+
+
+@pytest.mark.parametrize("height", [800.0, 3e38])
+def test_nothing_is_nan_where_a_sink_is_as_high_as_numbers_are(height: float) -> None:
+    x = drawn(5, 7, 24, 1)
+    x["sinks"][:] = height
+    dims = {"n_q": 5, "n_k": 7, "d_k": 24, "d_v": 24}
+    program, sizes = sinking(get("flash2-forward").in_dims(dims).program), {**dims, **BLOCKS["flash2-forward"]}
+    made, _ = triton_interpreter.run(triton(program, sizes, "float32").text, x, "float32")
+    assert not made["O"].any()
+    np.testing.assert_allclose(made["L"] * np.log(2), min(height, 2.0**127 * np.log(2)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, {"persistent": True}])
