@@ -50,6 +50,7 @@ _COMPILED: Recent[Hashable, bool] = Recent(MOST)
 EVEN = 256
 """Tokens that a length is a multiple of if all tiles divide it."""
 
+
 def _kind(x: Any) -> Hashable:
     """The sizes and the type of a plain tensor, or of several; False of anything else."""
     if x is None:
