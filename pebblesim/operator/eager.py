@@ -18,10 +18,11 @@ from torch.autograd import forward_ad
 from pebblesim.operator import compiling, layout, masks, operators, recorded
 from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked
-from pebblesim.operator.operators_of_sinks import for_batches, forward, gradient_of_sinks
+from pebblesim.operator.operators_of_sinks import backward, forward, from_definition
 from pebblesim.operator.pattern import Limits
 from pebblesim.operator.recent import Recent
 from pebblesim.operator.recorded import Again
+from pebblesim.operator.texts import BEGIN_WITH_SINKS
 
 MOST = 4096
 """Calls whose arguments are kept."""
@@ -57,7 +58,8 @@ def call_of(
     if not plain(query, key, value) or torch.is_autocast_enabled("cuda"):
         return None
     shapes = query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride()
-    kinds = None if beside == NOTHING else tuple(map(_kind, beside))
+    starts, padding, ranges, sinks = beside  # == of a tensor and None would take longer than all else
+    kinds = None if starts is padding is ranges is sinks is None else tuple(map(_kind, beside))
     if kinds is not None and False in kinds:
         return None
     return (*shapes, query.dtype, key.dtype, value.dtype, query.get_device(), kinds, *options)
@@ -67,9 +69,6 @@ _COMPILED: Recent[Hashable, bool] = Recent(MOST)
 
 EVEN = 256
 """Tokens that a length is a multiple of if all tiles divide it."""
-
-NOTHING = (None, None, None, None)
-"""No mask that is a tensor, and no sinks."""
 
 
 def _kind(x: Any) -> Hashable:
@@ -135,7 +134,7 @@ WHOLE = (torch.int32, torch.int64)
 """Types of positions that the kernel of packed sequences takes."""
 
 
-def compile_for(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None:
+def compile_for(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, asked: Asked) -> None:
     """Compile the kernels of a plain call side by side, those of its backward pass, too, if gradients are wanted.
 
     They are for all lengths of its kind, and for those that kernels are chosen for alike; once for each kind.
@@ -144,14 +143,18 @@ def compile_for(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> None
     alike = [((n - 1).bit_length(), n % EVEN == 0) for n in (query.shape[-2], key.shape[-2])]
     widths, pattern = (query.shape[-1], value.shape[-1]), asked.pattern(query, key)
     kind = query.dtype, *widths, pattern, asked.scale, asked.workspace, query.get_device(), learning
-    if (known := (*kind, *alike)) in _COMPILED or torch.cuda.is_current_stream_capturing() or not compiling.can():
+    taught = sinks is not None and sinks.requires_grad
+    known = *kind, None if sinks is None else (sinks.dtype, taught), *alike
+    if known in _COMPILED or torch.cuda.is_current_stream_capturing() or not compiling.can():
         return
     _COMPILED[known] = True
     Q, K, V = (in_one_batch(each.detach()) for each in (query, key, value))
     with suppress(torch.OutOfMemoryError), torch.no_grad(), compiling.together():
-        out, L = operators.without_notes(Q, K, V, *asked)
+        out, L = operators.without_notes(Q, K, V, sinks if BEGIN_WITH_SINKS else None, *asked)
         if learning:
-            operators.gradients_without_notes(out, None, Q, K, V, out, L, *asked)
+            operators.gradients_without_notes(
+                out, None, Q, K, V, out, L, sinks if BEGIN_WITH_SINKS and taught else None, *asked
+            )
 
 
 def attention(
@@ -165,13 +168,12 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """O of a plain call, (…, heads, n_q, d_v), and L to base 2 if it is wanted, with gradients if they are wanted."""
     Q, K, V = in_one_batch(query), in_one_batch(key), in_one_batch(value)
-    s, lse = None if sinks is None else for_batches(sinks, query), None
-    known = known if s is asked.first is None else None
-    learning = Q.requires_grad or K.requires_grad or V.requires_grad or (s is not None and s.requires_grad)
+    lse, known = None, known if sinks is asked.first is None else None
+    learning = Q.requires_grad or K.requires_grad or V.requires_grad or (sinks is not None and sinks.requires_grad)
     if learning and torch.is_grad_enabled():
-        out, lse = _Passes.apply(Q, K, V, s, return_lse, asked, known)
+        out, lse = _Passes.apply(Q, K, V, sinks, return_lse, asked, known)
     else:
-        out, L = _forward(Q, K, V, s, asked, known)
+        out, L = _forward(Q, K, V, sinks, asked, known)
         lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
     return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1]), lse
 
@@ -182,7 +184,7 @@ def _forward(
     """O and L by kernels: those that are known, if some are."""
     if known is None:
         return forward(query, key, value, sinks, asked)
-    given = query, key, value, None, None
+    given = query, key, value, None, None, None
     if known.forward is not None and (found := known.forward.if_room(given)) is not None:
         out, L = found
         return out, L
@@ -195,7 +197,7 @@ def _backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, L: Tensor, known: Known
 ) -> Sequence[Tensor]:
     """Gradients by kernels that are known for this gradient of O, if some are."""
-    given, kind = (grad, None, query, key, value, out, L, None, None), (grad.stride(), grad.dtype)
+    given, kind = (grad, None, query, key, value, out, L, None, None, None), (grad.stride(), grad.dtype)
     again = known.backward.get(kind)
     if again is not None and (found := again.if_room(given)) is not None:
         return found
@@ -257,11 +259,15 @@ class _Passes(torch.autograd.Function):
         made: Sequence[Tensor | None] = (None,) * 3
         if any(needed[:3]) and learning and (grad_lse is None or plain(grad_lse)):
             grad_L = None if grad_lse is None else numbers_of(grad_lse * log2(e), kv_heads)
-            made = operators.backward(dO, query, key, value, out, L, asked, grad_L)
+            x = dO, query, key, value, out, L
+            if needed[3]:
+                *made, of_sinks = backward(*x, sinks, asked, grad_L)
+            else:
+                made = operators.backward(*x, asked, grad_L)
         elif any(needed[:3]):
             given = dO, grad_lse, query, key, value, out, numbers_from(L, query, kv_heads), *asked
             made = torch.ops.pebblesim.attention_backward(*given)
-        if needed[3]:
-            of_sinks = gradient_of_sinks(grad, grad_lse, out, numbers_from(L, query, kv_heads), sinks)
+        if needed[3] and of_sinks is None:
+            of_sinks = from_definition(grad, grad_lse, out, numbers_from(L, query, kv_heads), sinks)
         wanted = (each if needs else None for each, needs in zip(made, needed, strict=False))
         return *wanted, of_sinks, None, None, None

@@ -171,7 +171,7 @@ def attention(
         return out if kind is None else out.to(kind)
     checks.check_room(query, key, value, asked)
     if call is not None:
-        eager.compile_for(query, key, value, asked)
+        eager.compile_for(query, key, value, sinks, asked)
         found = _plain(query, key, value, sinks, asked, return_lse)
         eager.keep(call, limited)
         return found
