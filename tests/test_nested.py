@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from strategies import amount
 from test_trees import Sets
 from typer.testing import CliRunner
@@ -94,7 +94,16 @@ def cases(draw: st.DrawFn, names: tuple[str, ...] = ()) -> tuple[Any, ...]:
     return name, dims, blocks, inner
 
 
+OLD_WORDS = (
+    "flash1-forward",
+    {"n": 1, "d": 1},
+    {"B_r": 1, "B_c": 1},
+    [("matmul-tiled", ("m_i", "l_block"), {"b": 1})],
+)
+
+
 @given(cases())
+@example(OLD_WORDS)
 @settings(max_examples=amount(5, 1000))
 def test_all_readings_of_a_nested_schedule_agree_or_it_is_refused(case: tuple[Any, ...]) -> None:
     try:
@@ -231,6 +240,8 @@ def test_what_cannot_be_nested_is_refused_in_a_sentence() -> None:
         nested(flash, streamed, ["S"])
     with pytest.raises(UsageError, match="products need one of matmul"):
         nested(flash, get("flash2-backward"))
+    with pytest.raises(UsageError, match="its tile l_i still has old words of l_m when l_block replaces them; let l_i"):
+        Case(*OLD_WORDS)
     with pytest.raises(UsageError, match="under a mask"):
         nested(Nested(get("flash2-forward").masked), streamed)
 

@@ -67,7 +67,29 @@ class Places:
             if tile in read and tile in changed and tile not in written:
                 raise self.keep(tile, "is changed after it was read, and not written back")
             homes[tile] = written.get(tile) or read.get(tile) or self._own_home(tile)
+        self._check_old_words(own, homes)
         return homes
+
+    def _check_old_words(self, own: list[ir.Node], homes: dict[ir.Tile, Home]) -> None:
+        """Refuse a tile above that still has words when others take their place in its tensor: both are there then."""
+        there: dict[Home, ir.Tile] = {}  # homes of tiles that were read and not deleted yet
+        for node in own:
+            match node:
+                case ir.Read(tile=tile) if tile in homes:
+                    there[homes[tile]] = tile
+                    continue
+                case ir.Delete(tile=tile) if tile in homes:
+                    if there.get(homes[tile]) is tile:
+                        del there[homes[tile]]
+                    continue
+                case ir.Compute(target=ir.Ref(tile=tile)) if tile in homes:
+                    home = homes[tile]
+                case ir.Write(tile=tile, tensor=tensor, at=at):
+                    home = tensor, at
+                case _:
+                    continue
+            if there.get(home, tile) is not tile:
+                raise self.keep(there[home], f"still has old words of {home[0].name} when {tile.name} replaces them")
 
     def _own_home(self, tile: ir.Tile) -> Home:
         name = base = f"{tile.name or 'tile'} in memory {self.level}"
