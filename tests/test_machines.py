@@ -90,7 +90,7 @@ def test_machines_that_come_with_pebblesim_have_sources() -> None:
         found = machine(name)
         assert found.source and all(each.source for each in found.levels)
         assert name.casefold() in str(found).replace(" ", "").casefold()
-    with pytest.raises(UsageError, match="Other machines are TPUv3, TPUv5e"):
+    with pytest.raises(UsageError, match="no machine is called 'TPUv2'; known: .*TPUv3, TPUv5e; describe"):
         machine("TPUv2")
 
 
@@ -191,12 +191,14 @@ def test_a_roofline_of_a_machine_is_written(tmp_path: Path) -> None:
         ("plot roofline matmul-tiled --machine H100 --dtype int8 -n 16 -d 4 -o o.png", "int8"),
         ("advise --machine H100 --mask causal -n 16 -d 4", "leave out --mask"),
         ("machine nothing.toml", "cannot be read"),
-        ("machine H1000", "no card is called 'H1000'"),
+        ("machine H1000", "no machine is called 'H1000'"),
+        ("count flash -n 8 -d 4 --machine H1000", "give its name, such as mine.toml (docs/machines.md)"),
     ],
 )
 def test_what_is_refused(line: str, says: str) -> None:
     done = CliRunner().invoke(app, line.split())
-    assert done.exit_code != 0 and says in str(done.exception) + done.output
+    said = str(done.exception) + done.output
+    assert done.exit_code != 0 and says in said and not ("called 'H1000'" in said and "--gpu" in said)
 
 
 def test_a_peak_that_is_not_known() -> None:
