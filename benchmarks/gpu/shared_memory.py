@@ -191,6 +191,8 @@ def main() -> None:
                 kept += measured(kind, names, left)
                 rows.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
                 print(f"{time.monotonic() - started:4.0f} s: {kind}, {', '.join(names)}", flush=True)
+    if rows.exists():
+        show(folder)
 
 
 def show(folder: Path) -> None:

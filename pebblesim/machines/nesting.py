@@ -42,8 +42,6 @@ def nested(above: Nested, product: Schedule, below: Iterable[str] = ()) -> Neste
             raise UnknownName(f"tile of {above.program.name}", name, sorted(filter(None, names)))
     if product.problem.name != "matmul":
         raise UsageError(f"{product.name} is a schedule of {product.problem.name}; products need one of matmul.")
-    if above.program.pairs is not None:
-        raise UsageError("a program under a mask cannot be nested; use it without the mask.")
     return _Nesting(above, product, frozenset(kept)).result()
 
 
@@ -150,7 +148,8 @@ class _Nesting(Places):
         assert old.parent is not None
         self.ranges[old] = ir.Range(old.name, self.range(old.parent), old.block, first=first, after=after)
         new = self.ranges[old]
-        return ir.Loop(new, self.body(node.body), node.independent, node.line)
+        when = None if node.when is None else ir.MaskCondition(*self.around((node.when.rows, node.when.columns)), node.when.none)
+        return ir.Loop(new, self.body(node.body), node.independent, node.line, when)
 
     # -- computations --------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from pebblesim.language import program as ir
 from pebblesim.machines.routes import Nested, Route
 
 
-def moves(nested: Nested, sizes: ir.Sizes, families: Sequence[Family], tree: Tree) -> Iterator[NDArray[np.int64]]:
+def moves(nested: Nested, sizes: ir.Sizes, families: Sequence[Family], tree: Tree, mask=None) -> Iterator[NDArray[np.int64]]:
     """Yield the moves of a nested schedule on a path of as many memories, packed as `Tree.moves` packs them, in arrays.
 
     Args:
@@ -35,7 +35,7 @@ def moves(nested: Nested, sizes: ir.Sizes, families: Sequence[Family], tree: Tre
     def along(kind: int, route: Route) -> NDArray[np.int64]:
         return np.array([rows[move] for move in _moves(kind, route, nested.lowest)], np.int64)
 
-    for step in steps(nested.played, sizes, families):
+    for step in steps(nested.played, sizes, families, mask=mask):
         if step.moves.size:
             route = nested.route(step.node)
             kinds, vertices = (part.tolist() for part in unpack(step.moves))
