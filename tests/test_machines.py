@@ -90,7 +90,7 @@ def test_machines_that_come_with_pebblesim_have_sources() -> None:
         found = machine(name)
         assert found.source and all(each.source for each in found.levels)
         assert name.casefold() in str(found).replace(" ", "").casefold()
-    with pytest.raises(UsageError, match="no machine is called 'TPUv2'; known: .*TPUv3, TPUv5e; describe"):
+    with pytest.raises(UsageError, match=r"no machine is called 'TPUv2'; known: .*TPUv3, TPUv5e; describe"):
         machine("TPUv2")
 
 
@@ -101,7 +101,7 @@ def test_a_machine_with_several_leaves_is_not_counted(tmp_path: Path) -> None:
         lambda: ps.on_machine("matmul-tiled", machine=name, **dims),
         lambda: choose("matmul", machine=name, **dims),
     ):
-        with pytest.raises(UsageError, match="several below it"):
+        with pytest.raises(UsageError, match="two cores has several memories below one that are levels of their own"):
             call()
 
 

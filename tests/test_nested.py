@@ -242,8 +242,8 @@ def test_what_cannot_be_nested_is_refused_in_a_sentence() -> None:
         nested(flash, get("flash2-backward"))
     with pytest.raises(UsageError, match="its tile l_i still has old words of l_m when l_block replaces them; let l_i"):
         Case(*OLD_WORDS)
-    with pytest.raises(UsageError, match="under a mask"):
-        nested(Nested(get("flash2-forward").masked), streamed)
+    with pytest.raises(UsageError, match="can live only where there is one memory below another"):
+        nested(flash, streamed, ["P"], several=True)
 
 
 def test_what_is_advised_for_tiles_below_can_be_done() -> None:

@@ -22,14 +22,15 @@ from pebblesim.machines.routes import Nested, Route
 from pebblesim.machines.rows import Rows
 
 
-def nested(above: Nested, product: Schedule, below: Iterable[str] = ()) -> Nested:
-    """Put a memory below the lowest one of a program.
+def nested(above: Nested, product: Schedule, below: Iterable[str] = (), several: bool = False) -> Nested:
+    """Put a memory below the lowest one of a program, or several memories below each of them.
 
     Args:
         above: the program, such as `Nested(schedule.program)`.
         product: the schedule of `matmul` for the products of two tiles: sums of its own that start from zero. The
             names of its blocks get the number of the memory, such as `b_2`.
         below: names of the tiles that live in the new memory, such as accumulators.
+        several: whether there are several memories, which get equal shares of the rows of what is computed.
 
     Raises:
         UnknownName: no tile of the program has such a name.
@@ -42,7 +43,12 @@ def nested(above: Nested, product: Schedule, below: Iterable[str] = ()) -> Neste
             raise UnknownName(f"tile of {above.program.name}", name, sorted(filter(None, names)))
     if product.problem.name != "matmul":
         raise UsageError(f"{product.name} is a schedule of {product.problem.name}; products need one of matmul.")
-    return _Nesting(above, product, frozenset(kept)).result()
+    if several and kept:
+        raise UsageError(
+            f"{', '.join(kept)} were to live in the memory below, and there are several of them, which share each "
+            f"computation anew; tiles of {above.program.name} can live only where there is one memory below another."
+        )
+    return _Nesting(above, product, frozenset(kept), several).result()
 
 
 def tiles(program: ir.Program) -> Iterator[ir.Tile]:
@@ -56,9 +62,10 @@ class _Nesting(Places):
 
     def result(self) -> Nested:
         phases = [ir.Phase(phase.name, self.body(phase.body)) for phase in self.program.phases]
-        blocks = (*self.program.blocks, *self.blocks.values())
+        new_shares = [name for name in self.shares if name not in self.above.shares]
+        blocks = (*self.program.blocks, *self.blocks.values(), *new_shares)
         program = replace(self.program, blocks=blocks, tensors=self.tensors, phases=phases)
-        return Nested(program, self.lowest, self.routes)
+        return Nested(program, self.lowest, self.routes, self.dealt, self.shares)
 
     # -- primitives ----------------------------------------------------------------------------------------------
 
@@ -119,7 +126,9 @@ class _Nesting(Places):
                 yield from self.takes_room(tile)
                 row, inside = self.rows(tile.ranges)
                 part = ir.Tile(tile.name, inside)
-                yield ir.Loop(row, [ir.Constant(part, value, line), *self.stored(part, tile, line)], False, line)
+                by_rows = ir.Loop(row, [ir.Constant(part, value, line), *self.stored(part, tile, line)], False, line)
+                assert row.parent is not None
+                yield from self.around_shares(row.parent, [by_rows], line)
             case ir.Delete(line=line):
                 gone = Route(self.level, self.level)
                 yield from self.passing(tile, tile.ranges, gone, self.homes[tile], line)
@@ -148,7 +157,11 @@ class _Nesting(Places):
         assert old.parent is not None
         self.ranges[old] = ir.Range(old.name, self.range(old.parent), old.block, first=first, after=after)
         new = self.ranges[old]
-        when = None if node.when is None else ir.MaskCondition(*self.around((node.when.rows, node.when.columns)), node.when.none)
+        if old in self.above.dealt:
+            self.dealt[new] = self.above.dealt[old]
+        when = node.when
+        if when is not None:
+            when = ir.MaskCondition(*self.around((when.rows, when.columns)), when.none)
         return ir.Loop(new, self.body(node.body), node.independent, node.line, when)
 
     # -- computations --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.registry import Schedule
-from pebblesim.machines.routes import Nested, Route
+from pebblesim.machines.routes import Nested, Route, Share
 
 Home = tuple[ir.Tensor, ir.Range | None]
 """Where the words of a tile of the memory above are found: a tensor, and the tile that gives its copy, if any."""
@@ -24,13 +24,15 @@ class MustBeBelow(UsageError):
 class Places:
     """The state of a walk through a program that is nested."""
 
-    def __init__(self, above: Nested, product: Schedule, below: frozenset[str]) -> None:
-        self.above, self.product, self.below = above, product, below
+    def __init__(self, above: Nested, product: Schedule, below: frozenset[str], several: bool) -> None:
+        self.above, self.product, self.below, self.several = above, product, below, several
         self.level, self.lowest = above.lowest, above.lowest + 1
         self.program = above.program
         self.tensors = dict(self.program.tensors)
         self.blocks = {block: f"{block}_{self.lowest}" for block in product.program.blocks}
         self.routes: dict[ir.Node, Route] = {}
+        self.dealt: dict[ir.Range, int] = {}
+        self.shares = dict(above.shares)
         self.homes = self._homes()
         self.ranges: dict[ir.Range, ir.Range] = {}
         self.inside: dict[ir.Tile, ir.Tile] = {}  # tiles of the lowest memory, and their tiles in the new program
@@ -187,7 +189,20 @@ class Places:
                 return ir.Elementwise(op, inner, ranges(expr.shape))
 
     def rows(self, ranges: ir.Ranges) -> tuple[ir.Range, ir.Ranges]:
-        """A range over the single rows of a tile, and the ranges of one row."""
+        """A range over the single rows of a tile, or of a share of it, and the ranges of one row."""
         rows, *columns = self.around(ranges)
-        row = ir.Range("row", rows, 1)
+        row = ir.Range("row", self.share(rows), 1)
         return row, (row, *columns)
+
+    def share(self, rows: ir.Range) -> ir.Range:
+        """If several memories are below, a range over their shares of a tile's rows; else the rows."""
+        if not self.several:
+            return rows
+        lengths = tuple(rng.name if rng.parent is None else rng.block for rng in rows.around)
+        shared = ir.Range(rows.name, rows, Share(lengths, 1, self.lowest).named(self.shares))
+        self.dealt[shared] = self.lowest
+        return shared
+
+    def around_shares(self, rows: ir.Range, body: list[ir.Node], line: int) -> list[ir.Node]:
+        """A body for each share, if these are shares."""
+        return [ir.Loop(rows, body, True, line)] if rows in self.dealt else body

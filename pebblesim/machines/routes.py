@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from pebblesim.language import program as ir
@@ -23,9 +25,37 @@ class Route(NamedTuple):
     take: bool = False
 
 
+class Share(NamedTuple):
+    """The part of a range that one of several memories gets: whole tiles of `block` indices, one after the other.
+
+    Attributes:
+        lengths: sizes by name or number, the smallest of which is the most indices that the range has.
+        block: indices of a tile.
+        level: the number of the memories that share.
+    """
+
+    lengths: tuple[str | int, ...]
+    block: str | int
+    level: int
+
+    def size(self, sizes: ir.Sizes, memories: int) -> int:
+        """Return the indices of a share if there are so many memories."""
+        block = ir.length(self.block, sizes)
+        tiles = -(-min(ir.length(length, sizes) for length in self.lengths) // block)
+        return block * -(-tiles // memories)
+
+    def named(self, shares: dict[str, Share]) -> str:
+        """Return its name among shares; it is put there if it is new. It says what is shared, and the level."""
+        base = name = f"share_{self.lengths[0]}_{self.level}"
+        while shares.setdefault(name, self) != self:
+            number = int(name.removeprefix(base).removeprefix("_") or 1) + 1
+            name = f"{base}_{number}"
+        return name
+
+
 @dataclass(frozen=True, eq=False)
 class Nested:
-    """A program on a path of memories.
+    """A program on a path of memories, or on a tree with the same number of memories below each one of a level.
 
     Attributes:
         program: the program. Tiles of the lowest memory are tiles in it. Tiles of the memories above are parts of its
@@ -33,11 +63,23 @@ class Nested:
         lowest: the number of the lowest memory; the root is 0.
         routes: the route of each primitive that is about other memories than its tiles suggest: a `Read` or `Write`
             between two memories, or with a memory above; a `Zeros` or `Delete` of room in a memory above.
+        dealt: ranges whose tiles, as many as there are memories at most, each belong to one of the memories with this
+            number below the same memory above, in order. What no such loop is around belongs to the first.
+        shares: of such ranges, the sizes of their tiles, by the names of these sizes.
     """
 
     program: ir.Program
     lowest: int = 1
     routes: Mapping[ir.Node, Route] = field(default_factory=dict)
+    dealt: Mapping[ir.Range, int] = field(default_factory=dict)
+    shares: Mapping[str, Share] = field(default_factory=dict)
+
+    def sizes(self, sizes: ir.Sizes, memories: Sequence[int]) -> dict[str, int]:
+        """Return sizes with those of shares, for so many memories of each level below one of the level above."""
+        every = dict(sizes)
+        for name, share in self.shares.items():  # the lengths of a share may be shares of a level above
+            every[name] = share.size(every, memories[share.level - 1])
+        return every
 
     def route(self, node: ir.Node) -> Route:
         """The route of a primitive; if nothing else is said, between the root and the lowest memory, or in that."""
@@ -51,8 +93,35 @@ class Nested:
         return Route(self.lowest, self.lowest)
 
     def boundary(self, number: int) -> ir.Program:
-        """The words over the edge above memory `number`, as a program that moves them: reads go down, writes up."""
+        """The words over the edges above memories `number`, as a program that moves them: reads go down, writes up."""
+        return self._boundaries[number - 1]
 
+    def busiest(self, number: int) -> ir.Program:
+        """The same for the memory that moves the most: the first, whose shares are whole."""
+        return self._busiest[number - 1]
+
+    def held(self, number: int) -> ir.Program:
+        """A program in which tiles come and go as in a memory above the lowest: for its peak.
+
+        Words on their way through it take up one word, one after the other.
+        """
+        return self._held[number - 1]
+
+    # Each program is made once, as what is derived from it is kept with it.
+
+    @cached_property
+    def _boundaries(self) -> tuple[ir.Program, ...]:
+        return tuple(map(self._boundary, range(1, self.lowest + 1)))
+
+    @cached_property
+    def _busiest(self) -> tuple[ir.Program, ...]:
+        return tuple(map(self._of_first, range(1, self.lowest + 1))) if self.dealt else self._boundaries
+
+    @cached_property
+    def _held(self) -> tuple[ir.Program, ...]:
+        return tuple(map(self._holding, range(1, self.lowest)))
+
+    def _boundary(self, number: int) -> ir.Program:
         def crossing(node: ir.Node) -> Iterator[ir.Node]:
             if isinstance(node, ir.Init):
                 yield node
@@ -64,12 +133,15 @@ class Nested:
 
         return self._only(crossing)
 
-    def held(self, number: int) -> ir.Program:
-        """A program in which tiles come and go as in a memory above the lowest: for its peak.
+    def _of_first(self, number: int) -> ir.Program:
+        kept: dict[int, ir.Range] = {}
+        program = deepcopy(self.boundary(number), kept)  # type: ignore[arg-type]
+        for rng, level in self.dealt.items():
+            if level <= number and id(rng) in kept:
+                kept[id(rng)].first = True
+        return program
 
-        Words on their way through it take up one word, one after the other.
-        """
-
+    def _holding(self, number: int) -> ir.Program:
         def holding(node: ir.Node) -> Iterator[ir.Node]:
             source, target, _ = self.route(node)
             if isinstance(node, ir.Read | ir.Write | ir.Init):
@@ -82,7 +154,7 @@ class Nested:
 
         return self._only(holding)
 
-    @property
+    @cached_property
     def computed(self) -> ir.Program:
         """The program of the lowest memory, whose memory is all that lies above."""
 
