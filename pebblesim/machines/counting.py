@@ -260,13 +260,13 @@ def count_nesting(nesting: Nesting, dtype: str, blocks: Mapping[str, int]) -> On
     given, algorithm = dict(blocks), run.schedule
     own = {name: given.pop(name) for name in algorithm.blocks if name in given}
     rule: Any = {name: whole(name, size) for name, size in own.items()} or "fit"
-    sizes = nest.sizes({**run.dims, **replace(run, blocks=rule).block_sizes}, nesting.memories)
+    sizes: dict[str, int] = {**run.dims, **replace(run, blocks=rule).block_sizes}
     for number, ((at, by), level) in enumerate(zip(nesting.levels, place.levels, strict=True), 1):
+        sizes = at.sizes(sizes, nesting.memories)
         if by is not None:
             names = [f"{block}_{number}" for block in by.blocks]
             fixed = {name: whole(name, given.pop(name)) for name in names if name in given}
             sizes |= _sides(at, names, sizes, fixed, level.words(dtype), f"{level.name} holds", max(run.dims.values()))
-            sizes = nest.sizes(sizes, nesting.memories)
     if given:
         raise UnknownName(f"block of {algorithm.name} on {place.name}", next(iter(given)), [*sizes])
     return OnMachine(
