@@ -51,7 +51,7 @@ class Case:
         self.room = [peak_words(self.nest.held(k), self.sizes) for k in range(1, lowest)]
         self.room.append(peak_red(self.nest.computed, self.sizes))
         self.tree = Tree.path(*(max(1, words) for words in self.room))
-        self.moves = np.concatenate(list(moves(self.nest, self.sizes, self.graph.families, self.tree)))
+        self.moves = np.concatenate(list(moves(self.nest, self.sizes, self.graph, self.tree)))
 
     def play(self) -> TreeGame:
         return play(self.graph, self.tree, [self.moves])
@@ -242,8 +242,8 @@ def test_what_cannot_be_nested_is_refused_in_a_sentence() -> None:
         nested(flash, get("flash2-backward"))
     with pytest.raises(UsageError, match="its tile l_i still has old words of l_m when l_block replaces them; let l_i"):
         Case(*OLD_WORDS)
-    with pytest.raises(UsageError, match="can live only where there is one memory below another"):
-        nested(flash, streamed, ["P"], several=True)
+    with pytest.raises(UsageError, match="divide the rows of K_j, and P needs them across rows; let K_j stay"):
+        nested(flash, streamed, ["K_j", "m_i", "m_new"], several=True)
 
 
 def test_what_is_advised_for_tiles_below_can_be_done() -> None:

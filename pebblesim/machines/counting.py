@@ -293,7 +293,7 @@ def _sides(
         return {**dict.fromkeys(names, side), **fixed}
 
     def needed(side: int) -> int:
-        return peak_red(nest.computed, {**sizes, **blocks(side)})
+        return peak_red(nest.computed_by_one, {**sizes, **blocks(side)})
 
     if (least := needed(1)) > words and len(fixed) < len(names):
         raise Infeasible(
@@ -310,7 +310,7 @@ def _boundaries(nesting: Nesting, dtype: str, sizes: Mapping[str, int]) -> Itera
     for k, (level, number, words) in enumerate(zip(place.levels, place.numbers, place.beneath(dtype), strict=True), 1):
         moved = traffic(nest.boundary(k), sizes, mask)
         most = traffic(nest.busiest(k), sizes).io if nest.dealt else moved.io
-        holds = peak_red(nest.computed, sizes) if k == nest.lowest else peak_words(nest.held(k), sizes, mask)
+        holds = peak_red(nest.computed_by_one, sizes) if k == nest.lowest else peak_words(nest.held(k), sizes, mask)
         bound = least(run.schedule.problem, tuple(run.dims.items()), times, mask, number, words)
         yield Boundary(
             level,

@@ -30,7 +30,8 @@ def nested(above: Nested, product: Schedule, below: Iterable[str] = (), several:
         product: the schedule of `matmul` for the products of two tiles: sums of its own that start from zero. The
             names of its blocks get the number of the memory, such as `b_2`.
         below: names of the tiles that live in the new memory, such as accumulators.
-        several: whether there are several memories, which get equal shares of the rows of what is computed.
+        several: whether there are several memories, which get equal shares of the rows of what is computed, and of the
+            tiles that live there.
 
     Raises:
         UnknownName: no tile of the program has such a name.
@@ -43,11 +44,8 @@ def nested(above: Nested, product: Schedule, below: Iterable[str] = (), several:
             raise UnknownName(f"tile of {above.program.name}", name, sorted(filter(None, names)))
     if product.problem.name != "matmul":
         raise UsageError(f"{product.name} is a schedule of {product.problem.name}; products need one of matmul.")
-    if several and kept:
-        raise UsageError(
-            f"{', '.join(kept)} were to live in the memory below, and there are several of them, which share each "
-            f"computation anew; tiles of {above.program.name} can live only where there is one memory below another."
-        )
+    if above.divided:
+        raise UsageError(f"tiles of {above.program.name} are divided among several memories, which have none below.")
     return _Nesting(above, product, frozenset(kept), several).result()
 
 
@@ -65,7 +63,7 @@ class _Nesting(Places):
         new_shares = [name for name in self.shares if name not in self.above.shares]
         blocks = (*self.program.blocks, *self.blocks.values(), *new_shares)
         program = replace(self.program, blocks=blocks, tensors=self.tensors, phases=phases)
-        return Nested(program, self.lowest, self.routes, self.dealt, self.shares)
+        return Nested(program, self.lowest, self.routes, self.dealt, self.shares, self.divided)
 
     # -- primitives ----------------------------------------------------------------------------------------------
 
@@ -167,6 +165,7 @@ class _Nesting(Places):
     # -- computations --------------------------------------------------------------------------------------------
 
     def compute(self, node: ir.Compute) -> Iterator[ir.Node]:
+        self.check_rows(node)
         used = [ref for ref in ir.refs(node.expr) if not self.is_below(ref.tile)]
         if self.is_below(node.target.tile) and not used:
             yield self._as_it_is(node, {})
@@ -176,7 +175,8 @@ class _Nesting(Places):
             parts: dict[ir.Tile, ir.Tile] = {}
             for ref in used:
                 if ref.tile not in parts:
-                    parts[ref.tile], read = self.fetched(ref.tile, self.around(ref.ranges), node.line)
+                    part, read = self.fetched(ref.tile, self.around(ref.ranges), node.line)
+                    parts[ref.tile] = self.divide(part)
                     yield read
             yield self._as_it_is(node, parts)
             yield from (ir.Delete(part, True, node.line) for part in parts.values())

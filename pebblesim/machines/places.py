@@ -33,6 +33,7 @@ class Places:
         self.routes: dict[ir.Node, Route] = {}
         self.dealt: dict[ir.Range, int] = {}
         self.shares = dict(above.shares)
+        self.divided: dict[ir.Tile, str] = {}
         self.homes = self._homes()
         self.ranges: dict[ir.Range, ir.Range] = {}
         self.inside: dict[ir.Tile, ir.Tile] = {}  # tiles of the lowest memory, and their tiles in the new program
@@ -126,8 +127,20 @@ class Places:
 
     def enter(self, tile: ir.Tile) -> ir.Tile:
         """Return the tile of the new program for one that lives in the lowest memory."""
-        self.inside[tile] = ir.Tile(tile.name, self.around(tile.ranges))
+        self.inside[tile] = self.divide(ir.Tile(tile.name, self.around(tile.ranges)))
         return self.inside[tile]
+
+    def divide(self, tile: ir.Tile) -> ir.Tile:
+        """If several memories are below, they divide the rows of a new tile that lives there."""
+        if self.several:
+            rows = tile.ranges[0]
+            if rows.parent is None:
+                raise UsageError(
+                    f"{self.program.name} cannot be nested: {tile.name or 'a tile'} has all rows of a matrix, which "
+                    "several memories cannot divide as they divide tiles; let it stay in the memory above."
+                )
+            self.divided[tile] = self._share(rows)
+        return tile
 
     def takes_room(self, tile: ir.Tile) -> Iterator[ir.Node]:
         """From here on, a tile takes up room in the memory above, if it did not so far."""
@@ -198,10 +211,28 @@ class Places:
         """If several memories are below, a range over their shares of a tile's rows; else the rows."""
         if not self.several:
             return rows
-        lengths = tuple(rng.name if rng.parent is None else rng.block for rng in rows.around)
-        shared = ir.Range(rows.name, rows, Share(lengths, 1, self.lowest).named(self.shares))
+        shared = ir.Range(rows.name, rows, self._share(rows))
         self.dealt[shared] = self.lowest
         return shared
+
+    def _share(self, rows: ir.Range) -> str:
+        lengths = tuple(rng.name if rng.parent is None else rng.block for rng in rows.around)
+        return Share(lengths, 1, self.lowest).named(self.shares)
+
+    def check_rows(self, node: ir.Compute) -> None:
+        """Refuse a computation in which a memory needs rows of a divided tile that others have.
+
+        Raises:
+            UsageError: it needs some.
+        """
+        rows = node.target.ranges[0]
+        for ref in (*ir.refs(node.expr), node.target) if self.several else ():
+            if self.is_below(ref.tile) and (ref.transposed or ref.ranges[0] is not rows):
+                raise UsageError(
+                    f"{self.program.name} cannot be nested: several memories divide the rows of {ref.tile.name}, and "
+                    f"{node.target.tile.name or 'a tile'} needs them across rows; let {ref.tile.name} stay in the "
+                    "memory above."
+                )
 
     def around_shares(self, rows: ir.Range, body: list[ir.Node], line: int) -> list[ir.Node]:
         """A body for each share, if these are shares."""

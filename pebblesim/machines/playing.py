@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.game.moves import DELETE, READ, WRITE, unpack
-from pebblesim.game.numbering import Family
 from pebblesim.game.player import steps
 from pebblesim.game.trees import Tree
+from pebblesim.graphs.cdag import Cdag
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.machines.routes import Nested, Route
@@ -21,7 +21,7 @@ from pebblesim.machines.routes import Nested, Route
 def moves(
     nested: Nested,
     sizes: ir.Sizes,
-    families: Sequence[Family],
+    graph: Cdag,
     tree: Tree,
     mask: Mask | None = None,
     memories: Sequence[int] = (),
@@ -31,7 +31,7 @@ def moves(
     Args:
         nested: the schedule.
         sizes: the value of each dimension and block, by name.
-        families: the numbering of the graph.
+        graph: the graph of its problem.
         tree: the path, or the tree, level by level.
         mask: the allowed pairs, if the program and the graph are under a mask.
         memories: for each level, the number of memories below one of the level above; by default one.
@@ -55,18 +55,34 @@ def moves(
         return np.array([rows[move, nodes[level - 1]] for move, level in _moves(kind, route, nested.lowest)], np.int64)
 
     around, current = _dealt_around(nested), dict[ir.Range, int]()
-    for step in steps(nested.played, sizes, families, mask=mask):
+
+    def start(rng: ir.Range) -> int:
+        """The first index of the current tile of a range."""
+        if rng.parent is None:
+            return 0
+        behind = 0 if rng.after is None else min(sizes[rng.dim], ir.length(rng.after, sizes))
+        return start(rng.parent) + behind + current[rng] * ir.length(rng.block, sizes)
+
+    def of_rows(tile: ir.Tile, child: Sequence[int], vertices: Sequence[int]) -> list[tuple[int, ...]]:
+        """For words of a divided tile, the children that have their rows."""
+        first, share = start(tile.ranges[0]), sizes[nested.divided[tile]]
+        return [(*child[:-1], (graph.locate(v)[2][0] - first) // share) for v in vertices]
+
+    for step in steps(nested.played, sizes, graph.families, mask=mask):
         if isinstance(step.node, ir.Loop):
-            if step.node.range in nested.dealt and step.tile is not None:
+            if step.tile is not None:
                 current[step.node.range] = step.tile
         elif step.moves.size:
             route, child = nested.route(step.node), [0] * nested.lowest
-            for rng in around.get(step.node, ()):
+            dealt = around.get(step.node, ())
+            for rng in dealt:
                 child[nested.dealt[rng] - 1] = current[rng]
             kinds, vertices = (part.tolist() for part in unpack(step.moves))
-            mine = tuple(child)
+            tile = step.node.target.tile if isinstance(step.node, ir.Compute) else getattr(step.node, "tile", None)
+            apart = tile in nested.divided and nested.lowest not in (nested.dealt[rng] for rng in dealt)
+            mine = of_rows(tile, child, vertices) if apart else [tuple(child)] * len(vertices)
             yield np.concatenate(
-                [(v << shift) + along(kind, route, mine) for kind, v in zip(kinds, vertices, strict=True)]
+                [(v << shift) + along(kind, route, of) for kind, v, of in zip(kinds, vertices, mine, strict=True)]
             )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pebblesim.language import program as ir
 
@@ -66,6 +66,7 @@ class Nested:
         dealt: ranges whose tiles, as many as there are memories at most, each belong to one of the memories with this
             number below the same memory above, in order. What no such loop is around belongs to the first.
         shares: of such ranges, the sizes of their tiles, by the names of these sizes.
+        divided: tiles whose rows are divided among the lowest memories, and the name of the share of each.
     """
 
     program: ir.Program
@@ -73,6 +74,7 @@ class Nested:
     routes: Mapping[ir.Node, Route] = field(default_factory=dict)
     dealt: Mapping[ir.Range, int] = field(default_factory=dict)
     shares: Mapping[str, Share] = field(default_factory=dict)
+    divided: Mapping[ir.Tile, str] = field(default_factory=dict)
 
     def sizes(self, sizes: ir.Sizes, memories: Sequence[int]) -> dict[str, int]:
         """Return sizes with those of shares, for so many memories of each level below one of the level above."""
@@ -115,7 +117,7 @@ class Nested:
 
     @cached_property
     def _busiest(self) -> tuple[ir.Program, ...]:
-        return tuple(map(self._of_first, range(1, self.lowest + 1))) if self.dealt else self._boundaries
+        return tuple(map(self._of_first, range(1, self.lowest + 1))) if self.dealt or self.divided else self._boundaries
 
     @cached_property
     def _held(self) -> tuple[ir.Program, ...]:
@@ -131,14 +133,34 @@ class Nested:
                     kind = ir.Read if source < target else ir.Write
                     yield kind(node.tile, node.tensor, node.line, node.at)
 
-        return self._only(crossing)
+        return only(self.program, crossing)
 
     def _of_first(self, number: int) -> ir.Program:
+        def rows_of_one(node: ir.Node) -> Iterator[ir.Node]:
+            """Of a divided tile, which no loop over shares is around, the rows of the first share."""
+            if isinstance(node, ir.Read | ir.Write) and number == self.lowest and node.tile in self.divided:
+                rows, *columns = node.tile.ranges
+                share = ir.Range(rows.name, rows, self.divided[node.tile], first=True)
+                part = replace(node, tile=ir.Tile(node.tile.name, (share, *columns)))
+                yield ir.Loop(share, [part], True, node.line)
+            else:
+                yield node
+
         kept: dict[int, ir.Range] = {}
-        program = deepcopy(self.boundary(number), kept)  # type: ignore[arg-type]
+        program = deepcopy(only(self.boundary(number), rows_of_one), kept)  # type: ignore[arg-type]
         for rng, level in self.dealt.items():
             if level <= number and id(rng) in kept:
                 kept[id(rng)].first = True
+        return program
+
+    @cached_property
+    def computed_by_one(self) -> ir.Program:
+        """A program with the peak of the first of the lowest memories: tiles have no more rows than their shares."""
+        kept: dict[int, Any] = {}
+        program = deepcopy(self.computed, kept) if self.divided else self.computed
+        for tile, share in self.divided.items():
+            if id(tile.ranges[0]) in kept:
+                kept[id(tile.ranges[0])].block = share
         return program
 
     def _holding(self, number: int) -> ir.Program:
@@ -152,7 +174,7 @@ class Nested:
             elif source == target == number and isinstance(node, ir.Zeros | ir.Delete):
                 yield node
 
-        return self._only(holding)
+        return only(self.program, holding)
 
     @cached_property
     def computed(self) -> ir.Program:
@@ -162,7 +184,7 @@ class Nested:
             if self.lowest in self.route(node)[:2]:
                 yield node
 
-        return self._only(lowest)
+        return only(self.program, lowest)
 
     @property
     def played(self) -> ir.Program:
@@ -173,20 +195,21 @@ class Nested:
             if not (isinstance(node, ir.Zeros | ir.Delete) and 0 < source == target < self.lowest):
                 yield node
 
-        return self._only(moving)
+        return only(self.program, moving)
 
-    def _only(self, kept: Callable[[ir.Node], Iterator[ir.Node]]) -> ir.Program:
-        """The program with other primitives in place of each."""
 
-        def body(nodes: Iterable[ir.Node]) -> list[ir.Node]:
-            some: list[ir.Node] = []
-            for node in nodes:
-                if isinstance(node, ir.Loop):
-                    inside = body(node.body)
-                    some += [replace(node, body=inside)] if inside else []
-                else:
-                    some += kept(node)
-            return some
+def only(program: ir.Program, kept: Callable[[ir.Node], Iterator[ir.Node]]) -> ir.Program:
+    """The program with other primitives in place of each, and without loops that are left empty."""
 
-        phases = [ir.Phase(phase.name, body(phase.body)) for phase in self.program.phases]
-        return replace(self.program, phases=phases)
+    def body(nodes: Iterable[ir.Node]) -> list[ir.Node]:
+        some: list[ir.Node] = []
+        for node in nodes:
+            if isinstance(node, ir.Loop):
+                inside = body(node.body)
+                some += [replace(node, body=inside)] if inside else []
+            else:
+                some += kept(node)
+        return some
+
+    phases = [ir.Phase(phase.name, body(phase.body)) for phase in program.phases]
+    return replace(program, phases=phases)
