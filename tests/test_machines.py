@@ -189,7 +189,7 @@ def test_a_roofline_of_a_machine_is_written(tmp_path: Path) -> None:
         ("plot roofline flash --machine H100 --gpu H100 -n 16 -d 4 -o o.png", "leave out --gpu"),
         ("plot roofline flash --below P -n 16 -d 4 -o o.png", "are for a --machine"),
         ("plot roofline matmul-tiled --machine H100 --dtype int8 -n 16 -d 4 -o o.png", "int8"),
-        ("advise --machine H100 --mask causal -n 16 -d 4", "leave out --mask"),
+        ("advise --machine H100 --orders -n 16 -d 4", "leave out --orders"),
         ("machine nothing.toml", "cannot be read"),
         ("machine H1000", "no machine is called 'H1000'"),
         ("count flash -n 8 -d 4 --machine H1000", "give its name, such as mine.toml (docs/machines.md)"),

@@ -334,7 +334,7 @@ def test_wrong_files_of_machines(text: str, says: str, tmp_path: Path) -> None:
         ("flash -n 8 -d 4 -M 99 --machine H100", "one of the two"),
         ("flash -n 8 -d 4 -M 99 --below P", "give one"),
         ("-n 8 -d 4 --machine H100", "0 were given"),
-        ("flash2-forward -n 8 -d 4 --machine H100 --mask causal", "--mask cannot be given with it"),
+        ("flash2-forward -n 8 -d 4 --machine H100 --l2 4MiB", "--l2 cannot be given with it"),
         ("flash2-forward -n 8 -d 4 --machine H100", "its tile m_i takes over"),
         ("matmul-tiled -n 8 -d 4 --machine H100 --block x=3", "no block of matmul-tiled"),
         ("matmul-tiled -n 8 -d 4 --machine H100 --blocks best", "--blocks is for a cache"),

@@ -1,0 +1,112 @@
+"""Small edits of schedules inside schedules: the game on the tree passes exactly those that compute the right numbers.
+
+The edits are those of `edits`, which knows nothing of machines. What is right and yet refused must be refused for a
+reason that is known and stated.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+
+import edits
+import numpy as np
+import pytest
+from test_edits import CORES, RIGHT_BUT_REFUSED, board, sizes_of
+from test_nested import PRODUCTS
+
+from pebblesim.analysis.count import count
+from pebblesim.core.errors import TraceError, UsageError
+from pebblesim.game.board import IllegalMove
+from pebblesim.game.trees import play
+from pebblesim.language.numbers import numbers
+from pebblesim.language.registry import SCHEDULES, Schedule, get
+from pebblesim.machines.dealing import dealt
+from pebblesim.machines.machine import Level, Machine
+from pebblesim.machines.nesting import nested, tiles
+from pebblesim.machines.playing import moves
+from pebblesim.machines.routes import Nested
+
+REFUSED_ON_TREES = (
+    *RIGHT_BUT_REFUSED,
+    # A memory still has the words of a tile that others replaced, or lost words that are computed again.
+    r"(delete|down|up|compute) .*: .* is not in",
+)
+
+
+def judge(edited: Schedule, draw: random.Random) -> str:
+    """Nested, played and run: what came of an edit. Fails where these contradict each other."""
+    shift, several = draw.randrange(4), [draw.choice((1, 2)), draw.choice((1, 1, 2))]
+    sizes: dict[str, int] = sizes_of(SCHEDULES[edited.name], shift)
+    product, room = get(draw.choice(PRODUCTS)), 10**6
+    sizes |= {f"{block}_2": draw.choice((1, 2, 3)) for block in product.blocks}
+    try:
+        outer = dealt(edited.program) if several[0] > 1 else Nested(edited.program)
+    except TraceError:
+        return "refused when traced"
+    names = sorted({tile.name for tile in tiles(edited.program)} - {""})
+    below = [name for name in names if draw.random() < draw.choice((0.2, 0.8, 1))]
+    try:
+        nest = nested(outer, product, below, several[1] > 1)
+        sizes = nest.sizes(sizes, several)
+    except UsageError:
+        return "refused when nested"
+    graph, inputs, reference = board(edited.name, shift, "chain", None)
+    try:
+        with np.errstate(all="ignore"):
+            outputs = numbers(nest.computed, sizes, inputs)
+    except UsageError:  # its exponentials overflow, or it divides by 0
+        outputs = {}
+    outer_outputs = SCHEDULES[edited.name].program.outputs
+    right = all(
+        name in outputs and np.allclose(outputs[name], reference[name], rtol=0, atol=1e-10) for name in outer_outputs
+    )
+    levels = tuple(Level(f"L{k}", 4 * room, count=number) for k, number in enumerate(several, 1))
+    tree, why = Machine("m", "R", levels).tree("float32"), ""
+    try:
+        game = play(graph, tree, [np.concatenate(list(moves(nest, sizes, graph, tree, None, several)))])
+    except (UsageError, IllegalMove, ValueError) as refusal:
+        why = str(refusal)
+    if why or game.missing:
+        assert not right or any(re.search(reason, why) for reason in REFUSED_ON_TREES), why
+        return f"{'right' if right else 'wrong'}, refused when played"
+    assert right, "a game that computes wrong numbers is complete"
+    for level, words in enumerate((game.words[: several[0]], game.words[several[0] :]), 1):
+        assert sum(words) == count(nest.boundary(level), sizes).total.io
+    return "right, passed"
+
+
+def judge_all(drawn: list[tuple[str, Callable[[], Schedule]]], draw: random.Random) -> Counter[str]:
+    outcomes, failures = Counter[str](), []
+    for what, make in drawn:
+        state = draw.getstate()
+        try:
+            outcomes[judge(make(), draw)] += 1
+        except SyntaxError:
+            outcomes["no Python"] += 1
+        except AssertionError as failure:
+            failures.append(f"{what}, drawn by {hash(state)}: {failure}")
+    assert not failures, "\n".join(failures)
+    return outcomes
+
+
+@pytest.mark.one_in(3)
+def test_a_few_edits() -> None:
+    draw, drawn = random.Random(3), []
+    for name in CORES[::12]:
+        drawn += draw.sample(list(edits.edits(SCHEDULES[name])), 4)
+    outcomes = judge_all(drawn, draw)
+    assert outcomes["right, passed"]
+
+
+@pytest.mark.slow
+def test_thousands_of_edits() -> None:
+    """At least 500 with the right numbers and 500 with wrong ones."""
+    draw = random.Random(45)
+    possible = [edit for name in CORES for edit in edits.edits(SCHEDULES[name])]
+    outcomes = judge_all(draw.sample(possible, 7000), draw)
+    print(outcomes)
+    right = outcomes["right, passed"] + outcomes["right, refused when played"]
+    assert right >= 500 and outcomes["wrong, refused when played"] >= 500
