@@ -159,7 +159,7 @@ class _Nesting(Places):
             self.dealt[new] = self.above.dealt[old]
         when = node.when
         if when is not None:
-            when = ir.MaskCondition(*self.around((when.rows, when.columns)), when.none)
+            when = ir.MaskCondition(self.range(when.rows), self.range(when.columns), when.none)
         return ir.Loop(new, self.body(node.body), node.independent, node.line, when)
 
     # -- computations --------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ def moves(
             for rng in dealt:
                 child[nested.dealt[rng] - 1] = current[rng]
             kinds, vertices = (part.tolist() for part in unpack(step.moves))
-            tile = step.node.target.tile if isinstance(step.node, ir.Compute) else getattr(step.node, "tile", None)
+            tile: Any = step.node.target.tile if isinstance(step.node, ir.Compute) else getattr(step.node, "tile", None)
             apart = tile in nested.divided and nested.lowest not in (nested.dealt[rng] for rng in dealt)
             mine = of_rows(tile, child, vertices) if apart else [tuple(child)] * len(vertices)
             yield np.concatenate(

@@ -99,7 +99,7 @@ class Nested:
         return self._boundaries[number - 1]
 
     def busiest(self, number: int) -> ir.Program:
-        """The same for the memory that moves the most: the first, whose shares are whole."""
+        """The words over the edge that moves the most, the first one, whose shares are whole, as a program."""
         return self._busiest[number - 1]
 
     def held(self, number: int) -> ir.Program:
@@ -137,7 +137,7 @@ class Nested:
 
     def _of_first(self, number: int) -> ir.Program:
         def rows_of_one(node: ir.Node) -> Iterator[ir.Node]:
-            """Of a divided tile, which no loop over shares is around, the rows of the first share."""
+            """A divided tile, which no loop over shares is around, has the rows of the first share here."""
             if isinstance(node, ir.Read | ir.Write) and number == self.lowest and node.tile in self.divided:
                 rows, *columns = node.tile.ranges
                 share = ir.Range(rows.name, rows, self.divided[node.tile], first=True)
@@ -147,7 +147,7 @@ class Nested:
                 yield node
 
         kept: dict[int, ir.Range] = {}
-        program = deepcopy(only(self.boundary(number), rows_of_one), kept)  # type: ignore[arg-type]
+        program = deepcopy(only(self.boundary(number), rows_of_one), kept)
         for rng, level in self.dealt.items():
             if level <= number and id(rng) in kept:
                 kept[id(rng)].first = True
