@@ -98,6 +98,7 @@ def test_a_machine_with_several_leaves_is_not_counted(tmp_path: Path) -> None:
     name = file(tmp_path, TREE)
     dims = {"m": 4, "k": 4, "n": 4}
     for call in (
+        lambda: machine(name).beneath("float32"),
         lambda: ps.on_machine("matmul-tiled", machine=name, **dims),
         lambda: choose("matmul", machine=name, **dims),
     ):
