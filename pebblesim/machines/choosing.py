@@ -96,7 +96,7 @@ class Choice(Result):
         kept = f", with {', '.join(best.below)} in {names[-1]}" if best.below else ""
         sides = listed(best.blocks) if best.blocks else "no blocks"
         return [
-            f"{problem(self.problem).heading(listed(self.dims))} on {self.machine.name}, {self.dtype}",
+            f"{problem(self.problem).heading(listed(self.dims))} on {best.place}",
             Sheet([columns[n] for n in some], [[line[n] for n in some] for line in lines], tuple(columns[:3]), left=1),
             f"{best.schedule}: {sides}{kept}",
             self.order,
@@ -180,8 +180,12 @@ def _best(run: Run, place: Machine, dtype: str) -> OnMachine:
     made = (ir.entering(node) for phase in part.program.phases for node in ir.walk(phase.body) if _makes(node))
     every = tuple(dict.fromkeys(tile.name for tile in made if tile is not None and tile.name))
     names = part.schedule.blocks
-    sides = [{}, *(dict.fromkeys(names, side) for side in SIDES if names)]
     counted, errors = list[OnMachine](), list[UsageError | Infeasible]()
+    sides = [dict.fromkeys(names, side) for side in SIDES if names]
+    try:
+        sides.insert(0, replace(part, mask=None).block_sizes)  # a search for those that a mask likes best takes long
+    except Infeasible as error:
+        errors.append(error)
     for below in ((), every)[: len(place.levels)]:
         try:
             nesting = _nesting(run, place, below)

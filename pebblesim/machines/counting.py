@@ -113,6 +113,14 @@ class OnMachine(Result):
         """Whether every memory has the words that it needs."""
         return all(each.holds <= each.capacity for each in self.boundaries)
 
+    @property
+    def place(self) -> str:
+        """The machine, the type of words, and the mask and heads if there are any."""
+        heads = self.heads if self.heads.is_given else None
+        return ", ".join(
+            [self.machine.name, self.dtype, *(str(each) for each in (self.mask, heads) if each is not None)]
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the data of `pebblesim count --machine FILE --json`."""
         head = {"schedule": self.schedule, "product": self.product, "below": list(self.below)}
@@ -146,10 +154,9 @@ class OnMachine(Result):
         some = [n for n in range(10) if any(row[n] is not None for row in rows)]
         table = Sheet([columns[n] for n in some], [[row[n] for n in some] for row in rows], columns[:8], left=1)
         inside = f", {', '.join(self.below)} in {self.boundaries[-1].level.name}" if self.below else ""
-        asked = [str(each) for each in (self.mask, self.heads if self.heads.is_given else None) if each is not None]
         bound = "most and least: of one memory" if several else "least: for all memories below the boundary together"
         return [
-            ", ".join([f"{self.schedule} on {self.machine.name}", self.dtype, *asked]) + f": {sizes}",
+            f"{self.schedule} on {self.place}: {sizes}",
             f"products by {self.product}{inside}; in words; {bound}",
             table,
         ]
