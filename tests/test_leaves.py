@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from fractions import Fraction
+from math import ceil, isqrt
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,9 @@ from pebblesim.game.trees import Memory, Tree, TreeGame, play
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, get
+from pebblesim.lower_bounds.bounds import best
 from pebblesim.machines.dealing import dealt
+from pebblesim.machines.least import least
 from pebblesim.machines.machine import Level, Machine
 from pebblesim.machines.nesting import nested, tiles
 from pebblesim.machines.playing import moves
@@ -263,6 +267,20 @@ def test_no_bound_on_the_busiest_is_above_what_it_moves(data: st.DataObject) -> 
     for each, number in zip(counted.boundaries, (first, first * second), strict=True):
         assert each.words <= number * each.most and each.most <= each.words
         assert not counted.feasible or each.bound.value <= each.most
+
+
+@pytest.mark.parametrize(("n", "number", "words", "times"), [(64, 4, 100, 1), (12, 3, 30, 1), (40, 2, 300, 5)])
+def test_the_bound_on_the_busiest_is_the_larger_of_both_lemmas(n: int, number: int, words: int, times: int) -> None:
+    """All T and s, one after the other; and two levels with the words of all memories together."""
+    dims, products = {"m": n, "k": n, "n": n}, Fraction(times * n**3, number)
+    of_segments = 0
+    for T in range(1, 20 * words):
+        of_one = isqrt((words + T) ** 3 // 27)
+        segments = ceil(products / of_one) - 1 if of_one else 0
+        of_segments = max(of_segments, segments * T - words)
+    merged = best(get("matmul-tiled").problem, dims, number * words).value
+    found = least(get("matmul-tiled").problem, tuple(dims.items()), times, None, number, words)
+    assert found.value == max(of_segments, -(-times * merged // number))
 
 
 TREE = """

@@ -149,8 +149,8 @@ def least_of_segments(capacity: Callable[[int], int], products: int, M: int) -> 
 
 def _segments(capacity: Callable[[int], int], products: int, M: int) -> Iterator[tuple[int, int]]:
     """Yield numbers of full segments and lengths T for which so many segments do not evaluate all products."""
-    typical = (products - 1) // max(1, capacity(2 * M))
-    for segments in {1, 2, 3, *range(max(1, typical - 3), typical + 4)}:
+    typical = [(products - 1) // max(1, capacity(X)) for X in (2 * M, 3 * M)]  # best for X² and for X^(3/2)
+    for segments in {1, 2, 3, *(max(1, each + more) for each in typical for more in range(-3, 4))}:
         T = first_beyond(capacity, (products - 1) // segments) - 1 - M
         if T > 0:
             yield segments, T
