@@ -252,7 +252,7 @@ def _roofs(
     counted = ps.on_machine(names[0], machine=place, dtype=dtype, below=kept, blocks=blocks, **_or_example(sizes))
     above = [place.root, *(level.name for level in place.levels)]
     edges = [
-        Roof(f"{name} – {each.level.name}", each.level.bandwidth, each.words, each.bound.value)
+        Roof(f"{name} – {each.level.name}", each.level.bandwidth, each.most, each.bound.value)
         for name, each in zip(above, counted.boundaries, strict=False)
     ]
     useful = useful_operations(get(names[0]).problem.name, counted.dims)
