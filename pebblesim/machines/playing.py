@@ -1,4 +1,4 @@
-"""The game of a nested schedule on a path of memories: the moves of its program, along their routes."""
+"""The game of a nested schedule on its memories: the moves of its program, along their routes."""
 
 from __future__ import annotations
 
