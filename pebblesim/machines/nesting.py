@@ -7,7 +7,7 @@ of them are copied down and up. The result is again a program, in which each tra
 nested once more. Everything is read off it: a program for the words over each boundary, one for what each memory holds,
 one that is computed by the lowest memory, and the game (`pebblesim.machines.playing`).
 
-With several memories below each, they get equal shares of the rows of every computation, and of the tiles that live there.
+Several memories below each get equal shares of the rows of every computation, and of the tiles that live there.
 """
 
 from __future__ import annotations
