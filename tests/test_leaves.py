@@ -95,7 +95,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @given(cases())
-@settings(max_examples=amount(3, 1000))
+@settings(max_examples=amount(2, 1000))
 def test_all_readings_on_several_memories_agree_or_the_schedule_is_refused(case: Case) -> None:
     try:
         agree(case)
@@ -227,13 +227,13 @@ def check(graph: Cdag, tree: Tree, level: list[int], beneath: int) -> None:
 
 
 @given(small_graphs(4), st.integers(1, 3), st.integers(1, 3))
-@settings(max_examples=amount(12, 1200), deadline=None)
+@settings(max_examples=amount(8, 1200), deadline=None)
 def test_no_bound_over_two_leaves_is_above_the_least_words(graph: Cdag, first: int, second: int) -> None:
     check(graph, Tree("R", (Memory("a", first, 0), Memory("b", second, 0))), [1, 2], first + second)
 
 
 @given(small_graphs(4), st.integers(1, 3), st.integers(1, 2))
-@settings(max_examples=amount(6, 1000), deadline=None)
+@settings(max_examples=amount(4, 1000), deadline=None)
 def test_nor_over_two_leaves_below_a_memory(graph: Cdag, upper: int, lower: int) -> None:
     tree = Tree("R", (Memory("L", upper), Memory("a", lower, 1), Memory("b", lower, 1)))
     check(graph, tree, [1], upper + 2 * lower)

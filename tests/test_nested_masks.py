@@ -78,7 +78,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @given(cases())
-@settings(max_examples=amount(4, 1000))
+@settings(max_examples=amount(3, 1000))
 def test_all_readings_under_a_mask_agree_or_the_schedule_is_refused(case: Case) -> None:
     try:
         agree(case)
@@ -93,13 +93,13 @@ BELOW = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("text", ["causal", "window:3"])
 @pytest.mark.parametrize("name", BELOW)
 def test_bands_have_closed_forms_at_each_boundary(name: str, text: str) -> None:
     schedule, mask = get(name), of(text)
     assert mask is not None
-    for n, blocks in ((7, (2, 3)), (6, (4, 4)), (1, (2, 2)), (9, (3, 1))):
+    for n, blocks in amount(((7, (2, 3)), (1, (2, 2))), ((7, (2, 3)), (6, (4, 4)), (1, (2, 2)), (9, (3, 1)))):
         sizes = dict(zip(schedule.blocks, blocks, strict=False))
         agree((name, {"n": n, "d": 3}, sizes, [("matmul-streamed", BELOW[name], {"a": 2, "b": 2})], mask), closed=True)
 
