@@ -9,7 +9,7 @@ from typing import Any
 
 def name_of(way: str, widths: tuple[int, int], mask: Any, shared: int) -> str:
     """The name of a class of calls: a pass, the head dimensions, a mask, heads of queries on each head of keys."""
-    kind = "all" if mask is None else f"{mask.name} from the {'start' if mask.from_start else 'end'}"
+    kind = "all" if mask is None else f"{mask.name} from the {'end' if mask.at_end else 'start'}"
     return f"{way} {widths[0]}x{widths[1]} {kind} shared {shared}"
 
 
