@@ -94,6 +94,18 @@ def cases(draw: st.DrawFn) -> Case:
     return schedule.name, dims, blocks, inner, memories
 
 
+def test_only_tiles_of_the_lowest_memories_are_divided() -> None:
+    """Tiles of the first memory, which a third one is far below, keep their rows; so no share of them has a size."""
+    outer = nested(Nested(get("matmul-tiled").program), get("matmul-tiled"), several=True)
+    nest = nested(outer, get("matmul-streamed"), several=True)
+    assert not nest.divided
+    sizes = {"m": 12, "k": 12, "n": 12, "b": 12, "b_2": 12, "a_3": 12, "b_3": 12}
+    # The second shares 12 rows with two, and each of these shares its 6 rows with three.
+    assert nest.sizes(sizes, [1, 2, 3]) == {**sizes, "share_b_2": 6, "share_b_2_3": 2}
+    # 2 x 12 sums, a column of 2 words, a word of a row, and the product and the new sum.
+    assert peak_red(nest.computed_by_one, nest.sizes(sizes, [1, 2, 3])) == 2 * 12 + 2 + 1 + 2
+
+
 @given(cases())
 @settings(max_examples=amount(2, 1000))
 def test_all_readings_on_several_memories_agree_or_the_schedule_is_refused(case: Case) -> None:

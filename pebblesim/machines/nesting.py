@@ -91,7 +91,7 @@ class _Nesting(Places):
         """A primitive about memories further above, in the ranges of the new program."""
         assert isinstance(node, ir.Read | ir.Delete | ir.Zeros)
         if isinstance(node, ir.Zeros):  # the first that is said of a tile
-            self.enter(node.tile)
+            self.inside[node.tile] = ir.Tile(node.tile.name, self.around(node.tile.ranges))
         new = self.inside[node.tile]
         return replace(node, tile=new, at=self.at(node.at)) if isinstance(node, ir.Read) else replace(node, tile=new)
 
