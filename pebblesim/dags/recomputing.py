@@ -1,8 +1,8 @@
 """Orders that compute values again in the place of reading them, for graphs with few inputs.
 
-A vertex has a label: the places in which it is computed if nothing that leads to it is stored, operands with large labels
-first. Where no label exceeds M less the inputs, every output is computed with no word moved but the compulsory ones; it
-may take very many computations. What exceeds M, or some number of computations, is stored in memory.
+A vertex has a label: the places in which it is computed if nothing that leads to it is stored, operands with large
+labels first. Where no label exceeds M less the inputs, every output is computed with no word moved except the
+compulsory ones; it may take very many computations. What exceeds M, or some number of computations, is stored.
 """
 
 from __future__ import annotations
