@@ -148,12 +148,7 @@ def attention(
     checks.check_tensors(query, key, value, enable_gqa)
     if sinks is not None:
         checks.check_sinks(query, sinks)
-    if key_padding is not None:
-        raise UsageError(
-            "key_padding was documented as True where a key is padding, and computed as True where a key is not "
-            "padding; give key_padding_mask, which is True where a key is padding: key_padding_mask=~mask if the mask "
-            "is True where a key is not padding."
-        )
+    checks.check_key_padding(key_padding)
     checks.check_masks(query, attn_mask=attn_mask, sinks=sinks, **masks_of)
     within = limits(window, is_causal, align, query.shape[-2], key.shape[-2])
     reason = checks.unsupported(query, value, attn_mask, dropout_p, softcap)
