@@ -140,8 +140,7 @@ def attention(
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks
         call = eager.call_of(query, key, value, beside, (*options, return_lse))
         if (known := eager.checked(call)) is not None:
-            asked = eager.ranged(query, key, known.asked, masks_of)
-            return _plain(query, key, value, sinks, asked, return_lse, known)
+            return _plain(query, key, value, sinks, eager.ranged(query, key, known.asked, masks_of), return_lse, known)
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
     query, key, value = _cast((query, key, value), compute_dtype)
