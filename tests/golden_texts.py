@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from pebblesim.advice.tiles import HOPPER, SMALL_TILINGS, TILINGS, Tiling, hopper_tiling
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.bias import biased
+from pebblesim.kernels.bias import biased, gradient_of_bias
 from pebblesim.kernels.cuda import cuda, prelude
 from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.key_ranges import KeyRanges
@@ -106,6 +106,24 @@ class InCuda:
         return cuda(get(self.schedule).program, self.workers, sizes if self.sizes else None).text + "\n"
 
 
+@dataclass(frozen=True)
+class Shared:
+    """Gradients with a bias that sequences share, for strides: of the bias, or of all matrices."""
+
+    of_bias: bool
+    n: int = EVEN
+
+    def text(self) -> str:
+        """The source."""
+        blocks = {"B_r": 64, "b_c": 64, "B_c": 64, "b_r": 64}
+        sizes = {"n_q": self.n, "n_k": self.n, "d_k": 32, "d_v": 32, "R": 2, **blocks}
+        schedule = get("backward-two-pass-blocked")
+        assert schedule.problem.rectangle is not None
+        program = schedule.in_dims(schedule.problem.rectangle.dims).program
+        program = gradient_of_bias(biased(program)) if self.of_bias else biased(program, ("dK, dV",))
+        return triton(program, sizes, scale=0.125, shared=1, far=False).text
+
+
 def _offered(schedule: str, number: int = 0, pool: str = "") -> Tiling:
     pools = [each for name, tilings in TILINGS.items() if pool in name for each in tilings]
     return [each for each in pools if each.schedule == schedule][number]
@@ -167,6 +185,9 @@ GOLDENS = {
     "gluon-two-pass-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1),
     "gluon-two-pass-causal": Case(H_TWO_PASS, 64, "causal"),
     "gluon-forward-bias-causal-ragged": Case(H_FORWARD, 64, "causal", RAGGED, bias=True),
+    "triton-bias-gradient": Shared(True),
+    "triton-bias-gradient-ragged": Shared(True, RAGGED),
+    "triton-bias-two-pass": Shared(False),
     "gluon-two-pass-softcap-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1, softcap=30.0),
     "cuda-small-cache": InCuda("small-cache"),
     "cuda-large-cache-workers": InCuda("large-cache", 4),

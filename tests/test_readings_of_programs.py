@@ -9,8 +9,8 @@ import pytest
 from golden_texts import GOLDENS, Case
 
 from pebblesim.advice.launch_costs import launch_costs
-from pebblesim.advice.tiles import hopper_tiling
-from pebblesim.kernels.readings import iterations
+from pebblesim.advice.tiles import TILINGS, hopper_tiling
+from pebblesim.kernels.readings import read
 from pebblesim.language import masks
 
 CASES = [name for name, case in GOLDENS.items() if isinstance(case, Case)]
@@ -62,9 +62,9 @@ def test_loops_and_tests_are_those_of_the_text(name: str) -> None:
     functions = {each.name: each for each in ast.parse(source.text).body if isinstance(each, ast.FunctionDef)}
     for kernel in source.kernels:
         written = functions.get(f"{kernel.name}_rows", functions[kernel.name])
-        read, within = iterations(kernel.program), list(loops(written.body))
-        assert read[0].begins == begun(written.body)
-        others = [each for line, each in read.items() if line]
+        found, within = read(kernel.program).iterations, list(loops(written.body))
+        assert found[0].begins == begun(written.body)
+        others = [each for line, each in found.items() if line]
         assert {each.begins for each in others} == {begun(loop.body) for loop in within}
         most = max((len(comparisons_of_pairs(loop)) for loop in within), default=0)
         assert max((each.tests for each in others), default=0) == most
@@ -77,3 +77,25 @@ def test_a_kernel_of_one_loop_begins_one_under_a_mask() -> None:
         tiling = hopper_tiling("flash2-forward", {"d": d})
         (cost,) = launch_costs(tiling, dims | {"d": d}, "bfloat16", mask=masks.of("causal"))
         assert cost.begun == loops_of_a_block * cost.working
+
+
+def test_the_shared_memory_of_a_gluon_kernel_is_that_of_its_program() -> None:
+    """Rings of two tiles of 128 x 128 keys and values, 128 rows of queries, and barriers; a head of any length."""
+    tiling = hopper_tiling("flash2-forward", {"d": 128})
+    for n in (1000, 4096):
+        (cost,) = launch_costs(tiling, {"n": n, "d": 128}, "bfloat16")
+        assert 0 <= cost.storage.shared - (2 * 2 + 1) * 128 * 128 * 2 < 200
+
+
+def test_tiles_that_are_tested_for_a_mask() -> None:
+    """n = 4,096: tiles along the diagonal, all tiles of a window, or those at its two ends and the first of a block."""
+    dims, triton = {"n": 4096, "d": 64}, TILINGS["forward"][0]
+    assert triton.schedule == "flash2-forward" and dict(triton.blocks) == {"B_r": 64, "B_c": 64}
+    cost = launch_costs(triton, dims, "bfloat16", mask=masks.of("causal"))[0]
+    assert cost.masked == 64 * 64**2
+    cost = launch_costs(triton, dims, "bfloat16", mask=masks.of("window:300"))[0]
+    first = [max(0, 64 * block - 299) // 64 for block in range(64)]
+    assert cost.masked == 2 * 64**2 * sum(block + 1 - begin for block, begin in enumerate(first))
+    narrow = hopper_tiling("flash2-forward", dims)  # asks of each tile but the first if an edge cuts it
+    (cost,) = launch_costs(narrow, dims, "bfloat16", mask=masks.of("window:300"))
+    assert cost.masked == 2 * 128**2 * 32 * (1 + 2)

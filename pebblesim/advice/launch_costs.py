@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from pebblesim.advice.readings import Readings, readings
+from pebblesim.advice.programs import readings
 from pebblesim.advice.tiles import Tiling
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
@@ -21,6 +21,7 @@ from pebblesim.kernels.bands import launched_across
 from pebblesim.kernels.gluon_plan import multiplies
 from pebblesim.kernels.gluon_text import heads_together
 from pebblesim.kernels.orientation import turned
+from pebblesim.kernels.readings import Reading
 from pebblesim.kernels.storage import Storage, entries, padded, storage
 from pebblesim.kernels.tables import tables
 from pebblesim.kernels.triton import for_no_pair
@@ -37,8 +38,8 @@ Round = tuple[tuple[float, int], ...]
 Rounds = tuple[tuple[int, Round], ...]
 """The blocks of launches one after another: (number of launches in a row that are alike, the blocks of each)."""
 
-ALONE = Storage(227 * 1024, 256 * 1024)
-"""A block that has a multiprocessor for itself, as those of Gluon kernels with products do."""
+ALL_REGISTERS = 256 * 1024
+"""Bytes of registers of a multiprocessor, which a block of a Gluon kernel with products has for itself."""
 
 WORDS_OF_SUMS = 4096
 """Words of sums that a block fills with zeros, or rounds."""
@@ -179,7 +180,7 @@ def _cost(
     heads: int,
     mask: Mask | None,
     tiling: Tiling,
-    read: Readings,
+    read: Reading,
 ) -> LaunchCost:
     (warps, stages), gluon, sizes = tiling.of(launch.name), tiling.gluon, memory.sizes
     amounts = _Amounts(launch, memory, mask, warps, read)
@@ -216,7 +217,7 @@ def _cost(
         added=sum(summed["reads", tensor] for tensor in spared) * heads,
         late=summed["late"] * heads,
         least=sum(touched.values()) * heads,
-        storage=ALONE if gluon and multiplies(launch) else storage(launch, sizes, dtype, stages),
+        storage=Storage(read.shared, ALL_REGISTERS) if read.shared else storage(launch, sizes, dtype, stages),
         warps=warps,
         stages=stages,
     )
@@ -339,26 +340,24 @@ def _nodes(launch: Launch, line: int) -> list[ir.Node]:
     return next((loop.body for loop in loops), launch.block)
 
 
-def _begun(launch: Launch, read: Readings) -> dict[ir.Node, int]:
+def _begun(launch: Launch, read: Reading) -> dict[ir.Node, int]:
     """Innermost loops that begin each time that a node is done; one where a block has none, since it reads, too."""
     begun: dict[ir.Node, int] = {}
-    for line, each in read.items():
+    for line, each in read.iterations.items():
         if each.begins:
             beside = next((node for node in _nodes(launch, line) if not isinstance(node, ir.Loop)), _last(launch))
             begun[beside] = begun.get(beside, 0) + each.begins
     return begun or {_last(launch): 1}
 
 
-def _tested(
-    launch: Launch, sizes: ir.Sizes, mask: Mask | None, read: Readings
-) -> dict[ir.Node, tuple[int, int | None]]:
+def _tested(launch: Launch, sizes: ir.Sizes, mask: Mask | None, read: Reading) -> dict[ir.Node, tuple[int, int | None]]:
     """For a node beside each tile of pairs that is tested: its tests, and how many tiles of a block at most are tested.
 
     Of blocks of one tile, those are left out that are tested only where an edge cuts them: they are few.
     """
     tested: dict[ir.Node, tuple[int, int | None]] = {}
     loops = {loop.line: loop for loop in ir.walk(launch.block) if isinstance(loop, ir.Loop)}
-    for line, each in read.items():
+    for line, each in read.iterations.items():
         nodes, loop = list(ir.walk(_nodes(launch, line))), loops.get(line)
         pairs = [node for node in nodes if isinstance(node, ir.Compute) and ir.over_pairs(node.target.tile.ranges)]
         if not each.tests or not pairs or (loop is None and each.apart):
@@ -395,7 +394,7 @@ def _late(body: list[ir.Node]) -> Iterator[ir.Read]:
 class _Amounts:
     """Bytes and operations that are counted of the nodes of a launch, for one head; see `LaunchCost`."""
 
-    def __init__(self, launch: Launch, memory: Memory, mask: Mask | None, warps: int, read: Readings) -> None:
+    def __init__(self, launch: Launch, memory: Memory, mask: Mask | None, warps: int, read: Reading) -> None:
         nodes, self._sizes, self._memory, self._warps = list(ir.walk(launch.body)), memory.sizes, memory, warps
         self._transposed, self._last = turned(nodes), _last(launch)
         self._read = {node.tile for node in nodes if isinstance(node, ir.Read)}

@@ -276,7 +276,7 @@ def _planned(call: AttentionCall, card: Card) -> tuple[KernelPlan | None, str]:
 def _refused(call: AttentionCall) -> Iterator[str]:
     """Reasons why `attention` does not take a call."""
     if "bias" in call.mask.kinds:
-        yield "attention takes no bias"
+        yield "attention takes a bias (bias=), but its time is not forecast"
     if "dense" in call.mask.kinds:
         yield "attention takes no mask whose allowed keys have holes"
     if "unknown" in call.mask.kinds:

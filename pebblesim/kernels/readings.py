@@ -1,8 +1,8 @@
-"""Readings of a kernel's program before it runs: the loops that it begins, and its tests of pairs."""
+"""Readings of a kernel's program before it runs: loops that it begins, its tests of pairs, its shared memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pebblesim.kernels.statements import Body, For, KernelProgram, Statement, When, terms_of, within
@@ -26,16 +26,26 @@ class Iteration:
     apart: bool
 
 
-def iterations(program: KernelProgram) -> dict[int, Iteration]:
-    """Read what an iteration of each loop of the schedule does, by the loop's line; 0 is for the block.
+@dataclass(frozen=True)
+class Reading:
+    """A kernel as its program has it.
 
-    A loop may be written as several, for whole tiles and for those at an edge.
+    Attributes:
+        iterations: the work of an iteration of each loop of the schedule, by the loop's line; 0 is for the block.
+        shared: bytes of shared memory of a block; 0 where the compiler decides.
     """
+
+    iterations: Mapping[int, Iteration]
+    shared: int
+
+
+def read(program: KernelProgram) -> Reading:
+    """Read a program. A loop may be written as several, for whole tiles and for those at an edge."""
     written: dict[int, list[Body]] = {0: [program.rows]}
     for each in within(program.rows):
         if isinstance(each, For) and each.of is not None:
             written.setdefault(each.of.line, []).append(each.body)
-    return {line: _iteration(bodies) for line, bodies in written.items()}
+    return Reading({line: _iteration(bodies) for line, bodies in written.items()}, program.shared)
 
 
 def _iteration(bodies: list[Body]) -> Iteration:

@@ -89,6 +89,8 @@ def free_dimensions(program: ir.Program, made: list[Launch]) -> tuple[str, ...]:
                     pairs |= dict.fromkeys(rng.pairs)
                 if rng.parent is None:
                     whole.add(rng.name)
+    given = (tensor for name, tensor in program.tensors.items() if name in program.inputs)
+    pairs |= {tensor.apart.dim: None for tensor in given if tensor.apart is not None}
     return tuple(dim for dim in program.dims if dim in pairs and dim not in whole)
 
 

@@ -1,4 +1,4 @@
-"""Programs of a tiling's kernels, read: one for all lengths that have the same statements."""
+"""Programs of a tiling's kernels, each read once for all lengths that have the same statements."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from math import lcm
 
 from pebblesim.advice.tiles import Tiling
 from pebblesim.kernels.gluon import gluon
-from pebblesim.kernels.readings import Iteration, iterations
+from pebblesim.kernels.readings import Reading, read
 from pebblesim.kernels.strides import WORDS as GROUP
 from pebblesim.kernels.triton import longest_sides, triton
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import get
-
-Readings = Mapping[int, Iteration]
-"""For each loop what an iteration does, by the schedule's line; 0 is for the block."""
 
 TILES = 64
 """Tiles along the lengths with which kernels are written to be read."""
@@ -29,7 +26,7 @@ KEPT = 1024
 """Readings that are kept."""
 
 
-def readings(tiling: Tiling, dims: Mapping[str, int], dtype: str, mask: Mask | None) -> dict[str, Readings]:
+def readings(tiling: Tiling, dims: Mapping[str, int], dtype: str, mask: Mask | None) -> dict[str, Reading]:
     """Read the program of each kernel of a tiling, by the name of its launch.
 
     Raises:
@@ -47,7 +44,7 @@ def readings(tiling: Tiling, dims: Mapping[str, int], dtype: str, mask: Mask | N
 
 
 @lru_cache(maxsize=KEPT)
-def _readings(tiling: Tiling, dims: tuple[tuple[str, int], ...], dtype: str, mask: Mask | None) -> dict[str, Readings]:
+def _readings(tiling: Tiling, dims: tuple[tuple[str, int], ...], dtype: str, mask: Mask | None) -> dict[str, Reading]:
     sizes = {**dict(dims), **tiling.blocks}
     program = get(tiling.schedule).in_dims(dict(dims)).under(mask)
     if tiling.gluon:
@@ -55,4 +52,4 @@ def _readings(tiling: Tiling, dims: tuple[tuple[str, int], ...], dtype: str, mas
         made = gluon(program, sizes, dtype, mask, **options)
     else:
         made = triton(program, sizes, dtype, mask, far=False, **tiling.options)
-    return {each.launch.name: iterations(each.program) for each in made.kernels}
+    return {each.launch.name: read(each.program) for each in made.kernels}
