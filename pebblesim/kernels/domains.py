@@ -165,11 +165,15 @@ OF_TRITON = dict.fromkeys(
 """Domains of schedules as Triton kernels; of others it is `TRITON`."""
 
 OF_GLUON = {
+    "flash2-forward": replace(GLUON, softcap=256),
     "backward-two-pass-blocked": replace(GLUON, alone="B_c"),
-    "flash2-backward-blocked": ADDING,
+    "flash2-backward-blocked": replace(ADDING, softcap=64),
     "flash2-latent": LATENT,
 }
-"""Domains of schedules as Gluon kernels; of others it is `GLUON`."""
+"""Domains of schedules as Gluon kernels; of others it is `GLUON`.
+
+Backward, loops with the slope of capped scores spill registers, but for head dimensions up to 64 where memory adds.
+"""
 
 KERNELS = replace(TRITON, softcap=256, alone=None)
 """Calls that this refuses, all kernels refuse; of the others, each has kernels on every card that it is about."""
