@@ -42,6 +42,9 @@ WAYS = ("forward", "backward")
 OURS = ("none", "causal", "window")
 """Masks that our kernels know."""
 
+FUSED = ("cudnn", "flash", "efficient", "flex")
+"""Backends of which rates are fitted; those under a mask in memory vary too much with its strides and the length."""
+
 LEFT = 511
 """Keys before each query that a window allows."""
 
@@ -247,42 +250,37 @@ def fit(paths: list[Path]) -> None:
 
     for path in (HERE / "hopper.jsonl", HERE / "h100" / "hopper.jsonl"):
         for row in loaded(path):
-            fused = row.get("kernel") in ("cudnn", "flash", "efficient", "flex")
-            if fused and "tflops" in row and row["d"] == row["d_v"]:
+            if row.get("kernel") in FUSED and "tflops" in row and row["d"] == row["d_v"]:
                 n, heads, mask = row["n"], row["heads"], mask_of(row["mask"] or "none")
                 sizes = ("sdpa", 1, heads, heads, n, n, row["d"], row["d_v"], "bfloat16")
                 call = AttentionCall(*sizes, mask, row["way"] == "backward")
                 took = pytorch_times.operations(call, row["way"]) / (row["tflops"] * 1e12)
                 add(row["device"], call, row["kernel"], row["way"], took)
-    for row in (row for path in paths for row in loaded(path) if "forward" in row):
-        for way in WAYS:
-            call = call_of(row["shape"], row["backend"])
+    for row in (row for path in paths for row in loaded(path) if row.get("backend") in FUSED):
+        call = call_of(row["shape"], row["backend"])
+        for way in WAYS if not call.mask.given else ():
             add(row["device"], call, row["backend"], way, row[way]["theirs"]["card"])
     lines = [
         "# Rates of PyTorch's kernels, fitted to hopper.jsonl, h100/hopper.jsonl and rows of explain_times.py",
-        "# (`python benchmarks/gpu/explain_times.py --fit FILE…`): seconds of a row, operations per second, for each",
-        "# backend, pass, mask and head dimension.",
+        "# (`python benchmarks/gpu/explain_times.py --fit FILE…`): seconds of a row and operations per second of one",
+        "# multiprocessor, for each backend, pass, mask and head dimension.",
     ]
     for device, cases in found.items():
         for (backend, way, mask, d), rows in sorted(cases.items()):
-            row, rate = fitted(rows, way, pytorch_times.BANDWIDTH[device])
+            row, rate = fitted(rows, d, way, device)
             lines += ["", f'[["{device}"]]', f'backend = "{backend}"', f'way = "{way}"', f'mask = "{mask}"']
             lines += [f"d = {d}", f"row = {row:.4g}", f"rate = {rate:.4g}"]
     RATES.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def fitted(rows: list[tuple[AttentionCall, float]], way: str, bandwidth: float) -> tuple[float, float]:
+def fitted(rows: list[tuple[AttentionCall, float]], d: int, way: str, device: str) -> tuple[float, float]:
     """Seconds of a row, and operations per second, by a search over both."""
 
     def error(row: float, rate: float) -> float:
-        each = {"row": row, "rate": rate}
-        made = (
-            pytorch_times.estimate(each, pytorch_times.operations(c, way), c, pytorch_times.moved(c, way), bandwidth)
-            for c, _ in rows
-        )
-        return sum(log(one / took) ** 2 for one, (_, took) in zip(made, rows, strict=True))
+        each = {"row": row, "rate": rate, "d": d}
+        return sum(log(pytorch_times.estimate(each, call, way, device) / took) ** 2 for call, took in rows)
 
-    best, step = (1e-10, 3e14), 2.0
+    best, step = (1e-8, 3e12), 2.0
     while step > 1.001:
         near = [(best[0] * step**i, best[1] * step**j) for i in (-1, 0, 1) for j in (-1, 0, 1)]
         chosen = min(near, key=lambda each: error(*each))
