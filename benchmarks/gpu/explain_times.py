@@ -43,7 +43,7 @@ OURS = ("none", "causal", "window")
 """Masks that our kernels know."""
 
 FUSED = ("cudnn", "flash", "efficient", "flex")
-"""Backends of which rates are fitted; those under a mask in memory vary too much with its strides and the length."""
+"""Backends of which rates are fitted."""
 
 LEFT = 511
 """Keys before each query that a window allows."""
@@ -258,7 +258,7 @@ def fit(paths: list[Path]) -> None:
                 add(row["device"], call, row["kernel"], row["way"], took)
     for row in (row for path in paths for row in loaded(path) if row.get("backend") in FUSED):
         call = call_of(row["shape"], row["backend"])
-        for way in WAYS if not call.mask.given else ():
+        for way in WAYS:
             add(row["device"], call, row["backend"], way, row[way]["theirs"]["card"])
     lines = [
         "# Rates of PyTorch's kernels, fitted to hopper.jsonl, h100/hopper.jsonl and rows of explain_times.py",
@@ -267,17 +267,17 @@ def fit(paths: list[Path]) -> None:
     ]
     for device, cases in found.items():
         for (backend, way, mask, d), rows in sorted(cases.items()):
-            row, rate = fitted(rows, d, way, device)
+            row, rate = fitted(rows, {"backend": backend, "d": d}, way, device)
             lines += ["", f'[["{device}"]]', f'backend = "{backend}"', f'way = "{way}"', f'mask = "{mask}"']
             lines += [f"d = {d}", f"row = {row:.4g}", f"rate = {rate:.4g}"]
     RATES.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def fitted(rows: list[tuple[AttentionCall, float]], d: int, way: str, device: str) -> tuple[float, float]:
+def fitted(rows: list[tuple[AttentionCall, float]], case: dict[str, Any], way: str, device: str) -> tuple[float, float]:
     """Seconds of a row, and operations per second, by a search over both."""
 
     def error(row: float, rate: float) -> float:
-        each = {"row": row, "rate": rate, "d": d}
+        each = {"row": row, "rate": rate, **case}
         return sum(log(pytorch_times.estimate(each, call, way, device) / took) ** 2 for call, took in rows)
 
     best, step = (1e-8, 3e12), 2.0
