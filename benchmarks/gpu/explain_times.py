@@ -148,6 +148,18 @@ def both(torch: Any, calls: dict[str, Any], sets: list[Any], way: str) -> dict[s
     return {name: {kind: each[f"{kind}_us"] / 1e6 for kind in ("card", "wall", "host")} for name, each in found.items()}
 
 
+def compiled(asked: argparse.Namespace, began: float) -> None:
+    """Have several processes compile the kernels of all shapes."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--warm"]
+    parts = [subprocess.Popen([*command, str(i), str(asked.workers)]) for i in range(asked.workers)]
+    for each in parts:
+        try:
+            each.wait(max(1.0, 0.6 * asked.seconds - (time.monotonic() - began)))
+        except subprocess.TimeoutExpired:
+            each.kill()
+    print(f"{time.monotonic() - began:.0f} s: kernels are compiled", flush=True)
+
+
 def run(asked: argparse.Namespace) -> None:
     import torch
 
@@ -158,19 +170,13 @@ def run(asked: argparse.Namespace) -> None:
     shapes = [drawn(seed) for seed in asked.seeds if seed not in done]
     if asked.warm:
         return warm(torch, shapes, *asked.warm)
+    if device == "cuda" and asked.workers:
+        compiled(asked, began)
     if device == "cuda":
         about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
         about["cudnn"] = str(torch.backends.cudnn.version())
         (asked.output / "about.json").write_text(json.dumps(about) + "\n", encoding="utf-8")
-        command = [sys.executable, __file__, *sys.argv[1:], "--warm"]
-        parts = [subprocess.Popen([*command, str(i), str(asked.workers)]) for i in range(asked.workers)]
-        for each in parts:
-            try:
-                each.wait(max(1.0, 0.6 * asked.seconds - (time.monotonic() - began)))
-            except subprocess.TimeoutExpired:
-                each.kill()
-        print(f"{time.monotonic() - began:.0f} s: kernels are compiled", flush=True)
-    for number, shape in enumerate(shapes):
+    for number, shape in enumerate(shapes if not asked.compile else ()):
         if time.monotonic() - began > asked.seconds:
             print(f"{len(shapes) - number} shapes are left", flush=True)
             break
@@ -293,7 +299,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--seeds", default="0:60", help="FIRST:END")
     parser.add_argument("--seconds", type=float, default=130.0, help="after which nothing new is begun")
-    parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels before")
+    parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels before; 0 for none")
+    parser.add_argument("--compile", action="store_true", help="compile kernels and measure nothing")
     parser.add_argument("--warm", type=int, nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--dry", action="store_true", help="draw and record calls on the CPU alone")
     parser.add_argument("--report", type=Path, nargs="+")

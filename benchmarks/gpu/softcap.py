@@ -25,6 +25,8 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 CAP = 30.0
 
+FLEX = "--flex" in sys.argv
+
 SHAPES = [*product((64, 128, 256), (((8, 8), False, 8192), ((16, 4), True, 8192), ((16, 4), True, 1001)))]
 """Head dimensions; heads of queries and of keys, whether the mask is causal, and tokens."""
 
@@ -48,7 +50,7 @@ def attentions(causal: bool, n: int, triton: bool) -> dict[str, Callable[..., An
     if triton:
         return {"triton": capped}
     made = {"ours": capped, "without": partial(attention, is_causal=causal, enable_gqa=True)}
-    return made | {"flex": partial(flex, causal, n)} if causal and n % 128 == 0 else made
+    return made | {"flex": partial(flex, causal, n)} if FLEX and causal and n % 128 == 0 else made
 
 
 @cache
@@ -138,11 +140,13 @@ def run(asked: argparse.Namespace) -> None:
         measured(torch, SHAPES[asked.warm], asked.triton, once=True)
         return
     began, again = time.monotonic(), [sys.executable, __file__, *sys.argv[1:]]
-    if not asked.triton:
+    if not asked.triton and not asked.compiled:
         wanted = [[str(i), *mode] for i in range(len(SHAPES)) for mode in ([], ["--triton"])]
         for each in [subprocess.Popen([*again, "--warm", *one], stderr=subprocess.DEVNULL) for one in wanted]:
             each.wait()
         print(f"{time.monotonic() - began:.0f} s: kernels are compiled", flush=True)
+        if asked.compile:
+            return
     asked.output.mkdir(parents=True, exist_ok=True)
     path = asked.output / "softcap.jsonl"
     known = {row["key"] for row in loaded(path)}
@@ -189,6 +193,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="after which nothing new is begun")
     parser.add_argument("--triton", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--warm", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--flex", action="store_true", help="FlexAttention, too, which takes long to compile")
+    parser.add_argument("--compile", action="store_true", help="compile kernels and measure nothing")
+    parser.add_argument("--compiled", action="store_true", help="they are compiled")
     parser.add_argument("--table", type=Path)
     asked = parser.parse_args()
     if asked.output:

@@ -3,8 +3,9 @@
 Blocks of rows are dealt, in order, to the multiprocessors, each to the first that is free. A pass takes the time of
 its launches and of the multiprocessor that ends last: `row` seconds for each row of its blocks, and their operations ÷
 `rate`, which were fitted to measurements of each backend, pass, mask and head dimension. At head dimensions between two
-that were measured the kernels are those of the wider one, if it is less than twice as wide. No pass is faster than its bytes from and to memory. What was
-not measured has no estimate, but a time that it takes at least, by published rates of the card.
+that were measured the kernels are those of the wider one, if it is less than twice as wide. No pass is faster than its
+bytes from and to memory. What was not measured has no estimate, but a time that it takes at least, by published rates
+of the card.
 """
 
 from __future__ import annotations
