@@ -31,6 +31,9 @@ def filled_in(text: str, d: int, dtype: str, scale: float, softcap: float = 0.0)
 
 
 def _numbers(scale: float, softcap: float) -> list[float]:
-    """The numbers that a scale and a cap are in texts of kernels, as `triton_values` computes them."""
-    made = [scale, scale * log2(e)]
-    return made + ([2 * scale / softcap, 2 * softcap * log2(e), softcap * log2(e)] if softcap else [])
+    """The numbers that a scale and a cap are in texts of kernels, as `triton_values` and `gluon_scope` compute them."""
+    made, to_base_2 = [scale, scale * log2(e)], log2(e)
+    if softcap:
+        inner = 2 * scale / softcap
+        made += [inner, to_base_2 * inner, 2 * softcap * to_base_2, softcap * to_base_2]
+    return made
