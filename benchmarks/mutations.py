@@ -204,7 +204,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="try so many at a time")
     given = parser.parse_args()
     os.chdir(ROOT)
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "oracles")]
     sys.dont_write_bytecode = True
     os.environ["CI"] = "1"  # the same draws in every run
     for name in ("matplotlib", "networkx", "numba", "numpy", "sympy", "typer"):  # once, for all children

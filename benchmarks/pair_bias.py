@@ -125,8 +125,8 @@ def forward_in_groups(m: Any, x: Tensors, rows: int, *, of: int, B_r: Any, B_c: 
                 m.write(out[r][i, :], O[r])
 
 
-def begin(m: Any, x: Tensors, rows: int, block: Any) -> dict[str, Any]:
-    """Tensors of all gradients, and v = (dO ∘ O) · 1 of all rows, which is computed; dQ is 0 in memory."""
+def begin(m: Any, x: Tensors, rows: int, block: Any, added: bool = True) -> dict[str, Any]:
+    """Tensors of all gradients, and v = (dO ∘ O) · 1 of all rows, which is computed; dQ is 0 in memory if `added`."""
     n, d = x["Q0"].shape
     made = {f"{name}{r}": m.tensor(f"{name}{r}", n, d) for r in range(rows) for name in GRADIENTS}
     made["dB"] = m.tensor("dB", n, n)
@@ -135,18 +135,29 @@ def begin(m: Any, x: Tensors, rows: int, block: Any) -> dict[str, Any]:
         for i in m.tiles(n, block):
             dO_i, O_i = m.read(x[f"dO{r}"][i, :]), m.read(x[f"O{r}"][i, :])
             m.write(made[f"v{r}"][i], m.compute(ps.rowsum(dO_i * O_i)))
-        m.write(made[f"dQ{r}"], 0)
+        if added:
+            m.write(made[f"dQ{r}"], 0)
     return made
 
 
 def of_tile(m: Any, x: Tensors, made: Tensors, r: int, i: Any, B_ij: Any, K_j: Any, V_j: Any) -> tuple[Any, ...]:
     """Rows of Q and dO, and P and dS of a tile."""
-    Q_i, dO_i = m.read(x[f"Q{r}"][i, :]), m.read(x[f"dO{r}"][i, :])
+    Q_i, dO_i, L_i, v_i = of_rows(m, x, made, r, i)
+    return Q_i, dO_i, *probabilities(m, B_ij, Q_i, dO_i, L_i, v_i, K_j, V_j)
+
+
+def of_rows(m: Any, x: Tensors, made: Tensors, r: int, i: Any) -> tuple[Any, ...]:
+    """Rows of Q and dO, and L and v of them."""
+    return m.read(x[f"Q{r}"][i, :]), m.read(x[f"dO{r}"][i, :]), m.read(x[f"L{r}"][i]), m.read(made[f"v{r}"][i])
+
+
+def probabilities(m: Any, B_ij: Any, Q_i: Any, dO_i: Any, L_i: Any, v_i: Any, K_j: Any, V_j: Any) -> tuple[Any, Any]:
+    """P and dS of a tile."""
     P = m.compute(Q_i @ K_j.T)
-    P[:] = ps.exp(P + B_ij - m.read(x[f"L{r}"][i]))
+    P[:] = ps.exp(P + B_ij - L_i)
     dS = m.compute(dO_i @ V_j.T)
-    dS[:] = P * (dS - m.read(made[f"v{r}"][i]))
-    return Q_i, dO_i, P, dS
+    dS[:] = P * (dS - v_i)
+    return P, dS
 
 
 def add(m: Any, part: Any, term: Any) -> None:
@@ -215,6 +226,42 @@ def tile_stays(m: Any, x: Tensors, rows: int, *, a: Any, b: Any) -> None:
             m.write(made["dB"][i, j], dB_ij)
 
 
+def as_attention(m: Any, x: Tensors, rows: int, *, a: Any, b: Any) -> None:
+    """Kernels of `attention`: dQ, then dK and dV, of each row alone; then a tile of dB stays while all rows pass by."""
+    n, d = x["Q0"].shape
+    made = begin(m, x, rows, a, added=False)
+    for r in range(rows):
+        K, V = x[f"K{r}"], x[f"V{r}"]
+        for i in m.tiles(n, a):
+            of_i, dQ_i = of_rows(m, x, made, r, i), m.zeros(i, d)
+            for j in m.tiles(n, b):
+                B_ij, K_j, V_j = m.read(x["B"][i, j]), m.read(K[j, :]), m.read(V[j, :])
+                P, dS = probabilities(m, B_ij, *of_i, K_j, V_j)
+                m.delete(P)
+                dQ_i += dS @ K_j
+            m.write(made[f"dQ{r}"][i, :], dQ_i)
+    for r in range(rows):
+        for j in m.tiles(n, b):
+            K_j, V_j = m.read(x[f"K{r}"][j, :]), m.read(x[f"V{r}"][j, :])
+            dK_j, dV_j = m.zeros(j, d), m.zeros(j, d)
+            for i in m.tiles(n, a):
+                Q_i, dO_i, P, dS = of_tile(m, x, made, r, i, m.read(x["B"][i, j]), K_j, V_j)
+                dV_j += P.T @ dO_i
+                m.delete(P)
+                dK_j += dS.T @ Q_i
+            m.write(made[f"dK{r}"][j, :], dK_j)
+            m.write(made[f"dV{r}"][j, :], dV_j)
+    for i in m.tiles(n, a):
+        for j in m.tiles(n, b):
+            B_ij, dB_ij = m.read(x["B"][i, j]), None
+            for r in range(rows):
+                K_j, V_j = m.read(x[f"K{r}"][j, :]), m.read(x[f"V{r}"][j, :])
+                Q_i, dO_i, P, dS = of_tile(m, x, made, r, i, B_ij, K_j, V_j)
+                m.delete(Q_i, dO_i, P, K_j, V_j)
+                dB_ij = summed(m, dB_ij, dS)
+            m.write(made["dB"][i, j], dB_ij)
+
+
 def schedule(
     problem: str, title: str, function: Callable[..., None], rows: int, blocks: tuple[str, ...], **graph: str
 ) -> str:
@@ -255,6 +302,7 @@ def register(rows: int) -> tuple[str, ...]:
             for of in groups(rows)
         ),
         schedule(name, "tile-stays", tile_stays, rows, ("a", "b"), dQ_block="b", rows_block="a"),
+        schedule(name, "as-attention", as_attention, rows, ("a", "b")),
     )
 
 
@@ -294,13 +342,14 @@ def lines(names: tuple[str, ...], forward: bool, rows: int, n: int, d: int) -> I
     """A table of docs/bias.md."""
     titles = [name.removesuffix(f"-{rows}").removeprefix("forward-") for name in names]
     titles = [title.replace("in-groups-of-", "g = ").replace("-", " ") for title in titles]
-    yield f"| M | {' | '.join(titles)} | lower bound | gap of the least |"
-    yield "| ---: " * (len(names) + 3) + "|"
+    columns = [("M", *titles, "lower bound", "best gap")]
     for M in CACHES:
         counts = [ps.count(name, n=n, d=d, M=M, blocks="best").io for name in names]
         bound = max(bound_of_rows(rows, n, d, M, forward), bound_of_shared_bias(rows, n, d, M))
-        cells = [f"**{count:,}**" if count == min(counts) else f"{count:,}" for count in counts]
-        yield f"| {M:,} | {' | '.join(cells)} | {bound:,} | {min(counts) / bound:.2f} |"
+        cells = (f"**{count:,}**" if count == min(counts) else f"{count:,}" for count in counts)
+        columns.append((f"{M:,}", *cells, f"{bound:,}", f"{min(counts) / bound:.2f}"))
+    head, *others = (f"| {' | '.join(line)} |" for line in zip(*columns, strict=True))
+    yield from (head, "| --- |" + " ---: |" * len(CACHES), *others)
 
 
 if __name__ == "__main__":

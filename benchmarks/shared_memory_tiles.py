@@ -163,31 +163,34 @@ def bounds() -> dict[str, float]:
 
 def picture(found: Sequence[Row], figure: Any) -> None:
     """Draw a bar for each row, and the bounds as lines across those of their pass."""
-    ax, least = figure.subplots(), bounds()
+    ax, least, most = figure.subplots(), bounds(), max(row.total for row in found) + 1.4
     kinds = list(dict.fromkeys(kind for row in found for kind in row.parts))
     for at, row in enumerate(found):
         left = 0.0
         for kind, tiles in row.parts.items():
             number = kinds.index(kind)
             ax.barh(
-                at, tiles, left=left, color=COLOURS[number], hatch=HATCHES[number], edgecolor="black", height=0.6,
+                at, tiles, left=left, color=COLOURS[number], hatch=HATCHES[number], edgecolor="black", height=0.46,
                 label=kind if at == next(n for n, each in enumerate(found) if kind in each.parts) else None,
             )  # fmt: skip
             left += tiles
         ax.text(left + 0.1, at, f"{row.total:.2f}", va="center", fontsize=9)
+        ax.text(
+            0.05, at - 0.28, row.label, fontsize=9, va="bottom", bbox={"facecolor": "white", "linewidth": 0, "pad": 0.5}
+        )
     for way, value in least.items():
         mine = [at for at, row in enumerate(found) if ("forward" in row.schedule) == (way == "forward")]
         ax.plot([value, value], [mine[0] - 0.5, mine[-1] + 0.5], color="black", linestyle="--", linewidth=1.4)
-        ax.text(value + 0.08, mine[0] - 0.42, f"least, {way}: {value:.2f}", fontsize=8.5, va="bottom")
-    ax.set_yticks(range(len(found)), [row.label for row in found], fontsize=9)
-    ax.set_xlabel("tiles of 128 x 128 words for each 128 x 128 pairs of query and key, d = 128")
-    ax.set_xlim(0, max(row.total for row in found) + 1.2)
+        ax.text(most, mine[0] - 0.3, f"dashed: lower bound, {way}, {value:.2f}", fontsize=9, va="bottom", ha="right")
+    ax.set_yticks([])
+    ax.set_xlabel("tiles of 128 x 128 words for 128 x 128 pairs of query and key, d = 128")
+    ax.set_xlim(0, most)
     ax.invert_yaxis()
-    ax.legend(fontsize=8.5, frameon=False, loc="upper right")
-    ax.spines[["top", "right"]].set_visible(False)
+    figure.legend(fontsize=9, frameon=False, loc="outside lower center", ncols=2)
+    ax.spines[["top", "right", "left"]].set_visible(False)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("-o", "--output", type=Path, required=True)
     found = rows()
@@ -195,7 +198,7 @@ def main() -> None:
         parts = ", ".join(f"{kind} {tiles:.3f}" for kind, tiles in row.parts.items())
         print(f"{row.total:6.2f}  {row.label}: {parts}")
     print(f"cycles of FlashAttention-4's tile at 128 bytes each: {found[-1].total * D * D * 2 / 128:,.0f}")
-    save(lambda figure: picture(found, figure), parser.parse_args().output, (9.5, 4.8))
+    save(lambda figure: picture(found, figure), parser.parse_args(arguments).output, 6.6)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ from hashlib import sha256
 
 from pebblesim.advice.tiles import HOPPER, SMALL_TILINGS, TILINGS, Tiling, hopper_tiling
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.bias import biased
+from pebblesim.kernels.bias import biased, gradient_of_bias
 from pebblesim.kernels.cuda import cuda, prelude
 from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.key_ranges import KeyRanges
-from pebblesim.kernels.triton import triton
+from pebblesim.kernels.triton import Source, triton
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 
@@ -60,7 +60,7 @@ class Case:
         rows = max(self.shared, 1)
         if self.mask == "ranges":
             return KeyRanges(rows=rows)
-        return None if self.mask is None else Band(self.mask, *MASKS[self.mask], not self.at_end, rows)
+        return None if self.mask is None else Band(self.mask, *MASKS[self.mask], at_end=self.at_end, rows=rows)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -71,20 +71,24 @@ class Case:
 
     def text(self) -> str:
         """The text, or what is said in its place."""
+        try:
+            return self.source().text
+        except UsageError as error:
+            return f"{error}\n"
+
+    def source(self) -> Source:
+        """The kernels."""
         tiling, mask = self.tiling, self.band
         schedule = get(tiling.schedule)
         schedule = schedule if schedule.problem.rectangle is None else schedule.in_dims(schedule.problem.rectangle.dims)
         program = schedule.program if mask is None else schedule.masked
         program = biased(program) if self.bias else program
         options = {**tiling.options, "scale": 0.125, "shared": self.shared, "dense": self.dense}
-        try:
-            if tiling.gluon:
-                options["persistent"] &= mask is None
-                return gluon(program, self.sizes, mask=mask, softcap=self.softcap, **options).text
-            far = self.far if self.shared else None
-            return triton(program, self.sizes, mask=mask, far=far, softcap=self.softcap, **options).text
-        except UsageError as error:
-            return f"{error}\n"
+        if tiling.gluon:
+            options["persistent"] &= mask is None
+            return gluon(program, self.sizes, mask=mask, softcap=self.softcap, **options)
+        far = self.far if self.shared else None
+        return triton(program, self.sizes, mask=mask, far=far, softcap=self.softcap, **options)
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,24 @@ class InCuda:
         sizes = dict(self.sizes) | {"workers": self.workers}
         assert prelude()
         return cuda(get(self.schedule).program, self.workers, sizes if self.sizes else None).text + "\n"
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Gradients with a bias that sequences share, for strides: of the bias, or of all matrices."""
+
+    of_bias: bool
+    n: int = EVEN
+
+    def text(self) -> str:
+        """The source."""
+        blocks = {"B_r": 64, "b_c": 64, "B_c": 64, "b_r": 64}
+        sizes = {"n_q": self.n, "n_k": self.n, "d_k": 32, "d_v": 32, "R": 2, **blocks}
+        schedule = get("backward-two-pass-blocked")
+        assert schedule.problem.rectangle is not None
+        program = schedule.in_dims(schedule.problem.rectangle.dims).program
+        program = gradient_of_bias(biased(program)) if self.of_bias else biased(program, ("dK, dV",))
+        return triton(program, sizes, scale=0.125, shared=1, far=False).text
 
 
 def _offered(schedule: str, number: int = 0, pool: str = "") -> Tiling:
@@ -163,6 +185,9 @@ GOLDENS = {
     "gluon-two-pass-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1),
     "gluon-two-pass-causal": Case(H_TWO_PASS, 64, "causal"),
     "gluon-forward-bias-causal-ragged": Case(H_FORWARD, 64, "causal", RAGGED, bias=True),
+    "triton-bias-gradient": Shared(True),
+    "triton-bias-gradient-ragged": Shared(True, RAGGED),
+    "triton-bias-two-pass": Shared(False),
     "gluon-two-pass-softcap-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1, softcap=30.0),
     "cuda-small-cache": InCuda("small-cache"),
     "cuda-large-cache-workers": InCuda("large-cache", 4),

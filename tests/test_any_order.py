@@ -68,7 +68,7 @@ def test_few_pairs_need_products_with_weights_however_P_comes() -> None:
     of_each = best_of_ways(PROBLEMS["projected-backward-qkv"].rectangle, dims, 27, from_text("window:1"))
     assert {way: bound.value for way, bound in of_each.items()} == {
         "P made": 6520,
-        "P kept": 6568,
+        "P saved": 6568,
         "any order of the products": 6520,
     }
 
@@ -78,7 +78,7 @@ def test_few_pairs_need_products_with_weights_however_P_comes() -> None:
     ("name", "widest"),
     [
         ("backward", "any order of the products"),
-        ("backward-qkv", "P kept for some pairs"),
+        ("backward-qkv", "P saved for some pairs"),
         ("projected-forward", "any order of the products"),
         ("projected-backward-qkv", "any order of the products"),
         ("linear", "any order of the products"),
@@ -174,7 +174,7 @@ def test_covers_of_masks_are_largest_matchings(data: st.DataObject, n_q: int, n_
     if kind in ("band", "rows"):
         rows = 1 if kind == "band" else data.draw(st.integers(2, 3))
         n_q *= rows
-        mask = Band("band", data.draw(LIMIT), data.draw(LIMIT), data.draw(st.booleans()), rows)
+        mask = Band("band", data.draw(LIMIT), data.draw(LIMIT), at_end=data.draw(st.booleans()), rows=rows)
     elif kind == "table":
         rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
         mask = from_array(rng.random((n_q, n_k)) < 0.3, size=(1, 1))

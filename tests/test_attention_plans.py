@@ -174,7 +174,7 @@ def test_few_kernels_serve_all_lengths(d: int, causal: bool, gluon: bool) -> Non
         ({"card": "V100"}, "NVIDIA Tesla V100 SXM2 32GB has compute capability 7.0, and kernels need 8.0 or more"),
         ({"card": "x"}, "no card is called 'x'"),
         ({"workspace": 1.5}, "workspace is 1.5; give a number of bytes"),
-        ({"heads": 6, "kv_heads": 4}, "6 heads cannot share 4 heads of keys and values evenly"),
+        ({"heads": 6, "kv_heads": 4}, "6 heads cannot share 4 KV heads evenly"),
         ({"n": 10**12}, "Q, K, V and O are 512 TB, and NVIDIA H200 SXM 141GB has 141 GB of memory; give fewer"),
         ({"n": 1, "n_k": 2**30, "heads": 2}, "Q, K, V and O are 550 GB"),
         ({"is_causal": "no"}, "is_causal is 'no'; give True or False"),

@@ -449,16 +449,16 @@ def test_bounds_on_the_peak_hold_where_all_sizes_are_1_or_2(turn: int, summation
     grid=st.tuples(st.integers(1, 30), st.integers(1, 60)),
     rows=st.integers(1, 5),
     limits=st.tuples(*2 * [st.none() | st.integers(0, 70)]),
-    from_start=st.booleans(),
+    at_end=st.booleans(),
     a=SMALL,
     b=SMALL,
 )
 def test_what_tiles_of_a_band_come_to_at_least(
-    grid: tuple[int, int], rows: int, limits: tuple[int | None, int | None], from_start: bool, a: int, b: int
+    grid: tuple[int, int], rows: int, limits: tuple[int | None, int | None], at_end: bool, a: int, b: int
 ) -> None:
     """Rows of each query, more or fewer keys than queries; with pairs counted one by one."""
     grid = grid[0] * rows, grid[1]
-    mask = Band("band", *limits, from_start, rows)
+    mask = Band("band", *limits, at_end=at_end, rows=rows)
     allowed, pairs = mask.allowed(*grid), mask.pairs(*grid)
     for side, lines in ((_Side.of_rows(mask, grid), allowed), (_Side.of_columns(mask, grid), allowed.T)):
         least, most = sorted((min(a, len(lines)), min(b, len(lines))))

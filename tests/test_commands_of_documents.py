@@ -95,3 +95,30 @@ def test_what_a_document_tells_to_run_can_be_run(name: str, tmp_path: Path) -> N
             words = re.sub(r"--seconds \d+", "--seconds 1", command)
             ran = CliRunner().invoke(app, shlex.split(words)[1:])
             assert ran.exit_code == 0, f"{command}\n{ran.output}\n{ran.exception}"
+
+
+SCRIPT = re.compile(r"python\s+((?:benchmarks|docs|tests)/[\w/]+\.py)((?:\s+[^\s`]+)*)")
+
+
+def scripts(name: str) -> Iterator[tuple[str, list[str]]]:
+    """The scripts that a document tells to run, with their options; a line of the text may end within one."""
+    text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for match in FENCE.finditer(text) if match[1] == "sh" for line in match[2].splitlines()]
+    inline = re.findall(r"`([^`]+)`", FENCE.sub("", text))
+    for each in (*lines, *(" ".join(each.split()) for each in inline)):
+        for found in SCRIPT.finditer(each.partition("#")[0]):
+            yield found[1], re.findall(r"(?<!\S)--?[a-z][\w-]*", found[2])
+
+
+def test_every_script_that_a_document_names_exists_and_has_its_options() -> None:
+    """An option is looked for in the script, or in those beside it, which share their arguments."""
+    seen = {(script, option) for name in DOCUMENTS for script, options in scripts(name) for option in ("", *options)}
+    assert len(seen) > 50
+    missing = []
+    for script, option in sorted(seen):
+        path = ROOT / script
+        beside = path.parent.glob("*.py") if path.is_file() else ()
+        texts = (path, *beside) if option else ()
+        if not path.is_file() or (option and not any(f'"{option}"' in each.read_text("utf-8") for each in texts)):
+            missing.append(f"{script} {option}")
+    assert missing == []

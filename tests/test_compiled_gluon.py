@@ -132,12 +132,12 @@ def check(
     dims = {"n_q": n * several, "n_k": n, **widths}
     band = masks.of(mask)
     if isinstance(band, Band) and (shared or rows > 1):
-        band = replace(band, from_start=bool(shared), rows=several)
+        band = replace(band, at_end=not shared, rows=several)
     program, sizes = get(tiles.schedule).in_dims(dims).under(band), {**dims, **tiles.blocks}
     ring: dict[str, Any] = {"stages": tiles.stages, "persistent": tiles.persistent and mask is None}
     made = gluon(program, sizes, "bfloat16", band, scale=0.1, shared=shared, dense=True, softcap=softcap, **ring)
     vectors = {f"{name}_ptr" for name, tensor in program.tensors.items() if is_float32(program, tensor)}
-    kept = plans(program, sizes, "bfloat16", **ring)
+    kept = plans(program, sizes, **ring)
     assert kept
     for kernel in made.kernels:
         if kernel.launch.name not in kept:

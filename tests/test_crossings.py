@@ -135,7 +135,7 @@ def test_heads_that_share_cross_elsewhere_and_move_more() -> None:
     assert together.crossings[0].words == tuple(6 * words for words in group.crossings[0].words if words is not None)
     alone = crossover(*pair, heads=8, kv_heads=2, batch=3, separate=True, **shape)
     assert alone.crossings[0].leads == crossover(*pair, **shape).crossings[0].leads
-    assert "8 heads on 2 of keys and values, 3 sequences: what moves is for all, 6 times" in str(together)
+    assert "8 heads (2 KV heads), 3 sequences: what moves is for all, 6 times" in str(together)
 
 
 def test_sizes_of_any_problem_have_a_crossing() -> None:

@@ -28,7 +28,7 @@ from pebblesim.dags import optimum_kernel, optimum_states
 from pebblesim.dags.anneal_kernel import anneal
 from pebblesim.dags.best_order import FACTORS, MOST_EVENTS, NONE, BestOrder
 from pebblesim.dags.bounds import Bound, lower_bounds, partition, spectral, wavefronts
-from pebblesim.dags.comparing import rows, summary
+from pebblesim.dags.comparing import _shared, rows, summary
 from pebblesim.dags.formats import save_graph
 from pebblesim.dags.generators import GENERATORS, generate
 from pebblesim.dags.interval import Interval
@@ -1003,6 +1003,10 @@ def test_a_folder_of_graphs(tmp_path: Path) -> None:
     ps.save_graph(generate("fft", n=4), tmp_path / "f.dot")
     found = list(rows(tmp_path, "no-recompute", 0.05))
     assert [row["M"] for row in found if row["file"] == "p.hdag"] == [3, 4, 6, 9, 15]
+    for file in ("p.hdag", "f.dot"):  # neither games nor bounds grow with M
+        for name in ("io", "bound"):
+            words = [row[name] for row in found if row["file"] == file]
+            assert words == sorted(words, reverse=True)
     (tmp_path / "costs.csv").write_text("file,M,peer_foresight,proven_optimum_no_recompute\np.hdag,3,12,11\n")
     found = list(rows(tmp_path, "no-recompute", 0.05))
     assert [(row["M"], row["peer"], row["proven"]) for row in found] == [(3, 12, 11)]
@@ -1012,6 +1016,12 @@ def test_a_folder_of_graphs(tmp_path: Path) -> None:
         list(rows(tmp_path, "no-recompute", 0.05))
     with pytest.raises(UsageError, match="is not a folder"):
         list(rows(tmp_path / "nowhere", "no-recompute", 0.05))
+
+
+def test_rows_of_a_graph_share_games_and_bounds() -> None:
+    """A game at M = 3 fits at M = 4, and a bound at M = 4 holds at M = 3."""
+    made = [{"M": M, "io": io, "bound": bound, "by": by} for M, io, bound, by in ((4, 12, 9, "a"), (3, 11, 7, "b"))]
+    assert [tuple(row.values()) for row in _shared(made)] == [(4, 11, 9, "a"), (3, 11, 9, "a at M = 4")]
 
 
 @pytest.mark.parametrize(

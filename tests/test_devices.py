@@ -412,7 +412,7 @@ def test_the_command_prints_what_design_asks_for(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(
     ("heads", "said"),
-    [((1, 1), ", 1 head, P"), ((2, 2), ", 2 heads, P"), ((2, 1), ", 2 heads on 1 of keys and values, P")],
+    [((1, 1), ", 1 head, P"), ((2, 2), ", 2 heads, P"), ((2, 1), ", 2 heads (1 KV head), P")],
 )
 def test_heads_are_counted_in_words(heads: tuple[int, int], said: str) -> None:
     assert said in str(ps.devices(n=64, d=4, heads=heads[0], kv_heads=heads[1], P=2))
@@ -421,11 +421,14 @@ def test_heads_are_counted_in_words(heads: tuple[int, int], said: str) -> None:
 @pytest.mark.parametrize(
     "wrong, said",
     [
-        ({"P": 3, "schedules": "ulysses"}, "8 heads on 2 .* 3 groups .* nearest number of groups that works is 2"),
+        (
+            {"P": 3, "schedules": "ulysses"},
+            "8 heads .2 KV heads. .* 3 groups .* nearest number of groups that works is 2",
+        ),
         ({"P": 7, "schedules": "ulysses-rows"}, "multiple of 2, not 7; the nearest that works is 8"),
         ({"P": 0}, "P = 0 was given"),
         ({"P": 5000}, "up to 1,024 devices"),
-        ({"kv_heads": 3}, "8 heads cannot share 3 heads.*the nearest is 9"),
+        ({"kv_heads": 3}, "8 heads cannot share 3 KV heads.*the nearest is 9"),
         ({"mask": "window:64"}, "the mask is causal, or there is none. Under a window no"),
         ({"schedules": "tiles-in-passes"}, "give its words, M"),
     ],

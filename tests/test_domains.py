@@ -44,7 +44,7 @@ def under_masks(draw: st.DrawFn) -> tuple[Tiling, Call]:
     n_q, n_k = (draw(st.sampled_from([1, 40, 128, 130, 300, 700])) for _ in "qk")
     d = tiling.widths[1] // 16 * 16
     before, after = (draw(st.none() | st.sampled_from([0, 5, 127, 128, 500])) for _ in range(2))
-    band = Band("band", before, after, draw(st.booleans()))
+    band = Band("band", before, after, at_end=draw(st.booleans()))
     dims = {"n_q": n_q, "n_k": n_k, "d_k": d, "d_v": d}
     assume(tiling.masked is not False)
     return tiling, call_of(problem, dims, H200, "bfloat16", band, 1)
@@ -62,7 +62,7 @@ def test_gluon_kernels_mind_tiles_of_keys_without_a_query_where_a_block_has_one(
     d = tiling.widths[1]
     for n_q in (250, 100):  # the last tile of 128 keys has queries, or not
         dims = {"n_q": n_q, "n_k": 300, "d_k": d, "d_v": d}
-        call = call_of("forward", dims, H200, "bfloat16", Band("diagonal", 3, 9, True), 1)
+        call = call_of("forward", dims, H200, "bfloat16", Band("diagonal", 3, 9, at_end=False), 1)
         assert (tiling.refusal(call) is None) == written(tiling, call)
 
 
@@ -133,3 +133,12 @@ def test_long_heads_and_words_in_several_places_are_not_for_the_copy_engine() ->
         assert found and not any(each.gluon for each in found)
     assert GLUON.refusal(Call({})) is None is ATTENTION.refusal(Call({}))  # of matrices alone, or a card
     assert any(each.gluon for each in kernels_for("forward", Call(dims), H200.size("shared_per_block")))
+
+
+def test_reasons_and_advice_are_apart() -> None:
+    """Whoever asks decides what to say: a sentence has both, or advice of its own."""
+    said = KERNELS.refusal(Call({"d": 64}, dtype="float32"))
+    assert said == ("they take words of 16 bits, and not of float32", "add --dtype bf16")
+    assert str(said) == "they take words of 16 bits, and not of float32; add --dtype bf16"
+    wide = ATTENTION.refusal(Call({"d": 1025}))
+    assert wide is not None and not wide.advice and str(wide) == wide.why

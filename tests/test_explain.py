@@ -232,10 +232,10 @@ def test_what_is_gained_in_the_step() -> None:
     percent = f"{(theirs - ours) / (made.other_seconds + theirs):.1%}".removeprefix("-")
     assert f"at most {percent}" in str(made.parts()[2])
     refused = judged(call(mask=SeenMask("bias", given=True, shape=(1, 8, 512, 512), gradient=True)))
-    assert refused.both is None and "attention takes no bias" in str(refused)
+    assert refused.both is None and "its time is not forecast" in str(refused)
     assert refused.rows[0].passes["forward"].kernel == ""
     joined = judged(call(entry="eager", mask=SeenMask("causal", None, 0, given=True, also="bias"))).rows[0]
-    assert "attention takes no bias" in joined.refusal and joined.passes["forward"].least is not None
+    assert "its time is not forecast" in joined.refusal and joined.passes["forward"].least is not None
 
 
 def test_a_page_says_what_the_command_says() -> None:

@@ -238,7 +238,7 @@ def test_a_winner_that_needs_a_table_says_so(browser: Any, tmp_path: Path) -> No
     assert rows[0].schedule == "kept-dS-stored"
     other = next(row for row in rows if "P" not in get(row.schedule).kept)
     said = tab.inner_text("#answer")
-    assert "It reads P, the table of probabilities, which the forward pass must have kept" in said
+    assert "It reads P, the matrix of probabilities, saved by the forward pass" in said
     assert f"that need no such table, {other.schedule} moves the fewest: {other.io:,}." in said
     tab.fill("#d", "64")
     assert "It reads P" not in tab.inner_text("#answer")

@@ -341,3 +341,15 @@ def test_a_file_of_schedules_is_found_without_a_line_elsewhere(tmp_path: Path) -
     (folder / "mine.py").write_text(mine)
     ran = subprocess.run([sys.executable, "-c", FOUND, folder], capture_output=True, text=True, check=False)
     assert ran.stdout == "mine\n", ran.stderr
+
+
+def test_the_first_example_can_stand_in_a_file_of_schedules() -> None:
+    """As CONTRIBUTING.md has it: for queries and keys that differ in number and width, which its figures need."""
+    page = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
+    example = page.split("```python\n")[1].split("import numpy")[0]
+    with SCHEDULES.temporary():
+        exec(compile(example, "<example>", "exec"), {"__name__": "example"})
+        sizes = {"n_q": 7, "n_k": 5, "d_k": 3, "d_v": 2}
+        game = ps.play("in-rows", M=60, **sizes)
+        assert game.to_dict()["complete"] and game.to_dict()["values_match"]
+        assert game.io == ps.count("in-rows", M=60, **sizes).io

@@ -55,7 +55,7 @@ def test_what_holds_for_every_way_is_the_least_of_what_holds_for_each() -> None:
     sizes = {"n": 2**16, "d": 2**12}
     for M in (100, 10**4, 10**6, 10**9):
         for name, others in (
-            ("backward-qkv", ["P made", "P kept", "P kept for some pairs"]),
+            ("backward-qkv", ["P made", "P saved", "P saved for some pairs"]),
             ("linear", ["linear order", "quadratic order", "any order of the products"]),
         ):
             ways = best_of_ways(PROBLEMS[name], sizes, M)
@@ -66,7 +66,7 @@ def test_what_holds_for_every_way_is_the_least_of_what_holds_for_each() -> None:
     assert {bound.of_way for bound in lower_bounds(PROBLEMS["forward"], sizes, 100)} == {EVERY}
     names = [(bound.name, bound.way) for bound in lower_bounds(PROBLEMS["backward-qkv"], sizes, 100)]
     assert {name for name, way in names if not way} == {"E1h", "E3", "E4", "E7", "E8"}
-    assert {way for name, way in names if name == "compulsory"} == {"P made", "P kept", "P kept for some pairs"}
+    assert {way for name, way in names if name == "compulsory"} == {"P made", "P saved", "P saved for some pairs"}
     assert len(names) == len(set(names)) == 12
 
 

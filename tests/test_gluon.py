@@ -149,15 +149,15 @@ def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race
     ("name", "n_q", "band"),
     [
         (FORWARD, 140, masks.of("window:32")),
-        (ONE_PASS, 4 * 37, Band("causal", None, 0, False, 4)),  # four heads share keys
+        (ONE_PASS, 4 * 37, Band("causal", None, 0, rows=4)),  # four heads share keys
         *(
             pytest.param(name, n_q, band, marks=pytest.mark.slow)
             for name in (FORWARD, BACKWARD, ONE_PASS, SCORES, PAIRS)
             for n_q, band in (
                 (140, masks.of("window:7")),
                 (140, masks.of("band:20")),
-                (4 * 37, Band("causal", None, 0, False, 4)),
-                (6 * 37, Band("a window", 9, 3, False, 6)),
+                (4 * 37, Band("causal", None, 0, rows=4)),
+                (6 * 37, Band("a window", 9, 3, rows=6)),
             )
         ),
     ],

@@ -143,7 +143,7 @@ def _without_last(lines: str) -> str:
 def test_the_program_says_the_shared_memory() -> None:
     dims = {"n_q": 64, "n_k": 256, "d_v": 512, "d_r": 64}
     program, sizes = get("flash2-latent").in_dims(dims).program, {**dims, **BLOCKS}
-    (plan,) = plans(program, sizes, "bfloat16").values()
+    (plan,) = plans(program, sizes).values()
     (kernel,) = gluon(program, sizes).kernels
     probabilities, *_ = plan.handed
     assert plan.shares == 2 and probabilities.inside  # probabilities take the place of the rotary keys

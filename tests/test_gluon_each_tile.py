@@ -20,31 +20,31 @@ SCALARS = SimpleNamespace(minimum=min, maximum=max, cdiv=lambda a, b: -(-a // b)
 ASKED = re.compile(r"if (.*):\n +P = gl\.where\(")
 
 
-@example(n=200, more=0, before=15, after=0, from_start=True, shared=1, width=16)  # a tile ends with the window
-@example(n=90, more=7, before=8, after=9, from_start=False, shared=8, width=16)
-@example(n=300, more=3, before=None, after=12, from_start=True, shared=2, width=64)
+@example(n=200, more=0, before=15, after=0, at_end=False, shared=1, width=16)  # a tile ends with the window
+@example(n=90, more=7, before=8, after=9, at_end=True, shared=8, width=16)
+@example(n=300, more=3, before=None, after=12, at_end=False, shared=2, width=64)
 @given(
     n=st.integers(1, 300),
     more=st.integers(0, 60),
     before=st.none() | st.integers(0, 150),
     after=st.integers(0, 40),
-    from_start=st.booleans(),
+    at_end=st.booleans(),
     shared=st.sampled_from([1, 2, 8]),
     width=st.sampled_from([16, 64]),
 )
 def test_a_tile_has_predicates_exactly_if_the_mask_cuts_it(
-    n: int, more: int, before: int | None, after: int, from_start: bool, shared: int, width: int
+    n: int, more: int, before: int | None, after: int, at_end: bool, shared: int, width: int
 ) -> None:
     """Each pair of a tile is looked at, also those of keys that do not exist."""
     keys, blocks = n + more, {"B_r": 128, "B_c": width}
-    first = 0 if from_start else more
+    first = more if at_end else 0
     away = np.arange(keys + width)[None, :] - np.arange(n)[:, None] - first
     allowed = (away <= after) & (away >= -np.inf if before is None else away >= -before)
     allowed[:, keys:] = False
     if not allowed[:, :keys].any(1).all():
         return
     dims = {"n_q": n * shared, "n_k": keys, "d_k": 16, "d_v": 16}
-    band = Band("band", before, after, from_start, shared)
+    band = Band("band", before, after, at_end=at_end, rows=shared)
     program = get("flash2-forward").in_dims(dims).under(band)
     text = gluon(program, {**dims, **blocks}, "float16", band, shared=shared).text
     (condition,) = ASKED.findall(text)

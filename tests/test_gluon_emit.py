@@ -35,6 +35,24 @@ def test_heads_that_share_keys_and_a_window_are_one_head_with_more_rows(tmp_path
         assert "// 4" in (tmp_path / "kernels.py").read_text(encoding="utf-8")  # four rows stand at each position
 
 
+def test_tensor_cores_need_no_cache() -> None:
+    """Tiles that were measured need no M, nor do tiles that are given; a rule that fills a cache does."""
+    assert "B_r = 128, B_c = 128, bfloat16" in emitted(FORWARD, "-d", "64", "--target", "gluon")
+    assert "B_r = 64, B_c = 64, bfloat16" in emitted(FORWARD, "-d", "64", "--target", "triton")
+    given = "--block", "B_r=32", "--block", "B_c=16", "--stages", "2", "--dtype", "fp16"
+    text = emitted(FORWARD, "-d", "64", "--target", "triton", *given)
+    assert "B_r = 32, B_c = 16, float16" in text and "num_warps=8, num_stages=2)" in text
+    for refused, said in (
+        (("-d", "64", "--target", "triton", "--blocks", "paper"), "--blocks paper chooses blocks .*; add -M"),
+        (("-d", "600", "--target", "triton"), "a head dimension of 600, .* 512 at most; give -M, or each --block"),
+        (("-d", "64"), "emit needs a schedule and -M"),
+    ):
+        with pytest.raises(PebblesimError, match=said):
+            emitted(FORWARD, *refused)
+    with pytest.raises(PebblesimError, match=r"large-cache has no tiles for Triton kernels .*; give -M, or each"):
+        emitted("large-cache", "-d", "64", "--target", "triton")
+
+
 def test_blocks_that_are_left_out_are_those_of_the_measured_tiles() -> None:
     """The others were the largest that fit into M, which no kernel has."""
     data = json.loads(emitted(FORWARD, "-d", "64", "-M", "64k", "--target", "gluon", "--block", "B_r=64", "--json"))

@@ -30,8 +30,8 @@ def allowed(n_q: int, n_k: int, band: tuple[int | None, int | None, bool] | None
     i, j = np.arange(n_q)[:, None], np.arange(n_k)[None, :]
     if band is None:
         return (i >= 0) & (j >= 0)
-    before, after, from_start = band
-    apart = j - i - (0 if from_start else n_k - n_q)
+    before, after, at_end = band
+    apart = j - i - (n_k - n_q if at_end else 0)
     return (apart >= -(n_k + n_q if before is None else before)) & (apart <= (n_k + n_q if after is None else after))
 
 
@@ -81,7 +81,7 @@ def run(
     batch, kv_heads, shared, n_q, n_k, d = sizes
     schedule, chance = get(name), np.random.default_rng(n_q + n_k)
     dims = {"n_q": n_q * shared, "n_k": n_k, "d_k": d, "d_v": d}
-    mask = None if band is None else Band("band", *band, shared)
+    mask = None if band is None else Band("band", *band[:2], at_end=band[2], rows=shared)
     program = schedule.in_dims(dims).under(mask)
     stages, again = ring.get("stages", 2), ring.get("persistent", False)
     dense = layout == "heads"
@@ -123,7 +123,7 @@ def run(
 
 def test_turns_are_counted_from_the_first_tile_of_a_window() -> None:
     """A persistent block whose first tile is not the first of all waited for a turn that nobody passed."""
-    run("flash2-forward", (2, 2, 1, 129, 129, 16), (1, None, False), "heads", persistent=True)
+    run("flash2-forward", (2, 2, 1, 129, 129, 16), (1, None, True), "heads", persistent=True)
 
 
 @st.composite
@@ -153,9 +153,9 @@ def test_drawn_shapes_are_computed_where_they_are(case: Any, stages: int) -> Non
 @pytest.mark.parametrize(
     ("name", "band"),
     [
-        ("flash2-forward", (40, 3, False)),
-        ("flash2-backward-blocked", (None, 0, False)),
-        ("small-cache-backward-resident", (None, 0, True)),
+        ("flash2-forward", (40, 3, True)),
+        ("flash2-backward-blocked", (None, 0, True)),
+        ("small-cache-backward-resident", (None, 0, False)),
     ],
 )
 def test_heads_that_share_keys_are_computed_where_they_are(name: str, band: Any) -> None:

@@ -128,7 +128,7 @@ def test_a_head_that_sees_nothing_does_no_work() -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("count flash2-forward -n 8 -d 4 -M 99 --heads 32 --kv-heads 5", "32 heads cannot share 5 heads"),
+        ("count flash2-forward -n 8 -d 4 -M 99 --heads 32 --kv-heads 5", "32 heads cannot share 5 KV heads"),
         (
             "count flash -n 8 -d 4 -M 999 --heads 4 --kv-heads 2",
             "problem 'backward' has more inputs than queries, keys",
@@ -388,12 +388,12 @@ def test_heads_that_share_find_each_others_keys_in_l2() -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("bounds -p forward -n 8 -d 4 -M 99 --heads 32 --kv-heads 5", "32 heads cannot share 5 heads"),
+        ("bounds -p forward -n 8 -d 4 -M 99 --heads 32 --kv-heads 5", "32 heads cannot share 5 KV heads"),
         (
             "sweep -s flash2-forward -n 8 -d 4 -M 99 --heads 32 --kv-heads 5",
-            "32 heads cannot share 5 heads of keys and",
+            "32 heads cannot share 5 KV heads",
         ),
-        ("cache flash2-forward -n 8 -d 4 -M 99 --heads 32 --kv-heads 5", "32 heads cannot share 5 heads"),
+        ("cache flash2-forward -n 8 -d 4 -M 99 --heads 32 --kv-heads 5", "32 heads cannot share 5 KV heads"),
         ("sweep -s matmul-tiled -n 8 -d 4 -M 99 --heads 4 --kv-heads 2", "problem 'matmul' has more inputs than"),
         (
             "sweep -s flash2-forward --what formula --mask causal -n 8 -d 4 -M 99 --heads 4 --kv-heads 2",

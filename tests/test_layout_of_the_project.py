@@ -427,3 +427,14 @@ def test_scripts_import_what_is_there() -> None:
                 assert not missing, (script.name, each.module, missing)
                 seen += 1
     assert seen > 100
+
+
+def test_each_file_of_the_benchmarks_is_in_their_table() -> None:
+    """Rows by their path, and scripts by their name, so that each file says what made it and where it is shown."""
+    folder = ROOT / "benchmarks"
+    table = (folder / "README.md").read_text(encoding="utf-8")
+    files = [path for path in folder.rglob("*.*") if path.is_file() and path.suffix != ".pyc"]
+    known = {path: path.name if path.suffix == ".py" else f"({path.relative_to(folder)})" for path in files}
+    assert [path for path, name in known.items() if name not in table and path.name != "README.md"] == []
+    linked = re.findall(r"\]\(([^)]*)\)", table)
+    assert len(linked) > 90 and [link for link in linked if not (folder / link).is_file()] == []

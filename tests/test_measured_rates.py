@@ -77,6 +77,46 @@ def test_between_two_lengths_the_rate_is_between_theirs(data: st.DataObject) -> 
     assert low * 0.999999 <= rate <= high * 1.000001
 
 
+RACE = [
+    json.loads(line)
+    for line in (ROOT / "benchmarks/gpu/h200/drawn_race/race.jsonl").read_text(encoding="utf-8").splitlines()
+]
+
+
+def test_ffpa_has_the_time_of_its_race_and_of_no_length_far_from_it() -> None:
+    """At the shapes of the race, to what a rate in whole TFLOP/s rounds; and half or twice a length away, at most."""
+    seen = set()
+    for row in RACE:
+        theirs = [name for name in row["forward"] if name.startswith("ffpa ") and name in row["both"]]
+        n, heads = row["n"], row["batch"] * row["kv_heads"] * row["shared"]
+        if not theirs or row["mask"] == "packed" or row["left"] is not None or n * heads < 32768:
+            continue
+        forward, both = (min(row[way][name]["card_us"] for name in theirs) for way in ("forward", "both"))
+        for way, micro in (("forward", forward), ("backward", both - forward)):
+            case = {"way": way, "d": row["d"], "d_v": row["d"], "n": n, "heads": heads, "device": "NVIDIA H200"}
+            case["mask"] = None if row["mask"] == "none" else row["mask"]
+            (seconds, length) = found(case, kv_heads=row["batch"] * row["kv_heads"]).raced["ffpa"]
+            rate = operations(case) / micro / 1e6
+            assert length == n and abs(operations(case) / seconds / 1e12 - rate) <= 0.5 + 1e-9
+            others = [each["n"] for each in RACE if each["d"] == row["d"] and each["mask"] == row["mask"]]
+            for far in (2 * n + 1, (n - 1) // 2):
+                near = [each for each in others if max(each, far) <= 2 * min(each, far)]
+                if not near and far * heads >= 32768:
+                    assert found(case, n=far).raced == {}
+                    seen.add(far)
+        assert found(case, dtype="float16").raced == found(case, keys=n - 1).raced == {}
+    assert len(seen) > 3
+
+
+def test_a_raced_kernel_is_named_with_the_length_of_its_race() -> None:
+    heads = {"heads": 32, "kv_heads": 8, "mask": "causal"}
+    shared = ps.advise("H200", n=8192, d=512, **heads)
+    assert re.search(
+        r"^others: FFPA [\d.]+ ms \([\d.]+ x, by its rate at n = 9,600\); others not measured with", str(shared), re.M
+    )
+    assert shared.to_dict()["measured"]["raced"]["ffpa"]["n"] == 9600
+
+
 ROW = next(row for row in RACED if (row["n"], row["d"], row["d_v"], row["mask"]) == (4096, 128, 128, None))
 
 

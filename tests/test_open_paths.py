@@ -46,9 +46,8 @@ def test_lines_of_squares_and_pyramids() -> None:
     assert square(5).crossed() == [min(i, j) + 1 if i and j else 0 for i in range(5) for j in range(5)]
     # In a pyramid a path that turns at each step crosses half of the lines of either set.
     assert triangle(4).crossed() == [0, 0, 0, 0, 2, 2, 2, 2, 2, 3]
-    # Four lines lead to the last value, so two of these are read; there are three paths to values with four lines.
-    assert [square(5).read(room) for room in (1, 2, 3, 4, 5)] == [3, 2, 1, 1, 0]
-    assert [triangle(6).read(room) for room in (2, 3, 4)] == [1, 1, 0]
+    assert [square(5).read(room) for room in (1, 2, 3, 4, 5)] == [4, 3, 2, 1, 0]
+    assert [triangle(6).read(room) for room in (2, 3, 4)] == [2, 1, 0]
 
 
 def test_a_path_that_comes_back_to_a_line_meets_it_once() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import oracle_loops as oracle
 import pytest
 from hypothesis import example, given, strategies as st
 
 from pebblesim.language.problems import PROBLEMS
-from tests import oracle_loops as oracle
 
 BACKWARD, MATMUL = PROBLEMS["backward"], PROBLEMS["matmul"]
 SIZE = st.integers(1, 12)

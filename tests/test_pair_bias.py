@@ -101,6 +101,9 @@ def test_words_are_those_of_the_page_and_no_fewer_than_the_bounds(n: int, d: int
         elif of:
             cut = up(n, blocks["B_c"])
             words = rows * (7 * n * d + n + (4 * n * d + 2 * n) * cut) + (3 * up(rows, of) - 1) * n * n
+        elif "attention" in name:
+            a, b = up(n, blocks["a"]), up(n, blocks["b"])
+            words = rows * (9 * n * d + 3 * n + 4 * n * d * a + 4 * (n * d + n) * b) + (2 * rows + 2) * n * n
         else:
             a, b = up(n, blocks["a"]), up(n, blocks["b"])
             words = rows * (5 * n * d + n + 6 * n * d * a + (4 * n * d + 2 * n) * b) + 2 * n * n

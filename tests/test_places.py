@@ -348,7 +348,8 @@ def test_cuts_of_trees_are_the_fewest_and_the_bound_is_met() -> None:
         graph = Cdag.from_edges(n, edges) if tree else random_graph(rng, 8)
         M = Task(graph, 2**40, RULES).least_M
         data = TaskData(Task(graph, M, RULES), M)
-        assert cuts(data) == fewest_cuts(Facts(graph, M))
+        fewest = fewest_cuts(Facts(graph, M))  # of values with one use; other trees may prove more
+        assert cuts(data) == fewest if tree else cuts(data) >= fewest
         if graph.vertices < 9:
             least = least_io(graph, M, RULES)
             assert data.words + 2 * cuts(data) == least if tree else data.words + 2 * cuts(data) <= least

@@ -1,4 +1,4 @@
-"""E1h, for P kept for some pairs: what it says is no more than each number of pairs with scores allows by itself."""
+"""E1h, for P saved for some pairs: what it says is no more than each number of pairs with scores allows by itself."""
 
 import math
 from collections.abc import Callable
@@ -98,7 +98,7 @@ def test_it_lies_a_little_below_what_holds_for_either_way(M: int) -> None:
 @pytest.mark.parametrize(("n", "d", "M"), [(2048, 32, 256), (2048, 32, 1024), (1024, 16, 512), (4096, 64, 512)])
 @pytest.mark.parametrize("eighths", range(1, 8))
 def test_a_game_that_keeps_P_for_some_rows_moves_no_fewer_words(n: int, d: int, M: int, eighths: int) -> None:
-    """Rows of queries with P kept come first; those with P made then add to dK and dV, which are read once more."""
+    """Rows of queries with P saved come first; those with P made then add to dK and dV, which are read once more."""
     rows = n * eighths // 8
     kept, made = ({"n_q": each, "n_k": n, "d_k": d, "d_v": d} for each in (rows, n - rows))
     words = 2 * n * d

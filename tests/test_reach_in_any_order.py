@@ -29,7 +29,7 @@ OF_QUERIES, OF_KEYS = ("A1", "Q", "QWᵀ", "A1W", "dO", "U"), ("A2", "K", "KWᵀ
 
 
 class Attention:
-    """Projected attention of a few pairs, each with an order of its own, and with P kept for some."""
+    """Projected attention of a few pairs, each with an order of its own, and with P saved for some."""
 
     def __init__(self, rnd: random.Random) -> None:
         top = rnd.choice([2, 3, 4])

@@ -14,7 +14,7 @@ from pebblesim.kernels import statements as st
 from pebblesim.kernels.bias import biased
 from pebblesim.kernels.gluon import gluon, plans
 from pebblesim.kernels.rules import broken
-from pebblesim.kernels.statements import Program, Statement
+from pebblesim.kernels.statements import KernelProgram, Statement
 from pebblesim.kernels.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.language.registry import get
@@ -35,7 +35,7 @@ def traced(case: Case) -> ir.Program:
     return schedule.program if case.band is None else schedule.masked
 
 
-def programs(case: Case) -> list[Program]:
+def programs(case: Case) -> list[KernelProgram]:
     """The programs of the kernels for Hopper of a case."""
     tiling, mask, program = case.tiling, case.band, traced(case)
     options = dict(tiling.options)
@@ -74,7 +74,7 @@ def without(body: tuple[Statement, ...], left_out: Statement) -> tuple[Statement
     return tuple(made)
 
 
-def needed(program: Program) -> Iterator[tuple[str, Statement]]:
+def needed(program: KernelProgram) -> Iterator[tuple[str, Statement]]:
     """Statements without which a program is wrong, and the role that they are of.
 
     Not among them: turns, which only order warpgroups; slots of rotary keys, which both warpgroups give back and one
@@ -110,7 +110,7 @@ def test_a_program_without_a_statement_breaks_a_rule(name: str) -> None:
 def test_a_block_says_what_rooms_its_program_takes(name: str) -> None:
     """Buffers, what consumers hand over and what goes out: no room is taken that the plan does not say."""
     case = OF_HOPPER[f"gluon-{name}"]
-    planned = plans(traced(case), case.sizes, "bfloat16", case.tiling.stages).values()
+    planned = plans(traced(case), case.sizes, stages=case.tiling.stages).values()
     found = []
     for block in planned:
         rooms = {each.name: each.slots * prod(each.box) * (4 if each.vector else 2) for each in block.buffers.values()}

@@ -562,7 +562,7 @@ def test_only_what_is_kept_is_read() -> None:
     assert {*ps.search("backward-qkv", **sizes).schedule.kept} == {"P", "O"}
     for kept in ({"P"}, {"O", "l"}, {"O", "L"}):
         assert {*ps.search("backward-qkv", **sizes, kept=kept).schedule.kept} <= kept
-    with pytest.raises(ps.UsageError, match="from what is kept: nothing"):
+    with pytest.raises(ps.UsageError, match="from what is saved: nothing"):
         ps.search("backward-qkv", **sizes, kept=())
     with pytest.raises(ps.UsageError, match="that the forward pass keeps"):
         ps.search("backward-qkv", **sizes, kept=("V",))
@@ -572,7 +572,7 @@ def test_only_what_is_kept_is_read() -> None:
 def test_what_is_kept_on_the_command_line() -> None:
     from pebblesim.cli.main import app
 
-    asked = ["search", "backward-qkv", "-n", "64", "-d", "8", "-M", "64", "--kept", "O, l", "--json"]
+    asked = ["search", "backward-qkv", "-n", "64", "-d", "8", "-M", "64", "--saved", "O, l", "--json"]
     said = CLI.invoke(app, asked)
     assert said.exit_code == 0, said.output
     assert json.loads(said.output)["io"] == ps.search("backward-qkv", n=64, d=8, M=64, kept=("O", "l")).io

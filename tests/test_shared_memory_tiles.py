@@ -1,6 +1,7 @@
 """benchmarks/shared_memory_tiles.py: words between shared memory and registers, against products counted by hand."""
 
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +40,11 @@ def test_the_cycles_that_flash_attention_4_states(found: dict[str, Any]) -> None
     assert [round(tiles, 1) for tiles in row.parts.values()] == [7, 2, 4]
     assert row.total * D * D * 2 / 128 == pytest.approx(3328, rel=0.001)
     assert 5 * 2 * 128 * 128 * D / 8192 == 2560  # five products, at 8,192 operations a cycle
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    made.main(["-o", str(tmp_path / "shared-memory.png")])
+    assert (tmp_path / "shared-memory.png").stat().st_size > 10_000
 
 
 def test_no_count_is_below_its_bound(found: dict[str, Any]) -> None:

@@ -210,7 +210,7 @@ def test_every_tensors_type_says_which_pass_is_kept(monkeypatch: Any) -> None:
 def limits_of(pattern: Any) -> tuple[int | None, int | None, bool]:
     """Limits of a pattern, and whether the last query is at the last key."""
     band = pattern.mask
-    return (None, None, False) if band is None else (band.before, band.after, not band.from_start)
+    return (None, None, False) if band is None else (band.before, band.after, band.at_end)
 
 
 def at(address: int, shape: Any, stride: Any, dtype: Any) -> Any:

@@ -41,7 +41,7 @@ OTHERS: dict[str, list[Any]] = {
 }
 """What one process gives otherwise: that other processes could give, too, and what none could."""
 
-SAID = {"kv_heads": "heads of keys", "n": "tokens"}
+SAID = {"kv_heads": "KV heads", "n": "tokens"}
 """Names of options in the sentence, where they are others."""
 
 

@@ -17,7 +17,7 @@ from pebblesim.operator import eager, launching, masks, operators  # noqa: E402
 
 
 def tensors(batch: tuple[int, ...], n_q: int, n_k: int, dtype: Any = torch.float16) -> list[Any]:
-    """Four heads of queries on two of keys, head dimensions 16 and 8, that want gradients."""
+    """Four query heads on two KV heads, head dimensions 16 and 8, that want gradients."""
     shapes = (*batch, 4, n_q, 16), (*batch, 2, n_k, 16), (*batch, 2, n_k, 8)
     return [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
 

@@ -210,15 +210,9 @@ def test_masks_of_kernels_by_the_interpreter(
     if "key_padding_mask" in asked:
         asked["key_padding_mask"] = torch.arange(n_k) < torch.tensor(asked["key_padding_mask"])[:, None]
     within = limits(asked.get("window"), asked.get("is_causal", False), asked.get("align", "start"), n, n_k)
-    shown = masks.shown(
-        (q.shape[:-3].numel(), q.shape[-2], k.shape[-2]),
-        q.device,
-        within,
-        asked.get("cu_seqlens"),
-        asked.get("key_padding_mask"),
-        None,
-    )
-    rest = (*shown, 0.3, asked.get("softcap", 0.0), None, False)
+    limited = masks.Asked(None, None, *within, 0.3, asked.get("softcap", 0.0), None, False)
+    given = {name: asked.get(name) for name in ("cu_seqlens", "key_padding_mask", "key_ranges")}
+    rest = masks.ranged(q, k, limited, given)
     out, lse = operators.forward_on_gpu(q, k, v, *rest)
     dL = torch.randn_like(lse).masked_fill(lse.isinf(), 0.0)
     made = operators.backward_on_gpu(dO, dL, q, k, v, out, lse, *rest)

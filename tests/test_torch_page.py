@@ -144,8 +144,9 @@ def test_ranges_that_kernels_read_rise_and_stay_inside(data: Any, n_q: int, n_k:
         ends = st.lists(st.integers(0, n_k), min_size=n_q, max_size=n_q).map(sorted)
         given["key_ranges"] = tuple(torch.tensor([draw(ends)], dtype=torch.int32) for _ in "ab")
     q, k = torch.zeros(batch, 1, n_q, 1), torch.zeros(batch, 1, n_k, 1)
-    sizes = q.shape[:-3].numel(), q.shape[-2], k.shape[-2]
-    first, end, *_ = masks.shown(sizes, q.device, limits(window, causal, align, n_q, n_k), **given)
+    within = limits(window, causal, align, n_q, n_k)
+    first, end, *rest = masks.ranged(q, k, masks.Asked(None, None, *within, 1.0, 0.0, None, False), given)
+    assert tuple(rest[:3]) == (within if first is None else (None, None, False))
     if first is None or end is None:
         assert all(mask is None for mask in given.values())
         return

@@ -517,11 +517,46 @@ def test_tiles_open_and_close(opened: Any, game: Recording) -> None:
     assert set(tab.evaluate(are_open)) == {"A1"}
 
 
+STROKES = """(open) => {
+    const board = page.boards[0], { graph } = board, found = { lines: 0, curves: 0 };
+    const pairs = new Set(), tensor = (v) => graph.tensor[v];
+    for (let e = 0; e < graph.targets.length; e++)
+        pairs.add(`${tensor(graph.preds[e])} ${tensor(graph.targets[e])}`);
+    for (let each = 0; each < graph.tensors.length; each++) pairs.delete(`${each} ${each}`);
+    const widest = Math.max(...graph.tiles.map((tile) => Math.hypot(...board.box(tile).slice(2))));
+    const spied = [[Path2D, "moveTo"], [Path2D, "lineTo"], [CanvasRenderingContext2D, "bezierCurveTo"]];
+    const real = spied.map(([type, name]) => type.prototype[name]);
+    let from = [0, 0];
+    Path2D.prototype.moveTo = function (x, y) { from = [x, y]; real[0].call(this, x, y); };
+    Path2D.prototype.lineTo = function (x, y) {
+        found.lines += Math.hypot(x - from[0], y - from[1]) > widest;
+        real[1].call(this, x, y);
+    };
+    CanvasRenderingContext2D.prototype.bezierCurveTo = function (...all) { found.curves++; real[2].apply(this, all); };
+    open === null ? board.toggle(graph.tensors.find(({ name }) => name === "g").tiles[0][0]) : board.openAll(open);
+    spied.forEach(([type, name], at) => { type.prototype[name] = real[at]; });
+    return { ...found, pairs: pairs.size };
+}"""
+"""What is drawn when tiles open or close: lines longer than a tile, curves between tensors, and such pairs."""
+
+
+@pytest.mark.slow
+def test_open_tiles_are_no_hairball(opened: Any, game: Recording) -> None:
+    """Of one tile all operands are lines. Of all tiles that would be thousands: pairs of tensors have a curve each."""
+    tab = opened(game, place="#watch-190")
+    closed = tab.evaluate(STROKES, False)
+    assert closed == {"lines": 0, "curves": closed["pairs"], "pairs": closed["pairs"]} and closed["pairs"] > 10
+    assert 0 < tab.evaluate(STROKES, None)["lines"] < 600
+    whole = tab.evaluate(STROKES, True)
+    assert whole["lines"] == 0 and whole["curves"] == whole["pairs"]
+
+
 @pytest.mark.slow
 def test_two_games_race(opened: Any) -> None:
-    """The clock is the words that have moved: who moves fewer is done first; the counters are those of `count`."""
+    """The page opens with both. Its clock is the words that have moved, and its counters are those of `count`."""
     slow, fast = (record(name, n=4, d=2, M=24) for name in ("small-cache", "row-stationary"))
-    tab = opened(slow, fast, place="#race")
+    tab = opened(slow, fast)
+    assert tab.get_attribute("#modes button[data-mode=race]", "aria-selected") == "true"
     least = fast.game.io
     assert least < slow.game.io
     tab.locator("#scrub").fill(str(least))

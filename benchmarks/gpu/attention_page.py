@@ -1,11 +1,11 @@
 """Drawn calls of `attention` on this GPU against float64: `python benchmarks/gpu/attention_page.py -o FILE`.
 
-What a call means is `tests/oracle_attention.py`, written from docs/attention.md without a look at the code. Each call
-is made for other numbers first, which compiles and notes what it launches; then for those that are judged, with PyTorch
-told to stop where the host waits for the GPU, and the allocator's free memory filled with NaN; then again, with other
-words in that memory. All is to be the same to the last bit, but for dQ where the page says so. Every fifth call is
-captured in a CUDA graph, too. With `--sinks` each call has sinks besides. A row for each call: what is wrong with it,
-and each result's error, PyTorch's, and the most that is allowed, all relative.
+What a call means is `tests/oracles/oracle_attention.py`, written from docs/attention.md without a look at the code.
+Each call is made for other numbers first, which compiles and notes what it launches; then for those that are
+judged, with PyTorch told to stop where the host waits for the GPU, and the allocator's free memory filled with NaN;
+then again, with other words in that memory. All is to be the same to the last bit, but for dQ where the page says
+so. Every fifth call is captured in a CUDA graph, too. With `--sinks` each call has sinks besides. A row for each
+call: what is wrong with it, and each result's error, PyTorch's, and the most that is allowed, all relative.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from queue import Empty
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "oracles"))
 
 import torch
 from judged_attention import called, computed, gradients, wrong

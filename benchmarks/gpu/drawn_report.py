@@ -113,7 +113,7 @@ def picture(folder: Path, file: Path) -> None:
     import matplotlib.pyplot as plt
 
     rows = loaded(folder, "race")
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(2, 1, figsize=(5.6, 8.2), sharex=True, layout="constrained")
     colours = {"none": "tab:blue", "causal": "tab:orange", "window": "tab:green", "packed": "tab:red"}
     for axis, (way, name) in zip(axes, WAYS.items(), strict=True):
         found = ratios(rows, way)
@@ -129,10 +129,10 @@ def picture(folder: Path, file: Path) -> None:
         values = [ratio for ratio, _, _ in found]
         axis.axhline(1, color="0.5", linewidth=1)
         axis.axhline(mean(values), color="0.2", linewidth=1, linestyle="--")
-        axis.set(xscale="log", yscale="log", xlabel="useful operations, 10⁹")
+        axis.set(xscale="log", yscale="log", ylabel="time of the best other ÷ ours")
         axis.set_title(f"{name}: geometric mean {mean(values):.2f}, least {values[0]:.2f}", fontsize=10)
         axis.set_yticks(TICKS, [f"{each:g}" for each in TICKS])
         axis.minorticks_off()
-    axes[0].set_ylabel("time of the best other ÷ ours")
-    axes[0].legend(fontsize=7, loc="upper left")
+    axes[1].set_xlabel("useful operations, 10⁹")
+    figure.legend(*axes[0].get_legend_handles_labels(), fontsize=9, loc="outside lower center", ncols=2)
     figure.savefig(file, dpi=130)

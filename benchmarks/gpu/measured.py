@@ -2,6 +2,7 @@
 
 Rates are those of hopper.jsonl, h100/hopper.jsonl and hopper_flex.jsonl, which kernels of ours and others reached in
 one process; of the widths that these have not, those of grid.jsonl. Of kernels of ours the fastest stands for all.
+FFPA's are those of the race on drawn shapes, which fill a card.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pebblesim.advice.measured import FILE, OTHERS, OURS, Shape
+from pebblesim.advice.measured import FILE, FULL, OTHERS, OURS, Shape, useful
 
 HERE = Path(__file__).resolve().parent
 
@@ -23,6 +24,27 @@ FILES = {
     "NVIDIA H200": ("hopper_flex.jsonl", "hopper.jsonl", GRID),
 }
 """The rows of a card; of a size that is in two files, those of the first count."""
+
+
+RACES = {"NVIDIA H200": "h200/drawn_race/race.jsonl"}
+"""The rows of a card's race on drawn shapes."""
+
+
+def raced(name: str) -> dict[Shape, dict[int, tuple[int, int]]]:
+    """Of each shape and length at which FFPA was raced: heads, and useful TFLOP/s of its fastest kernel on the card."""
+    found: dict[Shape, dict[int, tuple[int, int]]] = {}
+    for line in (HERE / name).read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        heads, n = row["batch"] * row["kv_heads"] * row["shared"], row["n"]
+        theirs = [each for each in row.get("forward", {}) if each.startswith("ffpa") and each in row["both"]]
+        if not theirs or row["mask"] not in ("none", "causal") or n * heads < FULL:
+            continue
+        forward = min(row["forward"][each]["card_us"] for each in theirs)
+        backward = min(row["both"][each]["card_us"] - row["forward"][each]["card_us"] for each in theirs)
+        for way, micro in (("forward", forward), ("backward", backward)):
+            shape = Shape(way, row["d"], row["d"], row["mask"].replace("none", ""))
+            found.setdefault(shape, {})[n] = (heads, round(useful(shape, n, heads) / micro / 1e6))
+    return found
 
 
 def rates(name: str) -> dict[Shape, dict[str, dict[tuple[int, int], tuple[int, str]]]]:
@@ -41,8 +63,9 @@ def rates(name: str) -> dict[Shape, dict[str, dict[tuple[int, int], tuple[int, s
     return found
 
 
-def of_card(names: Iterable[str]) -> list[dict[str, Any]]:
+def of_card(names: Iterable[str], race: str | None) -> list[dict[str, Any]]:
     """The shapes that were measured on a card, with the rates of each kernel."""
+    ffpa = {} if race is None else raced(race)
     shapes: dict[Shape, dict[str, dict[tuple[int, int], tuple[int, str]]]] = {}
     for name in names:
         for shape, kernels in rates(name).items():
@@ -52,8 +75,10 @@ def of_card(names: Iterable[str]) -> list[dict[str, Any]]:
                 known = shapes.setdefault(shape, {})
                 known[kernel] = by | known.get(kernel, {})
     return [
-        shape._asdict() | {"tflops": {kernel: _in_order(by, kernel) for kernel, by in sorted(kernels.items())}}
-        for shape, kernels in sorted(shapes.items())
+        shape._asdict()
+        | {"tflops": {kernel: _in_order(by, kernel) for kernel, by in sorted(shapes.get(shape, {}).items())}}
+        | ({"raced": {"ffpa": [[n, *of] for n, of in sorted(ffpa[shape].items())]}} if shape in ffpa else {})
+        for shape in sorted({*shapes, *ffpa})
     ]
 
 
@@ -66,7 +91,7 @@ def written() -> str:
     """The text of the file: a line for each shape."""
     tables = []
     for card, names in FILES.items():
-        lines = ",\n".join(f"  {json.dumps(each, separators=(',', ':'))}" for each in of_card(names))
+        lines = ",\n".join(f"  {json.dumps(each, separators=(',', ':'))}" for each in of_card(names, RACES.get(card)))
         tables.append(f"{json.dumps(card)}: [\n{lines}\n]")
     return "{" + ",\n".join(tables) + "}\n"
 

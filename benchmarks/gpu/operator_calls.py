@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -76,38 +76,43 @@ def compiled(asked: Any) -> Iterator[dict[str, Any]]:
 def strided(asked: Any) -> Iterator[dict[str, Any]]:
     """How far results of tensors that repeat, overlap or lie apart in memory are from those of copies of them.
 
-    Those that repeat take Triton kernels, which round otherwise than Gluon kernels.
+    Those that repeat take Triton kernels, which round otherwise than Gluon kernels. Q, K and V are drawn each for
+    itself: where Q is K a row attends to itself alone, and its gradients are rounding. Where all rows of K are one row
+    dQ is zero, so the differences of gradients are divided by the norm of the largest gradient.
     """
     import torch
 
     from pebblesim.gpu.torch import attention
 
     for d in (64, 128, 256, 512):
-        base = torch.randn(2, 4, 600, d, device="cuda", dtype=torch.bfloat16)
-        layouts = {
-            "one row": base[:, :, :1].expand(2, 4, 600, d),
-            "one head": base[:, :1].expand(2, 4, 600, d),
-            "one batch": base[:1].expand(2, 4, 600, d),
-            "every second": base.repeat_interleave(2, 2)[:, :, ::2],
-            "overlapping": base.flatten().as_strided((2, 4, 600, d), (4 * 600 * 8, 600 * 8, 8, 1)),
-            "one token": base[:, :, ::600],
+        bases = [torch.randn(2, 4, 600, d, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+        layouts: dict[str, Callable[[Any], Any]] = {
+            "one row": lambda base: base[:, :, :1].expand(2, 4, 600, -1),
+            "one head": lambda base: base[:, :1].expand(2, 4, 600, -1),
+            "one batch": lambda base: base[:1].expand(2, 4, 600, -1),
+            "every second": lambda base: base.repeat_interleave(2, 2)[:, :, ::2],
+            "overlapping": lambda base: base.flatten().as_strided((2, 4, 600, base.shape[-1]), (19200, 4800, 8, 1)),
+            "one token": lambda base: base[:, :, ::600],
         }
-        for name, x in layouts.items():
+        for name, layout in layouts.items():
+            given = [layout(base) for base in bases]
             row: dict[str, Any] = {"d": d, "layout": name}
             found = []
-            for each in (x, x.contiguous()):
-                q, k, v = (each.detach().requires_grad_() for _ in range(3))
+            for tensors in (given, [each.contiguous() for each in given]):
+                q, k, v = (each.detach().requires_grad_() for each in tensors)
                 out = attention(q, k, v, is_causal=True)
-                found.append((out, *torch.autograd.grad(out, (q, k, v), base[:, :, : x.shape[2]].contiguous())))
-            row["off"] = max(_off(a, b) for a, b in zip(*found, strict=True))
+                found.append((out, *torch.autograd.grad(out, (q, k, v), bases[0][:, :, : q.shape[2]].contiguous())))
+            (out, *gradients), (right, *of_copies) = found
+            row["off"] = max(_off([out], [right]), _off(gradients, of_copies))
             with torch.no_grad():
-                row["off_without_gradients"] = max(_off(attention(x, x, x, is_causal=True), found[1][0]) for _ in "abc")
+                row["off_without_gradients"] = max(_off([attention(*given, is_causal=True)], [right]) for _ in "abc")
             yield row
 
 
-def _off(x: Any, right: Any) -> float:
-    """The relative difference of two tensors."""
-    return float((x.float() - right.float()).norm() / right.float().norm().clamp(min=1e-6))
+def _off(found: list[Any], right: list[Any]) -> float:
+    """The largest norm of a difference of two tensors, divided by the largest norm of what is right."""
+    differences = [float((a.detach().float() - b.detach().float()).norm()) for a, b in zip(found, right, strict=True)]
+    return max(differences) / max(float(each.detach().float().norm()) for each in right)
 
 
 def captured_gradients(torch: Any, call: Any) -> bool:

@@ -26,6 +26,12 @@ def table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (columns, rule, *lines))
 
 
+def turned(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """The table with its lines as columns, for many columns and few lines."""
+    first, *others = zip(columns, *lines, strict=True)
+    return table(first, others)
+
+
 def sizes(row: Row) -> str:
     split = f", P = {row['workers']}" if row["workers"] > 1 else ""
     return ", ".join(f"{name} = {size:,}" for name, size in {**row["dims"], "M": row["M"]}.items()) + split
@@ -84,8 +90,8 @@ def kept() -> str:
                 for row in found
                 if (tuple(row["kind"]), tuple(row["other"])) == (sample, other)
             }
-            lines.append((KINDS[sample], KINDS[other], *(f"{lost[size]:.2f}" for size in sizes_of)))
-    return table(("sample", "then, MiB", *(str(size // MIB) for size in sizes_of)), lines)
+            lines.append((f"{KINDS[sample]}, then {KINDS[other]}", *(f"{lost[size]:.2f}" for size in sizes_of)))
+    return turned(("MiB read then", *(str(size // MIB) for size in sizes_of)), lines)
 
 
 def dirty() -> str:
@@ -108,8 +114,8 @@ def again() -> str:
             for row in found
             if row["readers"] == readers
         }
-        lines.append((readers, *(f"{missed[size]:.2f}" if size in missed else "" for size in sizes_of)))
-    return table(("readers of a line, MiB", *(str(size // MIB) for size in sizes_of)), lines)
+        lines.append((f"read by {readers}", *(f"{missed[size]:.2f}" if size in missed else "" for size in sizes_of)))
+    return turned(("MiB", *(str(size // MIB) for size in sizes_of)), lines)
 
 
 def hbm(group: str) -> str:
@@ -163,14 +169,14 @@ def batches(names: dict[str, str]) -> str:
             for name in names:
                 mine = [row for row in found if (row["M"], row["schedule"]) == (M, name)]
                 if not mine:
-                    cells += ["", "", ""]
+                    cells.append("")
                     continue
                 exact = exact_of(mine[0])
                 words = 4 * sum(each.words_read + each.words_written for each in exact) / mine[0]["heads"]
                 micro = 1e6 * total(mine[0])["seconds"] / mine[0]["heads"]
-                cells += [f"{words / 1e6:,.2f}", ratio(mine[0], exact), f"{micro:,.1f}"]
+                cells.append(f"{words / 1e6:,.2f}; {ratio(mine[0], exact)}; {micro:,.1f}")
             lines.append((f"{n:,}, {d}", f"{M:,}", f"{M / d**2:.2f}", *cells))
-    columns = [column for label in names.values() for column in (f"{label}: MB", "HBM ÷ counted", "µs")]
+    columns = [f"{label}: MB counted; HBM ÷ counted; µs" for label in names.values()]
     return table(("n, d", "M", "M/d²", *columns), lines)
 
 

@@ -76,13 +76,13 @@ def race(rows: Sequence[Row], way: str) -> str:
         lines.append(
             (
                 *(f"{n:,}", str(d), str(heads), mask or "none", rate(ours), ours["contender"] + kind, f"{triton:.0f}"),
-                *(rate(theirs), theirs["contender"].removeprefix("torch-")),
+                f"{rate(theirs)} {theirs['contender'].removeprefix('torch-')}",
                 f"{ours['tflops'] / theirs['tflops']:.2f}",
                 " / ".join(f"{1e3 * max(row['errors'].values()):.1f}" for row in (ours, theirs)),
             )
         )
     columns = (
-        *("n", "d", "heads", "mask", "ours, TFLOP/s", "schedule", "in Triton", "PyTorch's best", "which", "ratio"),
+        *("n", "d", "heads", "mask", "ours, TFLOP/s", "schedule", "in Triton", "PyTorch's best", "ratio"),
         "errors, 10⁻³",
     )
     return table(columns, lines)
@@ -114,7 +114,7 @@ def named(rows: Sequence[Row]) -> str:
                 f"{100 * (first[1] / fastest[1] - 1):.1f} %",
             )
         )
-    columns = ("way", "n", "d", "named", "limited by", "forecast, ms", "measured, ms", "instead", "lost")
+    columns = ("pass", "n", "d", "named", "limited by", "forecast, ms", "measured, ms", "instead", "lost")
     return table(columns, lines)
 
 
@@ -134,7 +134,7 @@ def causal(rows: Sequence[Row]) -> str:
                 *(f"{100 * (first[1] / fastest[1] - 1):.1f} %", f"{near} of {len(kernels)}"),
             )
         )
-    columns = ("way", "n", "d", "heads", "named", "forecast, ms", "measured, ms", "lost", "kernels within 20 %")
+    columns = ("pass", "n", "d", "heads", "named", "forecast, ms", "measured, ms", "lost", "kernels within 20 %")
     return table(columns, lines)
 
 
@@ -162,38 +162,42 @@ def judged(rows: Sequence[Row]) -> str:
     return table(columns, lines)
 
 
+def run_of(row: Row) -> tuple[str, ...]:
+    """What was run: schedule, sizes, blocks and mask."""
+    return (
+        row["schedule"],
+        ", ".join(f"{size:,}" for size in (*row["dims"].values(), row["heads"])),
+        ", ".join(f"{name}={size}" for name, size in row["blocks"].items()),
+        row["mask"] or "none",
+    )
+
+
+RUN = ("schedule", "n, d, heads", "blocks", "mask")
+"""The columns of `run_of`."""
+
+
 def traffic() -> str:
+    """Bytes into and out of the multiprocessors, counted and measured."""
     lines = []
     for row in load_plain("kernel_bytes"):
-        counted, measured, predicted = row["counted"], row["measured"], row["predicted"]
-        lines.append(
-            (
-                row["schedule"],
-                ", ".join(f"{row_size:,}" for row_size in (*row["dims"].values(), row["heads"])),
-                ", ".join(f"{name}={size}" for name, size in row["blocks"].items()),
-                row["mask"] or "none",
-                *(
-                    cell
-                    for what in ("sm_read", "sm_written")
-                    for cell in (f"{counted[what]:,}", ratio(measured, counted, what))
-                ),
-                f"{row['spilled']:,}",
-                *(
-                    cell
-                    for what in ("hbm_read", "hbm_written")
-                    for cell in (
-                        f"{measured[what] / 1e6:,.0f}",
-                        "" if predicted is None else ratio(predicted, measured, what, 3),
-                    )
-                ),
-            )
+        counted, measured = row["counted"], row["measured"]
+        both = (f"{counted[what]:,} ({ratio(measured, counted, what)})" for what in ("sm_read", "sm_written"))
+        lines.append((*run_of(row), *both, f"{row['spilled']:,}"))
+    moved = ("SM read, counted (measured ÷ counted)", "SM written, counted (measured ÷ counted)", "spilled")
+    return table((*RUN, *moved), lines)
+
+
+def of_memory() -> str:
+    """Bytes from and to memory, measured, beside the model of L2."""
+    lines = []
+    for row in load_plain("kernel_bytes"):
+        measured, predicted = row["measured"], row["predicted"]
+        pairs = (
+            (f"{measured[what] / 1e6:,.0f}", "" if predicted is None else ratio(predicted, measured, what, 3))
+            for what in ("hbm_read", "hbm_written")
         )
-    columns = (
-        *("schedule", "n, d, heads", "blocks", "mask", "SM read, counted", "measured ÷ counted"),
-        *("SM written, counted", "measured ÷ counted", "spilled"),
-        *("HBM read, MB", "model ÷ measured", "HBM written, MB", "model ÷ measured"),
-    )
-    return table(columns, lines)
+        lines.append((*run_of(row), *(cell for pair in pairs for cell in pair)))
+    return table((*RUN, "HBM read, MB", "model ÷ measured", "HBM written, MB", "model ÷ measured"), lines)
 
 
 def memory() -> str:
@@ -217,32 +221,48 @@ def load_plain(name: str) -> list[Row]:
     return [json.loads(line) for line in (HERE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
+def call_of(row: Row) -> tuple[str, ...]:
+    """The sizes, the type and the mask of a call of `attention`."""
+    d_v = row.get("d_v", row["d_k"])
+    return (
+        f"{row['n']:,}" + (f", {row['n_k']:,}" if "n_k" in row else ""),
+        f"{row['d_k']}" if d_v == row["d_k"] else f"{row['d_k']}, {d_v}",
+        row.get("dtype", "bfloat16"),
+        "causal" if row.get("causal") else "none",
+    )
+
+
+CALL = ("n (n_q, n_k)", "d (d_k, d_v)", "type", "mask")
+"""The columns of `call_of`."""
+
+
 def attention() -> str:
+    """Errors of `attention` beside those of PyTorch's kernels."""
     lines = []
     for row in load_plain("attention"):
-        times = (
-            [f"{x:.2f} / {y:.2f}" for x, y in (row.get("ours_ms", ()), row.get("torch_ms", ())) if x]
-            if "ours_ms" in row
-            else ["", ""]
-        )
-        d_v = row.get("d_v", row["d_k"])
         also = row.get("repeated_ratio")
         lines.append(
             (
-                f"{row['n']:,}" + (f", {row['n_k']:,}" if "n_k" in row else ""),
-                f"{row['d_k']}" if d_v == row["d_k"] else f"{row['d_k']}, {d_v}",
-                *(row.get("dtype", "bfloat16"), "causal" if row.get("causal") else "none", str(row.get("kv_heads", 8))),
-                *(f"{row['largest_score']:,.0f}", row["kernel"].removesuffix("_attention"), f"{row['ratio']:.2f}"),
+                *(*call_of(row), str(row.get("kv_heads", 8)), f"{row['largest_score']:,.0f}"),
+                *(row["kernel"].removesuffix("_attention"), f"{row['ratio']:.2f}"),
                 f"{also:.2f} ({row['repeated_kernel'].removesuffix('_attention')})" if also else "",
-                *times,
             )
         )
     columns = (
-        *("n (n_q, n_k)", "d (d_k, d_v)", "words", "mask", "heads of keys", "largest score"),
+        *(*CALL, "KV heads", "largest score"),
         *("PyTorch's kernel", "error ÷ PyTorch's", "÷ PyTorch's with repeated heads"),
-        *("ours, ms: forward / backward", "PyTorch's"),
     )
     return table(columns, lines)
+
+
+def attention_times() -> str:
+    """Times of those calls that were timed."""
+    lines = [
+        (*call_of(row), *(f"{forward:.2f} / {backward:.2f}" for forward, backward in (row["ours_ms"], row["torch_ms"])))
+        for row in load_plain("attention")
+        if "ours_ms" in row
+    ]
+    return table((*CALL, "ours, ms: forward / backward", "PyTorch's, ms"), lines)
 
 
 def workspace() -> str:
@@ -267,7 +287,7 @@ def workspace() -> str:
             sizes = (f"{row['n']:,}", str(row["d"]), str(row["heads"]))
             lines.append((way, *sizes, mask, f"{whole['tflops']:.0f}", *cells_of))
     limits = dict.fromkeys(f"{row['mebibytes']} MiB" for row in found if row["mebibytes"] is not None)
-    return table(("way", "n", "d", "heads", "mask", "whole tables", *limits), lines)
+    return table(("pass", "n", "d", "heads", "mask", "whole matrices", *limits), lines)
 
 
 def cut(row: dict[str, Any], way: str) -> str:
@@ -329,8 +349,10 @@ def main() -> None:
                 named(grid),
                 causal(races),
                 traffic(),
+                of_memory(),
                 memory(),
                 attention(),
+                attention_times(),
                 workspace(),
                 powers(),
                 drawn(),

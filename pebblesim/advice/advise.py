@@ -69,7 +69,7 @@ def advise(
             problems with kernels on tensor cores (forward, backward-qkv), else float32.
         problem_name: the problem.
         heads, batch: numbers of heads and sequences; the traffic is counted for one, and the times are for all.
-        kv_heads: number of heads of keys and values, if heads share them; heads that share them are counted as one with
+        kv_heads: number of KV heads, if heads share them; heads that share them are counted as one with
             all their queries.
         separate: count each head separately instead.
         mask: as for `count`.

@@ -55,7 +55,7 @@ def call(advice: OurKernels, other: str | None) -> str:
             arguments.append("is_causal=True")
         if mask.before is not None or mask.after:
             arguments.append(f"window=({mask.before}, {mask.after})")
-        if n_q != n_k and not mask.from_start:
+        if n_q != n_k and mask.at_end:
             arguments.append('align="end"')
     if advice.kv_heads not in (None, advice.heads):
         arguments.append("enable_gqa=True")
@@ -78,7 +78,8 @@ def first_lines(advice: OurKernels) -> Iterator[str]:
     yield f"call: {advised(advice, found)}"
     yield f"ours: {', '.join(_our_times(advice, found))}; {_kernel(advice)}"
     if found.why:
-        yield f"others: not measured {found.why}"
+        raced = "".join(f"{each}; others " for each in [", ".join(_raced(advice, found))] if each)
+        yield f"others: {raced}not measured {found.why}"
     else:
         yield from _others(advice, found)
 
@@ -106,12 +107,19 @@ def _others(advice: OurKernels, found: Measured) -> Iterator[str]:
         for kernel, seconds in found.seconds.items()
         if kernel in OTHERS
     )
-    yield f"others: {', '.join(times)}"
+    yield f"others: {', '.join([*times, *_raced(advice, found)])}"
     wide = max(sizes(advice)[2:]) > WIDE
     asked = ("flex", "ffpa") if wide else ("cudnn", "flash", "flex")
-    missing = ", ".join(OTHERS[kernel] for kernel in asked if kernel not in found.seconds)
+    missing = ", ".join(OTHERS[kernel] for kernel in asked if kernel not in {**found.seconds, **found.raced})
     said = "measured at this size" if found.exact else f"interpolated, measured at n = {_numbers(found.lengths)}"
     yield f"times: {said}{'; not measured: ' if missing else ''}{missing}"
+
+
+def _raced(advice: OurKernels, found: Measured) -> Iterator[str]:
+    """Times of kernels that were raced at another length, which each is said with."""
+    ours = found.seconds.get(OURS, advice.kernels[0].seconds)
+    for kernel, (seconds, n) in found.raced.items():
+        yield f"{OTHERS[kernel]} {duration(seconds)} ({seconds / ours:.2f} x, by its rate at n = {n:,})"
 
 
 def _numbers(lengths: tuple[int, ...]) -> str:

@@ -16,10 +16,10 @@ from typing import Any
 from pebblesim.advice.cards import SCALED, Card
 from pebblesim.advice.launch_costs import LaunchCost, Round, launch_costs
 from pebblesim.advice.sharing import pace, time_of, together
-from pebblesim.advice.tiles import Tiling, check, kernels_for, least_room, within
+from pebblesim.advice.tiles import Tiling, kernels_for, least_room, too_large, within
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import plain
-from pebblesim.kernels.domains import Call, expected
+from pebblesim.kernels.domains import Call, Refusal, expected
 from pebblesim.language.masks import Mask
 
 SHARPNESS = 4
@@ -202,10 +202,24 @@ def forecast(
     """
     if not can_forecast(card):
         raise UsageError(f"the rates of kernels on {card.name} were not measured, so there is no forecast.")
+    made = if_it_fits(tiling, dims, card, dtype, heads, mask)
+    if isinstance(made, Refusal):
+        raise UsageError(f"{tiling}: {made}.")
+    return made
+
+
+def if_it_fits(
+    tiling: Tiling, dims: Mapping[str, int], card: Card, dtype: str, heads: int = 1, mask: Mask | None = None
+) -> Forecast | Refusal:
+    """The forecast of a schedule's kernels on a card with all rates, or why their blocks do not fit there.
+
+    Args:
+        tiling, dims, card, dtype, heads, mask: as for `forecast`.
+    """
     costs = launch_costs(tiling, dims, dtype, heads, mask)
-    held = ((cost.name, cost.storage) for cost in costs)
-    check(tiling, () if tiling.gluon else held, card.size("shared_per_block"), card.size("registers"))
-    return Forecast(tiling, tuple(launch_forecast(cost, card) for cost in costs))
+    held = () if tiling.gluon else ((cost.name, cost.storage) for cost in costs)
+    why = too_large(held, card.size("shared_per_block"), card.size("registers"))
+    return why or Forecast(tiling, tuple(launch_forecast(cost, card) for cost in costs))
 
 
 def at_least(kernel: Forecast, card: Card, dtype: str) -> float | None:
@@ -263,11 +277,9 @@ def forecasts(
     dims, dtype, mask, fitting = call.dims, call.dtype, expected(call.mask), []
     for tiling in kernels_for(problem_name, call, card.size("shared_per_block")):
         for cut, at_once in within(tiling, dims, heads, dtype, workspace, mask):
-            try:
-                made = forecast(cut, dims, card, dtype, at_once, mask)
-            except UsageError:
-                continue
-            fitting.append(replace(made, rounds=heads // at_once))
+            made = if_it_fits(cut, dims, card, dtype, at_once, mask)
+            if isinstance(made, Forecast):
+                fitting.append(replace(made, rounds=heads // at_once))
     if not fitting and workspace is not None:
         fit = forecasts(problem_name, call, card, heads)
         if fit:

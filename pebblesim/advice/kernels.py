@@ -16,7 +16,7 @@ from pebblesim.advice.tiles import TILINGS, Tiling
 from pebblesim.core.sizes import assigned, quantity
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, count
-from pebblesim.kernels.domains import HOPPER, KERNELS, Call
+from pebblesim.kernels.domains import HOPPER, KERNELS, Call, Refusal
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
 
@@ -71,12 +71,13 @@ def call_of(problem_name: str, dims: Mapping[str, int], card: Card, dtype: str, 
     return Call(dims, mask, grid, dtype, shared, words=words, card=card.name, capability=capability)
 
 
-def why_none(problem_name: str, card: Card, call: Call) -> str | None:
+def why_none(problem_name: str, card: Card, call: Call) -> Refusal | None:
     """Why there are no kernels to advise; None if there may be some."""
     if problem_name not in TILINGS:
-        return f"none is written for the problem {problem_name}; there are some for {' and '.join(TILINGS)}"
+        return Refusal(f"none is written for the problem {problem_name}", f"there are some for {' and '.join(TILINGS)}")
     if card.peak and call.dtype in KERNELS.dtypes and call.dtype not in card.peak:
-        return f"{card.name} has no tensor cores for {call.dtype} that are known (known: {', '.join(card.peak)})"
+        known = f"{card.name} has no tensor cores for {call.dtype} that are known"
+        return Refusal(f"{known} (known: {', '.join(card.peak)})")
     return KERNELS.refusal(call)
 
 
@@ -211,8 +212,7 @@ class OurKernels:
     def _source(self, kernel: Forecast) -> str:
         """How the source of a kernel is written."""
         tiling, mask = kernel.tiling, "" if self.mask is None else f" --mask {self.mask}"
-        emit = f"  its source: pebblesim gpu emit {tiling.schedule} {self._options()}"
-        emit += f" -M {self.card.size('shared_per_block')}B --dtype {self.dtype}"
+        emit = f"  its source: pebblesim gpu emit {tiling.schedule} {self._options()} --dtype {self.dtype}"
         if not tiling.gluon:
             blocks = " ".join(f"--block {name}={size}" for name, size in tiling.blocks.items())
             return f"{emit} {blocks}{mask} --warps {tiling.warps} --stages {tiling.stages} --target triton"

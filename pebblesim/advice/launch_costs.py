@@ -12,6 +12,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
+from pebblesim.advice.programs import readings
 from pebblesim.advice.tiles import Tiling
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
@@ -20,6 +21,7 @@ from pebblesim.kernels.bands import launched_across
 from pebblesim.kernels.gluon_plan import multiplies
 from pebblesim.kernels.gluon_text import heads_together
 from pebblesim.kernels.orientation import turned
+from pebblesim.kernels.readings import Reading
 from pebblesim.kernels.storage import Storage, entries, padded, storage
 from pebblesim.kernels.tables import tables
 from pebblesim.kernels.triton import for_no_pair
@@ -36,8 +38,8 @@ Round = tuple[tuple[float, int], ...]
 Rounds = tuple[tuple[int, Round], ...]
 """The blocks of launches one after another: (number of launches in a row that are alike, the blocks of each)."""
 
-ALONE = Storage(227 * 1024, 256 * 1024)
-"""A block that has a multiprocessor for itself, as those of Gluon kernels with products do."""
+ALL_REGISTERS = 256 * 1024
+"""Bytes of registers of a multiprocessor, which a block of a Gluon kernel with products has for itself."""
 
 WORDS_OF_SUMS = 4096
 """Words of sums that a block fills with zeros, or rounds."""
@@ -138,8 +140,9 @@ def launch_costs(
     program = schedule.under(mask)
     sizes = {**dims, **tiling.blocks}
     memory = Memory(program, sizes, dtype, mask)
+    read = readings(tiling, dims, dtype, mask)
     costs = [
-        _cost(program, launch, memory, dtype, heads, mask, tiling)
+        _cost(program, launch, memory, dtype, heads, mask, tiling, read[launch.name])
         for launch in launches(program, masked=True, repeated=True, adding=tiling.gluon)
         if launch.kind == "tiles" and not (tiling.gluon and for_no_pair(launch))
     ]
@@ -177,9 +180,10 @@ def _cost(
     heads: int,
     mask: Mask | None,
     tiling: Tiling,
+    read: Reading,
 ) -> LaunchCost:
     (warps, stages), gluon, sizes = tiling.of(launch.name), tiling.gluon, memory.sizes
-    amounts = _Amounts(launch, memory, mask, warps)
+    amounts = _Amounts(launch, memory, mask, warps, read)
     summed = totals(launch.body, sizes, amounts, mask)
     launched = times(launch, sizes)
     touched: dict[tuple[str, ir.Tensor], int] = {}
@@ -207,13 +211,13 @@ def _cost(
         begun=summed["begun"] * heads,
         masked=sum(
             entries * (summed[node] if most is None else min(summed[node], most * summed["blocks"])) * heads
-            for node, (entries, most) in amounts.masked.items()
+            for node, (entries, most) in amounts.tested.items()
         ),
         moved=Bytes(*(heads * sum(_by(summed, way).values()) for way in ("reads", "writes"))),
         added=sum(summed["reads", tensor] for tensor in spared) * heads,
         late=summed["late"] * heads,
         least=sum(touched.values()) * heads,
-        storage=ALONE if gluon and multiplies(launch) else storage(launch, sizes, dtype, stages),
+        storage=Storage(read.shared, ALL_REGISTERS) if read.shared else storage(launch, sizes, dtype, stages),
         warps=warps,
         stages=stages,
     )
@@ -314,24 +318,6 @@ def _beside(body: list[ir.Node], read: set[ir.Tile]) -> Iterator[ir.Node]:
             yield from _beside(loop.body, read)
 
 
-def _begun(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> dict[ir.Node, int]:
-    """Innermost loops that begin each time that a node is done; one where a block has none, since it reads, too."""
-    begun: dict[ir.Node, int] = {}
-    for body in (launch.block, *(loop.body for loop in ir.walk(launch.block) if isinstance(loop, ir.Loop))):
-        others = [node for node in body if not isinstance(node, ir.Loop)]
-        for loop in body:
-            if isinstance(loop, ir.Loop) and not any(isinstance(inner, ir.Loop) for inner in ir.walk(loop.body)):
-                beside = others[0] if others else _last(launch)
-                begun[beside] = begun.get(beside, 0) + _pieces(loop, sizes, mask)
-    return begun or {_last(launch): 1}
-
-
-def _pieces(loop: ir.Loop, sizes: ir.Sizes, mask: Mask | None) -> int:
-    """Loops that a loop is written as: for whole tiles, and for a ragged one or those at the edge of a mask."""
-    ragged = loop.range.parent is not None and sizes[loop.range.dim] % padded(loop.range, sizes) > 0
-    return 1 + (ragged or (loop.when is not None and _one_sided(mask)))
-
-
 def _kinds(program: ir.Program, launch: Launch, sizes: ir.Sizes, mask: Mask | None, gluon: bool) -> Iterator[str]:
     """Names of the kinds of launches that a launch is one of, the widest first."""
     each = f"{program.name}: {phase_of(launch.name)}" + ", Gluon" * gluon
@@ -348,31 +334,47 @@ def _kinds(program: ir.Program, launch: Launch, sizes: ir.Sizes, mask: Mask | No
     yield f"{each}, {blocks} d={1 << (widest - 1).bit_length()}"
 
 
-def _one_sided(mask: Mask | None) -> bool:
-    """Whether a mask has one edge; then only tiles there are masked, and with two all are."""
-    return isinstance(mask, Band) and (mask.before is None) != (mask.after is None)
+def _nodes(launch: Launch, line: int) -> list[ir.Node]:
+    """The primitives of the loop in a line, or of a block (0)."""
+    loops = (loop for loop in ir.walk(launch.block) if isinstance(loop, ir.Loop) and loop.line == line)
+    return next((loop.body for loop in loops), launch.block)
 
 
-def _masked(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> dict[ir.Node, tuple[int, int | None]]:
-    """For a node in each loop under a mask: tests of a tile, and how many tiles of a block at most are tested."""
-    masked: dict[ir.Node, tuple[int, int | None]] = {}
-    for loop in ir.walk(launch.block):
-        if not (isinstance(loop, ir.Loop) and loop.when is not None and isinstance(mask, Band)):
+def _begun(launch: Launch, read: Reading) -> dict[ir.Node, int]:
+    """Innermost loops that begin each time that a node is done; one where a block has none, since it reads, too."""
+    begun: dict[ir.Node, int] = {}
+    for line, each in read.iterations.items():
+        if each.begins:
+            beside = next((node for node in _nodes(launch, line) if not isinstance(node, ir.Loop)), _last(launch))
+            begun[beside] = begun.get(beside, 0) + each.begins
+    return begun or {_last(launch): 1}
+
+
+def _tested(launch: Launch, sizes: ir.Sizes, mask: Mask | None, read: Reading) -> dict[ir.Node, tuple[int, int | None]]:
+    """For a node beside each tile of pairs that is tested: its tests, and how many tiles of a block at most are tested.
+
+    Of blocks of one tile, those are left out that are tested only where an edge cuts them: they are few.
+    """
+    tested: dict[ir.Node, tuple[int, int | None]] = {}
+    loops = {loop.line: loop for loop in ir.walk(launch.block) if isinstance(loop, ir.Loop)}
+    for line, each in read.iterations.items():
+        nodes, loop = list(ir.walk(_nodes(launch, line))), loops.get(line)
+        pairs = [node for node in nodes if isinstance(node, ir.Compute) and ir.over_pairs(node.target.tile.ranges)]
+        if not each.tests or not pairs or (loop is None and each.apart):
             continue
-        tested = [node for node in loop.body if isinstance(node, ir.Compute) and not isinstance(node.expr, ir.MatMul)]
-        if tested:
-            rows, columns = (padded(rng, sizes) for rng in (loop.when.rows, loop.when.columns))
-            along, across = (columns, -(-rows // mask.rows))
-            if loop.range is loop.when.rows:
-                along, across = rows, columns * mask.rows
-            ragged = sizes[loop.range.dim] % padded(loop.range, sizes) > 0
-            one = _one_sided(mask)
-            masked[tested[0]] = rows * columns * (1 if one else 2), -(-across // along) + ragged if one else None
-    for loop in launch.grid:  # a block is one tile
-        if loop.when is not None and not masked and isinstance(mask, Band) and not _one_sided(mask):
-            rows, columns = (padded(rng, sizes) for rng in (loop.when.rows, loop.when.columns))
-            masked[_last(launch)] = 2 * rows * columns, None
-    return masked
+        tile = pairs[0].target.tile.ranges
+        beside = next(node for node in nodes if not isinstance(node, ir.Loop)) if loop else _last(launch)
+        most = _most_cut(tile, loop, sizes, mask, each.tests) if loop and each.apart else None
+        tested[beside] = each.tests * entries(tile, sizes), most
+    return tested
+
+
+def _most_cut(tile: ir.Ranges, loop: ir.Loop, sizes: ir.Sizes, mask: Mask | None, edges: int) -> int:
+    """Most tiles of a loop that edges of a mask, or of the matrix, cut."""
+    assert isinstance(mask, Band)
+    rows, columns = (padded(rng, sizes) for rng in tile)
+    along, across = (rows, columns * mask.rows) if loop.range is tile[0] else (columns, -(-rows // mask.rows))
+    return edges * -(-across // along) + (sizes[loop.range.dim] % padded(loop.range, sizes) > 0)
 
 
 def _changes(node: ir.Compute, read: set[ir.Tile]) -> bool:
@@ -392,18 +394,17 @@ def _late(body: list[ir.Node]) -> Iterator[ir.Read]:
 class _Amounts:
     """Bytes and operations that are counted of the nodes of a launch, for one head; see `LaunchCost`."""
 
-    def __init__(self, launch: Launch, memory: Memory, mask: Mask | None, warps: int) -> None:
+    def __init__(self, launch: Launch, memory: Memory, mask: Mask | None, warps: int, read: Reading) -> None:
         nodes, self._sizes, self._memory, self._warps = list(ir.walk(launch.body)), memory.sizes, memory, warps
         self._transposed, self._last = turned(nodes), _last(launch)
         self._read = {node.tile for node in nodes if isinstance(node, ir.Read)}
         self._late, self._beside = set(_late(launch.block)), set(_beside(launch.block, self._read))
-        self._begun = _begun(launch, self._sizes, mask)
-        self.masked = _masked(launch, self._sizes, mask)
+        self._begun, self.tested = _begun(launch, read), _tested(launch, self._sizes, mask, read)
 
     def __call__(self, node: ir.Node, at: LoopContext) -> Iterator[tuple[Hashable, int]]:
         if node is self._last:
             yield "blocks", 1
-        if node in self.masked:
+        if node in self.tested:
             yield node, 1
         if node in self._begun:
             yield "begun", self._begun[node]

@@ -2,14 +2,15 @@
 
 `measured.json` has useful operations a second, by card, pass, widths, mask and kernel (`python
 benchmarks/gpu/measured.py` makes it of the rows of races). Widths and masks are taken as they are, since kernels pad
-widths and skip tiles in steps; between two lengths the rate is interpolated over log n.
+widths and skip tiles in steps; between two lengths the rate is interpolated over log n. FFPA was raced on shapes drawn
+by seeds only, which have other lengths: its time is that of its rate at the nearest of these, and says so.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from math import log
@@ -39,6 +40,12 @@ WIDE: Final = 256
 ROWS: Final = 65536
 """Rows of queries in all heads of the measurements that are interpolated."""
 
+FULL: Final = ROWS // 2
+"""Rows of queries in all heads from which on rates are taken for other numbers of heads: they fill a card."""
+
+NEAR: Final = 2
+"""Factor between lengths up to which the rate of a raced kernel at one is taken for the other."""
+
 
 class Shape(NamedTuple):
     """A kind of attention: "forward" or "backward", the head dimensions, and "" or "causal"."""
@@ -59,16 +66,21 @@ class Measured:
             known.
         exact: whether this very size was measured.
         why: why nothing is known.
+        raced: by kernel that was raced on drawn shapes only, the time at its rate there, and the length of that race.
     """
 
     seconds: Mapping[str, float]
     lengths: tuple[int, ...] = ()
     exact: bool = False
     why: str = ""
+    raced: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data of `pebblesim advise --json`; seconds are those of the GPU for all heads."""
-        return {"seconds": dict(self.seconds), "lengths": [*self.lengths], "exact": self.exact, "why": self.why or None}
+        return {"seconds": dict(self.seconds), "lengths": [*self.lengths], "exact": self.exact} | {
+            "why": self.why or None,
+            "raced": {kernel: {"seconds": seconds, "n": n} for kernel, (seconds, n) in self.raced.items()},
+        }
 
 
 def measured(
@@ -84,8 +96,27 @@ def measured(
         dtype: data type of a word.
         operations: useful operations of all heads, as races count them (`useful`).
     """
+    comparable = sides[0] == sides[1] and dtype == "bfloat16" and sides[0] * heads >= FULL
+    raced = _raced(device, shape, sides[0], operations) if comparable else {}
+    return replace(_in_grid(device, shape, sides, (heads, kv_heads), dtype, operations), raced=raced)
+
+
+def _raced(device: str, shape: Shape, n: int, operations: int) -> dict[str, tuple[float, int]]:
+    """By kernel, the time at its rate in the race whose length is nearest to n, and that length."""
+    found = {}
+    for kernel, rates in _races().get(device, {}).get(shape, {}).items():
+        length = min(rates, key=lambda each: abs(log(each / n)))
+        if max(length, n) <= NEAR * min(length, n):
+            found[kernel] = (ratio(operations, rates[length] * 1e12), length)
+    return found
+
+
+def _in_grid(
+    device: str, shape: Shape, sides: tuple[int, int], groups: tuple[int, int], dtype: str, operations: int
+) -> Measured:
+    """Measured times by the rows that have the same rows of queries at each length, or why there are none."""
     found = _rows().get(device)
-    (n, keys), none = sides, Measured
+    (n, keys), (heads, kv_heads), none = sides, groups, Measured
     if found is None:
         return none({}, why=f"on this card; on {' and '.join(_rows())} they were")
     if dtype != "bfloat16":
@@ -102,7 +133,7 @@ def measured(
     kernels = found[shape]
     if any((n, heads) in by for by in kernels.values()):
         return _of({kernel: by[n, heads] for kernel, by in kernels.items() if (n, heads) in by}, operations, (n,), True)
-    if 2 * n * heads < ROWS:
+    if n * heads < FULL:
         return none({}, why=f"with as few as {n * heads:,} rows of queries in all heads")
     lengths = sorted({n for by in kernels.values() for n, heads in by if n * heads == ROWS})
     if not lengths[0] <= n <= lengths[-1]:
@@ -149,6 +180,27 @@ def _rows() -> dict[str, dict[Shape, dict[str, dict[tuple[int, int], int]]]]:
                 kernel: {(n, heads): rate for n, heads, rate, *_ in rows} for kernel, rows in each["tflops"].items()
             }
             for each in shapes
+            if each["tflops"]
         }
-        for card, shapes in json.loads(FILE.read_text(encoding="utf-8")).items()
+        for card, shapes in _file().items()
     }
+
+
+@cache
+def _races() -> dict[str, dict[Shape, dict[str, dict[int, float]]]]:
+    """Useful TFLOP/s by card, shape, kernel and n, of kernels that were raced on drawn shapes only."""
+    return {
+        card: {
+            Shape(each["way"], each["d_k"], each["d_v"], each["mask"]): {
+                kernel: {n: rate for n, _, rate in rows} for kernel, rows in each["raced"].items()
+            }
+            for each in shapes
+            if "raced" in each
+        }
+        for card, shapes in _file().items()
+    }
+
+
+@cache
+def _file() -> dict[str, Any]:
+    return dict(json.loads(FILE.read_text(encoding="utf-8")))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pebblesim.advice.cards import Card
-from pebblesim.advice.forecast import MOST_REGISTERS, REGISTERS_BESIDES, Forecast, forecast
+from pebblesim.advice.forecast import MOST_REGISTERS, REGISTERS_BESIDES, Forecast, if_it_fits
 from pebblesim.advice.launch_costs import LaunchCost, launch_costs
 from pebblesim.advice.tiles import Tiling
 from pebblesim.core.errors import UsageError
@@ -93,7 +93,10 @@ def own_tiles(
             why += f"{LEAST_SIDE} on, unlike {assigned(wrong)}"
             yield OwnTile(schedule, tile, why=why)
             continue
-        yield _fastest(schedule, tile, offered, dims, card, dtype, heads, mask)
+        try:
+            yield _fastest(schedule, tile, offered, dims, card, dtype, heads, mask)
+        except UsageError as refused:  # by the emitter, whose program a forecast reads
+            yield OwnTile(schedule, tile, why=f"no kernel, {refused}".removesuffix("."))
 
 
 def _fastest(
@@ -124,10 +127,11 @@ def _fastest(
             spilling[warps] = max(too_many)
             continue
         for stages in STAGES:
-            try:
-                found.append(forecast(Tiling(schedule, tile, warps, stages), dims, card, dtype, heads, mask))
-            except UsageError as error:
-                why = "does not fit, " + str(error).partition(": ")[2].partition(";")[0]
+            made = if_it_fits(Tiling(schedule, tile, warps, stages), dims, card, dtype, heads, mask)
+            if isinstance(made, Forecast):
+                found.append(made)
+            else:
+                why = f"does not fit, {made.why}"
     measured = next((each for each in offered if dict(each.tiling.blocks) == dict(tile)), None)
     if measured is not None:
         return OwnTile(schedule, tile, measured, spilling, measured=True)

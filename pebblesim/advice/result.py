@@ -352,7 +352,7 @@ def _heading(advice: Advice) -> str:
     under = "" if advice.mask is None else f", mask {advice.mask}"
     heads = f"{advice.heads:,} head{'s' * (advice.heads > 1)}" + (f" x batch {advice.batch:,}" * (advice.batch > 1))
     if (shared := advice.heads_per_problem) > 1:
-        heads += f" on {advice.heads // shared:,} of keys and values (the {shared:,} of each are counted as one head "
+        heads += f" ({advice.heads // shared:,} KV heads; the {shared:,} query heads of each are counted as one head "
         heads += f"with {next(iter(advice.dims.values())):,} rows of queries)"
     given = listed(advice.asked or advice.dims)
     return f"{advice.card.name}: {advice.problem}, {given}, {advice.dtype}{under}, {heads}"

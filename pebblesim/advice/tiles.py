@@ -11,7 +11,7 @@ from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import assigned
-from pebblesim.kernels.domains import GLUON, OF_GLUON, OF_TRITON, TRITON, Call, Domain
+from pebblesim.kernels.domains import GLUON, OF_GLUON, OF_TRITON, TRITON, Call, Domain, Refusal
 from pebblesim.kernels.storage import Storage
 from pebblesim.kernels.tables import workspace
 from pebblesim.kernels.words import LEAST_SIDE, of_launch
@@ -84,8 +84,8 @@ class Tiling:
         masks = tuple(kind for kind in whole.masks if only is None or only is (kind is not NoneType))
         return replace(whole, widths=self.widths, even=self.even, masks=masks)
 
-    def refusal(self, call: Call) -> str | None:
-        """Why its kernels are not for a call, without a full stop; None if they are."""
+    def refusal(self, call: Call) -> Refusal | None:
+        """Why its kernels are not for a call; None if they are."""
         return self.domain.refusal(call, self.blocks)
 
     def of(self, launch: str) -> tuple[int, int]:
@@ -367,21 +367,16 @@ def _rows(tiling: Tiling, dims: Mapping[str, int], dtype: str, room: int, mask: 
     return -(-evenly // FEWEST_ROWS) * FEWEST_ROWS
 
 
-def check(tiling: Tiling, held: Iterable[tuple[str, Storage]], shared: int, registers: int) -> None:
-    """Check that the thread blocks of each launch fit into a multiprocessor.
+def too_large(held: Iterable[tuple[str, Storage]], shared: int, registers: int) -> Refusal | None:
+    """Why the thread blocks of some launch do not fit into a multiprocessor; None if all do.
 
     Args:
-        tiling: the tiling of the launches.
         held: name of each launch, and storage of its thread blocks.
         shared, registers: bytes available to a thread block.
-
-    Raises:
-        UsageError: they do not fit.
     """
     for name, each in held:
         for what, needed, room in (("shared memory", each.shared, shared), ("registers", each.registers, registers)):
             if needed > room:
-                raise UsageError(
-                    f"{tiling}: a block of {name} holds {needed:,} bytes in {what}, and {room:,} fit; take smaller "
-                    "blocks or fewer stages."
-                )
+                why = f"a block of {name} holds {needed:,} bytes in {what}, and {room:,} fit"
+                return Refusal(why, "take smaller blocks or fewer stages")
+    return None

@@ -141,11 +141,11 @@ def _closed_of_rectangle(
     The rows start ... stop - 1 have pairs with the columns from `begin` to `end`, if with any.
     """
     n_q, n_k = grid
-    shift = sympy.Integer(0) if mask.from_start else n_k - n_q
+    shift = n_k - n_q if mask.at_end else sympy.Integer(0)
 
     def seen(start: sympy.Expr, stop: sympy.Expr) -> sympy.Expr:
         end = n_k if mask.after is None else sympy.expand(stop + shift + mask.after)
-        if mask.after is not None and (mask.from_start or mask.after):  # else the last row sees the last column
+        if mask.after is not None and (not mask.at_end or mask.after):  # else the last row sees the last column
             end = sympy.Min(end, n_k)
         begin = sympy.Integer(0)
         if mask.before is not None:

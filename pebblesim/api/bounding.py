@@ -128,8 +128,8 @@ class Bounds(Result):
             lines += [f"  {way}: {bound.value:,} words ({bound.name})" for way, bound in self.ways.items()]
         if self.schedule is None and problem(self.problem).kept:
             lines.append(
-                "What a forward pass may keep counts only in a way that needs it; with --schedule, and in `gaps` for a "
-                "schedule's own way, all of it that the schedule reads."
+                "Inputs saved by the forward pass are counted only for ways of computing that read them; with "
+                "--schedule, and in `gaps` for a schedule's own way, all that the schedule reads are counted."
             )
         if self.heads.is_given:
             lines.append(f"{self.heads}: {self.times:,} times that, {self.total:,} words")
@@ -164,7 +164,7 @@ def bounds(
     Args:
         problem_name: a problem, such as "backward".
         M: red pebbles, in words.
-        schedule: use this schedule's way of computing: its kept inputs and its graph; by default all ways.
+        schedule: use this schedule's way of computing: its saved inputs and its graph; by default all ways.
         mask: the allowed pairs, as for `count`.
         pairs: Z, the number of allowed pairs, instead of a mask; the bounds then hold for every mask with Z pairs.
         heads, kv_heads, batch, separate: how many there are, as for `count`; the result's `total` is for all.
@@ -185,9 +185,7 @@ def bounds(
     if pattern is not None and pairs is not None:
         raise UsageError("a mask determines the number of pairs; give either a mask or a number of pairs.")
     if pairs is not None and among.heads_per_problem > 1:
-        raise UsageError(
-            "a number of pairs is for a head alone; give a mask, or leave out the number of heads of keys and values."
-        )
+        raise UsageError("a number of pairs is for a head alone; give a mask, or leave out the number of KV heads.")
     cases = among.cases(solves, dims, pattern)
     algorithm = None if schedule is None else get(schedule)
     if algorithm is not None and algorithm.problem is not solves:

@@ -102,7 +102,7 @@ def numbers(
         schedule, M, blocks, mask, dims: as for `count`. Only the mask affects the values; the others decide the tiles.
         inputs: an array for each input; random ones by default (see `Problem.random_inputs`).
         scale: what scores are multiplied by: a number, 1 as in the paper, or "1/sqrt(d_k)" as in practice. What the
-            forward pass kept must have been made with the same.
+            forward pass saved must have been made with the same.
 
     Returns:
         The outputs by name, in the common type of the inputs; float64 for integers.

@@ -71,10 +71,10 @@ class Searched:
     """The searches of small graphs on which one theorem bites.
 
     Attributes:
-        optima: how many were finished, so that the bound is held against the optimum.
+        optima: how many were finished, so that the bound is compared with the optimum.
         met: how many of these optima equal the bound.
         ends: how many were interrupted, and had proved as many words as the bound, or more.
-        open: how many were interrupted before; the best game is then all that the bound is held against.
+        open: how many were interrupted before; the best game is then all that the bound is compared with.
     """
 
     optima: int = 0

@@ -25,7 +25,7 @@ class Cited(NamedTuple):
 
     Attributes:
         text: for people.
-        latex: an environment of LaTeX, `theorem`, with what is wrong with it or what it was held against.
+        latex: an environment of LaTeX, `theorem`, with what is wrong with it or what it was compared with.
         bibtex: an entry that the environment cites.
         data: for `--json`.
     """

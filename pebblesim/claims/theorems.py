@@ -1,4 +1,4 @@
-"""All theorems on the least I/O in one table: where each holds, where its proof is, and what it was held against."""
+"""All theorems on the least I/O in one table: where each holds, where its proof is, and what it was compared with."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Theorem:
         rectangles: whether it holds for n_q ≠ n_k and d_k ≠ d_v, none of them above d; None if the problem has no such
             sizes.
         masks: whether it holds under a mask; None if the problem has no pairs.
-        record: what it was held against; None if nothing is recorded.
+        record: what it was compared with; None if nothing is recorded.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Theorem:
 
     @property
     def evidence(self) -> str:
-        """Say what it was held against."""
+        """Say what it was compared with."""
         return "no comparison" if self.record is None else str(self.record)
 
     def to_dict(self) -> dict[str, Any]:

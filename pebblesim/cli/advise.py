@@ -34,7 +34,7 @@ def advise(
     mask: MaskText = None,
     workspace: Annotated[
         str | None,
-        option("--workspace", "Memory of the card that stored tables of scores may take, such as 256MiB.", "BYTES"),
+        option("--workspace", "Memory of the card that stored score matrices may take, such as 256MiB.", "BYTES"),
     ] = None,
     why: Annotated[
         bool, option("--why", "Also print all kernels and tiles, words moved, lower bounds, and the roofline.")

@@ -225,7 +225,8 @@ def gaps(
         return
     show(*result.parts(WIDE.get()))
     if below:
-        say(f"M: words of {'; '.join(f'{name} and all below it, {words:,}' for name, words in below.items())}")
+        held = "; ".join(f"{name} and all below it, {words:,}" for name, words in below.items())
+        say(f"M: words of {dtype or 'float32'} in {held}")
 
 
 def _below(name: str | None, m: Any, dtype: str | None) -> dict[str, int]:

@@ -29,9 +29,9 @@ def devices(
     *,
     sizes: Sizes,
     p: Annotated[str, option("-P", "Number of devices.", "P")],
-    heads: Annotated[int, option("--heads", "Heads of queries.", "H", min=1)] = 1,
+    heads: Annotated[int, option("--heads", "Query heads.", "H", min=1)] = 1,
     kv_heads: Annotated[
-        int | None, option("--kv-heads", "Heads of keys and values; by default as many as of queries.", "G", min=1)
+        int | None, option("--kv-heads", "KV heads; by default as many as query heads.", "G", min=1)
     ] = None,
     m: Annotated[
         str | None, option("-M", "Memory of a device: words, or bytes such as 64GiB with --dtype.", "WORDS")

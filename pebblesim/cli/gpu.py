@@ -51,7 +51,7 @@ def calibrate(
     rows: Annotated[Path | None, output_file("--rows", "File of JSON lines for all measured kernels.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure this GPU in a few minutes, for forecasts of our kernels: bandwidths, tensor cores, launches, waiting."""
+    """Measure this GPU in a few minutes, for forecasts of our kernels: bandwidths, tensor cores, launches, latency."""
     from pebblesim.measuring.calibrate.calibrate import calibrate as run, save
 
     with _bars() as told:

@@ -28,6 +28,7 @@ from pebblesim.core.files import whole_file
 from pebblesim.core.sizes import dtype_of, listed, quantity
 
 if TYPE_CHECKING:
+    from pebblesim.advice.tiles import Tiling
     from pebblesim.counting.count import Counted
     from pebblesim.counting.heads import Heads
     from pebblesim.kernels.triton import Source
@@ -100,7 +101,7 @@ def emit(
     if target == "package":
         write_package(sizes, mask, package, output, as_json)
         return
-    if schedule is None or cache.m is None:
+    if schedule is None or (cache.m is None and target == "cuda"):
         raise UsageError("emit needs a schedule and -M, such as emit large-cache -n 4096 -d 64 -M 16384.")
     if target != "cuda":
         shared = Heads(**heads.arguments)
@@ -124,6 +125,9 @@ def emit(
 
 REGISTERS = 64 * 1024
 """Registers of a block on Hopper, of 32 bits."""
+
+ANY = 2**60
+"""Words of a cache that holds every tile."""
 
 WARPS = (1, 2, 4, 8, 16, 32)
 """Triton's numbers of warps: powers of two, up to 1,024 threads."""
@@ -160,7 +164,7 @@ NOT_FOR = {
             for name in ("warps", "stages", "persistent", "workers", "threads")
         },
         "scale": "the kernels of a package take any scale at each call; leave --scale out.",
-        "kv-heads": "a package has --shared, heads of queries on each head of keys; leave --kv-heads out.",
+        "kv-heads": "a package has --shared, query heads on each KV head; leave --kv-heads out.",
     },
 }
 for _others in ("cuda", "triton", "gluon"):
@@ -185,11 +189,16 @@ class _Asked:
 
     schedule: str
     dims: Mapping[str, int]
-    M: int
+    M: int | None
     dtype: str
     rule: str | Mapping[str, int]
     mask: Mask | None
     scale: str | None
+
+    @property
+    def counting(self) -> dict[str, Any]:
+        """Arguments of `count`; without -M for a cache of any size."""
+        return {"M": ANY if self.M is None else self.M, "mask": self.mask, **self.dims}
 
     def program(self, dims: Mapping[str, int]) -> tuple[Program, float | None]:
         """The program for these sizes, and the factor of its scores."""
@@ -215,7 +224,10 @@ def _asked(
     dims, band = sizes.dims, masks.of(mask)
     if heads.kv_heads is not None:
         dims, (band,), _ = heads.cases(get(schedule).problem, dims, band)
-    return _Asked(schedule, dims, cache.words, dtype_of(cache.dtype or "bfloat16"), blocks.rule, band, scale)
+    M = None if cache.m is None else cache.words
+    if M is None and isinstance(blocks.rule, str) and blocks.rule != "fit":
+        raise UsageError(f"--blocks {blocks.rule} chooses blocks for a cache; add -M, or give each --block.")
+    return _Asked(schedule, dims, M, dtype_of(cache.dtype or "bfloat16"), blocks.rule, band, scale)
 
 
 def _whose(heads: Heads) -> str:
@@ -225,17 +237,40 @@ def _whose(heads: Heads) -> str:
 def _triton(asked: _Asked, warps: int | None, stages: int | None) -> tuple[Source, Counted]:
     from pebblesim.kernels.nearest import in_powers_of_two
     from pebblesim.kernels.triton import triton
+    from pebblesim.language.registry import get
 
     if warps is not None and warps not in WARPS:
         raise UsageError(f"a Triton kernel has {', '.join(map(str, WARPS))} warps, not {warps}.")
-    arguments: dict[str, Any] = {"M": asked.M, "mask": asked.mask, **asked.dims}
-    counted = in_powers_of_two(asked.schedule, blocks=asked.rule, **arguments)
+    rule, options = asked.rule, dict[str, Any](warps=8, stages=3)
+    if asked.M is None and not (isinstance(rule, Mapping) and {*get(asked.schedule).blocks} <= {*rule}):
+        tiles = _offered(asked)
+        rule, options = {**tiles.blocks, **(rule if isinstance(rule, Mapping) else {})}, tiles.options
+    counted = in_powers_of_two(asked.schedule, blocks=rule, **asked.counting)
     program, factor = asked.program(counted.dims)
     sizes = {**counted.dims, **counted.blocks}
-    options: dict[str, Any] = {"warps": warps or 8, "stages": stages or 3}
+    options |= {name: given for name, given in (("warps", warps), ("stages", stages)) if given is not None}
     if stages is not None:
-        _check_stages(asked, counted, **options)
+        _check_stages(asked, counted, options["warps"], stages)
     return triton(program, sizes, asked.dtype, asked.mask, scale=factor, **options), counted
+
+
+def _offered(asked: _Asked) -> Tiling:
+    """The tiles of a schedule's Triton kernels that `advise` tries first for these sizes.
+
+    Raises:
+        UsageError: it tries none.
+    """
+    from pebblesim.advice.tiles import TILINGS
+    from pebblesim.kernels.domains import Call
+
+    call = Call(asked.dims, asked.mask, dtype=asked.dtype)
+    known = [each for tilings in TILINGS.values() for each in tilings if each.schedule == asked.schedule]
+    why = [each.refusal(call) for each in known]
+    if None in why:
+        return known[why.index(None)]
+    said = f"{asked.schedule} has no tiles for Triton kernels of these sizes that were measured"
+    reason = f": {why[-1].why}" if why and why[-1] else ""
+    raise UsageError(f"{said}{reason}; give -M, or each --block.")
 
 
 def _check_stages(asked: _Asked, counted: Counted, warps: int, stages: int) -> None:
@@ -263,21 +298,20 @@ def _gluon(asked: _Asked, stages: int | None, persistent: bool | None) -> tuple[
     from pebblesim.language.registry import get
 
     most = SHARED // 2 + REGISTERS  # words of 16 bits
-    if most < asked.M:
+    if asked.M is not None and most < asked.M:
         raise UsageError(
             f"-M {asked.M} is more than a block of a Hopper card has on chip: {most:,} words, "
             f"{SHARED // 1024} KiB of shared memory and {REGISTERS:,} registers; give -M {most} or less."
         )
     rule = asked.rule
-    arguments: dict[str, Any] = {"M": asked.M, "mask": asked.mask, **asked.dims}
     if isinstance(rule, str):
         tiles = hopper_tiling(asked.schedule, asked.dims)
         rule, stages = tiles.blocks, stages or tiles.stages
         persistent = tiles.persistent and asked.mask is None if persistent is None else persistent
     elif not set(get(asked.schedule).blocks) <= set(rule):  # the rest is what was measured, not what fills M
         rule = {**hopper_tiling(asked.schedule, asked.dims).blocks, **rule}
-    counted = count(asked.schedule, blocks=rule, **arguments)
-    if counted.peak_words > asked.M:
+    counted = count(asked.schedule, blocks=rule, **asked.counting)
+    if asked.M is not None and counted.peak_words > asked.M:
         blocks = listed(counted.blocks)
         raise UsageError(
             f"{asked.schedule} with {blocks} has {counted.peak_words:,} words on chip at once, and -M is {asked.M:,}; "

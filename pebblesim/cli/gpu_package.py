@@ -23,7 +23,7 @@ class PackageChoice(Group):
     """Options of a package of kernels."""
 
     shared: Annotated[
-        str | None, option("--shared", "For package: heads of queries on each head of keys, such as 1,4.", "SIZES")
+        str | None, option("--shared", "For package: query heads on each KV head, such as 1,4.", "SIZES")
     ] = None
     card: Annotated[
         str | None, option("--card", "For package: the card that kernels are chosen for.", "NAME", values=cards)

@@ -281,9 +281,9 @@ class GameChoice(_UnderMask, BlockChoice, _OfReferee, Cache, Sizes):
 class HeadChoice(Group):
     """The number of problems of one size, and which of them share keys and values."""
 
-    heads: Annotated[int, option("--heads", "Heads of queries.", "H", min=1)] = 1
+    heads: Annotated[int, option("--heads", "Query heads.", "H", min=1)] = 1
     kv_heads: Annotated[
-        int | None, option("--kv-heads", "Heads of keys and values; by default as many as of queries.", "G", min=1)
+        int | None, option("--kv-heads", "KV heads; by default as many as query heads.", "G", min=1)
     ] = None
     batch: Annotated[int, option("--batch", "Sequences of this length.", "B", min=1)] = 1
     separate: Annotated[

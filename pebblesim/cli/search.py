@@ -39,7 +39,7 @@ def search(
     summation: Annotated[str, option("--summation", "Shape of the sums: chain or in-place.")] = "chain",
     name: Annotated[str | None, option("--name", "Name of the schedule; found-PROBLEM by default.")] = None,
     kept: Annotated[
-        str | None, option("--kept", "Inputs that the forward pass kept, as O,l; any by default.", "NAMES")
+        str | None, option("--saved --kept", "Inputs saved by the forward pass, as O,l; any by default.", "NAMES")
     ] = None,
     save: Annotated[
         Path | None, output_file("--save", "Save its source to a file; `--load FILE` loads it again.", "FILE.py")

@@ -56,7 +56,7 @@ def sweep(
     output: Annotated[Path | None, output_file("--output -o", "The table: .csv, .json or .parquet.")] = None,
     store: Annotated[
         Path | None,
-        output_file("--store", "Where each row is kept once it is computed; by default beside the output."),
+        output_file("--store", "Where each row is stored once it is computed; by default beside the output."),
     ] = None,
     jobs: Annotated[int | None, option("--jobs", "Processes; by default one for each core.", "J", min=1)] = None,
     dask: Annotated[str | None, option("--dask", "Run on the workers of a Dask scheduler.", "ADDRESS")] = None,

@@ -36,8 +36,8 @@ def counted(size: Any) -> str:
 
 
 def heads_on(heads: int, kv_heads: int | None) -> str:
-    """Return numbers of heads as text: 1 head, 32 heads, 32 heads on 8 of keys and values."""
-    return quantity(heads, "head") + (f" on {kv_heads:,} of keys and values" if kv_heads not in (None, heads) else "")
+    """Return numbers of heads as text: 1 head, 32 heads, 32 heads (8 KV heads)."""
+    return quantity(heads, "head") + (f" ({quantity(kv_heads, 'KV head')})" if kv_heads not in (None, heads) else "")
 
 
 def listed(sizes: Mapping[str, int]) -> str:
@@ -79,7 +79,7 @@ def whole(what: str, value: Any) -> int:
 
 
 def whole_groups(heads: int, kv_heads: Any) -> None:
-    """Check that all heads of keys and values serve equally many heads of queries.
+    """Check that all KV heads serve equally many query heads.
 
     Raises:
         UsageError: kv_heads is no whole number, or does not divide the number of heads.
@@ -87,8 +87,8 @@ def whole_groups(heads: int, kv_heads: Any) -> None:
     if heads % whole("kv_heads", kv_heads):
         near = max(1, round(heads / kv_heads)) * kv_heads
         raise UsageError(
-            f"{heads} heads cannot share {kv_heads} heads of keys and values evenly; the number of heads must be a "
-            f"multiple of the heads of keys and values, and the nearest is {near}."
+            f"{heads} heads cannot share {kv_heads} KV heads evenly; the number of heads must be a "
+            f"multiple of the KV heads, and the nearest is {near}."
         )
 
 

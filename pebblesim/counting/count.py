@@ -317,9 +317,9 @@ def count(
         mask: the allowed pairs of queries and keys: "causal", "window:256", a file such as "mask.npy", an array of
             booleans for the pairs or for blocks of them, or a `Mask`. Tiles without an allowed pair are left out. An
             array or a file of three dimensions is a mask for each head.
-        heads, batch: how many heads of queries, and sequences, there are. The figures of the result are of one; its
+        heads, batch: how many query heads, and sequences, there are. The figures of the result are of one; its
             `total` is of all.
-        kv_heads: heads of keys and values, as many by default. Heads that share them are one head with all their
+        kv_heads: KV heads, as many by default. Heads that share them are one head with all their
             queries, and counted so.
         separate: count each head for itself, though heads share keys and values.
         dims: the dimensions of the problem, such as n=4096, d=64: those of one head.

@@ -30,10 +30,10 @@ class Cases(NamedTuple):
 
 @dataclass(frozen=True)
 class Heads:
-    """Heads of queries, heads of keys and values (as many by default), and sequences.
+    """Query heads, KV heads (as many by default), and sequences.
 
     Attributes:
-        heads, kv_heads, batch: numbers of heads, of heads of keys and values, and of sequences; heads are for one
+        heads, kv_heads, batch: numbers of heads, of KV heads, and of sequences; heads are for one
             sequence.
         separate: count each head separately, even if several share keys and values.
 

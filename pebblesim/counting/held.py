@@ -1,4 +1,4 @@
-"""The Θ of a user's problem, held against lower bounds and the counts of its schedules when it is first used.
+"""The Θ of a user's problem, compared with lower bounds and the counts of its schedules when it is first used.
 
 Those of the problems that ship with pebblesim are tested instead.
 """

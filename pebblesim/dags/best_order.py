@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.dags import order_kernel as kernel
+from pebblesim.dags.anew import MOST_STEPS, STEPS_IN_A_SECOND, anew
 from pebblesim.dags.anneal_kernel import anneal
 from pebblesim.dags.orders import Task
 from pebblesim.dags.starts import starts
@@ -22,6 +23,9 @@ NONE: Final = np.empty(0, dtype=np.int64)
 
 WHOLE: Final = 500
 """Orders of at most this many steps are searched as a whole; longer ones in segments of 50 to 400 steps."""
+
+LONG: Final = 1_000_000
+"""Orders of more steps, most of which compute again, are played once and not searched."""
 
 MOST_EVENTS: Final = 10**8
 """So many uses of values are played in one round on an order searched as a whole, which takes about a second."""
@@ -49,9 +53,20 @@ class BestOrder:
             if self.order is not None and now + longest > end:  # the next may take as long
                 return
             for kind, order in self.task.steps_of(vertices):
-                io, which, _ = kernel.play(self.task.board, self.desk, order, FACTORS, NONE)
-                if io < self.io:
-                    self.io, self.order, self.factor, self.start = int(io), order, float(FACTORS[which]), name + kind
+                self._try(name + kind, order)
+        if len(self.again) and self.task.weights is None:
+            left = max(0.2, end - time.monotonic())
+            for name, vertices in anew(self.task, int(min(MOST_STEPS, left * STEPS_IN_A_SECOND))):
+                for kind, order in self.task.steps_of(vertices):
+                    self._try(name + kind, order)
+
+    def _try(self, name: str, order: NDArray[np.int32]) -> None:
+        """Keep an order if its game moves fewer words."""
+        desk = self.task.desk_for(order) if len(order) > self.task.steps else self.desk
+        factors = FACTORS if len(order) <= LONG else FACTORS[:1]
+        io, which, _ = kernel.play(self.task.board, desk, order, factors, NONE)
+        if io < self.io:
+            self.io, self.order, self.factor, self.start = int(io), order, float(factors[which]), name
 
     def improve(self, bound: int, rounds: int, done: Callable[[int], float], progress: Progress | None) -> None:
         """Anneal segments of the order until the bound is met, or all is done that was asked for.
@@ -61,7 +76,7 @@ class BestOrder:
         """
         stale = made = 0
         assert self.order is not None
-        if self.task.steps < 2:
+        if self.task.steps < 2 or len(self.order) > max(LONG, self.task.steps):
             return
         whole = len(self.order) <= WHOLE
         before = done(0)
@@ -84,7 +99,7 @@ class BestOrder:
         factor = float(rng.choice(FACTORS)) if rng.random() < 0.3 else self.factor
         again = self.again if compute_again else self.again[:0]
         hot = float(rng.choice([0.5, 1.0, 2.0] if whole else [0.5, 1.0])) * self.scale
-        events = int(np.diff(task.board.start)[order].sum()) + len(order)
+        events = task.events(order)
         tries = min(20_000, 100 * length, max(600, MOST_EVENTS // events)) if whole else 600
         slack = 8 * (int(np.diff(task.board.start).max()) + 1) if len(again) else 0
         if self.desk.events.size < events + slack:
@@ -95,9 +110,8 @@ class BestOrder:
         )  # fmt: skip
         if gain < 0:
             return False
-        events = int(np.diff(task.board.start)[new].sum()) + len(new)
-        if self.desk.events.size < events:
-            self.desk = task.desk(events - len(task.board.operands) - task.steps)
+        if self.desk.events.size < task.events(new):
+            self.desk = task.desk_for(new)
         io, which, _ = kernel.play(task.board, self.desk, new, FACTORS if whole else np.array([factor]), NONE)
         if io > self.io:
             return False

@@ -151,13 +151,13 @@ def paths(data: TaskData, seconds: float) -> Bound:
 
 
 def trees(data: TaskData) -> Bound:
-    """Bound by trees of values that are used once: the least number of them that leave the cache, two words each."""
+    """Bound by trees of values: the least number of them that leave the cache, two words each."""
     from pebblesim.dags.trees import cuts
 
     name = "trees"
-    source = "trees of values with one use each, by labels (Sethi & Ullman 1970), without recomputation"
-    why_not = _unfit(data)
-    return Bound(name, 0 if why_not else data.words + 2 * cuts(data), source, ONE_SHOT, why_not)
+    source = "trees of values that do not fit, by labels (Sethi & Ullman 1970), also with recomputation"
+    why_not = _unfit(data, AT_ONCE)
+    return Bound(name, 0 if why_not else data.words + 2 * cuts(data), source, AT_ONCE, why_not)
 
 
 def _unfit(data: TaskData, rules: tuple[str, ...] = ONE_SHOT) -> str:

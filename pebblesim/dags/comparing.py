@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ def rows(
     """Return one row for each graph and M: its size, the game, the bound, and the costs from costs.csv.
 
     A file costs.csv in the folder, with columns file and M, chooses the rows. Without it, each graph is played at the
-    smallest feasible M and at 1½, 2, 3 and 5 times that.
+    smallest feasible M and at 1½, 2, 3 and 5 times that. Rows that follow each other share a graph's games and bounds.
 
     All files are read before the first game is played.
 
@@ -52,23 +53,43 @@ def rows(
             raise Infeasible(
                 f"{path}: M = {M} red pebbles are too few for this graph; it needs M ≥ {least[path]}.", least[path]
             )
-    for number, (path, M, row) in enumerate(cases):
-        if progress is not None:
-            progress(number / len(cases))
-        graph = graphs[path]
-        pebbling = pebble(graph, M=M, rules=rules, seconds=seconds)
-        yield {
-            "file": path.name,
-            "vertices": graph.vertices,
-            "edges": graph.edges,
-            "M": M,
-            "io": pebbling.io,
-            "bound": pebbling.bound.value,
-            "by": pebbling.bound.name,
-            "peer": int(row[PEER]) if row.get(PEER) else None,
-            "proven": int(row[PROVEN]) if row.get(PROVEN) else None,
-            "seconds": round(pebbling.seconds, 2),
-        }
+    number = 0
+    for _, of_one in groupby(cases, lambda case: case[0]):
+        made = []
+        for path, M, row in of_one:
+            if progress is not None:
+                progress(number / len(cases))
+            number += 1
+            graph = graphs[path]
+            pebbling = pebble(graph, M=M, rules=rules, seconds=seconds)
+            made.append({
+                "file": path.name,
+                "vertices": graph.vertices,
+                "edges": graph.edges,
+                "M": M,
+                "io": pebbling.io,
+                "bound": pebbling.bound.value,
+                "by": pebbling.bound.name,
+                "peer": int(row[PEER]) if row.get(PEER) else None,
+                "proven": int(row[PROVEN]) if row.get(PROVEN) else None,
+                "seconds": round(pebbling.seconds, 2),
+            })  # fmt: skip
+        yield from _shared(made)
+
+
+def _shared(of_one: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a graph with games from rows of smaller M, and bounds from rows of larger M.
+
+    A game that fits into fewer places fits into more, so the least I/O does not grow with M.
+    """
+    shared = []
+    for row in of_one:
+        io = min(other["io"] for other in of_one if other["M"] <= row["M"])
+        bounding = max((other for other in of_one if other["M"] >= row["M"]), key=lambda other: other["bound"])
+        if bounding["bound"] > row["bound"]:
+            row = row | {"bound": bounding["bound"], "by": f"{bounding['by']} at M = {bounding['M']}"}
+        shared.append(row | {"io": io})
+    return shared
 
 
 def summary(table: list[dict[str, Any]]) -> str:

@@ -104,37 +104,13 @@ class Part:
                 least[v] = min(map(max, fronts[v].items()), default=0)
         return least
 
-    def disjoint(self, ends: list[bool]) -> int:
-        """Return the most paths from entries to ends that have no vertex in common."""
-        import networkx as nx
-
-        graph = nx.DiGraph()
-        for v, operands in enumerate(self.inside):
-            graph.add_edge((v, 0), (v, 1), capacity=1)
-            graph.add_edges_from(((u, 1), (v, 0)) for u in operands)
-            if self.entry[v]:
-                graph.add_edge("start", (v, 0))
-            if ends[v]:
-                graph.add_edge((v, 1), "end")
-        return int(nx.maximum_flow_value(graph, "start", "end")) if "start" in graph and "end" in graph else 0
-
     def read(self, room: int) -> int:
         """Return how many different values of the part are read, at least.
 
         Args:
             room: values of the part that may be red just behind the computation of an entry, this one among them.
         """
-        least = self.crossed()
-        best, low, high = 0, room + 1, max(least, default=0)
-        while low <= high:  # the more lines are asked for, the fewer paths lead to vertices with so many
-            middle = (low + high) // 2
-            paths = self.disjoint([lines >= middle for lines in least])
-            best = max(best, min(paths, middle - room))
-            if paths >= middle - room:
-                low = middle + 1
-            else:
-                high = middle - 1
-        return best
+        return max(0, max(self.crossed(), default=0) - room)
 
 
 def _no_worse(ways: dict[int, int]) -> Iterator[tuple[int, int]]:

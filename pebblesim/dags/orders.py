@@ -123,13 +123,19 @@ class Task:
         steps[self.board.target] = np.arange(self.steps)
         return steps
 
-    def moves(self, order: NDArray[Any], factor: float) -> Ints:
-        """Return the game of an order, packed as in `pebblesim.game.moves`."""
-        width = np.diff(self.board.start)
-        room = int((3 * (width[order] + 1)).sum()) * 2 + 8
-        extra = int((width[order] + 1).sum()) - len(self.board.operands) - self.steps
-        moves = np.empty(room, dtype=np.int64)
-        _, _, count = kernel.play(self.board, self.desk(max(0, extra)), order, np.array([factor]), moves)
+    def events(self, order: NDArray[Any]) -> int:
+        """Return how many operands and targets the steps of an order have."""
+        return int(np.diff(self.board.start)[order].sum()) + len(order)
+
+    def desk_for(self, order: NDArray[Any]) -> kernel.Desk:
+        """Allocate the work space for an order, which may have steps more than once."""
+        return self.desk(max(0, self.events(order) - len(self.board.operands) - self.steps))
+
+    def moves(self, order: NDArray[Any], factor: float, io: int) -> Ints:
+        """Return the game of an order, packed as in `pebblesim.game.moves`; `io` is at least its words."""
+        # Words are written after they are computed or read, and deleted after either.
+        moves = np.empty(2 * len(order) + 2 * io, dtype=np.int64)
+        _, _, count = kernel.play(self.board, self.desk_for(order), order, np.array([factor]), moves)
         moves = moves[:count].copy()
         if self.board.kind == kernel.PARTIAL:
             steps = moves & 3 == kernel.COMPUTE

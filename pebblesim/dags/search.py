@@ -175,7 +175,7 @@ def pebble(
             raise
         interrupted = True
     assert search.order is not None
-    moves = task.moves(search.order, search.factor)
+    moves = task.moves(search.order, search.factor, search.io)
     game = referee(graph, M, [moves], rules)
     if not game.complete or game.io != search.io:
         raise PebblesimError(f"the search produced a game that the referee rejects; please report it: {game}")
@@ -204,7 +204,7 @@ def _compile(rules: str) -> None:
         rules: the rules; the bound by parts searches states under two of them.
     """
     task = Task(Cdag.from_edges(3, [(0, 1), (0, 2)]), 2, "no-recompute")
-    BestOrder(task, np.random.default_rng(0)).begin(float("inf"))
+    BestOrder(Task(task.graph, 2, "hong-kung"), np.random.default_rng(0)).begin(float("inf"))
     data = TaskData(task, 2)
     for bound in (products, windows, trees):  # the others compile nothing, or are below, but load OR-tools
         bound(data)

@@ -27,6 +27,32 @@ def heights(indptr: Any, preds: Any, order: Any) -> Any:
     return height, low, high
 
 
+@kernel()
+def turns(indptr: Any, preds: Any, order: Any, near: float) -> Any:
+    """For each vertex: the most edges from the first of several operands, and from the last, of a path to it.
+
+    On a grid, whose values have one neighbour in each direction as an operand, these are its coordinates.
+
+    Args:
+        near: a single operand counts as a last one if its number is at most this much smaller, else as a first one.
+    """
+    n = indptr.size - 1
+    first, last = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    for v in order:
+        a, b = indptr[v], indptr[v + 1]
+        lowest, highest = n, -1
+        for e in range(a, b):
+            lowest, highest = min(lowest, preds[e]), max(highest, preds[e])
+        single = lowest == highest
+        for e in range(a, b):
+            u = preds[e]
+            is_last = v - u <= near if single else u == highest
+            is_first = not is_last if single else u == lowest
+            first[v] = max(first[v], first[u] + is_first)
+            last[v] = max(last[v], last[u] + is_last)
+    return first, last
+
+
 @part()
 def _compute(v: Any, indptr: Any, preds: Any, key: Any, done: Any, stack: Any, out: Any, count: Any) -> Any:
     """Append v after its ancestors, the operand with the largest key first; return the number of vertices in `out`."""

@@ -115,14 +115,27 @@ def _strips(task: Task, high: Ints, low: Ints, height: Ints) -> Iterator[tuple[s
     """
     order = task.topological.astype(np.int64)
     width = max(1, task.M - int(np.diff(task.graph.indptr).max(initial=1)))
+    first, last = _turns(task)
     pairs = {
         "along the largest source": (high, height),
         "along the least source": (-low, height),
         "of height": (height, high),
+        "along first operands": (first, last),
+        "along last operands": (last, first),
     }
     for name, (across, along) in pairs.items():
         strip = (across[order] - across[order].min(initial=0)) // width
         yield f"in strips {name}", order[np.lexsort((across[order], height[order], along[order], strip))]
+
+
+def _turns(task: Task) -> tuple[Ints, Ints]:
+    """For each vertex the most edges from first operands, and from last ones, of a path to it."""
+    indptr, preds = task.graph.indptr.astype(np.int64), task.graph.preds.astype(np.int64)
+    filled = np.flatnonzero(np.diff(indptr) > 0)
+    least, most = (find.reduceat(preds, indptr[filled]) for find in (np.minimum, np.maximum))
+    several = least < most
+    near = [np.median((filled - end)[several]) for end in (least, most)] if several.any() else [0.0]
+    return kernel.turns(indptr, preds, task.order, float(np.mean(near)))
 
 
 def _by_number(task: Task, height: Ints) -> Ints:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pebblesim.explaining import masks
 from pebblesim.explaining.calls import SeenMask
+from pebblesim.explaining.probing import Options
 from pebblesim.explaining.recorder import Recorder
 
 Replaced = Callable[[Recorder, Callable[..., Any]], Callable[..., Any]]
@@ -23,30 +24,14 @@ Replaced = Callable[[Recorder, Callable[..., Any]], Callable[..., Any]]
 
 def _sdpa(recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
-    def attention(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Any:
-        n_q, n_k = query.shape[-2], key.shape[-2]
-        mask = masks.of_flag(is_causal) if attn_mask is None else masks.of_tensor(attn_mask, n_q, n_k, recorder.made)
-        options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-        recorder.record(
-            "sdpa",
-            query,
-            key,
-            value,
-            mask,
-            probe={"attn_mask": attn_mask, **options},
-            dropout=dropout_p,
-            enable_gqa=enable_gqa,
-        )
-        return original(query, key, value, attn_mask, **options)
+    def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
+        asked, (n_q, n_k) = Options(*args, **options), (query.shape[-2], key.shape[-2])
+        mask = masks.of_flag(asked.is_causal)
+        if asked.attn_mask is not None:
+            mask = masks.of_tensor(asked.attn_mask, n_q, n_k, recorder.made)
+        dropout, shared = asked.dropout_p, asked.enable_gqa
+        recorder.record("sdpa", query, key, value, mask, probe=asked, dropout=dropout, enable_gqa=shared)
+        return original(query, key, value, *args, **options)
 
     return attention
 

@@ -198,7 +198,7 @@ def _band(mask: SeenMask, n_q: int, n_k: int) -> Band | None:
         made = masks.from_text("causal" if mask.left is None else f"window:{mask.left + 1}")
         assert isinstance(made, Band)
         return made
-    return Band(str(mask), mask.left, mask.right, True)
+    return Band(str(mask), mask.left, mask.right, at_end=False)
 
 
 def _counted(schedule: str, call: AttentionCall, kv_heads: int, band: Band | None, card: Card) -> Counted | None:
@@ -276,7 +276,7 @@ def _planned(call: AttentionCall, card: Card) -> tuple[KernelPlan | None, str]:
 def _refused(call: AttentionCall) -> Iterator[str]:
     """Reasons why `attention` does not take a call."""
     if "bias" in call.mask.kinds:
-        yield "attention takes no bias"
+        yield "attention takes a bias (bias=), but its time is not forecast"
     if "dense" in call.mask.kinds:
         yield "attention takes no mask whose allowed keys have holes"
     if "unknown" in call.mask.kinds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,18 +45,19 @@ def dtype_of(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(where) if casts and x.is_floating_point() else x.dtype
 
 
-def asked(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> tuple[str, tuple[tuple[str, str], ...]]:
+class Options(NamedTuple):
+    """Arguments of `scaled_dot_product_attention` behind query, key and value, as PyTorch names them."""
+
+    attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+
+
+def asked(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Ask PyTorch which backend it takes for tensors on a card, and what it says against those before it."""
-    cuda = torch.backends.cuda
+    cuda, (attn_mask, dropout_p, is_causal, scale, enable_gqa) = torch.backends.cuda, options
     q, k, v = (x.to(dtype_of(x)) for x in (q, k, v))
     number = torch._fused_sdp_choice(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     taken = NAMES.get(int(number), "other")

@@ -35,7 +35,15 @@ class Recorder:
         self._device = ""
 
     def record(
-        self, entry: str, q: Tensor, k: Tensor, v: Tensor, mask: SeenMask, *, probe: Any = None, **others: Any
+        self,
+        entry: str,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: SeenMask,
+        *,
+        probe: probing.Options | None = None,
+        **others: Any,
     ) -> None:
         """Add a call with tensors (…, heads, n, d); `probe`: other arguments of `scaled_dot_product_attention`."""
         heads, kv_heads = (x.shape[-3] if x.dim() > 2 else 1 for x in (q, k))
@@ -45,7 +53,7 @@ class Recorder:
         off, same_bits = probing.settings()
         dtype = probing.dtype_of(q)
         self._device = q.device.type
-        probed, why = probing.asked(q, k, v, **probe) if probe is not None and q.is_cuda else (None, ())
+        probed, why = probing.asked(q, k, v, probe) if probe is not None and q.is_cuda else (None, ())
         call = AttentionCall(
             entry,
             q.shape[:-3].numel(),

@@ -57,9 +57,22 @@ class Call(NamedTuple):
     triton: str | None = releases.OLDEST
 
 
+class Refusal(NamedTuple):
+    """Why a call is outside of a domain, and what to do about it, both without a full stop; no advice is "".
+
+    As a string it is both, with a semicolon between them.
+    """
+
+    why: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.why}; {self.advice}" if self.advice else self.why
+
+
 def expected(mask: Mask | None) -> Mask | None:
     """The mask that forecasts are made for: for ranges a causal one, since they are known to the GPU alone."""
-    return Band(mask.name, None, 0, True, mask.rows) if isinstance(mask, KeyRanges) else mask
+    return Band(mask.name, None, 0, at_end=False, rows=mask.rows) if isinstance(mask, KeyRanges) else mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +105,8 @@ class Domain:
     alone: str | None = ""
     copied: bool = False
 
-    def refusal(self, call: Call, blocks: Mapping[str, int] | None = None) -> str | None:
-        """Why a call is outside, without a full stop; None if it is inside.
+    def refusal(self, call: Call, blocks: Mapping[str, int] | None = None) -> Refusal | None:
+        """Why a call is outside; None if it is inside.
 
         Args:
             call: the call.
@@ -101,48 +114,53 @@ class Domain:
         """
         mask, blocks, (least, most) = call.mask, blocks or {}, self.widths
         if call.dtype not in self.dtypes:
-            return f"they take words of 16 bits, and not of {call.dtype}; add --dtype bf16"
+            return Refusal(f"they take words of 16 bits, and not of {call.dtype}", "add --dtype bf16")
         if type(mask) not in self.masks:
             known = "causal, window:W and band:W" if Band in self.masks else "no mask"
-            return f"they know {known}, and not {'all pairs' if mask is None else mask}"
+            return Refusal(f"they know {known}, and not {'all pairs' if mask is None else mask}")
         widths = {name: size for name, size in call.dims.items() if name.startswith("d")}
         if (widest := max((0, *widths.values()))) > most:
-            return f"there is a head dimension of {counted(widest)}, and kernels are for {most:,} at most"
+            return Refusal(f"there is a head dimension of {counted(widest)}, and kernels are for {most:,} at most")
         if call.softcap and widest > self.softcap:
             limit = f"with softcap a head dimension may be up to {self.softcap}"
-            return f"{limit}, and one is {counted(widest)}; leave out softcap"
+            return Refusal(f"{limit}, and one is {counted(widest)}", "leave out softcap")
         if 0 < widest < least:
-            return f"the widest head dimension is {widest}, and kernels are for {least:,} or more"
+            return Refusal(f"the widest head dimension is {widest}, and kernels are for {least:,} or more")
         for name, size in widths.items() if self.least > 1 else ():
             low, high = self.sides.get(name, (self.least, size))
             if size < low:
-                return f"they take head dimensions of {low} and more, and one is {size}; fill rows up with zeros"
+                return Refusal(
+                    f"they take head dimensions of {low} and more, and one is {size}", "fill rows up with zeros"
+                )
             if size > high or (self.copied and size % GROUP):
-                return f"they take {name} up to {high} in whole groups of {GROUP} words, and it is {size}"
+                return Refusal(f"they take {name} up to {high} in whole groups of {GROUP} words, and it is {size}")
         if self.shared and (call.shared > self.shared or call.shared & (call.shared - 1)):
-            return f"they take powers of two up to {self.shared:,} of heads that share keys, and not {call.shared:,}"
+            known = f"powers of two up to {self.shared:,} of heads that share keys"
+            return Refusal(f"they take {known}, and not {call.shared:,}")
         if call.same_bits and not self.same_bits:
-            return "memory adds their sums, in another order at each call"
+            return Refusal("memory adds their sums, in another order at each call")
         if self.even:
             longest = max(size for name, size in blocks.items() if name not in "ce")
             if any(size % longest for name, size in call.dims.items() if name.startswith("n")):
-                return f"they take multiples of {longest} tokens"
+                return Refusal(f"they take multiples of {longest} tokens")
         if mask is not None and call.grid is not None:
-            where = "they need a {} for each {}, and mask {} leaves some without; leave these {} out".format
+            without = f", and mask {mask} leaves some without"
             if mask.empty(call.grid, 1, 0).any():
-                return where("key", "query", mask, "queries")
+                return Refusal(f"they need a key for each query{without}", "leave these queries out")
             if self.alone is not None and mask.empty(call.grid, blocks.get(self.alone, 1), 1).any():
-                return where("query", "tile of keys", mask, "keys")
+                return Refusal(f"they need a query for each tile of keys{without}", "leave these keys out")
         return self._not_on(call)
 
-    def _not_on(self, call: Call) -> str | None:
+    def _not_on(self, call: Call) -> Refusal | None:
         """Why it does not run on the card of a call, with its matrices and the Triton there."""
         if self.copied and (call.scale <= 0 or call.words >= FAR or call.repeated):
-            return f"they take scales above 0, and heads of less than {FAR:,} words, each of them in one place"
+            known = f"scales above 0, and heads of less than {FAR:,} words, each of them in one place"
+            return Refusal(f"they take {known}")
         if call.capability != HOPPER if self.copied else call.capability and float(call.capability) < OLDEST:
             needed = HOPPER if self.copied else f"{OLDEST} or more"
-            return f"{call.card} has compute capability {call.capability}, and kernels need {needed}"
-        return releases.without_gluon(call.triton) if self.copied else None
+            return Refusal(f"{call.card} has compute capability {call.capability}, and kernels need {needed}")
+        too_old = releases.without_gluon(call.triton) if self.copied else None
+        return Refusal(too_old) if too_old else None
 
 
 TRITON = Domain()

@@ -15,12 +15,12 @@ from functools import partial
 
 from pebblesim.kernels.bias import is_bias
 from pebblesim.kernels.domains import GLUON
-from pebblesim.kernels.gluon_block import Block
+from pebblesim.kernels.gluon_block import Block, loops_of
 from pebblesim.kernels.gluon_columns import ColumnsRoles
 from pebblesim.kernels.gluon_columns_plan import check_columns, columns_of
 from pebblesim.kernels.gluon_consumer import Consumer
-from pebblesim.kernels.gluon_parts_plan import product_of, scores
-from pebblesim.kernels.gluon_plan import check_shared, multiplies, plan, refused
+from pebblesim.kernels.gluon_parts_plan import product_of, scores_of
+from pebblesim.kernels.gluon_plan import check_shared, multiplies, refused, rows_of
 from pebblesim.kernels.gluon_product import ProductRoles
 from pebblesim.kernels.gluon_roles import Roles
 from pebblesim.kernels.gluon_scores import ScoresRoles
@@ -100,10 +100,10 @@ def gluon(
     setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory, softcap)
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
-        block = _block(program, launch, sizes, dtype, stages, persistent, setting.tables)
-        if block is None:
+        found = _planned(program, launch, sizes, stages, persistent, setting.tables)
+        if found is None:
             return Writer(setting, launch, name)
-        roles = _roles(block)
+        block, roles = found
         if roles is ScoresRoles and persistent:
             raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
         if roles is ColumnsRoles:
@@ -120,13 +120,6 @@ def gluon(
         raise refused(program, "it has no single loop within a grid of one dimension")
     of_tables = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
     return module(setting, made, written, of_tables, OTHERS, IMPORTS, partial(_common, setting))
-
-
-def _roles(block: Block) -> type[Roles]:
-    """The maker of the statements of a block."""
-    if block.nest is None:
-        return Consumer if block.shares == 1 else ColumnsRoles
-    return ScoresRoles if len(block.launch.grid) == 1 else ProductRoles
 
 
 def _check_pairs(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask | None) -> None:
@@ -159,14 +152,12 @@ def _check_columns(program: ir.Program, made: list[Launch], sizes: ir.Sizes) -> 
             raise refused(program, f"{why} multiples of {GROUP}", f"give such head dimensions, or {OTHERWISE}")
 
 
-def plans(
-    program: ir.Program, sizes: ir.Sizes, dtype: str, stages: int = 2, persistent: bool = False
-) -> dict[str, Block]:
+def plans(program: ir.Program, sizes: ir.Sizes, *, stages: int = 2, persistent: bool = False) -> dict[str, Block]:
     """Return the plans of the Gluon kernels, by the name of the launch."""
     made = _launches(program)
     kept = tables(program, made, sizes)
-    blocks = ((each.name, _block(program, each, sizes, dtype, stages, persistent, kept)) for each in made)
-    return {name: block for name, block in blocks if block is not None}
+    found = ((each.name, _planned(program, each, sizes, stages, persistent, kept)) for each in made)
+    return {name: planned[0] for name, planned in found if planned is not None}
 
 
 def _launches(program: ir.Program) -> list[Launch]:
@@ -175,18 +166,28 @@ def _launches(program: ir.Program) -> list[Launch]:
     return [launch for launch in made if not for_no_pair(launch)]
 
 
-def _block(
-    program: ir.Program, launch: Launch, sizes: ir.Sizes, dtype: str, stages: int, persistent: bool, kept: Tables
-) -> Block | None:
-    """The plan of a launch's Gluon kernel; None if it is written as in the Triton reading."""
+def _planned(
+    program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, persistent: bool, kept: Tables
+) -> tuple[Block, type[Roles]] | None:
+    """The plan of a launch's Gluon kernel, and the maker of its statements; None if it is written as for Triton.
+
+    A launch belongs to the first family whose plan is for it.
+    """
     if not multiplies(launch):
         return None
+    loops = loops_of(launch)
     if _is_of_table(launch):
-        return product_of(launch, sizes, kept.tiled)
-    found = scores(launch, sizes, stages) or columns_of(launch, sizes, stages)
-    if found and any(map(is_bias, ir.walk(launch.block))):
+        product = None if loops is None else product_of(loops, sizes, kept.tiled)
+        return None if product is None else (product, ProductRoles)
+    if scores := loops and scores_of(loops, sizes, stages):
+        found: tuple[Block, type[Roles]] = scores, ScoresRoles
+    elif columns := columns_of(launch, sizes, stages):
+        found = columns, ColumnsRoles
+    else:
+        return rows_of(program, launch, loops, sizes, stages, persistent), Consumer
+    if any(map(is_bias, ir.walk(launch.block))):
         raise refused(program, f"{launch.name} takes no bias", OTHERWISE)
-    return found or plan(program, launch, sizes, stages, persistent)
+    return found
 
 
 def _is_of_table(launch: Launch) -> bool:

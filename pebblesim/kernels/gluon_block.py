@@ -209,6 +209,44 @@ class Nest:
         return factors(self.product)
 
 
+@dataclass(frozen=True, eq=False)
+class Loops:
+    """The loops of a launch, by which a family of kernels is found for it.
+
+    Attributes:
+        launch: the launch.
+        grid: the ranges of its grid.
+        loop: the loop of each block.
+        inner: whether that has loops within.
+        nest: that loop with a single one within, if it does nothing but add up the parts of a product.
+    """
+
+    launch: Launch
+    grid: tuple[ir.Range, ...]
+    loop: ir.Loop
+    inner: bool
+    nest: Nest | None
+
+    @property
+    def own(self) -> ir.Range:
+        """The range whose tiles warpgroups divide."""
+        return self.grid[0]
+
+
+def loops_of(launch: Launch) -> Loops | None:
+    """The loops of a launch; None if its blocks have none, or several one after the other, or it is repeated."""
+    loops = [node for node in launch.block if isinstance(node, ir.Loop)]
+    if len(loops) != 1 or not launch.grid or launch.around is not None:
+        return None
+    within, nest = [node for node in ir.walk(loops[0].body) if isinstance(node, ir.Loop)], None
+    if len(within) == 1:
+        match [node for node in within[0].body if not isinstance(node, ir.Delete)]:
+            case [*reads, ir.Compute(mode="add", expr=ir.MatMul()) as product]:
+                found = [node for node in reads if isinstance(node, ir.Read)]
+                nest = Nest(loops[0], within[0], found, product) if found == reads else None
+    return Loops(launch, tuple(loop.range for loop in launch.grid), loops[0], bool(within), nest)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Block:
     """A block of threads.

@@ -34,10 +34,7 @@ def crossing(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None
     Args:
         program, sizes, dtype, mask: as for `gluon`.
     """
-    counted, blocks = (
-        moved_bytes(program, moved_words(program, sizes, mask), dtype),
-        plans(program, sizes, dtype).values(),
-    )
+    counted, blocks = moved_bytes(program, moved_words(program, sizes, mask), dtype), plans(program, sizes).values()
     spared = sum(
         words * word_bytes(program, program.tensors[name], dtype)
         for name, words in read_to_be_added_to(program, sizes, mask).items()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pebblesim.kernels.gluon_block import ROWS, WIDEST, Block, Buffer, Handed
+from pebblesim.kernels.gluon_block import ROWS, WIDEST, Block, Buffer, Handed, loops_of
 from pebblesim.kernels.gluon_plan import refused
 from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.storage import padded
@@ -27,11 +27,10 @@ def _takes(buffer: Buffer, values: ir.Tile, keys: int) -> bool:
 
 def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Block | None:
     """The plan of a launch of 64 rows whose streamed keys are values, too; None if it is no such launch."""
-    launch = _joined(launch)
-    loops = [node for node in launch.block if isinstance(node, ir.Loop)]
-    if len(launch.grid) != 1 or len(loops) != 1 or launch.around is not None or loops[0].when is not None:
+    loops = loops_of(_joined(launch))
+    if loops is None or len(loops.grid) != 1 or loops.inner or loops.loop.when is not None:
         return None
-    own, (loop,) = launch.grid[0].range, loops
+    launch, own, loop = loops.launch, loops.own, loops.loop
     multiplying = products(loop.body)
     if len(multiplying) < 2 or padded(own, sizes) != ROWS or padded(loop.range, sizes) % (16 * SHARES):
         return None

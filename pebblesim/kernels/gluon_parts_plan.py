@@ -8,34 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pebblesim.kernels.gluon_block import MOST_WARPGROUPS, ROWS, SHARED, THREADS, WIDEST, Block, Buffer, Nest, Outgoing
+from pebblesim.kernels.gluon_block import MOST_WARPGROUPS, ROWS, SHARED, THREADS, WIDEST, Block, Buffer, Loops, Outgoing
 from pebblesim.kernels.storage import padded
 from pebblesim.language import program as ir
-from pebblesim.launches.launches import Launch
 
 SLOTS = 4
 """Slots of the ring of a product: two tiles of 128 terms, in parts of 64, so that warpgroups need not go in step."""
 
 
-def nested(launch: Launch) -> Nest | None:
-    """The loops of a launch, if each block adds up the parts of products in a loop within another one."""
-    loops = [node for node in launch.block if isinstance(node, ir.Loop)]
-    inner = [node for loop in loops for node in loop.body if isinstance(node, ir.Loop)]
-    if len(loops) != 1 or len(inner) != 1 or launch.around is not None:
-        return None
-    match [node for node in inner[0].body if not isinstance(node, ir.Delete)]:
-        case [*reads, ir.Compute(mode="add", expr=ir.MatMul()) as product]:
-            found = [node for node in reads if isinstance(node, ir.Read)]
-            return Nest(loops[0], inner[0], found, product) if found == reads else None
-    return None
-
-
-def product_of(launch: Launch, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[int, int]]) -> Block | None:
+def product_of(loops: Loops, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[int, int]]) -> Block | None:
     """The plan of a launch that multiplies a table kept in tiles; None if it is no such launch."""
-    nest, results = nested(launch), [node for node in launch.block if isinstance(node, ir.Write)]
-    if nest is None or len(launch.grid) != 2 or len(results) != 1 or len(nest.reads) != 2:
+    nest, results = loops.nest, [node for node in loops.launch.block if isinstance(node, ir.Write)]
+    if nest is None or len(loops.grid) != 2 or len(results) != 1 or len(nest.reads) != 2:
         return None
-    (own, columns), (table, matrix), product = (each.range for each in launch.grid), nest.reads, nest.product
+    (own, columns), (table, matrix), product = loops.grid, nest.reads, nest.product
     loop, expr, tile = nest.loop, nest.expr, tiled.get(table.tensor)
     operands = expr.left.tile, expr.right.tile, expr.right.transposed, product.target.ranges
     if operands != (table.tile, matrix.tile, False, (own, columns)) or results[0].tile is not product.target.tile:
@@ -53,7 +39,7 @@ def product_of(launch: Launch, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[
     down, across = (deep, tile[1]) if expr.left.transposed else (tile[0], deep)
     name = f"{matrix.tensor.name}_part"
     return Block(
-        launch=launch,
+        launch=loops.launch,
         own=own,
         loop=loop,
         nest=nest,
@@ -69,15 +55,15 @@ def product_of(launch: Launch, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[
     )
 
 
-def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Block | None:
+def scores_of(loops: Loops, sizes: ir.Sizes, stages: int) -> Block | None:
     """The plan of a launch that writes rows of a table; None if it is no such launch."""
-    nest = nested(launch)
-    if nest is None or len(launch.grid) != 1 or len(nest.reads) != 1:
+    nest, own, loop = loops.nest, loops.own, loops.loop
+    if nest is None or len(loops.grid) != 1 or len(nest.reads) != 1:
         return None
-    own, loop, (part,), expr = launch.grid[0].range, nest.loop, nest.reads, nest.expr
+    (part,), expr = nest.reads, nest.expr
     tables = [node for node in loop.body if isinstance(node, ir.Write) and ir.over_pairs(node.tile.ranges)]
     before = [node for node in loop.body if isinstance(node, ir.Read) and ir.over_pairs(node.tile.ranges)]
-    rows = [node for node in launch.block if isinstance(node, ir.Read) and node.tile is expr.left.tile]
+    rows = [node for node in loops.launch.block if isinstance(node, ir.Read) and node.tile is expr.left.tile]
     turned = expr.left.transposed or not expr.right.transposed or expr.right.tile is not part.tile
     if len(tables) != 1 or len(before) > 1 or not rows or turned:
         return None
@@ -88,7 +74,7 @@ def scores(launch: Launch, sizes: ir.Sizes, stages: int) -> Block | None:
     names = [f"{each.tensor.name}_{rng.name}" for each, rng in ((rows[0], own), (part, loop.range))]
     name, tiles = f"{tables[0].tensor.name}_tile", groups * (1 + len(before))
     return Block(
-        launch=launch,
+        launch=loops.launch,
         own=own,
         loop=loop,
         nest=nest,

@@ -28,6 +28,7 @@ from pebblesim.kernels.gluon_block import (
     Block,
     Buffer,
     Handed,
+    Loops,
     Outgoing,
 )
 from pebblesim.kernels.identifiers import Identifiers
@@ -89,16 +90,17 @@ def multiplies(launch: Launch) -> bool:
     return bool(products(ir.walk(launch.body)))
 
 
-def plan(program: ir.Program, launch: Launch, sizes: ir.Sizes, stages: int, persistent: bool = False) -> Block:
-    """Find the plan of a launch with products.
+def rows_of(
+    program: ir.Program, launch: Launch, loops: Loops | None, sizes: ir.Sizes, stages: int, persistent: bool
+) -> Block:
+    """Find the plan of a launch with products that no other family is for.
 
     Raises:
         UsageError: it is not of the kind that this reading writes.
     """
-    loops = [node for node in ir.walk(launch.block) if isinstance(node, ir.Loop)]
-    if len(launch.grid) != 1 or len(loops) != 1 or loops[0] not in launch.block or launch.around is not None:
+    if loops is None or len(loops.grid) != 1 or loops.inner:
         raise refused(program, f"{launch.name} is no single loop within a grid of one dimension")
-    own, loop = launch.grid[0].range, loops[0]
+    own, loop = loops.own, loops.loop
     groups = check_block(program, own, sizes)
     additions = _additions(program, own, loop, sizes, groups, stages)
     made = Block(

@@ -17,7 +17,7 @@ from pebblesim.kernels.gluon_parts import PartsRoles
 from pebblesim.kernels.gluon_parts_plan import less
 from pebblesim.kernels.gluon_plan import check_block, refused
 from pebblesim.kernels.gluon_roles import expecting
-from pebblesim.kernels.statements import Program
+from pebblesim.kernels.statements import KernelProgram
 from pebblesim.kernels.terms import NOTHING, ZERO, Choice, Group, Items, Name, Number, Term, both, call, only, term
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.language import program as ir
@@ -33,7 +33,7 @@ class ScoresRoles(PartsRoles):
         if self.table.tensor not in setting.tables.tiled:
             raise refused(setting.program, f"line {self.table.line} writes a table that is not kept tile by tile")
         super().__init__(setting, plan)
-        self.plan = less(plan, Program((), (), tuple(self.allocated())).shared - SHARED)
+        self.plan = less(plan, KernelProgram((), (), tuple(self.allocated())).shared - SHARED)
         self.rows, self.ring = self.plan.buffers.values()
         self.parts, self.kept = self.rows.across, self.rows.across - self.rows.slots  # of these, some in registers
         self.reserve(f"{self.ring.name}_kept", f"{self.rows.name}_kept")

@@ -11,7 +11,7 @@ from pebblesim.kernels.gluon_block import Block
 from pebblesim.kernels.gluon_boxes import HEADS, address, described
 from pebblesim.kernels.gluon_roles import Roles
 from pebblesim.kernels.gluon_text import for_each_query, general, started
-from pebblesim.kernels.statements import Program, printed, terms_of, within
+from pebblesim.kernels.statements import KernelProgram, printed, terms_of, within
 from pebblesim.kernels.terms import GLUON, HOST, Call, Layout, Name
 from pebblesim.kernels.triton_kernel import Kernel
 from pebblesim.kernels.triton_ranges import Setting
@@ -32,14 +32,14 @@ class GluonWriter:
         self._numbers = (*setting.free, *self._roles.numbers, *[HEADS] * bool(setting.strides.of))
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> KernelProgram:
         """The statements of both roles, and those that take shared memory."""
         roles, setting = self._roles, self._setting
         strides = [setting.strides.in_words(tensor) for tensor in self._strides]
         stored = [tensor for tensor in setting.of if tensor in self._stored]
         addresses = [st.Let((f"{tensor.name}_at",), (address(setting, tensor),)) for tensor in stored]
         rows = [*strides, *roles.within_tile([*addresses, *roles.tile()])]
-        return Program(tuple(rows), tuple(roles.within_tile(roles.loading())), tuple(roles.allocated()))
+        return KernelProgram(tuple(rows), tuple(roles.within_tile(roles.loading())), tuple(roles.allocated()))
 
     # Facts of the program
 

@@ -8,7 +8,7 @@ first one whose range begins above j.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pebblesim.kernels.statements import Let, Statement
 from pebblesim.kernels.terms import Group, Name, Term, call, several, term
@@ -29,7 +29,7 @@ class KeyRanges(Band):
     name: str = "key ranges"
     before: int | None = None
     after: int | None = None
-    from_start: bool = True
+    at_end: bool = field(default=False, kw_only=True)
 
 
 def reads_ranges(mask: Band | None, nodes: list[ir.Node]) -> bool:

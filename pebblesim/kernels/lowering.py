@@ -297,6 +297,7 @@ class Lowering:
                 onto = to.to(Word("float32")) if state.loaded else to
             self.multiply(to, onto, node, frame)
         elif node.mode == "add":
+            values.biased |= {tile} if isinstance(expr, ir.Ref) and waiting else set()
             made = values.expr(expr, node.line, frame)
             made = made * values.scale if scaled else made
             self.say(st.Map(to, values.scaled(tile) + made if waiting else made, more=not waiting, line=node.line))

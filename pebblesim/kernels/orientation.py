@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pebblesim.kernels.bias import BIAS, TRANSPOSED
 from pebblesim.language import program as ir
 
 
@@ -17,18 +18,20 @@ def turned(nodes: Iterable[ir.Node]) -> frozenset[ir.Tile]:
 
     Tiles that meet entry by entry share an orientation: it is the transposed one if no tile among them is read from
     memory, reduced along its rows or cut into parts, if some product takes one as its transposed left operand, and if
-    none takes one as its left operand as it is.
+    none takes one as its left operand as it is. A bias is read in its own orientation and meets them in either one.
     """
     groups: dict[ir.Tile, set[ir.Tile]] = {}
     wanted: set[ir.Tile] = set()
     kept: set[ir.Tile] = set()
+    either: set[ir.Tile] = set()
     for node in nodes:
         if isinstance(node, ir.Read):
-            kept.add(node.tile)
+            (either if node.tensor.name in (BIAS, TRANSPOSED) else kept).add(node.tile)
         elif isinstance(node, ir.Move):
             _join(groups, [node.tile, node.source])
         elif isinstance(node, ir.Compute):
             used = [ref for ref in (node.target, *ir.refs(node.expr)) if len(ref.tile.ranges) == 2]
+            used = [ref for ref in used if ref.tile not in either]
             kept |= {ref.tile for ref in used if ref.ranges != ref.tile.ranges}
             if isinstance(node.expr, ir.MatMul):
                 (wanted if node.expr.left.transposed else kept).add(node.expr.left.tile)

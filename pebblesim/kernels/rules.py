@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.statements import Program, Statement, terms_of
+from pebblesim.kernels.statements import KernelProgram, Statement, terms_of
 from pebblesim.kernels.terms import ZERO, Binary, Held, Method, Name, Number, Term, text, walk
 from pebblesim.kernels.words import WORDS
 
@@ -79,20 +79,20 @@ def _renamed(known: Iterable[Slot], let: st.Let) -> set[Slot]:
     return found
 
 
-def filled_at(made: Program) -> dict[str, str]:
+def filled_at(made: KernelProgram) -> dict[str, str]:
     """The barriers at which the bytes of a buffer arrive, for each that the copy engine fills."""
     copies = ((*slots(each.room), *slots(each.barrier)) for each in made.both() if isinstance(each, st.Fetch))
     return {room: barrier for (room, _), (barrier, _) in copies}
 
 
-def names_are_defined(made: Program) -> Iterator[str]:
+def names_are_defined(made: KernelProgram) -> Iterator[str]:
     """A slot is of a buffer, or of barriers, that are there."""
     there = {*made.buffers, *made.barriers}
     used = {name for each in made.both() for part in terms_of(each) for name in names(part)}
     yield from (f"{name} is not allocated" for name in sorted(used - there))
 
 
-def barriers_are_complete(made: Program) -> Iterator[str]:
+def barriers_are_complete(made: KernelProgram) -> Iterator[str]:
     """Whoever waits at a barrier waits for somebody who arrives there, or for bytes; and who arrives is waited for."""
     waited, met = set[str](), set[str]()
     for each in made.both():
@@ -105,7 +105,7 @@ def barriers_are_complete(made: Program) -> Iterator[str]:
             yield f"{name} has {'nobody who waits' if name in met else 'nobody who arrives'}"
 
 
-def bytes_are_expected(made: Program) -> Iterator[str]:
+def bytes_are_expected(made: KernelProgram) -> Iterator[str]:
     """A barrier expects the bytes that are then fetched, all of them."""
     rooms = made.buffers
     for role in (made.rows, made.loads):
@@ -125,7 +125,7 @@ def bytes_are_expected(made: Program) -> Iterator[str]:
                 yield f"slot {text(at)} of {name} expects {number} bytes more than are fetched"
 
 
-def slots_are_given_back(made: Program) -> Iterator[str]:
+def slots_are_given_back(made: KernelProgram) -> Iterator[str]:
     """A slot that a warpgroup waited for is given back; a barrier of its own is not arrived at without a wait."""
     waits, arrivals, streamed = Counter[str](), Counter[str](), set[str]()
     for loop in st.within(made.loads):
@@ -145,7 +145,7 @@ def slots_are_given_back(made: Program) -> Iterator[str]:
             yield f"{name} is arrived at {arrivals[name]} times, and waited for {waits[name]} times"
 
 
-def stores_are_used(made: Program) -> Iterator[str]:
+def stores_are_used(made: KernelProgram) -> Iterator[str]:
     """Words that threads store in shared memory are read or sent, and those that are sent were stored."""
     stored, used, sent = set[str](), set[str](), set[str]()
     for each in st.within(made.rows):
@@ -161,7 +161,7 @@ def stores_are_used(made: Program) -> Iterator[str]:
     yield from (f"{name} is read, and nobody stored it" for name in sorted(unread))
 
 
-def slots_are_free(made: Program) -> Iterator[str]:
+def slots_are_free(made: KernelProgram) -> Iterator[str]:
     """A slot of a ring is filled again when those who read it are done."""
     waited, frees = set[Slot](), {full: free for free, full in made.given_back.items()}
     for each in in_order(made.loads):
@@ -177,7 +177,7 @@ def slots_are_free(made: Program) -> Iterator[str]:
                 waited.discard((free, slot))
 
 
-def slots_are_there(made: Program) -> Iterator[str]:
+def slots_are_there(made: KernelProgram) -> Iterator[str]:
     """Words that the copy engine brings are read behind a wait for their barrier."""
     full, single = filled_at(made), {name for name, each in made.barriers.items() if each.slots == 1}
     stores = (each for each in st.within(made.rows) if isinstance(each, st.Put))
@@ -208,7 +208,7 @@ def _read(each: Statement) -> Iterator[Term]:
         yield from terms_of(each)
 
 
-def _flights(made: Program) -> Iterator[tuple[Statement, list[tuple[str, set[Slot]]]]]:
+def _flights(made: KernelProgram) -> Iterator[tuple[Statement, list[tuple[str, set[Slot]]]]]:
     """Each statement of a warpgroup, with the products that run when it is reached: results, and slots they read."""
     running: list[tuple[str, set[Slot]]] = []
     for each in in_order(made.rows):
@@ -221,7 +221,7 @@ def _flights(made: Program) -> Iterator[tuple[Statement, list[tuple[str, set[Slo
             running = [(result, _renamed(reads, each)) for result, reads in running]
 
 
-def products_are_waited_for(made: Program) -> Iterator[str]:
+def products_are_waited_for(made: KernelProgram) -> Iterator[str]:
     """The result of a product is used when it is there; another product may be added to it before."""
     for each, running in _flights(made):
         results = {result for result, _ in running}
@@ -234,7 +234,7 @@ def products_are_waited_for(made: Program) -> Iterator[str]:
         yield f"the products of {', '.join(sorted(results))} are not waited for at the end"
 
 
-def slots_are_kept(made: Program) -> Iterator[str]:
+def slots_are_kept(made: KernelProgram) -> Iterator[str]:
     """A slot is given back when no product that runs reads it."""
     full = filled_at(made)
     for each, running in _flights(made):
@@ -245,7 +245,7 @@ def slots_are_kept(made: Program) -> Iterator[str]:
                     yield f"{text(each.barrier)} is free while a product reads it"
 
 
-def stores_are_fenced(made: Program) -> Iterator[str]:
+def stores_are_fenced(made: KernelProgram) -> Iterator[str]:
     """Words that threads stored in shared memory are fenced before anybody else is told of them."""
     stored = False
     for each in in_order(made.rows):
@@ -255,7 +255,7 @@ def stores_are_fenced(made: Program) -> Iterator[str]:
             yield f"line {each.line} hands on words of shared memory that no fence stands behind"
 
 
-def engine_is_waited_for(made: Program) -> Iterator[str]:
+def engine_is_waited_for(made: KernelProgram) -> Iterator[str]:
     """Words on their way to memory are not stored over, and are there at the end."""
     sent: set[str] = set()
     for each in in_order(made.rows):
@@ -269,7 +269,7 @@ def engine_is_waited_for(made: Program) -> Iterator[str]:
         yield f"{', '.join(sorted(sent))} may not have been sent at the end"
 
 
-RULES: tuple[Callable[[Program], Iterator[str]], ...] = (
+RULES: tuple[Callable[[KernelProgram], Iterator[str]], ...] = (
     names_are_defined,
     barriers_are_complete,
     bytes_are_expected,
@@ -285,6 +285,6 @@ RULES: tuple[Callable[[Program], Iterator[str]], ...] = (
 """The rules: each yields a sentence for each place that breaks it."""
 
 
-def broken(program: Program) -> list[str]:
+def broken(program: KernelProgram) -> list[str]:
     """The rules that a program breaks, as sentences; none where it keeps them all."""
     return [f"{rule.__name__}: {said}" for rule in RULES for said in dict.fromkeys(rule(program))]

@@ -7,9 +7,9 @@ the schedule, 0 for what follows from none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from pebblesim.kernels.terms import TRITON, ZERO, Held, Items, Language, Term, Word, call, full, own, sides, text, walk
 from pebblesim.kernels.words import WORDS
@@ -20,6 +20,7 @@ from pebblesim.language import program as ir
 class Statement:
     """A statement of a kernel."""
 
+    __match_args__: ClassVar[tuple[str, ...]]
     line: int = 0
 
 
@@ -248,7 +249,7 @@ Room = Allocate | Barriers
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class KernelProgram:
     """The statements of a kernel.
 
     Attributes:
@@ -306,8 +307,8 @@ def terms_of(each: Statement) -> Iterator[Term]:
     if isinstance(each, For | When):
         yield from walk((each.low, each.high) if isinstance(each, For) else each.condition)
         return
-    for entry in fields(each):
-        yield from walk(getattr(each, entry.name))
+    for name in each.__match_args__:
+        yield from walk(getattr(each, name))
 
 
 # How statements are written

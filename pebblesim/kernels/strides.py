@@ -21,6 +21,9 @@ WORDS = 8
 QUERIES = ("Q", "Q_C")
 """Matrices with a row for each query: a program has one of them."""
 
+OVER_PAIRS = ("bias", "bias_T", "dB")
+"""Matrices over queries and keys, which batches may share."""
+
 RESULTS = "results"
 """The argument of `run` that has the matrices to be written, by name."""
 
@@ -34,16 +37,25 @@ class Strides:
         shared: heads of queries that share keys.
         queries: the dimension of queries.
         dense: of matrices whose rows follow one another, the words from row to row: constants take no registers.
+        copies: of matrices with several copies, the name of the stride from one to the next.
+        inner: of matrices that batches share, the names of how many batches a group has, and of the stride within it;
+            the stride from batch to batch is then one from group to group.
     """
 
     of: Mapping[ir.Tensor, tuple[str, str, str]]
     shared: int
     queries: str
     dense: Mapping[ir.Tensor, int]
+    copies: Mapping[ir.Tensor, str]
+    inner: Mapping[ir.Tensor, tuple[str, str]]
 
     def names(self, tensors: Iterable[ir.Tensor]) -> list[str]:
         """Names of the strides of some tensors, in order."""
-        return [name for tensor in tensors for name in self.of.get(tensor, ())]
+        return [name for tensor in tensors for name in (*self.of.get(tensor, ()), *self._more(tensor))]
+
+    def _more(self, tensor: ir.Tensor) -> tuple[str, ...]:
+        """Names beside those of the strides that each matrix has."""
+        return self.inner.get(tensor, ()) + ((self.copies[tensor],) if tensor in self.copies else ())
 
     def several(self, tensor: ir.Tensor) -> int:
         """Rows of a kernel's matrix at each position."""
@@ -52,8 +64,15 @@ class Strides:
     def opening(self, tensor: ir.Tensor, pointer: str) -> list[Statement]:
         """Statements of a kernel that move an address to the rows of its head, and count strides in words."""
         batch, head, _ = self.of[tensor]
-        heads = several("own", self.several(tensor))
-        return [self.in_words(tensor), Let((pointer,), (term("batch") * batch * WORDS + heads * head,), more=True)]
+        heads, at = several("own", self.several(tensor)), term("batch")
+        first = at * batch * WORDS
+        if tensor in self.inner:
+            number, within = self.inner[tensor]
+            first = at // number * batch * WORDS + at % number * within * WORDS
+        made: list[Statement] = [self.in_words(tensor), Let((pointer,), (first + heads * head,), more=True)]
+        if tensor in self.copies:
+            made.append(Let((self.copies[tensor],), (term(self.copies[tensor]) * WORDS,)))
+        return made
 
     def in_words(self, tensor: ir.Tensor) -> Let:
         """The statement of a kernel that counts strides from head to head, and row to row, in words."""
@@ -80,7 +99,13 @@ class Strides:
 
     def found(self, tensor: ir.Tensor, pointer: str) -> str:
         """The line of `run` that finds the strides of a tensor."""
-        return f"    {', '.join(self.of[tensor])} = (each // {WORDS} for each in {pointer}.stride()[:3])"
+        first, *others = self.of[tensor]
+        more = self._more(tensor)[-1:]
+        taken = f"(each // {WORDS} for each in {pointer}.stride()[:{3 + len(more)}])"
+        line = f"    {', '.join([first, *more, *others])} = {taken}"
+        if tensor in self.inner:
+            line += f"\n    {self.inner[tensor][0]} = {pointer}.shape[1]"
+        return line
 
 
 def strides(program: ir.Program, sizes: ir.Sizes, shared: int, dense: bool, names: Identifiers) -> Strides:
@@ -93,4 +118,12 @@ def strides(program: ir.Program, sizes: ir.Sizes, shared: int, dense: bool, name
     }
     queries = next(program.tensors[name].shape[0] for name in QUERIES if name in given) if of else ""
     alone = [tensor for tensor in of if shared == 1 or tensor.shape[0] != queries] if dense else []
-    return Strides(of, shared, queries, {tensor: tensor.sides(sizes)[1] for tensor in alone})  # type: ignore[arg-type]
+    over_pairs = {tensor for tensor in of if tensor.name in OVER_PAIRS}
+    copies = {tensor: names.new(f"{tensor.name}_copy") for tensor in of if tensor.apart is not None}
+    inner = {
+        tensor: (names.new(f"{tensor.name}_several"), names.new(f"{tensor.name}_within"))
+        for tensor in over_pairs
+        if tensor.name in program.inputs and not copies
+    }
+    rows = {tensor: tensor.sides(sizes)[-1] for tensor in alone if tensor not in over_pairs}
+    return Strides(of, shared, queries, rows, copies, inner)  # type: ignore[arg-type]

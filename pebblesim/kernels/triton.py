@@ -28,7 +28,7 @@ from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.kernels.bias import check_bias
 from pebblesim.kernels.identifiers import Identifiers
 from pebblesim.kernels.key_ranges import ARGUMENTS, SHARING, KeyRanges
-from pebblesim.kernels.statements import Program
+from pebblesim.kernels.statements import KernelProgram
 from pebblesim.kernels.strides import RESULTS, strides
 from pebblesim.kernels.tables import GROUP_OF_WORDS, tables
 from pebblesim.kernels.terms import HOST, constant, text
@@ -79,7 +79,7 @@ class Writes(Protocol):
         """The kernel, of which `text` is the source."""
 
     @property
-    def program(self) -> Program:
+    def program(self) -> KernelProgram:
         """The statements of the kernel."""
 
     def text(self) -> str:
@@ -328,7 +328,7 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
             lines += [
                 f"    if {rows} % {GROUP_OF_WORDS}:  # each head's begins where wide accesses can",
                 f"        given, {name} = {name}, {_empty(setting, tensor)}",
-                f"        {name}[:, :{rows}].copy_(given)",
+                f"        {name}[{', '.join([':'] * (1 + (tensor.apart is not None)))}, :{rows}].copy_(given)",
             ]
     around = next((launch.around for launch in made if launch.around is not None), None)
     if around is not None:
@@ -358,16 +358,21 @@ def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
     """The lines of `run` that find sizes and strides, and take the matrices that are to be written."""
     of, strides = setting.of, setting.strides
     keys = next(tensor for tensor in given if tensor in strides.of and tensor.shape[0] != strides.queries)
-    lines = [f"    (batch, own), device = {of[keys]}.shape[:2], {of[keys]}.device", "    heads = batch * own"]
+    device, several = f"{of[keys]}.device", keys in strides.copies
+    numbers = "[:2]" if not several else "[:3:2]"
+    lines = [f"    (batch, own), device = {of[keys]}.shape{numbers}, {device}", "    heads = batch * own"]
     if isinstance(setting.mask, KeyRanges):
         lines.append(f"    {SHARING} = own")
     for tensor in strides.of:
         if tensor not in given:
             lines.append(f'    {of[tensor]} = {RESULTS}["{tensor.name}"]')
     for dim in setting.free:
+        if keys.apart is not None and dim == keys.apart.dim:
+            lines.append(f"    {dim} = {of[keys]}.shape[1]")
+            continue
         tensor = next(tensor for tensor in strides.of if tensor.shape[0] == dim)
-        several = strides.several(tensor)
-        lines.append(f"    {dim} = {of[tensor]}.shape[2]" + f" * {several}" * (several > 1))
+        rows = strides.several(tensor)
+        lines.append(f"    {dim} = {of[tensor]}.shape[{2 + several}]" + f" * {rows}" * (rows > 1))
     return [*lines, *(strides.found(tensor, of[tensor]) for tensor in strides.of)]
 
 

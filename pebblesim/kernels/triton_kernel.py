@@ -9,7 +9,7 @@ from pebblesim.kernels.facts import facts_of
 from pebblesim.kernels.key_ranges import ARGUMENTS
 from pebblesim.kernels.lowering import Lowering
 from pebblesim.kernels.orientation import turned
-from pebblesim.kernels.statements import Do, Let, Program, printed
+from pebblesim.kernels.statements import Do, KernelProgram, Let, printed
 from pebblesim.kernels.terms import HOST, Call, Word, call, product, text
 from pebblesim.kernels.triton_copies import parts_of_rows
 from pebblesim.kernels.triton_grid import grid, programs
@@ -39,7 +39,7 @@ class Kernel:
     tensors: tuple[str, ...]
     programs: int
     numbers: tuple[tuple[str, ...], tuple[str, ...]]
-    program: Program
+    program: KernelProgram
 
 
 class Writer:
@@ -90,7 +90,7 @@ class Writer:
         return bool(self._setting.strides.of)
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> KernelProgram:
         """The statements of the kernel."""
         scope, places = self._scope, self._places
         head = call("program_id", 1).to(Word("int64"))
@@ -104,7 +104,7 @@ class Writer:
         opening += [*places.descriptors(), *scope.opening(), *grid(scope)]
         block = Lowering(Values(scope, self._facts), places)
         block.block()
-        return Program((Let(("head",), (head,)), *scope.wholes, *opening, *block.made))
+        return KernelProgram((Let(("head",), (head,)), *scope.wholes, *opening, *block.made))
 
     def text(self) -> str:
         """The source of the kernel."""

@@ -69,7 +69,9 @@ class Places:
         """The addresses of a tile."""
         lengths, start, scope = self.setting.lengths(tensor), term(self.setting.of[tensor]), self.scope
         if at is not None:  # of one of several tensors
-            start = start + product([wide(scope.numbers[at]), *lengths[1:]])
+            copies = self.setting.strides.copies
+            apart = [Name(copies[tensor])] if tensor in copies else lengths[1:]
+            start = start + product([wide(scope.numbers[at]), *apart])
         if len(ranges) == 1:
             return start + scope.index(ranges[0])
         if tensor in self.setting.tables.tiled:

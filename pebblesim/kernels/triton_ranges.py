@@ -89,6 +89,8 @@ def free_dimensions(program: ir.Program, made: list[Launch]) -> tuple[str, ...]:
                     pairs |= dict.fromkeys(rng.pairs)
                 if rng.parent is None:
                     whole.add(rng.name)
+    given = (tensor for name, tensor in program.tensors.items() if name in program.inputs)
+    pairs |= {tensor.apart.dim: None for tensor in given if tensor.apart is not None}
     return tuple(dim for dim in program.dims if dim in pairs and dim not in whole)
 
 
@@ -130,7 +132,7 @@ class Scope:
         if self.around is not None:
             left = self.setting.size(self.around.dim) - "start"
             made.append(Let(("rows",), (minimum("at_once", left),)))
-        if self.mask is not None and not self.mask.from_start:
+        if self.mask is not None and self.mask.at_end:
             queries, keys = map(self.setting.size, self.program.pairs or ())
             queries = queries if self.mask.rows == 1 else queries // self.mask.rows
             same = keys == queries
@@ -156,7 +158,7 @@ class Scope:
         limit = None if self.mask is None else getattr(self.mask, name)
         if limit is None or self.mask is None:
             return None
-        return Number(limit) if self.mask.from_start else Name(name)
+        return Name(name) if self.mask.at_end else Number(limit)
 
     # Tiles
 

@@ -55,6 +55,7 @@ class Values:
         self.slopes: dict[ir.Tile, Term] = {}  # exponentials of capped scores, and the slopes of these scores
         self.copies: tuple[str, Term] | None = None  # the numbers of the copies, and the one after the last
         self.several: set[ir.Tile] = set()  # tiles of several copies
+        self.biased: set[ir.Tile] = set()  # scores that a bias was added to
 
     # How tiles are held
 
@@ -240,6 +241,9 @@ class Values:
             ):
                 value = self.facing(self.held(tile), ref, tile in turned)
                 return self.as_exponent(self.reduced(expr, value, tile in turned))
+            case ir.RowReduction(op="rowmax", operand=ir.Ref(tile=tile) as ref) if tile in self.biased:
+                value = self.facing(self.held(tile), ref, tile in turned)
+                return self.reduced(expr, value, tile in turned) * TO_BASE_2
             case ir.RowReduction(op="rowmax"):
                 frame = any(ref.tile in turned for ref in ir.refs(expr.operand))
                 return self.reduced(expr, self.exponent(expr.operand, line, frame), frame)

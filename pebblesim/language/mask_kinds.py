@@ -7,7 +7,7 @@ row or one column this is the number of pairs, of rows and of columns; every exa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise, product
 from typing import Any
@@ -92,25 +92,25 @@ class Band(Mask):
     """Pairs with -before ≤ j - i ≤ after; None is no limit: causal masks and sliding windows.
 
     If the numbers of keys and queries differ, the diagonal ends at the last query and the last key, as in decoding, so
-    j - i is reduced by n_k - n_q. With `from_start` it begins at the first query and the first key instead. Each query
-    i has this number of `rows`.
+    j - i is reduced by n_k - n_q. If not `at_end`, it begins at the first query and the first key instead. Each query i
+    has this number of `rows`.
     """
 
     name: str
     before: int | None
     after: int | None
-    from_start: bool = False
-    rows: int = 1
+    at_end: bool = field(default=True, kw_only=True)
+    rows: int = field(default=1, kw_only=True)
 
     def placed(self, grid: Grid) -> Band:
         """Return the same mask, with the limits of j - i itself."""
-        shift = 0 if self.from_start else grid[1] - grid[0] // self.rows
+        shift = grid[1] - grid[0] // self.rows if self.at_end else 0
         before, after = self.before, self.after
         before, after = None if before is None else before - shift, None if after is None else after + shift
-        return Band(self.name, before, after, True, self.rows)
+        return replace(self, before=before, after=after, at_end=False)
 
     def grouped(self, rows: int, grid: Grid) -> Band:
-        return Band(self.name, self.before, self.after, self.from_start, self.rows * rows)
+        return replace(self, rows=self.rows * rows)
 
     def limits(self, grid: Grid) -> tuple[int, int]:
         """The limits of i - j and of j - i."""

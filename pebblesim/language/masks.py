@@ -92,13 +92,14 @@ def from_text(text: str) -> Mask | None:
     kind, *numbers = text.split(":")
     if text == "dense":
         return None
-    from_start = numbers[-1:] == ["start"]
-    widths = numbers[:-1] if from_start else numbers
+    at_end = numbers[-1:] != ["start"]
+    widths = numbers if at_end else numbers[:-1]
     if kind == "causal" and not widths:
-        return Band(text, None, 0, from_start)
+        return Band(text, None, 0, at_end=at_end)
     if kind in ("window", "band") and len(widths) == 1:
         width = _number(text, widths[0])
-        return Band(text, width - 1 if kind == "window" else width, 0 if kind == "window" else width, from_start)
+        before, after = (width - 1, 0) if kind == "window" else (width, width)
+        return Band(text, before, after, at_end=at_end)
     if kind == "bigbird" and len(numbers) in (4, 5):
         block, window, globals_, random, *seed = (_number(text, number) for number in numbers)
         if block < 1:

@@ -94,13 +94,13 @@ class Problem:
         dims: names of its dimensions, in the order of the paper.
         from_nd: for each dimension, whether it equals n or d if only n and d are given.
         inputs: shape of each input.
-        kept: inputs that only some schedules need; the forward pass keeps them.
+        kept: inputs saved by the forward pass, which only some schedules need.
         outputs: shape of each output.
         extra: outputs that only some schedules write, for use in a backward pass.
         values: the function behind `reference`, for inputs of the right shapes.
         source: where it is defined.
-        queries: inputs (also kept ones) with a row for each query.
-        keys: inputs (also kept ones) with a row for each key. Without queries and keys the problem takes no mask.
+        queries: inputs (also saved ones) with a row for each query.
+        keys: inputs (also saved ones) with a row for each key. Without queries and keys the problem takes no mask.
         graph: the function that declares its graph to a `pebblesim.graphs.builder.Builder`, or its location as
             "module:name"; None if games cannot be played.
         theta: the expression inside Θ; None if it is not known.
@@ -309,7 +309,7 @@ class Problem:
     ) -> dict[str, Array]:
         """Draw normal float64 inputs, scaled so that scores are of order one, with the requested `kept` values.
 
-        The kept values are those of a forward pass with these `allowed` pairs and this scale, as for `reference`.
+        The saved values are those of a forward pass with these `allowed` pairs and this scale, as for `reference`.
         """
         import numpy as np
 

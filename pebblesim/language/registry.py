@@ -42,7 +42,7 @@ class Schedule:
         problem: the problem that it solves.
         source: paper and algorithm.
         function: the schedule as a function in the language.
-        inputs: names of the inputs it reads, including those that the forward pass must have kept.
+        inputs: names of the inputs it reads, including those that the forward pass must have saved.
         blocks: names of its block sizes.
         paper: the block sizes printed in the source, as sympy expressions in the dimensions and M.
         fit: the order in which the default rule grows blocks to the largest feasible sizes; the blocks of a group grow
@@ -81,7 +81,7 @@ class Schedule:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The inputs that the forward pass must have kept."""
+        """The inputs that the forward pass must have saved."""
         return tuple(name for name in self.inputs if name in self.problem.kept)
 
     @property

@@ -22,7 +22,7 @@ GRADIENTS = [
 ]
 LINES = Lines(("Q", "dO"), ("K", "V"), ("d_k", "d_v"))
 
-MADE, KEPT, SOME = "P made", "P kept", "P kept for some pairs"
+MADE, KEPT, SOME = "P made", "P saved", "P saved for some pairs"
 
 
 ANGLES = ((1, 3), (3, 10), (4, 15), (1, 5), (2, 15), (1, 12), (1, 30), (1, 100))
@@ -148,15 +148,15 @@ def _with_W_V(case: Cutting) -> CuttingBound:
 
 
 def _from_P(case: Cutting, made: list[Product]) -> Iterator[CuttingBound]:
-    """Bounds for P kept: every pair costs a word, and no scores are computed.
+    """Bounds for P saved: every pair costs a word, and no scores are computed.
 
     In E6 P and Θ are one family, which is read.
     """
     dQ, dK, dV = GRADIENTS
     dV = dV._replace(left="P")
-    yield case.of_products("E5", "all products, P kept", [*made, DP, dQ, dK, dV])
+    yield case.of_products("E5", "all products, P saved", [*made, DP, dQ, dK, dV])
     one_family = [dQ._replace(left="P"), dK._replace(left="P"), dV]
-    yield case.of_products("E6", "products of dQ, dK and dV, P kept", one_family)
+    yield case.of_products("E6", "products of dQ, dK and dV, P saved", one_family)
 
 
 def _which(formulation: Formulation) -> str:

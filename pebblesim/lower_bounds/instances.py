@@ -64,7 +64,7 @@ class Formulation:
     """The way of computing a problem, as the bounds see it.
 
     Attributes:
-        kept: inputs that the forward pass kept, by name.
+        kept: inputs that the forward pass saved, by name.
         outputs: the tensors written; empty for the outputs of the problem.
         graph: options of the problem's graph.
     """
@@ -192,7 +192,7 @@ class Instance:
         return (one, other) if self._sizes[one] <= self._sizes[other] else (other, one)
 
     def without_kept(self, name: str) -> Self:
-        """Return the same case without an input that the forward pass kept, which is not needed for all pairs."""
+        """Return the same case without an input that the forward pass saved, which is not needed for all pairs."""
         kept = [each for each in self.formulation.kept if each != name]
         pairs = self._pairs if self.masked else None
         return type(self)(self.problem, self.dims, replace(self.formulation, kept=kept), pairs, self.made)

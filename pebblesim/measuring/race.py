@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from pebblesim.advice.cards import capability_of, card
-from pebblesim.advice.tiles import PROBLEM, Tiling, check, kernels_for
+from pebblesim.advice.tiles import PROBLEM, Tiling, kernels_for, too_large
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.kernels.domains import HOPPER, TRITON, Call
 from pebblesim.kernels.gluon import gluon
@@ -270,7 +270,9 @@ def fits(tiling: Tiling, source: Source, track: Track) -> None:
         UsageError: they do not.
     """
     hopper = card("H200")
-    check(tiling, held(source, track, tiling), hopper.size("shared_per_block"), hopper.size("registers"))
+    why = too_large(held(source, track, tiling), hopper.size("shared_per_block"), hopper.size("registers"))
+    if why:
+        raise UsageError(f"{tiling}: {why}.")
 
 
 def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling, by_launch: bool) -> Row:

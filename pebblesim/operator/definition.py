@@ -33,8 +33,12 @@ def allowed(query: Tensor, key: Tensor, asked: Asked) -> Tensor | None:
     return found
 
 
-def scores(query: Tensor, key: Tensor, scale: float, softcap: float, mask: Tensor | None) -> Tensor:
+def scores(
+    query: Tensor, key: Tensor, scale: float, softcap: float, mask: Tensor | None, bias: Tensor | None = None
+) -> Tensor:
     """The scores of all pairs in float32, or in float64 for float64; -infinity for pairs that are not allowed.
+
+    `bias`: is added to them, capped or not.
 
     Raises:
         UsageError: they do not fit into the memory.
@@ -51,15 +55,22 @@ def scores(query: Tensor, key: Tensor, scale: float, softcap: float, mask: Tenso
         ) from None
     if softcap:
         S = softcap * torch.tanh(S / softcap)
+    S = S if bias is None else S + bias
     return S if mask is None else S.masked_fill(~mask, -torch.inf)
 
 
 def forward(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, softcap: float, mask: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    softcap: float,
+    mask: Tensor | None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """O, and L to base 2; 0 and -infinity for a query without a key."""
     with _as_it_is():
-        S = scores(query, key, scale, softcap, mask)
+        S = scores(query, key, scale, softcap, mask, bias)
         L = torch.logsumexp(S, -1)
         P = torch.exp(S - L.masked_fill(L.isinf(), 0.0)[..., None])
         O = P @ _wide(value).repeat_interleave(query.shape[1] // key.shape[1], 1)
@@ -77,8 +88,9 @@ def backward(
     scale: float,
     softcap: float,
     mask: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value, from those of O and of L to base 2."""
+    bias: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """Gradients of query, key and value, and of scores if there is a bias, from those of O and of L to base 2."""
     shared = query.shape[1] // key.shape[1]
     dO, Q = _wide(grad), _wide(query)
     K, V = (_wide(each).repeat_interleave(shared, 1) for each in (key, value))
@@ -91,12 +103,13 @@ def backward(
     if grad_L is not None:
         v = v - grad_L * log2(euler)
     with _as_it_is():
-        P = torch.exp(scores(query, key, scale, softcap, mask) - L.masked_fill(L.isinf(), 0.0)[..., None])
+        P = torch.exp(scores(query, key, scale, softcap, mask, bias) - L.masked_fill(L.isinf(), 0.0)[..., None])
         dS = P * (dO @ V.mT - v[..., None])
         if softcap:
             dS = dS * (1 - torch.tanh(Q @ K.mT * (scale / softcap)) ** 2)
         dQ, dK, dV = dS @ K * scale, summed(dS.mT @ Q) * scale, summed(P.mT @ dO)
-    return dQ.to(query.dtype), dK.to(key.dtype), dV.to(value.dtype)
+    made = dQ.to(query.dtype), dK.to(key.dtype), dV.to(value.dtype)
+    return made if bias is None else (*made, dS)
 
 
 def _as_it_is() -> torch.autocast:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from math import log
 from pathlib import Path
@@ -38,8 +38,8 @@ class Band:
     name: str
     before: int | None
     after: int | None
-    from_start: bool = False
-    rows: int = 1
+    at_end: bool = field(default=True, kw_only=True)
+    rows: int = field(default=1, kw_only=True)
 
 
 class Card(NamedTuple):

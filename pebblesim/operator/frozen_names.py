@@ -12,7 +12,7 @@ CAP = 30.0
 
 def name_of(way: str, widths: tuple[int, int], mask: Any, shared: int, capped: bool) -> str:
     """The name of a class of calls: a pass, head dimensions, mask, heads of queries on each of keys, capped scores."""
-    kind = "all" if mask is None else f"{mask.name} from the {'start' if mask.from_start else 'end'}"
+    kind = "all" if mask is None else f"{mask.name} from the {'end' if mask.at_end else 'start'}"
     return f"{way} {widths[0]}x{widths[1]} {kind} shared {shared}{' capped' if capped else ''}"
 
 

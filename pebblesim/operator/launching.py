@@ -40,14 +40,19 @@ def loaded(
     Arguments as for `written`.
     """
     source = written(tiling, widths, even, far, dense, dtype, pattern, scale)
-    module = module_of(source.text)
+    return running(source.text, source.kernels), source.takes
+
+
+def running(text: str, kernels: tuple[str, ...]) -> Any:
+    """The module of a text, whose kernels, by their names, are launched at little cost."""
+    module = module_of(text)
     for name in MAKERS:
         if hasattr(module, name):
             setattr(module, name, remembered(getattr(module, name)))
     module.torch, module.triton = Torch(), Triton()
-    for name in source.kernels:
+    for name in kernels:
         setattr(module, name, Kernel(getattr(module, name)))
-    return module, source.takes
+    return module
 
 
 class Setting(NamedTuple):

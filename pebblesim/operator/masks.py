@@ -19,9 +19,6 @@ from pebblesim.operator.pattern import Limits, Pattern, band_of
 
 Ranges = tuple[Tensor, Tensor]
 
-Shown = tuple[Tensor | None, Tensor | None, int | None, int | None, bool]
-"""Ranges of keys of each query, (batch, n_q), and limits; no limits with ranges, of which they are a part."""
-
 
 class Checked(NamedTuple):
     """Ranges of keys that hold what `check_ranges` asks for by how they were made, so that no layer looks again."""
@@ -70,18 +67,22 @@ def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: Mapping[str, Any]
     if all(each is None for each in masks_of.values()):
         return asked
     sizes = query.shape[:-3].numel(), query.shape[-2], key.shape[-2]
-    return Asked(*shown(sizes, query.device, asked[2:5], **masks_of), *asked[5:])
+    found = ranges_of(sizes, query.device, asked[2:5], **masks_of)
+    if found is None:
+        return asked
+    first, end = (each.expand(sizes[:2]) for each in found)
+    return asked._replace(first=first, end=end, left=None, right=None, at_end=False)
 
 
-def shown(
+def ranges_of(
     sizes: tuple[int, int, int],
     device: torch.device,
     within: Limits,
     cu_seqlens: Any,
     key_padding_mask: Any,
     key_ranges: Any,
-) -> Shown:
-    """The keys that each query may attend to: the first arguments of the operators.
+) -> Ranges | None:
+    """The keys that each query may attend to, limits among them; None if no mask says.
 
     Args:
         sizes: batch, n_q and n_k.
@@ -102,10 +103,7 @@ def shown(
         ranges = both(ranges, ranges_of_padding(key_padding_mask, batch, n_q, n_k))
     if key_ranges is not None:
         ranges = both(ranges, check_ranges(key_ranges, batch, n_q, n_k))
-    if ranges is None:
-        return None, None, *within
-    first, end = (each.expand(batch, n_q) for each in ranges)
-    return first, end, None, None, False
+    return ranges
 
 
 def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool) -> Ranges:

@@ -51,7 +51,7 @@ def band_of(left: int | None = None, right: int | None = None, at_end: bool = Fa
     if left is None and right is None:
         return None
     name = "causal" if left is None and right == 0 else f"window:{left}:{right}"
-    return Band(name, left, right, not at_end, rows)
+    return Band(name, left, right, at_end=at_end, rows=rows)
 
 
 def limits(window: tuple[int | None, int | None] | None, causal: bool, align: str, n_q: int, n_k: int) -> Limits:

@@ -18,6 +18,7 @@ from pebblesim.operator.layout import in_one_batch
 from pebblesim.operator.operators_of_sinks import for_batches
 from pebblesim.operator.pattern import limits
 from pebblesim.operator.sizes import check_flag
+from pebblesim.operator.with_bias import attention_with_bias
 
 
 def attention(
@@ -37,6 +38,7 @@ def attention(
     key_padding_mask: Tensor | None = None,
     key_ranges: tuple[Tensor, Tensor] | None = None,
     sinks: Tensor | None = None,
+    bias: Tensor | None = None,
     return_lse: bool = False,
     compute_dtype: torch.dtype | None = None,
     workspace: int | None = None,
@@ -46,10 +48,11 @@ def attention(
 ) -> Any:
     """softmax(scale · Q Kᵀ) V, as `torch.nn.functional.scaled_dot_product_attention` computes it, with its gradients.
 
-    Scores are S = scale · Q Kᵀ, or with softcap S = softcap · tanh(scale · Q Kᵀ / softcap). For each query, O is the
-    mean of the values under the weights exp(S), and L = log Σ exp(S), over the keys that all given masks allow. A query
-    for which no key is allowed has O = 0 and L = -∞, and takes no part in gradients. With sinks, exp(s) of the query's
-    head is a term of the sums by which O is divided and whose logarithm L is, so that L = s where no key is allowed.
+    Scores are S = scale · Q Kᵀ, with a bias S = scale · Q Kᵀ + bias, or with softcap
+    S = softcap · tanh(scale · Q Kᵀ / softcap). For each query, O is the mean of the values under the weights exp(S),
+    and L = log Σ exp(S), over the keys that all given masks allow. A query for which no key is allowed has O = 0 and
+    L = -∞, and takes no part in gradients. With sinks, exp(s) of the query's head is a term of the sums by which O is
+    divided and whose logarithm L is, so that L = s where no key is allowed.
 
     Query i is at position i among the keys, or at i + n_k - n_q with align="end". `is_causal` and `window` compare this
     position with the number of a key; padding moves no position. In packed sequences i, n_q, n_k and the number of a
@@ -92,6 +95,12 @@ def attention(
         sinks: (heads,), a number s for each head of queries, in bfloat16, float16, float32 or float64, differentiable:
             as if each query attended to one more key, with the score s and the value 0. Neither `scale` nor `softcap`
             changes it. Finite, or -∞ for a head without a sink.
+        bias: numbers that are added to scores, differentiable: of any shape that broadcasts to (…, heads, n_q, n_k), in
+            the type of `query` or float32, finite. Its gradient is summed over all that share an entry, in the same
+            order in every run. Sequences that share a bias are batches: query (batch, sequences, heads, n, d) and bias
+            (batch, 1, heads, n, n). With head dimensions up to 128, also in float32 on a GPU, `is_causal`, `window`
+            and `return_lse`; other masks and options are refused with a bias, and `deterministic` and `workspace` have
+            no effect: tables for the gradient take 1 GiB at most, or one head's batch if that is more.
         return_lse: True to return (O, L).
         compute_dtype: torch.bfloat16 or torch.float16, to which `query`, `key` and `value` are rounded first; they may
             then be of several types. It goes before autocast, which otherwise rounds all types but float64.
@@ -120,6 +129,12 @@ def attention(
     window = tuple(window) if isinstance(window, list) else window
     same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
     call, masks_of = None, {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
+    if bias is not None:
+        checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
+        others = {"attn_mask": attn_mask, "dropout_p": dropout_p, "softcap": softcap, "sinks": sinks, **masks_of}
+        others |= {"key_padding": key_padding, "fallback": fallback}
+        made, kind = _cast((query, key, value), compute_dtype), compute_dtype and getattr(query, "dtype", None)
+        return attention_with_bias(made, bias, scale, (window, is_causal, align), return_lse, kind, others)
     if attn_mask is key_padding is compute_dtype is None and not dropout_p:
         options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks

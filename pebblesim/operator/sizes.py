@@ -16,7 +16,7 @@ MOST_HEADS = 65535
 def refused(call: Call) -> str | None:
     """A sentence where no kernel is for a call, else None."""
     said = ATTENTION.refusal(call)
-    return said and (f"{said}." if ";" in said else f'{said}; PyTorch computes it with fallback="sdpa".')
+    return said and f"""{said.why}; {said.advice or 'PyTorch computes it with fallback="sdpa"'}."""
 
 
 def check_heads(heads: int) -> None:
@@ -30,15 +30,13 @@ def check_heads(heads: int) -> None:
 
 
 def sharing(heads: int, kv_heads: int) -> int:
-    """Return how many heads of queries share one of keys and values.
+    """Return how many query heads share a KV head.
 
     Raises:
         UsageError: they cannot be as many for each.
     """
     if heads % kv_heads:
-        raise UsageError(
-            f"{heads:,} heads cannot share {kv_heads:,} heads of keys and values evenly; give a multiple of these."
-        )
+        raise UsageError(f"{heads:,} heads cannot share {kv_heads:,} KV heads evenly; give a multiple of these.")
     return heads // kv_heads
 
 

@@ -31,7 +31,7 @@ class Share:
 
     @property
     def sharing(self) -> int:
-        """The heads of queries here that share keys and values."""
+        """The query heads here that share keys and values."""
         return len(self.heads) // len(self.kv_heads)
 
 
@@ -93,7 +93,7 @@ class Layout:
         return shares
 
     def heads_of(self, group: int) -> tuple[range, range]:
-        """Return the heads of queries, and of keys and values, of a group of devices."""
+        """Return the query heads, and KV heads, of a group of devices."""
         size = self.team.heads // self.split.heads
         heads = range(group * size, (group + 1) * size)
         return heads, range(heads[0] // self.team.sharing, heads[-1] // self.team.sharing + 1)

@@ -23,7 +23,7 @@ def in_devices(first: str, second: str, *, d: int, heads: int, kv_heads: int, ba
     Args:
         first, second: names in `COMPARED`.
         d: words in a row.
-        heads, kv_heads: heads of queries, and of keys and values.
+        heads, kv_heads: query heads, and KV heads.
         backward: the backward pass.
 
     >>> in_devices("ring", "ulysses", d=128, heads=64, kv_heads=8)
@@ -74,7 +74,7 @@ def _pieces(name: str, backward: bool, kv_heads: Any, even: Any) -> list[tuple[A
         raise UnknownName("schedule with a crossing", name, COMPARED)
     form = (closed_form(SCHEDULES[name], backward) / n).subs({u: 1 if name == "tiles" else h_kv})
     if name == "ulysses":
-        most = sympy.Max(1, h_kv / P)  # heads of keys in a device
+        most = sympy.Max(1, h_kv / P)  # KV heads in a device
         return [(form.subs(most, h_kv / P), 1, kv_heads), (form.subs(most, 1), kv_heads, sympy.oo)]
     if name == "ulysses-rows":
         return [(form.subs({a: P / h_kv, b: 1}), kv_heads, sympy.oo)]

@@ -105,10 +105,11 @@ class Devices(Result):
             for line, row in zip(rows, self.rows, strict=True):
                 line.insert(3, row.words * bytes_of(self.dtype))
         if self.network is not None:
-            columns += ["products, ms", "transfers, ms", "exposed, ms"]
+            behind = columns.index("gap") + 1  # what was asked for is not what a narrow terminal leaves out
+            columns[behind:behind] = ["products, ms", "transfers, ms", "exposed, ms"]
             for line, row in zip(rows, self.rows, strict=True):
                 found = self.times(row)
-                line += [""] * 3 if found is None else [f"{1e3 * each:,.2f}" for each in found]
+                line[behind:behind] = [""] * 3 if found is None else [f"{1e3 * each:,.2f}" for each in found]
         if self.M is not None:
             columns.append("fits")
             for line, row in zip(rows, self.rows, strict=True):
@@ -161,7 +162,7 @@ def devices(
         n: tokens, each with a query, a key and a value in every head; or else n_q queries and n_k keys.
         d: words in a row of a head; or else d_k words in a row of Q and K, and d_v in one of V and O.
         n_q, n_k, d_k, d_v: where they differ from n and d.
-        heads, kv_heads: heads of queries, and of keys and values (as many by default).
+        heads, kv_heads: query heads, and KV heads (as many by default).
         M: words in a device; no limit by default.
         backward: count the backward pass: dQ, dK and dV from Q, K, V, dO, and two statistics of each row.
         mask: None, or "causal".

@@ -42,7 +42,7 @@ class Send(Exchange):
 
 @dataclass(frozen=True)
 class Compute:
-    """A device computes the allowed pairs of tokens of a head of queries."""
+    """A device computes the allowed pairs of tokens of a query head."""
 
     device: int
     head: int

@@ -91,9 +91,9 @@ def ulysses(t: Letters) -> Split:
     return Split(heads=t.P, rows=1, keys=1)
 
 
-@_parallel("ulysses-rows", AT_ONCE, "Ulysses with the queries of a head of keys dealt to several devices")
+@_parallel("ulysses-rows", AT_ONCE, "Ulysses with the queries of a KV head dealt to several devices")
 def ulysses_rows(t: Letters) -> Split:
-    """A group of devices computes one head of keys and values, each of them a part of its queries."""
+    """A group of devices computes one KV head, each of them a part of its queries."""
     return Split(heads=t.h_kv, rows=t.a, keys=1)
 
 

@@ -109,7 +109,7 @@ class Team:
 
     @property
     def heads_in_words(self) -> str:
-        """The heads, such as 32 heads on 8 of keys and values."""
+        """The heads, such as 32 heads (8 KV heads)."""
         return heads_on(self.heads, self.kv_heads)
 
     @cached_property
@@ -118,7 +118,7 @@ class Team:
 
     @property
     def sharing(self) -> int:
-        """Heads of queries that share keys and values."""
+        """Query heads that share keys and values."""
         return self.heads // self.kv_heads
 
     @property
@@ -148,7 +148,7 @@ class Team:
 
     @property
     def pairs(self) -> int:
-        """Allowed pairs of one head of queries."""
+        """Allowed pairs of one query head."""
         if not self.causal:
             return self.n_q * self.n_k
         rows, seen = min(self.n_q, self.n_k), self.n_k  # rows that see a key, and how many the last of them sees

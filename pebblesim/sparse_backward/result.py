@@ -140,7 +140,7 @@ class BackLite(Result):
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return headings and rows of the printed table, with the calibrated row last."""
         sign = "threshold" if self.rule == "threshold" else "ε"
-        headings = (sign, "tile sparsity", "I/O saved", "net of recording", "work saved", "cosine", "relative L2")
+        headings = (sign, "tile sparsity", "I/O saved", "net of recording", "work saved", "cosine", "L2 error")
         labelled = [(f"{row.parameter:g}", row) for row in self.rows]
         if self.calibrated:
             labelled.append((f"calibrated {self.calibrated.row.parameter!r}", self.calibrated.row))

@@ -29,8 +29,8 @@ class OnDevice:
 
     Attributes:
         moved: the split, and the words between devices.
-        queries, keys: those of a head of keys and values on this device, of all heads of queries that share it.
-        kv_heads: its heads of keys and values.
+        queries, keys: those of a KV head on this device, of all query heads that share it.
+        kv_heads: its KV heads.
         found: the schedule for one of them.
     """
 
@@ -112,7 +112,7 @@ def search_on_devices(
     Args:
         P: devices; each owns ⌊n/P⌋ or ⌈n/P⌉ tokens.
         M: words in the cache of each device.
-        heads, kv_heads: heads of queries, and of keys and values (as many by default).
+        heads, kv_heads: query heads, and KV heads (as many by default).
         name: the schedules found are called so, and like the split.
         progress: as for `search`.
         dims: n and d, or n_q, n_k, d_k and d_v.

@@ -230,7 +230,7 @@ def search(
         M: red pebbles, in words.
         summation: "chain", or "in-place", as for `count`.
         name: name of the schedule; by default "found-" and the problem's name.
-        kept: the inputs that the forward pass has kept, such as ("O", "l"); by default a schedule may need any of them.
+        kept: the inputs that the forward pass saved, such as ("O", "l"); by default a schedule may need any of them.
         heads, kv_heads, batch, separate: as for `count`; heads that share keys are one head with all their queries.
         mask: the allowed pairs, as for `count`, for all heads alike.
         word_bytes: bytes in a word of some tensors, such as {"Q": 2, "K": 2, "V": 2}; words of the others have 4. Then
@@ -245,7 +245,7 @@ def search(
     True
 
     Raises:
-        UsageError: the problem has no graph of plain sums, or none from what is kept; the name is already used; or a
+        UsageError: the problem has no graph of plain sums, or none from what is saved; the name is already used; or a
             size or mask is not allowed.
         Infeasible: no sequence of passes fits into M words.
     """
@@ -401,7 +401,7 @@ def _ways(solves: Problem, kept: Collection[str] | None, mask: Mask | None) -> l
     if not ways:
         raise UsageError(
             f"problem {solves.name!r} has no graph without sums in blocks or running values, which `search` needs"
-            + ("." if kept is None else f", from what is kept: {', '.join(kept) or 'nothing'}.")
+            + ("." if kept is None else f", from what is saved: {', '.join(kept) or 'nothing'}.")
         )
     return ways
 

@@ -15,6 +15,9 @@ STRICT = '"use strict";\n'
 """The first line of each script; a page has it once."""
 
 
+NOSCRIPT = "<noscript>This page computes in the browser and needs JavaScript.</noscript>\n"
+
+
 class Code(str):
     """Text that is JavaScript."""
 
@@ -40,10 +43,14 @@ def scripts(page: str, *names: str) -> str:
     return "".join(part(f"{page}/{name}").replace(STRICT, "", 1) for name in names)
 
 
-def document(title: str, *, style: str, body: str, script: str) -> str:
-    """Return an HTML file of these parts."""
+def document(title: str, *, style: str, body: str, script: str = "") -> str:
+    """Return an HTML file of these parts; without a script it allows none to run."""
     return Template(part("document.html")).substitute(
-        title=html.escape(title), style=part("document.css") + style, body=body, script=STRICT + script
+        title=html.escape(title),
+        style=part("document.css") + style,
+        body=body,
+        allowed=" script-src 'unsafe-inline';" if script else "",
+        run=f"{NOSCRIPT}<script>\n{STRICT}{script}</script>\n" if script else "",
     )
 
 

@@ -75,7 +75,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_fre
         P = warpgroup_mma_wait(0, deps=(P,))
         mbarrier.arrive(K_j_free.index(slot), count=1)
         P = (P * 0.125) + bias.to(gl.float32)
-        m_new = gl.max(P * 1.4426950408889634, axis=1)
+        m_new = gl.max(P, axis=1) * 1.4426950408889634
         m_new = gl.maximum(m_i, m_new)
         m_i = gl.exp2(gl.where(m_i == m_new, 0.0, (m_i - m_new)))
         P = gl.exp2(P * 1.4426950408889634 - m_new[:, None])
@@ -97,7 +97,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_fre
         P = warpgroup_mma_wait(0, deps=(P,))
         mbarrier.arrive(K_j_free.index(slot), count=1)
         P = (P * 0.125) + bias.to(gl.float32)
-        m_new = gl.max(gl.where((at_j_2[None, :] < n_k) & (gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (at_i + 0 - j_2 * 128)[:, None]), P * 1.4426950408889634, float("-inf")), axis=1)
+        m_new = gl.max(gl.where((at_j_2[None, :] < n_k) & (gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (at_i + 0 - j_2 * 128)[:, None]), P, float("-inf")), axis=1) * 1.4426950408889634
         m_new = gl.maximum(m_i, m_new)
         m_i = gl.exp2(gl.where(m_i == m_new, 0.0, (m_i - m_new)))
         P = gl.exp2(P * 1.4426950408889634 - m_new[:, None])

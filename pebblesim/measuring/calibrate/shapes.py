@@ -22,8 +22,8 @@ class Shape:
     Attributes:
         way: "forward" or "backward".
         n_q, n_k, d: tokens of queries and of keys, and the head dimension.
-        heads: heads of keys and values of all sequences.
-        group: heads of queries on each of them; their rows stand together as those of one head.
+        heads: KV heads of all sequences.
+        group: query heads on each of them; their rows stand together as those of one head.
         mask: the allowed pairs, or None for all.
     """
 

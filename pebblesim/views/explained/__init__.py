@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from pebblesim.views.document import part, save as write
+from pebblesim.views.document import document, part, save as write
 
 
 def page(found: Mapping[str, Any]) -> str:
@@ -19,13 +19,13 @@ def page(found: Mapping[str, Any]) -> str:
             line `bars`, parts of the longest time by whose they are, and `details`, sentences.
     """
     kinds = zip(found["bars"], found["details"], strict=True)
-    return Template(part("explained/page.html")).substitute(
-        style=part("explained/page.css"),
+    body = Template(part("explained/page.html")).substitute(
         title=escape(found["title"]),
         head="\n".join(_sentence(line) for line in found["head"]),
         table=_table(found["columns"], found["lines"], found["words"]),
         kinds="\n".join(_kind(bars, lines) for bars, lines in kinds),
     )
+    return document(found["title"], style=part("sheet.css") + part("explained/page.css"), body=body)
 
 
 def save(path: Path, found: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ def page(
     content: dict[str, Any] = {**data(problems), "cards": cards or {}, "view": view}
     return document(
         "How many words does attention move?",
-        style=part("explore/chart.css") + part("explore/page.css"),
+        style=part("sheet.css") + part("explore/chart.css") + part("explore/page.css"),
         body=part("explore/page.html"),
         script=f"{scripts('explore', *SCRIPTS)}const DATA = {in_javascript(content)};\nstart();\n",
     )

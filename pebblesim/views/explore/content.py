@@ -78,7 +78,7 @@ def _problem(solves: Problem) -> dict[str, Any]:
 
 
 def _shares(solves: Problem) -> bool:
-    """Whether heads of queries may share keys and values."""
+    """Whether query heads may share keys and values."""
     try:
         return shared(solves).pairs is not None
     except UsageError:

@@ -14,16 +14,16 @@ function timesOf(view, problem) { return BigInt(problem.shared ? view.kvHeads : 
 function refusal(view, problem) {
   const wrong = ["queries", "keys", "d", "heads", "kvHeads", "M"].find((name) => !(view[name] >= 1));
   if (wrong) return `${LABELS[wrong]}: a whole number, 1 or more; 64k, 1M and 2^20 are understood${wrong === "M" ? ", and bytes, such as 227KiB" : ""}.`;
-  if (view.heads % view.kvHeads) return `${view.heads} heads cannot share ${view.kvHeads} heads of keys and values evenly.`;
+  if (view.heads % view.kvHeads) return `${view.heads} heads cannot share ${view.kvHeads} KV heads evenly.`;
   if (view.window !== undefined && !(view.window >= 1)) return "window: a whole number of keys, 1 or more.";
   if (view.window && view.queries !== view.keys) return "The page counts a window for as many queries as keys; `pebblesim count --mask window:W` takes others.";
   if (view.masked && view.queries > view.keys) return "A causal mask is aligned at the end: it needs no more queries than keys.";
-  if (Math.max(view.queries * (view.heads / view.kvHeads), view.keys) > 2 ** 24) return "The page counts up to 16M queries and keys; `pebblesim count` takes any size.";
-  if (view.d > 2 ** 16) return "The page counts head dimensions up to 64k; `pebblesim count` takes any size.";
+  if (Math.max(view.queries * (view.heads / view.kvHeads), view.keys) > 2 ** 24) return "The page counts up to 16M queries and keys; pebblesim count takes any size.";
+  if (view.d > 2 ** 16) return "The page counts head dimensions up to 64k; pebblesim count takes any size.";
   return "";
 }
 
-const LABELS = { queries: "queries", keys: "keys", d: "head dimension", heads: "heads", kvHeads: "heads of keys and values", M: "cache" };
+const LABELS = { queries: "queries", keys: "keys", d: "head dimension", heads: "heads", kvHeads: "KV heads", M: "cache" };
 
 /** The largest closed form of the bounds of each way of computing, and the least of these: it holds for every way. */
 function boundOf(problem, sizes, M, masked) {

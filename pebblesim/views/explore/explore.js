@@ -211,12 +211,12 @@ class Page {
       + ` and ${ratioText(best.words, this.bound.value)} times the lower bound.${this.needs(best.schedule)}${others.length ? ` ${others.join("; ")}.` : ""}`);
   }
 
-  /** What the forward pass must have kept for a schedule, if it is a table of pairs, and the first schedule that needs none. */
+  /** What a schedule needs saved by the forward pass, if that is P, and the first schedule that does not need it. */
   needs(schedule) {
     if (!schedule.needs.includes("P")) return "";
     const other = this.rows.find((each) => !each.schedule.needs.includes("P"));
-    return ` It reads P, the table of probabilities, which the forward pass must have kept: a word for each pair, written there.${
-      other ? ` Of the schedules that need no such table, ${other.schedule.name} moves the fewest: ${many(other.words)}.` : ""}`;
+    return ` It reads P, the matrix of probabilities, saved by the forward pass: a word for each pair, written there.${
+      other ? ` Of the schedules that do not need P, ${other.schedule.name} moves the fewest: ${many(other.words)}.` : ""}`;
   }
 
   draw() {
@@ -296,7 +296,7 @@ class Page {
     if (small.length) notes.push(`M is too small for ${small.map(({ name }) => name).join(", ")}.`);
     const unmasked = problem.schedules.filter((schedule) => !schedules.includes(schedule));
     if (unmasked.length) notes.push(`Not counted under a mask here: ${unmasked.map(({ name }) => name).join(", ")}.`);
-    if (problem.leftOut.length) notes.push(`Left to \`pebblesim count\`, which searches longer for their blocks: ${problem.leftOut.join(", ")}.`);
+    if (problem.leftOut.length) notes.push(`Their blocks need a longer search, so they are left to pebblesim count: ${problem.leftOut.join(", ")}.`);
     byId("others").textContent = notes.join(" ");
   }
 

@@ -108,7 +108,7 @@ const page = {
         next.focus();
       });
     }
-    if (!page.goToHash()) page.enter("learn");
+    if (!page.goToHash()) page.enter(page.modes.race ? "race" : "learn"); // who asked for two games wants to see both
     document.addEventListener("keydown", page.key);
     window.addEventListener("hashchange", page.goToHash);
     new ResizeObserver(page.fit).observe($$("boards"));

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import contextmanager
 from itertools import product
 from types import ModuleType, SimpleNamespace
@@ -106,8 +106,9 @@ class Array:
         self.values[:], self.there[:] = value, True
         self.written += self.values.size
 
-    def __getitem__(self, key: tuple[slice, slice]) -> Rows:
-        return Rows(self, key[1].stop)
+    def __getitem__(self, key: tuple[slice, ...]) -> Rows:
+        assert len(key) == len(self.shape)
+        return Rows(self, key[-1].stop)
 
     def numel(self) -> int:
         return self.values.size
@@ -124,8 +125,8 @@ class Rows:
     """The first words of each row of an array."""
 
     def __init__(self, array: Array, words: int) -> None:
-        self.array, self.values = array, array.numpy()[:, :words]
-        self.there = array.there.reshape(array.shape)[:, :words]
+        self.array, self.values = array, array.numpy()[..., :words]
+        self.there = array.there.reshape(array.shape)[..., :words]
 
     def copy_(self, other: Array) -> None:
         self.values[:], self.there[:] = other.numpy(), True
@@ -297,6 +298,7 @@ def run(
     others: dict[str, Any] | None = None,
     strides: dict[str, tuple[int, ...]] | None = None,
     results: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
+    wide: Collection[str] = (),
 ) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
     """The outputs of a module's `run`, and the words that it read and wrote, by ("read" or "written", tensor).
 
@@ -304,7 +306,8 @@ def run(
     tables; what is moved beside them, in tiles that are filled up, is by ("read" or "written", "beside"), too. `shift`:
     the gradient of L, if it is an argument. `band`: the allowed pairs, if tables have only the tiles of a band.
     `others`: stand-ins for other modules that the text imports.
-    `strides`: of inputs that have some; `results`: shapes and strides of the matrices that are to be written.
+    `strides`: of inputs that have some; `results`: shapes and strides of the matrices that are to be written. `wide`:
+    which of these are in float32 whatever the type of the others.
     """
     arrays: list[tuple[str, Array]] = []
 
@@ -322,13 +325,16 @@ def run(
     modules = {"torch": SimpleNamespace(empty=empty, cuda=CUDA, **TYPES), "triton": triton, "triton.language": LANGUAGE}
     with _modules(**modules, **(others or {})):
         exec(compile(text, "kernels", "exec"), module.__dict__)
-        given = [Array(x, _type(x, dtype), (strides or {}).get(name)) for name, x in inputs.items()]
+        kinds = {name: _type(x, "float32" if name in wide else dtype) for name, x in inputs.items()}
+        given = [Array(x, kinds[name], (strides or {}).get(name)) for name, x in inputs.items()]
         arrays += zip(inputs, given, strict=True)
         options: dict[str, Any] = {} if shift is None else {"dL": Array(shift, TYPES["float32"])}
         if results is not None:
             options["results"] = {
-                name: Array(np.full(shape, np.nan), TYPES[dtype], apart) for name, (shape, apart) in results.items()
+                name: Array(np.full(shape, np.nan), TYPES["float32" if name in wide else dtype], apart)
+                for name, (shape, apart) in results.items()
             }
+            arrays += options["results"].items()
         outputs = module.run(*given, **options)
     names = {id(array): name for name, array in outputs.items()} | {
         id(a): name for name, a in zip(inputs, given, strict=True)

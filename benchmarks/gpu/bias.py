@@ -1,0 +1,480 @@
+"""Attention with a bias that sequences share, and its gradient: errors of drawn calls, and times; on a GPU.
+
+python benchmarks/gpu/bias.py --seed 1 --calls 60 --shapes 8 --time-limit 120 -o bias.jsonl
+
+Calls are judged by formulas in float64, with all scores, and so is PyTorch's own attention with 16-bit words. Times are
+of AlphaFold-like shapes: head dimension 32, heads with a bias (heads, n, n) each that all sequences share. "sdpa" is
+PyTorch's with the bias expanded to all sequences, "flex" FlexAttention with a captured bias, whose gradient is added
+up by atomics, and "atomic" our own kernels with dB added up by atomics in the kernel of dQ, as others have it. A row is
+appended as soon as it is measured, and not measured again. `--tune` tries tiles of the kernels, `--table` shows the
+rows, without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+from statistics import geometric_mean, median
+from typing import Any
+
+D = 32
+NAMES = ("O", "dQ", "dK", "dV", "dB")
+OTHERS = ("atomic", "flex", "sdpa")
+
+MOST_OF_SDPA = 24 * 2**30
+"""Bytes of an expanded bias and its gradient up to which PyTorch's attention is timed."""
+
+TRIED: dict[str, list[tuple[int, ...]]] = {
+    "flash2_forward": [
+        (64, 64, 4, 3), (64, 64, 4, 4), (64, 64, 4, 3, 128), (64, 64, 4, 3, 96), (128, 64, 8, 3), (128, 64, 8, 3, 128),
+        (128, 64, 4, 3), (64, 64, 4, 2), (128, 32, 4, 3),
+    ],
+    "dQ": [
+        (64, 64, 4, 3), (64, 64, 4, 4), (64, 64, 4, 3, 128), (64, 64, 4, 3, 96), (128, 64, 8, 3), (128, 64, 8, 3, 128),
+        (64, 32, 4, 3), (64, 32, 4, 2), (64, 64, 4, 2),
+    ],
+    "dK_dV": [
+        (64, 64, 4, 3), (64, 64, 4, 4), (64, 64, 4, 3, 128), (64, 64, 4, 3, 160), (128, 64, 8, 3), (128, 64, 8, 3, 128),
+        (128, 64, 8, 2), (64, 32, 4, 3), (64, 32, 4, 2), (64, 64, 4, 2), (128, 32, 4, 3), (128, 64, 4, 3),
+    ],
+    "dB": [
+        (64, 64, 4, 3), (64, 64, 4, 4), (64, 64, 4, 3, 128), (64, 64, 4, 3, 96), (64, 64, 8, 3), (64, 64, 8, 2),
+        (128, 64, 8, 3), (128, 64, 8, 3, 128), (64, 32, 4, 3), (64, 32, 4, 2),
+    ],
+}  # fmt: skip
+"""Tiles, warps, stages and registers of each kernel that `--tune` tries."""
+
+
+# Drawn calls
+
+
+def drawn_call(seed: int, number: int) -> dict[str, Any]:
+    """A call: how batches share the bias, sizes, types and limits; of few kinds, so that few kernels are compiled."""
+    random = Random(f"{seed}/{number}")
+    kind = Random(f"{seed}/kind/{number // 6}")
+    d, even, dtype = kind.choice([16, 24, 32, 64, 128]), kind.random() < 0.5, kind.choice(["bfloat16", "float16"])
+    wide, limits = kind.random() < 0.3, kind.choice([None, None, None, "causal", "window"])
+    batch, lead = random.choice([((5,), (1,)), ((4,), (4,)), ((2, 3), (2, 1)), ((3, 2), (1, 2)), ((40,), (1,))])
+    n_q = 128 * random.randint(1, 3) if even else random.randint(1, 400)
+    n_k = n_q if random.random() < 0.6 or limits else (128 * random.randint(1, 3) if even else random.randint(1, 400))
+    own = [random.random() < 0.85, random.random() < 0.85, True]  # of a bias that keys share the gradient is 0
+    heads = random.randint(1, 4)
+    shape = (*lead, *(side if mine else 1 for side, mine in zip((heads, n_q, n_k), own, strict=True)))
+    return {
+        "kind": "call", "seed": seed, "number": number, "batch": batch, "heads": heads, "n_q": n_q, "n_k": n_k, "d": d,
+        "bias": shape, "dtype": dtype, "of_bias": "float32" if wide else dtype, "limits": limits,
+    }  # fmt: skip
+
+
+def judged(torch: Any, row: dict[str, Any]) -> dict[str, Any]:
+    """Errors of a call, and of PyTorch's attention where it gets the same bias: norms, relative to the true ones."""
+    from pebblesim.gpu.torch import attention
+
+    make = torch.Generator(device="cuda").manual_seed(row["number"])
+    dtype, heads, sizes = getattr(torch, row["dtype"]), row["heads"], (row["n_q"], row["n_k"])
+    normal = partial(torch.randn, device="cuda", generator=make)
+    x = [normal(*row["batch"], heads, n, row["d"]).to(dtype) for n in (sizes[0], sizes[1], sizes[1])]
+    x.append((2 * normal(*row["bias"])).to(getattr(torch, row["of_bias"])))
+    leaves, truth = [t.clone().requires_grad_() for t in x], [t.double().requires_grad_() for t in x]
+    i, j = (torch.arange(n, device="cuda") for n in sizes)
+    apart = j[None] - i[:, None]
+    seen = {None: apart > -(2**20), "causal": apart <= 0, "window": (apart <= 20) & (apart >= -70)}[row["limits"]]
+    options = {None: {}, "causal": {"is_causal": True}, "window": {"window": (70, 20)}}[row["limits"]]
+    dO = normal(*x[0].shape[:-1], row["d"]).to(dtype)
+    compiled(torch, x, dO, options)
+    found = _passes(torch, lambda q, k, v, b: attention(q, k, v, bias=b, **options), leaves, dO)
+    again = _passes(torch, lambda q, k, v, b: attention(q, k, v, bias=b, **options), leaves, dO)
+    true = _passes(torch, partial(_formulas, torch, seen), truth, dO.double())
+    row["errors"] = _errors(found, true)
+    row["same_bits"] = all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+    if row["of_bias"] == row["dtype"]:
+        row["of_pytorch"] = _errors(_passes(torch, partial(_sdpa, torch, seen), leaves, dO), true)
+    return row
+
+
+def compiled(torch: Any, x: list[Any], dO: Any, options: dict[str, Any]) -> None:
+    """Compile the kernels of both passes side by side."""
+    from pebblesim.operator import bias as kernels, compiling
+    from pebblesim.operator.pattern import limits
+
+    q, k, v, b = x
+    n_q, n_k = q.shape[-2], k.shape[-2]
+    within = limits(options.get("window"), options.get("is_causal", False), "start", n_q, n_k)
+    groups, inner = kernels.in_groups(b, q, k)
+    q, k, v, dO = (t.reshape(-1, *t.shape[-3:]) for t in (q, k, v, dO))
+    asked = kernels.Limits(inner, *within, q.shape[-1] ** -0.5)
+    if compiling.can():
+        with compiling.together():
+            passes(torch, (q, k, v), groups, dO, asked)
+
+
+def passes(torch: Any, x: tuple[Any, ...], b: Any, dO: Any, asked: Any) -> None:
+    """Both passes by kernels, without autograd."""
+    from pebblesim.operator import bias as kernels
+
+    out, lse = torch.empty_like(dO), torch.zeros(dO.shape[:3], dtype=torch.float32, device="cuda")
+    kernels.forward(*x, b, out, lse, asked)
+    made, dB = tuple(map(torch.empty_like, x)), torch.empty_like(b)
+    kernels.backward(dO, None, *x, b, out, lse, made, dB, asked)
+
+
+def _passes(torch: Any, call: Callable[..., Any], x: list[Any], dO: Any) -> list[Any]:
+    O = call(*x)
+    return [O.detach(), *torch.autograd.grad(O, x, dO)]
+
+
+def _errors(found: list[Any], true: list[Any]) -> dict[str, float]:
+    pairs = zip(NAMES, found, true, strict=True)
+    return {name: float((mine.double() - its).norm() / its.norm().clamp(min=1e-3)) for name, mine, its in pairs}
+
+
+def _formulas(torch: Any, seen: Any, q: Any, k: Any, v: Any, b: Any) -> Any:
+    S = torch.einsum("...id,...jd->...ij", q, k) * q.shape[-1] ** -0.5 + b
+    return torch.einsum("...ij,...jd->...id", S.masked_fill(~seen, -torch.inf).softmax(-1), v)
+
+
+def _sdpa(torch: Any, seen: Any, q: Any, k: Any, v: Any, b: Any) -> Any:
+    """PyTorch's attention with a dense bias for each sequence, in rows that begin where its kernels need it."""
+    whole = (*q.shape[:-1], k.shape[-2])
+    b = b.expand(whole) if seen is None else b.expand(whole).masked_fill(~seen, -torch.inf)
+    flat = [t.reshape(-1, *t.shape[-3:]) for t in (q, k, v, b)]
+    if missing := -flat[3].shape[-1] % 8:
+        flat[3] = torch.nn.functional.pad(flat[3], (0, missing))[..., : whole[-1]]
+    return torch.nn.functional.scaled_dot_product_attention(*flat).reshape(q.shape)
+
+
+# Times
+
+
+def drawn_shape(seed: int, number: int) -> dict[str, Any]:
+    """A layer: tokens, heads and sequences."""
+    random = Random(f"{seed}/shape/{number}")
+    n, heads = (384, 768)[number % 2], random.choice([4, 8, 16])
+    sequences = 2 ** random.randint(6, 9)
+    while sequences * heads * n * n > 2**31.3:
+        sequences //= 2
+    return {"kind": "time", "seed": seed, "number": number, "n": n, "heads": heads, "sequences": sequences, "d": D}
+
+
+def timed(torch: Any, row: dict[str, Any], only: tuple[str, ...] = OTHERS) -> dict[str, Any]:
+    """Times, peaks of memory and errors of all contenders; the words that our kernels are counted to move."""
+    from timing import together
+
+    n, heads, sequences = row["n"], row["heads"], row["sequences"]
+    make = torch.Generator(device="cuda").manual_seed(n)
+    normal = partial(torch.randn, device="cuda", generator=make, dtype=torch.bfloat16)
+    x = [normal(sequences, heads, n, D).requires_grad_() for _ in "QKV"] + [normal(1, heads, n, n).requires_grad_()]
+    dO = normal(sequences, heads, n, D)
+    calls: dict[str, Callable[..., Any]] = {"ours": _ours, "flex": _flex(), "atomic": _atomic, "sdpa": _dense}
+    if 4 * sequences * heads * n * n > MOST_OF_SDPA:
+        del calls["sdpa"]
+    calls = {name: call for name, call in calls.items() if name in ("ours", *only)}
+    row |= {"errors": {}, "refused": {}, "peak_mib": {}, "counted": counted(n, heads, sequences)}
+    some = [t.detach()[:2].double().requires_grad_() for t in x[:3]] + [x[3].detach().double().requires_grad_()]
+    true = _formulas(torch, torch.ones(n, n, dtype=torch.bool, device="cuda"), *some)
+    dBs = {}
+    for name, call in list(calls.items()):
+        try:
+            torch.cuda.synchronize()
+            made = _passes(torch, call, x, dO)
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            made = None
+            made = _passes(torch, call, x, dO)
+        except Exception as error:  # of PyTorch's compiler, or no memory
+            row["refused"][name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            del calls[name]
+            continue
+        row["peak_mib"][name] = (torch.cuda.max_memory_allocated() - before) // 2**20
+        row["errors"][name] = float((made[0][:2] - true).norm() / true.norm())
+        dBs[name] = made[4].float()
+        del made
+    row["dB_from_ours"] = {name: float((t - dBs["ours"]).norm() / dBs["ours"].norm()) for name, t in dBs.items()}
+    del true, some, dBs
+    for way in ("forward", "both"):
+        row[way] = together(torch, {name: [partial(_step, torch, way, call, x, dO)] for name, call in calls.items()}, 3)
+    row["kernels"] = by_kernel(torch, partial(_step, torch, "both", _ours, x, dO))
+    return row
+
+
+def _step(torch: Any, way: str, call: Callable[..., Any], x: list[Any], dO: Any) -> None:
+    if way == "forward":
+        with torch.no_grad():
+            call(*x)
+        return
+    torch.autograd.grad(call(*x), x, dO)
+
+
+def _ours(q: Any, k: Any, v: Any, b: Any) -> Any:
+    from pebblesim.gpu.torch import attention
+
+    return attention(q, k, v, bias=b)
+
+
+def _dense(q: Any, k: Any, v: Any, b: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, b.expand(q.shape[0], -1, -1, -1))
+
+
+@cache
+def _flex() -> Callable[..., Any]:
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+
+    compiled = torch.compile(flex_attention, dynamic=False)
+
+    def attend(q: Any, k: Any, v: Any, b: Any) -> Any:
+        bias = b[0]
+        return compiled(q, k, v, score_mod=lambda score, batch, h, i, j: score + bias[h, i, j])
+
+    return attend
+
+
+def _atomic(q: Any, k: Any, v: Any, b: Any) -> Any:
+    return _with_atomics().apply(q, k, v, b)
+
+
+@cache
+def _with_atomics() -> Any:
+    """Our kernels, but dB is added to memory, tile by tile, by the kernel of dQ: its text with one line more."""
+    import torch
+
+    from pebblesim.operator import bias as kernels
+
+    @cache
+    def module(n: int, scale: float, dtype: str) -> Any:
+        from pebblesim.kernels.triton import triton
+        from pebblesim.operator.launching import running
+
+        tiling = next(each[1] for (words, _), each in kernels.TILINGS.items() if words == "16 bits")
+        sizes = {"n_q": 2**14, "n_k": 2**14, "d_k": D, "d_v": D, **tiling.blocks}
+        program = kernels.program(kernels.GRADIENTS, tiling)
+        made = triton(program, sizes, dtype, scale=scale, far=False, shared=1, **kernels._launched(tiling))
+        return running(with_atomics(made.text), tuple(each.name for each in made.kernels))
+
+    class Passes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, q: Any, k: Any, v: Any, b: Any) -> Any:
+            asked = kernels.Limits(q.shape[0], None, None, False, q.shape[-1] ** -0.5)
+            out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+            kernels.forward(q, k, v, b[None], out, lse, asked)
+            ctx.save_for_backward(q, k, v, b, out, lse)
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, dO: Any) -> Any:
+            q, k, v, b, out, lse = ctx.saved_tensors
+            made = {name: torch.empty_like(x) for name, x in (("dQ", q), ("dK", k), ("dV", v))}
+            dB = torch.zeros(b.shape[1:], dtype=torch.float32, device=b.device)
+            whole = b[None].expand(1, q.shape[0], *b.shape[1:])
+            run = module(q.shape[2], q.shape[-1] ** -0.5, str(q.dtype).removeprefix("torch.")).run
+            run(dB, q, k, v, dO.contiguous(), out, lse.flatten(0, 1), whole, results=made)
+            return *made.values(), dB.to(b.dtype)[None]
+
+    return Passes
+
+
+def with_atomics(text: str) -> str:
+    """The text of the kernels of dQ, dK and dV in which that of dQ adds each dS to dB; tiles divide the lengths."""
+    before, rest = text.split("def dQ(", 1)
+    kernel, behind = rest.split("\n@triton.jit", 1)
+    place = "dB_ptr + own * dB_head + at_i[:, None] * dB_row + at_j[None, :]"
+    kernel = re.sub(
+        r"^( +)(dS = \(P \* .*)$", rf'\1\2\n\1tl.atomic_add({place}, dS, sem="relaxed")', kernel, count=1, flags=re.M
+    )
+    text = f"{before}def dQ(dB_ptr, dB_head, dB_row, {kernel}\n@triton.jit{behind}".replace(
+        "def run(", "def run(dB_ptr, "
+    )
+    return re.sub(r"^( +dQ\[.*\]\()", r"\1dB_ptr, dB_ptr.stride(0), dB_ptr.stride(1), ", text, count=1, flags=re.M)
+
+
+def counted(n: int, heads: int, sequences: int) -> dict[str, dict[str, list[int]]]:
+    """Words that each pass reads and writes of each tensor, counted in its program: of all heads and sequences.
+
+    Of dB they are those of one part of the sequences.
+    """
+    from pebblesim.kernels.tables import moved_words
+    from pebblesim.operator import bias as kernels
+
+    found = {}
+    passes_of = {"forward": kernels.FORWARD, "gradients": kernels.ACROSS, "of bias": kernels.OF_BIAS}
+    for name, which in passes_of.items():
+        at = kernels.GRADIENTS if which == kernels.ACROSS else which
+        tiling = next(each[at] for (words, _), each in kernels.TILINGS.items() if words == "16 bits")
+        sizes = {"n_q": n, "n_k": n, "d_k": D, "d_v": D, **tiling.blocks, "R": sequences}
+        times = heads if name == "of bias" else heads * sequences
+        moved = moved_words(kernels.program(which, tiling), sizes)
+        found[name] = {tensor: [times * words for words in both] for tensor, both in moved.items()}
+    return found
+
+
+def by_kernel(torch: Any, call: Callable[[], Any]) -> dict[str, float]:
+    """Microseconds of each kernel of a call, by its name."""
+    call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        for _ in range(3):
+            call()
+        torch.cuda.synchronize()
+    found: dict[str, float] = {}
+    for each in seen.key_averages():
+        micro = getattr(each, "device_time_total", 0.0) / 3
+        found[each.key[:60]] = found.get(each.key[:60], 0.0) + micro
+    return {name: round(micro, 1) for name, micro in sorted(found.items(), key=lambda pair: -pair[1])[:10]}
+
+
+# Tiles
+
+
+def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
+    """Times of each kernel with other tiles."""
+    from pebblesim.operator import bias as kernels, compiling
+
+    n, heads, sequences = 384, 8, 128
+    normal = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+    q, k, v, dO = (normal(sequences, heads, n, d) for _ in range(4))
+    b = normal(1, 1, heads, n, n)
+    b = b.float() if wide else b
+    asked = kernels.Limits(sequences, None, None, False, d**-0.5)
+    original = dict(kernels.TILINGS)
+    both = partial(passes, torch, (q, k, v), b, dO, asked)
+    key = next(each for each in original if each[0] == "16 bits" and d <= each[1])
+    usual = {
+        "flash2_forward": (64, 64, 4, 3) if d <= 64 else (64, 64, 4, 2),
+        "dQ": (64, 64, 4, 3) if d <= 64 else (64, 32, 4, 2),
+        "dK_dV": (64, 64, 4, 3) if d <= 64 else (64, 32, 4, 2),
+        "dB": (64, 64, 4, 3) if d <= 64 else (64, 64, 8, 2),
+    }
+    cases, best = [(name, tried) for name, several in TRIED.items() for tried in several], dict[str, float]()
+    if compiling.can():
+        with compiling.together():
+            for name, tried in cases:
+                kernels.TILINGS = original | {key: kernels.tilings(*(usual | {name: tried}).values())}
+                both()
+    chosen = dict(usual)
+    for name, tried in cases:
+        kernels.TILINGS = original | {key: kernels.tilings(*(usual | {name: tried}).values())}
+        row = {"kind": "tune", "d": d, "wide": wide, "kernel": name, "tiles": tried}
+        try:
+            row["us"] = by_kernel(torch, both)[name]
+        except Exception as error:
+            row["refused"] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+        if row.get("us", 1e9) < 0.98 * best.get(name, 1e9):
+            best[name], chosen[name] = row["us"], tried
+        yield row
+    kernels.TILINGS = original | ({} if wide else {key: kernels.tilings(*chosen.values())})
+    print("the fastest, which are used from here on", chosen, flush=True)
+
+
+# Tables
+
+
+def table(rows: list[dict[str, Any]]) -> None:
+    """Print errors of the calls, and times of the layers, with geometric means."""
+    calls = [row for row in rows if row["kind"] == "call" and "errors" in row]
+    if calls:
+        alike = sum(row["same_bits"] for row in calls)
+        print(f"{len(calls)} drawn calls, {alike} with the same bits when they are made again; errors:\n")
+        print("| | median | most | beside PyTorch's, median | most |\n|---|---|---|---|---|")
+        for name in NAMES:
+            own = [row["errors"][name] for row in calls]
+            beside = [row["errors"][name] / max(row["of_pytorch"][name], 1e-4) for row in calls if "of_pytorch" in row]
+            print(f"| {name} | {median(own):.4f} | {max(own):.4f} | {median(beside):.2f} | {max(beside):.2f} |")
+        print()
+    shapes = sorted((row for row in rows if row["kind"] == "time"), key=lambda row: (row["n"], row["heads"]))
+    if not shapes:
+        return
+    print("| n | heads | sequences | pass | ours, ms | atomic dB | FlexAttention | PyTorch, dense bias | memory, MiB |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for row in shapes:
+        for way in ("forward", "both"):
+            times = {name: each["wall_us"] for name, each in row[way].items()}
+            for name in (each for each in OTHERS if each in times):
+                for kind in ("wall_us", "card_us"):
+                    ratio = row[way][name][kind] / row[way]["ours"][kind]
+                    ratios.setdefault((f"{way}, {kind}", name), []).append(ratio)
+            there = [name for name in ("ours", *OTHERS) if name in times]
+            card = {name: row[way][name]["card_us"] / 1e3 for name in there}
+            cells = [
+                f"{times[name] / 1e3:.2f} ({card[name]:.2f})" if name in there else "" for name in ("ours", *OTHERS)
+            ]
+            memory = (
+                " / ".join(f"{row['peak_mib'].get(name, '')}" for name in ("ours", *OTHERS)) if way == "both" else ""
+            )
+            passes = "forward" if way == "forward" else "both passes"
+            print(
+                "|", " | ".join([str(row["n"]), str(row["heads"]), str(row["sequences"]), passes, *cells, memory]), "|"
+            )
+    print()
+    for (way, name), values in ratios.items():
+        print(f"{way}: {name} {geometric_mean(values):.2f} times ours, {min(values):.2f} to {max(values):.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_suffix(".jsonl"))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--calls", type=int, default=60)
+    parser.add_argument("--shapes", type=int, default=8)
+    parser.add_argument("--tune", action="store_true", help="try tiles first")
+    parser.add_argument("--time-limit", type=float, default=120.0, help="seconds after which nothing new is begun")
+    parser.add_argument("--table", action="store_true")
+    asked, began = parser.parse_args(), time.monotonic()
+    text = asked.output.read_text(encoding="utf-8") if asked.output.exists() else ""
+    rows = [json.loads(line) for line in text.splitlines()]
+    if asked.table:
+        return table(rows)
+    import torch
+
+    asked.output.parent.mkdir(parents=True, exist_ok=True)
+    measured(torch, asked, rows, began)
+    table(rows)
+
+
+def measured(torch: Any, asked: argparse.Namespace, rows: list[dict[str, Any]], began: float) -> None:
+    """Measure what is asked for and not there yet, within the time."""
+
+    def over() -> bool:
+        return time.monotonic() - began > asked.time_limit
+
+    def keep(row: dict[str, Any]) -> None:
+        rows.append(row)
+        with asked.output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        said = {name: row[name] for name in ("us", "tiles", "refused", "errors") if name in row}
+        print(f"{time.monotonic() - began:6.1f} s", row["kind"], row.get("number", ""), said, flush=True)
+
+    known = {(row["kind"], row.get("seed"), row.get("number")) for row in rows}
+    device = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
+    for row in tuned(torch, D, False) if asked.tune else ():
+        keep(row | device)
+    todo: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+        *((judged, drawn_call(asked.seed, number)) for number in range(asked.calls)),
+        *((timed, drawn_shape(asked.seed, number)) for number in range(asked.shapes)),
+    ]
+    for measure, row in todo:
+        if (row["kind"], row["seed"], row["number"]) in known:
+            continue
+        if over():
+            print(f"stopped after {asked.time_limit:g} s; the same command goes on", flush=True)
+            return
+        try:
+            keep(measure(torch, row) | device)
+        except torch.OutOfMemoryError as error:
+            print("no memory for", row, str(error).splitlines()[0], flush=True)
+    for row in tuned(torch, 128, False) if asked.tune else ():
+        keep(row | device)
+        if over():
+            return
+
+
+if __name__ == "__main__":
+    main()

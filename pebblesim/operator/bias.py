@@ -1,0 +1,367 @@
+"""A bias that is added to scores, and its gradient: shapes, kernels, and their launches.
+
+The bias of an operator is (outer, inner, heads, n_q, n_k), and each of these may be 1 where entries are shared: batch b
+has the bias of group ⌊b / inner⌋ and place b mod inner. Kernels are those of the catalogue's schedules with a tile of
+the bias read for each tile of scores (`kernels.bias`). In dB's, a tile (i, j) stays, and all sequences that share it
+stream past: its sum is in the same order in every run, and it is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pebblesim.advice.tiles import Tiling
+from pebblesim.core.errors import UsageError
+from pebblesim.kernels.bias import SEQUENCES, biased, gradient_of_bias
+from pebblesim.kernels.strides import WORDS
+from pebblesim.kernels.triton import FAR, triton
+from pebblesim.language.masks import Band
+from pebblesim.language.program import Program
+from pebblesim.operator.fresh import fresh
+from pebblesim.operator.launching import running
+from pebblesim.operator.layout import BYTES, fits, fitted, room_for
+from pebblesim.operator.pattern import band_of
+from pebblesim.operator.planning import ROOM, program_of
+from pebblesim.operator.sizes import met
+
+WIDEST = 128
+"""The largest head dimension of kernels with a bias."""
+
+Tilings = tuple[Tiling, Tiling, Tiling]
+"""Tilings of the forward pass, of dQ, dK and dV, and of dB."""
+
+
+Sides = tuple[int, ...]
+"""Rows that a program keeps, rows that stream past them, warps, stages, and perhaps the most registers of a thread."""
+
+
+def tilings(forward: Sides, dQ: Sides, dK_dV: Sides, dB: Sides) -> Tilings:
+    """Tilings by the sides of each kernel; those of dB's are both of its tile."""
+    two_pass = {"B_r": dQ[0], "b_c": dQ[1], "B_c": dK_dV[0], "b_r": dK_dV[1]}
+    return (
+        Tiling("flash2-forward", {"B_r": forward[0], "B_c": forward[1]}, 4, 1, {"flash2-forward": forward[2:]}),
+        Tiling("backward-two-pass-blocked", two_pass, 4, 1, {"dQ": dQ[2:], "dK, dV": dK_dV[2:]}),
+        Tiling("backward-two-pass-blocked", {"B_r": dB[0], "b_c": dB[1]}, 4, 1, {"dB": dB[2:]}),
+    )
+
+
+TILINGS: Mapping[tuple[str, int], Tilings] = {
+    ("16 bits", 32): tilings((64, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 3)),
+    ("16 bits", 64): tilings((64, 64, 4, 3), (64, 64, 4, 3), (64, 32, 4, 3), (64, 64, 4, 3)),
+    ("16 bits", WIDEST): tilings((64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 2), (64, 64, 8, 2)),
+    ("32 bits", 64): tilings((32, 16, 4, 2), (32, 16, 4, 2), (32, 16, 4, 2), (32, 32, 4, 2)),
+    ("32 bits", WIDEST): tilings((32, 32, 4, 2), (32, 16, 4, 1), (32, 16, 4, 1), (32, 32, 4, 1)),
+}
+"""Tilings by the size of a word and the largest head dimension that they are for; they fit on every card."""
+
+FORWARD, GRADIENTS, OF_BIAS, ACROSS = range(4)
+"""Passes: O; dQ, dK and dV; dB; and dQ, dK and dV with a transpose of the bias for the kernel of dK and dV."""
+
+
+class Limits(NamedTuple):
+    """The arguments of the operators behind the tensors.
+
+    Attributes:
+        inner: batches of a group.
+        left, right, at_end: limits, as of `pattern.limits`.
+        scale: factor of Q Kᵀ.
+    """
+
+    inner: int
+    left: int | None
+    right: int | None
+    at_end: bool
+    scale: float
+
+
+def in_groups(bias: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, int]:
+    """A bias that broadcasts to (…, heads, n_q, n_k) as the operators take it, and the batches of a group.
+
+    Raises:
+        UsageError: it does not broadcast, or batches that share it lie between others that do not.
+    """
+    whole = (*query.shape[:-1], key.shape[-2])
+    shape = (*(1,) * (len(whole) - bias.dim()), *bias.shape)
+    if len(shape) > len(whole) or any(mine not in (1, its) for mine, its in zip(shape, whole, strict=False)):
+        raise UsageError(
+            f"bias has shape {tuple(bias.shape)}, which does not broadcast to {tuple(whole)}, (…, heads, n_q, n_k); "
+            "where sequences share a bias, give query as (batch, sequences, heads, n, d) and bias as (batch, 1, heads, "
+            "n, n)."
+        )
+    own = [mine != 1 for mine, its in zip(shape[:-3], whole, strict=False) if its != 1]
+    if sum(a != b for a, b in pairwise(own)) > 1:
+        raise UsageError(
+            f"bias has shape {tuple(bias.shape)} for batches {tuple(whole[:-3])}: those that share it lie between "
+            "others that do not; put the dimensions that share it next to each other, behind or before all others."
+        )
+    batch, parts, sides = query.shape[:-3].numel(), bias.reshape(shape).shape[:-3].numel(), shape[-3:]
+    if own and own[-1] and not own[0]:
+        return bias.reshape(1, parts, *sides), parts
+    return bias.reshape(parts, 1, *sides), batch // parts if parts else 1
+
+
+def summed(x: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    """A sum over the dimensions that have one entry in a shape of as many."""
+    shared = [at for at, (its, mine) in enumerate(zip(x.shape, shape, strict=True)) if mine == 1 != its]
+    return x.sum(shared, keepdim=True) if shared else x
+
+
+class Met(NamedTuple):
+    """The matrices of queries and keys that meet under limits, as kernels read them.
+
+    Attributes:
+        Q, K, V: as kernels read them.
+        bias: in groups, with a row for each query and a column for each key, 0 words apart where they are shared.
+        transposed: the same with a row for each key, for a backward pass.
+        queries, keys: which of all these are.
+        band: the limits.
+        dtype: of words.
+    """
+
+    Q: Tensor
+    K: Tensor
+    V: Tensor
+    bias: Tensor
+    transposed: Tensor | None
+    queries: slice
+    keys: slice
+    band: Band | None
+    dtype: str
+
+    def tiling(self, which: int) -> Tiling:
+        """The tiling of a pass."""
+        width = max(self.Q.shape[3], self.V.shape[3])
+        kind = "32 bits" if self.dtype == "float32" else "16 bits"
+        which = GRADIENTS if which == ACROSS else which
+        return next(each[which] for (words, most), each in TILINGS.items() if words == kind and width <= most)
+
+
+def _met(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits, backward: bool = False) -> Met:
+    n_q, n_k = query.shape[2], key.shape[2]
+    queries, keys = met(n_q, n_k, *asked[1:4])
+    Q, K, V = fitted(query[:, :, queries]), fitted(key[:, :, keys]), fitted(value[:, :, keys])
+    bias = bias[..., queries if bias.shape[3] > 1 else slice(None), keys if bias.shape[4] > 1 else slice(None)]
+    groups = query.shape[0] // asked.inner, asked.inner
+    whole = _readable(bias, K.shape[2]).expand(*groups, query.shape[1], Q.shape[2], K.shape[2])
+    across = None
+    if backward and bias.shape[3] > 1:  # else the transpose would be as long as the bias for each query is not
+        across = _readable(bias.mT, Q.shape[2]).expand(*groups, query.shape[1], K.shape[2], Q.shape[2])
+    at_end = asked.at_end and n_q != n_k
+    band = band_of(asked.left, asked.right, at_end, 1)
+    return Met(Q, K, V, whole, across, queries, keys, band, str(query.dtype).removeprefix("torch."))
+
+
+def _readable(bias: Tensor, n_k: int) -> Tensor:
+    """A bias of n_k columns whose rows begin where wide accesses can: itself, or a copy without what is shared."""
+    *others, last = bias.stride()
+    apart = any(stride % WORDS for stride, length in zip(others, bias.shape, strict=False) if length > 1)
+    if bias.shape[4] == n_k and last == 1 and not apart and bias.data_ptr() % BYTES == 0:
+        return bias
+    return _rows(bias, bias.shape[:4], n_k, bias.dtype).copy_(bias)
+
+
+def _rows(like: Tensor, shape: tuple[int, ...], n_k: int, dtype: torch.dtype) -> Tensor:
+    """Room for rows of n_k words, each of which begins where wide accesses can."""
+    return fresh(like.new_empty((*shape, -(-n_k // WORDS) * WORDS), dtype=dtype))[..., :n_k]
+
+
+@lru_cache(maxsize=256)
+def _loaded(
+    which: int,
+    tiling: Tiling,
+    sizes: tuple[tuple[str, int], ...],
+    far: bool,
+    dtype: str,
+    band: Band | None,
+    scale: float,
+    kinds: tuple[torch.dtype, ...],
+) -> Any:
+    """The module of the kernels of a pass, for all lengths or, where tiles divide those of `sizes`, for such ones.
+
+    `kinds`: types of the matrices, by which its kernels are not told apart at their launch.
+    """
+    given = {**dict(sizes), **tiling.blocks, SEQUENCES: 2}
+    made = triton(program(which, tiling, band), given, dtype, band, scale=scale, far=far, shared=1, **_launched(tiling))
+    return running(made.text, tuple(each.name for each in made.kernels))
+
+
+def _launched(tiling: Tiling) -> dict[str, Any]:
+    """Warps and stages, by the names of `triton`."""
+    return {"warps": tiling.warps, "stages": tiling.stages, "apart": tiling.apart}
+
+
+def program(which: int, tiling: Tiling, band: Band | None = None) -> Program:
+    """The program of a pass: a schedule of the catalogue with a bias, or dB that is read off one."""
+    made = biased(program_of(tiling, band), ("dK, dV",) if which == ACROSS else ())
+    if which in (GRADIENTS, ACROSS):
+        return replace(made, outputs=(*made.outputs, "v"))
+    return gradient_of_bias(made) if which == OF_BIAS else made
+
+
+def _run(
+    which: int, pairs: Met, scale: float, given: dict[str, Tensor], results: dict[str, Tensor], dL: Tensor | None = None
+) -> dict[str, Any]:
+    """Launch the kernels of a pass."""
+    tiling, Q, K = pairs.tiling(which), pairs.Q, pairs.K
+    lengths, sides = (Q.shape[2], K.shape[2]), (("B_r", "b_r"), ("B_c", "b_c"))
+    longest = [max(tiling.blocks.get(name, 1) for name in names) for names in sides]
+    even = all(n % side == 0 for n, side in zip(lengths, longest, strict=True))
+    n = 2**14 - (not even)
+    sizes = (("n_q", n), ("n_k", n), ("d_k", Q.shape[3]), ("d_v", pairs.V.shape[3]))
+    matrices = [each for each in (*given.values(), *results.values()) if each.dim() > 3]
+    far = any(each.shape[-2] * max(each.stride(-2), 1) >= FAR for each in matrices)
+    kinds = tuple(each.dtype for each in matrices)
+    module = _loaded(which, tiling, sizes, far, pairs.dtype, pairs.band, scale, kinds)
+    return module.run(*given.values(), results=results, **({} if dL is None else {"dL": dL}))
+
+
+def without_pairs(query: Tensor, key: Tensor) -> bool:
+    """Whether there is no query, no key or no batch, so that no kernel is launched."""
+    return 0 in (query.shape[0], query.shape[2], key.shape[2])
+
+
+def forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, out: Tensor, lse: Tensor, asked: Limits) -> None:
+    """Write O, and L to base 2, (batch, heads, n_q), by kernels."""
+    pairs = _met(query, key, value, bias, asked)
+    if (pairs.queries, pairs.keys) != (slice(0, query.shape[2]), slice(0, key.shape[2])):
+        out.zero_()
+        lse.fill_(-torch.inf)
+    O = out[:, :, pairs.queries]
+    room = O if fits(O) else room_for(O, O.shape[3])
+    given = {"Q": pairs.Q, "K": pairs.K, "V": pairs.V, "bias": pairs.bias}
+    L = _run(FORWARD, pairs, asked.scale, given, {"O": room})["L"]
+    lse[:, :, pairs.queries] = L.view(*pairs.Q.shape[:3])
+    if room is not O:
+        O.copy_(room[..., : O.shape[3]])
+
+
+def backward(
+    grad: Tensor,
+    grad_L: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    made: tuple[Tensor, Tensor, Tensor],
+    dB: Tensor | None,
+    asked: Limits,
+) -> None:
+    """Write dQ, dK and dV, and dB in the shape of the bias if it is wanted, by kernels.
+
+    `lse` and `grad_L`: L to base 2, and the gradient of the natural one, (batch, heads, n_q).
+    """
+    pairs = _met(query, key, value, bias, asked, True)
+    queries, keys = pairs.queries, pairs.keys
+    parts = [each[:, :, at] for each, at in zip(made, (queries, keys, keys), strict=True)]
+    for whole, part in zip(made, parts, strict=True):
+        if part.shape != whole.shape:
+            whole.zero_()
+    room = [each if fits(each) else room_for(each, each.shape[3]) for each in parts]
+    dO, O = fitted(grad[:, :, queries]), fitted(out[:, :, queries])
+    L = lse[:, :, queries].reshape(-1, pairs.Q.shape[2]).contiguous()
+    given = {"Q": pairs.Q, "K": pairs.K, "V": pairs.V, "dO": dO, "O": O, "L": L, "bias": pairs.bias}
+    which = GRADIENTS
+    if pairs.transposed is not None:
+        given, which = given | {"bias_T": pairs.transposed}, ACROSS
+    dL = None if grad_L is None else grad_L[:, :, queries].reshape(L.shape).contiguous()
+    v = _run(which, pairs, asked.scale, given, dict(zip(("dQ", "dK", "dV"), room, strict=True)), dL)["v"]
+    for taken, each in zip(room, parts, strict=True):
+        if taken is not each:
+            each.copy_(taken[..., : each.shape[3]])
+    if dB is not None:
+        _write_dB(pairs, asked, dO, L, v, dB)
+
+
+class Streams(NamedTuple):
+    """Tensors that stream past the tiles of dB: (groups that have a bias each, sequences that share it, heads, …)."""
+
+    Q: Tensor
+    K: Tensor
+    V: Tensor
+    dO: Tensor
+    L: Tensor
+    v: Tensor
+
+    def of_groups(self, groups: slice, parts: int, each: int, first: int = 0) -> dict[str, Tensor]:
+        """The tensors that kernels take, by name: of some groups, so many parts of `each` sequences, from the first on.
+
+        Parts of a group are as groups of their own. Numbers are (groups · parts · heads, sequences, n_q).
+        """
+        some = [x[groups, first : first + parts * each].unflatten(1, (parts, each)).flatten(0, 1) for x in self]
+        made = dict(zip(self._fields, some, strict=True))
+        return made | {name: made[name].transpose(1, 2).flatten(0, 1).contiguous() for name in ("L", "v")}
+
+
+def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tensor) -> None:
+    """Write dB, in the shape of the bias: kernels sum over sequences, and PyTorch over heads, rows and columns.
+
+    Groups with a bias of their own are computed some at a time where their tables would take too much memory.
+    """
+    (batch, heads, n_q, _), n_k = pairs.Q.shape, pairs.K.shape[2]
+    in_turn = dB.shape[1] > 1  # neighbours in the batch have a bias of their own
+
+    def grouped(x: Tensor) -> Tensor:
+        x = x.unflatten(0, (batch // asked.inner, asked.inner))
+        return x.transpose(0, 1) if in_turn else x
+
+    numbers = (x.view(batch, heads, n_q) for x in (L, v))
+    streams = Streams(*map(grouped, (pairs.Q, pairs.K, pairs.V, dO, *numbers)))
+    groups, sequences = streams.Q.shape[:2]
+    bias, target = (pairs.bias[0], dB[0]) if in_turn else (pairs.bias[:, 0], dB[:, 0])
+    of_rows, of_columns = (
+        at if side > 1 else slice(None) for at, side in zip((pairs.queries, pairs.keys), dB.shape[3:], strict=True)
+    )
+    met = target[..., of_rows, of_columns]
+    if met.shape != target.shape:
+        target.zero_()
+    parts = 1 if in_turn else _parts(pairs, groups, sequences)
+    direct = parts == 1 and met.shape[1:] == (heads, n_q, n_k)
+    kind = dB.dtype if direct else torch.float32
+    most = 1 if parts > 1 else max(1, ROOM // (heads * n_q * (n_k + WORDS) * kind.itemsize))
+    several = met.shape[0] == groups
+    for first in range(0, groups, most):
+        some = slice(first, min(first + most, groups))
+        found: Tensor | float = 0.0
+        each, left = divmod(sequences, parts)
+        for begin, count, length in ((0, parts, each), (parts * each, 1, left))[: 1 + (left > 0)]:
+            room = _rows(dB, ((some.stop - first) * count, heads, n_q), n_k, kind)
+            if pairs.band is not None:
+                room.zero_()  # tiles without a pair are written by no one
+            given = streams.of_groups(some, count, length, begin)
+            given["bias"] = bias[some].expand(room.shape[0], -1, -1, -1)
+            _run(OF_BIAS, pairs, asked.scale, {name: given[name] for name in TAKEN}, {"dB": room})
+            whole = room if direct else room.unflatten(0, (-1, count)).sum(1)
+            found = whole if isinstance(found, float) else found + whole
+        assert isinstance(found, Tensor)
+        found = summed(found, (found.shape[0] if several else 1, *met.shape[1:]))
+        part = met[some] if several else met
+        part.copy_(found) if several or first == 0 else part.add_(found)
+
+
+TAKEN = ("Q", "K", "V", "dO", "L", "bias", "v")
+"""Tensors that the kernel of dB takes, in order."""
+
+BLOCKS, FEWEST = 8, 16
+"""Blocks of dB's kernel for each multiprocessor, and the fewest sequences of a part: it costs little to add up."""
+
+
+def _parts(pairs: Met, groups: int, sequences: int) -> int:
+    """The parts of the sequences whose sums are made apart, so that there are blocks for all multiprocessors."""
+    sides = pairs.tiling(OF_BIAS).blocks
+    tiles = -(-pairs.Q.shape[2] // sides["B_r"]) * -(-pairs.K.shape[2] // sides["b_c"]) * pairs.Q.shape[1] * groups
+    return max(1, min(-(-BLOCKS * multiprocessors(pairs.Q.device) // tiles), sequences // FEWEST))
+
+
+@lru_cache(maxsize=64)
+def multiprocessors(device: torch.device) -> int:
+    """The number of multiprocessors of a GPU."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

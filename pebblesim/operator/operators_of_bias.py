@@ -1,0 +1,186 @@
+"""Attention with a bias that is added to scores: pebblesim::attention_with_bias and its backward operator.
+
+The bias is (outer, inner, heads, n_q, n_k), as `bias` has it, where each of these may be 1: batch b has that of group
+⌊b / inner⌋ and place b mod inner. Its gradient has the same shape, summed over what shares an entry.
+"""
+
+from __future__ import annotations
+
+from math import e, log2
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pebblesim.operator import bias as kernels, definition, recorded
+from pebblesim.operator.bias import Limits, summed, without_pairs
+from pebblesim.operator.checks import check_forward_mode
+from pebblesim.operator.launching import check_triton
+from pebblesim.operator.layout import empty_like, in_order
+from pebblesim.operator.masks import Asked
+from pebblesim.operator.operators import fake, no_second
+
+LIMITS = "SymInt inner, SymInt? left, SymInt? right, bool at_end, float scale"
+WITH_BIAS, BACKWARD = "pebblesim::attention_with_bias", "pebblesim::attention_with_bias_backward"
+
+torch.library.define(WITH_BIAS, f"(Tensor query, Tensor key, Tensor value, Tensor bias, {LIMITS}) -> (Tensor, Tensor)")
+torch.library.define(
+    BACKWARD,
+    "(Tensor grad, Tensor? grad_lse, Tensor query, Tensor key, Tensor value, Tensor bias, Tensor out, Tensor lse, "
+    f"bool of_bias, {LIMITS}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+def forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits) -> tuple[Tensor, Tensor]:
+    """O, and L to base 2, by kernels."""
+    check_forward_mode()
+    out, lse = recorded.made(biased_without_notes, (query, key, value, bias), tuple(asked))
+    return out, lse
+
+
+def biased_without_notes(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *limits: Any
+) -> tuple[Tensor, Tensor]:
+    """As `forward`, of the arguments of `Limits`: kernels are found, and launched."""
+    out = empty_like(query, value.shape[-1])
+    lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
+    if without_pairs(query, key):
+        return out.zero_(), lse.fill_(-torch.inf)
+    check_triton()
+    with torch.cuda.device(query.device):
+        kernels.forward(query, key, value, bias, out, lse, Limits(*limits))
+    return out, lse
+
+
+def backward(tensors: tuple[Tensor | None, ...], of_bias: bool, asked: Limits) -> tuple[Tensor, ...]:
+    """Gradients of query, key, value and, if it is wanted, bias by kernels.
+
+    `tensors`: the gradients of O and of L to base 2, query, key, value, bias, O and L to base 2.
+    """
+    check_forward_mode()
+    return recorded.made(gradients_of_biased_without_notes, tensors, (of_bias, *asked))
+
+
+def gradients_of_biased_without_notes(
+    grad: Tensor,
+    grad_lse: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    of_bias: bool,
+    *limits: Any,
+) -> tuple[Tensor, ...]:
+    """As `backward`, of the arguments of `Limits`: kernels are found, and launched."""
+    made = empty_like(query, query.shape[-1]), empty_like(key, key.shape[-1]), empty_like(value, value.shape[-1])
+    dB = _room_for_dB(bias, of_bias)
+    if without_pairs(query, key):
+        return *(each.zero_() for each in made), dB.zero_()
+    grad_L = None if grad_lse is None else grad_lse * log2(e)
+    with torch.cuda.device(query.device):
+        asked, wanted = Limits(*limits), dB if of_bias else None
+        kernels.backward(grad, grad_L, query, key, value, bias, out, lse, made, wanted, asked)
+    return *made, dB
+
+
+def _room_for_dB(bias: Tensor, of_bias: bool) -> Tensor:
+    return bias.new_empty(bias.shape if of_bias else (0,) * 5)
+
+
+def _by_definition(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *limits: Any) -> tuple[Tensor, Tensor]:
+    check_forward_mode()
+    out, lse = definition.forward(query, key, value, *_pairs(query, key, bias, Limits(*limits)))
+    return in_order(out, query), lse
+
+
+def _gradients_by_definition(
+    grad: Tensor,
+    grad_lse: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    of_bias: bool,
+    *limits: Any,
+) -> tuple[Tensor, ...]:
+    check_forward_mode()
+    asked = Limits(*limits)
+    pairs = _pairs(query, key, bias, asked)
+    *made, dS = definition.backward(grad, grad_lse, query, key, value, out, lse, *pairs)
+    dB = _room_for_dB(bias, of_bias)
+    if of_bias:
+        dB = summed(dS.unflatten(0, (_groups(query, asked), asked.inner)), bias.shape).to(bias.dtype)
+    return *(in_order(each, like) for each, like in zip(made, (query, key, value), strict=True)), dB
+
+
+def _groups(query: Tensor, asked: Limits) -> int:
+    return query.shape[0] // asked.inner if query.shape[0] else 0
+
+
+def _pairs(query: Tensor, key: Tensor, bias: Tensor, asked: Limits) -> tuple[float, float, Tensor | None, Tensor]:
+    """The scale, no cap, the allowed pairs, and the bias of all batches, as the definition takes them."""
+    whole = bias.expand(_groups(query, asked), asked.inner, *bias.shape[2:]).flatten(0, 1)
+    limits = Asked(None, None, asked.left, asked.right, asked.at_end, asked.scale, 0.0, None, False)
+    return asked.scale, 0.0, definition.allowed(query, key, limits), whole
+
+
+def _on_gpu(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *limits: Any) -> tuple[Tensor, Tensor]:
+    return forward(query, key, value, bias, Limits(*limits))
+
+
+def _gradients_on_gpu(*given: Any) -> tuple[Tensor, ...]:
+    return backward(given[:8], given[8], Limits(*given[9:]))
+
+
+torch.library.impl(WITH_BIAS, "CUDA", _on_gpu)
+torch.library.impl(BACKWARD, "CUDA", _gradients_on_gpu)
+torch.library.impl(WITH_BIAS, "CPU", _by_definition)
+torch.library.impl(BACKWARD, "CPU", _gradients_by_definition)
+
+
+@torch.library.register_fake(WITH_BIAS)
+def _fake(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *limits: Any) -> tuple[Tensor, Tensor]:
+    return fake(query, key, value)
+
+
+@torch.library.register_fake(BACKWARD)
+def _fake_gradients(
+    grad: Tensor,
+    grad_lse: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    of_bias: bool,
+    *limits: Any,
+) -> tuple[Tensor, ...]:
+    check_forward_mode()
+    made = (empty_like(each, each.shape[-1]) for each in (query, key, value))
+    return *made, _room_for_dB(bias, of_bias)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.limits = *inputs[:4], inputs[4:]
+    ctx.save_for_backward(*tensors, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+    if grad is None and grad_lse is None:
+        return (None,) * 9
+    *tensors, out, lse = ctx.saved_tensors
+    grad = torch.zeros_like(out) if grad is None else grad
+    of_bias = ctx.needs_input_grad[3]
+    made = torch.ops.pebblesim.attention_with_bias_backward(grad, grad_lse, *tensors, out, lse, of_bias, *ctx.limits)
+    wanted = (each if needed else None for each, needed in zip(made, ctx.needs_input_grad, strict=False))
+    return *wanted, *(None,) * 5
+
+
+torch.library.register_autograd(WITH_BIAS, _gradients, setup_context=_keep)
+torch.library.register_autograd(BACKWARD, no_second)

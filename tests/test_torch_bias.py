@@ -1,0 +1,399 @@
+"""A bias of scores with its gradient: the definition and kernels by the interpreter, against einsum and autograd."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import nan, prod
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import triton_interpreter  # noqa: E402
+from hypothesis import given, settings, strategies as st  # noqa: E402
+from judged_attention import refused  # noqa: E402
+from tensors import close  # noqa: E402
+
+from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.kernels.tables import moved_words  # noqa: E402
+from pebblesim.operator import bias as kernels, fresh, launching  # noqa: E402
+from pebblesim.operator.bias import ACROSS, FORWARD, GRADIENTS, OF_BIAS, Limits, in_groups  # noqa: E402
+
+SMALL = kernels.tilings(*[(32, 16, 4, 2)] * 4)
+"""Tilings that are cheap to interpret."""
+
+WORDS: Counter[tuple[str, str]] = Counter()
+"""Words that the kernels moved since a test began."""
+
+FORMS = {
+    "of all": ((), (1, 1)),
+    "of each": ((6,), (6, 1)),
+    "of groups": ((2, 3), (2, 1)),
+    "of places": ((2, 3), (1, 3)),
+}
+"""How batches share a bias: dimensions of the batch, and of the bias before its heads; () is a batch of 3."""
+
+
+def drawn(*shape: int, seed: int = 0, dtype: Any = torch.float64) -> Any:
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return made.to(dtype).requires_grad_()
+
+
+def tensors(batch: tuple[int, ...], heads: int, n_q: int, n_k: int, bias: tuple[int, ...], **options: Any) -> list[Any]:
+    d, d_v = options.pop("d", 3), options.pop("d_v", 5)
+    shapes = (*batch, heads, n_q, d), (*batch, heads, n_k, d), (*batch, heads, n_k, d_v), bias
+    return [drawn(*shape, seed=seed, **options) for seed, shape in enumerate(shapes)]
+
+
+def formulas(q: Any, k: Any, v: Any, b: Any, allowed: Any = True, scale: float | None = None) -> tuple[Any, Any]:
+    """O and L from their definitions, with all scores."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    S = scale * torch.einsum("...id,...jd->...ij", q, k) + b
+    S = torch.where(torch.as_tensor(allowed), S, -torch.inf)
+    return torch.einsum("...ij,...jd->...id", S.softmax(-1), v), S.logsumexp(-1)
+
+
+def same(made: Any, true: Any, leaves: list[Any], tolerance: float = 1e-12) -> None:
+    """Check O, L, and the gradients by both."""
+    seeds = [drawn(*each.shape, seed=7 + at).detach() for at, each in enumerate(true)]
+    found, right = (list(torch.autograd.grad(each, leaves, seeds)) for each in (made, true))
+    close([*made, *found], [*true, *right], tolerance)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    data=st.data(),
+    batch=st.lists(st.integers(1, 3), max_size=3),
+    n_q=st.integers(1, 6),
+    n_k=st.integers(1, 6),
+    right=st.none() | st.integers(0, 3),
+)
+def test_a_bias_of_any_shape_that_broadcasts(data: Any, batch: list[int], n_q: int, n_k: int, right: Any) -> None:
+    """Each dimension has its own entries or shares one, but for batches that share between others that do not."""
+    whole = (*batch, 2, n_q, n_k)
+    shape = tuple(data.draw(st.sampled_from([1, side])) for side in whole)[data.draw(st.integers(0, len(batch))) :]
+    x = tensors(tuple(batch), 2, n_q, n_k, shape)
+    lead = ((1,) * (len(whole) - len(shape)) + shape)[: len(batch)]
+    own = "".join(str(int(mine > 1)) for mine, its in zip(lead, batch, strict=True) if its > 1)
+    if own.count("10") + own.count("01") > 1:
+        refused(lambda: attention(*x[:3], bias=x[3]), "put the dimensions that share it next to each other")
+        return
+    allowed = torch.arange(n_k)[None] <= torch.arange(n_q)[:, None] + (99 if right is None else right)
+    made = attention(*x[:3], bias=x[3], window=(None, right), return_lse=True)
+    same(made, formulas(*x, allowed), x)
+
+
+def test_gradcheck() -> None:
+    x = tensors((2, 2), 2, 3, 4, (2, 1, 2, 3, 4))
+    call = lambda *x: attention(*x[:3], bias=x[3], is_causal=True, return_lse=True)  # noqa: E731
+    assert torch.autograd.gradcheck(call, tuple(x))
+
+
+def test_a_query_without_a_key_has_no_part_in_gradients() -> None:
+    x = tensors((1,), 1, 5, 2, (5, 2))
+    O, L = attention(*x[:3], bias=x[3], window=(1, 0), return_lse=True)
+    assert not O[..., 3:, :].any() and (L[..., 3:] == -torch.inf).all()
+    made = torch.autograd.grad(O.sum(), x)
+    assert all(each.isfinite().all() for each in made) and not made[3][3:].any() and not made[0][..., 3:, :].any()
+
+
+@pytest.fixture
+def interpreted(monkeypatch: Any) -> Iterator[None]:
+    """The kernels of small tiles, run by the interpreter on tensors of the CPU."""
+    with by_interpreter(monkeypatch):
+        yield
+
+
+@contextmanager
+def by_interpreter(patch: Any) -> Iterator[None]:
+    """Meanwhile kernels of small tiles are run by the interpreter, in new memory that holds NaN."""
+    patch.setattr(kernels, "TILINGS", {("16 bits", 128): SMALL, ("32 bits", 128): SMALL})
+    patch.setattr(launching, "module_of", module_of)
+    patch.setattr(kernels, "multiprocessors", lambda device: 1)
+    kernels._loaded.cache_clear()
+    WORDS.clear()
+    with fresh.filled(nan):
+        yield
+    kernels._loaded.cache_clear()
+
+
+def module_of(text: str) -> Any:
+    """A module with this source, the `run` of which is interpreted."""
+
+    def run(*given: Any, results: dict[str, Any], dL: Any = None) -> dict[str, Any]:
+        names = text.split("def run(")[1].split(",")
+        assert all(each.is_contiguous() for each in given if each.dim() < 4)
+        named = {name.strip().removesuffix("_ptr"): each for name, each in zip(names, given, strict=False)}
+        wide = {name for name, each in (named | results).items() if each.dtype == torch.float32}
+        strides = {name: each.stride() for name, each in named.items() if each.dim() > 3}
+        found, words = triton_interpreter.run(
+            text,
+            {name: each.detach().double().numpy() for name, each in named.items()},
+            str(named["Q"].dtype).removeprefix("torch."),
+            shift=None if dL is None else dL.numpy(),
+            strides=strides,
+            results={name: (tuple(each.shape), each.stride()) for name, each in results.items()},
+            wide=wide,
+        )
+        WORDS.update(words)
+        made = {name: torch.from_numpy(x) for name, x in found.items()}
+        for name, x in results.items():  # what no kernel wrote stays as it was; that it wrote no NaN was checked
+            x.copy_(torch.where(made[name].isnan(), x, made[name]))
+        return {name: results.get(name, x.float()) for name, x in made.items()}
+
+    names = [line.split("(")[0].removeprefix("def ") for line in text.splitlines() if line.startswith("def ")]
+    return SimpleNamespace(**(dict.fromkeys(names) | {"run": run}))
+
+
+def by_kernels(x: list[Any], dO: Any, dL: Any, limits: Any = (None, None, False)) -> tuple[list[Any], list[Any]]:
+    """O, L and the gradients of four tensors whose batch is one dimension or several, by kernels."""
+    q, k, v, b = (each.detach() for each in x)
+    groups, inner = in_groups(b, q, k)
+    asked = Limits(inner, *limits, q.shape[-1] ** -0.5)
+    Q, K, V, dO = (each.reshape(-1, *each.shape[-3:]) for each in (q, k, v, dO))
+    O, L = Q.new_empty(*Q.shape[:3], V.shape[3]).fill_(nan), torch.full(Q.shape[:3], nan)
+    kernels.forward(Q, K, V, groups, O, L, asked)
+    made = tuple(torch.full_like(each, nan) for each in (Q, K, V))
+    dB = torch.full_like(groups, nan)
+    grad_L = None if dL is None else dL.reshape(L.shape).float()
+    kernels.backward(dO, grad_L, Q, K, V, groups, O, L, made, dB, asked)
+    shapes = zip((*made, dB), x, strict=True)
+    return [O.view(*q.shape[:-1], -1), L.view(q.shape[:-1])], [each.view(like.shape) for each, like in shapes]
+
+
+def judge(
+    form: str,
+    n_q: int,
+    n_k: int,
+    sides: tuple[bool, bool, bool] = (True, True, True),
+    limits: Any = (None, None, False),
+    dtype: Any = torch.float32,
+    of_bias: Any = torch.float32,
+    tolerance: float = 2e-5,
+    **options: Any,
+) -> None:
+    """Compare kernels with the formulas in float64. `sides`: whether heads, rows and columns have their own entries."""
+    (batch, lead), heads = FORMS[form], 2
+    batch = batch or (3,)
+    lead = lead[:1] if len(batch) == 1 else lead
+    own = tuple(side if its else 1 for side, its in zip((heads, n_q, n_k), sides, strict=True))
+    x = [each.detach() for each in tensors(batch, heads, n_q, n_k, (*lead, *own), **options)]
+    x = [*(each.to(dtype) for each in x[:3]), x[3].to(of_bias)]
+    leaves = [each.double().requires_grad_() for each in x]
+    left, right, at_end = limits
+    i, j = torch.arange(n_q)[:, None] + (n_k - n_q if at_end else 0), torch.arange(n_k)[None]
+    allowed = (j - i <= (999 if right is None else right)) & (i - j <= (999 if left is None else left))
+    O, L = formulas(*leaves, allowed)
+    dO, dL = drawn(*O.shape, seed=8).detach().to(dtype), drawn(*L.shape, seed=9).detach()
+    true = torch.autograd.grad((O, L), leaves, (dO.double(), dL * 1.0))
+    made, grads = by_kernels(x, dO, dL * 1.0, limits)
+    L2 = made[1].double() * torch.log(torch.tensor(2.0))
+    for mine, its in zip((made[0], L2, *grads), (O, L, *true), strict=True):
+        assert mine.isfinite().all()
+        error = (mine.double() - its).norm() / max(float(its.detach().norm()), 0.1)
+        assert error < tolerance, (tuple(its.shape), float(error))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_kernels_by_the_interpreter(interpreted: None, form: str) -> None:
+    judge(form, 37, 21, d=16, d_v=16)
+
+
+@pytest.mark.parametrize("sides", [(False, True, True), (True, False, True), (True, True, False), (False,) * 3])
+def test_kernels_with_a_bias_that_heads_rows_or_columns_share(interpreted: None, sides: Any) -> None:
+    judge("of groups", 33, 18, sides, d=16, d_v=16)
+
+
+@pytest.mark.parametrize("form", ["of all", "of groups"])
+def test_sums_of_parts_of_the_sequences(interpreted: None, form: str, monkeypatch: Any) -> None:
+    """Two parts of one sequence each, and one of the rest."""
+    monkeypatch.setattr(kernels, "_parts", lambda *given: 2)
+    judge(form, 33, 18, d=16, d_v=16)
+
+
+@pytest.mark.parametrize("limits", [(None, 0, False), (None, 0, True), (3, 0, False), (5, 4, True)])
+def test_kernels_under_limits(interpreted: None, limits: Any) -> None:
+    judge("of all", 37, 40, limits=limits, d=16, d_v=16)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_kernels_of_words_of_16_bits(interpreted: None, dtype: Any) -> None:
+    judge("of all", 32, 32, dtype=dtype, of_bias=dtype, tolerance=2e-2, d=24, d_v=16)
+    judge("of groups", 32, 48, dtype=dtype, tolerance=2e-2, d=16, d_v=32)
+
+
+@pytest.mark.parametrize(("form", "parts"), [("of all", 1), ("of groups", 1), ("of places", 1), ("of all", 2)])
+def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, parts: int, monkeypatch: Any) -> None:
+    """To the word, of each tensor: the bias once for each tile of scores, but in the kernel of dB, which keeps it."""
+    monkeypatch.setattr(kernels, "_parts", lambda *given: parts)
+    n_q, n_k, heads = 37, 21, 2
+    judge(form, n_q, n_k, d=16, d_v=16)
+    batch, shared = FORMS[form]
+    batches = prod(batch or (3,))
+    groups = {"of all": 1, "of groups": 2, "of places": 3}[form]
+    counted: Counter[tuple[str, str]] = Counter()
+    alone = batches // groups // parts, batches // groups % parts  # sequences of a part, and of the rest
+    for which, times, sequences in (
+        (FORWARD, batches, 1),
+        (ACROSS, batches, 1),
+        (OF_BIAS, groups * parts, alone[0]),
+        (OF_BIAS, groups, alone[1]),
+    ):
+        tiling = SMALL[GRADIENTS if which == ACROSS else which]
+        sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **tiling.blocks}
+        moved = moved_words(kernels.program(which, tiling), sizes)
+        for name, both in moved.items() if sequences else ():
+            for way, words in zip(("read", "written"), both, strict=True):
+                counted[way, name] += words * heads * times
+    moved_in_all = {what: words for what, words in WORDS.items() if words}
+    assert moved_in_all == {what: words for what, words in counted.items() if words}
+    if form == "of all" and parts == 1:
+        pairs = heads * n_q * n_k
+        assert counted["read", "bias"] == pairs * (2 * batches + 1)
+        assert counted["read", "bias_T"] == pairs * batches and counted["written", "dB"] == pairs
+    assert shared
+
+
+@given(n=st.integers(1, 200), d=st.integers(1, 60), R=st.integers(1, 9), side=st.sampled_from([16, 32, 64]))
+@settings(max_examples=25, deadline=None)
+def test_the_words_of_the_page(n: int, d: int, R: int, side: int) -> None:
+    """docs/bias.md: words of R sequences of one head, of each kernel."""
+    tiles, tilings = -(-n // side), kernels.tilings(*[(side, side, 4, 2)] * 4)
+    page = {
+        FORWARD: R * (n * d + n * d + n * n + 2 * n * d * tiles + n),
+        ACROSS: R * (2 * n * d + n)
+        + R * (3 * n * d + 2 * n + n * n + 2 * n * d * tiles)
+        + R * (4 * n * d + n * n + (2 * n * d + 2 * n) * tiles),
+        OF_BIAS: 2 * n * n + R * (4 * n * d + 2 * n) * tiles,
+    }
+    for which, words in page.items():
+        tiling = tilings[GRADIENTS if which == ACROSS else which]
+        sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, "R": R, **tiling.blocks}
+        moved = moved_words(kernels.program(which, tiling), sizes)
+        counted = sum(read + written for read, written in moved.values())
+        assert counted * (1 if which == OF_BIAS else R) == words
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), form=st.sampled_from(sorted(FORMS)), n_q=st.integers(1, 40), n_k=st.integers(1, 40))
+def test_drawn_kernels(data: Any, form: str, n_q: int, n_k: int) -> None:
+    sides = data.draw(st.tuples(*[st.booleans()] * 3))
+    widths = {name: data.draw(st.integers(1, 40)) for name in ("d", "d_v")}
+    parts = data.draw(st.integers(1, 3))
+    with pytest.MonkeyPatch.context() as patch, by_interpreter(patch):
+        patch.setattr(kernels, "_parts", lambda pairs, groups, sequences: min(parts, sequences))
+        judge(form, n_q, n_k, sides, **widths)
+
+
+def call(dtype: Any = torch.float32) -> tuple[Any, ...]:
+    """Arguments of the operator: two groups of three sequences, causal."""
+    x = [each.detach().to(dtype).requires_grad_() for each in tensors((6,), 2, 4, 5, (2, 1, 2, 4, 5))]
+    return *x, 3, None, 0, False, 0.4
+
+
+def test_the_operators_are_registered_as_pytorch_asks() -> None:
+    """Fake tensors, schemas and autograd of both, also with the gradient of the bias left out."""
+    given = call()
+    torch.library.opcheck(torch.ops.pebblesim.attention_with_bias, given)
+    O, L = torch.ops.pebblesim.attention_with_bias(*given)
+    x = [each.detach() for each in (torch.ones_like(O), L, *given[:4], O, L)]
+    for of_bias in (True, False):
+        operator = torch.ops.pebblesim.attention_with_bias_backward
+        torch.library.opcheck(operator, (*x, of_bias, *given[4:]), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_a_bias_that_needs_no_gradient_gets_none() -> None:
+    *x, b = call(torch.float64)[:4]
+    made = attention(*x, bias=b.detach()[0])
+    true = attention(*x, bias=b[0])
+    g = drawn(*made.shape, seed=8).detach()
+    found, right = torch.autograd.grad(made, x, g), torch.autograd.grad(true, [*x, b], g)
+    close(found, right[:3])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_traces_it_whole(dynamic: bool) -> None:
+    def layer(q: Any, k: Any, v: Any, b: Any) -> Any:
+        return attention(2 * q, k, v, bias=b, is_causal=True).sin()
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for n in (4, 6):
+        x = tensors((2, 3), 2, n, n, (2, 1, 2, n, n))
+        made, true = compiled(*x), layer(*x)
+        g = drawn(*true.shape, seed=8).detach()
+        close([made, *torch.autograd.grad(made, x, g)], [true, *torch.autograd.grad(true, x, g)])
+
+
+def test_mixed_types() -> None:
+    """A float32 bias for words of 16 bits keeps its type, and so does its gradient."""
+    *x, b = [each.detach().bfloat16().requires_grad_() for each in tensors((2,), 2, 4, 5, (2, 4, 5))]
+    wide = b.detach().float().requires_grad_()
+    made = attention(*x, bias=wide)
+    assert made.dtype == torch.bfloat16
+    of_bias = torch.autograd.grad(made.float().sum(), wide)[0]
+    assert of_bias.dtype == torch.float32 and of_bias.shape == wide.shape
+    floats = [each.detach().float() for each in x]
+    rounded = attention(*floats, bias=wide, compute_dtype=torch.bfloat16)
+    assert rounded.dtype == torch.float32 and torch.equal(rounded.bfloat16(), made)
+
+
+def test_what_is_refused_with_a_bias() -> None:
+    q, k, v, b = (each.detach() for each in tensors((2,), 2, 4, 4, (2, 4, 4), d=8, d_v=8))
+    starts, mask = torch.tensor([0, 4]), torch.zeros(2, 4, dtype=torch.bool)
+    several: dict[str, dict[str, Any]] = {
+        "cu_seqlens was given with bias": {"cu_seqlens": starts},
+        "key_padding_mask was given with bias": {"key_padding_mask": mask},
+        "sinks was given with bias": {"sinks": torch.zeros(2)},
+        "softcap was given with bias": {"softcap": 2.0},
+        "dropout_p was given with bias": {"dropout_p": 0.5},
+        "fallback was given with bias": {"fallback": "sdpa"},
+        "attn_mask was given with bias": {"attn_mask": mask},
+    }
+    for sentence, options in several.items():
+        refused(lambda options=options: attention(q, k, v, bias=b, **options), sentence)
+    refused(lambda: attention(q, k, v, bias=b[0, 0, 0].item()), "bias is of float; give a dense tensor")
+    refused(lambda: attention(q, k, v, bias=b.half()), "bias is of torch.float16; give torch.float32 or torch.float64")
+    refused(lambda: attention(q, k, v, bias=b[:, :3]), r"does not broadcast to \(2, 2, 4, 4\)")
+    four = torch.cat([q, q]), torch.cat([k, k]), torch.cat([v, v])
+    refused(lambda: attention(*four, bias=b[None].expand(2, -1, -1, -1)), r"give query as \(batch, sequences, heads")
+    refused(
+        lambda: attention(torch.cat([q, q], 1), k, v, bias=b, enable_gqa=True), r"give key.repeat_interleave\(2, -3\)"
+    )
+    wide = [torch.zeros(1, 1, 4, 130)] * 3
+    refused(
+        lambda: attention(*wide, bias=torch.zeros(4, 4)), "a head dimension is 130, and with a bias it may be up to 128"
+    )
+
+
+def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
+    """One autograd function on a GPU, here with the definition in the place of kernels; sizes are checked once."""
+    from pebblesim.operator import eager, operators_of_bias as operators, with_bias
+
+    checked: list[Any] = []
+    monkeypatch.setattr(eager, "call_of", lambda q, k, v, beside, options: (q.shape, beside[0].shape, options))
+    monkeypatch.setattr(eager, "plain", lambda *given: True)
+    monkeypatch.setattr(with_bias, "_compile", lambda *given: None)
+    monkeypatch.setattr(with_bias, "_check", lambda *given: checked.append(given))
+    monkeypatch.setattr(operators, "forward", lambda *given: operators._by_definition(*given[:4], *given[4]))
+    monkeypatch.setattr(
+        operators, "backward", lambda x, of_bias, asked: operators._gradients_by_definition(*x, of_bias, *asked)
+    )
+    x = tensors((2, 3), 2, 4, 4, (2, 1, 2, 4, 4))
+    allowed = torch.ones(4, 4, dtype=torch.bool).tril()
+    for seed in (0, 1):
+        x = [each.detach().roll(seed).requires_grad_() for each in x]
+        made = attention(*x[:3], bias=x[3], is_causal=True, return_lse=True)
+        same(made, formulas(*x, allowed), x)
+        O = attention(*x[:3], bias=x[3], is_causal=True)
+        of_q, of_b = torch.autograd.grad(O.sum(), (x[0], x[3]))
+        close([of_q, of_b], torch.autograd.grad(formulas(*x, allowed)[0].sum(), (x[0], x[3])))
+        with torch.no_grad():
+            close([attention(*x[:3], bias=x[3].detach(), is_causal=True)], [made[0].detach()])
+    assert len(checked) == 1
+    with_bias._CHECKED.clear()
