@@ -205,6 +205,15 @@ def written(
     return Written(text, tiling.fills, tiling.kernels, tuple(tiling.takes))
 
 
+def attention_with_bias(*given: Any) -> Any:
+    """Attention with a bias: no package has kernels for it.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError("this package has no kernels for a bias; leave it out.")
+
+
 @lru_cache(maxsize=64)
 def card_of(device: torch.device) -> Card:
     """The card of a device; on the CPU one without kernels of its own."""
