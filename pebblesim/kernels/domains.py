@@ -183,14 +183,14 @@ OF_TRITON = dict.fromkeys(
 """Domains of schedules as Triton kernels; of others it is `TRITON`."""
 
 OF_GLUON = {
-    "flash2-forward": replace(GLUON, softcap=256),
     "backward-two-pass-blocked": replace(GLUON, alone="B_c"),
     "flash2-backward-blocked": replace(ADDING, softcap=64),
     "flash2-latent": LATENT,
 }
 """Domains of schedules as Gluon kernels; of others it is `GLUON`.
 
-Backward, loops with the slope of capped scores spill registers, but for head dimensions up to 64 where memory adds.
+Of kernels that cap scores only those are offered that a card found faster than Triton's: where memory adds, for head
+dimensions up to 64. Backward, the loops of the others spill registers; forward, σ takes as long in both.
 """
 
 KERNELS = replace(TRITON, softcap=256, alone=None)
