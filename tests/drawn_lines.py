@@ -109,7 +109,7 @@ search forward -n 24 -d 4 -M 60 --save s.py
 search forward -n 24 -d 4 -M 100 -P 2
 search forward -n 12 -d 4 -M 60 --mask causal
 search forward -n 12 -d 4 -M 200 --word-bytes Q=2,K=2,V=2
-search backward-qkv -n 8 -d 2 -M 40 --kept O,l --name mine
+search backward-qkv -n 8 -d 2 -M 40 --saved O,l --name mine
 show large-cache
 sweep -s small-cache -n 8,24 -d 4 -M 100,300
 sweep -s small-cache -n 8,24 -d 4 --block B=2,3 --what formula -o o.csv
@@ -186,7 +186,7 @@ VALUES: Final = {
     "--head": ("0",),
     "--inputs": ("head.npz",),
     "--name": ("mine",),
-    "--kept": ("O", "O,l"),
+    "--saved": ("O", "O,l"),
     "--word-bytes": ("Q=2,K=1",),
     "--warps": ("4",),
     "--stages": ("2",),

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pebblesim.operator import operators
+from pebblesim.operator import operators, operators_of_sinks
 
 
 def close(made: list[Any], true: list[Any], tolerance: float = 1e-12) -> None:
@@ -23,14 +23,18 @@ def laid(x: torch.Tensor, layout: str) -> torch.Tensor:
     return torch.nn.functional.pad(x, (8, 8), value=torch.nan)[..., 8:-8] if layout == "cut from wider" else x
 
 
-def check_kernels(given: list[torch.Tensor], rest: tuple[Any, ...], gradient_of_L: bool) -> None:
-    """Compare the kernels of Q, K, V and dO, both passes, with the definition."""
+def check_kernels(
+    given: list[torch.Tensor], rest: tuple[Any, ...], gradient_of_L: bool, sinks: torch.Tensor | None = None
+) -> None:
+    """Compare the kernels of Q, K, V and dO, both passes, with the definition; sinks are (batch, heads)."""
     *inputs, dO = given
-    out, lse = operators.forward_on_gpu(*inputs, *rest)
+    of_sinks = () if sinks is None else (sinks,)
+    out, lse = (operators.forward_on_gpu if sinks is None else operators_of_sinks._on_gpu)(*inputs, *of_sinks, *rest)
     dL = torch.randn_like(lse).masked_fill(lse.isinf(), 0.0) if gradient_of_L else None
-    made = operators.backward_on_gpu(dO, dL, *inputs, out, lse, *rest)
-    x = [each.double().requires_grad_() for each in inputs]
-    true = torch.ops.pebblesim.attention(*x, *rest)
+    backward = operators.backward_on_gpu if sinks is None else operators_of_sinks._backward_on_gpu
+    made = backward(dO, dL, *inputs, out, lse, *of_sinks, *rest)
+    x = [each.double().requires_grad_() for each in (*inputs, *of_sinks)]
+    true = (torch.ops.pebblesim.attention if sinks is None else torch.ops.pebblesim.attention_with_sinks)(*x, *rest)
     some = ~true[1].isinf()  # queries with a key
     close([out.double(), lse[some].double()], [true[0], true[1][some]], 4e-3)
     assert (lse.isinf() == ~some).all()

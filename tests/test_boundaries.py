@@ -8,10 +8,9 @@ from hypothesis import assume, given, settings, strategies as st
 from oracle_games import least_io
 from strategies import amount
 
-from pebblesim.core.errors import UsageError
 from pebblesim.dags.bounds import lower_bounds
-from pebblesim.game.trees import Memory, Tree
 from pebblesim.graphs.cdag import Cdag
+from pebblesim.machines.machine import Level, Machine
 
 
 def least_words(graph: Cdag, upper: int, lower: int, boundary: int, once: bool = False) -> int | None:
@@ -66,7 +65,7 @@ def graphs(draw: st.DrawFn, most: int) -> Cdag:
 
 def check(graph: Cdag, upper: int, lower: int, once: bool) -> None:
     rules = "no-recompute" if once else "hong-kung"
-    beneath = Tree.path(upper, lower).below
+    beneath = Machine("m", "R", (Level("L1", 4 * upper), Level("L2", 4 * lower))).beneath("float32")
     for boundary, M in enumerate(beneath, 1):
         exact, least = least_words(graph, upper, lower, boundary, once), least_io(graph, M, rules)
         if exact is None:
@@ -100,11 +99,6 @@ def test_the_capacity_of_all_memories_below_counts() -> None:
     """What lies between saves words above, so that the leaf's capacity alone gives no bound there."""
     graph = Cdag.from_edges(8, [(0, 4), (1, 4), (2, 5), (3, 5), (0, 6), (4, 6), (5, 6), (1, 7), (6, 7)])
     over = [least_words(graph, upper, 4, 1) for upper in (1, 4)]
-    alone, together = (least_io(graph, M, "hong-kung") for M in (4, Tree.path(4, 4).below[0]))
+    alone, together = (least_io(graph, M, "hong-kung") for M in (4, 4 + 4))
     assert over[1] is not None and over[0] is not None and alone is not None and together is not None
     assert together <= over[1] < alone
-
-
-def test_only_paths_have_bounds_by_capacities_below() -> None:
-    with pytest.raises(UsageError, match="hold on a path"):
-        Tree("R", (Memory("a", 1), Memory("b", 1, 0))).below  # noqa: B018

@@ -18,6 +18,7 @@ import pytest
 from pebblesim.advice.tiles import HOPPER, Tiling, hopper_tiling
 from pebblesim.kernels import releases
 from pebblesim.kernels.gluon import gluon, plans
+from pebblesim.kernels.sinks import sinking
 from pebblesim.kernels.words import is_float32
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
@@ -39,6 +40,9 @@ SLOW = [
     for mask in ((None,) if tiles.schedule in TOGETHER else (None, "causal"))
     for n in (4096, 4001)
 ]
+
+
+FORWARD = [each for each in SLOW if get(each[0].schedule).problem.name.startswith("forward")]
 
 
 def described(text: str, launch: str, kind: Any, layouts: Any) -> dict[str, str]:
@@ -117,9 +121,10 @@ def check(
     monkeypatch: pytest.MonkeyPatch,
     shared: int = 0,
     rows: int = 1,
+    sinks: bool = False,
     softcap: float = 0.0,
 ) -> None:
-    """Compile the kernels of tiles.
+    """Compile the kernels of tiles; `sinks`: softmaxes begin with them.
 
     `shared`: 0 for contiguous matrices, else heads that share keys, with strides; `rows`: of each position, those of
     heads that share keys in contiguous matrices.
@@ -134,6 +139,7 @@ def check(
     if isinstance(band, Band) and (shared or rows > 1):
         band = replace(band, at_end=not shared, rows=several)
     program, sizes = get(tiles.schedule).in_dims(dims).under(band), {**dims, **tiles.blocks}
+    program = sinking(program) if sinks else program
     ring: dict[str, Any] = {"stages": tiles.stages, "persistent": tiles.persistent and mask is None}
     made = gluon(program, sizes, "bfloat16", band, scale=0.1, shared=shared, dense=True, softcap=softcap, **ring)
     vectors = {f"{name}_ptr" for name, tensor in program.tensors.items() if is_float32(program, tensor)}
@@ -184,6 +190,15 @@ def test_all_kernels_of_the_operator_keep_their_tiles_in_registers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     check(tiles, d, mask, n, tmp_path, monkeypatch, shared)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [1, 8])
+@pytest.mark.parametrize(("tiles", "d", "mask", "n"), FORWARD)
+def test_kernels_with_sinks_keep_their_tiles_in_registers(
+    tiles: Tiling, d: int, mask: str | None, n: int, shared: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(tiles, d, mask, n, tmp_path, monkeypatch, shared, sinks=True)
 
 
 def test_kernels_for_hopper_keep_their_tiles_in_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +17,7 @@ from pebblesim.advice.tiles import TILINGS, Tiling, tilings, too_large, within
 from pebblesim.kernels import releases
 from pebblesim.kernels.domains import Call
 from pebblesim.kernels.key_ranges import ARGUMENTS, KeyRanges
+from pebblesim.kernels.sinks import sinking
 from pebblesim.kernels.storage import storage
 from pebblesim.kernels.triton import Source, triton
 from pebblesim.kernels.words import is_float32
@@ -36,6 +37,7 @@ class Case:
     """Kernels to compile: a tiling, for a head dimension and lengths that are multiples of 128 or one less.
 
     `strided`: as `attention` launches them, for matrices with strides; and with `RANGES` for those that they read.
+    `sinks`: softmaxes begin with them.
     """
 
     tiling: Tiling
@@ -44,10 +46,11 @@ class Case:
     mask: str | None = None
     architecture: int = 90
     strided: bool = False
+    sinks: bool = False
 
     def __str__(self) -> str:
         what = [f"d={self.d}", *["odd"] * self.odd, *[self.mask] * (self.mask is not None), f"sm_{self.architecture}"]
-        what += ["strided"] * self.strided
+        what += ["strided"] * self.strided + ["sinks"] * self.sinks
         return re.sub(r"[ ,;]+", "-", f"{self.tiling} {' '.join(what)}")
 
     @property
@@ -61,7 +64,8 @@ class Case:
 
     @property
     def program(self) -> Program:
-        return get(self.tiling.schedule).in_dims(self.dims).under(self.band)
+        program = get(self.tiling.schedule).in_dims(self.dims).under(self.band)
+        return sinking(program) if self.sinks else program
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -197,6 +201,20 @@ READING_RANGES = (
     "small-cache-backward-blocked",
     "backward-two-pass-blocked",
 )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", [None, RANGES])
+@pytest.mark.parametrize(("architecture", "d"), [(80, 64), (90, 128)])
+def test_no_kernel_with_sinks_spills_where_none_without_does(
+    architecture: int, d: int, mask: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = cases(d, architecture=architecture, odd=True, mask=mask, strided=True)
+    forward = [each for each in every if "dO" not in each.program.inputs]
+    plain, made = (
+        [spills(replace(each, sinks=sinks), tmp_path, monkeypatch) for each in forward] for sinks in (False, True)
+    )
+    assert made == plain
 
 
 @pytest.mark.slow

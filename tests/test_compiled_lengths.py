@@ -121,14 +121,15 @@ def calls(draw: st.DrawFn) -> dict[str, Any]:
         "ranges": draw(st.booleans()),
         "tokens_first": draw(st.booleans()),
         "of_L": draw(st.booleans()),
+        "sinks": draw(st.sampled_from([None, None, "of heads", "of batches"])),
         "workspace": draw(st.sampled_from([None, None, 2**21])),
     }
 
 
-def passes(call: dict[str, Any], x: list[Any], grad_L: Any, rest: Any) -> tuple[Any, ...]:
+def passes(call: dict[str, Any], x: list[Any], grad_L: Any, rest: Any, sinks: Any = None) -> tuple[Any, ...]:
     """Both passes."""
-    out, L = operators.forward(*x[:3], rest)
-    return out, L, *operators.backward(x[3], *x[:3], x[4], x[5], rest, grad_L)
+    out, L = operators.forward(*x[:3], rest, sinks)
+    return out, L, *operators.backward(x[3], *x[:3], x[4], x[5], rest, grad_L, sinks)
 
 
 def tensors(call: dict[str, Any]) -> tuple[list[Any], Any, Any]:
@@ -147,6 +148,13 @@ def tensors(call: dict[str, Any]) -> tuple[list[Any], Any, Any]:
     limits = (None, None, False) if call["ranges"] else call["limits"]
     rest = masks.Asked(*ranges, *limits, d**-0.5, 0.0, call["workspace"], False)
     return x, torch.empty_like(x[5]) if call["of_L"] else None, rest
+
+
+def sinks_of(call: dict[str, Any]) -> Any:
+    """Sinks of the heads of a call, or None."""
+    batch, kv_heads, shared = call["sizes"]
+    kinds = {None: None, "of heads": torch.zeros(kv_heads * shared, dtype=torch.bfloat16)}
+    return (kinds | {"of batches": torch.zeros(batch, kv_heads * shared)})[call["sinks"]]
 
 
 class Held(TorchDispatchMode):
@@ -194,15 +202,41 @@ def test_a_pass_made_again_launches_what_the_first_one_launches(compiled: list[s
         for name in ("_KEPT", "_SEEN"):
             patched.setattr(recorded, name, Recent(100))
         patched.setattr(recorded, "here", lambda x: True)
-        x, grad_L, rest = tensors(call)
-        known, found = [*x, *(each for each in (grad_L, rest.first, rest.end) if each is not None)], list[Any]()
+        (x, grad_L, rest), sinks = tensors(call), sinks_of(call)
+        known, found = [*x, *(each for each in (grad_L, sinks, rest.first, rest.end) if each is not None)], list[Any]()
         for _ in range(4):  # compiles, is noted, and is made again
             launched.clear()
             with Held():
-                results = passes(call, x, grad_L, rest)
+                results = passes(call, x, grad_L, rest, sinks)
             found.append((told(launched, known), [(each.shape, each.stride(), each.dtype) for each in results]))
         assert found[1][0] and found[1] == found[2] == found[3]
         assert len(recorded._KEPT) == 2
+
+
+def test_sinks_of_another_type_compile_again(compiled: list[str]) -> None:
+    """A forward pass alone, since the backward pass does not read them; and one type once."""
+    (x, _, rest), made = tensors({**BESIDE, **PLAIN}), list[int]()
+    for kind in (torch.bfloat16, torch.float32, torch.bfloat16):
+        operators.forward(*x[:3], rest, torch.zeros(2, dtype=kind))
+        made.append(len(compiled))
+    assert made[1] == 2 * made[0] == made[2] > 0
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sinks_are_launched_with_what_there_is(
+    compiled: list[str], monkeypatch: pytest.MonkeyPatch, causal: bool
+) -> None:
+    """A forward pass launches as many kernels as without, and a backward pass the same ones."""
+    launched = list[str]()
+    monkeypatch.setattr(launch, "launch", lambda made, *given: launched.append(made.name))
+    x, _, rest = tensors({**BESIDE, **PLAIN, "limits": (None, 0 if causal else None, False)})
+    found = []
+    for sinks in (None, torch.zeros(2, dtype=torch.bfloat16)):
+        for _ in range(2):  # compiles, and launches
+            launched.clear()
+            passes({}, x, None, rest, sinks)
+        found.append([*launched])
+    assert found[0] == found[1]
 
 
 def test_both_passes_are_compiled_before_the_first_launch(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,20 +244,21 @@ def test_both_passes_are_compiled_before_the_first_launch(compiled: list[str], m
     launched = list[str]()
     monkeypatch.setattr(launch, "launch", lambda made, *given: launched.append(made.name))
     monkeypatch.setattr(eager, "_COMPILED", Recent(10))
-    x, _, rest = tensors({**dict.fromkeys(("ranges", "tokens_first", "of_L", "workspace")), **PLAIN})
+    x, _, rest = tensors({**BESIDE, **PLAIN})
     q, k, v = (each.requires_grad_() for each in x[:3])
-    eager.compile_for(q, k, v, rest)
+    eager.compile_for(q, k, v, None, rest)
     kernels = set(compiled)
     assert len(kernels) >= 3 and not launched
-    eager.compile_for(q, k, v, rest)
+    eager.compile_for(q, k, v, None, rest)
     assert len(compiled) == len(kernels)
     passes({}, [each.detach() for each in x], None, rest)
     assert len(compiled) == len(kernels)
     with torch.no_grad():  # another kind: the forward pass alone
-        eager.compile_for(q, k, v, rest._replace(scale=0.3))
+        eager.compile_for(q, k, v, None, rest._replace(scale=0.3))
     assert 0 < len(compiled) - len(kernels) < len(kernels)
 
 
+BESIDE = dict.fromkeys(("ranges", "tokens_first", "of_L", "workspace"))
 PLAIN = {"sizes": (1, 2, 1), "lengths": (200, 200), "d": 128, "limits": (None, 0, False)}
 
 

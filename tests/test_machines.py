@@ -90,7 +90,7 @@ def test_machines_that_come_with_pebblesim_have_sources() -> None:
         found = machine(name)
         assert found.source and all(each.source for each in found.levels)
         assert name.casefold() in str(found).replace(" ", "").casefold()
-    with pytest.raises(UsageError, match="Other machines are TPUv3, TPUv5e"):
+    with pytest.raises(UsageError, match=r"no machine is called 'TPUv2'; known: .*TPUv3, TPUv5e; describe"):
         machine("TPUv2")
 
 
@@ -98,10 +98,11 @@ def test_a_machine_with_several_leaves_is_not_counted(tmp_path: Path) -> None:
     name = file(tmp_path, TREE)
     dims = {"m": 4, "k": 4, "n": 4}
     for call in (
+        lambda: machine(name).beneath("float32"),
         lambda: ps.on_machine("matmul-tiled", machine=name, **dims),
         lambda: choose("matmul", machine=name, **dims),
     ):
-        with pytest.raises(UsageError, match="several below it"):
+        with pytest.raises(UsageError, match="two cores has several memories below one that are levels of their own"):
             call()
 
 
@@ -145,6 +146,8 @@ def test_schedules_are_compared(tmp_path: Path) -> None:
     compared(tmp_path, "matmul", m=9, k=7, n=8)
     said = run(f"advise --machine {tmp_path}/m.toml -p matmul -n 8 -d 8 --dtype float32")
     assert "matmul: m = 8, k = 8, n = 8 on two cores, float32" in said
+    said = run(f"advise --machine {tmp_path}/m.toml -p backward -n 8 -d 4 --dtype float32 --mask causal --batch 3")
+    assert "on two cores, float32, causal, 1 head, 3 sequences" in " ".join(said.split())
     data = json.loads(run(f"advise --machine {tmp_path}/m.toml -p matmul -n 8 -d 8 --dtype float32 --json"))
     assert all(row["feasible"] for row in data["rows"]) and data["problem"] == "matmul"
 
@@ -189,14 +192,16 @@ def test_a_roofline_of_a_machine_is_written(tmp_path: Path) -> None:
         ("plot roofline flash --machine H100 --gpu H100 -n 16 -d 4 -o o.png", "leave out --gpu"),
         ("plot roofline flash --below P -n 16 -d 4 -o o.png", "are for a --machine"),
         ("plot roofline matmul-tiled --machine H100 --dtype int8 -n 16 -d 4 -o o.png", "int8"),
-        ("advise --machine H100 --mask causal -n 16 -d 4", "leave out --mask"),
+        ("advise --machine H100 --orders -n 16 -d 4", "leave out --orders"),
         ("machine nothing.toml", "cannot be read"),
-        ("machine H1000", "no card is called 'H1000'"),
+        ("machine H1000", "no machine is called 'H1000'"),
+        ("count flash -n 8 -d 4 --machine H1000", "give its name, such as mine.toml (docs/machines.md)"),
     ],
 )
 def test_what_is_refused(line: str, says: str) -> None:
     done = CliRunner().invoke(app, line.split())
-    assert done.exit_code != 0 and says in str(done.exception) + done.output
+    said = str(done.exception) + done.output
+    assert done.exit_code != 0 and says in said and not ("called 'H1000'" in said and "--gpu" in said)
 
 
 def test_a_peak_that_is_not_known() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from strategies import amount
 from test_trees import Sets
 from typer.testing import CliRunner
@@ -51,7 +51,7 @@ class Case:
         self.room = [peak_words(self.nest.held(k), self.sizes) for k in range(1, lowest)]
         self.room.append(peak_red(self.nest.computed, self.sizes))
         self.tree = Tree.path(*(max(1, words) for words in self.room))
-        self.moves = np.concatenate(list(moves(self.nest, self.sizes, self.graph.families, self.tree)))
+        self.moves = np.concatenate(list(moves(self.nest, self.sizes, self.graph, self.tree)))
 
     def play(self) -> TreeGame:
         return play(self.graph, self.tree, [self.moves])
@@ -94,7 +94,16 @@ def cases(draw: st.DrawFn, names: tuple[str, ...] = ()) -> tuple[Any, ...]:
     return name, dims, blocks, inner
 
 
+OLD_WORDS = (
+    "flash1-forward",
+    {"n": 1, "d": 1},
+    {"B_r": 1, "B_c": 1},
+    [("matmul-tiled", ("m_i", "l_block"), {"b": 1})],
+)
+
+
 @given(cases())
+@example(OLD_WORDS)
 @settings(max_examples=amount(5, 1000))
 def test_all_readings_of_a_nested_schedule_agree_or_it_is_refused(case: tuple[Any, ...]) -> None:
     try:
@@ -231,8 +240,10 @@ def test_what_cannot_be_nested_is_refused_in_a_sentence() -> None:
         nested(flash, streamed, ["S"])
     with pytest.raises(UsageError, match="products need one of matmul"):
         nested(flash, get("flash2-backward"))
-    with pytest.raises(UsageError, match="under a mask"):
-        nested(Nested(get("flash2-forward").masked), streamed)
+    with pytest.raises(UsageError, match="its tile l_i still has old words of l_m when l_block replaces them; let l_i"):
+        Case(*OLD_WORDS)
+    with pytest.raises(UsageError, match="divide the rows of K_j, and P needs them across rows; let K_j stay"):
+        nested(flash, streamed, ["K_j", "m_i", "m_new"], several=True)
 
 
 def test_what_is_advised_for_tiles_below_can_be_done() -> None:
@@ -323,7 +334,7 @@ def test_wrong_files_of_machines(text: str, says: str, tmp_path: Path) -> None:
         ("flash -n 8 -d 4 -M 99 --machine H100", "one of the two"),
         ("flash -n 8 -d 4 -M 99 --below P", "give one"),
         ("-n 8 -d 4 --machine H100", "0 were given"),
-        ("flash2-forward -n 8 -d 4 --machine H100 --mask causal", "--mask cannot be given with it"),
+        ("flash2-forward -n 8 -d 4 --machine H100 --l2 4MiB", "--l2 cannot be given with it"),
         ("flash2-forward -n 8 -d 4 --machine H100", "its tile m_i takes over"),
         ("matmul-tiled -n 8 -d 4 --machine H100 --block x=3", "no block of matmul-tiled"),
         ("matmul-tiled -n 8 -d 4 --machine H100 --blocks best", "--blocks is for a cache"),

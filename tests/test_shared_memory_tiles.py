@@ -1,12 +1,18 @@
 """benchmarks/shared_memory_tiles.py: words between shared memory and registers, against products counted by hand."""
 
+import json
+from collections import Counter
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pebblesim as ps
 from benchmarks import shared_memory_tiles as made
+from pebblesim.analysis.count import count
+
+MEASURED = Path(made.__file__).parent / "gpu" / "shared_memory.jsonl"
 
 D = 128
 
@@ -51,3 +57,19 @@ def test_no_count_is_below_its_bound(found: dict[str, Any]) -> None:
     least = made.bounds()
     for row in found.values():
         assert row.total >= least["forward" if "forward" in row.schedule else "backward"]
+
+
+def test_the_counters_of_our_backward_kernel_are_the_words_that_come_down() -> None:
+    """Two warpgroups with instructions of 64 x 64 scores: operands, and dS for dQ; by 128 x 128 pairs, as measured."""
+    blocks = {"B_r": 64, "B_c": 128, "a_2": 64, "b_2": 64}
+    below = ("P", "dS", "dK_j", "dV_j", "v_i", "L_i")
+    counted = ps.on_machine(made.FLASH4, machine=made.PLACE, below=below, blocks=blocks, n=4096, d=D)
+    into = count(counted.nest.boundary(2), {**counted.dims, **counted.blocks}).by_tensor
+    words = sum(into[tensor].reads for tensor in ("Q", "K", "V", "dO", "copies"))
+    words -= 4096 * D  # dO for the row sums of dO and O, which another kernel computes
+    rows = [json.loads(line) for line in MEASURED.read_text(encoding="utf-8").splitlines()]
+    counters = Counter[str]()
+    for row in rows:
+        if (row["case"], row["times"]) == ("flash2-backward-blocked", 128):
+            counters.update(row["counters"])
+    assert counters["smsp__sass_data_bytes_mem_shared_op_gmma"] == 2 * words == 16 * 2 * D * D * (4096 // D) ** 2

@@ -239,6 +239,9 @@ class Kernel:
         kv_heads = x["K"].shape[1]
         if self.way == "forward":
             O, lse = definition.forward(x["Q"], x["K"], x["V"], *rest)
+            if "sinks" in x:
+                whole = torch.logaddexp2(lse, x["sinks"][..., None] / log(2))
+                O, lse = O * torch.exp2(lse - whole)[..., None], whole
             x["O"].copy_(O)
             x["L"].copy_(numbers_of(lse, kv_heads))
             return
@@ -247,6 +250,9 @@ class Kernel:
         made = definition.backward(x["dO"], dL, x["Q"], x["K"], x["V"], x["O"], lse, *rest)
         for name, each in zip(("dQ", "dK", "dV"), made, strict=True):
             x[name].copy_(each)
+        if "v" in x:
+            less = 0 if dL is None else dL / log(2)
+            x["v"].copy_(numbers_of((x["dO"] * x["O"]).sum(-1) - less, kv_heads))
 
 
 @pytest.fixture
@@ -256,16 +262,17 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Kernel]]:
 
     def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Any) -> Any:
         named = dict(tensors | results)
-        if way == "forward":
-            batch, kv_heads = tensors["K"].shape[:2]
-            shared = tensors["Q"].shape[1] // kv_heads
-            named["L"] = Torch.empty((batch * kv_heads, tensors["Q"].shape[2] * shared), dtype=torch.float32)
+        batch, kv_heads = tensors["K"].shape[:2]
+        of_rows = batch * kv_heads, tensors["Q"].shape[2] * tensors["Q"].shape[1] // kv_heads
+        made = "L" if way == "forward" else "v" if setting.sinks else None
+        if made is not None:
+            named[made] = Torch.empty(of_rows, dtype=torch.float32)
         kernel = Kernel(way, named, setting)
         chosen.append(kernel)
         kernel(*(each.data_ptr() for each in named.values()))
         if (written := notes()) is not None:
             written.launched(kernel, (1, 1, 1), tuple(named.values()))
-        return named["L"] if way == "forward" else None
+        return None if made is None else named[made]
 
     monkeypatch.setattr(operators, "compute", compute)
     monkeypatch.setattr(operators, "check_triton", lambda: None)
@@ -414,6 +421,25 @@ def test_only_wanted_gradients_are_given_and_second_ones_are_refused(kernels: li
     first = torch.autograd.grad(public.attention(q, k, v).square().sum(), k, create_graph=True)[0]
     with pytest.raises(UsageError, match="first derivatives only"):
         torch.autograd.grad(first.sum(), k)
+
+
+def test_gradients_in_other_orders_of_memory_take_their_own_passes(kernels: list[Kernel]) -> None:
+    """Those of a sum repeat one number; others lie as O does, or tokens first: in turn, for calls of the same sizes."""
+    for turn in range(12):
+        x = [torch.randn(2, 3, 5, 16, requires_grad=True) for _ in range(3)]
+        whole = torch.randn(2, 3, 5, 16)
+        grad = [whole, whole.transpose(1, 2).contiguous().transpose(1, 2), whole[:, :1, :1, :1].expand_as(whole)][
+            turn % 3
+        ]
+        y = [each.detach().double().requires_grad_() for each in x]
+        with pytest.MonkeyPatch.context() as watched:
+            watched.setattr(recorded, "here", lambda each: False)
+            right = torch.autograd.grad(public.attention(*y), y, grad.double())
+        for made, true in zip(torch.autograd.grad(public.attention(*x), x, grad), right, strict=True):
+            torch.testing.assert_close(made.double(), true, atol=1e-5, rtol=1e-5)
+    (known,) = eager._CHECKED.values()
+    assert len(known.backward) == 3 and known.forward is not None
+    assert len(kernels) == 2 + 3 * 2  # each pass when it is first, and when it is noted
 
 
 def test_gradients_of_several_at_once_go_through_the_operator(kernels: list[Kernel]) -> None:

@@ -23,11 +23,12 @@ from pebblesim.operator import (  # noqa: E402
     fresh,
     launch as launch_of_kernels,
     launching,
-    operators,
+    masks,
+    operators_of_sinks,
     parallel,
     public,
 )
-from pebblesim.operator.layout import BYTES  # noqa: E402
+from pebblesim.operator.layout import BYTES, numbers_from  # noqa: E402
 from pebblesim.operator.pattern import Pattern, band_of  # noqa: E402
 from pebblesim.operator.planning import chosen, chosen_for_latent  # noqa: E402
 
@@ -86,15 +87,19 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     sizes = (draw(st.integers(1, 2)), shared * kv_heads, kv_heads, n_q, n_k)
     d = draw(st.sampled_from([32, 64, 72]))
     layout = draw(st.sampled_from(["heads first", "tokens first", "cut from wider"]))
-    return {"sizes": sizes, "d": d, "mask": mask, "layout": layout, "same": draw(st.booleans())}
+    others = {"same": draw(st.booleans()), "with_sinks": draw(st.booleans())}
+    return {"sizes": sizes, "d": d, "mask": mask, "layout": layout, **others}
 
 
-def check(sizes: tuple[int, ...], d: int, mask: tuple[Any, ...], layout: str, same: bool) -> None:
+def check(
+    sizes: tuple[int, ...], d: int, mask: tuple[Any, ...], layout: str, same: bool, with_sinks: bool = False
+) -> None:
     batch, heads, kv_heads, n_q, n_k = sizes
     torch.manual_seed(n_q)
     shapes = (batch, heads, n_q, d), (batch, kv_heads, n_k, d), (batch, kv_heads, n_k, d), (batch, heads, n_q, d)
     given = [laid(torch.randn(shape).half(), layout) for shape in shapes]
-    check_kernels(given, (None, None, *mask, d**-0.5, 0.0, None, same), True)
+    sinks = torch.randn(batch, heads).masked_fill(torch.arange(heads) == 0, -torch.inf) if with_sinks else None
+    check_kernels(given, (None, None, *mask, d**-0.5, 0.0, None, same), True, sinks)
 
 
 @pytest.mark.slow
@@ -105,32 +110,39 @@ def test_drawn_cases_of_the_operator(interpreted: list[str], case: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("sizes", "mask", "layout", "same", "backward"),
+    ("sizes", "mask", "layout", "same", "backward", "sinks"),
     [
-        ((2, 4, 2, 35, 41), (None, 0, True), "tokens first", False, "flash2-backward-blocked"),
-        ((1, 2, 2, 33, 33), (None, None, False), "cut from wider", True, "backward-two-pass-blocked"),
+        ((2, 4, 2, 35, 41), (None, 0, True), "tokens first", False, "flash2-backward-blocked", False),
+        ((2, 4, 2, 35, 41), (9, 4, True), "heads first", False, "flash2-backward-blocked", True),
+        ((1, 2, 2, 33, 33), (None, None, False), "cut from wider", True, "backward-two-pass-blocked", False),
+        ((1, 4, 1, 33, 33), (None, None, False), "tokens first", True, "backward-two-pass-blocked", True),
     ],
 )
 def test_the_operator_by_gluon_kernels(
-    interpreted: list[str], monkeypatch: Any, sizes: Any, mask: Any, layout: str, same: bool, backward: str
+    interpreted: list[str], monkeypatch: Any, sizes: Any, mask: Any, layout: str, same: bool, backward: str, sinks: bool
 ) -> None:
     offered = {"flash2-forward", "flash2-backward-blocked", backward}
     monkeypatch.setattr(tiles, "HOPPER", tuple(tiling for tiling in tiles.HOPPER if tiling.schedule in offered))
-    check(sizes, 32, mask, layout, same)
+    check(sizes, 32, mask, layout, same, sinks)
     assert interpreted == ["flash2-forward", backward]
 
 
+@pytest.mark.parametrize("sinks", [None, torch.tensor([-torch.inf, -3.0, 1.0, 9.0, 0.0, 2.0, -torch.inf, 4.0])])
 @pytest.mark.parametrize(("together", "schedule"), [(True, "flash2-latent"), (False, "scores-stored-resident")])
 def test_values_that_are_a_part_of_the_keys_are_read_with_them(
-    interpreted: list[str], together: bool, schedule: str
+    interpreted: list[str], together: bool, schedule: str, sinks: Any
 ) -> None:
     torch.manual_seed(1)
     q, k = torch.randn(1, 8, 3, 288).half(), torch.randn(1, 2, 70, 288).half()
     v = k[..., :264] if together else k[..., :264].clone()
     rest = (None, None, None, None, False, 288**-0.5, 0.0, None, False)
-    out, lse = operators.forward_on_gpu(q, k, v, *rest)
-    true = torch.ops.pebblesim.attention(q.double(), k.double(), v.double(), *rest)
-    close([out.double(), lse.double()], list(true), 4e-3)
+    out, L = operators_of_sinks.forward(q, k, v, sinks, masks.Asked(*rest))
+    wide = q.double(), k.double(), v.double()
+    if sinks is None:
+        true = torch.ops.pebblesim.attention(*wide, *rest)
+    else:
+        true = torch.ops.pebblesim.attention_with_sinks(*wide, sinks.double()[None], *rest)
+    close([out.double(), numbers_from(L, q, 2).double()], list(true), 4e-3)
     assert interpreted == [schedule]
 
 

@@ -50,6 +50,16 @@ PASSES = {
 }
 """Small tiles of both passes."""
 
+OF_SINKS = {
+    "decoding": (Tiling("flash-decoding", {"B_r": 16, "S": 32, "B_c": 16}), PASSES["flash"][1]),
+    "wide decoding": (Tiling("flash-decoding-blocked", {"B_r": 16, "S": 32, "c": 16, "e": 16}), PASSES["flash"][1]),
+    "rows": (
+        Tiling("scores-stored-in-rows", {"C": 32, "a": 32, "b": 32, "c": 16, "e": 16}),
+        Tiling("small-cache-backward-in-rows", {"C": 32, "a": 32, "b": 32, "c": 16, "e": 16}),
+    ),
+}
+"""Those of which softmaxes are put together from parts, and those that have some rows at a time."""
+
 
 @pytest.fixture
 def interpreted() -> Iterator[Any]:
@@ -117,7 +127,7 @@ def test_a_forward_pass_by_some_of_the_heads_that_share_keys(
     x = [torch.randn(2, each, n, 16).half() for each in (of_q, of_k, of_k, of_q)]
     first = torch.arange(n, dtype=torch.int32).clamp(max=20)[None].expand(2, n) // 2
     for ranges, right in (((None, None), 0), ((first, first + 5), None)):
-        check_kernels(x, (*ranges, None, right, False, 0.3, 0.0, None, False), False)
+        check_kernels(x, (*ranges, None, right, False, 0.3, 0.0, None, False), False, torch.randn(2, of_q))
     shared = of_q // of_k
     assert passes == [*[shared, *[at_once] * (of_q // at_once), shared] * 2]
 
@@ -262,37 +272,48 @@ def test_kernels_by_the_interpreter(
     check_kernels(given, rest, False)
 
 
-@pytest.mark.parametrize("passes", ["flash", "small cache", "stored"])
+@pytest.mark.one_in(8)
+@pytest.mark.parametrize("of", ["heads", "batches", "afterwards"])
+@pytest.mark.parametrize("passes", [*PASSES, *OF_SINKS])
 @pytest.mark.parametrize("mask", ["window", "ranges"])
-def test_sinks_are_another_L_for_the_kernels_of_a_backward_pass(interpreted: Any, passes: str, mask: str) -> None:
-    """Also of queries without a key, whose L is the sink's, from far below the scores to far above them."""
-    interpreted(*((each,) for each in PASSES[passes]))
-    n_q, n_k, heads = 70, 40, 4
+def test_kernels_with_sinks(interpreted: Any, monkeypatch: Any, passes: str, mask: str, of: str) -> None:
+    """Also of queries without a key, whose L is the sink's, from far below the scores to far above them.
+
+    Tables have room for some heads at a time. Sinks are of all batches, in 16 bits, or of each batch, in 32 bits; or O
+    and L get them behind kernels without.
+    """
+    monkeypatch.setattr(operators_of_sinks, "BEGIN_WITH_SINKS", of != "afterwards")
+    interpreted(*((each,) for each in (PASSES | OF_SINKS)[passes]))
+    n_q, n_k, heads, batch = 70, 40, 4, 2
     draw = torch.Generator().manual_seed(0)
     x = [
-        torch.randn(1, *shape, 16, generator=draw).half() for shape in ((heads, n_q), (2, n_k), (2, n_k), (heads, n_q))
+        torch.randn(batch, *shape, 16, generator=draw).half()
+        for shape in ((heads, n_q), (2, n_k), (2, n_k), (heads, n_q))
     ]
-    sinks = torch.tensor([[-torch.inf, -3.0, 1.0, 9.0]])
+    sinks = torch.tensor([[-torch.inf, -3.0, 1.0, 9.0], [2.0, -torch.inf, 0.0, -20.0]])
+    sinks = sinks if of == "batches" else sinks[0].bfloat16()
     i, j = torch.arange(n_q)[:, None], torch.arange(n_k)
     if mask == "window":
         rest, allowed = (None, None, 9, 0, True), (j <= i + n_k - n_q) & (j >= i + n_k - n_q - 9)
     else:
-        first, end = (i[:, 0] // 3)[None].int(), (i[:, 0] // 2)[None].int()
-        rest, allowed = (first, end, None, None, False), (j >= i // 3) & (j < i // 2)
+        ends = torch.where(i < 34, i // 3, i // 2)  # a tile of queries that have no key, and one of which some have
+        first, end = (i[:, 0] // 3)[None].int(), ends[:, 0][None].int()
+        rest, allowed = (first, end, None, None, False), (j >= i // 3) & (j < ends)
     assert not allowed.any(-1).all()
-    given = *x[:3], sinks, *rest, 0.3, 0.0, None, False
-    out, lse = operators_of_sinks._on_gpu(*given)
-    dL = torch.randn(lse.shape, generator=draw)
-    dL[:, 0] = dL[:, 0].masked_fill(lse[:, 0].isinf(), 0.0)
-    made = operators.backward_on_gpu(x[3], dL, *x[:3], out, lse, *rest, 0.3, 0.0, None, False)
-    ds = operators_of_sinks.gradient_of_sinks(x[3], dL, out, lse, sinks)
+    rest = *(each if each is None else each.expand(batch, -1).contiguous() for each in rest[:2]), *rest[2:]
+    rest = *rest, 0.3, 0.0, None if passes in ("flash", "decoding", "wide decoding") else 40_000, False
+    out, lse = operators_of_sinks._on_gpu(*x[:3], sinks, *rest)
+    dL = torch.randn(lse.shape, generator=draw).masked_fill(lse.isinf(), 0.0)
+    made = operators_of_sinks._backward_on_gpu(x[3], dL, *x[:3], out, lse, sinks, *rest)
+    assert made[3].shape == sinks.shape and made[3].dtype == sinks.dtype
 
     q, k, v, s = (each.double().requires_grad_() for each in (*x[:3], sinks))
     K, V = (each.repeat_interleave(2, 1) for each in (k, v))
     S = (q @ K.mT * 0.3).masked_fill(~allowed, -1e30)
-    whole = torch.cat([S, s[..., None, None].expand(1, heads, n_q, 1).clamp(min=-1e25)], -1)
+    whole = torch.cat([S, s[..., None, None].expand(batch, heads, n_q, 1).clamp(min=-1e25)], -1)
     O, L = whole.softmax(-1)[..., :-1] @ V, whole.logsumexp(-1) / math.log(2)
+    assert torch.equal(lse.isinf(), L < -1e20)
     close([out.double(), lse.masked_fill(lse.isinf(), 0.0).double()], [O, L.masked_fill(L < -1e20, 0.0)], 4e-3)
     true = torch.autograd.grad((O, L), (q, k, v, s), (x[3].double(), dL.double()))
-    for found, right in zip((*made, ds), true, strict=True):
+    for found, right in zip(made, true, strict=True):
         assert float((found.double() - right).norm()) <= 4e-3 * float(right.norm())

@@ -56,7 +56,7 @@ def check(seed: int, draws: int) -> None:
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patched
-    sequences._kernel = lambda *given: sequences.ranges
+    sequences._kernel, sequences.COUNTED = lambda *given: sequences.ranges, sequences.counted
     said: list[bool] = []
     sequences.promise = lambda holds, sentence: said.append(bool(holds))
     chance = random.Random(seed)
@@ -73,6 +73,11 @@ def check(seed: int, draws: int) -> None:
         if all(said):
             found = list(zip(first[0].tolist(), end[0].tolist(), strict=True))
             assert found == expected(given[0], given[-1], n_q, n_k, limits), (given, n_q, n_k, limits)
+            several = [torch.cat([each, each.clamp(max=n_k // 2)]) for each in (first, end)]
+            above, below = sequences.above_and_below(*several, n_k)
+            for which, made in ((1, above), (0, below)):
+                for row, keys in zip(several[which].tolist(), made.tolist(), strict=True):
+                    assert keys == [sum(each <= j for each in row) for j in range(n_k)]
 
 
 @pytest.mark.slow
@@ -104,6 +109,18 @@ def test_the_kernel_compiles_for_hopper(kind: str, tmp_path: Path, monkeypatch: 
     assert compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["cubin"]
 
 
+def test_the_kernel_that_counts_compiles_for_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    from pebblesim.operator.sequences import counted
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kinds = {name: "*i32" if name in ("first", "end", "above", "below") else "i32" for name in counted.arg_names}
+    source = ASTSource(counted, signature=kinds, constexprs={}, attrs={})
+    assert compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["cubin"]
+
+
 class OnGpu(torch.Tensor):
     """A tensor of the CPU that says it is on a GPU."""
 
@@ -113,8 +130,9 @@ class OnGpu(torch.Tensor):
 @pytest.mark.parametrize("kind", [torch.int32, torch.int64, torch.int16])
 def test_packed_sequences_alone_take_the_kernel(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Starts in other words, or with padding, are found by operations of PyTorch: with the same ranges."""
-    from pebblesim.operator import eager, masks, sequences
+    from pebblesim.operator import eager, masks, recorded, sequences
 
+    monkeypatch.setattr(recorded, "here", lambda x: False)
     taken: list[Any] = []
 
     def ranges(of_q: Any, of_k: Any, *rest: Any) -> Any:

@@ -12,10 +12,12 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings, strategies as st  # noqa: E402
 from judged_attention import refused  # noqa: E402
 from tensors import close  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from pebblesim.analysis.count import count  # noqa: E402
 from pebblesim.gpu.torch import attention, plan  # noqa: E402
-from pebblesim.operator import operators_of_sinks  # noqa: E402
+from pebblesim.kernels.sinks import sinking  # noqa: E402
+from pebblesim.language.registry import get  # noqa: E402
+from pebblesim.operator.gradient_of_sinks import gradient_of_sinks  # noqa: E402
 
 INFINITY = math.inf
 
@@ -234,33 +236,19 @@ def test_pytorch_computes_no_sinks() -> None:
     assert attention(*x, sinks=s, fallback="sdpa").shape == x[0].shape
 
 
-class Bytes(TorchDispatchMode):
-    """Adds up the bytes of all tensors that operations read and write, without those of a number for each head."""
-
-    def __init__(self, least: int) -> None:
-        super().__init__()
-        self.least, self.moved = least, 0
-
-    def __torch_dispatch__(self, operation: Any, types: Any, given: Any = (), options: Any = None) -> Any:
-        made = operation(*given, **(options or {}))
-        if not operation.is_view:
-            tensors = [each for each in (*given, made) if isinstance(each, torch.Tensor)]
-            self.moved += sum(each.numel() * each.element_size() for each in tensors if each.numel() >= self.least)
-        return made
-
-
 @pytest.mark.parametrize("d", [8, 64])
-def test_a_plan_counts_the_words_that_pytorch_moves(d: int) -> None:
-    batch, heads, n = 2, 3, 10
-    O, dO = (drawn(batch, heads, n, d, seed=seed, dtype=torch.bfloat16).detach() for seed in (0, 1))
-    L, s = torch.zeros(batch, heads, n), torch.zeros(batch, heads)
-    with Bytes(L.numel()) as forward:
-        whole = operators_of_sinks.add_sinks(O, L, s)
-    with Bytes(L.numel()) as backward:
-        operators_of_sinks.gradient_of_sinks(dO, None, O, whole, s)
-    found = plan(n, d, batch * heads, sinks=True)
-    assert found.sinks == (forward.moved // 2, backward.moved // 2)
-    said = [f"{each.moved // 2:,} words of 16 bits" for each in (forward, backward)]
-    assert f"O is read and written once more, with numbers of each query {said[0]}" in str(found)
-    assert f"for their gradient O and dO are read once more, in 32 bits {said[1]}" in str(found)
+def test_a_plan_counts_the_words_that_are_read_besides(d: int) -> None:
+    """Those that kernels read of sinks, as the program says, and those that their gradient is made of."""
+    heads, kv_heads, n = 6, 3, 10
+    dims = {"n_q": n, "n_k": n, "d_k": d, "d_v": d}
+    program = sinking(get("flash2-forward").in_dims(dims).program)
+    read = count(program, dims | {"B_r": 4, "B_c": 4}).by_tensor["sinks"].reads
+    rows = [torch.zeros(kv_heads, n * heads // kv_heads) for _ in "vL"]
+    gradient_of_sinks(*rows, None, torch.zeros(heads), kv_heads, slice(0, n))
+    words = 2 * heads * read, 2 * sum(each.numel() for each in rows)
+    found = plan(n, d, heads, kv_heads=kv_heads, sinks=True)
+    assert found.sinks == words
+    said = [f"{each:,} words of 16 bits" for each in words]
+    assert f"the softmax of each query begins with that of its head, {said[0]} from caches" in str(found)
+    assert f"L and the row sums of dO ∘ O are read once more, {said[1]}" in str(found)
     assert plan(n, d, 6).sinks is None and "sinks" not in str(plan(n, d, 6))

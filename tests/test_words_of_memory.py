@@ -43,8 +43,8 @@ FORWARD, BACKWARD = offered("forward"), offered("backward-qkv")
 EMPTY = ("empty", "new_empty", "empty_like", "empty_strided", "empty_permuted", "resize_")
 """Functions of PyTorch that make tensors whose words nobody wrote."""
 
-ALLOWED = ("query.new_empty(query.shape[:-1], dtype=kind)",)
-"""Tensors of tracing, which have no words."""
+ALLOWED = ("query.new_empty(query.shape[:-1], dtype=kind)", "query.new_empty(0)")
+"""Tensors that have no words: of tracing, and of no size."""
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""How many words sinks move besides, from schedules: in the pass that computes O, and in a second pass over O.
+"""How many words sinks move besides, from schedules: where O is computed, in a second pass, and for their gradient.
 
 The formulas are those of docs/attention.md. The sink of a head is a matrix of one word, e = 1.
 """
@@ -26,7 +26,7 @@ def reference(x):
 
 
 def of_gradient(x):
-    return {"ds": (np.exp(x["s"] - x["L"][:, None]) * -(x["O"] * x["dO"]).sum(1, keepdims=True)).sum(0, keepdims=True)}
+    return {"ds": -(np.exp(x["s"] - x["L"][:, None]) * x["v"][:, None]).sum(0, keepdims=True)}
 
 
 def add_sink(m, s_e, i, l_i, m_i, *sums):
@@ -82,27 +82,26 @@ def declare():
 
     ps.problem(
         "gradient-of-a-sink",
-        dims=("n_q", "d_v", "e"),
-        from_nd={"n_q": "n", "d_v": "d", "e": "d"},
-        inputs={"O": ("n_q", "d_v"), "dO": ("n_q", "d_v"), "L": ("n_q",), "s": ("e", "e")},
+        dims=("n_q", "e"),
+        from_nd={"n_q": "n", "e": "d"},
+        inputs={"v": ("n_q",), "L": ("n_q",), "s": ("e", "e")},
         outputs={"ds": ("e", "e")},
         values=of_gradient,
         source="mine",
     )
 
     @ps.schedule(problem="gradient-of-a-sink", source="mine")
-    def gradient_of_a_sink(m, O, dO, L, s, *, B_r: ps.Block):
-        (n_q, _), (e, _) = O.shape, s.shape
+    def gradient_of_a_sink(m, v, L, s, *, B_r: ps.Block):
+        """From the row sums of dO ∘ O, which the backward pass has."""
+        (n_q,), (e, _) = v.shape, s.shape
         s_e, ds = m.read(s), m.zeros(e, e)
         for i in m.tiles(n_q, B_r):
-            O_i = m.read(O[i, :])
-            O_i[:] = O_i * m.read(dO[i, :])
-            v = m.compute(ps.rowsum(O_i))
+            v_i = m.read(v[i])
             ones, none = m.constant(0, i, e), m.constant(0, i, e)
             ones[:] = ps.exp(ones)
             P = m.compute(ones @ s_e)
             P[:] = ps.exp(P - m.read(L[i]))
-            none[:] = none - v * ones
+            none[:] = none - v_i * ones
             ds += P.T @ none
         m.write(m.tensor("ds", e, e), ds)
 
@@ -110,7 +109,7 @@ def declare():
 ADDED = {
     "sinks-in-one-pass": ("flash2-forward", "1"),
     "sinks-in-two-passes": ("flash2-forward", "2*n_q*d_v + 2*n_q + 1"),
-    "gradient-of-a-sink": (None, "2*n_q*d_v + n_q + 2"),
+    "gradient-of-a-sink": (None, "2*n_q + 2"),
 }
 """Words that each moves besides the schedule without sinks, for a head."""
 
@@ -146,5 +145,5 @@ def test_the_reference_is_a_softmax_with_one_more_column():
     weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     found = reference(x | {"s": np.array([[0.3]])})
     assert np.allclose(found["O"], weights[:, :4] @ x["V"])
-    ds = of_gradient({**found, "dO": dO, "s": np.array([[0.3]])})["ds"]
+    ds = of_gradient({**found, "v": (dO * found["O"]).sum(1), "s": np.array([[0.3]])})["ds"]
     assert np.allclose(ds, (loss(0.3 + 1e-5) - loss(0.3 - 1e-5)) / 2e-5, rtol=1e-8)

@@ -1,11 +1,13 @@
 """The race that a user runs: attentions drawn by a seed, timed with their launches; on a GPU.
 
 python benchmarks/gpu/drawn_race.py --seed 1 --shapes 40 --time-limit 600 -o FOLDER [--peer ffpa --peer flash-attn]
-python benchmarks/gpu/drawn_race.py --host --time-limit 200 -o FOLDER
+python benchmarks/gpu/drawn_race.py --host [--ours] --time-limit 200 -o FOLDER
+python benchmarks/gpu/drawn_race.py --groups --time-limit 100 -o FOLDER [--peer ffpa]
 python benchmarks/gpu/drawn_race.py --first --time-limit 200 -o FOLDER
 
-Each row is appended to FOLDER/race.jsonl (host.jsonl, first.jsonl) as soon as it is measured, and what is there is not
-measured again: a race goes on where it was stopped. `--table` and `--picture FILE` show what is there, without a GPU.
+Each row is appended to FOLDER/race.jsonl (host.jsonl, groups.jsonl, first.jsonl) as soon as it is measured, and what is
+there is not measured again: a race goes on where it was stopped. `--table` and `--picture FILE` show what is there,
+and `--document` writes it into the documents, without a GPU.
 `wall_us` is what a program waits for, with the launches, of some calls in a row over several sets of tensors; `card_us`
 the same of a card that waits for no launch; `host_us` what the host takes while the card is idle.
 """
@@ -36,10 +38,18 @@ def main() -> None:
     parser.add_argument("--flex", choices=("masks", "all", "none"), default="none", help="where FlexAttention races")
     parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels before the race")
     parser.add_argument("--host", action="store_true", help="microseconds of the host, by kind of call")
+    parser.add_argument("--ours", action="store_true", help="with --host: ours alone, by Triton's launcher as well")
     parser.add_argument("--first", action="store_true", help="seconds of first calls, with an empty cache of Triton")
+    parser.add_argument("--groups", action="store_true", help="heads that share keys, and d = 192: chosen shapes")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--picture", type=Path)
+    parser.add_argument("--document", action="store_true", help="write what documents say of these rows")
     asked = parser.parse_args()
+    if asked.document:
+        from drawn_document import document
+
+        document(asked.output)
+        return
     if asked.table or asked.picture:
         from drawn_report import picture, table
 
@@ -55,6 +65,8 @@ def main() -> None:
         from drawn_host import first_calls, host_times
 
         part, rows = ("host", host_times) if asked.host else ("first", first_calls)
+    if asked.groups:
+        part = "groups"
     file = asked.output / f"{part}.jsonl"
     known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
     asked.until = time.monotonic() + asked.time_limit
@@ -68,20 +80,21 @@ def main() -> None:
 def race(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     """A row for each shape: who took how long, and how right they are."""
     import torch
-    from drawn_shapes import drawn
+    from drawn_shapes import GROUPS, drawn
 
     card = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
-    drawn_here = [(seed, number) for number in range(asked.shapes) for seed in asked.seed]
-    wanted = [each for each in drawn_here if "{}/{}".format(*each) not in known]
+    pairs = [(seed, number) for number in range(asked.shapes) for seed in asked.seed]
+    named = {str(each): each for each in GROUPS} if asked.groups else {f"{a}/{b}": drawn(a, b) for a, b in pairs}
+    wanted = [each for each in named.items() if each[0] not in known]
     began = time.monotonic()
     with ProcessPoolExecutor(max(1, asked.workers), get_context("spawn")) as pool:
-        made = sum(pool.map(compiled, wanted[: MOST_COMPILED if asked.workers else 0]))
+        made = sum(pool.map(compiled, [each for _, each in wanted[: MOST_COMPILED if asked.workers else 0]]))
     print(f"compiled for {made} shapes in {time.monotonic() - began:.0f} s", flush=True)
-    for seed, number in wanted:
+    for key, shape in wanted:
         if time.monotonic() > asked.until:
             return
-        shape, began = drawn(seed, number), time.monotonic()
-        row = {"key": f"{seed}/{number}", "shape": str(shape), **shape.row(), **card}
+        began = time.monotonic()
+        row = {"key": key, "shape": str(shape), **shape.row(), **card}
         try:
             row |= raced(torch, shape, asked)
         except torch.OutOfMemoryError:
@@ -90,23 +103,25 @@ def race(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
         yield row | {"seconds": round(time.monotonic() - began, 1)}
 
 
+AGAIN = 3
+"""Calls of which the last one's errors count: ours is then one that is made again."""
+
 MOST_COMPILED = 120
 """Shapes whose kernels are compiled before the race."""
 
 
-def compiled(drawn_as: tuple[int, int]) -> int:
+def compiled(shape: Any) -> int:
     """Make both passes of a shape once, so that Triton's cache on disk holds our kernels; 1 if it went well."""
     import torch
     from contenders import ours
-    from drawn_shapes import drawn, tensors
+    from drawn_shapes import tensors
 
-    shape = drawn(*drawn_as)
     try:
         x, dO = tensors(torch, shape)
         step(torch, "both", ours(torch, shape), x, dO)
         torch.cuda.synchronize()
     except Exception as error:  # the race says what it is
-        print(drawn_as, str(error)[:200], flush=True)
+        print(shape, str(error)[:200], flush=True)
         return 0
     del x, dO
     torch.cuda.empty_cache()
@@ -124,8 +139,10 @@ def raced(torch: Any, shape: Any, asked: Any) -> dict[str, Any]:
     attends, refused, wrong = contenders(torch, shape, asked.flex, tuple(asked.peer)), {}, {}
     for name, attend in list(attends.items()):
         try:
-            (x, dO), out = sets[0], attend(*sets[0][0])
-            made = dict(zip(("dQ", "dK", "dV"), torch.autograd.grad(out, x, dO), strict=True))
+            x, dO = sets[0]
+            for _ in range(AGAIN):
+                out = attend(*x)
+                made = dict(zip(("dQ", "dK", "dV"), torch.autograd.grad(out, x, dO), strict=True))
             wrong[name] = errors(true, made | {"O": out})
         except Exception as error:  # of PyTorch, of its compiler, or of another package
             refused[name] = f"{type(error).__name__}: {error}".splitlines()[0][:160]

@@ -86,23 +86,27 @@ def table(folder: Path) -> None:
                     f"| {row['shape']} | {name} | {rates[0]} | {who} {rates[1]} | {ratio:.2f} | {alone:.2f} | "
                     f"{ours['host_us']:.0f}, {theirs['host_us']:.0f} |"
                 )
-    host_table(loaded(folder, "host"))
+    for row in loaded(folder, "groups"):
+        for way in WAYS:
+            alone = {who: f"{each['card_us']:,.0f}" for who, each in row.get(way, {}).items()}
+            print(f"{row['shape']}, {way}, µs on the card alone: {alone}")
+    if host := loaded(folder, "host"):
+        print("", *host_table(host), sep="\n")
     for row in loaded(folder, "first"):
         print(row["key"], *(f"{cache} {row[cache]}" for cache in ("empty", "kept")))
 
 
-def host_table(rows: list[dict[str, Any]]) -> None:
-    """Print microseconds of the host by kind of call: forward with gradients / backward."""
+def host_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Lines of a table: microseconds of the host by kind of call, forward with gradients / backward."""
     names = list(dict.fromkeys(name for row in rows for name, each in row.items() if isinstance(each, dict)))
-    if not names:
-        return
-    print("\n| call | " + " | ".join(names) + " |\n" + "| --- " * (len(names) + 1) + "|")
+    lines = ["| call | " + " | ".join(names) + " |", "| --- " * (len(names) + 1) + "|"]
     for row in rows:
         cells = []
         for name in names:
             each = row.get(name, {})
-            cells.append(f"{each['forward']:.0f} / {each['backward']:.0f}" if "forward" in each else "")
-        print(f"| {row['key']} | " + " | ".join(cells) + " |")
+            cells.append(f"{each['forward']:.0f} / {each['backward']:.0f}" if "forward" in each else "–")
+        lines.append(f"| {row['key']} | " + " | ".join(cells) + " |")
+    return lines
 
 
 def picture(folder: Path, file: Path) -> None:

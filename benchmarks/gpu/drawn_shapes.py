@@ -68,6 +68,19 @@ class Shape:
         return {**asdict(self), "starts": list(self.starts)}
 
 
+GROUPS = (
+    Shape(1, 2, 8, 9801, 512, "causal"),
+    Shape(1, 2, 8, 16384, 512, "causal"),
+    Shape(1, 2, 8, 8730, 96, "causal"),
+    Shape(1, 2, 8, 9672, 128, "none"),
+    Shape(1, 8, 8, 7198, 192, "causal"),
+    Shape(1, 8, 8, 10486, 256, "causal"),
+    Shape(4, 16, 1, 4096, 192, "none"),
+    Shape(4, 16, 1, 4096, 192, "causal"),
+)
+"""Chosen shapes: heads that share keys, in which tables do not fit or others were ahead, and d = 192."""
+
+
 def drawn(seed: int, number: int) -> Shape:
     """The shape of this number; each is drawn apart, so that a longer race has the same first ones."""
     chance = random.Random(f"{seed}/{number}")

@@ -11,8 +11,10 @@ from typing import Any
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import Forecast, forecast
 from pebblesim.advice.tiles import Tiling
+from pebblesim.analysis.count import io
 from pebblesim.core.errors import UsageError
 from pebblesim.language import masks
+from pebblesim.language.registry import get
 from pebblesim.measuring.results import Row, load
 
 HERE = Path(__file__).parent
@@ -322,6 +324,41 @@ def powers() -> str:
     return table(("n", "d", "heads", "forward, TFLOP/s; busy (MHz)", "backward, TFLOP/s; busy (MHz)"), lines)
 
 
+ANY_ORDER = "flash2-backward-blocked"
+"""The schedule that adds dQ to memory, in any order."""
+
+SAME_BITS = {
+    "two passes": ("backward-two-pass-blocked",),
+    "a table of dS": ("dS-stored-blocked",),
+    "tables of P and dS": ("small-cache-backward-blocked", "small-cache-backward-resident"),
+}
+"""Schedules of backward passes with the same bits at each call, by what they do in the place of additions."""
+
+
+def determinism(rows: Sequence[Row]) -> str:
+    """Words and time of backward passes with the same bits at each call, over those of additions in any order."""
+    lines = []
+    for (way, n, d, heads, mask), cell in sorted(cells(rows).items(), key=lambda each: each[0][:4]):
+        kernels = {row["contender"]: row for row in cell if "seconds" in row}
+        if way != "backward" or mask is not None or (added := kernels.get(ANY_ORDER)) is None:
+            continue
+        words, ratios = words_of(added), list[tuple[float, float]]()
+        for names in SAME_BITS.values():
+            best = min((kernels[name] for name in names if name in kernels), key=lambda row: row["seconds"])
+            ratios.append((words_of(best) / words, best["seconds"] / added["seconds"]))
+        named = [f"{moved:.2f}; {slower:.2f}" for moved, slower in ratios]
+        price = f"{min(slower for _, slower in ratios) - 1:.0%}".replace("%", " %")
+        lines.append((f"{n:,}", str(d), str(heads), f"{words:,}; {added['seconds'] * 1e3:.3f}", *named, price))
+    columns = ("n", "d", "heads", "additions to memory: words of a head; ms", *SAME_BITS, "price")
+    return table(columns, lines)
+
+
+def words_of(row: Row) -> int:
+    """Words that the schedule of a kernel moves for each head, an addition to memory counted as two."""
+    dims = {name: row["n"] if name.startswith("n") else row["d"] for name in ("n_q", "n_k", "d_k", "d_v")}
+    return io(get(row["contender"]).in_dims(dims).program, {**dims, **row["blocks"]})
+
+
 def drawn() -> str:
     """Bytes of drawn kernels."""
     lines = []
@@ -356,6 +393,7 @@ def main() -> None:
                 workspace(),
                 powers(),
                 drawn(),
+                determinism(grid),
             ]
         )
     )

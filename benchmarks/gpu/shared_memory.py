@@ -6,8 +6,9 @@
 One block multiplies tiles that are in its shared memory over and over, with `wgmma`, whose left operand is in shared
 memory or in registers. Each kernel runs with 64 and with 128 products, so the difference divided by 64 is what one
 product adds to a counter. Kernels of our schedules for attention run with n = 2,048 and 4,096, d = 128, and counters
-are divided by the pairs of tiles of 128 tokens. FOLDER/shared_memory.jsonl has a row for each launch; what is in it
-already is not measured again. Kernels are compiled before the profiler looks, and each run of it reads a few counters.
+are divided by the pairs of tiles of 128 tokens. FOLDER/shared_memory.jsonl has a row for each launch of these kernels,
+and what is in it already is not measured again; benchmarks/gpu/shared_memory.jsonl is that of an H200, which
+docs/machines.md shows. Kernels are compiled before the profiler looks, and each run of it reads a few counters.
 
 Needs PyTorch, Triton 3.6 and ncu.
 """
@@ -163,6 +164,8 @@ def measured(kind: str, names: tuple[str, ...], seconds: float) -> list[dict[str
         counters = {name: float(value) for name, value in values.items() if re.fullmatch(r"[\d.]+", value)}
         case, times = order[place]
         kernel = row["Kernel Name"].partition("(")[0]
+        if "::" in kernel:  # PyTorch's own, which makes the inputs
+            continue
         found.append({"case": case, "times": times, "kernel": kernel, "asked": names, "counters": counters})
     return found
 
@@ -191,6 +194,8 @@ def main() -> None:
                 kept += measured(kind, names, left)
                 rows.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
                 print(f"{time.monotonic() - started:4.0f} s: {kind}, {', '.join(names)}", flush=True)
+    if rows.exists():
+        show(folder)
 
 
 def show(folder: Path) -> None:

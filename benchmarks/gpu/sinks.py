@@ -33,8 +33,8 @@ def drawn(seed: int, number: int) -> tuple[int, int, bool]:
     return batch, n if random.random() < 0.5 else n - n % 8, random.random() < 0.5
 
 
-def measured(torch: Any, batch: int, n: int, window: bool) -> dict[str, Any]:
-    """Times and errors of each contender for a layer."""
+def measured(torch: Any, batch: int, n: int, window: bool, alone: bool) -> dict[str, Any]:
+    """Times and errors of each contender for a layer; `alone`: of ours."""
     from timing import together
 
     from pebblesim.gpu.torch import attention
@@ -47,9 +47,10 @@ def measured(torch: Any, batch: int, n: int, window: bool) -> dict[str, Any]:
     attends: dict[str, Callable[..., Any]] = {
         "without": lambda Q, K, V, s: attention(Q, K, V, **options),
         "ours": lambda Q, K, V, s: attention(Q, K, V, sinks=s, **options),
-        "flex": _flex(n, window),
     }
-    if n <= MOST_OF_EAGER:
+    if not alone:
+        attends["flex"] = _flex(n, window)
+    if n <= MOST_OF_EAGER and not alone:
         attends["eager"] = partial(_eager, torch, window)
     truth = [t.detach().double().requires_grad_() for t in (*(t[:1] for t in x), s)]
     O = _eager(torch, window, *truth) if n <= MOST_OF_EAGER else None
@@ -140,6 +141,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shapes", type=int, default=12)
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds after which nothing new is begun")
+    parser.add_argument("--alone", action="store_true", help="with and without sinks alone, and no others")
     parser.add_argument("--table", action="store_true")
     asked, began = parser.parse_args(), time.monotonic()
     text = asked.output.read_text(encoding="utf-8") if asked.output.exists() else ""
@@ -154,7 +156,7 @@ def main() -> None:
         if key in known or time.monotonic() - began > asked.time_limit:
             continue
         row = {"key": key, "batch": batch, "n": n, "window": window, "card": torch.cuda.get_device_name()}
-        row |= measured(torch, batch, n, window)
+        row |= measured(torch, batch, n, window, asked.alone)
         with asked.output.open("a", encoding="utf-8") as out:
             out.write(json.dumps(row) + "\n")
         print(json.dumps(row)[:300], flush=True)

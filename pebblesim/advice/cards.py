@@ -66,6 +66,17 @@ class Figure(NamedTuple):
     source: str
 
 
+class UnknownCard(UsageError):
+    """No card has this name; `known` are the names of cards."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(
+            f"no card is called {name!r}; known: {', '.join(known)}; describe another one in a file and give its name, "
+            "as --gpu mine.toml (docs/advise.md), or measure the one that is here with `pebblesim gpu calibrate`."
+        )
+        self.known = known
+
+
 @dataclass(frozen=True)
 class Card:
     """A card.
@@ -149,7 +160,8 @@ def card(name: str) -> Card:
     """Return the card of a file, one that was calibrated here, or a built-in one: "H200", "RTX 4090", "4090".
 
     Raises:
-        UsageError: the card is not known, or its file is damaged.
+        UnknownCard: the card is not known.
+        UsageError: its file is damaged.
     """
     if name.endswith(".toml"):
         return from_file(Path(name))
@@ -160,11 +172,7 @@ def card(name: str) -> Card:
         words = set(name.lower().split())
         named = [key for key, each in cards().items() if words and words <= set(each.name.lower().split())]
         if len(named) != 1:
-            raise UsageError(
-                f"no card is called {name!r}; known: {', '.join((*cards(), *own))}; describe another one in a file and "
-                "give its name, as --gpu mine.toml (docs/advise.md), or measure the one that is here with `pebblesim "
-                "gpu calibrate`."
-            )
+            raise UnknownCard(name, (*cards(), *own))
         plain[wanted] = named[0]
     key = plain[wanted]
     return from_file(own[key]) if key in own else cards()[key]

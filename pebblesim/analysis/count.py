@@ -58,9 +58,15 @@ def count(program: ir.Program, sizes: ir.Sizes, summation: str = "chain", mask: 
     )
 
 
+def traffic(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> Traffic:
+    """Reads and writes in words, without computing the peaks."""
+    each = (moved for phase in program.phases for moved in _moved(phase, program, sizes, mask).values())
+    return sum(each, Traffic())
+
+
 def io(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> int:
     """Reads + writes in words, without computing the peaks."""
-    return sum(traffic.io for phase in program.phases for traffic in _moved(phase, program, sizes, mask).values())
+    return traffic(program, sizes, mask).io
 
 
 def _moved(phase: ir.Phase, program: ir.Program, sizes: ir.Sizes, mask: Mask | None) -> dict[str, Traffic]:

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
+from itertools import product
 from typing import Any
 
 import sympy
@@ -138,9 +139,12 @@ def _moved(ranges: ir.Ranges, loops: tuple[ir.Loop, ...], mask: Band | None) -> 
 
 
 def _over_pairs(condition: ir.MaskCondition, pairs: tuple[Tiles | None, Tiles | None], mask: Band | None) -> sympy.Expr:
-    """Return Σ height^power · width^power over the tiles that the mask allows, or over those that it does not."""
+    """Return Σ f(height) · g(width) over the tiles that the mask allows, or over those that it does not.
+
+    f and g are the words of one tile of rows and of columns.
+    """
     sides = condition.rows, condition.columns
-    for rng, tiles in zip(sides, pairs, strict=True):
+    for rng in sides:
         if rng.apart:
             raise UsageError(
                 f"a closed form under a mask needs tiles that are all alike; a first part of {rng.dim} is apart. "
@@ -151,31 +155,46 @@ def _over_pairs(condition: ir.MaskCondition, pairs: tuple[Tiles | None, Tiles | 
                 f"a closed form under a mask needs tiles of a whole dimension; those of {rng.name} are cut "
                 f"from tiles of {rng.parent.block}. `count` takes any size."
             )
-        if tiles is not None and (tiles.parts or tiles.power > 1):
-            raise UsageError("a closed form under a mask needs traffic that is linear in the sizes of the tiles.")
-    powers = [0 if tiles is None else tiles.power for tiles in pairs]
-    some = MaskSums(mask).sum(*sides, *powers)
-    if not condition.none:
-        return some
-    (cut,) = (number for number, rng in enumerate(sides) if rng.parent is not None)
-    return MaskSums(mask).all(sides[cut], powers[cut]) - some
+    sums, total = MaskSums(mask), sympy.Integer(0)
+    for powers in product(*(_linear(tiles, symbol(rng.dim)) for rng, tiles in zip(sides, pairs, strict=True))):
+        of_rows, of_columns = powers
+        some = sums.sum(*sides, of_rows[0], of_columns[0])
+        if condition.none:
+            (cut,) = (number for number, rng in enumerate(sides) if rng.parent is not None)
+            some = sums.all(sides[cut], powers[cut][0]) - some
+        total += of_rows[1] * of_columns[1] * some
+    return total
+
+
+def _linear(tiles: Tiles | None, whole: sympy.Expr) -> list[tuple[int, sympy.Expr]]:
+    """Write the words of one tile as a + b · length, and return the pairs (0, a) and (1, b), or one of them.
+
+    Tiles have two lengths, the block and that of the last tile, and a line goes through any two values.
+    """
+    if tiles is None or (not tiles.parts and tiles.power < 2):
+        return [(0 if tiles is None else tiles.power, sympy.Integer(1))]
+    block = size(tiles.block)
+    last = whole - (_tiles(whole, block) - 1) * block
+    slope = (_of_one(tiles, block) - _of_one(tiles, last)) / sympy.Max(1, block - last)
+    return [(0, _of_one(tiles, last) - slope * last), (1, slope)]
+
+
+def _of_one(tiles: Tiles, length: sympy.Expr) -> sympy.Expr:
+    """The words of one tile of this length."""
+    return sympy.Mul(length**tiles.power, *(_sum(part, length) for part in tiles.parts))
 
 
 @cache
 def _sum(tiles: Tiles, whole: sympy.Expr) -> sympy.Expr:
     """Sum over the tiles of this number of indices: the full tiles and the last one."""
-
-    def one(length: sympy.Expr) -> sympy.Expr:
-        return sympy.Mul(length**tiles.power, *(_sum(part, length) for part in tiles.parts))
-
     block, number = size(tiles.block), _tiles(whole, size(tiles.block))
     if tiles.first:
-        return one(_smaller(whole, block))
+        return _of_one(tiles, _smaller(whole, block))
     if tiles.after is not None:
         whole = whole - _smaller(whole, size(tiles.after))
         number = number - 1 if tiles.after == tiles.block else _tiles(whole, block)
     total, length = sympy.Integer(0), sympy.Dummy("length", integer=True, positive=True)
-    for term in sympy.Add.make_args(sympy.expand(one(length))):
+    for term in sympy.Add.make_args(sympy.expand(_of_one(tiles, length))):
         factor, rest = term.as_independent(length)
         if rest in (1, length):
             total += factor * (number if rest == 1 else whole)

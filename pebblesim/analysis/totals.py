@@ -130,7 +130,7 @@ class LoopContext:
                 yield kind.number
             return
         outer = self.cuts[rng.parent]
-        if whole % block == 0:  # all alike, and one after the other
+        if whole % block == 0 and (start, stop) == (0, whole):  # all alike, and one after the other
             self.cuts[rng], self.copies_by_tile[rng] = TileRange(0, whole, block), Copies(outer._replace(block=block))
             yield whole // block
             return

@@ -56,11 +56,12 @@ def advise(
         )
     solves = ("backward-qkv" if backward else "forward") if problem is None else problem
     if on_machine is not None:
-        others = {"--gpu": gpu, "--card": card, "--block": block, "--heads": heads.is_given, "--mask": mask}
-        others |= {"--workspace": workspace, "--explain": explain, "--orders": orders, "--sources": sources}
+        others = {"--gpu": gpu, "--card": card, "--block": block, "--workspace": workspace, "--why": why}
+        others |= {"--explain": explain, "--orders": orders, "--sources": sources}
         if given := [name for name, value in others.items() if value]:
-            raise UsageError(f"--machine compares schedules of one head without a mask; leave out {', '.join(given)}.")
-        _on_machine(solves, on_machine, dtype or "float16", sizes.dims, as_json)
+            raise UsageError(f"--machine compares all schedules of a problem; leave out {', '.join(given)}.")
+        shape = {"mask": mask, **heads.arguments, **sizes.dims}
+        _on_machine(solves, on_machine, dtype or "float16", shape, as_json)
         return
     blocks = BlockChoice(block=block).rule if block else None
     assert not isinstance(blocks, str)
@@ -99,11 +100,11 @@ def advise(
             say(f"{name} = {figure.value:,.6g}: {figure.source}")
 
 
-def _on_machine(problem: str, name: str, dtype: str, dims: dict[str, Any], as_json: bool) -> None:
+def _on_machine(problem: str, name: str, dtype: str, shape: dict[str, Any], as_json: bool) -> None:
     """Compare the schedules of a problem on a machine."""
     from pebblesim.machines.choosing import choose
 
-    found = choose(problem, machine=name, dtype=dtype, **dims)
+    found = choose(problem, machine=name, dtype=dtype, **shape)
     if as_json:
         print_json(found.to_dict())
     else:

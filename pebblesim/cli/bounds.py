@@ -238,8 +238,8 @@ def _below(name: str | None, m: Any, dtype: str | None) -> dict[str, int]:
     from pebblesim.machines.named import machine
 
     place = machine(name)
-    tree = place.tree(dtype_of(dtype or "float32"))
-    return {memory.name: words for memory, words in zip(tree.memories, tree.below, strict=True)}
+    beneath, numbers = place.beneath(dtype_of(dtype or "float32")), place.numbers
+    return {level.name: n * words for level, n, words in zip(place.levels, numbers, beneath, strict=True)}
 
 
 @command(app, example="pebblesim crossover -n 4096 -d 64 -o crossover.png")

@@ -86,7 +86,7 @@ class Where(TypedCache):
     machine: Annotated[
         str | None,
         option(
-            "--machine", "Count at each boundary of a path of memories: a card or FILE.toml, in place of -M.", "NAME"
+            "--machine", "Count at each boundary of a machine's memories: a card or FILE.toml, in place of -M.", "NAME"
         ),
     ] = None
     below: Annotated[
@@ -134,8 +134,9 @@ def count(
 
     names = list(dict.fromkeys(get(name).name for name in schedules or ()))
     if (on_machine := cache.options) is not None:
-        others = {"--mask": mask, "--heads": heads.is_given, "--l2": shared.options, "--problem": problem}
-        _on_machine(names, on_machine, blocks, sizes.dims, [name for name, value in others.items() if value], as_json)
+        others = {"--l2": shared.options, "--problem": problem}
+        options = {**on_machine, "mask": mask, **heads.arguments, **sizes.dims}
+        _on_machine(names, options, blocks, [name for name, value in others.items() if value], as_json)
         return
     words, rule = cache.words, blocks.rule
     if problem is None:
@@ -178,7 +179,6 @@ def _on_machine(
     names: Sequence[str],
     options: dict[str, Any],
     blocks: BlockChoice,
-    dims: dict[str, Any],
     others: Sequence[str],
     as_json: bool,
 ) -> None:
@@ -187,11 +187,11 @@ def _on_machine(
 
     if len(names) != 1 or others:
         why = f"{', '.join(others)} cannot be given with it" if others else f"{len(names)} were given"
-        raise UsageError(f"--machine counts one schedule, of one head without a mask; {why}.")
+        raise UsageError(f"--machine counts one schedule at each boundary; {why}.")
     if blocks.rule in ("paper", "best"):
         raise UsageError("--blocks is for a cache; with --machine give sizes with --block, or leave them out.")
     sides = None if isinstance(blocks.rule, str) else blocks.rule
-    counted = ps.on_machine(names[0], blocks=sides, **options, **dims)
+    counted = ps.on_machine(names[0], blocks=sides, **options)
     if as_json:
         print_json(counted.to_dict())
     else:

@@ -235,6 +235,8 @@ def _roofs(
     drawing: Drawing,
 ) -> None:
     """Draw the roofline of a machine of several memories, with one schedule at each boundary."""
+    from textwrap import fill
+
     import pebblesim as ps
     from pebblesim.counting.useful import useful_operations
     from pebblesim.language.registry import get
@@ -252,11 +254,17 @@ def _roofs(
     counted = ps.on_machine(names[0], machine=place, dtype=dtype, below=kept, blocks=blocks, **_or_example(sizes))
     above = [place.root, *(level.name for level in place.levels)]
     edges = [
-        Roof(f"{name} – {each.level.name}", each.level.bandwidth, each.words, each.bound.value)
+        Roof(
+            f"{name} – {f'each of {each.number:,} x ' if each.number > 1 else ''}{each.level.name}",
+            each.level.bandwidth,
+            each.most,
+            each.bound.value,
+        )
         for name, each in zip(above, counted.boundaries, strict=False)
     ]
     useful = useful_operations(get(names[0]).problem.name, counted.dims)
-    title = f"{counted.schedule} on {place.name}\n{listed({**counted.dims, **counted.blocks})}"
+    sizes_of = {name: size for name, size in counted.blocks.items() if not name.startswith("share_")}
+    title = f"{counted.schedule} on {place.name}\n{fill(listed({**counted.dims, **sizes_of}), 70)}"
 
     def picture(empty: Any) -> None:
         ax = roofs(edges, empty.subplots(), useful=useful, peak=place.peak_of(dtype), dtype=dtype)

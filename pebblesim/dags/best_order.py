@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.dags import order_kernel as kernel
-from pebblesim.dags.anew import MOST_STEPS, STEPS_IN_A_SECOND, anew
 from pebblesim.dags.anneal_kernel import anneal
 from pebblesim.dags.orders import Task
+from pebblesim.dags.recomputing import MOST_STEPS, STEPS_IN_A_SECOND, recomputing
 from pebblesim.dags.starts import starts
 
 FACTORS: Final = np.array([1.0, 1.5, 2.0, 3.0])
@@ -56,7 +56,7 @@ class BestOrder:
                 self._try(name + kind, order)
         if len(self.again) and self.task.weights is None:
             left = max(0.2, end - time.monotonic())
-            for name, vertices in anew(self.task, int(min(MOST_STEPS, left * STEPS_IN_A_SECOND))):
+            for name, vertices in recomputing(self.task, int(min(MOST_STEPS, left * STEPS_IN_A_SECOND))):
                 for kind, order in self.task.steps_of(vertices):
                     self._try(name + kind, order)
 

@@ -89,24 +89,6 @@ class Tree:
         """The names of all memories; the root is the first."""
         return (self.root, *(memory.name for memory in self.memories))
 
-    @property
-    def below(self) -> list[int]:
-        """For each memory but the root of a path, the words that it and those beneath it hold.
-
-        With that many red pebbles, every lower bound of two levels holds for the words over the edge above it; the
-        proof is in docs/machines.md.
-
-        >>> Tree.path(100, 10).below
-        [110, 10]
-
-        Raises:
-            UsageError: it is no path.
-        """
-        if self.above != list(range(len(self.memories))):
-            raise UsageError("a memory has several below it; bounds at each boundary hold on a path of memories.")
-        sizes = [memory.capacity for memory in self.memories]
-        return [sum(sizes[k:]) for k in range(len(sizes))]
-
     @cached_property
     def kinds(self) -> tuple[tuple[int, int], ...]:
         """The kinds of moves: a kind of `pebblesim.game.moves` and the memory below its edge, or where it happens.

@@ -11,6 +11,7 @@ It is for no mask and for bands: causal ones and windows.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from pebblesim.kernels.bias import is_bias
@@ -55,6 +56,7 @@ def gluon(
     shared: int = 0,
     dense: bool = False,
     softcap: float = 0.0,
+    sums: bool = False,
 ) -> Source:
     """Write the Gluon source of a program, for cards with compute capability 9.0.
 
@@ -68,6 +70,7 @@ def gluon(
         stages: slots of a ring.
         persistent: as many blocks as multiprocessors, each with several tiles of the grid.
         shared, dense: as for `triton`; so many heads of queries are a power of two of at most 64.
+        sums: as for `triton`.
         softcap: as for `triton`.
 
     Raises:
@@ -98,6 +101,7 @@ def gluon(
     _check_columns(program, made, sizes)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
     setting = setting_of(program, made, sizes, dtype, band, scale, False, apart_in_memory, softcap)
+    setting = replace(setting, sums=sums)
 
     def written(setting: Setting, launch: Launch, name: str) -> Writes:
         found = _planned(program, launch, sizes, stages, persistent, setting.tables)

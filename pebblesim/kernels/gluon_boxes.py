@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pebblesim.kernels.sinks import SINKS, first_of_head
 from pebblesim.kernels.statements import Let
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.terms import ZERO, Call, Items, Name, Term, own, product, several as times, term, wide
@@ -69,6 +70,8 @@ def described(setting: Setting, tensor: ir.Tensor, box: Box) -> Call:
 def address(setting: Setting, tensor: ir.Tensor) -> Term:
     """The address of the first word of a head's matrix or vector; strides are counted in words."""
     start = term(setting.of[tensor])
+    if tensor.name == SINKS and setting.strides.of:
+        return first_of_head(start, "key_head", setting.strides.shared)
     if tensor not in setting.strides.of:
         return start + product([wide("head"), *setting.lengths(tensor)])
     batch, head, _ = setting.strides.of[tensor]

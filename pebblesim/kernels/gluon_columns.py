@@ -88,8 +88,16 @@ class ColumnsRoles(Roles):
                 self._exchange(each, ZERO)
 
     def read(self, node: ir.Read) -> None:
-        """Nothing: products wait for what they take from shared memory."""
+        """Vectors; else nothing: products wait for what they take from shared memory."""
+        if node.tile not in self.plan.buffers:
+            super().read(node)
+            return
         self.values.mark(node.tile, loaded=True)
+
+    def fill(self, tile: ir.Tile, value: Term) -> None:
+        """Make a tile of one value; sums of rows begin with a part of it each, since they are added up at the end."""
+        added = tile in self.exchanged and self.exchanged[tile].reduced == "rowsum"
+        super().fill(tile, Number(value.value / SHARES) if added and isinstance(value, Number) else value)
 
     def compute(self, node: ir.Compute) -> None:
         """Compute a tile; scores and sums are products that wait for their operands."""

@@ -40,7 +40,8 @@ def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Block | None:
         return None
     if not _alike(own, loop, scores, sums) or not _vectors_alike(loop, scores[0].target.tile):
         return None
-    reads = {node.tile: node for node in (*launch.block, *loop.body) if isinstance(node, ir.Read)}
+    nodes = (*launch.block, *loop.body)
+    reads = {node.tile: node for node in nodes if isinstance(node, ir.Read) and len(node.tile.ranges) == 2}
     keys, width = padded(loop.range, sizes) // SHARES, padded(wide, sizes) // SHARES
     held, rings = dict[ir.Tile, Buffer](), dict[ir.Tile, Buffer]()
     values = factors(sums).right.tile

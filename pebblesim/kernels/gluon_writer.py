@@ -11,6 +11,7 @@ from pebblesim.kernels.gluon_block import Block
 from pebblesim.kernels.gluon_boxes import HEADS, address, described
 from pebblesim.kernels.gluon_roles import Roles
 from pebblesim.kernels.gluon_text import for_each_query, general, started
+from pebblesim.kernels.sinks import numbers_of_sinks
 from pebblesim.kernels.statements import KernelProgram, printed, terms_of, within
 from pebblesim.kernels.terms import GLUON, HOST, Call, Layout, Name
 from pebblesim.kernels.triton_kernel import Kernel
@@ -29,7 +30,8 @@ class GluonWriter:
         tensors = dict.fromkeys(node.tensor for node in moves(plan.launch))
         self._stored = [tensor for tensor in tensors if tensor not in self._roles.boxes]
         self._strides = [tensor for tensor in setting.strides.of if tensor in self._stored]
-        self._numbers = (*setting.free, *self._roles.numbers, *[HEADS] * bool(setting.strides.of))
+        apart = bool(setting.strides.of)
+        self._numbers = (*setting.free, *self._roles.numbers, *[HEADS] * apart, *numbers_of_sinks(tensors, apart))
 
     @cached_property
     def program(self) -> KernelProgram:

@@ -11,6 +11,7 @@ from pebblesim.kernels import statements as st
 from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.kernels.masked_once import exponent_of
 from pebblesim.kernels.products import factors, products
+from pebblesim.kernels.sinks import SINKS, as_exponents
 from pebblesim.kernels.terms import (
     MINUS_INFINITY,
     NOTHING,
@@ -230,6 +231,9 @@ class Lowering:
         address = self.places.in_box(node) or self.places.address(node.tensor, tile.ranges, node.at)
         scale = values.scale if resumed else None
         self.say(st.Copy(to, node.tensor, address, where, absent, scale, line=node.line))
+        if node.tensor.name == SINKS:
+            self.say(st.Map(to, as_exponents(to), line=node.line))
+            values.states[tile] = State(base_2=True)
 
     def written(self, node: ir.Write) -> Term:
         """The value of a tile for memory. Logarithms that only other launches read stay to base 2."""

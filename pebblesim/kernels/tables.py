@@ -17,6 +17,7 @@ from math import prod
 
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.kernels.bands import limited, tiles_across
+from pebblesim.kernels.sinks import SINKS
 from pebblesim.kernels.terms import Group, Name, Term, call, minimum, term
 from pebblesim.kernels.words import is_float32, word_bytes
 from pebblesim.language import program as ir
@@ -89,7 +90,7 @@ def tables(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask 
     """Find how the tensors of a program lie in memory between its launches."""
     between = [tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs)]
     tiled = {tensor: tile for tensor in between if (tile := _tile(tensor, made, sizes))}
-    kept = {name for name, tensor in program.tensors.items() if len(tensor.shape) == 1} - {*program.outputs}
+    kept = {name for name, tensor in program.tensors.items() if len(tensor.shape) == 1} - {*program.outputs, SINKS}
     parts, aligned = used_in_turn(program, made), frozenset(program.tensors[name] for name in kept)
     return Tables(tiled, parts, _places(program, between, made), aligned, limited(mask))
 

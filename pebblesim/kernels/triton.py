@@ -28,6 +28,7 @@ from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.kernels.bias import check_bias
 from pebblesim.kernels.identifiers import Identifiers
 from pebblesim.kernels.key_ranges import ARGUMENTS, SHARING, KeyRanges
+from pebblesim.kernels.sinks import SINKS, SINKS_BATCH
 from pebblesim.kernels.statements import KernelProgram
 from pebblesim.kernels.strides import RESULTS, strides
 from pebblesim.kernels.tables import GROUP_OF_WORDS, tables
@@ -105,6 +106,7 @@ def triton(
     dense: bool = False,
     described: tuple[str, ...] = (),
     early: bool = False,
+    sums: bool = False,
 ) -> Source:
     """Write the Triton source of a program.
 
@@ -128,6 +130,7 @@ def triton(
             threads: a Hopper card has an engine for them.
         early: launches begin while the one before them ends, the first one, too, and wait for it before they touch
             memory, which Hopper and later cards can (programmatic dependent launch).
+        sums: `run` of a backward pass returns the row sums of dO ∘ O, less the gradient of L, too.
 
     Raises:
         UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
@@ -149,7 +152,7 @@ def triton(
         made = [launch for launch in made if not for_no_pair(launch, isinstance(mask, KeyRanges))]
     setting = setting_of(program, made, sizes, dtype, mask, scale, far, (shared, dense), softcap)
     kernels = tuple(launch.name for launch in made if launch.kind != "fill")
-    setting = replace(setting, described=described, early=kernels if early else ())
+    setting = replace(setting, described=described, early=kernels if early else (), sums=sums)
     return module(setting, made, Writer, apart or {}, (warps, stages), common=_room)
 
 
@@ -222,6 +225,7 @@ def module(
             calls += [f"    if {SHIFT} is not None:", f"        {shifted}"]
     numbers = (name for name in (*program.dims, *program.blocks) if name not in free)
     fixed = ", ".join(f"{name} = {setting.sizes[name]}" for name in numbers)
+    returned = (*program.outputs, *[SHIFTED] * (setting.sums and SHIFTED in program.tensors))
     lines = [
         f'"""{program.name}: {fixed}, {setting.dtype} words; written by pebblesim."""',
         "",
@@ -235,7 +239,7 @@ def module(
         *_run(setting, made),
         *["    triton.set_allocator(room)"] * (imports == "" and common(writers) != ""),
         *calls,
-        "    return {" + ", ".join(f'"{name}": {setting.of[program.tensors[name]]}' for name in program.outputs) + "}",
+        "    return {" + ", ".join(f'"{name}": {setting.of[program.tensors[name]]}' for name in returned) + "}",
         "",
     ]
     return Source(tuple(each.kernel for each in writers), "\n".join(lines), tuple(fills))
@@ -373,7 +377,8 @@ def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
         tensor = next(tensor for tensor in strides.of if tensor.shape[0] == dim)
         rows = strides.several(tensor)
         lines.append(f"    {dim} = {of[tensor]}.shape[{2 + several}]" + f" * {rows}" * (rows > 1))
-    return [*lines, *(strides.found(tensor, of[tensor]) for tensor in strides.of)]
+    lines += (strides.found(tensor, of[tensor]) for tensor in strides.of)
+    return lines + [f"    {SINKS_BATCH} = {of[tensor]}.stride()[0]" for tensor in given if tensor.name == SINKS]
 
 
 def _empty(setting: Setting, tensor: ir.Tensor) -> str:

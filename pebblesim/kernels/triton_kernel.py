@@ -9,6 +9,7 @@ from pebblesim.kernels.facts import facts_of
 from pebblesim.kernels.key_ranges import ARGUMENTS
 from pebblesim.kernels.lowering import Lowering
 from pebblesim.kernels.orientation import turned
+from pebblesim.kernels.sinks import numbers_of_sinks
 from pebblesim.kernels.statements import Do, KernelProgram, Let, printed
 from pebblesim.kernels.terms import HOST, Call, Word, call, product, text
 from pebblesim.kernels.triton_copies import parts_of_rows
@@ -68,7 +69,8 @@ class Writer:
     @property
     def _numbers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         setting = self._setting
-        return self._places.of_rows, (*setting.free, *setting.strides.names(self._tensors))
+        behind = (*setting.free, *setting.strides.names(self._tensors), *numbers_of_sinks(self._tensors, self._apart))
+        return self._places.of_rows, behind
 
     @property
     def arguments(self) -> list[str]:
@@ -110,7 +112,8 @@ class Writer:
         """The source of the kernel."""
         setting = self._setting
         of_lengths = () if setting.even else (*self._places.of_rows, *setting.free)
-        general = ", ".join(f'"{name}"' for name in (*of_lengths, *setting.strides.names(self._tensors)))
+        of_tensors = self._numbers[1][len(setting.free) :]
+        general = ", ".join(f'"{name}"' for name in (*of_lengths, *of_tensors))
         return "\n".join(
             [
                 "@triton.jit" + f"(do_not_specialize=[{general}])" * bool(general),

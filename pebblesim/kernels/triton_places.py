@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from math import prod
 
 from pebblesim.core.errors import UsageError
+from pebblesim.kernels.sinks import SINKS, first_of_head
 from pebblesim.kernels.statements import Describe, Let, Statement
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.terms import ZERO, Group, Items, Name, Term, Word, call, maximum, product, term, total, wide
@@ -53,13 +54,15 @@ class Places:
     def at_head(self, tensors: Iterable[ir.Tensor]) -> list[Statement]:
         """Move the addresses of tensors to those of the head."""
         tensors, strides, made = list(tensors), self.setting.strides, list[Statement]()
-        if strides.names(tensors):
+        if strides.of and any(tensor in strides.of or tensor.name == SINKS for tensor in tensors):
             both = (call("program_id", axis).to(Word("int64")) for axis in (2, 1))
             made.append(Let(("batch", "own"), tuple(both)))
         for tensor in tensors:
             name = self.setting.of[tensor]
             if tensor in strides.of:
                 made += strides.opening(tensor, name)
+            elif tensor.name == SINKS and strides.of:
+                made.append(Let((name,), (first_of_head(Name(name), "own", strides.shared),)))
             else:
                 words = product([Name("head"), *self.setting.lengths(tensor)])
                 made.append(Let((name,), (words,), more=True))
@@ -73,7 +76,8 @@ class Places:
             apart = [Name(copies[tensor])] if tensor in copies else lengths[1:]
             start = start + product([wide(scope.numbers[at]), *apart])
         if len(ranges) == 1:
-            return start + scope.index(ranges[0])
+            row, strides = scope.index(ranges[0]), self.setting.strides
+            return start + (row % strides.shared if tensor.name == SINKS and strides.of else row)
         if tensor in self.setting.tables.tiled:
             return total([start, *self._in_table(tensor, ranges)])
         (rows, columns), width, strides = ranges, lengths[-1], self.setting.strides

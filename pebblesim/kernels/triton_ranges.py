@@ -29,6 +29,7 @@ TAKEN = """
 and as assert break class continue def del elif else except False finally for from global head heads if import in is
 lambda None nonlocal not or pass raise range return rows run start tl torch triton True try while with yield group rank
 device at_once tall wide after before dL first_ptr end_ptr above_ptr below_ptr sharing batch own results each room
+sinks_batch
 """
 """Names that no tile or tensor may have."""
 
@@ -48,6 +49,7 @@ class Setting:
         strides: the matrices with strides of their own.
         softcap, described: as for `triton`.
         early: launches of which each begins while the one before it ends.
+        sums: as for `triton`.
     """
 
     program: ir.Program
@@ -65,6 +67,7 @@ class Setting:
     softcap: float = 0.0
     described: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
+    sums: bool = False
 
     def lengths(self, tensor: ir.Tensor) -> list[Term]:
         """The lengths of a tensor in memory."""

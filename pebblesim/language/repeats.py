@@ -130,11 +130,11 @@ class _Repeats:
                     self._write(tile, tensor, self._place(tile, at))
                 case ir.Init(tensor=tensor):
                     self._overwrite(tensor.name)
-                case ir.Zeros(tile=tile):
-                    self.value[tile] = self._key("zeros")
+                case ir.Zeros(tile=tile, line=line):
+                    self.value[tile], self.since[tile] = self._key("zeros"), line
                     self.sums[tile] = _Sum(self.value[tile])
-                case ir.Constant(tile=tile):
-                    self.value[tile] = self._new()
+                case ir.Constant(tile=tile, line=line):
+                    self.value[tile], self.since[tile] = self._new(), line
                 case ir.Move(tile=tile, source=source, line=line):
                     key, of_sum = self.value.pop(source), self.sums.pop(source, None)
                     self.sums.pop(tile, None)

@@ -1,1 +1,1 @@
-"""Machines: schedules inside schedules on a path of memories, and files that describe machines."""
+"""Machines: schedules inside schedules on paths and trees of memories, and files that describe machines."""

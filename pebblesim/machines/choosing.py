@@ -11,11 +11,13 @@ from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import dtype_of, listed
 from pebblesim.core.tables import Sheet
-from pebblesim.counting.arguments import problem_dims
+from pebblesim.counting.arguments import AnyMask, problem_dims
+from pebblesim.counting.heads import Heads
+from pebblesim.counting.run import Run
 from pebblesim.language import program as ir
 from pebblesim.language.problems import problem
-from pebblesim.language.registry import Schedule, some_of_problem
-from pebblesim.machines.counting import OnMachine, on_machine
+from pebblesim.language.registry import get, some_of_problem
+from pebblesim.machines.counting import Nesting, OnMachine, count_nesting
 from pebblesim.machines.machine import Machine
 from pebblesim.machines.named import machine as machine_of
 from pebblesim.machines.places import MustBeBelow
@@ -94,7 +96,7 @@ class Choice(Result):
         kept = f", with {', '.join(best.below)} in {names[-1]}" if best.below else ""
         sides = listed(best.blocks) if best.blocks else "no blocks"
         return [
-            f"{problem(self.problem).heading(listed(self.dims))} on {self.machine.name}, {self.dtype}",
+            f"{problem(self.problem).heading(listed(self.dims))} on {best.place}",
             Sheet([columns[n] for n in some], [[line[n] for n in some] for line in lines], tuple(columns[:3]), left=1),
             f"{best.schedule}: {sides}{kept}",
             self.order,
@@ -105,7 +107,18 @@ class Choice(Result):
         return "\n".join(map(str, self.parts()))
 
 
-def choose(problem_name: str, *, machine: str | Machine, dtype: str = "float16", **dims: int) -> Choice:
+def choose(
+    problem_name: str,
+    *,
+    machine: str | Machine,
+    dtype: str = "float16",
+    mask: AnyMask | None = None,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
+    **dims: int,
+) -> Choice:
     """Count every schedule of a problem on a machine, and compare.
 
     Each schedule is counted with the tiles in the lowest memory that must be there, and with all that it computes in
@@ -115,6 +128,7 @@ def choose(problem_name: str, *, machine: str | Machine, dtype: str = "float16",
         problem_name: a problem, such as "forward".
         machine: a card, a machine that comes with pebblesim, a file, or a `Machine`.
         dtype: the type of all words.
+        mask, heads, kv_heads, batch, separate: as for `pebblesim.count`; the mask is one for all heads.
         dims: the dimensions, such as n=4096, d=64.
 
     Raises:
@@ -122,18 +136,22 @@ def choose(problem_name: str, *, machine: str | Machine, dtype: str = "float16",
     """
     place = machine_of(machine) if isinstance(machine, str) else machine
     dtype, solves = dtype_of(dtype), problem(problem_name)
+    among, words = Heads(heads, kv_heads, batch, separate), place.levels[0].words(dtype)
     sizes = problem_dims(solves, dims)
-    place.tree(dtype).below  # noqa: B018  what is no path is refused
+    place.numbers  # noqa: B018  what has no levels is refused
     rows, operations, left_out = [], dict[str, int](), dict[str, str]()
-    for schedule in some_of_problem(solves.name, sizes, False):
+    for schedule in some_of_problem(solves.name, sizes, mask is not None):
         try:
-            row = _best(schedule, place, dtype, dict(sizes))
+            run = Run.of(schedule, sizes, M=words, mask=mask, heads=among)
+            row = _best(run, place, dtype)
         except (UsageError, Infeasible) as error:
             left_out[schedule.name] = str(error)
             continue
         rows.append(row)
-        program = schedule.in_dims(sizes).program
-        operations[row.schedule] = sum(work(program, {**row.dims, **row.blocks}).values())
+        (part,) = run.parts
+        operations[row.schedule] = run.times * sum(
+            work(part.program, {**row.dims, **row.blocks}, part.only_mask).values()
+        )
     if not rows:
         why = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         raise UsageError(f"no schedule of {solves.name} can be nested in {place.name}: {why}")
@@ -151,22 +169,32 @@ def _worst(row: OnMachine) -> float:
     return max(each.gap for each in row.boundaries)
 
 
-def _best(schedule: Schedule, place: Machine, dtype: str, dims: dict[str, int]) -> OnMachine:
+def _best(run: Run, place: Machine, dtype: str) -> OnMachine:
     """The nesting with the least largest gap, of a few: blocks, and tiles in the lowest memory.
 
     Raises:
         UsageError: it cannot be nested.
         Infeasible: a memory is too small.
     """
-    program = schedule.in_dims(dims).program
-    made = (ir.entering(node) for phase in program.phases for node in ir.walk(phase.body) if _makes(node))
+    (part,) = run.parts
+    made = (ir.entering(node) for phase in part.program.phases for node in ir.walk(phase.body) if _makes(node))
     every = tuple(dict.fromkeys(tile.name for tile in made if tile is not None and tile.name))
-    sides = [None, *(dict.fromkeys(schedule.blocks, side) for side in SIDES if schedule.blocks)]
+    names = part.schedule.blocks
     counted, errors = list[OnMachine](), list[UsageError | Infeasible]()
-    for blocks in sides:
-        for below in ((), every)[: len(place.levels)]:
+    sides = [dict.fromkeys(names, side) for side in SIDES if names]
+    try:
+        sides.insert(0, replace(part, mask=None).block_sizes)  # a search for those that a mask likes best takes long
+    except Infeasible as error:
+        errors.append(error)
+    for below in ((), every)[: len(place.levels)]:
+        try:
+            nesting = _nesting(run, place, below)
+        except UsageError as error:
+            errors.append(error)
+            continue
+        for blocks in sides:
             try:
-                counted.append(_nested(schedule, place, dtype, dims, below, blocks))
+                counted.append(count_nesting(nesting, dtype, blocks))
             except (UsageError, Infeasible) as error:
                 errors.append(error)
     fitting = [row for row in counted if row.feasible]
@@ -180,18 +208,11 @@ def _makes(node: ir.Node) -> bool:
     return not isinstance(node, ir.Read)
 
 
-def _nested(
-    schedule: Schedule,
-    place: Machine,
-    dtype: str,
-    dims: dict[str, Any],
-    below: tuple[str, ...],
-    blocks: Mapping[str, int] | None,
-) -> OnMachine:
-    """Count a schedule with these tiles in the lowest memory, and those that must be there."""
+def _nesting(run: Run, place: Machine, below: tuple[str, ...]) -> Nesting:
+    """Nest a schedule with these tiles in the lowest memory, and those that must be there."""
     while True:
         try:
-            return on_machine(schedule, machine=place, dtype=dtype, below=below, blocks=blocks, **dims)
+            return Nesting.of(run, place, get("matmul-streamed"), below)
         except MustBeBelow as error:
             if set(error.tiles) <= set(below) or len(place.levels) == 1:
                 raise

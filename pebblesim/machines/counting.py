@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pebblesim.analysis import blocks as block_rules
-from pebblesim.analysis.count import count as count_program, peak_words
+from pebblesim.analysis.count import peak_words, traffic
 from pebblesim.analysis.peak import peak_red
 from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import bytes_of, dtype_of, whole
 from pebblesim.core.tables import Sheet
-from pebblesim.counting.arguments import problem_dims
+from pebblesim.counting.arguments import AnyMask
+from pebblesim.counting.heads import Heads
+from pebblesim.counting.run import Run
+from pebblesim.language.masks import HeadMasks, Mask
 from pebblesim.language.registry import Schedule, get
-from pebblesim.lower_bounds.bounds import LowerBound, best
+from pebblesim.lower_bounds.bounds import LowerBound
+from pebblesim.machines.dealing import dealt
+from pebblesim.machines.least import least
 from pebblesim.machines.machine import Level, Machine
 from pebblesim.machines.named import machine as machine_of
 from pebblesim.machines.nesting import nested
@@ -25,39 +29,44 @@ from pebblesim.machines.routes import Nested
 
 @dataclass(frozen=True)
 class Boundary:
-    """An edge of the path.
+    """The edges between two levels of a machine: one on a path.
 
     Attributes:
-        level: the memory below it.
-        capacity, holds: words that this memory has, and the most that it needs: the room of all tiles in it, or for the
-            lowest, its peak in the game.
-        down, up: words over the edge.
-        bound: the largest lower bound on their sum, with as many red pebbles as this memory and those below it have.
+        level: the memories below them.
+        number: how many these are.
+        capacity, holds: words that such a memory has, and the most that it needs: the room of all tiles in it, or for
+            the lowest, its peak in the game; under a mask an upper bound of it.
+        down, up: words over all of the edges, for all heads and sequences.
+        most: words over the edge that moves the most.
+        bound: the largest lower bound on `most`; on a path, with as many red pebbles as this memory and those below it
+            have.
         width: bytes of a word.
     """
 
     level: Level
+    number: int
     capacity: int
     holds: int
     down: int
     up: int
+    most: int
     bound: LowerBound
     width: int
 
     @property
     def words(self) -> int:
-        """Words over the edge in both directions."""
+        """Words over all of the edges, in both directions."""
         return self.down + self.up
 
     @property
     def gap(self) -> float:
-        """Words divided by the bound."""
-        return self.words / self.bound.value
+        """Words over the edge that moves the most, divided by the bound."""
+        return self.most / self.bound.value
 
     @property
     def seconds(self) -> float | None:
-        """The least time, if the bandwidth is known."""
-        return None if self.level.bandwidth is None else self.words * self.width / self.level.bandwidth
+        """The least time, if the bandwidth is known: that of the edge that moves the most."""
+        return None if self.level.bandwidth is None else self.most * self.width / self.level.bandwidth
 
     @property
     def joules(self) -> float | None:
@@ -66,7 +75,7 @@ class Boundary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the edge as plain data."""
-        names = "capacity", "holds", "down", "up", "words", "gap", "seconds", "joules"
+        names = "number", "capacity", "holds", "down", "up", "words", "most", "gap", "seconds", "joules"
         values = {name: getattr(self, name) for name in names}
         return {"memory": self.level.name, **values, "bound": self.bound.to_dict(), "source": self.level.source}
 
@@ -78,7 +87,9 @@ class OnMachine(Result):
     Attributes:
         schedule, product, below: the schedule, that of products, and the tiles that live in the lowest memory.
         machine, dtype: where, and the type of a word.
-        dims, blocks: sizes. Blocks of the product's schedule have the number of their memory, such as `b_2`.
+        dims, blocks: sizes of one head, or of the heads that share keys and values. Blocks of the product's schedule
+            have the number of their memory, such as `b_2`; a `share` is what one of several memories gets of a range.
+        mask, heads: the allowed pairs, and how many heads and sequences there are.
         boundaries: from the root down.
         nest: the nested program.
     """
@@ -92,6 +103,8 @@ class OnMachine(Result):
     dtype: str
     dims: Mapping[str, int]
     blocks: Mapping[str, int]
+    mask: Mask | None
+    heads: Heads
     boundaries: tuple[Boundary, ...]
     nest: Nested = field(repr=False)
 
@@ -100,24 +113,36 @@ class OnMachine(Result):
         """Whether every memory has the words that it needs."""
         return all(each.holds <= each.capacity for each in self.boundaries)
 
+    @property
+    def place(self) -> str:
+        """The machine, the type of words, and the mask and heads if there are any."""
+        heads = self.heads if self.heads.is_given else None
+        return ", ".join(
+            [self.machine.name, self.dtype, *(str(each) for each in (self.mask, heads) if each is not None)]
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the data of `pebblesim count --machine FILE --json`."""
         head = {"schedule": self.schedule, "product": self.product, "below": list(self.below)}
         head |= {"machine": self.machine.name, "root": self.machine.root, "dtype": self.dtype}
         sizes = {**self.dims, "blocks": dict(self.blocks), "feasible": self.feasible}
+        sizes |= {} if self.mask is None else {"mask": str(self.mask)}
+        sizes |= self.heads.to_dict() if self.heads.is_given else {}
         return head | sizes | {"boundaries": [each.to_dict() for each in self.boundaries]}
 
     def parts(self) -> list[str | Sheet]:
         """Return the parts to print: what was counted, and a row for each boundary."""
         sizes = ", ".join(f"{name} = {size:,}" for name, size in (*self.dims.items(), *self.blocks.items()))
         above = [self.machine.root, *(each.level.name for each in self.boundaries)]
+        several = any(each.number > 1 for each in self.boundaries)
         rows = [
             (
-                f"{name} – {each.level.name}",
+                f"{name} – {f'{each.number:,} x ' if each.number > 1 else ''}{each.level.name}",
                 each.capacity,
                 each.holds if each.holds <= each.capacity else f"{each.holds:,}, too many",
                 each.down,
                 each.up,
+                each.most if several else None,
                 f"{each.bound.value:,} ({each.bound.name})",
                 f"{each.gap:.3f}",
                 _rounded(each.seconds),
@@ -125,13 +150,14 @@ class OnMachine(Result):
             )
             for name, each in zip(above, self.boundaries, strict=False)
         ]
-        columns = ("boundary", "capacity", "holds", "down", "up", "least", "gap", "seconds", "joules")
-        some = [*range(7), *(n for n in (7, 8) if any(row[n] for row in rows))]
-        table = Sheet([columns[n] for n in some], [[row[n] for n in some] for row in rows], columns[:7], left=1)
+        columns = ("boundary", "capacity", "holds", "down", "up", "most", "least", "gap", "seconds", "joules")
+        some = [n for n in range(10) if any(row[n] is not None for row in rows)]
+        table = Sheet([columns[n] for n in some], [[row[n] for n in some] for row in rows], columns[:8], left=1)
         inside = f", {', '.join(self.below)} in {self.boundaries[-1].level.name}" if self.below else ""
+        bound = "most and least: of one memory" if several else "least: for all memories below the boundary together"
         return [
-            f"{self.schedule} on {self.machine.name}, {self.dtype}: {sizes}",
-            f"products by {self.product}{inside}; in words; least: for all memories below the boundary together",
+            f"{self.schedule} on {self.place}: {sizes}",
+            f"products by {self.product}{inside}; in words; {bound}",
             table,
         ]
 
@@ -151,9 +177,14 @@ def on_machine(
     product: str | Schedule = "matmul-streamed",
     below: Iterable[str] = (),
     blocks: Mapping[str, int] | None = None,
+    mask: AnyMask | None = None,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
     **dims: int,
 ) -> OnMachine:
-    """Count a schedule on a path of memories, whose first has its tiles.
+    """Count a schedule on a machine of levels of memories, whose first has its tiles.
 
     Args:
         schedule: its name, or the schedule itself.
@@ -164,6 +195,7 @@ def on_machine(
         below: names of tiles that live in the lowest memory, such as accumulators.
         blocks: sizes of blocks by name. Others are the largest for which each memory has room; those of products are
             all the same in a memory.
+        mask, heads, kv_heads, batch, separate: as for `pebblesim.count`; the mask is one for all heads.
         dims: the dimensions of the problem, such as n=4096, d=64.
 
     Returns:
@@ -177,37 +209,84 @@ def on_machine(
         UsageError: a name or size is not allowed, or the schedule cannot be nested.
     """
     place = machine_of(machine) if isinstance(machine, str) else machine
-    dtype = dtype_of(dtype)
-    algorithm, inner = get(schedule), get(product)
-    sizes = problem_dims(algorithm.problem, dims)
-    algorithm = algorithm.in_dims(sizes)
-    tree = place.tree(dtype)
-    capacities, red = [memory.capacity for memory in tree.memories], tree.below
-    given = dict(blocks or {})
+    among = Heads(heads, kv_heads, batch, separate)
+    words = place.levels[0].words(dtype_of(dtype))
+    run = Run.of(schedule, dims, M=words, mask=mask, heads=among)
+    return count_nesting(Nesting.of(run, place, get(product), tuple(below)), dtype_of(dtype), blocks or {})
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """A schedule nested into the levels of a machine, for any sizes of its blocks.
+
+    Attributes:
+        run: what is computed; its M is the capacity of the first memory.
+        machine, product, below: as for `on_machine`.
+        levels: for each level, the program down to there, and the schedule of products in it; None for the first.
+    """
+
+    run: Run
+    machine: Machine
+    product: Schedule
+    below: tuple[str, ...]
+    levels: tuple[tuple[Nested, Schedule | None], ...]
+
+    @classmethod
+    def of(cls, run: Run, machine: Machine, product: Schedule, below: tuple[str, ...]) -> Nesting:
+        """Nest the program of a run; errors as for `on_machine`."""
+        several = [level.count > 1 for level in machine.levels]
+        if isinstance(run.mask, HeadMasks):
+            raise UsageError(f"mask {run.mask.name} has a mask for each head; a machine takes one for all heads.")
+        if run.mask is not None and max(machine.numbers) > 1:
+            raise UsageError(
+                f"{machine.name} has several memories below another, which get equal shares of the tiles; under a mask "
+                "equal shares are not equal work, and only the totals would be right: leave out the mask."
+            )
+        if below and len(several) == 1:
+            raise UsageError(
+                f"{machine.name} has one memory below its root; tiles live below only where there are two."
+            )
+        (part,) = run.parts
+        outer = dealt(part.program) if several[0] else Nested(part.program)
+        levels: list[tuple[Nested, Schedule | None]] = [(outer, None)]
+        for number, of_several in enumerate(several[1:], 2):
+            last = number == len(several)
+            by = product if last else get("matmul-tiled")
+            levels.append((nested(levels[-1][0], by, below if last else (), of_several), by))
+        return cls(run, machine, product, below, tuple(levels))
+
+    @property
+    def memories(self) -> list[int]:
+        """For each level, how many memories are below one of the level above."""
+        return [level.count for level in self.machine.levels]
+
+
+def count_nesting(nesting: Nesting, dtype: str, blocks: Mapping[str, int]) -> OnMachine:
+    """Count a nested schedule with these blocks; arguments, result and errors as for `on_machine`."""
+    (run,), place, (nest, _) = nesting.run.parts, nesting.machine, nesting.levels[-1]
+    given, algorithm = dict(blocks), run.schedule
     own = {name: given.pop(name) for name in algorithm.blocks if name in given}
     rule: Any = {name: whole(name, size) for name, size in own.items()} or "fit"
-    chosen = block_rules.choose(algorithm, sizes, capacities[0], rule, "chain", None)
-    kept, nest, all_sizes = tuple(below), Nested(algorithm.program), {**sizes, **chosen}
-    if kept and len(capacities) == 1:
-        raise UsageError(f"{place.name} has one memory below its root; tiles live below only where there are two.")
-    for number, (level, capacity) in enumerate(zip(place.levels[1:], capacities[1:], strict=True), 2):
-        last = number == len(capacities)
-        by = inner if last else get("matmul-tiled")
-        nest = nested(nest, by, kept if last else ())
-        names = [f"{block}_{number}" for block in by.blocks]
-        fixed = {name: whole(name, given.pop(name)) for name in names if name in given}
-        all_sizes |= _sides(nest, names, all_sizes, fixed, capacity, f"{level.name} holds", max(sizes.values()))
+    sizes: dict[str, int] = {**run.dims, **replace(run, blocks=rule).block_sizes}
+    for number, ((at, by), level) in enumerate(zip(nesting.levels, place.levels, strict=True), 1):
+        sizes = at.sizes(sizes, nesting.memories)
+        if by is not None:
+            names = [f"{block}_{number}" for block in by.blocks]
+            fixed = {name: whole(name, given.pop(name)) for name in names if name in given}
+            sizes |= _sides(at, names, sizes, fixed, level.words(dtype), f"{level.name} holds", max(run.dims.values()))
     if given:
-        raise UnknownName(f"block of {algorithm.name} on {place.name}", next(iter(given)), [*all_sizes])
+        raise UnknownName(f"block of {algorithm.name} on {place.name}", next(iter(given)), [*sizes])
     return OnMachine(
         algorithm.name,
-        inner.name,
-        kept,
+        nesting.product.name,
+        nesting.below,
         place,
         dtype,
-        sizes,
-        {name: size for name, size in all_sizes.items() if name not in sizes},
-        tuple(_boundaries(algorithm, nest, place, dtype, sizes, all_sizes, red)),
+        run.dims,
+        {name: size for name, size in sizes.items() if name not in run.dims},
+        run.only_mask,
+        nesting.run.heads,
+        tuple(_boundaries(nesting, dtype, sizes)),
         nest,
     )
 
@@ -221,7 +300,7 @@ def _sides(
         return {**dict.fromkeys(names, side), **fixed}
 
     def needed(side: int) -> int:
-        return peak_red(nest.computed, {**sizes, **blocks(side)})
+        return peak_red(nest.computed_by_one, {**sizes, **blocks(side)})
 
     if (least := needed(1)) > words and len(fixed) < len(names):
         raise Infeasible(
@@ -232,18 +311,22 @@ def _sides(
     return blocks(last_that(lambda side: needed(side) <= words, 1, most))
 
 
-def _boundaries(
-    algorithm: Schedule,
-    nest: Nested,
-    place: Machine,
-    dtype: str,
-    dims: Mapping[str, int],
-    sizes: Mapping[str, int],
-    red: Iterable[int],
-) -> Iterable[Boundary]:
-    for number, (level, M) in enumerate(zip(place.levels, red, strict=True), 1):
-        moved = count_program(nest.boundary(number), sizes).total
-        lowest = number == len(place.levels)
-        holds = peak_red(nest.computed, sizes) if lowest else peak_words(nest.held(number), sizes)
-        bound = best(algorithm.problem, dims, M)
-        yield Boundary(level, level.words(dtype), holds, moved.reads, moved.writes, bound, bytes_of(dtype))
+def _boundaries(nesting: Nesting, dtype: str, sizes: Mapping[str, int]) -> Iterable[Boundary]:
+    (run,), place, (nest, _) = nesting.run.parts, nesting.machine, nesting.levels[-1]
+    mask, times = run.only_mask, nesting.run.times
+    for k, (level, number, words) in enumerate(zip(place.levels, place.numbers, place.beneath(dtype), strict=True), 1):
+        moved = traffic(nest.boundary(k), sizes, mask)
+        most = traffic(nest.busiest(k), sizes).io if nest.dealt else moved.io
+        holds = peak_red(nest.computed_by_one, sizes) if k == nest.lowest else peak_words(nest.held(k), sizes, mask)
+        bound = least(run.schedule.problem, tuple(run.dims.items()), times, mask, number, words)
+        yield Boundary(
+            level,
+            number,
+            level.words(dtype),
+            holds,
+            moved.reads * times,
+            moved.writes * times,
+            most * times,
+            bound,
+            bytes_of(dtype),
+        )

@@ -18,6 +18,7 @@ KEYS: Final = {
     "bandwidth": "bytes per second over the edge above it",
     "energy": "joules for a byte over that edge",
     "source": "where these figures are from",
+    "count": "how many of them are below each memory above; 1 by default",
 }
 """The entries of a memory; only those of `NEEDED` must be there."""
 
@@ -81,8 +82,13 @@ def _level(where: str, table: Mapping[str, Any], before: Sequence[str]) -> Level
         raise UsageError(f'{called}: capacity = {given!r} is not a size in bytes; write 233472 or "228KiB".')
     if (above := table.get("above", before[-1])) not in before:
         raise UsageError(f"{called}: above = {above!r} must be the name of a memory before it: {', '.join(before)}.")
+    count = table.get("count", 1)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise UsageError(f"{called}: count = {count!r} must be a whole number, 1 or more: {KEYS['count']}.")
     rates = {key: _number(f"{called}: {key}", table[key], KEYS[key]) if key in table else None for key in RATES}
-    return Level(table["name"], capacity, before.index(above), **rates, source=str(table.get("source", "")))
+    return Level(
+        table["name"], capacity, before.index(above), **rates, source=str(table.get("source", "")), count=count
+    )
 
 
 def _number(called: str, value: Any, meaning: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from pebblesim.core.errors import UsageError
@@ -20,11 +21,13 @@ class Level(Memory):
         bandwidth: bytes per second over the edge above it, or None.
         energy: joules for a byte over that edge, or None.
         source: where these figures are from.
+        count: how many of them there are below each memory that is above them; bandwidth is that of each edge.
     """
 
     bandwidth: float | None = None
     energy: float | None = None
     source: str = ""
+    count: int = 1
 
     def words(self, dtype: str) -> int:
         """Return how many words of a type it holds.
@@ -45,7 +48,8 @@ class Machine(Result):
     Attributes:
         name: its name.
         root: the name of the root, which has no limit.
-        levels: the other memories; each lies below the one before it, or below the one that its `above` numbers.
+        levels: the other memories; each lies below the one before it, or below the one that its `above` numbers. With
+            a `count` it stands for so many alike.
         peak: operations per second by type of a word; a multiplication and an addition are two.
         source: where these are from.
     """
@@ -59,12 +63,40 @@ class Machine(Result):
     source: str = ""
 
     def tree(self, dtype: str) -> Tree:
-        """Return the tree with capacities in words of a type, for the game and for bounds.
+        """Return the tree with capacities in words of a type and a node for each memory, for the game.
 
         Raises:
-            UsageError: a memory holds no word, or it is no tree.
+            UsageError: a memory holds no word, it is no tree, or there are too many memories for the game.
         """
-        return Tree(self.root, tuple(Memory(each.name, each.words(dtype), each.above) for each in self.levels))
+        memories, nodes = list[Memory](), [[0]]  # for each level, the numbers of its memories
+        for level, above in zip(self.levels, numbers_above(self.levels), strict=True):
+            first, several = len(memories) + 1, len(nodes[above]) * level.count > 1
+            for node in [node for node in nodes[above] for _ in range(level.count)]:
+                name = f"{level.name} {len(memories) + 2 - first}" if several else level.name
+                memories.append(Memory(name, level.words(dtype), node))
+            nodes.append([*range(first, len(memories) + 1)])
+        return Tree(self.root, tuple(memories))
+
+    @property
+    def numbers(self) -> list[int]:
+        """For each level, how many memories it has in all.
+
+        Raises:
+            UsageError: the levels are not below each other.
+        """
+        above = numbers_above(self.levels)
+        if above != [*range(len(self.levels))]:
+            raise UsageError(
+                f"{self.name} has several memories below one that are levels of their own; schedules and bounds take "
+                "one level below another, where count = 2 stands for two memories that are alike."
+            )
+        return [prod(level.count for level in self.levels[: k + 1]) for k in range(len(self.levels))]
+
+    def beneath(self, dtype: str) -> list[int]:
+        """For each level, the words that one of its memories and those beneath it hold; errors as for `numbers`."""
+        numbers, words = self.numbers, [level.words(dtype) for level in self.levels]
+        levels = range(len(words))
+        return [sum(numbers[j] // numbers[k] * words[j] for j in levels[k:]) for k in levels]
 
     def peak_of(self, dtype: str) -> float:
         """Return the operations per second on words of a type.
@@ -88,6 +120,7 @@ class Machine(Result):
                 "bandwidth": each.bandwidth,
                 "energy": each.energy,
                 "source": each.source,
+                "count": each.count,
             }
             for each, number in zip(self.levels, numbers_above(self.levels), strict=True)
         ]
@@ -102,7 +135,8 @@ class Machine(Result):
             for number in inner:
                 level, last = self.levels[number - 1], number == inner[-1]
                 lines.append(f"{indent}│ {_edge(level)}")
-                lines.append(f"{indent}{'└' if last else '├'} {level.name}: {level.capacity:,} bytes")
+                several = f"{level.count:,} x " if level.count > 1 else ""
+                lines.append(f"{indent}{'└' if last else '├'} {several}{level.name}: {level.capacity:,} bytes")
                 below(number, indent + ("  " if last else "│ "))
 
         below(0, "")

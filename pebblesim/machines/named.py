@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pebblesim.advice.cards import card
+from pebblesim.advice.cards import UnknownCard, card
 from pebblesim.core.errors import UsageError
 from pebblesim.machines.files import from_file
 from pebblesim.machines.machine import Level, Machine
@@ -34,8 +34,11 @@ def machine(name: str) -> Machine:
             return from_file(HERE / f"{known}.toml")
     try:
         model = card(name)
-    except UsageError as error:
-        raise UsageError(f"{error} Other machines are {', '.join(machines())}; docs/machines.md shows files.") from None
+    except UnknownCard as error:
+        raise UsageError(
+            f"no machine is called {name!r}; known: {', '.join((*error.known, *machines()))}; describe another one in "
+            "a file and give its name, such as mine.toml (docs/machines.md)."
+        ) from None
     missing = [key for key in ("shared_per_multiprocessor", "registers") if key not in model.figures]
     if missing:
         raise UsageError(

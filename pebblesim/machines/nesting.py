@@ -6,6 +6,8 @@ are named as `below` live in the smaller memory itself, as accumulators do; all 
 of them are copied down and up. The result is again a program, in which each transfer has a `Route`, so that it can be
 nested once more. Everything is read off it: a program for the words over each boundary, one for what each memory holds,
 one that is computed by the lowest memory, and the game (`pebblesim.machines.playing`).
+
+Several memories below each get equal shares of the rows of every computation, and of the tiles that live there.
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ from pebblesim.machines.routes import Nested, Route
 from pebblesim.machines.rows import Rows
 
 
-def nested(above: Nested, product: Schedule, below: Iterable[str] = ()) -> Nested:
-    """Put a memory below the lowest one of a program.
+def nested(above: Nested, product: Schedule, below: Iterable[str] = (), several: bool = False) -> Nested:
+    """Put a memory below the lowest one of a program, or several memories below each of them.
 
     Args:
         above: the program, such as `Nested(schedule.program)`.
         product: the schedule of `matmul` for the products of two tiles: sums of its own that start from zero. The
             names of its blocks get the number of the memory, such as `b_2`.
         below: names of the tiles that live in the new memory, such as accumulators.
+        several: whether there are several memories, which get equal shares of the rows of what is computed, and of the
+            tiles that live there.
 
     Raises:
         UnknownName: no tile of the program has such a name.
@@ -42,9 +46,9 @@ def nested(above: Nested, product: Schedule, below: Iterable[str] = ()) -> Neste
             raise UnknownName(f"tile of {above.program.name}", name, sorted(filter(None, names)))
     if product.problem.name != "matmul":
         raise UsageError(f"{product.name} is a schedule of {product.problem.name}; products need one of matmul.")
-    if above.program.pairs is not None:
-        raise UsageError("a program under a mask cannot be nested; use it without the mask.")
-    return _Nesting(above, product, frozenset(kept)).result()
+    if above.divided:
+        raise UsageError(f"tiles of {above.program.name} are divided among several memories, which have none below.")
+    return _Nesting(above, product, frozenset(kept), several).result()
 
 
 def tiles(program: ir.Program) -> Iterator[ir.Tile]:
@@ -58,9 +62,10 @@ class _Nesting(Places):
 
     def result(self) -> Nested:
         phases = [ir.Phase(phase.name, self.body(phase.body)) for phase in self.program.phases]
-        blocks = (*self.program.blocks, *self.blocks.values())
+        new_shares = [name for name in self.shares if name not in self.above.shares]
+        blocks = (*self.program.blocks, *self.blocks.values(), *new_shares)
         program = replace(self.program, blocks=blocks, tensors=self.tensors, phases=phases)
-        return Nested(program, self.lowest, self.routes)
+        return Nested(program, self.lowest, self.routes, self.dealt, self.shares, self.divided)
 
     # -- primitives ----------------------------------------------------------------------------------------------
 
@@ -86,7 +91,7 @@ class _Nesting(Places):
         """A primitive about memories further above, in the ranges of the new program."""
         assert isinstance(node, ir.Read | ir.Delete | ir.Zeros)
         if isinstance(node, ir.Zeros):  # the first that is said of a tile
-            self.enter(node.tile)
+            self.inside[node.tile] = ir.Tile(node.tile.name, self.around(node.tile.ranges))
         new = self.inside[node.tile]
         return replace(node, tile=new, at=self.at(node.at)) if isinstance(node, ir.Read) else replace(node, tile=new)
 
@@ -121,7 +126,9 @@ class _Nesting(Places):
                 yield from self.takes_room(tile)
                 row, inside = self.rows(tile.ranges)
                 part = ir.Tile(tile.name, inside)
-                yield ir.Loop(row, [ir.Constant(part, value, line), *self.stored(part, tile, line)], False, line)
+                by_rows = ir.Loop(row, [ir.Constant(part, value, line), *self.stored(part, tile, line)], False, line)
+                assert row.parent is not None
+                yield from self.around_shares(row.parent, [by_rows], line)
             case ir.Delete(line=line):
                 gone = Route(self.level, self.level)
                 yield from self.passing(tile, tile.ranges, gone, self.homes[tile], line)
@@ -150,11 +157,17 @@ class _Nesting(Places):
         assert old.parent is not None
         self.ranges[old] = ir.Range(old.name, self.range(old.parent), old.block, first=first, after=after)
         new = self.ranges[old]
-        return ir.Loop(new, self.body(node.body), node.independent, node.line)
+        if old in self.above.dealt:
+            self.dealt[new] = self.above.dealt[old]
+        when = node.when
+        if when is not None:
+            when = ir.MaskCondition(self.range(when.rows), self.range(when.columns), when.none)
+        return ir.Loop(new, self.body(node.body), node.independent, node.line, when)
 
     # -- computations --------------------------------------------------------------------------------------------
 
     def compute(self, node: ir.Compute) -> Iterator[ir.Node]:
+        self.check_rows(node)
         used = [ref for ref in ir.refs(node.expr) if not self.is_below(ref.tile)]
         if self.is_below(node.target.tile) and not used:
             yield self._as_it_is(node, {})
@@ -164,7 +177,8 @@ class _Nesting(Places):
             parts: dict[ir.Tile, ir.Tile] = {}
             for ref in used:
                 if ref.tile not in parts:
-                    parts[ref.tile], read = self.fetched(ref.tile, self.around(ref.ranges), node.line)
+                    part, read = self.fetched(ref.tile, self.around(ref.ranges), node.line)
+                    parts[ref.tile] = self.divide(part)
                     yield read
             yield self._as_it_is(node, parts)
             yield from (ir.Delete(part, True, node.line) for part in parts.values())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.registry import Schedule
-from pebblesim.machines.routes import Nested, Route
+from pebblesim.machines.routes import Nested, Route, Share
 
 Home = tuple[ir.Tensor, ir.Range | None]
 """Where the words of a tile of the memory above are found: a tensor, and the tile that gives its copy, if any."""
@@ -24,13 +24,16 @@ class MustBeBelow(UsageError):
 class Places:
     """The state of a walk through a program that is nested."""
 
-    def __init__(self, above: Nested, product: Schedule, below: frozenset[str]) -> None:
-        self.above, self.product, self.below = above, product, below
+    def __init__(self, above: Nested, product: Schedule, below: frozenset[str], several: bool) -> None:
+        self.above, self.product, self.below, self.several = above, product, below, several
         self.level, self.lowest = above.lowest, above.lowest + 1
         self.program = above.program
         self.tensors = dict(self.program.tensors)
         self.blocks = {block: f"{block}_{self.lowest}" for block in product.program.blocks}
         self.routes: dict[ir.Node, Route] = {}
+        self.dealt: dict[ir.Range, int] = {}
+        self.shares = dict(above.shares)
+        self.divided: dict[ir.Tile, str] = {}
         self.homes = self._homes()
         self.ranges: dict[ir.Range, ir.Range] = {}
         self.inside: dict[ir.Tile, ir.Tile] = {}  # tiles of the lowest memory, and their tiles in the new program
@@ -67,7 +70,29 @@ class Places:
             if tile in read and tile in changed and tile not in written:
                 raise self.keep(tile, "is changed after it was read, and not written back")
             homes[tile] = written.get(tile) or read.get(tile) or self._own_home(tile)
+        self._check_old_words(own, homes)
         return homes
+
+    def _check_old_words(self, own: list[ir.Node], homes: dict[ir.Tile, Home]) -> None:
+        """Refuse a tile above that still has words when others take their place in its tensor: both are there then."""
+        there: dict[Home, ir.Tile] = {}  # homes of tiles that were read and not deleted yet
+        for node in own:
+            match node:
+                case ir.Read(tile=tile) if tile in homes:
+                    there[homes[tile]] = tile
+                    continue
+                case ir.Delete(tile=tile) if tile in homes:
+                    if there.get(homes[tile]) is tile:
+                        del there[homes[tile]]
+                    continue
+                case ir.Compute(target=ir.Ref(tile=tile)) if tile in homes:
+                    home = homes[tile]
+                case ir.Write(tile=tile, tensor=tensor, at=at):
+                    home = tensor, at
+                case _:
+                    continue
+            if there.get(home, tile) is not tile:
+                raise self.keep(there[home], f"still has old words of {home[0].name} when {tile.name} replaces them")
 
     def _own_home(self, tile: ir.Tile) -> Home:
         name = base = f"{tile.name or 'tile'} in memory {self.level}"
@@ -102,8 +127,20 @@ class Places:
 
     def enter(self, tile: ir.Tile) -> ir.Tile:
         """Return the tile of the new program for one that lives in the lowest memory."""
-        self.inside[tile] = ir.Tile(tile.name, self.around(tile.ranges))
+        self.inside[tile] = self.divide(ir.Tile(tile.name, self.around(tile.ranges)))
         return self.inside[tile]
+
+    def divide(self, tile: ir.Tile) -> ir.Tile:
+        """If several memories are below, they divide the rows of a new tile that lives there."""
+        if self.several:
+            rows = tile.ranges[0]
+            if rows.parent is None:
+                raise UsageError(
+                    f"{self.program.name} cannot be nested: {tile.name or 'a tile'} has all rows of a matrix, which "
+                    "several memories cannot divide as they divide tiles; let it stay in the memory above."
+                )
+            self.divided[tile] = self._share(rows)
+        return tile
 
     def takes_room(self, tile: ir.Tile) -> Iterator[ir.Node]:
         """From here on, a tile takes up room in the memory above, if it did not so far."""
@@ -165,7 +202,38 @@ class Places:
                 return ir.Elementwise(op, inner, ranges(expr.shape))
 
     def rows(self, ranges: ir.Ranges) -> tuple[ir.Range, ir.Ranges]:
-        """A range over the single rows of a tile, and the ranges of one row."""
+        """A range over the single rows of a tile, or of a share of it, and the ranges of one row."""
         rows, *columns = self.around(ranges)
-        row = ir.Range("row", rows, 1)
+        row = ir.Range("row", self.share(rows), 1)
         return row, (row, *columns)
+
+    def share(self, rows: ir.Range) -> ir.Range:
+        """If several memories are below, a range over their shares of a tile's rows; else the rows."""
+        if not self.several:
+            return rows
+        shared = ir.Range(rows.name, rows, self._share(rows))
+        self.dealt[shared] = self.lowest
+        return shared
+
+    def _share(self, rows: ir.Range) -> str:
+        lengths = tuple(rng.name if rng.parent is None else rng.block for rng in rows.around)
+        return Share(lengths, 1, self.lowest).named(self.shares)
+
+    def check_rows(self, node: ir.Compute) -> None:
+        """Refuse a computation in which a memory needs rows of a divided tile that others have.
+
+        Raises:
+            UsageError: it needs some.
+        """
+        rows = node.target.ranges[0]
+        for ref in (*ir.refs(node.expr), node.target) if self.several else ():
+            if self.is_below(ref.tile) and (ref.transposed or ref.ranges[0] is not rows):
+                raise UsageError(
+                    f"{self.program.name} cannot be nested: several memories divide the rows of {ref.tile.name}, and "
+                    f"{node.target.tile.name or 'a tile'} needs them across rows; let {ref.tile.name} stay in the "
+                    "memory above."
+                )
+
+    def around_shares(self, rows: ir.Range, body: list[ir.Node], line: int) -> list[ir.Node]:
+        """A body for each share, if these are shares."""
+        return [ir.Loop(rows, body, True, line)] if rows in self.dealt else body

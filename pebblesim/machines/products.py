@@ -19,7 +19,8 @@ class Product:
         self.output = output
         m, k, n = places.product.problem.dims
         rows, columns = places.around(node.target.ranges)
-        self.ranges: dict[str, ir.Range] = {m: rows, k: places.range(expr.left.shape[1]), n: columns}
+        self.rows = places.share(rows)
+        self.ranges: dict[str, ir.Range] = {m: self.rows, k: places.range(expr.left.shape[1]), n: columns}
         self.loops: dict[ir.Range, ir.Range] = {}
         self.refs: dict[ir.Tile, ir.Ref] = {}  # what stands for the tiles of the schedule of matmul
         self.fetched: set[ir.Tile] = set()  # of these, tiles of their own
@@ -34,7 +35,7 @@ class Product:
         elif self.node.mode == "new":
             yield ir.Zeros(places.enter(target.tile), self.line)
         for phase in places.product.program.phases:
-            yield from self._body(phase.body)
+            yield from places.around_shares(self.rows, self._body(phase.body), self.line)
 
     def range(self, rng: ir.Range) -> ir.Range:
         return self.ranges[rng.name] if rng.parent is None else self.loops[rng]

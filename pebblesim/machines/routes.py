@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from pebblesim.language import program as ir
 
@@ -23,9 +25,37 @@ class Route(NamedTuple):
     take: bool = False
 
 
+class Share(NamedTuple):
+    """The part of a range that one of several memories gets: whole tiles of `block` indices, one after the other.
+
+    Attributes:
+        lengths: sizes by name or number, the smallest of which is the most indices that the range has.
+        block: indices of a tile.
+        level: the number of the memories that share.
+    """
+
+    lengths: tuple[str | int, ...]
+    block: str | int
+    level: int
+
+    def size(self, sizes: ir.Sizes, memories: int) -> int:
+        """Return the indices of a share if there are so many memories."""
+        block = ir.length(self.block, sizes)
+        tiles = -(-min(ir.length(length, sizes) for length in self.lengths) // block)
+        return block * -(-tiles // memories)
+
+    def named(self, shares: dict[str, Share]) -> str:
+        """Return its name among shares; it is put there if it is new. It says what is shared, and the level."""
+        base = name = f"share_{self.lengths[0]}_{self.level}"
+        while shares.setdefault(name, self) != self:
+            number = int(name.removeprefix(base).removeprefix("_") or 1) + 1
+            name = f"{base}_{number}"
+        return name
+
+
 @dataclass(frozen=True, eq=False)
 class Nested:
-    """A program on a path of memories.
+    """A program on a path of memories, or on a tree with the same number of memories below each one of a level.
 
     Attributes:
         program: the program. Tiles of the lowest memory are tiles in it. Tiles of the memories above are parts of its
@@ -33,11 +63,25 @@ class Nested:
         lowest: the number of the lowest memory; the root is 0.
         routes: the route of each primitive that is about other memories than its tiles suggest: a `Read` or `Write`
             between two memories, or with a memory above; a `Zeros` or `Delete` of room in a memory above.
+        dealt: ranges whose tiles, as many as there are memories at most, each belong to one of the memories with this
+            number below the same memory above, in order. What no such loop is around belongs to the first.
+        shares: of such ranges, the sizes of their tiles, by the names of these sizes.
+        divided: tiles whose rows are divided among the lowest memories, and the name of the share of each.
     """
 
     program: ir.Program
     lowest: int = 1
     routes: Mapping[ir.Node, Route] = field(default_factory=dict)
+    dealt: Mapping[ir.Range, int] = field(default_factory=dict)
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    divided: Mapping[ir.Tile, str] = field(default_factory=dict)
+
+    def sizes(self, sizes: ir.Sizes, memories: Sequence[int]) -> dict[str, int]:
+        """Return sizes with those of shares, for so many memories of each level below one of the level above."""
+        every = dict(sizes)
+        for name, share in self.shares.items():  # the lengths of a share may be shares of a level above
+            every[name] = share.size(every, memories[share.level - 1])
+        return every
 
     def route(self, node: ir.Node) -> Route:
         """The route of a primitive; if nothing else is said, between the root and the lowest memory, or in that."""
@@ -51,8 +95,35 @@ class Nested:
         return Route(self.lowest, self.lowest)
 
     def boundary(self, number: int) -> ir.Program:
-        """The words over the edge above memory `number`, as a program that moves them: reads go down, writes up."""
+        """The words over the edges above memories `number`, as a program that moves them: reads go down, writes up."""
+        return self._boundaries[number - 1]
 
+    def busiest(self, number: int) -> ir.Program:
+        """The words over the edge that moves the most, the first one, whose shares are whole, as a program."""
+        return self._busiest[number - 1]
+
+    def held(self, number: int) -> ir.Program:
+        """A program in which tiles come and go as in a memory above the lowest: for its peak.
+
+        Words on their way through it take up one word, one after the other.
+        """
+        return self._held[number - 1]
+
+    # Each program is made once, as what is derived from it is kept with it.
+
+    @cached_property
+    def _boundaries(self) -> tuple[ir.Program, ...]:
+        return tuple(map(self._boundary, range(1, self.lowest + 1)))
+
+    @cached_property
+    def _busiest(self) -> tuple[ir.Program, ...]:
+        return tuple(map(self._of_first, range(1, self.lowest + 1))) if self.dealt or self.divided else self._boundaries
+
+    @cached_property
+    def _held(self) -> tuple[ir.Program, ...]:
+        return tuple(map(self._holding, range(1, self.lowest)))
+
+    def _boundary(self, number: int) -> ir.Program:
         def crossing(node: ir.Node) -> Iterator[ir.Node]:
             if isinstance(node, ir.Init):
                 yield node
@@ -62,14 +133,37 @@ class Nested:
                     kind = ir.Read if source < target else ir.Write
                     yield kind(node.tile, node.tensor, node.line, node.at)
 
-        return self._only(crossing)
+        return only(self.program, crossing)
 
-    def held(self, number: int) -> ir.Program:
-        """A program in which tiles come and go as in a memory above the lowest: for its peak.
+    def _of_first(self, number: int) -> ir.Program:
+        def rows_of_one(node: ir.Node) -> Iterator[ir.Node]:
+            """A divided tile, which no loop over shares is around, has the rows of the first share here."""
+            if isinstance(node, ir.Read | ir.Write) and number == self.lowest and node.tile in self.divided:
+                rows, *columns = node.tile.ranges
+                share = ir.Range(rows.name, rows, self.divided[node.tile], first=True)
+                part = replace(node, tile=ir.Tile(node.tile.name, (share, *columns)))
+                yield ir.Loop(share, [part], True, node.line)
+            else:
+                yield node
 
-        Words on their way through it take up one word, one after the other.
-        """
+        kept: dict[int, ir.Range] = {}
+        program = deepcopy(only(self.boundary(number), rows_of_one), kept)
+        for rng, level in self.dealt.items():
+            if level <= number and id(rng) in kept:
+                kept[id(rng)].first = True
+        return program
 
+    @cached_property
+    def computed_by_one(self) -> ir.Program:
+        """A program with the peak of the first of the lowest memories: tiles have no more rows than their shares."""
+        kept: dict[int, Any] = {}
+        program = deepcopy(self.computed, kept) if self.divided else self.computed
+        for tile, share in self.divided.items():
+            if id(tile.ranges[0]) in kept:
+                kept[id(tile.ranges[0])].block = share
+        return program
+
+    def _holding(self, number: int) -> ir.Program:
         def holding(node: ir.Node) -> Iterator[ir.Node]:
             source, target, _ = self.route(node)
             if isinstance(node, ir.Read | ir.Write | ir.Init):
@@ -80,9 +174,9 @@ class Nested:
             elif source == target == number and isinstance(node, ir.Zeros | ir.Delete):
                 yield node
 
-        return self._only(holding)
+        return only(self.program, holding)
 
-    @property
+    @cached_property
     def computed(self) -> ir.Program:
         """The program of the lowest memory, whose memory is all that lies above."""
 
@@ -90,7 +184,7 @@ class Nested:
             if self.lowest in self.route(node)[:2]:
                 yield node
 
-        return self._only(lowest)
+        return only(self.program, lowest)
 
     @property
     def played(self) -> ir.Program:
@@ -101,20 +195,21 @@ class Nested:
             if not (isinstance(node, ir.Zeros | ir.Delete) and 0 < source == target < self.lowest):
                 yield node
 
-        return self._only(moving)
+        return only(self.program, moving)
 
-    def _only(self, kept: Callable[[ir.Node], Iterator[ir.Node]]) -> ir.Program:
-        """The program with other primitives in place of each."""
 
-        def body(nodes: Iterable[ir.Node]) -> list[ir.Node]:
-            some: list[ir.Node] = []
-            for node in nodes:
-                if isinstance(node, ir.Loop):
-                    inside = body(node.body)
-                    some += [replace(node, body=inside)] if inside else []
-                else:
-                    some += kept(node)
-            return some
+def only(program: ir.Program, kept: Callable[[ir.Node], Iterator[ir.Node]]) -> ir.Program:
+    """The program with other primitives in place of each, and without loops that are left empty."""
 
-        phases = [ir.Phase(phase.name, body(phase.body)) for phase in self.program.phases]
-        return replace(self.program, phases=phases)
+    def body(nodes: Iterable[ir.Node]) -> list[ir.Node]:
+        some: list[ir.Node] = []
+        for node in nodes:
+            if isinstance(node, ir.Loop):
+                inside = body(node.body)
+                some += [replace(node, body=inside)] if inside else []
+            else:
+                some += kept(node)
+        return some
+
+    phases = [ir.Phase(phase.name, body(phase.body)) for phase in program.phases]
+    return replace(program, phases=phases)

@@ -41,7 +41,9 @@ class Rows:
         self.each.append(ir.Compute(to, value, mode, self.line))
         ends = self._leave(part)
         each = self.each if self.column is None else [ir.Loop(self.column, self.each, False, self.line)]
-        yield ir.Loop(self.row, [*self.once, *each, *ends], False, self.line)
+        assert self.row.parent is not None
+        by_rows: list[ir.Node] = [ir.Loop(self.row, [*self.once, *each, *ends], False, self.line)]
+        yield from self.places.around_shares(self.row.parent, by_rows, self.line)
 
     def _ranges(self, ranges: ir.Ranges) -> ir.Ranges:
         """The row and the column in place of a tile's ranges, which may be one and the same dimension."""

@@ -95,14 +95,14 @@ def in_groups(bias: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, int]:
             "where sequences share a bias, give query as (batch, sequences, heads, n, d) and bias as (batch, 1, heads, "
             "n, n)."
         )
-    own = [mine != 1 for mine, its in zip(shape[:-3], whole, strict=False) if its != 1]
-    if sum(a != b for a, b in pairwise(own)) > 1:
+    kinds = ["shared" if mine == 1 else "own" for mine, its in zip(shape[:-3], whole, strict=False) if its != 1]
+    if sum(a != b for a, b in pairwise(kinds)) > 1:
         raise UsageError(
             f"bias has shape {tuple(bias.shape)} for batches {tuple(whole[:-3])}: those that share it lie between "
             "others that do not; put the dimensions that share it next to each other, behind or before all others."
         )
     batch, parts, sides = query.shape[:-3].numel(), bias.reshape(shape).shape[:-3].numel(), shape[-3:]
-    if own and own[-1] and not own[0]:
+    if kinds and (kinds[0], kinds[-1]) == ("shared", "own"):
         return bias.reshape(1, parts, *sides), parts
     return bias.reshape(parts, 1, *sides), batch // parts if parts else 1
 

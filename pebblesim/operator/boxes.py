@@ -45,7 +45,7 @@ def gluon_lost() -> str | None:
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Place:
     """Where a tensor is, with the methods of one that descriptors are made by; its memory is not kept."""
 

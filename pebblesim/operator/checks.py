@@ -130,6 +130,16 @@ def check_sinks(query: Tensor, sinks: Any) -> None:
         )
 
 
+def check_key_padding(key_padding: object) -> None:
+    """Refuse an argument that `key_padding_mask` has replaced."""
+    if key_padding is not None:
+        raise UsageError(
+            "key_padding was documented as True where a key is padding, and computed as True where a key is not "
+            "padding; give key_padding_mask, which is True where a key is padding: key_padding_mask=~mask if the mask "
+            "is True where a key is not padding."
+        )
+
+
 def check_masks(query: Tensor, **masks: Any) -> None:
     """Check that the tensors of masks, and others beside the matrices, are where the queries are.
 

@@ -27,6 +27,9 @@ HERE = Path(__file__).resolve().parent
 ROOM = 2**30
 """Bytes that tables of scores and their gradients may take."""
 
+BEGIN_WITH_SINKS = False
+"""Whether the package has kernels whose softmaxes begin with sinks: O and L get them afterwards."""
+
 Dims = tuple[tuple[str, int], ...]
 """Sizes by name."""
 
@@ -203,15 +206,6 @@ def written(
     text = (HERE / "kernels" / name).read_text(encoding="utf-8")
     text = filled_in(text, dict(widths)["d_k"], dtype, scale, pattern.softcap)
     return Written(text, tiling.fills, tiling.kernels, tuple(tiling.takes))
-
-
-def attention_with_bias(*given: Any) -> Any:
-    """Attention with a bias: no package has kernels for it.
-
-    Raises:
-        UsageError: always.
-    """
-    raise UsageError("this package has no kernels for a bias; leave it out.")
 
 
 @lru_cache(maxsize=64)

@@ -149,9 +149,11 @@ class Kernel:
 
 
 def _specialised(argument: Any) -> Any:
-    """The facts of an argument that a kernel is compiled for: the width of a number, and whether 16 divides it."""
+    """The facts of an argument that a kernel is compiled for: the width of a number, and whether 16 divides it; of a
+    tensor its type, too.
+    """
     if isinstance(argument, int):
         return (argument == 1, argument % 16 == 0, argument >= 2**31)
     if type(argument) is Described:
         return None
-    return argument.data_ptr() % 16 == 0
+    return argument.dtype, argument.data_ptr() % 16 == 0

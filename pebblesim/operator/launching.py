@@ -16,11 +16,13 @@ from pebblesim.kernels import releases
 from pebblesim.kernels.domains import GLUON, Call
 from pebblesim.kernels.key_ranges import ARGUMENTS
 from pebblesim.kernels.module import module_of
-from pebblesim.kernels.triton import FAR
+from pebblesim.kernels.sinks import SINKS
+from pebblesim.kernels.triton import FAR, SHIFTED
+from pebblesim.operator import layout
 from pebblesim.operator.boxes import MAKERS, gluon_lost, remembered
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import Kernel, Torch, Triton
-from pebblesim.operator.layout import fits, fitted, room_for, round_sums
+from pebblesim.operator.layout import fits, fitted, room_for
 from pebblesim.operator.once import warn_once
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent, part_of
@@ -62,11 +64,13 @@ class Setting(NamedTuple):
         pattern: the pairs that are allowed.
         scale: factor of the scores.
         workspace: bytes that tables may take; None for the limit that is usual.
+        sinks: whether a forward pass has sinks, and a backward pass returns what their gradient is made of.
     """
 
     pattern: Pattern
     scale: float
     workspace: int | None
+    sinks: bool = False
 
 
 def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting: Setting) -> Any:
@@ -76,12 +80,14 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
         way: "forward" or "backward".
         tensors: by name: Q, dO and O of shape (batch, heads, n_q, d), K and V of shape (batch, kv_heads, n_k, d), with
             any strides; L and, of the natural L, dL of shape (batch · kv_heads, n_q · shared), contiguous; ranges by
-            the names of `ARGUMENTS`, (batch, …), in int32, contiguous.
+            the names of `ARGUMENTS`, (batch, …), in int32, contiguous; sinks of a forward pass, (batch, heads), any
+            words from batch to batch.
         results: matrices that are written, by name: O, or dQ, dK and dV.
         setting: what is computed.
 
     Returns:
-        L, (batch · kv_heads, n_q · shared), of a forward pass; else None.
+        L, (batch · kv_heads, n_q · shared), of a forward pass; of a backward pass with sinks the row sums of dO ∘ O,
+        less dL, in as many rows that may lie further apart; else None.
     """
     Q = tensors["Q"]
     if Q.is_cuda and Q.device.index != torch.cuda.current_device():
@@ -93,18 +99,18 @@ def compute(way: str, tensors: dict[str, Any], results: dict[str, Any], setting:
     batch, kv_heads = given["K"].shape[:2]
     if choice.shared:
         return _by_query_heads(given, results, setting, choice.shared)
-    lse, parts = None, _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds)
+    rows, parts = None, _parts(batch, kv_heads, batch * kv_heads // choice.forecast.rounds)
     for part in parts:
         some, room = taken, made
         if len(parts) > 1:
             some, room = (_of_part(each, part, setting.pattern.shared, kv_heads) for each in (taken, made))
-        L = _launched(module, names, some, room)
-        if way == "forward":
-            lse = _joined(lse, L, part, batch, kv_heads)
+        of_part = _launched(module, names, some, room)
+        if of_part is not None:
+            rows = _joined(rows, of_part, part, batch, kv_heads)
     for name, each in results.items():
         if made[name] is not each:
             each.copy_(made[name][..., : each.shape[-1]])
-    return lse
+    return rows
 
 
 def _by_query_heads(given: dict[str, Any], results: dict[str, Any], setting: Setting, at_once: int) -> Any:
@@ -116,7 +122,8 @@ def _by_query_heads(given: dict[str, Any], results: dict[str, Any], setting: Set
         for first in range(0, shared, at_once):
             heads = slice(head * shared + first, head * shared + first + at_once)
             some = {name: each[:, head : head + 1] if name in ("K", "V") else each for name, each in given.items()}
-            L = compute("forward", some | {"Q": given["Q"][:, heads]}, {"O": O[:, heads]}, own)
+            some |= {name: given[name][:, heads] for name in ("Q", SINKS) if name in given}
+            L = compute("forward", some, {"O": O[:, heads]}, own)
             if lse is None:
                 lse = fresh(L.new_empty((batch, kv_heads, n, shared)))
             lse[:, head, :, first : first + at_once].copy_(L.view(batch, n, at_once))
@@ -125,7 +132,7 @@ def _by_query_heads(given: dict[str, Any], results: dict[str, Any], setting: Set
 
 
 def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: dict[str, Any]) -> Any:
-    """Write the results of some heads, and return L if the kernels make it.
+    """Write the results of some heads, and return L, or the row sums of dO ∘ O, if there are some.
 
     Sums in float32 are given back to PyTorch before other heads need theirs.
     """
@@ -134,8 +141,17 @@ def _launched(module: Any, names: tuple[str, ...], given: dict[str, Any], room: 
     kv_heads = next(given[name] for name in ("K", "C") if name in given).shape[1]
     for name, each in room.items():
         if found[name] is not each:  # sums in float32
-            round_sums(found[name], each, kv_heads)
-    return found.get("L")
+            _rounded(found[name], each, kv_heads)
+    return found.get("L", found.get(SHIFTED))
+
+
+def _rounded(sums: Any, x: Any, kv_heads: int) -> None:
+    if not layout.on_gpu(x):
+        layout.round_sums(sums, x, kv_heads)
+        return
+    from pebblesim.operator.rounding import round_on_gpu
+
+    round_on_gpu(sums, x, kv_heads)
 
 
 Part = tuple[slice, slice]
@@ -162,6 +178,8 @@ def _of_part(tensors: dict[str, Any], part: Part, shared: int, kv_heads: int) ->
         if each.dim() == 4:
             by = shared if name in OF_QUERIES else 1
             found[name] = each[batches, heads.start * by : heads.stop * by]
+        elif name == SINKS:
+            found[name] = each[batches, heads.start * shared : heads.stop * shared]
         elif name in ARGUMENTS:
             found[name] = each[batches]
         else:
@@ -170,7 +188,7 @@ def _of_part(tensors: dict[str, Any], part: Part, shared: int, kv_heads: int) ->
 
 
 def _joined(whole: Any, made: Any, part: Part, batch: int, kv_heads: int) -> Any:
-    """L of all heads, with that of a part filled in."""
+    """Numbers of the rows of all heads, such as L, with those of a part filled in."""
     if made.shape[0] == batch * kv_heads:
         return made
     if whole is None:
@@ -184,7 +202,7 @@ def _prepared(
     way: str, given: dict[str, Any], results: dict[str, Any], setting: Setting
 ) -> tuple[Choice, Any, tuple[str, ...], dict[str, Any]]:
     """The kernels for these sizes, their module, the names of the tensors that it takes, and these by name."""
-    pattern, scale, workspace = setting
+    pattern, scale, workspace, sinks = setting
     Q, (batch, kv_heads, n_k, d_v) = given["Q"], given["V"].shape
     dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", n_k), ("d_k", Q.shape[3]), ("d_v", d_v))
     dtype = str(Q.dtype).removeprefix("torch.")
@@ -195,11 +213,11 @@ def _prepared(
         sizes, parts = together
         latent = chosen_for_latent(sizes, batch * kv_heads, dtype, _here(pattern), card_of(Q.device))
         if latent is not None and latent.forecast.seconds < choice.forecast.seconds:
-            own = loaded(latent.forecast.tiling, sizes[2:], latent.even, far, False, dtype, pattern, scale)
-            return latent, *own, parts
+            own = pattern._replace(sinks=sinks)
+            return latent, *loaded(latent.forecast.tiling, sizes[2:], latent.even, far, False, dtype, own, scale), parts
     if choice.forecast.tiling.gluon and unlike:
         choice = fitting(way, dims, batch * kv_heads, dtype, pattern._replace(gluon=False), workspace, Q.device)
-    alike = pattern._replace(same_bits=False, gluon=True)  # which say what is chosen, and not what is compiled
+    alike = pattern._replace(same_bits=False, gluon=True, sinks=sinks)  # without what says what is chosen
     return choice, *loaded(choice.forecast.tiling, dims[2:], choice.even, far, dense, dtype, alike, scale), given
 
 
@@ -211,6 +229,7 @@ def _together(given: dict[str, Any], pattern: Pattern) -> tuple[Dims, dict[str, 
         return None
     dims = (("n_q", Q.shape[2] * pattern.shared), ("n_k", K.shape[2]), ("d_v", d_v), ("d_r", d_r))
     parts = {"Q_C": Q[..., :d_v], "Q_R": Q[..., d_v:], "C": V, "R": K[..., d_v:]}
+    parts |= {name: given[name] for name in (SINKS,) if name in given}
     return dims, parts
 
 

@@ -17,6 +17,11 @@ BYTES = 16
 """The address of a matrix that kernels can read is a multiple of this."""
 
 
+def on_gpu(x: Tensor) -> bool:
+    """Whether kernels can take a tensor, and not operations of PyTorch alone."""
+    return x.is_cuda
+
+
 def fits(x: Tensor) -> bool:
     """Whether kernels can read or write a matrix where it is."""
     *others, last = x.stride()

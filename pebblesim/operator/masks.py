@@ -274,7 +274,8 @@ torch.library.define(PROMISE, "(Tensor holds, str sentence) -> ()")
 @torch.library.impl(PROMISE, "CompositeImplicitAutograd")
 def _promised(holds: Tensor, sentence: str) -> None:
     if traced(holds) or holds.device.type != "cpu":
-        torch._assert_async(holds.all(), sentence.replace('"', "'"))  # torch.compile writes it into C++ as it is
+        one = holds if holds.numel() == 1 else holds.all()
+        torch._assert_async(one, sentence.replace('"', "'"))  # torch.compile writes it into C++ as it is
     elif not holds.all():
         raise UsageError(sentence)
 

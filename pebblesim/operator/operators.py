@@ -7,6 +7,8 @@ with sinks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import e, log2
 from typing import Any, NamedTuple
 
@@ -14,8 +16,11 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-from pebblesim.operator import definition, recorded
+from pebblesim.kernels.key_ranges import ARGUMENTS
+from pebblesim.kernels.sinks import SINKS
+from pebblesim.operator import definition, layout, recorded
 from pebblesim.operator.checks import check_forward_mode
+from pebblesim.operator.gradient_of_sinks import gradient_of_sinks
 from pebblesim.operator.launching import OF_QUERIES, Setting, check_triton, compute
 from pebblesim.operator.layout import empty_like, in_order, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked, arguments_of
@@ -63,14 +68,13 @@ class Met(NamedTuple):
             return L
         return L.unflatten(1, (self.sizes[0], -1))[:, self.queries].flatten(1).contiguous()
 
-    def spread(self, L: Tensor) -> Tensor:
-        """L of all queries: -∞ for those that see no key."""
+    def spread(self, L: Tensor, without: Callable[[int], Tensor]) -> Tensor:
+        """L of all queries; `without`: gives that of so many queries without a key."""
         if self.queries == slice(0, self.sizes[0]):
             return L
-        shared = L.shape[1] // (self.queries.stop - self.queries.start)
-        whole = L.new_full((L.shape[0], self.sizes[0], shared), -torch.inf)
-        whole[:, self.queries] = L.unflatten(1, (-1, shared))
-        return whole.flatten(1)
+        whole, shared = without(self.sizes[0]), L.shape[1] // (self.queries.stop - self.queries.start)
+        whole.unflatten(1, (-1, shared))[:, self.queries] = L.unflatten(1, (-1, shared))
+        return whole
 
 
 def _part(x: Tensor, part: slice, otherwise: float | None) -> Tensor:
@@ -85,7 +89,7 @@ def _pairs(query: Tensor, key: Tensor, asked: Asked) -> Met:
     """The queries and keys that meet; under ranges, which are known to the GPU alone, all of them."""
     sizes = query.shape[2], key.shape[2]
     queries, keys = met(*sizes, asked.left, asked.right, asked.at_end)
-    pattern = asked.pattern(query[:, :, queries], key)
+    pattern = asked.pattern(_part(query, queries, None), key)
     return Met(Setting(pattern, asked.scale, asked.workspace), queries, keys, sizes)
 
 
@@ -94,25 +98,50 @@ def _without_pairs(query: Tensor, key: Tensor) -> bool:
     return 0 in (query.shape[0], query.shape[2], key.shape[2])
 
 
-def forward(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> tuple[Tensor, Tensor]:
-    """O by kernels, and L as they have it, (batch · kv_heads, n_q · shared)."""
+def _arguments(first: Tensor | None, end: Tensor | None, n_k: int) -> dict[str, Tensor]:
+    """As `arguments_of`; on a GPU by one kernel."""
+    if first is None or end is None or not layout.on_gpu(first):
+        return arguments_of(first, end, n_k)
+    from pebblesim.operator.sequences import above_and_below
+
+    first, end = first.contiguous(), end.contiguous()
+    return dict(zip(ARGUMENTS, (first, end, *above_and_below(first, end, n_k)), strict=False))
+
+
+def forward(
+    query: Tensor, key: Tensor, value: Tensor, asked: Asked, sinks: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """O by kernels, and L as they have it, (batch · kv_heads, n_q · shared); sinks are (heads,) or (batch, heads)."""
     first, end, *rest = asked
-    out, L = recorded.made(without_notes, (query, key, value, first, end), tuple(rest))
+    out, L = recorded.made(without_notes, (query, key, value, sinks, first, end), tuple(rest))
     return out, L
 
 
-def without_notes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def without_notes(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
     """As `forward`, of the arguments of `Asked`: kernels are found, and launched."""
     asked, out = Asked(*rest), empty_like(query, value.shape[-1])
+    without = partial(_without_keys, query, key.shape[1], sinks)
     if _without_pairs(query, key):
-        (batch, heads, n, _), kv_heads = query.shape, key.shape[1]
-        return out.zero_(), query.new_full((batch * kv_heads, n * heads // kv_heads), -torch.inf, dtype=torch.float32)
+        return out.zero_(), without(query.shape[2])
     check_triton()
     pairs = _pairs(query, key, asked)
-    ranges = arguments_of(asked.first, asked.end, key.shape[2])
+    ranges = _arguments(asked.first, asked.end, key.shape[2])
     tensors = {"Q": pairs.rows(query), "K": pairs.columns(key), "V": pairs.columns(value), **ranges}
-    L = compute("forward", tensors, {"O": pairs.rows(out, 0.0)}, pairs.setting)
-    return out, pairs.spread(L)
+    if sinks is not None:
+        tensors[SINKS] = (sinks if sinks.stride(-1) == 1 else sinks.contiguous()).expand(query.shape[0], -1)
+    setting = pairs.setting._replace(sinks=sinks is not None)
+    L = compute("forward", tensors, {"O": pairs.rows(out, 0.0)}, setting)
+    return out, pairs.spread(L, without)
+
+
+def _without_keys(query: Tensor, kv_heads: int, sinks: Tensor | None, n: int) -> Tensor:
+    """L to base 2 of so many queries without a key, as kernels have it: that of the sink alone."""
+    batch, heads = query.shape[:2]
+    L = query.new_full((batch, kv_heads, n, heads // kv_heads), -torch.inf, dtype=torch.float32)
+    if sinks is not None:
+        exponents = sinks.to(torch.float32) * log2(e)
+        L.copy_(exponents.unflatten(-1, (kv_heads, 1, -1)))
+    return L.flatten(0, 1).flatten(1)
 
 
 def backward(
@@ -124,32 +153,44 @@ def backward(
     L: Tensor,
     asked: Asked,
     grad_L: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value by kernels, from those of O and of L, both L as kernels have it."""
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """Gradients of query, key and value by kernels, from those of O and of L, both L as kernels have it.
+
+    With sinks, (heads,) or (batch, heads), theirs is the last one.
+    """
     first, end, *rest = asked
-    dQ, dK, dV = recorded.made(
-        gradients_without_notes, (grad, grad_L, query, key, value, out, L, first, end), tuple(rest)
-    )
-    return dQ, dK, dV
+    given = grad, grad_L, query, key, value, out, L, sinks, first, end
+    return recorded.made(gradients_without_notes, given, tuple(rest))
 
 
 def gradients_without_notes(
-    grad: Tensor, grad_L: Tensor | None, query: Tensor, key: Tensor, value: Tensor, out: Tensor, L: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+    grad: Tensor,
+    grad_L: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    L: Tensor,
+    sinks: Tensor | None,
+    *rest: Any,
+) -> tuple[Tensor, ...]:
     """As `backward`, of the arguments of `Asked`: kernels are found, and launched."""
     asked = Asked(*rest)
     made = dQ, dK, dV = tuple(empty_like(each, each.shape[-1]) for each in (query, key, value))
     if _without_pairs(query, key):
-        return dQ.zero_(), dK.zero_(), dV.zero_()
+        found = dQ.zero_(), dK.zero_(), dV.zero_()
+        none = slice(0, 0)
+        return found if sinks is None else (*found, gradient_of_sinks(L[:, :0], L, grad_L, sinks, key.shape[1], none))
     pairs = _pairs(query, key, asked)
     matrices = zip(("Q", "dO", "O", "K", "V"), (query, grad, out, key, value), strict=True)
     tensors = {name: pairs.rows(each) if name in OF_QUERIES else pairs.columns(each) for name, each in matrices}
-    tensors |= {"L": pairs.gathered(L), **arguments_of(asked.first, asked.end, key.shape[2])}
+    tensors |= {"L": pairs.gathered(L), **_arguments(asked.first, asked.end, key.shape[2])}
     if grad_L is not None:
         tensors["dL"] = pairs.gathered(grad_L)
     results = {"dQ": pairs.rows(dQ, 0.0), "dK": pairs.columns(dK, 0.0), "dV": pairs.columns(dV, 0.0)}
-    compute("backward", tensors, results, pairs.setting)
-    return made
+    v = compute("backward", tensors, results, pairs.setting._replace(sinks=sinks is not None))
+    return made if sinks is None else (*made, gradient_of_sinks(v, L, grad_L, sinks, key.shape[1], pairs.queries))
 
 
 def forward_on_gpu(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -172,7 +213,8 @@ def backward_on_gpu(
     """Gradients of query, key and value by kernels; `grad_lse` is that of the natural logarithm."""
     check_forward_mode()
     grad_L = None if grad_lse is None else numbers_of(grad_lse * log2(e), key.shape[1])
-    return backward(grad, query, key, value, out, numbers_of(lse, key.shape[1]), Asked(*rest), grad_L)
+    dQ, dK, dV = backward(grad, query, key, value, out, numbers_of(lse, key.shape[1]), Asked(*rest), grad_L)
+    return dQ, dK, dV
 
 
 def forward_by_definition(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -182,9 +224,10 @@ def forward_by_definition(query: Tensor, key: Tensor, value: Tensor, *rest: Any)
     return in_order(out, query), lse
 
 
-def _backward_by_definition(
+def backward_by_definition(
     grad: Tensor, grad_lse: Tensor | None, query: Tensor, key: Tensor, value: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients on the CPU; arguments as for `backward_on_gpu`."""
     check_forward_mode()
     out, lse, *rest = others
     pairs = _factors_and_pairs(query, key, Asked(*rest))
@@ -200,7 +243,7 @@ def _factors_and_pairs(query: Tensor, key: Tensor, asked: Asked) -> tuple[float,
 torch.library.impl(FORWARD, "CUDA", forward_on_gpu)
 torch.library.impl(BACKWARD, "CUDA", backward_on_gpu)
 torch.library.impl(FORWARD, "CPU", forward_by_definition)
-torch.library.impl(BACKWARD, "CPU", _backward_by_definition)
+torch.library.impl(BACKWARD, "CPU", backward_by_definition)
 
 
 @torch.library.register_fake(FORWARD)

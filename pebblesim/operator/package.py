@@ -32,7 +32,7 @@ REPLACED = {
     ("pebblesim.advice.tiles", "Tiling"): (FROZEN, "Tiling"),
     ("pebblesim.language.masks", "Band"): (FROZEN, "Band"),
     ("pebblesim.language.masks", "Mask"): (FROZEN, "Band"),
-    (f"{HOME}with_bias", "attention_with_bias"): (FROZEN, "attention_with_bias"),
+    (f"{HOME}with_bias", "attention_with_bias"): (f"{HOME}frozen_bias", "attention_with_bias"),
     (f"{HOME}public", "attention"): (f"{HOME}frozen_attention", "attention"),
 }
 """Names that a package has from its table, where `operator` has them from schedules."""

@@ -24,6 +24,8 @@ class Pattern(NamedTuple):
         softcap: scores are capped so; 0 if they are not.
         same_bits: results are to be the same to the last bit at each call: no sums whose order is not fixed.
         gluon: whether the kernels for Hopper can run.
+        sinks: whether softmaxes begin with sinks; kernels of backward passes then return row sums, too. It says what is
+            compiled, and not what is chosen.
     """
 
     mask: Band | None = None
@@ -31,6 +33,7 @@ class Pattern(NamedTuple):
     softcap: float = 0.0
     same_bits: bool = False
     gluon: bool = True
+    sinks: bool = False
 
     def call(self, dims: Iterable[tuple[str, int]], dtype: str, card: Card) -> Call:
         """The call that kernels are found for, with these dimensions and on this card."""

@@ -47,11 +47,11 @@ KEPT = 4096
 LATENT = "forward-latent"
 """The problem of a forward pass whose values are a part of its keys."""
 
-WORDS_OF_SINKS = {"forward": (2, 20), "backward": (10, 26)}
-"""Words of 16 bits that sinks move besides in each pass: for each word of O, and for each query of a head.
+WORDS_OF_SINKS = {"forward": 2, "backward": 4}
+"""Words of 16 bits that sinks move besides in each pass, for each query of a head, where numbers have 32 bits.
 
-Forward, O is read and written once more. Backward, O and dO are read once more for the gradient of the sinks alone; the
-operations of PyTorch that do this write dO and the products in 32 bits between them.
+Forward, rows begin with the number of their head, which is in caches. Backward, L and the row sums of dO ∘ O are read
+once more.
 """
 
 Dims = tuple[tuple[str, int], ...]
@@ -154,8 +154,8 @@ class KernelPlan:
                 lines[-1] += f"{self._time(free, ' ') or ' less time'}, so it costs {cost:.0%}"
         if self.sinks is not None:
             forward, backward = (f"{words:,} words of 16 bits" for words in self.sinks)
-            lines.append(f"sinks: O is read and written once more, with numbers of each query {forward}")
-            lines.append(f"  for their gradient O and dO are read once more, in 32 bits {backward}")
+            lines.append(f"sinks: the softmax of each query begins with that of its head, {forward} from caches")
+            lines.append(f"  for their gradient L and the row sums of dO ∘ O are read once more, {backward}")
         if self.lost is not None and (reason := releases.without_gluon(self.triton)):
             times = (
                 f"{way}{self._time(each, ' ') or ' less time'}" for way, each in zip(PROBLEM, self.lost, strict=True)
@@ -270,7 +270,7 @@ def plan(
         (lost[0], lost[1]) if lost else None,
         n - n_q // shared,
         at_once,
-        _words_of_sinks(n * of_queries, d_v) if sinks else None,
+        _words_of_sinks(n * of_queries) if sinks else None,
     )
 
 
@@ -297,10 +297,9 @@ def _first_at(
     return _at(best.forecast, some, card, dtype, heads * parts, alike)
 
 
-def _words_of_sinks(queries: int, d_v: int) -> tuple[int, int]:
+def _words_of_sinks(queries: int) -> tuple[int, int]:
     """Words of 16 bits that sinks move besides, forward and backward, of so many queries of all heads together."""
-    forward, backward = (of_O * d_v + of_query for of_O, of_query in WORDS_OF_SINKS.values())
-    return queries * forward, queries * backward
+    return queries * WORDS_OF_SINKS["forward"], queries * WORDS_OF_SINKS["backward"]
 
 
 def _check_memory(held: int, card: cards.Card) -> None:

@@ -139,20 +139,16 @@ def attention(
         options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks
         call = eager.call_of(query, key, value, beside, (*options, return_lse))
-        if (asked := eager.checked(call)) is not None:
-            return _plain(query, key, value, sinks, eager.ranged(query, key, asked, masks_of), return_lse)
+        if (known := eager.checked(call)) is not None:
+            asked = eager.ranged(query, key, known.asked, masks_of)
+            return _plain(query, key, value, sinks, asked, return_lse, known)
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
     query, key, value = _cast((query, key, value), compute_dtype)
     checks.check_tensors(query, key, value, enable_gqa)
     if sinks is not None:
         checks.check_sinks(query, sinks)
-    if key_padding is not None:
-        raise UsageError(
-            "key_padding was documented as True where a key is padding, and computed as True where a key is not "
-            "padding; give key_padding_mask, which is True where a key is padding: key_padding_mask=~mask if the mask "
-            "is True where a key is not padding."
-        )
+    checks.check_key_padding(key_padding)
     checks.check_masks(query, attn_mask=attn_mask, sinks=sinks, **masks_of)
     within = limits(window, is_causal, align, query.shape[-2], key.shape[-2])
     reason = checks.unsupported(query, value, attn_mask, dropout_p, softcap)
@@ -170,7 +166,7 @@ def attention(
         return out if kind is None else out.to(kind)
     checks.check_room(query, key, value, asked)
     if call is not None:
-        eager.compile_for(query, key, value, asked)
+        eager.compile_for(query, key, value, sinks, asked)
         found = _plain(query, key, value, sinks, asked, return_lse)
         eager.keep(call, limited)
         return found
@@ -200,8 +196,14 @@ def _cast(tensors: tuple[Tensor, ...], compute_dtype: torch.dtype | None) -> tup
 
 
 def _plain(
-    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, asked: masks.Asked, return_lse: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sinks: Tensor | None,
+    asked: masks.Asked,
+    return_lse: bool,
+    known: eager.Known | None = None,
 ) -> Any:
     """A plain call, whose arguments are right."""
-    out, lse = eager.attention(query, key, value, sinks, asked, return_lse)
+    out, lse = eager.attention(query, key, value, sinks, asked, return_lse, known)
     return out if lse is None else (out, lse.reshape(query.shape[:-1]) * log(2))

@@ -7,12 +7,14 @@ a second time is noted, and from then on costs the host little. One of sizes tha
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pebblesim.operator.boxes import Described
+from pebblesim.operator.direct import Direct, driver
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import launch
 from pebblesim.operator.layout import BYTES
@@ -37,35 +39,40 @@ class Again:
     def __init__(self, written: Notes, results: Sequence[View | None], device: int) -> None:
         """Take the notes of a pass, what it returns, and the number of the GPU."""
         inputs = len(written.inputs)
+        self._there = [slot for slot, each in enumerate(written.inputs) if each is not None]
         used = {slot for step in written.steps for slot in _read(step)} | {each.slot for each in results if each}
         steps = [_laid(each, results) for each in written.steps if not isinstance(each, Made) or each.slot in used]
         whole = {at: known[1:3] for at, known in enumerate(written.inputs) if known is not None}
         whole |= {each.slot: (each.shape, each.stride) for each in steps if isinstance(each, Made)}
         self._results = [each and _short(each, whole) for each in results]
-        self._made, self._device = [None] * (written.slots - inputs), device
         self._stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        kept, self._calls = {each.slot for each in results if each}, list[Call]()
-        for at, step in enumerate(steps):
-            self._calls.append(_call(step, whole))
-            later = {slot for other in steps[at + 1 :] for slot in _read(other)}
-            gone = [slot for slot in _read(step) if slot >= inputs and slot not in kept | later]
-            if gone and any(isinstance(other, Made) for other in steps[at + 1 :]):
-                self._calls.append(_freed(gone))
+        kept = {each.slot for each in results if each}
+        self._calls = _together(steps, kept, whole, written) or _alone(steps, kept, whole, inputs)
+        self._made, self._nowhere = [None] * (written.slots - inputs), [0] * (written.slots - inputs)
+        self._device = device
 
     def __call__(self, inputs: Sequence[Tensor | None]) -> Results | None:
         """Make the pass, and return what it gives; None if the inputs are at other multiples of bytes."""
-        together, places = 0, [0 if each is None else each.data_ptr() for each in inputs]
-        for address in places:
+        together, places = 0, [0] * len(inputs)
+        for slot in self._there:
+            places[slot] = address = inputs[slot].data_ptr()  # type: ignore[union-attr]
             together |= address
         if together % BYTES:
             return None
         tensors: Tensors = [*inputs, *self._made]
-        places += [0] * len(self._made)
+        places += self._nowhere
         assert self._stream_of is not None
         stream = self._stream_of(self._device)
         for call in self._calls:
             call(tensors, places, stream)
         return tuple([each and _tensor(tensors, each) for each in self._results])
+
+    def if_room(self, inputs: Sequence[Tensor | None]) -> Results | None:
+        """As a call; None also if there is too little memory, since other kernels need less."""
+        try:
+            return self(inputs)
+        except torch.OutOfMemoryError:
+            return None
 
 
 _KEPT: Recent[Hashable, Again] = Recent(MOST)
@@ -90,11 +97,8 @@ def made(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest
     sizes = sizes_of(function.__name__, inputs, rest)
     if sizes is None:
         return function(*inputs, *rest)
-    if (kept := _KEPT.get(sizes)) is not None:
-        try:
-            found = kept(inputs)
-        except torch.OutOfMemoryError:  # other kernels need less
-            found = None
+    if (known := _KEPT.get(sizes)) is not None:
+        found = known.if_room(inputs)
         return function(*inputs, *rest) if found is None else found
     again = _SEEN.get(sizes)
     if again is None:
@@ -103,6 +107,12 @@ def made(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest
     if not again or unaligned or torch.cuda.is_current_stream_capturing():
         return function(*inputs, *rest)
     return _noted(function, inputs, rest, sizes)
+
+
+def kept(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Hashable, ...]) -> Again | None:
+    """The pass that `made` makes again for such tensors; None if it is not kept."""
+    sizes = sizes_of(function.__name__, inputs, rest)
+    return None if sizes is None else _KEPT.get(sizes)
 
 
 def _noted(function: Any, inputs: Sequence[Tensor | None], rest: tuple[Any, ...], sizes: Hashable) -> Results:
@@ -174,6 +184,89 @@ def _tensor(tensors: Tensors, view: View) -> Tensor:
     slot, offset, shape, stride = view
     one: Tensor = tensors[slot]
     return one if shape is None else one.as_strided(shape, stride, one.storage_offset() + offset)
+
+
+Whole = dict[int, tuple[Any, Any]]
+"""Shape and strides of all that is in a slot."""
+
+
+def _alone(steps: Sequence[Step], kept: set[int], whole: Whole, inputs: int) -> list[Call]:
+    """Steps one by one; what is not needed any more is freed before more memory is made."""
+    calls = list[Call]()
+    for at, step in enumerate(steps):
+        calls.append(_call(step, whole))
+        later = {slot for other in steps[at + 1 :] for slot in _read(other)}
+        gone = [slot for slot in _read(step) if slot >= inputs and slot not in kept | later]
+        if gone and any(isinstance(other, Made) for other in steps[at + 1 :]):
+            calls.append(_freed(gone))
+    return calls
+
+
+def _together(steps: Sequence[Step], kept: set[int], whole: Whole, written: Notes) -> list[Call]:
+    """Steps, of which the driver takes all that it can, with one piece of memory for what only these need.
+
+    Empty if there is no driver, or if some memory is to be freed before more is made, as the workspace may ask for.
+    """
+    by, made = driver(), [each for each in steps if isinstance(each, Made)]
+    device = next((each.options["device"] for each in made), None)
+    little = sum(_bytes(each) for each in made if each.slot not in kept) <= LITTLE
+    if by is None or device is None or not _at_once(steps, kept):
+        return []
+
+    def room(size: int) -> int:
+        made.append(Made(written.slots, torch.Size([-(-size // 4)]), (1,), {"dtype": torch.float32, "device": device}))
+        written.slots += 1
+        return made[-1].slot
+
+    parts = list[Direct | Step]()
+    for step in steps:
+        if isinstance(step, Made) or (parts and isinstance(parts[-1], Direct) and parts[-1].add(step)):
+            continue
+        several = Direct(by, written.types, room)
+        parts.append(several if several.add(step) else step)
+    if not all(each.close() for each in parts if isinstance(each, Direct)):
+        return []
+    apart = kept | {slot for each in parts if not isinstance(each, Direct) for slot in _read(each)}
+    calls = [_call(each, whole) for each in made if each.slot in apart]
+    rest = [each for each in made if each.slot not in apart]
+    calls += [_in_one(rest)] if rest and little else [_call(each, whole) for each in rest]
+    return calls + [each if isinstance(each, Direct) else _call(each, whole) for each in parts]
+
+
+LITTLE = 2**26
+"""Bytes of memory that are taken in one piece."""
+
+ALIGNED = 512
+"""Bytes that each piece of memory begins at a multiple of, as PyTorch's own do."""
+
+
+def _at_once(steps: Sequence[Step], kept: set[int]) -> bool:
+    """Whether all memory is made before some of it is not needed any more."""
+    last = {slot: at for at, step in enumerate(steps) for slot in _read(step)}
+    made = {step.slot: at for at, step in enumerate(steps) if isinstance(step, Made)}
+    return all(last[slot] > max(made.values()) for slot in made if slot in last and slot not in kept)
+
+
+def _bytes(step: Made) -> int:
+    size: int = step.options["dtype"].itemsize
+    return (
+        -(-size * (1 + sum((n - 1) * by for n, by in zip(step.shape, step.stride, strict=True))) // ALIGNED) * ALIGNED
+    )
+
+
+def _in_one(steps: Sequence[Made]) -> Call:
+    """Memory for several slots, in one piece."""
+    first, ends = steps[0].slot, [*accumulate(map(_bytes, steps), initial=0)]
+    begins = [(each.slot, begin) for each, begin in zip(steps, ends, strict=False)]
+    words, options = ends[-1] // 4, {"dtype": torch.float32, "device": steps[0].options["device"]}
+
+    def make(tensors: Tensors, places: list[int], stream: int) -> None:
+        tensors[first] = new = fresh(torch.empty(words, **options))
+        address = new.data_ptr()
+        for slot, begin in begins:
+            places[slot] = address + begin
+
+    return make
 
 
 def _freed(slots: list[int]) -> Call:

@@ -62,6 +62,34 @@ def ranges(of_q, of_k, first, end, holds, n_q, n_k, most_q, most_k, last, left, 
         tl.store(holds + 1, right_k)
 
 
+@triton.jit(do_not_specialize=["n_q", "n_k", "steps"])
+def counted(first, end, above, below, n_q, n_k, steps):  # type: ignore[no-untyped-def]
+    """For each key the number of queries whose end, and of those whose first key, is not behind it."""
+    batch, at = tl.program_id(1).to(tl.int64), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    for which in tl.static_range(2):
+        given = (end if which == 0 else first) + batch * n_q
+        low = tl.zeros([BLOCK], tl.int32)
+        high = low + n_q
+        for _ in range(steps):
+            middle = (low + high) // 2
+            open = low < high
+            before = tl.load(given + middle, mask=open, other=0) <= at
+            low = tl.where(open & before, middle + 1, low)
+            high = tl.where(open & (before == 0), middle, high)
+        tl.store((above if which == 0 else below) + batch * n_k + at, low, mask=at < n_k)
+
+
+COUNTED = Kernel(counted)
+
+
+def above_and_below(first: Tensor, end: Tensor, n_k: int) -> Ranges:
+    """As the last two of `masks.arguments_of`, of ranges (batch, n_q) in int32, contiguous."""
+    (batch, n_q), grid = first.shape, (-(-n_k // TOKENS), first.shape[0], 1)
+    above, below = (fresh(torch.empty((batch, n_k), dtype=torch.int32, device=first.device)) for _ in "ab")
+    COUNTED[grid](first, end, above, below, n_q, n_k, n_q.bit_length(), num_warps=4)
+    return above, below
+
+
 @cache
 def _kernel(of_q: torch.dtype, of_k: torch.dtype) -> Kernel:
     """The kernel for starts of these types."""

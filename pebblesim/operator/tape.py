@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pebblesim.operator.boxes import Described
 
@@ -73,6 +72,7 @@ class Notes:
         inputs: for each, where it begins, its shape, its strides and the bytes of a word; None for no tensor.
         steps: what was done, in order.
         slots: number of inputs, and of what was made since.
+        types: of the words of each.
         other: whether something was done that cannot be noted; then nothing more is.
     """
 
@@ -80,6 +80,7 @@ class Notes:
         self.inputs = [None if x is None else (x.data_ptr(), x.shape, x.stride(), x.element_size()) for x in inputs]
         self.steps: list[Step] = []
         self.slots = len(self.inputs)
+        self.types = {slot: x.dtype for slot, x in enumerate(inputs) if x is not None}
         self.other = False
         self._made: list[tuple[int, int, int]] = []
 
@@ -96,9 +97,10 @@ class Notes:
 
     def done(self, function: Any, arguments: tuple[Any, ...], options: dict[str, Any], out: Any) -> None:
         """Note an operation, unless it gives a view."""
-        taken, found = (
-            [each for each in tree_leaves(one) if isinstance(each, Tensor)] for one in ((arguments, options), out)
-        )
+        if function.overloadpacket in EMPTY and not self.other:
+            self._make(out)
+            return
+        taken, found = [*_tensors(arguments), *_tensors(options.values())], [*_tensors((out,))]
         if any(not each.numel() for each in (*taken, *found)):
             self.other = True
         if self.other:
@@ -108,16 +110,30 @@ class Notes:
         if found and not new and not changed:
             return
         self.other |= len(new) not in (0, len(found)) or bool(new and changed)
-        slots = tuple(range(self.slots, self.slots + len(new)))
-        given, named = tree_map_only(Tensor, self.view, (arguments, options))
-        self.slots += len(new)
-        for slot, each in zip(slots, new, strict=True):
-            self._made.append((slot, each.data_ptr(), each.data_ptr() + each.untyped_storage().nbytes()))
-        if new and function.overloadpacket in EMPTY:
-            (slot,), (one,) = slots, new
-            self.steps.append(Made(slot, one.shape, one.stride(), {"dtype": one.dtype, "device": one.device}))
-        else:
-            self.steps.append(Done(_method(function), given, named, slots))
+        given, named = self._views(arguments), {name: self._views(each) for name, each in options.items()}
+        self.steps.append(Done(_method(function), given, named, tuple([self._slot(each) for each in new])))
+
+    def _make(self, x: Tensor) -> None:
+        """Note memory that nobody has written yet."""
+        if not x.numel():
+            self.other = True
+            return
+        options = {"dtype": x.dtype, "device": x.device}
+        self.steps.append(Made(self._slot(x), x.shape, x.stride(), options))
+
+    def _slot(self, x: Tensor) -> int:
+        """The slot of memory that was made now."""
+        slot, begin = self.slots, x.data_ptr()
+        self.slots += 1
+        self.types[slot] = x.dtype
+        self._made.append((slot, begin, begin + x.untyped_storage().nbytes()))
+        return slot
+
+    def _views(self, given: Any) -> Any:
+        """Arguments of an operation, with a `View` for each tensor."""
+        if isinstance(given, Tensor):
+            return self.view(given)
+        return type(given)(map(self._views, given)) if isinstance(given, tuple | list) else given
 
     def view(self, x: Tensor) -> View | Tensor:
         """A tensor, by where it is; itself if it is a number that PyTorch took for one."""
@@ -166,6 +182,14 @@ EMPTY = (
     torch.ops.aten.new_empty_strided,
 )
 """Operations that give memory which nobody has written yet."""
+
+
+def _tensors(given: Any) -> Iterator[Tensor]:
+    for each in given:
+        if isinstance(each, Tensor):
+            yield each
+        elif isinstance(each, tuple | list):
+            yield from _tensors(each)
 
 
 def notes() -> Notes | None:

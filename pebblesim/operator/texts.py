@@ -6,9 +6,13 @@ from typing import NamedTuple
 
 from pebblesim.advice.tiles import Tiling
 from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.sinks import sinking
 from pebblesim.kernels.triton import triton
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import Dims, program_of
+
+BEGIN_WITH_SINKS = True
+"""Whether there are kernels whose softmaxes begin with sinks."""
 
 
 class Written(NamedTuple):
@@ -43,6 +47,8 @@ def written(
     """
     n = 2**14 if even else 2**14 - 1
     program, options = program_of(tiling, pattern.mask), {**tiling.options, "softcap": pattern.softcap}
+    if pattern.sinks and "dO" not in program.inputs:
+        program = sinking(program)
     if tiling.gluon:
         options["persistent"] &= pattern.mask is None
     else:
@@ -56,6 +62,7 @@ def written(
         **options,
         shared=pattern.shared,
         dense=dense,
+        sums=pattern.sinks,
     )
     takes = tuple(name for name in program.tensors if name in program.inputs)
     return Written(source.text, source.fills, tuple(each.name for each in source.kernels), takes)

@@ -42,7 +42,7 @@ def bounds(team: Team, M: int | None = None) -> list[DeviceBound]:
 
 
 @dataclass(frozen=True)
-class _Products:
+class Products:
     """Products of pairs that P1 and P3 count, by weight.
 
     Attributes:
@@ -57,21 +57,21 @@ class _Products:
     key: int
 
 
-def _products(team: Team) -> _Products:
+def products_of(team: Team) -> Products:
     if not team.backward:
         capacity = Latent(team.d_k, team.d_v) if team.latent else Fresh(team.d_k, 1, 1, False)
-        return _Products(team.d_v, capacity, *team.line_words)
+        return Products(team.d_v, capacity, *team.line_words)
     columns = min(team.d_k, team.d_v)  # of all seven matrices; the others need not be counted
     gradients = Gradients(columns)
     weight = sum(Gradients.weights)
     if team.latent:  # a word of K is a word of V as well, and one of dK is one of dV
-        return _Products(columns * weight, lambda X: gradients(2 * X), 3 * columns, 2 * columns)
-    return _Products(columns * weight, gradients, 3 * columns, 4 * columns)
+        return Products(columns * weight, lambda X: gradients(2 * X), 3 * columns, 2 * columns)
+    return Products(columns * weight, gradients, 3 * columns, 4 * columns)
 
 
 def any_memory(team: Team) -> int:
     """P1: the words that so many products take, less what a device owns."""
-    products = _products(team)
+    products = products_of(team)
     of_heads = team.sharing * team.pairs * products.of_a_pair
     full, rest = divmod(-(-team.kv_heads * of_heads // team.P), of_heads)
     touched = full * (first_that(lambda X: products.capacity(X) >= of_heads, 1) - 1) if full else 0
@@ -138,15 +138,19 @@ def _pairs_for(team: Team) -> Callable[[int], Fraction]:
 
 def with_memory(team: Team, M: int) -> int:
     """P3: after each T words at most M + T are within reach; at most M words never leave."""
-    each = _products(team)
-    products = -(-team.heads * team.pairs * each.of_a_pair // team.P)
-    return max(0, max((segments * T - M for segments, T in _segments(each.capacity, products, M)), default=0))
+    each = products_of(team)
+    return least_of_segments(each.capacity, -(-team.heads * team.pairs * each.of_a_pair // team.P), M)
+
+
+def least_of_segments(capacity: Callable[[int], int], products: int, M: int) -> int:
+    """The words that so many products take with M words, if at most `capacity` of X of them have X words in reach."""
+    return max(0, max((segments * T - M for segments, T in _segments(capacity, products, M)), default=0))
 
 
 def _segments(capacity: Callable[[int], int], products: int, M: int) -> Iterator[tuple[int, int]]:
     """Yield numbers of full segments and lengths T for which so many segments do not evaluate all products."""
-    typical = (products - 1) // max(1, capacity(2 * M))
-    for segments in {1, 2, 3, *range(max(1, typical - 3), typical + 4)}:
+    typical = [(products - 1) // max(1, capacity(X)) for X in (2 * M, 3 * M)]  # best for X² and for X^(3/2)
+    for segments in {1, 2, 3, *(max(1, each + more) for each in typical for more in range(-3, 4))}:
         T = first_beyond(capacity, (products - 1) // segments) - 1 - M
         if T > 0:
             yield segments, T

@@ -60,7 +60,7 @@ def module_of(text: str) -> Any:
             },
             dtype=kind,
             shift=None if shift is None else shift.numpy(),
-            strides={name: each.stride() for name, each in tensors.items() if each.dim() == 4},
+            strides={name: each.stride() for name, each in tensors.items() if each.dim() in (2, 4)},
             results={name: (tuple(each.shape), each.stride()) for name, each in results.items()},
         )
         found = {name: torch.from_numpy(array) for name, array in outputs.items()}

@@ -1,8 +1,8 @@
 """Orders that compute values again in the place of reading them, for graphs with few inputs.
 
-A vertex has a label: the places in which it is computed if nothing that leads to it is kept, operands with large labels
-first. Where no label exceeds M less the inputs, every output is computed with no word moved but the compulsory ones; it
-may take very many computations. What exceeds M, or some number of computations, is kept in memory.
+A vertex has a label: the places in which it is computed if nothing that leads to it is stored, operands with large
+labels first. Where no label exceeds M less the inputs, every output is computed with no word moved except the
+compulsory ones; it may take very many computations. What exceeds M, or some number of computations, is stored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from pebblesim.dags import anew_kernel as kernel
+from pebblesim.dags import recomputing_kernel as kernel
 from pebblesim.dags.orders import Ints, Task
 
 MOST_STEPS: Final = 20_000_000
@@ -22,14 +22,14 @@ STEPS_IN_A_SECOND: Final = 500_000
 """Computations that are listed and played in a second, about."""
 
 WORK: Final = (float("inf"), 1e7, 1e5, 1e3)
-"""Computations for one value above which it is kept, those with the fewest words first."""
+"""Computations for one value above which it is stored, those with the fewest words first."""
 
 MOST_PLACES: Final = 4_096
 """Most red pebbles: to find the value of the least worth, all that are in the cache are looked at."""
 
 
-def anew(task: Task, limit: int) -> Iterator[tuple[str, Ints]]:
-    """Yield (name, vertices in order of computation) with recomputation; at most one order has no value kept.
+def recomputing(task: Task, limit: int) -> Iterator[tuple[str, Ints]]:
+    """Yield (name, vertices in order of computation) with recomputation; at most one order has no value stored.
 
     Args:
         task: a graph whose values are single words, and M.
@@ -43,13 +43,13 @@ def anew(task: Task, limit: int) -> Iterator[tuple[str, Ints]]:
     width[board.target] = np.diff(board.start)
     start, operands = np.append(0, np.cumsum(width)), board.operands.astype(np.int64)
     for most in WORK:
-        label, work, kept = kernel.plan(task.order, start, operands, board.input, task.M, most)
-        worth = kernel.worths(task.topological, start, operands, board.output, work, kept)
+        label, work, stored = kernel.plan(task.order, start, operands, board.input, task.M, most)
+        worth = kernel.worths(task.topological, start, operands, board.output, work, stored)
         large_first = operands[np.lexsort((-label[operands], np.repeat(np.arange(n), width)))]
         order = kernel.steps(
-            task.topological, start, large_first, board.input, board.output, kept, worth, task.M, limit
+            task.topological, start, large_first, board.input, board.output, stored, worth, task.M, limit
         )
         if len(order):
-            yield "computing anew" + (f" what takes up to {most:,.0f} steps" if most < float("inf") else ""), order
-            if most == float("inf") and np.array_equal(kept, board.input):
+            yield "computing again" + (f" what takes up to {most:,.0f} steps" if most < float("inf") else ""), order
+            if most == float("inf") and np.array_equal(stored, board.input):
                 return

@@ -10,8 +10,8 @@ from oracle_games import least_io
 from strategies import draws
 
 import pebblesim as ps
-from pebblesim.dags.anew import anew
 from pebblesim.dags.orders import Task
+from pebblesim.dags.recomputing import recomputing
 from pebblesim.game.referee import referee
 from pebblesim.graphs.cdag import Cdag
 
@@ -41,7 +41,7 @@ def test_orders_are_games_and_move_no_more_than_what_must_be_kept(graph: Cdag, m
     M = Task(graph, 2**40, "hong-kung").least_M + more
     task, labels = Task(graph, M, "hong-kung"), unfolded(graph)
     used = {int(v) for v in graph.preds} & set(graph.inputs.tolist())
-    for _, vertices in anew(task, 10_000):
+    for _, vertices in recomputing(task, 10_000):
         order = next(task.steps_of(vertices))[1]
         computed = set(graph.inputs.tolist())
         for v in vertices.tolist():
@@ -77,10 +77,10 @@ def test_a_cache_larger_than_the_largest_label_needs_the_compulsory_words_alone(
 def test_there_is_no_such_order_with_many_inputs_or_too_few_steps() -> None:
     graph = triangular(150, 3, 5)
     task = Task(graph, 16, "hong-kung")
-    assert [name for name, _ in anew(task, 1_000_000)] == ["computing anew"]
-    assert list(anew(task, 149)) == []
+    assert [name for name, _ in recomputing(task, 1_000_000)] == ["computing again"]
+    assert list(recomputing(task, 149)) == []
     fft = Task(ps.generate("fft", n=16), 16, "hong-kung")
-    assert list(anew(fft, 1_000_000)) == []
+    assert list(recomputing(fft, 1_000_000)) == []
 
 
 def grid(side: int) -> Cdag:

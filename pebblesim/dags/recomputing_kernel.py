@@ -1,4 +1,4 @@
-"""Compiled loops that plan which values are computed again, and list the steps; see `pebblesim.dags.anew`."""
+"""Compiled loops that plan which values are computed again, and list the steps; see `pebblesim.dags.recomputing`."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def _places(v: Any, start: Any, operands: Any, label: Any, held: Any) -> Any:
 
 @kernel()
 def plan(order: Any, start: Any, operands: Any, is_input: Any, M: int, most: float) -> Any:
-    """Return (label, work, kept): places and computations to make each vertex anew, and what is kept in memory instead.
+    """Return (label, work, stored): places and computations to compute each vertex again, and which values are stored.
 
     Args:
         order: all vertices, operands first.
         start, operands: the operands of each vertex, each once.
-        most: computations above which a value is kept.
+        most: computations above which a value is stored.
     """
     n = is_input.size
-    label, work, kept = np.ones(n, np.int64), np.zeros(n), is_input.copy()
+    label, work, stored = np.ones(n, np.int64), np.zeros(n), is_input.copy()
     held = np.empty(n + 1, np.int64)
     for v in order:
         if is_input[v]:
@@ -50,36 +50,36 @@ def plan(order: Any, start: Any, operands: Any, is_input: Any, M: int, most: flo
             for u in operands[a:b]:
                 if label[u] > label[largest]:
                     largest = u
-            kept[largest], label[largest] = 1, 1
+            stored[largest], label[largest] = 1, 1
             label[v] = _places(v, start, operands, label, held)
         work[v] = 1.0
         for u in operands[a:b]:
-            if not kept[u]:
+            if not stored[u]:
                 work[v] += work[u]
         if work[v] > most:
-            kept[v], label[v] = 1, 1
-    return label, work, kept
+            stored[v], label[v] = 1, 1
+    return label, work, stored
 
 
 @kernel()
-def worths(order: Any, start: Any, operands: Any, is_output: Any, work: Any, kept: Any) -> Any:
+def worths(order: Any, start: Any, operands: Any, is_output: Any, work: Any, stored: Any) -> Any:
     """For each vertex: how often it is used if nothing stays in the cache, times what it costs to have it again."""
-    often = np.zeros(kept.size)
+    often = np.zeros(stored.size)
     for v in order[::-1]:
         often[v] += is_output[v]
-        times = 1.0 if kept[v] else often[v]
+        times = 1.0 if stored[v] else often[v]
         for u in operands[start[v] : start[v + 1]]:
             often[u] += times
-    return often * np.where(kept == 1, WORD, work)
+    return often * np.where(stored == 1, WORD, work)
 
 
 @kernel()
 def steps(
-    order: Any, start: Any, operands: Any, is_input: Any, is_output: Any, kept: Any, worth: Any, M: int, limit: int
+    order: Any, start: Any, operands: Any, is_input: Any, is_output: Any, stored: Any, worth: Any, M: int, limit: int
 ) -> Any:
     """List the vertices in the order in which they are computed, some of them again and again.
 
-    Each value that is kept and each output is computed in turn, with all that is missing for it. What was computed
+    Each value that is stored and each output is computed in turn, with all that is missing for it. What was computed
     stays in the cache until its place is needed; then the value of the least worth leaves.
 
     Args:
@@ -96,12 +96,12 @@ def steps(
     inside, many = np.empty(M, np.int64), 0
     stack, at = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64)
     for target in order:
-        if done[target] or not (kept[target] or is_output[target]):
+        if done[target] or not (stored[target] or is_output[target]):
             continue
         top, stack[0], at[0] = 0, target, start[target]
         while top >= 0:
             v = stack[top]
-            is_read = kept[v] and done[v]
+            is_read = stored[v] and done[v]
             if at[top] < start[v + 1] and not is_read:
                 u = operands[at[top]]
                 if cached[u]:

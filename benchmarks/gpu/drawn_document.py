@@ -1,0 +1,123 @@
+"""What documents say of a race of drawn shapes and of the host's time, written from the rows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from drawn_report import BEHIND, WAYS, host_table, loaded, mean, picture, ratios
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MOST_FFPA = 6
+"""Shapes above d = 256 that are shown beside FFPA's kernels: those with the most operations."""
+
+
+def document(folder: Path) -> None:
+    """Write the picture, the tables of docs/kernels.md, and the figures of README.md and docs/attention.md anew."""
+    rows, host = loaded(folder, "race"), loaded(folder, "host")
+    kernels, readme, attention = ROOT / "docs/kernels.md", ROOT / "README.md", ROOT / "docs/attention.md"
+    if rows:
+        picture(folder, ROOT / "docs/pictures/drawn_race.png")
+        for part, lines in (("ratios", _ratios(rows)), ("behind", _behind(rows)), ("ffpa", _ffpa(rows))):
+            _put(kernels, rf"(<!-- race: {part} -->\n\n).*?(\n\n<!-- end -->)", "\n".join(lines))
+        span = r"[\d.]+ to [\d.]+ times"
+        forward = rf"Forward, the best other takes [\d.]+ times as long as ours in the geometric mean, and from {span}"
+        both = rf"With gradients it takes [\d.]+ times as long, and\nfrom {span}"
+        found = [[ratio for ratio, _, _ in ratios(rows, way)] for way in WAYS]
+        one, other = ((mean(each), f"from {each[0]:.2f} to {each[-1]:.2g} times") for each in found)
+        _put(
+            readme,
+            rf"(){forward}\. {both}()",
+            f"Forward, the best other takes {one[0]:.2f} times as long as ours in the geometric mean, and {one[1]}. "
+            f"With gradients it takes {other[0]:.2f} times as long, and\n{other[1]}",
+        )
+    if host:
+        _put(kernels, r"(<!-- race: host -->\n\n).*?(\n\n<!-- end -->)", "\n".join(host_table(host)))
+        known = [row for row in host if not row["key"].startswith("new")]
+        said = ",\n  ".join(
+            f"{way} {_span(row['ours'][way] for row in known)} µs, where PyTorch takes "
+            f"{_span(best for row in known if (best := _best(row, way)))}"
+            for way in ("forward", "backward")
+        )
+        span = r"\d+ to \d+"
+        each = rf"{span} µs, where PyTorch takes {span}"
+        _put(attention, rf"()forward {each},\n  backward {each}()", said)
+
+
+def _put(file: Path, pattern: str, text: str) -> None:
+    """Write a text between what the two groups of a pattern match.
+
+    Raises:
+        SystemExit: the file has no such place, or several.
+    """
+    whole, number = re.subn(
+        pattern, lambda match: match[1] + text + match[2], file.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    if number != 1:
+        raise SystemExit(f"{file} has {number} places for {pattern!r}, and 1 is needed.")
+    file.write_text(whole, encoding="utf-8")
+
+
+def _span(values: Any) -> str:
+    found = sorted(round(each) for each in values)
+    return f"{found[0]} to {found[-1]}"
+
+
+def _best(row: dict[str, Any], way: str) -> float | None:
+    others = [each[way] for who, each in row.items() if isinstance(each, dict) and "ours" not in who and way in each]
+    return min(others, default=None)
+
+
+def _ratios(rows: list[dict[str, Any]]) -> list[str]:
+    """The distribution of ratios."""
+    others, seeds = len(ratios(rows, "forward")), len({row["key"].split("/")[0] for row in rows})
+    card, torch = rows[0]["card"].replace("NVIDIA ", ""), rows[0]["torch"].split("+")[0]
+    lines = [
+        f"{len(rows)} shapes of {seeds} seeds on an {card} (PyTorch {torch}; "
+        f"[rows](../benchmarks/gpu/h200/drawn_race/race.jsonl)); {others} of them run in another contender, too. The "
+        "table has the time of the best other contender divided by ours, so above 1 ours are faster:",
+        "",
+        "| | geometric mean | median | least | largest | below 0.95 |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for way, name in WAYS.items():
+        for what, said in (("wall_us", "with launches"), ("card_us", "on the card alone")):
+            found = [ratio for ratio, _, _ in ratios(rows, way, what)]
+            few = sum(each < BEHIND for each in found)
+            figures = f"{mean(found):.2f} | {found[len(found) // 2]:.2f} | {found[0]:.2f} | {found[-1]:.1f} | {few}"
+            lines.append(f"| {name}, {said} | {figures} |")
+    return lines
+
+
+def _behind(rows: list[dict[str, Any]]) -> list[str]:
+    """Every shape that is behind, with both times."""
+    lines = ["| shape | pass | with launches | on the card alone | CPU time, ours / theirs, µs | best other |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    for way, name in WAYS.items():
+        for ratio, who, row in ratios(rows, way):
+            if ratio < BEHIND:
+                ours, theirs = row[way]["ours"], row[way][who]
+                alone, host = theirs["card_us"] / ours["card_us"], f"{ours['host_us']:.0f} / {theirs['host_us']:.0f}"
+                lines.append(f"| {row['shape']} | {name} | {ratio:.2f} | {alone:.2f} | {host} | {who} |")
+    return lines
+
+
+def _ffpa(rows: list[dict[str, Any]]) -> list[str]:
+    """Shapes above d = 256, ours beside FFPA's kernels and PyTorch's."""
+    lines = ["| shape | ours, µs | FFPA, µs | PyTorch's best, µs |", "| --- | --- | --- | --- |"]
+    raced = [row for row in rows if any(name.startswith("ffpa") for name in row.get("both", {}))]
+    for row in sorted(raced, key=lambda row: -row["both"]["ours"]["card_us"])[:MOST_FFPA]:
+        cells = []
+        for chosen in (lambda name: name == "ours", lambda name: name.startswith("ffpa"), _by_pytorch):
+            times = [
+                min((each["card_us"] for name, each in row[way].items() if chosen(name)), default=None) for way in WAYS
+            ]
+            cells.append(" / ".join("–" if each is None else f"{each:,.0f}" for each in times))
+        lines.append(f"| {row['shape']} | {' | '.join(cells)} |")
+    return lines
+
+
+def _by_pytorch(name: str) -> bool:
+    return name != "ours" and not name.startswith(("ffpa", "flash-attn"))

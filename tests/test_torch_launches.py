@@ -1,0 +1,154 @@
+"""What a call asks of the host: launches, fills, copies, operations of PyTorch, and pieces of memory, by kind of call.
+
+A stand-in for the driver takes the commands of passes that are made again, as a card would; `python
+tests/test_torch_launches.py` prints the table of docs/kernels.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from stand_in_card import Card, kernel  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.runtime import driver, jit  # noqa: E402
+
+from pebblesim.advice import cards  # noqa: E402
+from pebblesim.operator import (  # noqa: E402
+    direct,
+    eager,
+    launch,
+    launching,
+    layout,
+    masks,
+    operators,
+    recorded,
+    sequences,
+)
+from pebblesim.operator.launching import loaded  # noqa: E402
+from pebblesim.operator.recent import Recent  # noqa: E402
+
+# A module's folder is deleted with it, when the cache of modules is cleared.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Implicitly cleaning up:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+PAGE = Path(__file__).parents[1] / "docs" / "kernels.md"
+
+KINDS: dict[str, tuple[int, int, int, int, bool]] = {
+    **{f"n = {n}, d = {d}, causal": (2, 8, n, d, False) for d in (64, 128, 256, 512) for n in (512, 511)},
+    "16 heads on 2, n = 511, d = 128, causal": (1, 16, 511, 128, False),
+    "packed, n = 511, d = 128": (1, 8, 511, 128, True),
+}
+"""Batches, heads, tokens, head dimension, and whether sequences are packed."""
+
+
+def patch(patched: pytest.MonkeyPatch) -> Card:
+    """Let tensors of the CPU take the way of a card, up to the driver."""
+    card, numbers = Card(), iter(range(1, 10**6))
+    card.driver.launch = lambda *given: 0
+
+    def compile_one(self: Any, key: Any, signature: Any, *given: Any) -> Any:
+        made = kernel(next(numbers), list(signature.values()))
+        made.name, made.packed_metadata = self.fn.__name__, made.metadata
+        self.device_caches[0][0][key] = made
+        made.launch_metadata = lambda *given: None
+        return made
+
+    there = {"device": lambda: 0, "target": lambda: GPUTarget("cuda", 90, 32), "stream": lambda device: 0}
+    active = SimpleNamespace(**{f"get_current_{name}": each for name, each in there.items()})
+    patched.setattr(driver, "_active", active, raising=False)
+    patched.setattr(jit.JITFunction, "_do_compile", compile_one)
+    patched.setattr(launch, "Compiled", lambda made: made)
+    patched.setattr(launch, "launch", lambda *given: None)
+    for name, each in (("_cuda_getDevice", lambda: 0), ("_cuda_getCurrentRawStream", lambda device: 0)):
+        patched.setattr(torch._C, name, each, raising=False)
+    patched.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    patched.setattr(launching, "card_of", lambda *given: cards.card("H200"))
+    patched.setattr(layout, "on_gpu", lambda x: True)
+    patched.setattr(recorded, "here", lambda x: True)
+    patched.setattr(recorded, "driver", lambda: card.driver)
+    patched.setattr(sequences, "promise", lambda holds, sentence: holds.all())  # for the assertion of a card
+    for name in ("_KEPT", "_SEEN"):
+        patched.setattr(recorded, name, Recent(100))
+    loaded.cache_clear()
+    return card
+
+
+class Counted(TorchDispatchMode):
+    """Counts operations of PyTorch: those that make memory, and others that take the host as long as a launch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        views = ("as_strided", "detach", "view", "expand")
+        self.counts["memory" if name.startswith("empty") else "views" if name in views else "operations"] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def counted(call: Any) -> tuple[int, int, int]:
+    """Kernels, other operations on the card, and pieces of memory of a call whose passes are made again."""
+    for _ in range(3):
+        call()
+    known, made = len(recorded._KEPT), Counter[str]()
+    with pytest.MonkeyPatch.context() as watched:
+        given = direct.Direct.__call__
+
+        def commands(self: Any, *rest: Any) -> None:
+            made.update(what for what, *_ in self._made)
+            given(self, *rest)
+
+        watched.setattr(direct.Direct, "__call__", commands)
+        with Counted() as operations:
+            call()
+    assert len(recorded._KEPT) == known > 0
+    others = made["fill"] + made["copy"] + operations.counts["operations"]
+    return made["launch"], others, operations.counts["memory"]
+
+
+def row(name: str) -> str:
+    """A line of the table."""
+    batch, heads, n, d, packed = KINDS[name]
+    kv_heads = 2 if heads > 8 else heads
+    Q, K, V, dO = (torch.empty(batch, of, n, d, dtype=torch.bfloat16) for of in (heads, kv_heads, kv_heads, heads))
+    starts = torch.tensor([0, 100, 300, n], dtype=torch.int32) if packed else None
+    limited = masks.Asked(None, None, None, 0, False, d**-0.5, 0.0, None, False)
+    none = {"cu_seqlens": starts, "key_padding_mask": None, "key_ranges": None}
+
+    def forward() -> Any:
+        return operators.forward(Q, K, V, eager.ranged(Q, K, limited, none))
+
+    (out, L), asked = forward(), eager.ranged(Q, K, limited, none)
+    both = counted(forward), counted(lambda: operators.backward(dO, Q, K, V, out, L, asked))
+    cells = (f"{kernels} + {others}, {memory}" for kernels, others, memory in both)
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
+    """A stand-in for a card."""
+    yield patch(monkeypatch)
+    loaded.cache_clear()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_call_asks_of_the_host_what_the_page_says(card: Card, name: str) -> None:
+    assert row(name) in PAGE.read_text(encoding="utf-8").splitlines()
+
+
+if __name__ == "__main__":
+    with pytest.MonkeyPatch.context() as patched:
+        patch(patched)
+        print(*map(row, KINDS), sep="\n")
