@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import pebblesim  # noqa: E402
 from pebblesim.operator import bench  # noqa: E402
 
 SMALL = bench.Shape(40, 16, 4, 2, True)
@@ -58,6 +60,16 @@ def test_rows_are_of_what_is_installed_and_say_what_was_refused(here: None, monk
     assert second["refused"] == "no heads of 16"
     assert "refused: no heads" in bench.line(second) and len(bench.line(first)) == len(bench.HEADER)
     json.dumps(found)
+
+
+def test_attentions_that_are_not_installed_but_imported_from_a_checkout_are_there(here: None, monkeypatch: Any) -> None:
+    def none_installed(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(bench, "version", none_installed)
+    monkeypatch.setattr(bench, "CONTENDERS", {"pebblesim": bench.ours, "another": bench.pytorch})
+    found = [row["attention"] for row in bench.rows(torch, [SMALL], 0.0)]
+    assert found == [f"pebblesim {pebblesim.__version__}", "another"]
 
 
 def test_without_a_gpu_it_is_one_sentence(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def check(
     shared: int = 0,
     rows: int = 1,
     sinks: bool = False,
+    softcap: float = 0.0,
 ) -> None:
     """Compile the kernels of tiles; `sinks`: softmaxes begin with them.
 
@@ -140,7 +141,7 @@ def check(
     program, sizes = get(tiles.schedule).in_dims(dims).under(band), {**dims, **tiles.blocks}
     program = sinking(program) if sinks else program
     ring: dict[str, Any] = {"stages": tiles.stages, "persistent": tiles.persistent and mask is None}
-    made = gluon(program, sizes, "bfloat16", band, scale=0.1, shared=shared, dense=True, **ring)
+    made = gluon(program, sizes, "bfloat16", band, scale=0.1, shared=shared, dense=True, softcap=softcap, **ring)
     vectors = {f"{name}_ptr" for name, tensor in program.tensors.items() if is_float32(program, tensor)}
     kept = plans(program, sizes, **ring)
     assert kept
@@ -228,3 +229,16 @@ def test_a_loop_at_odd_lengths_is_as_long_as_at_others(d: int, tmp_path: Path, m
         lengths.append(max(map(len, innermost(code))))
     even, odd = lengths
     assert odd <= 1.02 * even
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mask", "n", "shared", "rows"),
+    [(None, 4096, 0, 1), ("causal", 4001, 1, 1), ("causal", 4096, 0, 4), (None, 4001, 8, 1)],
+)
+@pytest.mark.parametrize("tiles", [each for each in HOPPER if each.domain.softcap >= each.widths[0]])
+def test_kernels_that_cap_scores_keep_their_tiles_in_registers(
+    tiles: Tiling, mask: str | None, n: int, shared: int, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    d = min(tiles.widths[1], tiles.domain.softcap)
+    check(tiles, d, mask, n, tmp_path, monkeypatch, shared, rows, softcap=30.0)

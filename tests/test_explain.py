@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,8 @@ from pebblesim.operator.planning import plan
 from pebblesim.views.explained import page
 
 CAUSAL = SeenMask("causal", None, 0)
+ROOT = Path(__file__).resolve().parent.parent
+
 HELD = SeenMask("window", 99, 0, given=True, shape=(1, 1, 512, 512), boolean=True)
 
 
@@ -126,11 +130,43 @@ def test_bytes_of_tables() -> None:
     assert table_bytes(call(), "flash") == 4 * 8 * 512
     assert table_bytes(call(training=False), "flash") == 0
     assert table_bytes(call(mask=HELD), "efficient") == 2 * 512**2 + 4 * 8 * 512
-    held = SeenMask("dense", given=True, shape=(1, 1, 4096, 4096), boolean=True)
-    measured = call(n_q=4096, n_k=4096, d_k=512, d_v=512, mask=held, training=False)
-    assert table_bytes(measured, "efficient") == 100_663_296  # benchmarks/gpu/explain_times.jsonl, seed 1
-    longer = call(heads=16, kv_heads=16, n_q=2048, n_k=2048, d_k=512, d_v=512, training=False)
-    assert table_bytes(longer, "efficient") == 67_108_864  # seed 6
+
+
+def test_bytes_of_tables_are_those_that_a_card_measured() -> None:
+    """In benchmarks/gpu/explain_times.jsonl; FlashAttention took more in one call, which it split."""
+    near: Counter[tuple[str, bool]] = Counter()
+    for line in (ROOT / "benchmarks" / "gpu" / "explain_times.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        shape, n = row["shape"], row["shape"]["n_q"]
+        given = SeenMask("dense", given=True, shape=(1, 1, n, n), boolean=True)
+        heads = shape["kv"] * shape["group"]
+        sizes = {"heads": heads, "kv_heads": shape["kv"], "n_q": n, "n_k": n, "d_k": shape["d"], "d_v": shape["d_v"]}
+        mask = given if shape["mask"] in ("boolean", "window") else SeenMask()
+        said = table_bytes(call(batch=shape["batch"], mask=mask, **sizes), row["backend"])
+        least, most = (0.55, 0.85) if row["backend"] == "math" else (0.95, 1.0)
+        near[row["backend"], least <= said / row["bytes"]["theirs"] <= most] += 1
+    assert near == {
+        ("cudnn", True): 34,
+        ("efficient", True): 7,
+        ("flash", True): 6,
+        ("flash", False): 1,
+        ("math", True): 12,
+    }
+
+
+def test_rows_of_the_multiprocessor_that_ends_last() -> None:
+    """Against dealing each block to whoever is free, one after the other, for small cards."""
+    for n_q, n_k, causal, heads, block in (
+        (300, 300, True, 50, 64),
+        (1000, 700, False, 30, 128),
+        (128, 128, True, 1, 64),
+    ):
+        done = [0] * pytorch_times.UNITS
+        for _ in range(heads):
+            for first in range(0, n_q, block):
+                who = min(range(len(done)), key=lambda unit: done[unit])
+                done[who] += block * (min(n_k, first + block) if causal else n_k)
+        assert pytorch_times._dealt(n_q, n_k, causal, heads, block)[1] == max(done)
 
 
 def test_pairs_that_a_band_allows() -> None:
@@ -162,7 +198,11 @@ def test_times_are_estimates_only_where_they_were_measured() -> None:
             assert pytorch_times.seconds(asked, "cudnn", "forward", "NVIDIA A100-SXM4-80GB") is None
         elif least is not None:
             assert least < took
-    assert not judged(call(mask=HELD)).rows[0].measured
+    assert judged(call(mask=HELD)).rows[0].measured  # one table of booleans, as measured
+    assert not judged(call(mask=replace(HELD, boolean=False))).rows[0].measured
+    assert not judged(call(mask=replace(HELD, shape=(1, 8, 512, 512)))).rows[0].measured
+    assert pytorch_times.seconds(call(d_k=100, d_v=100), "cudnn", "forward", "NVIDIA H200") is not None
+    assert pytorch_times.seconds(call(d_k=24, d_v=24), "cudnn", "forward", "NVIDIA H200") is None
     assert judged(call()).rows[0].measured
     assert judged(call(), "A100").rows[0].seconds("ours") is None
 

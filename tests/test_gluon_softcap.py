@@ -93,5 +93,7 @@ def test_kernels_that_keep_no_scores_do_not_cap_their_gradients() -> None:
         text("small-cache-backward-resident", dims, 2.0, 0.5)
 
 
-def test_no_card_has_measured_them_so_they_are_not_offered() -> None:
-    assert not any(domain.softcap for domain in (GLUON, *OF_GLUON.values()))
+def test_those_are_offered_that_a_card_found_faster() -> None:
+    """Without a spill, as tests/test_compiled_gluon.py sees; benchmarks/gpu/softcap.jsonl has the times."""
+    offered = {name: domain.softcap for name, domain in OF_GLUON.items() if domain.softcap}
+    assert offered == {ONE_PASS: 64} and not GLUON.softcap

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from math import e, log2
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -22,14 +23,14 @@ from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.kernels.tables import workspace
 from pebblesim.operator import planning
 from pebblesim.operator.copied import Copy
-from pebblesim.operator.frozen_names import filled_in
+from pebblesim.operator.frozen_names import CAP, filled_in
 from pebblesim.operator.frozen_table import Asked, tables_of
 from pebblesim.operator.package import emit, modules
 from pebblesim.operator.pattern import Pattern, band_of
 from pebblesim.operator.texts import written
 
 H200 = cards.card("H200")
-ASKED = Asked(H200, widths=(64,), lengths=(1, 128, 2048), shared=(1,), heads=(8,))
+ASKED = Asked(H200, widths=(64,), lengths=(1, 128, 2048), shared=(1,), heads=(8,), softcap=True)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_a_copy_has_what_is_needed_and_no_more(tmp_path: Path) -> None:
 def kernels(draw: st.DrawFn) -> tuple[Any, ...]:
     mask = draw(st.sampled_from([None, band_of(right=0), band_of(right=0, at_end=True), band_of(33, 0), KeyRanges()]))
     d, way = draw(st.sampled_from([64, 128, 256, 512])), draw(st.sampled_from(["forward", "backward"]))
-    pattern = Pattern(mask)
+    pattern = Pattern(mask, softcap=CAP if d <= 256 and draw(st.booleans()) else 0.0)
     dims = (("n_q", 4096), ("n_k", 4096), ("d_k", d), ("d_v", d))
     _, found = planning.ranked_for(way, dims, 8, "bfloat16", pattern, 2**30, H200)
     return draw(st.sampled_from(found)).tiling, pattern, d
@@ -112,15 +113,24 @@ def test_bytes_of_tables_are_those_of_the_workspace(kernel: Any, n_q: int, n_k: 
 
 @pytest.mark.slow
 @settings(max_examples=15)
-@given(kernel=kernels(), even=st.booleans(), dense=st.booleans(), dtype=st.sampled_from(["bfloat16", "float16"]))
-@pytest.mark.parametrize("scale", [0.37, 1.0, 3])
-def test_texts_for_another_type_and_scale_are_those_that_would_be_written(
-    scale: float, kernel: Any, even: bool, dense: bool, dtype: str
+@given(
+    kernel=kernels(),
+    even=st.booleans(),
+    dense=st.booleans(),
+    dtype=st.sampled_from(["bfloat16", "float16"]),
+    softcap=st.sampled_from([1.5, 20.0, CAP, 50]),
+)
+@pytest.mark.parametrize("scale", [0.37, 1.0, 3, "folded"])
+def test_texts_for_another_type_scale_and_cap_are_those_that_would_be_written(
+    scale: Any, kernel: Any, even: bool, dense: bool, dtype: str, softcap: float
 ) -> None:
+    """A scale with log₂(e) folded in is one of the numbers that stand in the text already."""
     tiling, pattern, d = kernel
+    scale = d**-0.5 * log2(e) if scale == "folded" else scale
+    other = pattern._replace(softcap=softcap if pattern.softcap else 0.0)
     rest = (("d_k", d), ("d_v", d)), even and not tiling.one_source, False, dense
     text = written(tiling, *rest, "bfloat16", pattern, d**-0.5).text
-    assert filled_in(text, d, dtype, scale) == written(tiling, *rest, dtype, pattern, scale).text
+    assert filled_in(text, d, dtype, scale, other.softcap) == written(tiling, *rest, dtype, other, scale).text
 
 
 # -- with PyTorch ------------------------------------------------------------------------------------------------
@@ -162,12 +172,25 @@ def launches_of(launching: Any, operators: Any, patch: Any, card: Any, call: Any
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("dtype", "scale", "same_bits"), [("bfloat16", 0.125, False), ("float16", 1.0, False), ("float16", 0.3, True)]
+    ("dtype", "scale", "same_bits", "softcap"),
+    [
+        ("bfloat16", 0.125, False, 0.0),
+        ("float16", 1.0, False, 0.0),
+        ("float16", 0.3, True, 0.0),
+        ("float16", 1.0, False, 2.5),
+    ],
 )
 @pytest.mark.parametrize("mask", ["all", "causal", "ranges"])
 @pytest.mark.parametrize("n", [(128, 128), (2048, 2048), (1, 2048), (128, 2048), (2000, 2000), (2048, 2000)])
 def test_a_package_launches_what_attention_launches(
-    folder: Path, monkeypatch: Any, n: tuple[int, int], mask: str, dtype: str, scale: float, same_bits: bool
+    folder: Path,
+    monkeypatch: Any,
+    n: tuple[int, int],
+    mask: str,
+    dtype: str,
+    scale: float,
+    same_bits: bool,
+    softcap: float,
 ) -> None:
     torch, _ = pytest.importorskip("torch"), pytest.importorskip("triton")
     from pebblesim.operator import launching, operators
@@ -182,7 +205,7 @@ def test_a_package_launches_what_attention_launches(
     K, V = (torch.zeros(1, 8, n_k, 64, dtype=getattr(torch, dtype)) for _ in range(2))
     first, end = (torch.full((1, n_q), each, dtype=torch.int32) for each in (0, n_k))
     rest = (first, end, None, None, False) if mask == "ranges" else (None, None, None, 0 if mask == "causal" else None)
-    rest = (*rest, *(() if mask == "ranges" else (True,)), scale, 0.0, None, same_bits)
+    rest = (*rest, *(() if mask == "ranges" else (True,)), scale, softcap, None, same_bits)
     if mask == "all":
         rest = (*rest[:4], False, *rest[5:])
 
@@ -201,8 +224,9 @@ def calls(draw: st.DrawFn) -> dict[str, Any]:
     lengths, mask = st.integers(1, 40), st.one_of(st.none(), st.integers(0, 9))
     options: dict[str, Any] = {"is_causal": draw(st.booleans()), "window": (draw(mask), draw(mask))}
     options |= {"align": draw(st.sampled_from(["start", "end"])), "scale": draw(st.sampled_from([None, 0.3]))}
-    options |= {"return_lse": draw(st.booleans()), "enable_gqa": True}
-    widths = draw(st.integers(1, 80)), draw(st.integers(1, 80))
+    options |= {"return_lse": draw(st.booleans()), "enable_gqa": True, "softcap": draw(st.sampled_from([None, 1.5]))}
+    most = 80 if options["softcap"] is None else 64
+    widths = draw(st.integers(1, most)), draw(st.integers(1, most))
     return {"sizes": (draw(lengths), draw(lengths), *widths, draw(st.sampled_from([1, 2, 3]))), "options": options}
 
 
@@ -230,10 +254,15 @@ def test_a_package_refuses_in_one_sentence_what_it_has_no_kernels_for(folder: Pa
     torch = pytest.importorskip("torch")
     package = loaded(folder)
     x = torch.randn(1, 4, 2, 64)
-    for options in ({"softcap": 3.0}, {"alibi_slopes": x}, {"dropout_p": 0.1}, {"softmax_scale": -1.0}):
+    for options in ({"alibi_slopes": x}, {"dropout_p": 0.1}, {"softmax_scale": -1.0}):
         with pytest.raises(Exception, match=r"(give|leave)[^.]*\.$") as said:
             package.flash_attn_func(x, x, x, **options)
         assert type(said.value).__name__ == "UsageError"
+    with pytest.raises(Exception, match="no kernels for bias"):
+        package.attention(x, x, x, bias=x[..., :2])
+    wide = torch.randn(1, 4, 2, 72)
+    with pytest.raises(Exception, match="softcap up to a head dimension of 64, and the call has 72"):
+        package.flash_attn_func(wide, wide, wide, softcap=3.0)
     with pytest.raises(Exception, match="pages"):
         package.flash_attn_varlen_func(x[0], x[0], x[0], None, None, block_table=x)
     frozen = sys.modules[f"{package.__name__}.frozen"]
@@ -261,6 +290,8 @@ def test_two_packages_and_pebblesim_are_in_one_process(folder: Path, tmp_path: P
     x = torch.randn(1, 4, 2, 32)
     first, second = (loaded(each).flash_attn_func(x, x, x) for each in (folder, other))
     assert torch.equal(first, second)
+    with pytest.raises(Exception, match="no kernels for softcap; leave it out, or emit a package with --softcap"):
+        loaded(other).flash_attn_func(x, x, x, softcap=3.0)
 
 
 @pytest.mark.slow

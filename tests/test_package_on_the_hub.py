@@ -32,20 +32,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def for_the_cpu(folder: Path, copy: Path, mark: str) -> Path:
+    """A copy of a package as one that `kernels` loads on the CPU, with operators of a name of its own."""
+    shutil.copytree(folder, copy)
+    built = copy / "build" / "torch-cpu"
+    (copy / "build" / "torch-cuda").rename(built)
+    metadata = json.loads((built / "metadata.json").read_text(encoding="utf-8"))
+    name = f"{metadata['id']}_{mark}"
+    text = json.dumps(metadata | {"backend": {"type": "cpu"}, "id": name})
+    (built / "metadata.json").write_text(text, encoding="utf-8")
+    operators = (built / "_ops.py").read_text(encoding="utf-8")
+    (built / "_ops.py").write_text(operators.replace(metadata["id"], name), encoding="utf-8")
+    return copy
+
+
 def test_the_kernels_library_loads_the_folder(folder: Path, tmp_path: Path) -> None:
     """For the CPU of this test: `build/torch-cuda` under the name of its backend."""
     kernels = pytest.importorskip("kernels")
-    shutil.copytree(folder, tmp_path / "attention")
-    built = tmp_path / "attention" / "build"
-    (built / "torch-cuda").rename(built / "torch-cpu")
-    metadata = json.loads((built / "torch-cpu" / "metadata.json").read_text(encoding="utf-8"))
-    text = json.dumps(metadata | {"backend": {"type": "cpu"}, "id": f"{metadata['id']}_cpu"})
-    (built / "torch-cpu" / "metadata.json").write_text(text, encoding="utf-8")
-    names = built / "torch-cpu" / "_ops.py"
-    names.write_text(
-        names.read_text(encoding="utf-8").replace(metadata["id"], f"{metadata['id']}_cpu"), encoding="utf-8"
-    )
-    made = kernels.get_local_kernel(tmp_path / "attention")
+    made = kernels.get_local_kernel(for_the_cpu(folder, tmp_path / "attention", "cpu"))
     x = torch.randn(1, 5, 2, 32)
     close = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2),) * 3, is_causal=True).transpose(1, 2)
     torch.testing.assert_close(made.flash_attn_func(x, x, x, causal=True), close)
@@ -91,3 +95,19 @@ def test_transformers_trains_a_model_with_a_package(folder: Path, monkeypatch: A
     assert len(found[0]) == len(found[1]) > 10
     for mine, true in zip(*found, strict=True):
         torch.testing.assert_close(mine, true, atol=2e-6, rtol=1e-3)
+
+
+def test_transformers_loads_the_folder_itself(folder: Path, monkeypatch: Any, tmp_path: Path) -> None:
+    """By `kernels`' variable for local folders, with nothing of transformers replaced."""
+    from transformers.utils import import_utils
+
+    if not import_utils.is_kernels_available():
+        pytest.skip("transformers takes no version of kernels that is here")
+    made = for_the_cpu(folder, tmp_path / "attention", "local")
+    monkeypatch.setenv("LOCAL_KERNELS", f"another-organisation/attention={made}")
+    tokens, found = torch.randint(0, 97, (2, 33), generator=torch.Generator().manual_seed(1)), []
+    for attention in ("eager", "another-organisation/attention@v1"):
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(models()["llama"], attn_implementation=attention)
+        found.append(model(tokens, labels=tokens).loss)
+    torch.testing.assert_close(*found)

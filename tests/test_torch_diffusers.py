@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
-from diffusers import AutoencoderKL  # noqa: E402
+from diffusers import AutoencoderKL, DDIMScheduler, DiTPipeline, DiTTransformer2DModel  # noqa: E402
 from diffusers.models.attention_processor import Attention, AttnProcessor2_0  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
@@ -94,3 +94,32 @@ def test_a_processor_names_the_versions_that_it_is_for(monkeypatch: pytest.Monke
     monkeypatch.setattr("pebblesim.operator.diffusers.version", lambda name: version)
     with pytest.raises(UsageError, match=f"is for diffusers>=0.30,<1, and here is diffusers {version}: pip install"):
         Processor()
+
+
+@pytest.mark.slow
+def test_a_pipeline_makes_the_same_images_within_the_replaced_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All layers of the transformer and the middle block of the VAE come here; with the processor the VAE's, too."""
+    from pebblesim.operator import sdpa
+
+    torch.manual_seed(0)
+    sizes = {"in_channels": 4, "out_channels": 8, "num_layers": 2, "sample_size": 8, "num_embeds_ada_norm": 1000}
+    transformer = DiTTransformer2DModel(num_attention_heads=2, attention_head_dim=8, **sizes).eval()
+    blocks = {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2}
+    vae = AutoencoderKL(block_out_channels=(32, 64), latent_channels=4, norm_num_groups=8, **blocks).eval()
+    pipeline = DiTPipeline(transformer, vae, DDIMScheduler())
+    pipeline.set_progress_bar_config(disable=True)
+
+    def images() -> torch.Tensor:
+        start = torch.Generator().manual_seed(3)
+        made = pipeline(class_labels=[1], generator=start, num_inference_steps=3, output_type="np")
+        return torch.from_numpy(made.images)
+
+    plain, calls, whole = images(), list[Any](), sdpa.attention
+    monkeypatch.setattr(sdpa, "on_gpu", lambda query: True)
+    monkeypatch.setattr(sdpa, "attention", lambda *given, **options: calls.append(options) or whole(*given, **options))
+    with sdpa.replaced_sdpa():
+        torch.testing.assert_close(images(), plain, atol=1e-5, rtol=0)
+        assert len(calls) == 3 * 2 + 1
+        vae.set_attn_processor(Processor())
+        torch.testing.assert_close(images(), plain, atol=1e-5, rtol=0)
+    assert len(calls) == 7 + 3 * 2

@@ -225,9 +225,11 @@ def as_if_cuda(torch: Any) -> None:
 def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Rows of the sets that were not run yet, as they come, until there is no more time."""
     done = {each for row in rows_of(options.rows) if same(row, options) for each in numbers(row["done"])}
-    left = [each for each in range(options.sets) if each not in done][::-1]
+    sets = drawn(tests_of(options.checkout, options.file), options.seed, options.sets)
+    wanted = [each for each, (_, given) in enumerate(sets) if not options.given or given.get(options.given)]
+    left = [each for each in wanted if each not in done][::-1]
     until, rows, alone, waits = time.monotonic() + options.seconds, [], threading.Lock(), threading.Condition()
-    names = [name for name, _ in drawn(tests_of(options.checkout, options.file), options.seed, options.sets)]
+    names = [name for name, _ in sets]
     command = [sys.executable, __file__, *sys.argv[1:], "--work"]
 
     def deal() -> None:
@@ -353,6 +355,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--with", dest="given", help="only sets in which this parameter is not 0, such as softcap")
     parser.add_argument("--rows", type=Path, help="file of the rows; another one for a package")
     parser.add_argument("--package", type=Path, help="folder of a package of kernels, which is tested in our place")
     parser.add_argument("--commit", default="0251105", help="of flash-attention, for the rows")

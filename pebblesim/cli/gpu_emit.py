@@ -169,7 +169,7 @@ NOT_FOR = {
 }
 for _others in ("cuda", "triton", "gluon"):
     NOT_FOR[_others] |= {
-        each: f"--{each} is for --target package; leave it out." for each in ("shared", "card", "name")
+        each: f"--{each} is for --target package; leave it out." for each in ("shared", "card", "softcap", "name")
     }
 """For each target, what is said of options that its kernels do not have."""
 

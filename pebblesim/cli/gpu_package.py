@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pebblesim.cli.completion import cards
 from pebblesim.cli.options import Group, Sizes, option
@@ -28,12 +28,15 @@ class PackageChoice(Group):
     card: Annotated[
         str | None, option("--card", "For package: the card that kernels are chosen for.", "NAME", values=cards)
     ] = None
+    softcap: Annotated[
+        bool, option("--softcap", "For package: kernels that cap scores, too, for head dimensions up to 256.")
+    ] = False
     name: Annotated[str | None, option("--name", f"For package: its name; {NAME} by default.", "NAME")] = None
 
     @property
-    def given(self) -> dict[str, str | None]:
+    def given(self) -> dict[str, str | bool | None]:
         """The options by their names."""
-        return {"shared": self.shared, "card": self.card, "name": self.name}
+        return {"shared": self.shared, "card": self.card, "softcap": self.softcap or None, "name": self.name}
 
 
 def write_package(sizes: Sizes, mask: str | None, chosen: PackageChoice, output: Path | None, as_json: bool) -> None:
@@ -51,7 +54,7 @@ def write_package(sizes: Sizes, mask: str | None, chosen: PackageChoice, output:
         raise UsageError("a package needs -d and -o: head dimensions, and a folder; such as -d 64,128 -o attention.")
     if sizes.size:
         raise UsageError("--size was given; a package has head dimensions, -d, and lengths, -n.")
-    given = {"widths": several("d", sizes.d)}
+    given: dict[str, Any] = {"widths": several("d", sizes.d), "softcap": chosen.softcap}
     if sizes.n is not None:
         given["lengths"] = tuple(sorted(several("n", sizes.n, lambda text: parse_size("n", text))))
     if chosen.shared is not None:

@@ -1,19 +1,21 @@
 """Estimates of the time of PyTorch's own kernels on cards where they were measured (`pytorch_times.toml`).
 
-A pass takes `launch` seconds, `row` seconds for each query of each head, and its operations ÷ `rate`, which were fitted
-to measurements of each backend, pass, mask and head dimension. With fewer blocks of 128 rows than the card has
-multiprocessors, some of these wait. At head dimensions between two that were measured the kernels are those of the
-wider one. No pass is faster than its bytes from and to memory. What was not measured has no estimate, but a time that
-it takes at least, by published rates of the card.
+Blocks of rows are dealt, in order, to the multiprocessors, each to the first that is free. A pass takes the time of
+its launches and of the multiprocessor that ends last: `row` seconds for each row of its blocks, and their operations ÷
+`rate`, which were fitted to measurements of each backend, pass, mask and head dimension. At head dimensions between two
+that were measured the kernels are those of the wider one, if it is less than twice as wide. No pass is faster than its
+bytes from and to memory. What was not measured has no estimate, but a time that it takes at least, by published rates
+of the card.
 """
 
 from __future__ import annotations
 
+import heapq
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from math import ceil
+from functools import cache, lru_cache
+from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,17 @@ from pebblesim.advice.cards import Card
 from pebblesim.core.sizes import BYTES
 from pebblesim.explaining.calls import AttentionCall, SeenMask
 
-LAUNCH = 4e-6
-"""Seconds of a pass without work."""
+LAUNCH = {"forward": 4e-6, "backward": 12e-6}
+"""Seconds of a pass without work: of one launch forward, and of three backward."""
 
-ROWS = 128
-"""Rows of a block."""
+ROWS, FEWER = 128, 64
+"""Rows of a block, and those of cuDNN's backward pass for head dimensions above 128, whose times show it."""
 
 UNITS = 132
 """Multiprocessors of the cards that were measured, H100 and H200."""
+
+MANY = 100
+"""Blocks for each multiprocessor from which on all are taken to end together."""
 
 TABLES = ("math", "eager")
 """Backends that keep scores and probabilities in memory."""
@@ -50,7 +55,8 @@ class Case:
 
     Attributes:
         backend, way: such as "flash" and "backward".
-        mask: "all", "causal", or "tensor" for a mask in memory.
+        mask: "all", "causal", "tensor" for one table of booleans in memory for all heads and sequences, "other" for
+            another mask in memory, of which nothing was measured.
         d: the larger head dimension.
     """
 
@@ -62,7 +68,10 @@ class Case:
 
 def case_of(call: AttentionCall, backend: str, way: str) -> Case:
     """The case of a call: which of the pairs the kernel leaves out."""
-    mask = "tensor" if call.mask.given else "causal" if call.mask.kind == "causal" else "all"
+    mask = "causal" if call.mask.kind == "causal" else "all"
+    if call.mask.given:
+        one = prod(call.mask.shape) == call.n_q * call.n_k and call.mask.boolean
+        mask = "tensor" if one else "other"
     return Case(backend, way, mask, max(call.d_k, call.d_v))
 
 
@@ -93,10 +102,26 @@ def moved(call: AttentionCall, way: str) -> float:
     return float(words * BYTES.get(call.dtype, 2))
 
 
-def busy(call: AttentionCall) -> float:
-    """Share of the multiprocessors that work, on average over the waves of blocks."""
-    blocks = call.batch * call.heads * ceil(call.n_q / ROWS)
-    return blocks / (UNITS * ceil(blocks / UNITS))
+def of_the_last(call: AttentionCall, backend: str, way: str) -> tuple[float, float]:
+    """Rows, and operations of a pass, of the multiprocessor that ends last."""
+    causal = call.mask.kind == "causal" and not call.mask.given
+    block = FEWER if backend == "cudnn" and way == "backward" and max(call.d_k, call.d_v) > ROWS else ROWS
+    rows, pairs = _dealt(call.n_q, call.n_k, causal, call.batch * call.heads, block)
+    each = call.d_k + call.d_v if way == "forward" else 3 * call.d_k + 2 * call.d_v
+    return rows, 2.0 * pairs * each
+
+
+@lru_cache(maxsize=1024)
+def _dealt(n_q: int, n_k: int, causal: bool, heads: int, block: int) -> tuple[float, float]:
+    """Rows and pairs of the multiprocessor that ends last, for blocks that are dealt head by head."""
+    each = [block * (min(n_k, last) if causal else n_k) for last in range(block, n_q + block, block)]
+    blocks = len(each) * heads
+    if blocks > MANY * UNITS:
+        return block * blocks / UNITS, sum(each) * heads / UNITS
+    free = [0] * UNITS
+    for pairs in each * heads:
+        heapq.heapreplace(free, free[0] + pairs)
+    return float(block * ceil(blocks / UNITS)), float(max(free))
 
 
 def seconds(call: AttentionCall, backend: str, way: str, device: str) -> float | None:
@@ -109,12 +134,11 @@ def seconds(call: AttentionCall, backend: str, way: str, device: str) -> float |
         device: the name by which the driver knows the card.
     """
     case = case_of(call, backend, way)
-    rows = [row for row in known().get(device, ()) if row["d"] >= case.d and _same(row, case)]
+    rows = [row for row in known().get(device, ()) if case.d <= row["d"] < 2 * case.d and _same(row, case)]
     if not rows or (call.mask.kind == "window" and not call.mask.given):
         return None
     row = min(rows, key=lambda row: row["d"])
-    wider = row["d"] / case.d if case.d < row["d"] else 1.0
-    return estimate(row, operations(call, way) * wider, call, moved(call, way), BANDWIDTH[device])
+    return estimate(row, call, way, device)
 
 
 def at_least(call: AttentionCall, backend: str, way: str, card: Card) -> float | None:
@@ -134,11 +158,11 @@ def at_least(call: AttentionCall, backend: str, way: str, card: Card) -> float |
     return max(work / peak.value, touched / bandwidth)
 
 
-def estimate(row: Mapping[str, Any], work: float, call: AttentionCall, bytes_moved: float, bandwidth: float) -> float:
-    """Seconds by a row of rates."""
-    rows = call.batch * call.heads * call.n_q
-    working = (rows * row["row"] + work / row["rate"]) / busy(call)
-    return LAUNCH + max(working, bytes_moved / bandwidth)
+def estimate(row: Mapping[str, Any], call: AttentionCall, way: str, device: str) -> float:
+    """Seconds of a pass by a row of rates, which may be those of a wider head dimension."""
+    rows, work = of_the_last(call, row["backend"], way)
+    work *= row["d"] / max(call.d_k, call.d_v)
+    return LAUNCH[way] + max(rows * row["row"] + work / row["rate"], moved(call, way) / BANDWIDTH[device])
 
 
 def _same(row: Mapping[str, Any], case: Case) -> bool:

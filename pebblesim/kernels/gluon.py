@@ -71,7 +71,7 @@ def gluon(
         persistent: as many blocks as multiprocessors, each with several tiles of the grid.
         shared, dense: as for `triton`; so many heads of queries are a power of two of at most 64.
         sums: as for `triton`.
-        softcap: as for `triton`. No card has measured kernels with it: `GLUON`, their domain, offers none.
+        softcap: as for `triton`.
 
     Raises:
         UsageError: the program, or these sizes, are none that this reading writes.

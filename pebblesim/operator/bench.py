@@ -12,11 +12,12 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from pebblesim.core import __version__
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
 
@@ -92,9 +93,18 @@ def installed() -> Iterator[tuple[str, Attention]]:
     """The attentions that can be imported here, and their versions."""
     for name, make in CONTENDERS.items():
         try:
-            yield f"{name} {version(name)}", make()
+            attend = make()
         except ImportError:
             continue
+        yield f"{name} {_version(name)}".strip(), attend
+
+
+def _version(name: str) -> str:
+    """The version of a distribution; "" of another's checkout, which has none."""
+    try:
+        return __version__ if name == "pebblesim" else version(name)
+    except PackageNotFoundError:
+        return ""
 
 
 def passes(torch: Any, attend: Attention, shape: Shape, seed: int = 0) -> tuple[Callable[[], Any], Callable[[], Any]]:

@@ -142,7 +142,7 @@ def chosen(way: str, dims: Dims, heads: int, dtype: str, pattern: Any, room: int
             f"this package is for {made['card']}, compute capability {made['capability']}, and {card.name} has "
             f"{card.capability}; emit a package for it, with --card."
         )
-    name = name_of(way, (sizes["d_k"], sizes["d_v"]), pattern.mask, pattern.shared)
+    name = name_of(way, (sizes["d_k"], sizes["d_v"]), pattern.mask, pattern.shared, pattern.softcap != 0)
     if name not in made["classes"]:
         raise UsageError(_lacking(sizes["d_k"], pattern.shared))
     lengths = made["lengths"]
@@ -195,7 +195,7 @@ class Written(NamedTuple):
 def written(
     tiling: Tiling, widths: Dims, even: bool, far: bool, dense: bool, dtype: str, pattern: Any, scale: float
 ) -> Written:
-    """The text of a kernel, as `texts.written` has it for this type and scale.
+    """The text of a kernel, as `texts.written` has it for this type, scale and cap.
 
     Raises:
         UsageError: matrices of a head have 2³¹ words or more.
@@ -204,9 +204,8 @@ def written(
         raise UsageError("this package has no kernels for heads of 2^31 words or more; give fewer tokens.")
     name = tiling.texts[f"{'even' if even else 'any'} {'dense' if dense else 'strided'}"]
     text = (HERE / "kernels" / name).read_text(encoding="utf-8")
-    return Written(
-        filled_in(text, dict(widths)["d_k"], dtype, scale), tiling.fills, tiling.kernels, tuple(tiling.takes)
-    )
+    text = filled_in(text, dict(widths)["d_k"], dtype, scale, pattern.softcap)
+    return Written(text, tiling.fills, tiling.kernels, tuple(tiling.takes))
 
 
 @lru_cache(maxsize=64)

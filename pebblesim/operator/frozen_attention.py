@@ -41,9 +41,8 @@ def attention(
     Raises:
         UsageError: an argument is not allowed, or this package has no kernels for it.
     """
-    if workspace is not None or softcap is not None:
-        name = "softcap" if workspace is None else "workspace"
-        raise UsageError(f"this package has no kernels for {name}; leave it out.")
+    if workspace is not None:
+        raise UsageError("this package has no kernels for a workspace; leave it out.")
     if scale is not None and not scale > 0:
         raise UsageError(
             f"scale is {scale!r}, and this package has kernels for scales above 0; give one, or negate keys."
@@ -51,6 +50,8 @@ def attention(
     matrices = query, key, value
     if all(isinstance(each, Tensor) and each.dim() > 2 for each in matrices):
         scale = query.shape[-1] ** -0.5 if scale is None else scale
+        if softcap is not None:
+            _check_capped(max(query.shape[-1], value.shape[-1]))
         matrices = tuple(_widened(each, max(query.shape[-1], value.shape[-1])) for each in matrices)
         if not _known(query, key, window, is_causal, align) and cu_seqlens is None:
             n_q, n_k, batch = query.shape[-2], key.shape[-2], query.shape[:-3].numel()
@@ -60,13 +61,29 @@ def attention(
             )
             window, is_causal = None, False
     masks = {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
-    options = {"window": window, "align": align, **masks, **others}
+    options = {"window": window, "align": align, "softcap": softcap, **masks, **others}
     made = by_kernels(*matrices, attn_mask, dropout_p, is_causal, scale, enable_gqa, **options)
     if matrices[2] is value:
         return made
     if isinstance(made, tuple):
         return made[0][..., : value.shape[-1]], made[1]
     return made[..., : value.shape[-1]]
+
+
+def _check_capped(d: int) -> None:
+    """Check that the package has kernels that cap scores at a head dimension.
+
+    Raises:
+        UsageError: it has none.
+    """
+    capped = table()["softcap"]
+    if not capped:
+        raise UsageError("this package has no kernels for softcap; leave it out, or emit a package with --softcap.")
+    if d > capped[-1]:
+        raise UsageError(
+            f"this package has kernels for softcap up to a head dimension of {capped[-1]}, and the call has {d}; leave "
+            "softcap out, or emit a package for it, which may have 256 at most."
+        )
 
 
 def _widened(x: Tensor, d: int) -> Tensor:

@@ -16,7 +16,7 @@ from pebblesim.advice.cards import Card
 from pebblesim.advice.tiles import Tiling
 from pebblesim.core.errors import PebblesimError
 from pebblesim.kernels.bands import tiles_across
-from pebblesim.kernels.domains import expected
+from pebblesim.kernels.domains import KERNELS, expected
 from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.kernels.tables import GROUP_OF_WORDS, Tables, kept
 from pebblesim.kernels.triton import longest_sides
@@ -24,12 +24,12 @@ from pebblesim.kernels.words import word_bytes
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.operator import planning
-from pebblesim.operator.frozen_names import filled_in, name_of
+from pebblesim.operator.frozen_names import CAP, filled_in, name_of
 from pebblesim.operator.pattern import Pattern, band_of
 from pebblesim.operator.texts import Written, written
 
-TYPE, OTHER_TYPE, OTHER_SCALE = "bfloat16", "float16", 0.37
-"""The type of words in texts, and another type and scale with which `filled_in` is checked."""
+TYPE, OTHER_TYPE, OTHER_SCALE, OTHER_CAP = "bfloat16", "float16", 0.37, 7.5
+"""The type of words in texts, and another type, scale and cap with which `filled_in` is checked."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Asked:
         limits: limits of j - i that kernels are made for, (left, right); None is no limit.
         ranges: whether there are kernels that read key ranges, which all other masks need.
         shared: heads of queries on each head of keys.
+        softcap: whether there are kernels that cap scores, too, at the head dimensions at which `attention` does.
         lengths, heads: lengths, and heads of keys in all, for which kernels are chosen.
     """
 
@@ -50,11 +51,21 @@ class Asked:
     limits: tuple[tuple[int | None, int | None], ...] = ((None, None), (None, 0))
     ranges: bool = True
     shared: tuple[int, ...] = (1, 4)
+    softcap: bool = False
     lengths: tuple[int, ...] = (1, 64, 256, 1024, 4096, 16384, 65536)
     heads: tuple[int, ...] = (8, 64)
 
-    def patterns(self) -> Iterator[Pattern]:
-        """The patterns of its classes of calls."""
+    @property
+    def capped(self) -> list[int]:
+        """The head dimensions at which there are kernels that cap scores."""
+        return [d for d in sorted(self.widths) if self.softcap and d <= KERNELS.softcap]
+
+    def kinds(self) -> Iterator[tuple[int, Pattern]]:
+        """The head dimension and the pattern of each two classes of calls."""
+        for cap, widths in ((0.0, self.widths), (CAP, self.capped)):
+            yield from ((d, pattern._replace(softcap=cap)) for d in widths for pattern in self._patterns())
+
+    def _patterns(self) -> Iterator[Pattern]:
         for shared in self.shared:
             for left, right in self.limits:
                 for at_end in (False, True) if (left, right) != (None, None) else (False,):
@@ -75,8 +86,9 @@ class Table:
         Raises:
             UsageError: no kernel is for one of them.
         """
-        for d, pattern, way in product(self.asked.widths, [*self.asked.patterns()], ("forward", "backward")):
-            yield name_of(way, (d, d), pattern.mask, pattern.shared), self._class(way, d, pattern)
+        for (d, pattern), way in product(self.asked.kinds(), ("forward", "backward")):
+            name = name_of(way, (d, d), pattern.mask, pattern.shared, pattern.softcap != 0)
+            yield name, self._class(way, d, pattern)
 
     def _class(self, way: str, d: int, pattern: Pattern) -> dict[str, Any]:
         known: dict[Tiling, int] = {}
@@ -125,18 +137,19 @@ def _ranked(way: str, dims: planning.Dims, heads: int, pattern: Pattern, card: C
 
 
 def _checked(tiling: Tiling, d: int, even: bool, dense: bool, pattern: Pattern) -> Written:
-    """A text of kernels for bfloat16 and the scale 1/√d, after `filled_in` was checked for it.
+    """A text of kernels for bfloat16, the scale 1/√d and the cap `CAP`, after `filled_in` was checked for it.
 
     Raises:
-        PebblesimError: the text for another type or scale differs in something else.
+        PebblesimError: the text for another type, scale or cap differs in something else.
     """
 
-    def text(dtype: str, scale: float) -> Written:
-        return written(tiling, (("d_k", d), ("d_v", d)), even, False, dense, dtype, pattern, scale)
+    def text(dtype: str, scale: float, softcap: float) -> Written:
+        own = pattern._replace(softcap=softcap)
+        return written(tiling, (("d_k", d), ("d_v", d)), even, False, dense, dtype, own, scale)
 
-    made = text(TYPE, d**-0.5)
-    if filled_in(made.text, d, OTHER_TYPE, OTHER_SCALE) != text(OTHER_TYPE, OTHER_SCALE).text:
-        raise PebblesimError(f"the text of {tiling} for d = {d} does not follow from that for another type and scale.")
+    made, other = text(TYPE, d**-0.5, pattern.softcap), OTHER_CAP if pattern.softcap else 0.0
+    if filled_in(made.text, d, OTHER_TYPE, OTHER_SCALE, other) != text(OTHER_TYPE, OTHER_SCALE, other).text:
+        raise PebblesimError(f"the text of {tiling} for d = {d} does not follow from that for another type or number.")
     return made
 
 

@@ -81,6 +81,7 @@ def emit(asked: Asked, folder: Path, name: str, told: Callable[[str], None] = la
         "limits": [list(each) for each in asked.limits],
         "ranges": asked.ranges,
         "shared": asked.shared,
+        "softcap": asked.capped,
         "lengths": asked.lengths,
         "heads": asked.heads,
         "classes": classes,
@@ -139,7 +140,7 @@ def _operators(name: str, texts: dict[str, str]) -> str:
 
 def _beside(asked: Asked, name: str) -> dict[str, str]:
     """The files of a package beside its modules."""
-    here = files("pebblesim.operator") / "package_files"
+    here, capped = files("pebblesim.operator") / "package_files", asked.capped
     filled = {
         "name": name,
         "module": name.replace("-", "_"),
@@ -149,6 +150,7 @@ def _beside(asked: Asked, name: str) -> dict[str, str]:
         "widths": ", ".join(map(str, asked.widths)),
         "shared": ", ".join(map(str, asked.shared)),
         "lengths": f"{asked.lengths[-1]:,}",
+        "softcap": f"up to a head dimension of {capped[-1]}" if capped else "no",
         "masks": ", ".join(filter(None, (*map(_mask, asked.limits), "key ranges" if asked.ranges else ""))),
     }
     texts = {path: (here / f"{path}.in").read_text(encoding="utf-8") for path in BESIDE}

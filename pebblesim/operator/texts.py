@@ -46,13 +46,13 @@ def written(
         scale: factor of the scores.
     """
     n = 2**14 if even else 2**14 - 1
-    program, options = program_of(tiling, pattern.mask), dict(tiling.options)
+    program, options = program_of(tiling, pattern.mask), {**tiling.options, "softcap": pattern.softcap}
     if pattern.sinks and "dO" not in program.inputs:
         program = sinking(program)
     if tiling.gluon:
         options["persistent"] &= pattern.mask is None
     else:
-        options |= {"far": far, "softcap": pattern.softcap}
+        options["far"] = far
     source = (gluon if tiling.gluon else triton)(
         program,
         {"n_q": n * pattern.shared, "n_k": n, **dict(widths), **tiling.blocks},
