@@ -203,7 +203,7 @@ def test_heads_that_share_keys_are_planned_as_attention_computes_them() -> None:
     for way, mine in (("forward", found.forward), ("backward", found.backward)):
         right = chosen(way, tuple(dims.items()), 8, "bfloat16", pattern, ROOM, cards.card("H200")).forecast
         assert mine[0].tiling == right.tiling
-    assert str(found).startswith("n_q = 4,096, n_k = 4,096, d_k = 128, d_v = 128, 32 heads on 8 of keys, causal, rates")
+    assert str(found).startswith("n_q = 4,096, n_k = 4,096, d_k = 128, d_v = 128, 32 heads (8 KV heads), causal, rates")
     assert not plan(4096, 128, 6, kv_heads=2).forward[0].tiling.gluon  # three heads do not fill a tile together
     alone = plan(4096, 128, 32, kv_heads=32)
     assert alone == plan(4096, 128, 32)

@@ -112,7 +112,7 @@ def check_version(what: str, needed: str, here: str) -> None:
 
 
 def check_sinks(query: Tensor, sinks: Any) -> None:
-    """Check that sinks are one number for each head of queries.
+    """Check that sinks are one number for each query head.
 
     Raises:
         UsageError: they are not.

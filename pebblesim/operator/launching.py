@@ -155,7 +155,7 @@ def _rounded(sums: Any, x: Any, kv_heads: int) -> None:
 
 
 Part = tuple[slice, slice]
-"""Batches, and heads of keys in each of them."""
+"""Batches, and KV heads in each of them."""
 
 OF_QUERIES = ("Q", "dO", "O", "dQ", "Q_C", "Q_R")
 """Matrices with a row for each query."""

@@ -1,7 +1,7 @@
 """Tensors as users have them and as kernels take them.
 
 Matrices are (batch, heads, n, d). Kernels read and write them where they are if their strides allow that. Numbers for
-each query, such as L, are in memory as (batch, heads of keys, n, heads of queries that share these keys).
+each query, such as L, are in memory as (batch, KV heads, n, query heads that share these keys).
 """
 
 from __future__ import annotations

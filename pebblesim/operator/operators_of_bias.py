@@ -15,6 +15,7 @@ from torch import Tensor
 from pebblesim.operator import bias as kernels, definition, recorded
 from pebblesim.operator.bias import Limits, summed, without_pairs
 from pebblesim.operator.checks import check_forward_mode
+from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launching import check_triton
 from pebblesim.operator.layout import empty_like, in_order
 from pebblesim.operator.masks import Asked
@@ -43,7 +44,7 @@ def biased_without_notes(
 ) -> tuple[Tensor, Tensor]:
     """As `forward`, of the arguments of `Limits`: kernels are found, and launched."""
     out = empty_like(query, value.shape[-1])
-    lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
+    lse = fresh(query.new_empty(query.shape[:-1], dtype=torch.float32))
     if without_pairs(query, key):
         return out.zero_(), lse.fill_(-torch.inf)
     check_triton()
@@ -86,7 +87,7 @@ def gradients_of_biased_without_notes(
 
 
 def _room_for_dB(bias: Tensor, of_bias: bool) -> Tensor:
-    return bias.new_empty(bias.shape if of_bias else (0,) * 5)
+    return fresh(bias.new_empty(bias.shape if of_bias else (0,) * 5))
 
 
 def _by_definition(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *limits: Any) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Attention with sinks: a number s for each head of queries, whose exponential is a term of its softmax's denominator.
+"""Attention with sinks: a number s for each query head, whose exponential is a term of its softmax's denominator.
 
 A sink is as one more key of all queries, with the score s and the value 0. Kernels whose softmaxes begin with it
 (`kernels.sinks`) compute O and L with sinks, at the cost of those without. Probabilities are exp(S - L), so that the

@@ -152,7 +152,7 @@ def _options(
     return {
         "batch": query.shape[0],
         "heads": query.shape[1],
-        "heads of keys": key.shape[1],
+        "KV heads": key.shape[1],
         "d_k": query.shape[3],
         "d_v": value.shape[3],
         "tokens": lengths[0] if len(lengths) == 1 else lengths,

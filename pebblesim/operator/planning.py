@@ -11,7 +11,7 @@ from pebblesim.advice.amounts import amount
 from pebblesim.advice.forecast import Forecast, forecast, forecasts
 from pebblesim.advice.tiles import PROBLEM, Tiling
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import BYTES, listed, quantity, whole
+from pebblesim.core.sizes import BYTES, heads_on, listed, whole
 from pebblesim.kernels import releases
 from pebblesim.kernels.domains import HOPPER, Call, expected
 from pebblesim.kernels.tables import workspaces
@@ -66,7 +66,7 @@ class Choice:
         forecast: their tiles, and their time for the lengths they were chosen for.
         even: whether their tiles divide these lengths.
         bytes: bytes of the tables that they keep for all heads that are computed at once.
-        shared: heads of queries that are computed at once of those that share keys; 0 if all are.
+        shared: query heads that are computed at once of those that share keys; 0 if all are.
     """
 
     forecast: Forecast
@@ -83,7 +83,7 @@ class KernelPlan:
         dims: n_q, n_k, d_k and d_v as they are computed, without queries that see no key; heads that share keys are one
             with the rows of all.
         widths: d_k and d_v as given; matrices of fewer than 16 columns are filled up with zeros.
-        heads: number of heads of keys, computed all at once or in several rounds.
+        heads: number of KV heads, computed all at once or in several rounds.
         pattern: the pairs that are allowed.
         card: the card whose rates are used in the forecasts.
         scaled: whether these are scaled ones of another card: they compare kernels, and say nothing about times.
@@ -98,7 +98,7 @@ class KernelPlan:
         lost: forecasts of the kernels of both passes that would be used if Gluon ran with the Triton here; None if it
             does, or the card has no use for it, or there is no Triton.
         without_keys: queries of each head that see no key, and are not computed.
-        shared: heads of queries that the forward pass computes at once, of those that share keys.
+        shared: query heads that the forward pass computes at once, of those that share keys.
         sinks: words of 16 bits that sinks move besides, in the forward pass and for their gradient; None without sinks.
     """
 
@@ -128,7 +128,7 @@ class KernelPlan:
         dims, shared = {**self.dims, "d_k": self.widths[0], "d_v": self.widths[1]}, self.pattern.shared
         padded = "" if dims == self.dims else f" (filled up to {LEAST_SIDE} columns with zeros)"
         dims["n_q"] //= shared
-        heads = f"{quantity(self.heads * shared, 'head')}{f' on {self.heads:,} of keys' if shared > 1 else ''}"
+        heads = heads_on(self.heads * shared, self.heads)
         unseeing = f" ({self.without_keys:,} more queries see no key: O = 0)" if self.without_keys else ""
         here = "no Triton here" if self.triton is None else f"Triton {self.triton} here"
         lines = [f"{listed(dims)}{padded}{unseeing}, {heads}{f', {band.name}' if band else ''}, {rates}, {here}"]
@@ -193,8 +193,8 @@ def plan(
     Args:
         n: number of queries of a head, n_q.
         d: head dimension of queries and keys, d_k, up to 1,024.
-        heads: number of heads of queries, of all batches together.
-        kv_heads: number of heads of keys and values, of all batches together, a divisor of `heads`; `heads` if None.
+        heads: number of query heads, of all batches together.
+        kv_heads: number of KV heads, of all batches together, a divisor of `heads`; `heads` if None.
         n_k: number of keys of a head; n if None.
         d_v: head dimension of values, up to 1,024; d if None.
         dtype: "bfloat16", "float16", or these types of PyTorch.
@@ -325,7 +325,7 @@ def chosen(
     Args:
         way: "forward" or "backward".
         dims: n_q (rows of all heads that share keys), n_k, d_k, d_v.
-        heads: heads of keys in all.
+        heads: KV heads in all.
         dtype: type of the words of matrices.
         pattern: the pairs that are allowed.
         room: bytes that tables may take, or None.

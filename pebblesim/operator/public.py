@@ -62,9 +62,9 @@ def attention(
     and `value`: nothing is broadcast. In the shapes of masks, `batch` is the product of these dimensions, or 1. Masks
     must be on the device of `query`. Batches, n_q and n_k may be 0; heads and head dimensions may not.
 
-    Results are the same to the last bit in every run with the same room for tables, but for the gradient of `query` on
+    Results are the same to the last bit in every run with the same room for matrices, except the gradient of `query` on
     Hopper cards up to a head dimension of 128; see `deterministic`. Tensors of the CPU are computed by the definition,
-    in plain PyTorch, with a table of all scores; they get the same refusals.
+    in plain PyTorch, with the whole score matrix; they get the same refusals.
 
     Args:
         query: (…, heads, n_q, d_k), bfloat16 or float16; on the CPU also float32 or float64. Any strides.
@@ -92,7 +92,7 @@ def attention(
         key_ranges: (first, end), int32 of shape (batch, n_q) or (1, n_q) each: query i attends to the keys j with
             first[i] ≤ j < end[i], numbers in the whole tensor, also in packed sequences. Both are from 0 to n_k, and
             neither decreases from one query to the next. Where end[i] ≤ first[i], query i has no key.
-        sinks: (heads,), a number s for each head of queries, in bfloat16, float16, float32 or float64, differentiable:
+        sinks: (heads,), a number s for each query head, in bfloat16, float16, float32 or float64, differentiable:
             as if each query attended to one more key, with the score s and the value 0. Neither `scale` nor `softcap`
             changes it. Finite, or -∞ for a head without a sink.
         bias: numbers that are added to scores, differentiable: of any shape that broadcasts to (…, heads, n_q, n_k), in
@@ -104,7 +104,7 @@ def attention(
         return_lse: True to return (O, L).
         compute_dtype: torch.bfloat16 or torch.float16, to which `query`, `key` and `value` are rounded first; they may
             then be of several types. It goes before autocast, which otherwise rounds all types but float64.
-        workspace: bytes that tables of scores and their gradients may take: an integer from 0 up. At most 1 GiB, or the
+        workspace: bytes that score matrices and their gradients may take: an integer from 0 up. At most 1 GiB, or the
             memory that is free if that is less, if None. Fewer heads are computed at once or, if one head needs more,
             fewer rows. Without effect on the CPU, but refused there, too, if no kernel needs as little.
         deterministic: True to have all results the same to the last bit in every run, also where other kernels are
@@ -140,8 +140,7 @@ def attention(
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks
         call = eager.call_of(query, key, value, beside, (*options, return_lse))
         if (known := eager.checked(call)) is not None:
-            asked = eager.ranged(query, key, known.asked, masks_of)
-            return _plain(query, key, value, sinks, asked, return_lse, known)
+            return _plain(query, key, value, sinks, eager.ranged(query, key, known.asked, masks_of), return_lse, known)
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
     query, key, value = _cast((query, key, value), compute_dtype)

@@ -94,7 +94,7 @@ def attend(
 
     Args:
         module: the layer.
-        query, key, value: (batch, heads, n, d), with fewer heads of keys and values if they are shared.
+        query, key, value: (batch, heads, n, d), with fewer KV heads if they are shared.
         attention_mask: what `seen` returned; a dense mask, which only `fallback` computes; or None: then a layer that
             is causal has as many queries as keys, or one, and others see all keys.
         dropout, scaling, sliding_window, softcap, is_causal: as transformers gives them. With a mask, `sliding_window`

@@ -55,7 +55,7 @@ def attention_with_bias(
     """
     query, key, value = matrices
     given = [name for name, each in others.items() if each is not None and (isinstance(each, Tensor) or each != 0)]
-    call = None if given else eager.call_of(query, key, value, (bias,), (scale, within))
+    call = None if given else eager.call_of(query, key, value, (None, None, None, bias), (scale, within))
     known = None
     with suppress(TypeError):  # attention takes no option without a hash
         known = None if call is None else _CHECKED.get(call)
