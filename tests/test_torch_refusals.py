@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.gpu.torch import attention  # noqa: E402
 from pebblesim.operator import checks, definition  # noqa: E402
@@ -33,7 +35,9 @@ def test_what_attention_cannot_do_is_said_in_a_sentence() -> None:
     assert "is of torch.int32; give bfloat16 or float16" in refused(*tensors(good, good, good, dtype=torch.int32))
     assert "query is of list" in refused([1], *x[1:])
     assert "key is on meta and query on cpu" in refused(x[0], x[1].to("meta"), x[2])
-    assert "query is on meta; give" in refused(*(each.to("meta") for each in x))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        elsewhere = torch.empty(good, device="mps")
+        assert "query is on mps:0; give all on one GPU, or the CPU" in refused(elsewhere, elsewhere, elsewhere)
     assert "query is of layout torch.sparse_coo; give a dense tensor" in refused(x[0].to_sparse(), *x[1:])
     ragged = torch.nested.nested_tensor([torch.zeros(2, 3, 16), torch.zeros(2, 5, 16)], layout=torch.jagged)
     assert "query is nested; give a dense tensor, or sequences of several lengths" in refused(ragged, ragged, ragged)

@@ -112,6 +112,21 @@ def test_loss_logits_and_gradients(name: str) -> None:
             assert float((a - b).norm()) <= 1e-4 * max(float(a.norm()), 1e-2), options.keys()
 
 
+def test_labels_of_texts_with_padding_on_the_left() -> None:
+    """The last padding predicts a text's first token: with -100 for both, as docs/attention.md says, losses agree."""
+    model, ids = model_of("Llama"), torch.randint(1, 97, (2, N))
+    real = torch.ones_like(ids).bool()
+    real[1, :5] = False
+    padding_alone = ids.masked_fill(~real, -100)
+    with_first = padding_alone.masked_fill(real & (real.cumsum(-1) == 1) & ~real[:, :1], -100)
+    assert with_first[1].ne(-100).nonzero()[0] == 6 and with_first[0].eq(ids[0]).all()
+    for labels, agree in ((padding_alone, False), (with_first, True)):
+        losses = [
+            computed(model, each, ids, labels, real, attention_mask=real.long())[0] for each in ("eager", "pebblesim")
+        ]
+        assert (abs(float(losses[0] - losses[1])) < 1e-5) == agree
+
+
 PUBLISHED = {
     "E2B": (8, 1, None, 5, 5),
     "E4B": (8, 2, None, 6, 6),

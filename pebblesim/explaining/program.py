@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from traceback import walk_tb
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from pebblesim.advice import cards
@@ -77,7 +76,7 @@ def explain_file(asked: str, gpu: str | None = None, *, live: bool = False, forw
     card, capability = _card(torch, gpu)
 
     def within() -> tuple[Recorded, str]:
-        made = runpy.run_path(file, run_name="pebblesim_explain").get(name)
+        made = _names_of(file).get(name)
         if not callable(made):
             raise UsageError(f"{file} has no function {name}.")
         with torch.device("meta") if not live else nullcontext(), torch.set_grad_enabled(not forward):
@@ -89,7 +88,20 @@ def explain_file(asked: str, gpu: str | None = None, *, live: bool = False, forw
         found, model = _telling(file, within, live)
     finally:
         sys.path.pop(0)
+        sys.modules.pop(MODULE, None)
     return explained(found, card, capability, model)
+
+
+MODULE = "pebblesim_explain"
+"""The name of a user's file as a module."""
+
+
+def _names_of(file: str) -> dict[str, Any]:
+    """Run a file as a module, so that functions that it imported by their names are found as in other modules."""
+    module = sys.modules[MODULE] = ModuleType(MODULE)
+    module.__file__ = file
+    exec(compile(Path(file).read_bytes(), file, "exec"), vars(module))
+    return vars(module)
 
 
 def _telling(file: str, call: Callable[[], Any], live: bool) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 
 from pebblesim.advice.cards import Card
 from pebblesim.core.sizes import BYTES
-from pebblesim.explaining.calls import AttentionCall, SeenMask
+from pebblesim.explaining.calls import SKIPPED, AttentionCall, SeenMask
 
 LAUNCH = {"forward": 4e-6, "backward": 12e-6}
 """Seconds of a pass without work: of one launch forward, and of three backward."""
@@ -79,7 +79,9 @@ def operations(call: AttentionCall, way: str) -> float:
     """Operations of the products of a pass, for the pairs that a flag allows, or all under a mask in memory."""
     each = call.d_k + call.d_v if way == "forward" else 3 * call.d_k + 2 * call.d_v
     pairs = call.n_q * call.n_k
-    if call.mask.kind in ("causal", "window") and not call.mask.given:
+    if call.mask.kinds & SKIPPED and not call.mask.given:
+        pairs = 0  # which ones are left out is not known
+    elif call.mask.kind in ("causal", "window") and not call.mask.given:
         pairs = allowed(call.mask, call.n_q, call.n_k)
     return 2.0 * call.batch * call.heads * pairs * each
 

@@ -18,6 +18,7 @@ from pebblesim.operator.layout import in_one_batch
 from pebblesim.operator.operators_of_sinks import for_batches
 from pebblesim.operator.pattern import limits
 from pebblesim.operator.sizes import check_flag
+from pebblesim.operator.watchers import WATCHERS
 from pebblesim.operator.with_bias import attention_with_bias
 
 
@@ -122,6 +123,8 @@ def attention(
         UsageError: an argument is not allowed, or these kernels do not support it; on a GPU, what is wrong with the
             numbers in a mask is found by an assertion of the device, as no call waits for it.
     """
+    if WATCHERS:
+        WATCHERS[-1](dict(locals()))
     if not (type(is_causal) is type(enable_gqa) is type(return_lse) is type(deterministic) is bool):
         flags = {"is_causal": is_causal, "enable_gqa": enable_gqa, "return_lse": return_lse}
         for name, flag in {**flags, "deterministic": deterministic}.items():
