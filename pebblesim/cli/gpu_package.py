@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from pebblesim.cli.completion import cards
 from pebblesim.cli.options import Group, Sizes, option
 from pebblesim.cli.printing import print_json, say
 from pebblesim.core.errors import UsageError
+from pebblesim.core.files import check_folder
 from pebblesim.core.sizes import parse_size, separated, several
 
 NAME = "pebblesim-attention"
@@ -55,6 +57,8 @@ def write_package(sizes: Sizes, mask: str | None, chosen: PackageChoice, output:
     if sizes.size:
         raise UsageError("--size was given; a package has head dimensions, -d, and lengths, -n.")
     given: dict[str, Any] = {"widths": several("d", sizes.d), "softcap": chosen.softcap}
+    check_folder(output)
+    _check_capped(given["widths"], chosen.softcap, as_json)
     if sizes.n is not None:
         given["lengths"] = tuple(sorted(several("n", sizes.n, lambda text: parse_size("n", text))))
     if chosen.shared is not None:
@@ -67,6 +71,24 @@ def write_package(sizes: Sizes, mask: str | None, chosen: PackageChoice, output:
         print_json({"folder": str(output), **written})
     else:
         say(f"written   {output}: {written['kernels']:,} texts of kernels for {written['classes']:,} classes of calls")
+
+
+def _check_capped(widths: Collection[int], softcap: bool, quiet: bool) -> None:
+    """Say for which head dimensions kernels that cap scores are made, if not for all.
+
+    Raises:
+        UsageError: for none.
+    """
+    from pebblesim.kernels.domains import KERNELS
+
+    wide = [str(d) for d in sorted(widths) if d > KERNELS.softcap]
+    if not (softcap and wide):
+        return
+    said = f"kernels that cap scores are made for head dimensions up to {KERNELS.softcap}, not for {', '.join(wide)}"
+    if len(wide) == len(widths):
+        raise UsageError(f"{said}; leave --softcap out, or give a smaller -d besides.")
+    if not quiet:
+        say(f"note      {said}")
 
 
 def _limits(text: str) -> tuple[int | None, int | None]:
