@@ -332,7 +332,8 @@ def test_the_command_refuses_in_one_sentence_what_a_package_has_not(tmp_path: Pa
         ([*whole, "--block", "B_r=64"], "leave --block out"),
         (["-d", "512", *whole[2:], "--softcap"], "up to 256, not for 512; leave --softcap out"),
         (["-d", "64", "-o", str(tmp_path)], f"{tmp_path} is there already; give another name, or delete it first"),
-        ([*whole, "--card", "no card"], "no card is called"),
+        ([*whole, "--card", "no card"], "as --card mine.toml"),
+        ([*whole, "--card", "V100"], "compute capability"),
     ):
         found = CliRunner().invoke(app, ["gpu", "emit", "--target", "package", *asked])
         assert said in str(found.exception), asked

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import pebblesim as ps  # noqa: E402
+from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.explaining.program import explain_file  # noqa: E402
 from pebblesim.explaining.watching import recorded  # noqa: E402
 from pebblesim.gpu.torch import attention, flash_attn_func  # noqa: E402
@@ -122,3 +123,36 @@ def test_what_is_not_forecast_is_not_said_to_be_refused() -> None:
     assert "its time is not forecast" in str(biased) and "bias tensor" in str(biased)
     both = recorded(lambda: flash_attn_func(*(torch.randn(1, 5, 2, 8),) * 3, causal=True))
     assert [call.entry for _, call in both.calls] == ["pebblesim"]
+
+
+def test_the_result_is_read_behind_the_block() -> None:
+    with (
+        pytest.raises(UsageError, match="the result is known behind the block; read it after"),
+        ps.explain(gpu="H200") as found,
+    ):
+        _ = found.result
+
+
+def test_what_a_function_of_a_file_may_not_return(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import torch\n\ndef called():\n    return torch.nn.Linear(2, 2), lambda: torch.ones(2)\n"
+    )
+    with pytest.raises(UsageError, match=r"returned \(Linear, function\), and a batch may not be something to call"):
+        explain_file(f"{tmp_path}/model.py:called", "H200")
+
+
+def test_experts_in_float32_need_bfloat16_by_shapes_alone(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "model.py").write_text(
+        "import torch\nfrom transformers import GptOssConfig, GptOssForCausalLM\n\n"
+        "def made():\n    sizes = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=2, vocab_size=64)\n"
+        "    heads = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=4)\n"
+        "    ids = torch.zeros(1, 32, dtype=torch.long)\n"
+        "    return GptOssForCausalLM(GptOssConfig(**sizes, **heads)), dict(input_ids=ids, use_cache=False)\n\n"
+        "def rounded():\n    model, batch = made()\n    return model.bfloat16(), batch\n"
+    )
+    with pytest.raises(UsageError, match=r"for bfloat16: return model.bfloat16\(\)"):
+        explain_file(f"{tmp_path}/model.py:made", "H200")
+    assert explain_file(f"{tmp_path}/model.py:rounded", "H200").rows[0].refusal == ""
+    live = explain_file(f"{tmp_path}/model.py:made", "H200", live=True).rows[0]
+    assert live.refusal == "words are float32, and attention takes bfloat16 and float16 on a card: model.bfloat16()"

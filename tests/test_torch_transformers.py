@@ -218,7 +218,10 @@ def test_what_a_layer_may_not_ask_for() -> None:
     layer.sinks = torch.nn.Parameter(torch.zeros(2))
     with pytest.raises(UsageError, match="has no sinks that a layer keeps to itself; give this model another"):
         attend(layer, x, x, x, None)
-    with pytest.raises(UsageError, match="no dense attn_mask"):
+    dropped = r'dropout of 0.1, .* set config.attention_dropout=0, or register\(fallback="sdpa"\)'
+    with pytest.raises(UsageError, match=dropped):
+        attend(None, x, x, x, None, dropout=0.1)
+    with pytest.raises(UsageError, match="no dense attn_mask, and this one has 4 dimensions; give attention_mask="):
         attend(None, x, x, x, torch.zeros(1, 1, 4, 4))
     with pytest.warns(UserWarning, match="PyTorch's attention is used"):
         from pebblesim.operator import once

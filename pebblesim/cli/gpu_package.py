@@ -50,7 +50,7 @@ def write_package(sizes: Sizes, mask: str | None, chosen: PackageChoice, output:
     from pebblesim.advice import cards
     from pebblesim.operator.frozen_table import Asked
     from pebblesim.operator.package import emit
-    from pebblesim.operator.planning import CARD
+    from pebblesim.operator.planning import CARD, supported
 
     if output is None or sizes.d is None:
         raise UsageError("a package needs -d and -o: head dimensions, and a folder; such as -d 64,128 -o attention.")
@@ -65,7 +65,9 @@ def write_package(sizes: Sizes, mask: str | None, chosen: PackageChoice, output:
         given["shared"] = several("shared", chosen.shared)
     named = separated("mask", mask or f"dense,causal,{RANGES}")
     bands = tuple(_limits(each) for each in named if each != RANGES)
-    asked = Asked(cards.with_rates(cards.card(chosen.card or CARD)), limits=bands, ranges=RANGES in named, **given)
+    asked = Asked(
+        cards.with_rates(supported(chosen.card or CARD, "--card")), limits=bands, ranges=RANGES in named, **given
+    )
     written = emit(asked, output, chosen.name or NAME, lambda each: say(f"chosen    {each}") if not as_json else None)
     if as_json:
         print_json({"folder": str(output), **written})

@@ -23,6 +23,7 @@ from pebblesim.explaining import pytorch_times
 from pebblesim.explaining.calls import SKIPPED, AttentionCall, SeenMask
 from pebblesim.explaining.pytorch_times import TABLES
 from pebblesim.explaining.rules import Choice, Where, choose
+from pebblesim.kernels.domains import ATTENTION
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.operator.planning import KernelPlan, chosen, plan
@@ -294,6 +295,8 @@ def _refused(call: AttentionCall) -> Iterator[str]:
         yield "attention takes no mask whose allowed keys have holes"
     if "unknown" in call.mask.kinds:
         yield "the values of the mask are not known here, so it is not known whether attention takes it"
+    if call.dtype not in ATTENTION.dtypes:
+        yield f"words are {call.dtype}, and attention takes bfloat16 and float16 on a card: model.bfloat16()"
     if call.dropout:
         yield "attention takes no dropout"
     if call.softcap and max(call.d_k, call.d_v) > 256:

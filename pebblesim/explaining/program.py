@@ -31,8 +31,6 @@ class explain(AbstractContextManager["explain"]):
         UsageError: PyTorch is not here, or no card is and none is named, or the model is compiled.
     """
 
-    result: Explained
-
     def __init__(self, model: Any = None, gpu: str | None = None) -> None:
         torch = _torch()
         from pebblesim.explaining.watching import watched
@@ -40,6 +38,18 @@ class explain(AbstractContextManager["explain"]):
         self._card, self._capability = _card(torch, gpu)
         self._name = "the model" if model is None else type(model).__name__
         self._watched = watched(model)
+        self._result: Explained | None = None
+
+    @property
+    def result(self) -> Explained:
+        """What is known of the calls of the block.
+
+        Raises:
+            UsageError: the block has not ended, or an error ended it.
+        """
+        if self._result is None:
+            raise UsageError("the result is known behind the block; read it after `with ps.explain(…)` has ended.")
+        return self._result
 
     def __enter__(self) -> explain:
         self._recorder = self._watched.__enter__()
@@ -50,7 +60,7 @@ class explain(AbstractContextManager["explain"]):
     ) -> None:
         self._watched.__exit__(kind, error, trace)
         if error is None:
-            self.result = explained(self._recorder.result(), self._card, self._capability, self._name)
+            self._result = explained(self._recorder.result(), self._card, self._capability, self._name)
 
 
 def explain_file(asked: str, gpu: str | None = None, *, live: bool = False, forward: bool = False) -> Explained:
@@ -116,6 +126,8 @@ def _telling(file: str, call: Callable[[], Any], live: bool) -> Any:
         said = f"{place}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         if not live and ("meta" in said or "item()" in said):
             said += "; tensors have shapes alone here, and this looks at their values: run it with --live"
+        elif not live and "BF16" in said:
+            said = f"{said.removesuffix('.')}; by shapes alone PyTorch has this for bfloat16: return model.bfloat16()"
         raise UsageError(f"{said.removesuffix('.')}.") from None
 
 
