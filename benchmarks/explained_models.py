@@ -76,25 +76,30 @@ def dit() -> Any:
 class PairBias(nn.Module):
     """Attention of tokens with a bias of each pair, as in AlphaFold 3 and Boltz."""
 
-    def __init__(self, width: int = 384, pair: int = 128, heads: int = 16) -> None:
+    def __init__(self, fused: bool = False, width: int = 384, pair: int = 128, heads: int = 16) -> None:
         super().__init__()
-        self.heads = heads
+        self.fused, self.heads = fused, heads
         self.project = nn.Linear(width, 3 * width, bias=False)
         self.bias = nn.Sequential(nn.LayerNorm(pair), nn.Linear(pair, heads, bias=False))
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, tokens: Tensor, pairs: Tensor) -> Tensor:
         q, k, v = (x.unflatten(-1, (self.heads, -1)) for x in self.project(tokens).chunk(3, -1))
-        scores = torch.einsum("bihd,bjhd->bhij", q, k) / q.shape[-1] ** 0.5 + self.bias(pairs).permute(0, 3, 1, 2)
+        bias = self.bias(pairs).permute(0, 3, 1, 2)
+        if self.fused:
+            x = (each.transpose(1, 2) for each in (q, k, v))
+            made = nn.functional.scaled_dot_product_attention(*x, attn_mask=bias)
+            return self.out(made.transpose(1, 2).flatten(-2))
+        scores = torch.einsum("bihd,bjhd->bhij", q, k) / q.shape[-1] ** 0.5 + bias
         return self.out(torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v).flatten(-2))
 
 
 class Trunk(nn.Module):
     """24 such layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, fused: bool = False) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(PairBias() for _ in range(24))
+        self.layers = nn.ModuleList(PairBias(fused) for _ in range(24))
 
     def forward(self, tokens: Tensor, pairs: Tensor) -> Tensor:
         for layer in self.layers:
@@ -102,10 +107,15 @@ class Trunk(nn.Module):
         return tokens
 
 
-def pair_bias() -> Any:
+def pair_bias(fused: bool = False) -> Any:
     """Pair bias for 768 tokens."""
     tokens = torch.randn(1, 768, 384, dtype=torch.bfloat16)
-    return Trunk().to(torch.bfloat16), (tokens, torch.randn(1, 768, 768, 128, dtype=torch.bfloat16))
+    return Trunk(fused).to(torch.bfloat16), (tokens, torch.randn(1, 768, 768, 128, dtype=torch.bfloat16))
+
+
+def fused_pair_bias() -> Any:
+    """The same by PyTorch's attention, with the bias as a mask in memory."""
+    return pair_bias(fused=True)
 
 
 def printed(command: str) -> str:

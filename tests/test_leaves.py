@@ -106,7 +106,33 @@ def test_only_tiles_of_the_lowest_memories_are_divided() -> None:
     assert peak_red(nest.computed_by_one, nest.sizes(sizes, [1, 2, 3])) == 2 * 12 + 2 + 1 + 2
 
 
+IN_PARTS: Case = (
+    "values-in-columns",
+    {"n": 2, "d": 1},
+    {"B_v": 1, "B_s": 2},
+    [("matmul-tiled", ("Q_s",), {"b": 1})],
+    [1, 2],
+)
+
+
+ROWS_THAT_OTHERS_SUM_OVER: Case = (  # only v_i has a share of the rows i; dV is a sum over all of them
+    "flash1-backward",
+    {"n": 8, "d": 1},
+    {"B_r": 2, "B_c": 6},
+    [("matmul-blocked", ("dK_j", "v_i"), {"a": 2, "b": 1, "c": 2})],
+    [2, 2],
+)
+
+
+def test_a_divided_tile_is_not_used_in_parts() -> None:
+    """A row of Q_s belongs to the memory of its share, and a part of one row would be shared anew, from the first."""
+    with pytest.raises(UsageError, match="divide the rows of Q_s, and A needs them in parts; let Q_s stay"):
+        agree(IN_PARTS)
+
+
 @given(cases())
+@example(IN_PARTS)
+@example(ROWS_THAT_OTHERS_SUM_OVER)
 @settings(max_examples=amount(2, 1000))
 def test_all_readings_on_several_memories_agree_or_the_schedule_is_refused(case: Case) -> None:
     try:

@@ -376,7 +376,6 @@ def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
     from pebblesim.operator import eager, operators_of_bias as operators, with_bias
 
     checked: list[Any] = []
-    monkeypatch.setattr(eager, "call_of", lambda q, k, v, beside, options: (q.shape, beside[0].shape, options))
     monkeypatch.setattr(eager, "plain", lambda *given: True)
     monkeypatch.setattr(with_bias, "_compile", lambda *given: None)
     monkeypatch.setattr(with_bias, "_check", lambda *given: checked.append(given))

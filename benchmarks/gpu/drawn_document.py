@@ -26,6 +26,7 @@ def document(folder: Path) -> None:
         mean_of = r"times as long as ours in the geometric mean, and"
         forward = rf"Forward, the fastest other kernel takes [\d.]+ {mean_of} {span}"
         both = rf"With gradients, it takes [\d.]+ {mean_of} {span}"
+        _put(readme, r"(was measured on )\d+( \[shapes drawn by seeds\])", f"{len(rows)}")
         found = [[ratio for ratio, _, _ in ratios(rows, way)] for way in WAYS]
         one, other = ((mean(each), f"from {each[0]:.2f} to {each[-1]:.2g} times on single shapes") for each in found)
         _put(

@@ -36,6 +36,9 @@ SCHEDULES = {
 SMALL_CARD = "RTX4090"
 """A card whose blocks have 99 KiB of shared memory."""
 
+NOT_FORECAST = "attention takes a bias (bias=), but its time is not forecast"
+"""The reason why a call with a bias has no kernels of ours here."""
+
 BANDS = ("none", "causal", "window")
 
 
@@ -276,7 +279,7 @@ def _planned(call: AttentionCall, card: Card) -> tuple[KernelPlan | None, str]:
 def _refused(call: AttentionCall) -> Iterator[str]:
     """Reasons why `attention` does not take a call."""
     if "bias" in call.mask.kinds:
-        yield "attention takes a bias (bias=), but its time is not forecast"
+        yield NOT_FORECAST
     if "dense" in call.mask.kinds:
         yield "attention takes no mask whose allowed keys have holes"
     if "unknown" in call.mask.kinds:

@@ -227,11 +227,12 @@ class Places:
         """
         rows = node.target.ranges[0]
         for ref in (*ir.refs(node.expr), node.target) if self.several else ():
-            if self.is_below(ref.tile) and (ref.transposed or ref.ranges[0] is not rows):
+            own, *_ = ref.tile.ranges
+            if self.is_below(ref.tile) and (ref.transposed or not ref.ranges[0] is rows is own):
+                how, kept = "in parts" if ref.ranges[0] is rows else "across rows", ref.tile.name
                 raise UsageError(
-                    f"{self.program.name} cannot be nested: several memories divide the rows of {ref.tile.name}, and "
-                    f"{node.target.tile.name or 'a tile'} needs them across rows; let {ref.tile.name} stay in the "
-                    "memory above."
+                    f"{self.program.name} cannot be nested: several memories divide the rows of {kept}, and "
+                    f"{node.target.tile.name or 'a tile'} needs them {how}; let {kept} stay in the memory above."
                 )
 
     def around_shares(self, rows: ir.Range, body: list[ir.Node], line: int) -> list[ir.Node]:

@@ -155,12 +155,25 @@ class Nested:
 
     @cached_property
     def computed_by_one(self) -> ir.Program:
-        """A program with the peak of the first of the lowest memories: tiles have no more rows than their shares."""
+        """A program with the peak of the first of the lowest memories: it has only its share of the rows of tiles."""
         kept: dict[int, Any] = {}
         program = deepcopy(self.computed, kept) if self.divided else self.computed
+        shares: dict[ir.Range, ir.Range] = {}
         for tile, share in self.divided.items():
-            if id(tile.ranges[0]) in kept:
-                kept[id(tile.ranges[0])].block = share
+            if (mine := kept.get(id(tile))) is not None:
+                rows, *columns = mine.ranges
+                shares.setdefault(rows, ir.Range(rows.name, rows, share, first=True))
+                mine.ranges = (shares[rows], *columns)
+        for rng, level in self.dealt.items():
+            if shares and level == self.lowest and id(rng) in kept:
+                kept[id(rng)].first = True
+        mine = {id(kept[id(tile)]) for tile in self.divided if id(tile) in kept}
+        for node in [node for phase in program.phases for node in ir.walk(phase.body)]:
+            if isinstance(node, ir.Loop) and node.range in shares:
+                node.body = [ir.Loop(shares[node.range], node.body, False, node.line)]
+            elif isinstance(node, ir.Compute) and id(node.target.tile) in mine and node.target.ranges[0] in shares:
+                rows, *columns = node.target.ranges
+                node.target = replace(node.target, ranges=(shares[rows], *columns))
         return program
 
     def _holding(self, number: int) -> ir.Program:
