@@ -262,7 +262,7 @@ def test_a_package_refuses_in_one_sentence_what_it_has_no_kernels_for(folder: Pa
     wide = torch.randn(1, 4, 2, 72)
     with pytest.raises(Exception, match="softcap up to a head dimension of 64, and the call has 72"):
         package.flash_attn_func(wide, wide, wide, softcap=3.0)
-    with pytest.raises(Exception, match="head dimensions up to 64, and for 1 heads .* head dimension 72 and 1 heads"):
+    with pytest.raises(Exception, match=r"head dimensions up to 64, and for 1 heads .* head dimension 72 and 1 heads"):
         package.flash_attn_func(wide, wide, wide)
     with pytest.raises(Exception, match="the call has head dimension 64 and 2 heads on each"):
         package.flash_attn_func(x, x[:, :, :1], x[:, :, :1])

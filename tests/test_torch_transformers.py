@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from inspect import signature
@@ -228,6 +229,22 @@ def test_what_a_layer_may_not_ask_for() -> None:
 
         once._SAID.clear()
         attend(None, x, x, x, torch.zeros(1, 1, 4, 4), fallback="sdpa")
+
+
+def test_the_two_lines_of_the_readme(tmp_path: Path) -> None:
+    """Of the row for users of transformers, for a model that is in a folder."""
+    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+    row = next(line for line in readme.splitlines() if line.startswith("| **I use transformers**"))
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, num_hidden_layers=1)).save_pretrained(tmp_path)
+    names: dict[str, Any] = {"name": str(tmp_path), "AutoModelForCausalLM": transformers.AutoModelForCausalLM}
+    lines = re.findall("`([^`]+)`", row)
+    assert len(lines) == 2
+    for line in lines:
+        exec(line, names)
+    model, ids = names["model"], torch.randint(1, 97, (1, N))
+    made = model(ids).logits
+    model.set_attn_implementation("eager")
+    assert model.dtype == torch.bfloat16 and (made - model(ids).logits).abs().max() <= 0.05
 
 
 def test_ranges_of_mask_functions() -> None:

@@ -77,7 +77,8 @@ class UnknownCard(UsageError):
     def __init__(self, name: str, known: tuple[str, ...], option: str) -> None:
         super().__init__(
             f"no card is called {name!r}; known: {', '.join(known)}; describe another one in a file and give its name, "
-            f"as {_given(option, 'mine.toml')} (docs/advise.md), or measure the one that is here with `pebblesim gpu calibrate`."
+            f"as {_given(option, 'mine.toml')} (docs/advise.md), or measure the one that is here with `pebblesim gpu "
+            "calibrate`."
         )
         self.known = known
 

@@ -93,12 +93,18 @@ def emit(
     """Print or write the source of a schedule's kernels; --json adds the launches and the words they move."""
     from pebblesim.counting.heads import Heads
 
-    given = {"warps": warps, "stages": stages, "persistent": persistent, "threads": threads, "mask": mask}
+    given: dict[str, Any] = {
+        "warps": warps,
+        "stages": stages,
+        "persistent": persistent,
+        "threads": threads,
+        "mask": mask,
+    }
     given |= {"scale": scale, "kv-heads": heads.kv_heads, "workers": None if workers == 1 else workers}
     given |= {"SCHEDULE": schedule, "M": cache.m, **package.given}
-    given |= {"dtype": cache.dtype, "block": blocks.block, "blocks": None if blocks.blocks == "fit" else blocks.blocks}
-    given |= {"heads": None if heads.heads == 1 else heads.heads, "batch": None if heads.batch == 1 else heads.batch}
-    given |= {"separate": heads.separate or None}
+    given |= {"dtype": cache.dtype, "block": blocks.block, "separate": heads.separate or None}
+    usual = {"blocks": (blocks.blocks, "fit"), "heads": (heads.heads, 1), "batch": (heads.batch, 1)}
+    given |= {name: None if value == default else value for name, (value, default) in usual.items()}
     _check_given(target, given)
     if target == "package":
         write_package(sizes, mask, package, output, as_json)

@@ -31,7 +31,7 @@ def of_arguments(given: dict[str, Any], made: WeakTensorKeyDictionary) -> SeenMa
 
 
 def _each(given: dict[str, Any], made: WeakTensorKeyDictionary) -> Iterator[SeenMask]:
-    """Yield the mask of each argument: a tensor that is added to scores first, as it decides which kernels there are."""
+    """Yield the mask of each argument, that of a tensor that is added to scores first: it decides about kernels."""
     n_q, n_k = given["query"].shape[-2], given["key"].shape[-2]
     bias, dense, packed = given["bias"], given["attn_mask"], given["cu_seqlens"] is not None
     if isinstance(bias, Tensor):

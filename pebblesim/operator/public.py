@@ -101,9 +101,10 @@ def attention(
         bias: numbers that are added to scores, differentiable: of any shape that broadcasts to (…, heads, n_q, n_k), in
             the type of `query` or float32, finite. Its gradient is summed over all that share an entry, in the same
             order in every run. Sequences that share a bias are batches: query (batch, sequences, heads, n, d) and bias
-            (batch, 1, heads, n, n). With head dimensions up to 128, also in float32 on a GPU, `is_causal`, `window`
-            and `return_lse`; other masks and options are refused with a bias, and `deterministic` and `workspace` have
-            no effect: tables for the gradient take 1 GiB at most, or one head's batch if that is more.
+            (batch, 1, heads, n, n). Head dimensions are up to 128, and on a GPU `query` may be float32, too.
+            `is_causal`, `window`, `align`, `scale`, `compute_dtype` and `return_lse` work with a bias; other masks and
+            options are refused, and `deterministic` and `workspace` have no effect: tables for the gradient take 1 GiB
+            at most, or one head's batch if that is more.
         return_lse: True to return (O, L).
         compute_dtype: torch.bfloat16 or torch.float16, to which `query`, `key` and `value` are rounded first; they may
             then be of several types. It goes before autocast, which otherwise rounds all types but float64.
