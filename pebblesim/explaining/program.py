@@ -42,7 +42,7 @@ class explain(AbstractContextManager["explain"]):
 
     @property
     def result(self) -> Explained:
-        """What is known of the calls of the block.
+        """The calls of the block, and what is known of them.
 
         Raises:
             UsageError: the block has not ended, or an error ended it.
