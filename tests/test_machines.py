@@ -149,7 +149,7 @@ def test_schedules_are_compared(tmp_path: Path) -> None:
     compared(tmp_path, "matmul", m=9, k=7, n=8)
     said = run(f"advise --machine {tmp_path}/m.toml -p matmul -n 8 -d 8 --dtype float32")
     assert "matmul: m = 8, k = 8, n = 8 on two cores, float32" in said
-    said = run(f"advise --machine {tmp_path}/m.toml -p backward -n 8 -d 4 --dtype float32 --mask causal --batch 3")
+    said = run(f"advise --machine {tmp_path}/m.toml -p backward -n 4 -d 2 --dtype float32 --mask causal --batch 3")
     assert "on two cores, float32, causal, 1 head, 3 sequences" in " ".join(said.split())
     data = json.loads(run(f"advise --machine {tmp_path}/m.toml -p matmul -n 8 -d 8 --dtype float32 --json"))
     assert all(row["feasible"] for row in data["rows"]) and data["problem"] == "matmul"

@@ -18,8 +18,8 @@ from pebblesim.machines.machine import Machine
 from pebblesim.machines.named import machine as machine_of
 from pebblesim.machines.places import MustBeBelow
 
-SIDES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Blocks of these sides are tried, all the same, beside those that fill the first memory."""
+SIDES = (1, 4, 16, 32, 64, 128, 256)
+"""Blocks of these sides, all the same, are tried beside those that fill the first memory."""
 
 
 def on_machine(
@@ -150,7 +150,8 @@ def _blocks(run: Run, given: Mapping[str, int], errors: list[UsageError | Infeas
     (part,) = run.parts
     names = part.schedule.blocks
     own: Any = {name: whole(name, given[name]) for name in names if name in given}
-    sides = [dict.fromkeys(names, side) | dict(given) for side in SIDES if len(own) < len(names)]
+    lengths = dict.fromkeys(min(side, max(part.dims.values())) for side in SIDES)
+    sides = [dict.fromkeys(names, side) | dict(given) for side in lengths if len(own) < len(names)]
     try:  # a search for the blocks that a mask likes best takes long
         sides.insert(0, replace(part, mask=None, blocks=own or "fit").block_sizes | dict(given))
     except Infeasible as error:
