@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 import pebblesim as ps
-from pebblesim.advice import cards
+from pebblesim.advice import cards, pytorch_times
+from pebblesim.advice.calls import AttentionCall, Recorded, SeenMask
+from pebblesim.advice.pytorch_rules import Where, choose
 from pebblesim.cli.printing import print_table
 from pebblesim.core.errors import UsageError
 from pebblesim.core.tables import Sheet
-from pebblesim.explaining import pytorch_times
-from pebblesim.explaining.calls import AttentionCall, Recorded, SeenMask
 from pebblesim.explaining.judging import judge, table_bytes
 from pebblesim.explaining.result import Explained, explained
-from pebblesim.explaining.rules import Where, choose
 from pebblesim.operator.planning import plan
 from pebblesim.views.explained import page
 

@@ -13,10 +13,13 @@ from typer.testing import CliRunner
 
 import pebblesim as ps
 from pebblesim.advice.answer import best_other, call
+from pebblesim.advice.calls import AttentionCall, SeenMask
 from pebblesim.advice.cards import card
 from pebblesim.advice.measured import FILE, Measured, Shape, measured, useful
+from pebblesim.advice.pytorch_rules import Where
 from pebblesim.advice.result import Advice
 from pebblesim.cli.main import app
+from pebblesim.explaining.judging import judge
 from pebblesim.language import masks
 
 ROOT = Path(__file__).parents[1]
@@ -117,6 +120,46 @@ def test_a_raced_kernel_is_named_with_the_length_of_its_race() -> None:
     assert shared.to_dict()["measured"]["raced"]["ffpa"]["n"] == 9600
 
 
+@pytest.mark.parametrize(
+    ("gpu", "n", "d", "heads", "mask"),
+    [
+        ("H100", 8192, 128, (32, 8), "causal"),
+        pytest.param("H200", 8192, 128, (32, 8), "causal", marks=pytest.mark.slow),
+        pytest.param("H200", 4096, 64, (32, 8), None, marks=pytest.mark.slow),
+        pytest.param("H200", 8192, 192, (16, 4), "causal", marks=pytest.mark.slow),
+        pytest.param("H200", 600, 100, (3, 1), None, marks=pytest.mark.slow),
+        pytest.param("H200", 32768, 128, (16, 16), "causal", marks=pytest.mark.slow),
+    ],
+)
+def test_where_nothing_was_measured_advise_and_explain_say_the_same(
+    gpu: str, n: int, d: int, heads: tuple[int, int], mask: str | None
+) -> None:
+    own, pattern = card(gpu), SeenMask("causal", None, 0) if mask else SeenMask()
+    asked = AttentionCall("sdpa", 1, *heads, n, n, d, d, "bfloat16", pattern, training=True, enable_gqa=True)
+    explained = judge("", "", 1, asked, own, Where(own.capability, (2, 12)))
+    called = {"cudnn": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION"}[explained.choice.backend]
+    for way, problem in (("forward", "forward"), ("backward", "backward-qkv")):
+        advice = ps.advise(gpu, n=n, d=d, heads=heads[0], kv_heads=heads[1], mask=mask, problem_name=problem)
+        theirs, ours = explained.passes[way].theirs, advice.kernels[0].seconds
+        assert theirs is not None and advice.to_dict()["measured"]["estimated"] == {explained.choice.backend: theirs}
+        _, line, _, others, *_ = map(str, advice.parts())
+        faster = theirs < ours
+        assert (f"SDPBackend.{called}" in line) == faster == ("estimated: faster than ours)" in others)
+        assert f" ({theirs / ours:.2f} x, estimated" in others and "; others not measured " in others
+
+
+def test_there_is_no_estimate_where_pytorchs_flags_do_not_say_the_attention() -> None:
+    """A window, and a causal mask that ends with the keys, need a mask in memory; other cards were not measured."""
+    for gpu, asked in (
+        ("H200", {"n": 4096, "mask": "window:64"}),
+        ("H200", {"n_q": 64, "n_k": 4096, "mask": "causal"}),
+        ("A100", {"n": 4096}),
+    ):
+        advice = ps.advise(gpu, d=128, heads=8, kv_heads=2, **asked)
+        assert advice.to_dict()["measured"]["estimated"] == {} and "estimated" not in str(advice)
+        assert "pebblesim.gpu.torch" in str(advice)
+
+
 ROW = next(row for row in RACED if (row["n"], row["d"], row["d_v"], row["mask"]) == (4096, 128, 128, None))
 
 
@@ -144,6 +187,8 @@ def test_another_attention_is_advised_only_where_it_was_clearly_faster() -> None
     assert best_other(Measured({"cudnn": 0.98, "ours": 1.0, "flash": 2.0}), 1.0) is None
     assert best_other(Measured({"flex": 0.5, "ours": 1.0}), 1.0) is None  # is no line of Python
     assert best_other(Measured({}), 1.0) is None
+    assert best_other(Measured({}, estimated={"flash": 0.99}), 1.0) == "flash"  # as `explain`, which adds passes up
+    assert best_other(Measured({}, estimated={"flash": 1.0}), 1.0) is None
 
 
 @pytest.fixture(scope="module")

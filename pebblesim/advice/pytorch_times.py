@@ -19,9 +19,9 @@ from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
+from pebblesim.advice.calls import AttentionCall, SeenMask
 from pebblesim.advice.cards import Card
 from pebblesim.core.sizes import BYTES
-from pebblesim.explaining.calls import AttentionCall, SeenMask
 
 LAUNCH = {"forward": 4e-6, "backward": 12e-6}
 """Seconds of a pass without work: of one launch forward, and of three backward."""
