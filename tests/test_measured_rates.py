@@ -12,14 +12,14 @@ from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
-from pebblesim.advice.answer import best_other, call
+from pebblesim.advice.answer import beside, best_other, call, first_lines
 from pebblesim.advice.calls import AttentionCall, SeenMask
 from pebblesim.advice.cards import card
 from pebblesim.advice.measured import FILE, Measured, Shape, measured, useful
 from pebblesim.advice.pytorch_rules import Where
 from pebblesim.advice.result import Advice
 from pebblesim.cli.main import app
-from pebblesim.explaining.judging import judge
+from pebblesim.explaining.judging import Judged, judge
 from pebblesim.language import masks
 
 ROOT = Path(__file__).parents[1]
@@ -120,44 +120,71 @@ def test_a_raced_kernel_is_named_with_the_length_of_its_race() -> None:
     assert shared.to_dict()["measured"]["raced"]["ffpa"]["n"] == 9600
 
 
-@pytest.mark.parametrize(
-    ("gpu", "n", "d", "heads", "mask"),
-    [
-        ("H100", 8192, 128, (32, 8), "causal"),
-        pytest.param("H200", 8192, 128, (32, 8), "causal", marks=pytest.mark.slow),
-        pytest.param("H200", 4096, 64, (32, 8), None, marks=pytest.mark.slow),
-        pytest.param("H200", 8192, 192, (16, 4), "causal", marks=pytest.mark.slow),
-        pytest.param("H200", 600, 100, (3, 1), None, marks=pytest.mark.slow),
-        pytest.param("H200", 32768, 128, (16, 16), "causal", marks=pytest.mark.slow),
-    ],
-)
+GROUPED = [
+    ("H100", 8192, 128, (32, 8), "causal"),
+    ("H200", 8192, 128, (32, 8), "causal"),
+    ("H200", 4096, 64, (32, 8), None),
+    ("H200", 8192, 192, (16, 4), "causal"),
+    ("H200", 600, 100, (3, 1), None),
+    ("H200", 32768, 128, (16, 16), "causal"),
+]
+
+
+def explained(gpu: str, n: int, d: int, heads: tuple[int, int], mask: str | None) -> Judged:
+    """What `explain` says of one call of a model."""
+    own, pattern = card(gpu), SeenMask("causal", None, 0) if mask else SeenMask()
+    asked = AttentionCall("sdpa", 1, *heads, n, n, d, d, "bfloat16", pattern, training=True, enable_gqa=True)
+    return judge("", "", 1, asked, own, Where(own.capability, (2, 12)))
+
+
+@pytest.mark.parametrize(("gpu", "n", "d", "heads", "mask"), GROUPED[:1])
+def test_estimates_are_those_of_explain(
+    advice: Advice, gpu: str, n: int, d: int, heads: tuple[int, int], mask: str | None
+) -> None:
+    judged = explained(gpu, n, d, heads, mask)
+    for way, problem in (("forward", "forward"), ("backward", "backward-qkv")):
+        shared = {"heads": heads[0], "kv_heads": heads[1], "heads_per_problem": heads[0] // heads[1]}
+        dims = {"n_q": n * heads[0] // heads[1], "n_k": n, "d": d}
+        asked = replace(advice, card=card(gpu), problem=problem, dims=dims, mask=masks.of(mask), **shared)
+        theirs = judged.passes[way].theirs
+        assert theirs is not None and beside(asked).estimated == {judged.choice.backend: theirs}
+        for ours, called in ((1.01 * theirs, "CUDNN_ATTENTION"), (theirs, "pebblesim.gpu.torch")):
+            (launch,) = advice.kernels[0].launches
+            kernel = replace(advice.kernels[0], launches=(replace(launch, seconds=ours),))
+            assert called in next(first_lines(replace(asked, kernels=(kernel,))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("gpu", "n", "d", "heads", "mask"), GROUPED)
 def test_where_nothing_was_measured_advise_and_explain_say_the_same(
     gpu: str, n: int, d: int, heads: tuple[int, int], mask: str | None
 ) -> None:
-    own, pattern = card(gpu), SeenMask("causal", None, 0) if mask else SeenMask()
-    asked = AttentionCall("sdpa", 1, *heads, n, n, d, d, "bfloat16", pattern, training=True, enable_gqa=True)
-    explained = judge("", "", 1, asked, own, Where(own.capability, (2, 12)))
-    called = {"cudnn": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION"}[explained.choice.backend]
+    judged = explained(gpu, n, d, heads, mask)
+    called = {"cudnn": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION"}[judged.choice.backend]
     for way, problem in (("forward", "forward"), ("backward", "backward-qkv")):
         advice = ps.advise(gpu, n=n, d=d, heads=heads[0], kv_heads=heads[1], mask=mask, problem_name=problem)
-        theirs, ours = explained.passes[way].theirs, advice.kernels[0].seconds
-        assert theirs is not None and advice.to_dict()["measured"]["estimated"] == {explained.choice.backend: theirs}
+        theirs, ours = judged.passes[way].theirs, advice.kernels[0].seconds
+        assert theirs is not None and advice.to_dict()["measured"]["estimated"] == {judged.choice.backend: theirs}
         _, line, _, others, *_ = map(str, advice.parts())
         faster = theirs < ours
         assert (f"SDPBackend.{called}" in line) == faster == ("estimated: faster than ours)" in others)
-        assert f" ({theirs / ours:.2f} x, estimated" in others and "; others not measured " in others
+        assert f" ({theirs / ours:.2f} x, estimated" in others and "others not measured " in others
 
 
-def test_there_is_no_estimate_where_pytorchs_flags_do_not_say_the_attention() -> None:
+@pytest.mark.parametrize(
+    ("gpu", "options", "known"),
+    [
+        ("H200", {"mask": masks.of("causal"), "dims": {"n": 4096, "d": 128}}, {"cudnn"}),
+        ("H200", {"mask": masks.of("window:64"), "dims": {"n": 4096, "d": 128}}, set()),
+        ("H200", {"mask": masks.of("causal"), "dims": {"n_q": 64, "n_k": 4096, "d": 128}}, set()),
+        ("A100", {"dims": {"n": 4096, "d": 128}}, set()),
+    ],
+)
+def test_an_estimate_is_given_only_where_pytorchs_flags_say_the_attention(
+    advice: Advice, gpu: str, options: dict[str, Any], known: set[str]
+) -> None:
     """A window, and a causal mask that ends with the keys, need a mask in memory; other cards were not measured."""
-    for gpu, asked in (
-        ("H200", {"n": 4096, "mask": "window:64"}),
-        ("H200", {"n_q": 64, "n_k": 4096, "mask": "causal"}),
-        ("A100", {"n": 4096}),
-    ):
-        advice = ps.advise(gpu, d=128, heads=8, kv_heads=2, **asked)
-        assert advice.to_dict()["measured"]["estimated"] == {} and "estimated" not in str(advice)
-        assert "pebblesim.gpu.torch" in str(advice)
+    assert {*beside(replace(advice, card=card(gpu), dtype="float16", **options)).estimated} == known
 
 
 ROW = next(row for row in RACED if (row["n"], row["d"], row["d_v"], row["mask"]) == (4096, 128, 128, None))
