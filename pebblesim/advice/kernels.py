@@ -147,7 +147,8 @@ class OurKernels:
     def own_as_data(self, own: OwnTile) -> dict[str, Any]:
         """A tile of the user's as printed by `pebblesim advise --json`; `why` says why it has no forecast."""
         spilling = {str(warps): held for warps, held in own.spilling.items()}
-        head = {"schedule": own.schedule, "blocks": dict(own.blocks), "why": own.why, "spilling": spilling}
+        head = {"schedule": own.schedule, "blocks": dict(own.blocks), "missing": [*own.missing]}
+        head |= {"why": own.why, "spilling": spilling}
         return head | ({} if own.forecast is None else self.as_data(own.forecast))
 
     def shown_kernels(self) -> Iterator[str | Sheet]:
