@@ -178,12 +178,14 @@ def test_where_nothing_was_measured_advise_and_explain_say_the_same(
         ("H200", {"mask": masks.of("window:64"), "dims": {"n": 4096, "d": 128}}, set()),
         ("H200", {"mask": masks.of("causal"), "dims": {"n_q": 64, "n_k": 4096, "d": 128}}, set()),
         ("A100", {"dims": {"n": 4096, "d": 128}}, set()),
+        ("H200", {"dims": {"n_q": 1, "n_k": 4096, "d": 128}}, set()),
+        ("H200", {"dims": {"n_q": 4096, "n_k": 77, "d": 128}}, {"cudnn"}),
     ],
 )
 def test_an_estimate_is_given_only_where_pytorchs_flags_say_the_attention(
     advice: Advice, gpu: str, options: dict[str, Any], known: set[str]
 ) -> None:
-    """A window, and a causal mask that ends with the keys, need a mask in memory; other cards were not measured."""
+    """A window, and a causal mask that ends with the keys, need a mask in memory; decoding was not measured."""
     assert {*beside(replace(advice, card=card(gpu), dtype="float16", **options)).estimated} == known
 
 
