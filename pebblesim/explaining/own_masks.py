@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from pebblesim.advice.calls import SeenMask
 from pebblesim.explaining import masks
-from pebblesim.explaining.calls import SeenMask
 
 
 def of_arguments(given: dict[str, Any], made: WeakTensorKeyDictionary) -> SeenMask:
