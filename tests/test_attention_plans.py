@@ -254,6 +254,10 @@ def test_windows() -> None:
     for wrong in ((5,), 5, (-2, 0), (1.5, 0)):
         with pytest.raises(UsageError, match="numbers of keys before and after each query"):
             limits(wrong, False, "start", 9, 9)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="bias is True, and plan has no forecast of calls with a bias; leave it out"):
+        plan(64, 64, bias=True)
+    with pytest.raises(UsageError, match=r'as card="mine\.toml"'):
+        plan(64, 64, card="H300")
     with pytest.raises(UsageError, match='give "start" or "end"'):
         limits(None, True, "middle", 9, 9)
     near, far = (plan(8192, 256, 8, window=(each, 0)).forward[0].seconds for each in (511, 4095))

@@ -358,6 +358,8 @@ def test_what_is_refused_with_a_bias() -> None:
     for sentence, options in several.items():
         refused(lambda options=options: attention(q, k, v, bias=b, **options), sentence)
     refused(lambda: attention(q, k, v, bias=b[0, 0, 0].item()), "bias is of float; give a dense tensor")
+    for wrong in (-torch.inf, torch.inf, torch.nan):
+        refused(lambda wrong=wrong: attention(q, k, v, bias=torch.full_like(b, wrong)), "bias has NaN or an infinity")
     refused(lambda: attention(q, k, v, bias=b.half()), "bias is of torch.float16; give torch.float32 or torch.float64")
     refused(lambda: attention(q, k, v, bias=b[:, :3]), r"does not broadcast to \(2, 2, 4, 4\)")
     four = torch.cat([q, q]), torch.cat([k, k]), torch.cat([v, v])

@@ -9,8 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
 from pebblesim.core.errors import UsageError  # noqa: E402
-from pebblesim.gpu.torch import attention  # noqa: E402
+from pebblesim.gpu.torch import attention, flash_attn_func, flash_attn_varlen_func  # noqa: E402
 from pebblesim.operator import checks, definition  # noqa: E402
 
 
@@ -33,7 +35,9 @@ def test_what_attention_cannot_do_is_said_in_a_sentence() -> None:
     assert "is of torch.int32; give bfloat16 or float16" in refused(*tensors(good, good, good, dtype=torch.int32))
     assert "query is of list" in refused([1], *x[1:])
     assert "key is on meta and query on cpu" in refused(x[0], x[1].to("meta"), x[2])
-    assert "query is on meta; give" in refused(*(each.to("meta") for each in x))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        elsewhere = torch.empty(good, device="mps")
+        assert "query is on mps:0; give all on one GPU, or the CPU" in refused(elsewhere, elsewhere, elsewhere)
     assert "query is of layout torch.sparse_coo; give a dense tensor" in refused(x[0].to_sparse(), *x[1:])
     ragged = torch.nested.nested_tensor([torch.zeros(2, 3, 16), torch.zeros(2, 5, 16)], layout=torch.jagged)
     assert "query is nested; give a dense tensor, or sequences of several lengths" in refused(ragged, ragged, ragged)
@@ -145,3 +149,29 @@ def test_what_only_a_gpu_cannot_do() -> None:
 
     assert "compute_dtype=torch.bfloat16 to round to it" in said(torch.float32)
     assert "there is a head dimension of 1,025, and kernels are for 1,024 at most" in said(torch.bfloat16, 1025)
+
+
+def test_limits_of_numbers_are_named() -> None:
+    x = [torch.zeros(1, 2, 4, 8)] * 3
+    assert "workspace is -1; give a number of bytes from 0 to below 2^63" in refused(*x, workspace=-1)
+    assert "window is (-2, 0); give (left, right), numbers of keys" in refused(*x, window=(-2, 0))
+    assert "from 0 to below 2^31, or None or -1 where there is no limit" in refused(*x, window=(-2, 0))
+
+
+def test_shapes_of_flash_attention_are_named_in_its_order() -> None:
+    q, wide, more = (torch.zeros(1, 4, heads, d) for heads, d in ((2, 8), (2, 9), (3, 8)))
+    order = "which are (batch, tokens, heads, d)"
+    for k, v in ((more, more), (wide, q), (q[:, :3], q)):
+        with pytest.raises(UsageError) as said:
+            flash_attn_func(q, k, v)
+        assert order in str(said.value) and str(tuple(k.shape)) in str(said.value)
+    for wrong, given in ((q[0], "q has shape (4, 2, 8)"), ([1], "q is of list")):
+        with pytest.raises(UsageError) as said:
+            flash_attn_func(wrong, q, q)
+        assert f"{given}; give a tensor of shape (batch, tokens, heads, d)" in str(said.value)
+    with pytest.raises(UsageError, match=r"q has shape .*; give a tensor of shape \(tokens, heads, d\)"):
+        flash_attn_varlen_func(q, q, q, None, None)
+    for size in (3, ("a", 3), (1, 2, 3), (0.5, 0)):
+        with pytest.raises(UsageError, match=r"window_size is .*; give \(left, right\), numbers of keys"):
+            flash_attn_func(q, q, q, window_size=size)
+    assert flash_attn_func(q, q[:, :, :1], q[:, :, :1], window_size=[2, -5]).shape == q.shape

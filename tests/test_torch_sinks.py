@@ -221,6 +221,8 @@ def test_under_autocast() -> None:
         (torch.zeros(()), r"sinks has shape \(\), and query has 2 heads"),
         (torch.zeros(2).to_sparse(), "sinks has layout torch.sparse_coo, and query has 2 heads"),
         (torch.zeros(2, dtype=torch.int64), "sinks is of torch.int64; give bfloat16, float16, float32 or float64"),
+        (torch.tensor([0.0, torch.nan]), "sinks has NaN or .∞ among its numbers; give finite ones, or -∞ for a head"),
+        (torch.tensor([torch.inf, 0.0]), "sinks has NaN or .∞ among its numbers"),
         (torch.zeros(2, device="meta"), "sinks is on meta and query on cpu; give both on one device"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from inspect import signature
@@ -112,6 +113,21 @@ def test_loss_logits_and_gradients(name: str) -> None:
             assert float((a - b).norm()) <= 1e-4 * max(float(a.norm()), 1e-2), options.keys()
 
 
+def test_labels_of_texts_with_padding_on_the_left() -> None:
+    """The last padding predicts a text's first token: with -100 for both, as docs/attention.md says, losses agree."""
+    model, ids = model_of("Llama"), torch.randint(1, 97, (2, N))
+    real = torch.ones_like(ids).bool()
+    real[1, :5] = False
+    padding_alone = ids.masked_fill(~real, -100)
+    with_first = padding_alone.masked_fill(real & (real.cumsum(-1) == 1) & ~real[:, :1], -100)
+    assert with_first[1].ne(-100).nonzero()[0] == 6 and with_first[0].eq(ids[0]).all()
+    for labels, agree in ((padding_alone, False), (with_first, True)):
+        losses = [
+            computed(model, each, ids, labels, real, attention_mask=real.long())[0] for each in ("eager", "pebblesim")
+        ]
+        assert (abs(float(losses[0] - losses[1])) < 1e-5) == agree
+
+
 PUBLISHED = {
     "E2B": (8, 1, None, 5, 5),
     "E4B": (8, 2, None, 6, 6),
@@ -203,13 +219,32 @@ def test_what_a_layer_may_not_ask_for() -> None:
     layer.sinks = torch.nn.Parameter(torch.zeros(2))
     with pytest.raises(UsageError, match="has no sinks that a layer keeps to itself; give this model another"):
         attend(layer, x, x, x, None)
-    with pytest.raises(UsageError, match="no dense attn_mask"):
+    dropped = r'dropout of 0.1, .* set config.attention_dropout=0, or register\(fallback="sdpa"\)'
+    with pytest.raises(UsageError, match=dropped):
+        attend(None, x, x, x, None, dropout=0.1)
+    with pytest.raises(UsageError, match="no dense attn_mask, and this one has 4 dimensions; give attention_mask="):
         attend(None, x, x, x, torch.zeros(1, 1, 4, 4))
     with pytest.warns(UserWarning, match="PyTorch's attention is used"):
         from pebblesim.operator import once
 
         once._SAID.clear()
         attend(None, x, x, x, torch.zeros(1, 1, 4, 4), fallback="sdpa")
+
+
+def test_the_two_lines_of_the_readme(tmp_path: Path) -> None:
+    """Of the row for users of transformers, for a model that is in a folder."""
+    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+    row = next(line for line in readme.splitlines() if line.startswith("| **I use transformers**"))
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, num_hidden_layers=1)).save_pretrained(tmp_path)
+    names: dict[str, Any] = {"name": str(tmp_path), "AutoModelForCausalLM": transformers.AutoModelForCausalLM}
+    lines = re.findall("`([^`]+)`", row)
+    assert len(lines) == 2
+    for line in lines:
+        exec(line, names)
+    model, ids = names["model"], torch.randint(1, 97, (1, N))
+    made = model(ids).logits
+    model.set_attn_implementation("eager")
+    assert model.dtype == torch.bfloat16 and (made - model(ids).logits).abs().max() <= 0.05
 
 
 def test_ranges_of_mask_functions() -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-KINDS = ("none", "causal", "window", "padding", "bias", "dense", "unknown")
-"""Kinds of masks: bands; keys left out for all queries; numbers that are added; other pairs; pairs without values."""
+KINDS = ("none", "causal", "window", "padding", "packed", "ranges", "bias", "dense", "unknown")
+"""Kinds of masks: bands; keys left out for all queries; those of other sequences; all but the keys from a first one of
+each query to a last one; numbers that are added; other pairs; pairs without values."""
+
+SKIPPED = {"padding", "packed", "ranges"}
+"""Kinds whose pairs our attention leaves out without a table of them."""
 
 
 @dataclass(frozen=True)

@@ -66,13 +66,19 @@ class Figure(NamedTuple):
     source: str
 
 
+def _given(option: str, value: str) -> str:
+    """An option of the command line, or an argument of Python, with a value."""
+    return f"{option} {value}" if option.startswith("-") else f'{option}="{value}"'
+
+
 class UnknownCard(UsageError):
     """No card has this name; `known` are the names of cards."""
 
-    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+    def __init__(self, name: str, known: tuple[str, ...], option: str) -> None:
         super().__init__(
             f"no card is called {name!r}; known: {', '.join(known)}; describe another one in a file and give its name, "
-            "as --gpu mine.toml (docs/advise.md), or measure the one that is here with `pebblesim gpu calibrate`."
+            f"as {_given(option, 'mine.toml')} (docs/advise.md), or measure the one that is here with `pebblesim gpu "
+            "calibrate`."
         )
         self.known = known
 
@@ -156,8 +162,12 @@ def caches() -> dict[str, dict[str, int]]:
     }
 
 
-def card(name: str) -> Card:
+def card(name: str, option: str = "--gpu") -> Card:
     """Return the card of a file, one that was calibrated here, or a built-in one: "H200", "RTX 4090", "4090".
+
+    Args:
+        name: the name, or the file.
+        option: what gave it, for the sentence on a card that is not known.
 
     Raises:
         UnknownCard: the card is not known.
@@ -172,7 +182,7 @@ def card(name: str) -> Card:
         words = set(name.lower().split())
         named = [key for key, each in cards().items() if words and words <= set(each.name.lower().split())]
         if len(named) != 1:
-            raise UnknownCard(name, (*cards(), *own))
+            raise UnknownCard(name, (*cards(), *own), option)
         plain[wanted] = named[0]
     key = plain[wanted]
     return from_file(own[key]) if key in own else cards()[key]

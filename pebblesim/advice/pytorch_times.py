@@ -19,7 +19,7 @@ from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
-from pebblesim.advice.calls import AttentionCall, SeenMask
+from pebblesim.advice.calls import SKIPPED, AttentionCall, SeenMask
 from pebblesim.advice.cards import Card
 from pebblesim.core.sizes import BYTES
 
@@ -79,7 +79,9 @@ def operations(call: AttentionCall, way: str) -> float:
     """Operations of the products of a pass, for the pairs that a flag allows, or all under a mask in memory."""
     each = call.d_k + call.d_v if way == "forward" else 3 * call.d_k + 2 * call.d_v
     pairs = call.n_q * call.n_k
-    if call.mask.kind in ("causal", "window") and not call.mask.given:
+    if call.mask.kinds & SKIPPED and not call.mask.given:
+        pairs = 0  # which ones are left out is not known
+    elif call.mask.kind in ("causal", "window") and not call.mask.given:
         pairs = allowed(call.mask, call.n_q, call.n_k)
     return 2.0 * call.batch * call.heads * pairs * each
 

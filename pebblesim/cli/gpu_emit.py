@@ -20,11 +20,10 @@ from pebblesim.cli.options import (
     command,
     family,
     option,
-    output_file,
 )
 from pebblesim.cli.printing import print_json, say
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.files import whole_file
+from pebblesim.core.files import check_place, whole_file
 from pebblesim.core.sizes import dtype_of, listed, quantity
 
 if TYPE_CHECKING:
@@ -88,19 +87,30 @@ def emit(
     package: PackageChoice,
     workers: Workers = 1,
     threads: Threads = None,
-    output: Annotated[Path | None, output_file("--output -o", "File, or folder of a package, to write to.")] = None,
+    output: Annotated[Path | None, option("--output -o", "File, or new folder of a package, to write.", "FILE")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print or write the source of a schedule's kernels; --json adds the launches and the words they move."""
     from pebblesim.counting.heads import Heads
 
-    given = {"warps": warps, "stages": stages, "persistent": persistent, "threads": threads, "mask": mask}
+    given: dict[str, Any] = {
+        "warps": warps,
+        "stages": stages,
+        "persistent": persistent,
+        "threads": threads,
+        "mask": mask,
+    }
     given |= {"scale": scale, "kv-heads": heads.kv_heads, "workers": None if workers == 1 else workers}
     given |= {"SCHEDULE": schedule, "M": cache.m, **package.given}
+    given |= {"dtype": cache.dtype, "block": blocks.block, "separate": heads.separate or None}
+    usual = {"blocks": (blocks.blocks, "fit"), "heads": (heads.heads, 1), "batch": (heads.batch, 1)}
+    given |= {name: None if value == default else value for name, (value, default) in usual.items()}
     _check_given(target, given)
     if target == "package":
         write_package(sizes, mask, package, output, as_json)
         return
+    if output is not None:
+        check_place(output)
     if schedule is None or (cache.m is None and target == "cuda"):
         raise UsageError("emit needs a schedule and -M, such as emit large-cache -n 4096 -d 64 -M 16384.")
     if target != "cuda":
@@ -161,8 +171,13 @@ NOT_FOR = {
         },
         **{
             name: f"a package has the kernels that are chosen for a card, and their tiles; leave --{name} out."
-            for name in ("warps", "stages", "persistent", "workers", "threads")
+            for name in ("warps", "stages", "persistent", "workers", "threads", "block", "blocks")
         },
+        **{
+            name: f"the kernels of a package take any number of heads and sequences at each call; leave --{name} out."
+            for name in ("heads", "batch", "separate")
+        },
+        "dtype": "the kernels of a package take bfloat16 and float16 at each call; leave --dtype out.",
         "scale": "the kernels of a package take any scale at each call; leave --scale out.",
         "kv-heads": "a package has --shared, query heads on each KV head; leave --kv-heads out.",
     },

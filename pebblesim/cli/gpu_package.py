@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from pebblesim.cli.completion import cards
 from pebblesim.cli.options import Group, Sizes, option
 from pebblesim.cli.printing import print_json, say
 from pebblesim.core.errors import UsageError
+from pebblesim.core.files import check_folder
 from pebblesim.core.sizes import parse_size, separated, several
 
 NAME = "pebblesim-attention"
@@ -48,25 +50,47 @@ def write_package(sizes: Sizes, mask: str | None, chosen: PackageChoice, output:
     from pebblesim.advice import cards
     from pebblesim.operator.frozen_table import Asked
     from pebblesim.operator.package import emit
-    from pebblesim.operator.planning import CARD
+    from pebblesim.operator.planning import CARD, supported
 
     if output is None or sizes.d is None:
         raise UsageError("a package needs -d and -o: head dimensions, and a folder; such as -d 64,128 -o attention.")
     if sizes.size:
         raise UsageError("--size was given; a package has head dimensions, -d, and lengths, -n.")
     given: dict[str, Any] = {"widths": several("d", sizes.d), "softcap": chosen.softcap}
+    check_folder(output)
+    _check_capped(given["widths"], chosen.softcap, as_json)
     if sizes.n is not None:
         given["lengths"] = tuple(sorted(several("n", sizes.n, lambda text: parse_size("n", text))))
     if chosen.shared is not None:
         given["shared"] = several("shared", chosen.shared)
     named = separated("mask", mask or f"dense,causal,{RANGES}")
     bands = tuple(_limits(each) for each in named if each != RANGES)
-    asked = Asked(cards.with_rates(cards.card(chosen.card or CARD)), limits=bands, ranges=RANGES in named, **given)
+    asked = Asked(
+        cards.with_rates(supported(chosen.card or CARD, "--card")), limits=bands, ranges=RANGES in named, **given
+    )
     written = emit(asked, output, chosen.name or NAME, lambda each: say(f"chosen    {each}") if not as_json else None)
     if as_json:
         print_json({"folder": str(output), **written})
     else:
         say(f"written   {output}: {written['kernels']:,} texts of kernels for {written['classes']:,} classes of calls")
+
+
+def _check_capped(widths: Collection[int], softcap: bool, quiet: bool) -> None:
+    """Say for which head dimensions kernels that cap scores are made, if not for all.
+
+    Raises:
+        UsageError: for none.
+    """
+    from pebblesim.kernels.domains import KERNELS
+
+    wide = [str(d) for d in sorted(widths) if d > KERNELS.softcap]
+    if not (softcap and wide):
+        return
+    said = f"kernels that cap scores are made for head dimensions up to {KERNELS.softcap}, not for {', '.join(wide)}"
+    if len(wide) == len(widths):
+        raise UsageError(f"{said}; leave --softcap out, or give a smaller -d besides.")
+    if not quiet:
+        say(f"note      {said}")
 
 
 def _limits(text: str) -> tuple[int | None, int | None]:

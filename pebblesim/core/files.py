@@ -68,7 +68,7 @@ def check_folder(path: Path) -> None:
         UsageError: it is there already, or nothing may be written where it is to be.
     """
     if path.exists():
-        raise UsageError(f"{path} is there already; give the name of a folder that is not.")
+        raise UsageError(f"{path} is there already; give another name, or delete it first.")
     check_place(path)
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from types import FunctionType
 from typing import Any
 
@@ -15,9 +15,10 @@ import torch.nn.attention.flex_attention
 from torch import Tensor
 
 from pebblesim.advice.calls import SeenMask
-from pebblesim.explaining import masks
+from pebblesim.explaining import masks, own_masks
 from pebblesim.explaining.probing import Options
 from pebblesim.explaining.recorder import Recorder
+from pebblesim.operator.watchers import WATCHERS
 
 Replaced = Callable[[Recorder, Callable[..., Any]], Callable[..., Any]]
 
@@ -91,33 +92,22 @@ def _flash(recorder: Recorder, original: Callable[..., Any]) -> Callable[..., An
     return attention
 
 
-def _ours(recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
-        names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-        named = {**dict(zip(names, args, strict=False)), **options}
-        n_q, n_k = query.shape[-2], key.shape[-2]
-        moved = n_k - n_q if named.get("align") == "end" else 0
-        left, right = named.get("window") or (None, None)
-        low = None if left in (None, -1) else moved - int(left)
-        high = moved if named.get("is_causal") else None if right in (None, -1) else moved + int(right)
-        mask = masks.of_band(low, high, n_q, n_k)
-        others = ("cu_seqlens", "key_padding_mask", "key_ranges", "attn_mask")
-        if any(named.get(name) is not None for name in others):
-            mask = SeenMask("dense")
-        recorder.record(
-            "pebblesim",
-            query,
-            key,
-            value,
-            mask,
-            enable_gqa=True,
-            softcap=bool(named.get("softcap")),
-            sinks=named.get("sinks") is not None,
-        )
-        return original(query, key, value, *args, **options)
-
-    return attention
+def _ours(recorder: Recorder, given: dict[str, Any]) -> None:
+    """Record a call of our attention, which goes on after it, with shapes alone, too."""
+    query, key, value = (given[name] for name in ("query", "key", "value"))
+    if not all(isinstance(each, Tensor) and each.dim() > 2 for each in (query, key, value)):
+        return  # attention refuses it
+    recorder.record(
+        "pebblesim",
+        query,
+        key,
+        value,
+        own_masks.of_arguments(given, recorder.made),
+        enable_gqa=True,
+        dropout=given["dropout_p"],
+        softcap=bool(given["softcap"]),
+        sinks=given["sinks"] is not None,
+    )
 
 
 ENTRIES: tuple[tuple[str, str, Replaced], ...] = (
@@ -126,7 +116,6 @@ ENTRIES: tuple[tuple[str, str, Replaced], ...] = (
     ("transformers.integrations.flex_attention", "compile_friendly_flex_attention", _flex),
     ("flash_attn", "flash_attn_func", _flash),
     ("flash_attn_interface", "flash_attn_func", _flash),
-    ("pebblesim.operator.public", "attention", _ours),
 )
 """Functions that compute attention: module, name, and what takes their place. Those that are not imported are not."""
 
@@ -150,6 +139,7 @@ def _original(value: Any) -> Any:
 def replaced(recorder: Recorder) -> Iterator[None]:
     """Record the calls of all functions that compute attention, under all names by which modules have them."""
     undo: list[tuple[dict[str, Any], str, Any]] = []
+    WATCHERS.append(partial(_ours, recorder))
     try:
         here = [(home, vars(sys.modules[home]).get(name), made) for home, name, made in ENTRIES if home in sys.modules]
         ours = {id(original): (home, made) for home, original, made in here}
@@ -162,6 +152,7 @@ def replaced(recorder: Recorder) -> Iterator[None]:
         with _known_masks(recorder):
             yield
     finally:
+        WATCHERS.pop()
         for names, name, original in reversed(undo):
             names[name] = original
 
@@ -185,18 +176,22 @@ def _known_masks(recorder: Recorder) -> Iterator[None]:
         def made(*args: Any, **options: Any) -> Any:
             out = original(*args, **options)
             offsets = options.get("q_offset", 0), options.get("kv_offset", 0)
-            if isinstance(out, Tensor) and all(isinstance(each, int) for each in offsets) and not args:
+            keys = out if isinstance(out, Tensor) else vars(out).get("ranges")
+            if keys is not None and all(isinstance(each, int) for each in offsets) and not args:
                 function = options.get("mask_function") or getattr(utils, "causal_mask_function", None)
                 seen = masks.of_function(function, offsets[0] - offsets[1], out.shape[-2], out.shape[-1])
                 if seen is not None:
                     padded = "padding" if options.get("attention_mask") is not None else ""
-                    recorder.made[out] = SeenMask(seen.kind, seen.left, seen.right, also=padded)
+                    at = keys if isinstance(keys, Tensor) else keys[0]  # ours has the first key of each query
+                    recorder.made[at] = SeenMask(seen.kind, seen.left, seen.right, also=padded)
             return out
 
         return made
 
     try:
-        known.update({name: remembering(before[name]) for name in ("sdpa", "eager") if name in before})
+        ours = sys.modules.get("pebblesim.operator.transformers")
+        own = [name for name, each in before.items() if ours and getattr(each, "func", None) is vars(ours)["seen"]]
+        known.update({name: remembering(before[name]) for name in ("sdpa", "eager", *own) if name in before})
         vars(utils).update({} if packed is None else {"find_packed_sequence_indices": one_sequence})
         yield
     finally:

@@ -15,13 +15,14 @@ from math import prod
 from typing import Any
 
 from pebblesim.advice import cards, pytorch_times
-from pebblesim.advice.calls import AttentionCall, SeenMask
+from pebblesim.advice.calls import SKIPPED, AttentionCall, SeenMask
 from pebblesim.advice.cards import Card
 from pebblesim.advice.pytorch_rules import Choice, Where, choose
 from pebblesim.advice.pytorch_times import TABLES
 from pebblesim.core.errors import PebblesimError
 from pebblesim.core.sizes import BYTES
 from pebblesim.counting.count import Counted, count
+from pebblesim.kernels.domains import ATTENTION
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.operator.planning import KernelPlan, chosen, plan
@@ -37,6 +38,12 @@ SMALL_CARD = "RTX4090"
 
 NOT_FORECAST = "attention takes a bias (bias=), but its time is not forecast"
 """The reason why a call with a bias has no kernels of ours here."""
+
+NOT_FORECAST_IN_RANGES = "attention takes packed sequences and key ranges, but its time is not forecast"
+"""The reason why a call in which each query has keys of its own has none."""
+
+UNTIMED = (NOT_FORECAST, NOT_FORECAST_IN_RANGES)
+"""Reasons for which our kernels have no time, and compute the call."""
 
 BANDS = ("none", "causal", "window")
 
@@ -167,6 +174,8 @@ def words(call: AttentionCall, backend: str, way: str, card: Card) -> int | None
     """Words that a backend's schedule moves in a pass, for all heads and sequences."""
     if not backend:
         return None
+    if call.mask.kinds & SKIPPED and not call.mask.given:
+        return None
     kind = "tables" if backend in TABLES else "fused"
     band = None if kind == "tables" or call.mask.given else _band(call.mask, call.n_q, call.n_k)
     made = _counted(SCHEDULES[kind][way], call, call.kv_heads, band, card)
@@ -185,7 +194,7 @@ def least(call: AttentionCall, way: str, card: Card) -> int | None:
     A bias is left out: what moves words with it moves at least those without it.
     """
     mask = call.mask
-    if mask.kinds & {"padding", "dense", "unknown"} or (mask.kind == "bias" and mask.also):
+    if mask.kinds & {*SKIPPED, "dense", "unknown"} or (mask.kind == "bias" and mask.also):
         return None
     band = None if mask.kind == "bias" else _band(mask, call.n_q, call.n_k)
     made = _counted(SCHEDULES["fused"][way], call, call.own_kv_heads, band, card)
@@ -279,10 +288,14 @@ def _refused(call: AttentionCall) -> Iterator[str]:
     """Reasons why `attention` does not take a call."""
     if "bias" in call.mask.kinds:
         yield NOT_FORECAST
+    if {"packed", "ranges"} & call.mask.kinds:
+        yield NOT_FORECAST_IN_RANGES
     if "dense" in call.mask.kinds:
         yield "attention takes no mask whose allowed keys have holes"
     if "unknown" in call.mask.kinds:
         yield "the values of the mask are not known here, so it is not known whether attention takes it"
+    if call.dtype not in ATTENTION.dtypes:
+        yield f"words are {call.dtype}, and attention takes bfloat16 and float16 on a card: model.bfloat16()"
     if call.dropout:
         yield "attention takes no dropout"
     if call.softcap and max(call.d_k, call.d_v) > 256:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from traceback import walk_tb
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from pebblesim.advice import cards
@@ -32,8 +31,6 @@ class explain(AbstractContextManager["explain"]):
         UsageError: PyTorch is not here, or no card is and none is named, or the model is compiled.
     """
 
-    result: Explained
-
     def __init__(self, model: Any = None, gpu: str | None = None) -> None:
         torch = _torch()
         from pebblesim.explaining.watching import watched
@@ -41,6 +38,18 @@ class explain(AbstractContextManager["explain"]):
         self._card, self._capability = _card(torch, gpu)
         self._name = "the model" if model is None else type(model).__name__
         self._watched = watched(model)
+        self._result: Explained | None = None
+
+    @property
+    def result(self) -> Explained:
+        """The calls of the block, and what is known of them.
+
+        Raises:
+            UsageError: the block has not ended, or an error ended it.
+        """
+        if self._result is None:
+            raise UsageError("the result is known behind the block; read it after `with ps.explain(…)` has ended.")
+        return self._result
 
     def __enter__(self) -> explain:
         self._recorder = self._watched.__enter__()
@@ -51,7 +60,7 @@ class explain(AbstractContextManager["explain"]):
     ) -> None:
         self._watched.__exit__(kind, error, trace)
         if error is None:
-            self.result = explained(self._recorder.result(), self._card, self._capability, self._name)
+            self._result = explained(self._recorder.result(), self._card, self._capability, self._name)
 
 
 def explain_file(asked: str, gpu: str | None = None, *, live: bool = False, forward: bool = False) -> Explained:
@@ -77,7 +86,7 @@ def explain_file(asked: str, gpu: str | None = None, *, live: bool = False, forw
     card, capability = _card(torch, gpu)
 
     def within() -> tuple[Recorded, str]:
-        made = runpy.run_path(file, run_name="pebblesim_explain").get(name)
+        made = _names_of(file).get(name)
         if not callable(made):
             raise UsageError(f"{file} has no function {name}.")
         with torch.device("meta") if not live else nullcontext(), torch.set_grad_enabled(not forward):
@@ -89,7 +98,20 @@ def explain_file(asked: str, gpu: str | None = None, *, live: bool = False, forw
         found, model = _telling(file, within, live)
     finally:
         sys.path.pop(0)
+        sys.modules.pop(MODULE, None)
     return explained(found, card, capability, model)
+
+
+MODULE = "pebblesim_explain"
+"""The name of a user's file as a module."""
+
+
+def _names_of(file: str) -> dict[str, Any]:
+    """Run a file as a module, so that functions that it imported by their names are found as in other modules."""
+    module = sys.modules[MODULE] = ModuleType(MODULE)
+    module.__file__ = file
+    exec(compile(Path(file).read_bytes(), file, "exec"), vars(module))
+    return vars(module)
 
 
 def _telling(file: str, call: Callable[[], Any], live: bool) -> Any:
@@ -104,6 +126,8 @@ def _telling(file: str, call: Callable[[], Any], live: bool) -> Any:
         said = f"{place}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         if not live and ("meta" in said or "item()" in said):
             said += "; tensors have shapes alone here, and this looks at their values: run it with --live"
+        elif not live and "BF16" in said:
+            said = f"{said.removesuffix('.')}; by shapes alone PyTorch has this for bfloat16: return model.bfloat16()"
         raise UsageError(f"{said.removesuffix('.')}.") from None
 
 

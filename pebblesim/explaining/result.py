@@ -15,7 +15,7 @@ from pebblesim.advice.pytorch_rules import Where
 from pebblesim.advice.pytorch_times import TABLES
 from pebblesim.core.results import Result
 from pebblesim.core.tables import Sheet
-from pebblesim.explaining.judging import NOT_FORECAST, Judged, judge
+from pebblesim.explaining.judging import UNTIMED, Judged, judge
 
 UNMEASURED = "unmeasured"
 
@@ -112,8 +112,8 @@ class Explained(Result):
     def _gain(self) -> str:
         """Say what our kernels change."""
         if all(row.refusal for row in self.rows):
-            if any(row.refusal == NOT_FORECAST for row in self.rows):
-                return f"gain: not known; {NOT_FORECAST}"
+            if (reason := next((row.refusal for row in self.rows if row.refusal in UNTIMED), None)) is not None:
+                return f"gain: not known; {reason}"
             return "gain: none; no kernel of ours computes these calls"
         if self.both is None:
             ours = [each for row in self.rows if (each := row.seconds("ours")) is not None]
@@ -165,7 +165,7 @@ class Explained(Result):
                 f"{row.call.n_q:,}" if row.call.n_q == row.call.n_k else f"{row.call.n_q:,} x {row.call.n_k:,}",
                 str(row.call.d_k) if row.call.d_k == row.call.d_v else f"{row.call.d_k}, {row.call.d_v}",
                 _time(row.seconds("theirs"), row.measured),
-                ("not known" if row.refusal == NOT_FORECAST else "none") if row.refusal else _time(row.seconds("ours")),
+                ("not known" if row.refusal in UNTIMED else "none") if row.refusal else _time(row.seconds("ours")),
                 _gap(row),
             )
             for number, row in enumerate(self.rows, 1)
@@ -245,7 +245,7 @@ def _why(number: int, row: Judged) -> list[str]:
     probed = row.choice.why
     lines = [f"{number}. {row.choice.backend or 'not known'}: " + _reasons(probed)]
     if row.refusal:
-        lines.append(f"   ours: {'' if row.refusal == NOT_FORECAST else 'none, '}{row.refusal}")
+        lines.append(f"   ours: {'' if row.refusal in UNTIMED else 'none, '}{row.refusal}")
     return lines
 
 

@@ -55,6 +55,12 @@ def run_of(made: Any) -> tuple[Callable[[], Any], Any]:
     """
     if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
         model, batch = made
+        if callable(batch):
+            raise UsageError(
+                f"the function returned ({type(model).__name__}, {type(batch).__name__}), and a batch may not be "
+                "something to call; return (model, batch), where batch is a tensor, a tuple or a dictionary of "
+                "arguments."
+            )
         if isinstance(batch, dict):
             return (lambda: model(**batch)), model
         return (lambda: model(*batch) if isinstance(batch, tuple | list) else model(batch)), model

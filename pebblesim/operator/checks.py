@@ -15,7 +15,7 @@ from pebblesim.core.sizes import quantity
 from pebblesim.kernels.domains import ATTENTION, GLUON, Call
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.operator.launching import fitting
-from pebblesim.operator.masks import Asked
+from pebblesim.operator.masks import Asked, promise
 from pebblesim.operator.sizes import check_heads, check_workspace, met, refused
 
 TYPES = tuple(getattr(torch, name) for name in ATTENTION.dtypes)
@@ -47,7 +47,7 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
             raise UsageError(f"{name} has shape {tuple(each.shape)}; give (…, heads, tokens, head dimension).")
         if each.dtype != query.dtype:
             raise UsageError(f"{name} is of {each.dtype} and query of {query.dtype}; give all three in one type.")
-        if each.device != query.device or each.device.type not in ("cuda", "cpu"):
+        if each.device != query.device or each.device.type not in ("cuda", "cpu", "meta"):
             others = "" if each.device == query.device else f" and query on {query.device}"
             raise UsageError(f"{name} is on {each.device}{others}; give all on one GPU, or the CPU.")
         if each.dtype not in (*TYPES, *WIDE):
@@ -127,6 +127,11 @@ def check_sinks(query: Tensor, sinks: Any) -> None:
         raise UsageError(
             f"sinks has {given}, and query has {quantity(heads, 'head')}; give a dense tensor of shape ({heads},), a "
             "number for each of them."
+        )
+    if sinks.device.type == "cpu":
+        promise(
+            sinks < torch.inf,
+            "sinks has NaN or +∞ among its numbers; give finite ones, or -∞ for a head without a sink.",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 from torch import Tensor
@@ -46,6 +47,7 @@ def flash_attn_func(
         UsageError: what is asked for is not supported.
     """
     _check(dropout_p, alibi_slopes)
+    _check_shapes((q, k, v), ("batch", "tokens", "heads", "d"))
     made = attention(
         q.transpose(1, 2),
         k.transpose(1, 2),
@@ -100,6 +102,7 @@ def flash_attn_varlen_func(
         UsageError: what is asked for is not supported.
     """
     _check(dropout_p, alibi_slopes, block_table)
+    _check_shapes((q, k, v), ("tokens", "heads", "d"))
     made = attention(
         q.transpose(0, 1)[None],
         k.transpose(0, 1)[None],
@@ -121,8 +124,37 @@ def flash_attn_varlen_func(
 
 
 def _window(size: Any) -> Any:
-    """FlashAttention takes any number below 0 for no limit."""
+    """FlashAttention takes any number below 0 for no limit.
+
+    Raises:
+        UsageError: it is no pair of numbers.
+    """
+    if (
+        not isinstance(size, tuple | list)
+        or len(size) != 2
+        or not all(each is None or (isinstance(each, (int, Integral)) and not isinstance(each, bool)) for each in size)
+    ):
+        raise UsageError(f"window_size is {size!r}; give (left, right), numbers of keys, -1 where there is no limit.")
     return tuple(None if each is None or each < 0 else int(each) for each in size)
+
+
+def _check_shapes(matrices: tuple[Any, ...], sides: tuple[str, ...]) -> None:
+    """Check shapes as FlashAttention has them, which `attention` would name in another order.
+
+    Raises:
+        UsageError: they do not go together.
+    """
+    for name, each in zip("qkv", matrices, strict=True):
+        if not isinstance(each, Tensor) or each.dim() != len(sides):
+            given = f"has shape {tuple(each.shape)}" if isinstance(each, Tensor) else f"is of {type(each).__name__}"
+            raise UsageError(f"{name} {given}; give a tensor of shape ({', '.join(sides)}).")
+    q, k, v = (each.shape for each in matrices)
+    fits = k[:-1] == v[:-1] and q[-1] == k[-1] and q[:-3] == k[:-3] and k[-2] > 0 and q[-2] % k[-2] == 0
+    if not fits:
+        raise UsageError(
+            f"q, k and v have shapes {tuple(q)}, {tuple(k)} and {tuple(v)}, which are ({', '.join(sides)}); give k and "
+            "v as many tokens, and heads that divide those of q, q and k the same d, and all three one batch."
+        )
 
 
 def _check(dropout_p: float, alibi_slopes: Any, block_table: Any = None) -> None:

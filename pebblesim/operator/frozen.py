@@ -144,7 +144,7 @@ def chosen(way: str, dims: Dims, heads: int, dtype: str, pattern: Any, room: int
         )
     name = name_of(way, (sizes["d_k"], sizes["d_v"]), pattern.mask, pattern.shared, pattern.softcap != 0)
     if name not in made["classes"]:
-        raise UsageError(_lacking(sizes["d_k"], pattern.shared))
+        raise UsageError(lacking(sizes["d_k"], pattern.shared))
     lengths = made["lengths"]
     row, column = (
         min(bisect_left(lengths, n), len(lengths) - 1) for n in (-(-sizes["n_q"] // pattern.shared), sizes["n_k"])
@@ -171,7 +171,8 @@ def chosen(way: str, dims: Dims, heads: int, dtype: str, pattern: Any, room: int
     return Choice(Forecast(kernel, heads // at_once), even, at_once * each)
 
 
-def _lacking(d: int, shared: int) -> str:
+def lacking(d: int, shared: int) -> str:
+    """Say that the package has no kernels for heads of a dimension, or for so many on each head of keys."""
     return (
         f"this package has kernels for head dimensions up to {table()['widths'][-1]}, and for "
         f"{', '.join(map(str, table()['shared']))} heads of queries on each head of keys; the call has head dimension "

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-from pebblesim.operator.frozen import table
+from pebblesim.operator.frozen import lacking, table
 from pebblesim.operator.masks import both, check_ranges, ranges_of_band
 from pebblesim.operator.pattern import limits
 from pebblesim.operator.public import attention as by_kernels
@@ -52,6 +52,8 @@ def attention(
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         if softcap is not None:
             _check_capped(max(query.shape[-1], value.shape[-1]))
+        if others.get("fallback") is None:
+            _check_classes(query, key, value)
         matrices = tuple(_widened(each, max(query.shape[-1], value.shape[-1])) for each in matrices)
         if not _known(query, key, window, is_causal, align) and cu_seqlens is None:
             n_q, n_k, batch = query.shape[-2], key.shape[-2], query.shape[:-3].numel()
@@ -61,6 +63,11 @@ def attention(
             )
             window, is_causal = None, False
     masks = {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
+    if not table()["ranges"] and any(each is not None for each in masks.values()):
+        raise UsageError(
+            "this package has no kernels that read key ranges, as other windows, packed sequences and padding need; "
+            "leave these masks out, or emit a package with ranges in --mask."
+        )
     options = {"window": window, "align": align, "softcap": softcap, **masks, **others}
     made = by_kernels(*matrices, attn_mask, dropout_p, is_causal, scale, enable_gqa, **options)
     if matrices[2] is value:
@@ -68,6 +75,18 @@ def attention(
     if isinstance(made, tuple):
         return made[0][..., : value.shape[-1]], made[1]
     return made[..., : value.shape[-1]]
+
+
+def _check_classes(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Check that the package has kernels for the heads of a call, on the CPU, too, which needs none.
+
+    Raises:
+        UsageError: it has none.
+    """
+    d, (heads, kv_heads) = max(query.shape[-1], value.shape[-1]), (each.shape[-3] for each in (query, key))
+    shared = heads // kv_heads if kv_heads and heads % kv_heads == 0 else None  # else attention says what is wrong
+    if shared and (d > table()["widths"][-1] or shared not in table()["shared"]):
+        raise UsageError(lacking(d, shared))
 
 
 def _check_capped(d: int) -> None:

@@ -81,8 +81,8 @@ def limits(window: tuple[int | None, int | None] | None, causal: bool, align: st
         or not all(each is None or is_count(each, 2**31, -1) for each in window)
     ):
         raise UsageError(
-            f"window is {window!r}; give (left, right), numbers of keys before and after each query below 2^31, or "
-            "None where there is no limit."
+            f"window is {window!r}; give (left, right), numbers of keys before and after each query from 0 to below "
+            "2^31, or None or -1 where there is no limit."
         )
     left, right = (
         None if each is None or each == -1 else each if isinstance(each, int) else int(each)

@@ -182,6 +182,7 @@ def plan(
     align: str = "start",
     workspace: int | None = None,
     sinks: bool = False,
+    bias: bool = False,
     card: str = CARD,
 ) -> KernelPlan:
     """Return the kernels for attention over n tokens with head dimension d, and the reason; print it to read it.
@@ -200,6 +201,7 @@ def plan(
         dtype: "bfloat16", "float16", or these types of PyTorch.
         is_causal, window, align, workspace: as for `attention`.
         sinks: True to say how many words sinks move besides.
+        bias: True is refused, as calls with a bias have other kernels, whose times are not forecast.
         card: name of the card whose rates are used. Where its rates were not measured, those of an H200 are scaled;
             then kernels are compared, and no times are printed.
 
@@ -227,11 +229,14 @@ def plan(
     check_workspace(workspace)
     check_flag("is_causal", is_causal)
     check_flag("sinks", sinks)
+    check_flag("bias", bias)
+    if bias:
+        raise UsageError("bias is True, and plan has no forecast of calls with a bias; leave it out (docs/bias.md).")
     dtype, within = word_of(dtype), limits(window, is_causal, align, n, n_k)
     pattern, (seeing, _) = Pattern(band_of(*within, shared), shared), met(n, n_k, *within)
     n_q = (seeing.stop - seeing.start) * shared
     dims = {"n_q": n_q, "n_k": n_k, "d_k": max(d, LEAST_SIDE), "d_v": max(d_v, LEAST_SIDE)}
-    own = _supported(card)
+    own = supported(card, "card")
     _check_memory(heads * (n * shared + n_k) * (d + d_v) * BYTES[dtype], own)
     key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.with_rates(own)
     triton, lost = releases.installed(), list[Forecast]()
@@ -274,15 +279,15 @@ def plan(
     )
 
 
-def _supported(name: str) -> cards.Card:
-    """The card with a name.
+def supported(name: str, option: str) -> cards.Card:
+    """Return the card with a name that an option gave.
 
     Raises:
         UsageError: no card is known by it, or kernels do not run on it.
     """
     if not isinstance(name, str):
         raise UsageError(f"card is {name!r}; give the name of a card, such as {CARD}.")
-    own = cards.card(name)
+    own = cards.card(name, option)
     if sentence := refused(Call({}, card=own.name, capability=own.capability)):
         raise UsageError(sentence)
     return own

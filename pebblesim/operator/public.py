@@ -18,6 +18,7 @@ from pebblesim.operator.layout import in_one_batch
 from pebblesim.operator.operators_of_sinks import for_batches
 from pebblesim.operator.pattern import limits
 from pebblesim.operator.sizes import check_flag
+from pebblesim.operator.watchers import WATCHERS
 from pebblesim.operator.with_bias import attention_with_bias
 
 
@@ -100,9 +101,10 @@ def attention(
         bias: numbers that are added to scores, differentiable: of any shape that broadcasts to (…, heads, n_q, n_k), in
             the type of `query` or float32, finite. Its gradient is summed over all that share an entry, in the same
             order in every run. Sequences that share a bias are batches: query (batch, sequences, heads, n, d) and bias
-            (batch, 1, heads, n, n). With head dimensions up to 128, also in float32 on a GPU, `is_causal`, `window`
-            and `return_lse`; other masks and options are refused with a bias, and `deterministic` and `workspace` have
-            no effect: tables for the gradient take 1 GiB at most, or one head's batch if that is more.
+            (batch, 1, heads, n, n). Head dimensions are up to 128, and on a GPU `query` may be float32, too.
+            `is_causal`, `window`, `align`, `scale`, `compute_dtype` and `return_lse` work with a bias; other masks and
+            options are refused, and `deterministic` and `workspace` have no effect: tables for the gradient take 1 GiB
+            at most, or one head's batch if that is more.
         return_lse: True to return (O, L).
         compute_dtype: torch.bfloat16 or torch.float16, to which `query`, `key` and `value` are rounded first; they may
             then be of several types. It goes before autocast, which otherwise rounds all types but float64.
@@ -124,6 +126,8 @@ def attention(
         UsageError: an argument is not allowed, or these kernels do not support it; on a GPU a call does not wait for
             the numbers in a mask, and wrong ones make an assertion fail on the device.
     """
+    if WATCHERS:
+        WATCHERS[-1](dict(locals()))
     if not (type(is_causal) is type(enable_gqa) is type(return_lse) is type(deterministic) is bool):
         flags = {"is_causal": is_causal, "enable_gqa": enable_gqa, "return_lse": return_lse}
         for name, flag in {**flags, "deterministic": deterministic}.items():

@@ -47,7 +47,9 @@ def check_workspace(workspace: Any) -> None:
         UsageError: it is not a number of bytes.
     """
     if workspace is not None and not is_count(workspace, 2**63):
-        raise UsageError(f"workspace is {workspace!r}; give a number of bytes below 2^63, or None for 1 GiB at most.")
+        raise UsageError(
+            f"workspace is {workspace!r}; give a number of bytes from 0 to below 2^63, or None for 1 GiB at most."
+        )
 
 
 def is_count(x: Any, limit: int, least: int = 0) -> bool:

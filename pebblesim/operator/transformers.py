@@ -117,10 +117,20 @@ def attend(
     if asked:
         what = asked[0]
         raise UsageError(f"the pebblesim attention has no {what}; give this model another attn_implementation.")
+    if dropout and fallback is None:
+        raise UsageError(
+            f"this layer has a dropout of {dropout}, and the pebblesim attention has none; set "
+            'config.attention_dropout=0, or register(fallback="sdpa").'
+        )
     n_q, n_k = query.shape[-2], key.shape[-2]
     if isinstance(attention_mask, masks.Seen):
         mask = attention_mask.options(n_q, n_k, query.device)
     elif attention_mask is not None:
+        if fallback is None:
+            raise UsageError(
+                f"attention takes no dense attn_mask, and this one has {attention_mask.dim()} dimensions; give "
+                'attention_mask=(batch, tokens), with 0 for padding, or register(fallback="sdpa").'
+            )
         mask = {"attn_mask": attention_mask}
     else:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal

@@ -324,5 +324,5 @@ def _say(holds: Tensor, what: str) -> None:
 
 
 def may_look(tensor: Tensor) -> bool:
-    """Whether numbers of a tensor may be looked at now: not while a graph is made, of operators or of launches."""
-    return not traced(tensor) and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    """Whether numbers of a tensor may be looked at now: not of shapes alone, nor while a graph is made."""
+    return not (traced(tensor) or tensor.is_meta) and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -14,6 +14,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.operator import checks, compiling, eager, operators_of_bias
 from pebblesim.operator.bias import WIDEST, Limits, in_groups
 from pebblesim.operator.layout import in_one_batch
+from pebblesim.operator.masks import promise
 from pebblesim.operator.pattern import limits
 from pebblesim.operator.recent import Recent
 
@@ -160,6 +161,11 @@ def _check(query: Tensor, key: Tensor, value: Tensor, bias: Any) -> None:
     allowed = {query.dtype, torch.float32}
     if bias.dtype not in allowed:
         raise UsageError(f"bias is of {bias.dtype}; give {' or '.join(sorted(map(str, allowed)))}.")
+    if bias.device.type == "cpu":
+        promise(
+            bias.isfinite(),
+            "bias has NaN or an infinity among its numbers; give finite ones, such as -1e4 to leave a key out.",
+        )
     few = query[..., :0, :]  # of a type that `unsupported` knows
     if reason := checks.unsupported(few.bfloat16() if few.dtype == torch.float32 else few, value, None, 0.0, None):
         raise UsageError(reason)
