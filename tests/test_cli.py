@@ -734,7 +734,7 @@ def test_bounds_as_a_table(pebblesim: Pebblesim) -> None:
         out,
         re.M,
     )
-    assert "D1: all products (docs/lower-bounds.md §4); not here: M is above 16,384" in out
+    assert "D1: all products (docs/lower-bounds.md#D1); not here: M is above 16,384" in out
     assert "All lower bounds hold with recomputation, and for every summation tree." in out
     regrouped = pebblesim("bounds --schedule large-cache -n 4096 -d 64 -M 64k").out
     assert re.search(
