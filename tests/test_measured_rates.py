@@ -204,8 +204,8 @@ def test_how_far_interpolation_is_off_stands_in_the_document() -> None:
             off += wrong.values()
             ratios += [each / wrong["ours"] for kernel, each in wrong.items() if kernel != "ours"]
     text = (ROOT / "docs" / "advise.md").read_text(encoding="utf-8")
-    said = f"rate is {min(off):.2f} to {max(off):.2f} times"
-    said += f" the interpolated one, and its ratio to ours {min(ratios):.2f} to {max(ratios):.2f} times"
+    said = f"the measured rate is {min(off):.2f} to {max(off):.2f} times the interpolated rate, and the measured ratio "
+    said += f"to our rate is {min(ratios):.2f} to {max(ratios):.2f} times the interpolated ratio"
     assert said in re.sub(r"\s+", " ", text), said
 
 

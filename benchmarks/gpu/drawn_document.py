@@ -22,16 +22,18 @@ def document(folder: Path) -> None:
         picture(folder, ROOT / "docs/pictures/drawn_race.png")
         for part, lines in (("ratios", _ratios(rows)), ("behind", _behind(rows)), ("ffpa", _ffpa(rows))):
             _put(kernels, rf"(<!-- race: {part} -->\n\n).*?(\n\n<!-- end -->)", "\n".join(lines))
-        span = r"[\d.]+ to [\d.]+ times"
-        forward = rf"Forward, the best other takes [\d.]+ times as long as ours in the geometric mean, and from {span}"
-        both = rf"With gradients it takes [\d.]+ times as long, and\nfrom {span}"
+        span = r"from [\d.]+ to [\d.]+ times on single shapes"
+        mean_of = r"times as long as ours in the geometric mean, and"
+        forward = rf"Forward, the fastest other kernel takes [\d.]+ {mean_of} {span}"
+        both = rf"With gradients, it takes [\d.]+ {mean_of} {span}"
+        _put(readme, r"(was measured on )\d+( \[shapes drawn by seeds\])", f"{len(rows)}")
         found = [[ratio for ratio, _, _ in ratios(rows, way)] for way in WAYS]
-        one, other = ((mean(each), f"from {each[0]:.2f} to {each[-1]:.2g} times") for each in found)
+        one, other = ((mean(each), f"from {each[0]:.2f} to {each[-1]:.2g} times on single shapes") for each in found)
         _put(
             readme,
-            rf"(){forward}\. {both}()",
-            f"Forward, the best other takes {one[0]:.2f} times as long as ours in the geometric mean, and {one[1]}. "
-            f"With gradients it takes {other[0]:.2f} times as long, and\n{other[1]}",
+            rf"(){forward}\.\n{both}()",
+            f"Forward, the fastest other kernel takes {one[0]:.2f} {mean_of} {one[1]}.\n"
+            f"With gradients, it takes {other[0]:.2f} {mean_of} {other[1]}",
         )
     if host:
         _put(kernels, r"(<!-- race: host -->\n\n).*?(\n\n<!-- end -->)", "\n".join(host_table(host)))

@@ -46,8 +46,8 @@ class Boundary:
         name: "SM" (shared memory of a block) or "HBM" (the memory of the card).
         cache: the cache of size M.
         M: the number of words that fit there.
-        rows: the schedules that fit, least I/O first. Schedules within a factor of two of the first have the blocks
-            with the least I/O; the others have the largest blocks that fit.
+        rows: the schedules that fit, least I/O first. Schedules that move at most 1.5 times the words of the first have
+            the blocks with the least I/O; the others have the largest blocks that fit.
         too_large: the smallest feasible M of schedules that do not fit, by name.
         bandwidth: bytes per second across the boundary; None if it is not known.
         own: the schedules with the user's blocks, whether they fit or not.

@@ -74,7 +74,7 @@ _HEAD = f"""{TITLE}
 A bound that stays below the compulsory words, or below another bound, is not tested by any number of comparisons. The
 table counts the comparisons in which a theorem is *the largest bound and exceeds the compulsory words*: with counts of
 schedules, by their own way of computing or, least of all schedules, for every way; and with searches of small graphs,
-where it is compared with the optimum, or against what an interrupted search has proved. `tests/test_evidence.py` draws
+where it is compared with the optimum, or with what an interrupted search has proved. `tests/test_evidence.py` draws
 the cases from a seed, {DRAWS} for each schedule, with rectangles, masks and M near nd among them. If a theorem has
 fewer than {ENOUGH} comparisons then, more are drawn from sizes at which it is strong (`pebblesim.claims.strongholds`).
 Each comparison is of one drawn case, and of one schedule or of all together; "sizes" are the different ones among them,

@@ -48,15 +48,15 @@ def attention(
 ) -> Any:
     """softmax(scale · Q Kᵀ) V, as `torch.nn.functional.scaled_dot_product_attention` computes it, with its gradients.
 
-    Scores are S = scale · Q Kᵀ, with a bias S = scale · Q Kᵀ + bias, or with softcap
-    S = softcap · tanh(scale · Q Kᵀ / softcap). For each query, O is the mean of the values under the weights exp(S),
-    and L = log Σ exp(S), over the keys that all given masks allow. A query for which no key is allowed has O = 0 and
-    L = -∞, and takes no part in gradients. With sinks, exp(s) of the query's head is a term of the sums by which O is
-    divided and whose logarithm L is, so that L = s where no key is allowed.
+    Scores are S = scale · Q Kᵀ, with a bias S = scale · Q Kᵀ + bias, or with softcap S = softcap · tanh(scale · Q Kᵀ /
+    softcap). For each query, O is the mean of the values under the weights exp(S), and L = log Σ exp(S), over the keys
+    that all given masks allow. A query for which no key is allowed has O = 0 and L = -∞, and takes no part in
+    gradients. With sinks, the denominator of O and the sum in L have one more term, exp(s) of the query's head, so that
+    L = s where no key is allowed.
 
     Query i is at position i among the keys, or at i + n_k - n_q with align="end". `is_causal` and `window` compare this
-    position with the number of a key; padding moves no position. In packed sequences i, n_q, n_k and the number of a
-    key are counted within each sequence.
+    position with the number of a key; padding does not change positions. In packed sequences i, n_q, n_k and the number
+    of a key are counted within each sequence.
 
     Dimensions before the heads are batches. There may be none or several, and they must be the same in `query`, `key`
     and `value`: nothing is broadcast. In the shapes of masks, `batch` is the product of these dimensions, or 1. Masks
@@ -64,7 +64,8 @@ def attention(
 
     Results are the same to the last bit in every run with the same room for matrices, except the gradient of `query` on
     Hopper cards up to a head dimension of 128; see `deterministic`. Tensors of the CPU are computed by the definition,
-    in plain PyTorch, with the whole score matrix; they get the same refusals.
+    in plain PyTorch, with the whole score matrix; what is refused on a GPU is refused for them, too, except float32 and
+    float64.
 
     Args:
         query: (…, heads, n_q, d_k), bfloat16 or float16; on the CPU also float32 or float64. Any strides.
@@ -74,24 +75,25 @@ def attention(
         attn_mask: only with `fallback`: (…, n_q, n_k), broadcast to (…, heads, n_q, n_k); booleans, True where a query
             attends to a key, or numbers in the type of `query` or float32, which are added to scores.
         dropout_p: only with `fallback`, if it is not 0.
-        is_causal: True if a query attends to no key behind its position.
+        is_causal: True if a query does not attend to keys after its position.
         scale: a finite number; it may be 0 or negative. 1/√d_k if None.
         enable_gqa: True if `kv_heads` may be a divisor of `heads`: query head h then has key head ⌊h·kv_heads/heads⌋.
             If False, both numbers must be equal.
         window: (left, right): a query at position p attends to the keys from p - left to p + right, both included.
-            Integers from 0 up; None or -1 is no limit on this side. With `is_causal`, right is 0 whatever is given.
+            Integers from 0 up; None or -1: not limited on this side. With `is_causal`, right is 0 whatever is given.
         align: "start" or "end", see above. It matters to `is_causal` and `window` alone.
         softcap: a number above 0, or None. Only with head dimensions up to 256.
         cu_seqlens: packed sequences: (sequences + 1,) integers, the positions at which sequences begin, and the end of
-            the last; or a pair of these for queries and for keys, with as many sequences. The first is 0, none is less
-            than the one before, and the last may be less than the number of tokens: queries behind it have no key, and
-            keys behind it no query. All batches have the same sequences. A query attends to keys of its sequence.
+            the last; or a pair of these for queries and for keys, with as many sequences. They begin with 0 and do not
+            decrease, and the last may be less than the number of tokens: queries after it do not attend to any key, and
+            keys after it are not attended to. All batches have the same sequences. A query attends to keys of its
+            sequence.
         key_padding_mask: booleans of shape (batch, n_k) or (1, n_k), True where a key is padding, as in
-            `torch.nn.MultiheadAttention`: no query attends to it. Padding may be on the left of the keys, on the right
-            or on both sides, but not between two of them. It may be all keys.
+            `torch.nn.MultiheadAttention`: queries do not attend to it. Padding may be on the left of the text, on the
+            right or on both sides, but not inside. All keys may be padding.
         key_ranges: (first, end), int32 of shape (batch, n_q) or (1, n_q) each: query i attends to the keys j with
             first[i] ≤ j < end[i], numbers in the whole tensor, also in packed sequences. Both are from 0 to n_k, and
-            neither decreases from one query to the next. Where end[i] ≤ first[i], query i has no key.
+            neither decreases from one query to the next. Where end[i] ≤ first[i], query i does not attend to any key.
         sinks: (heads,), a number s for each query head, in bfloat16, float16, float32 or float64, differentiable:
             as if each query attended to one more key, with the score s and the value 0. Neither `scale` nor `softcap`
             changes it. Finite, or -∞ for a head without a sink.
@@ -106,12 +108,12 @@ def attention(
             then be of several types. It goes before autocast, which otherwise rounds all types but float64.
         workspace: bytes that score matrices and their gradients may take: an integer from 0 up. At most 1 GiB, or the
             memory that is free if that is less, if None. Fewer heads are computed at once or, if one head needs more,
-            fewer rows. Without effect on the CPU, but refused there, too, if no kernel needs as little.
+            fewer rows. On the CPU it has no effect, but it is refused there, too, if it is too small for every kernel.
         deterministic: True to have all results the same to the last bit in every run, also where other kernels are
             faster, as with `torch.use_deterministic_algorithms(True)`.
         fallback: "sdpa" to have PyTorch's attention compute what these kernels do not support: `attn_mask`, dropout,
-            float32 and float64 on a GPU, head dimensions above 1,024, cards with a compute capability below 8.0. Other
-            masks hold besides. A warning gives each reason once. Not with `return_lse`, `softcap` or `sinks`.
+            float32 and float64 on a GPU, head dimensions above 1,024, cards with a compute capability below 8.0. All
+            other masks still apply. A warning gives each reason once. Not with `return_lse`, `softcap` or `sinks`.
         key_padding: is refused; it was the negation of `key_padding_mask`.
 
     Returns:
@@ -119,8 +121,8 @@ def attention(
         in float32, or float64 for float64, differentiable; so parts that were computed apart can be put together.
 
     Raises:
-        UsageError: an argument is not allowed, or these kernels do not support it; on a GPU, what is wrong with the
-            numbers in a mask is found by an assertion of the device, as no call waits for it.
+        UsageError: an argument is not allowed, or these kernels do not support it; on a GPU a call does not wait for
+            the numbers in a mask, and wrong ones make an assertion fail on the device.
     """
     if not (type(is_causal) is type(enable_gqa) is type(return_lse) is type(deterministic) is bool):
         flags = {"is_causal": is_causal, "enable_gqa": enable_gqa, "return_lse": return_lse}
