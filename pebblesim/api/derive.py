@@ -14,7 +14,6 @@ from pebblesim.language import masks
 from pebblesim.language.catalogue import is_built_in
 from pebblesim.language.problems import Scale
 from pebblesim.language.registry import Schedule, get
-from pebblesim.language.small_sizes import small_sizes
 
 if TYPE_CHECKING:
     from pebblesim.analysis.formula import Formula
@@ -64,6 +63,7 @@ def _check_stated(schedule: Schedule) -> None:
     """Refuse the I/O that a user's schedule states if it differs from counts; the tests do that for those that ship."""
     from pebblesim.analysis.count import io
     from pebblesim.core.notation import parse
+    from pebblesim.language.small_sizes import small_sizes
 
     if is_built_in(schedule.function):
         return
