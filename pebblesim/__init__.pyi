@@ -54,7 +54,8 @@ from .language import (
 from .language.problems import Problem as Problem, Theta as Theta, problem as problem
 from .language.registry import Schedule as Schedule, schedule as schedule
 from .lower_bounds.own import OwnBound as OwnBound
-from .machines.counting import OnMachine as OnMachine, on_machine as on_machine
+from .machines.counting import OnMachine as OnMachine
+from .machines.finding import on_machine as on_machine
 from .parallel.devices import Devices as Devices, devices as devices
 from .sparse_backward.backward import backlite as backlite
 from .sparse_backward.inputs import load_head as load_head, synthetic_head as synthetic_head

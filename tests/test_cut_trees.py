@@ -73,6 +73,33 @@ def test_any_trees_cost_no_more_than_the_least_of_all_games(data: st.DataObject,
     assert least is not None and made.words + 2 * max(cut, cuts(made)) <= least
 
 
+@st.composite
+def trees(draw: st.DrawFn) -> Cdag:
+    """Up to nine vertices, each but the root with one use; some sources are no inputs."""
+    n = draw(st.integers(3, 9))
+    edges = [(u, draw(st.integers(u + 1, min(n - 1, u + 4)))) for u in range(n - 1)]
+    sources = sorted({*range(n)} - {v for _, v in edges})
+    return Cdag.from_edges(n, edges, sources[draw(st.integers(0, len(sources))) :])
+
+
+@given(graph=trees(), rules=st.sampled_from(["hong-kung", "no-recompute", "replace"]))
+@draws(40, 2_000)
+def test_a_tree_of_one_output_moves_just_the_bound(graph: Cdag, rules: str) -> None:
+    M = Task(graph, 2**40, rules).least_M
+    data = TaskData(Task(graph, M, rules), M)
+    assert data.words + 2 * cuts(data) == least_io(graph, M, rules)
+
+
+def test_an_inner_output_leaves_the_cache_for_one_word_that_is_not_counted() -> None:
+    """By hand: of two sums of two inputs and their sum, one sum waits in memory; if it is an output, it is there."""
+    edges = [(0, 4), (1, 4), (2, 5), (3, 5), (4, 6), (5, 6)]
+    words = {}
+    for outputs in ((6,), (4, 6), (4, 5, 6)):
+        data = TaskData(Task(Cdag.from_edges(7, edges, range(4), outputs), 3, "hong-kung"), 3)
+        words[outputs] = data.words + 2 * cuts(data), least_io(data.task.graph, 3, "hong-kung")
+    assert words == {(6,): (7, 7), (4, 6): (6, 7), (4, 5, 6): (7, 8)}
+
+
 def test_a_value_elsewhere_in_the_tree_is_not_counted_twice() -> None:
     """By hand: 2 and 3 hang on 4, and 3 also uses 2, which waits there: three places are enough, not four."""
     graph = Cdag.from_edges(5, [(0, 2), (1, 2), (1, 3), (2, 3), (2, 4), (3, 4)])

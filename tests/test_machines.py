@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from itertools import pairwise
+import shlex
+from fractions import Fraction
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from typer.testing import CliRunner
 import pebblesim as ps
 from pebblesim.advice.cards import cards
 from pebblesim.cli.main import app
-from pebblesim.core.errors import UsageError
+from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.counting.useful import useful_operations
 from pebblesim.machines.choosing import choose
 from pebblesim.machines.machine import Level, Machine
@@ -108,12 +111,12 @@ def test_a_machine_with_several_leaves_is_not_counted(tmp_path: Path) -> None:
 
 def test_gaps_at_the_boundaries(tmp_path: Path) -> None:
     place = file(tmp_path, PATH)
-    data = json.loads(run(f"gaps matmul -n 16 -d 16 --machine {place} --json"))
+    data = json.loads(run(f"gaps matmul -n 16 -d 16 --machine {place} --dtype float32 --json"))
     assert data["below"] == {"L2": 1024 + 64, "core 0": 64}
     assert [row["M"] for row in data["rows"]] == [1088, 64]
     alone = json.loads(run("gaps matmul -n 16 -d 16 -M 1088 -M 64 --json"))
     assert data["rows"] == alone["rows"]
-    assert "L2 and all below it, 1,088" in run(f"gaps matmul -n 16 -d 16 --machine {place}")
+    assert "L2 and all below it, 1,088" in run(f"gaps matmul -n 16 -d 16 --machine {place} --dtype float32")
     assert "one of the two" in str(
         CliRunner().invoke(app, ["gaps", "-n", "9", "-d", "4", "-M", "9", "--machine", place]).exception
     )
@@ -146,7 +149,7 @@ def test_schedules_are_compared(tmp_path: Path) -> None:
     compared(tmp_path, "matmul", m=9, k=7, n=8)
     said = run(f"advise --machine {tmp_path}/m.toml -p matmul -n 8 -d 8 --dtype float32")
     assert "matmul: m = 8, k = 8, n = 8 on two cores, float32" in said
-    said = run(f"advise --machine {tmp_path}/m.toml -p backward -n 8 -d 4 --dtype float32 --mask causal --batch 3")
+    said = run(f"advise --machine {tmp_path}/m.toml -p backward -n 4 -d 2 --dtype float32 --mask causal --batch 3")
     assert "on two cores, float32, causal, 1 head, 3 sequences" in " ".join(said.split())
     data = json.loads(run(f"advise --machine {tmp_path}/m.toml -p matmul -n 8 -d 8 --dtype float32 --json"))
     assert all(row["feasible"] for row in data["rows"]) and data["problem"] == "matmul"
@@ -210,3 +213,136 @@ def test_a_peak_that_is_not_known() -> None:
         place.peak_of("float32")
     with pytest.raises(UsageError, match="under \\[peak\\]"):
         Machine("m", "R", ()).peak_of("float32")
+
+
+CHIP = """
+name = "a chip"
+root = "HBM"
+[peak]
+bfloat16 = 1e12
+float16 = 1e12
+[[memory]]
+name = "SRAM"
+capacity = 1024
+bandwidth = 1e9
+[[memory]]
+name = "registers"
+capacity = 512
+bandwidth = 1e10
+"""
+
+
+def taken(output: str, start: str) -> list[str]:
+    """The options of a line of an output."""
+    (line,) = [line for line in output.splitlines() if line.startswith(start)]
+    return shlex.split(line.removeprefix(start))
+
+
+def test_one_file_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles and blocks are found, as `advise` finds them; the line that says which gives the same table again."""
+    monkeypatch.setenv("COLUMNS", "200")
+    line = f"count flash2-forward -n 32 -d 4 --machine {file(tmp_path, CHIP)}"
+    said = run(line)
+    options = taken(said, "taken: ")
+    assert "m_i" in options[options.index("--below") + 1] and options.count("--block") == 4
+    done = CliRunner().invoke(app, [*line.split(), *options])
+    table = said.partition("taken: ")[0].rstrip()
+    assert done.exit_code == 0 and done.output.rstrip() == table and "float16" in table.splitlines()[0]
+    data = json.loads(run(f"{line} --json"))
+    assert data["feasible"]
+    narrow = json.loads(run(f"{line} --block B_r=2 --json"))
+    assert narrow["blocks"]["B_r"] == 2 and narrow["feasible"]
+    kept = json.loads(run(f"{line} --below m_new,m_i --json"))
+    assert kept["below"] == ["m_new", "m_i"] and kept["feasible"]
+    gap = max(each["gap"] for each in data["boundaries"])
+    every = ["P", "O_i", "l_i", "m_i", "m_new", "S"]
+    names = {tile for tile in every if f" {tile} " in ps.show("flash2-forward")} | {"m_i", "m_new"}
+    tried = []
+    for side, below in product((1, 2, 4, 8, 16), (["m_i", "m_new"], sorted(names - {"S"}))):
+        try:
+            other = ps.on_machine(
+                "flash2-forward",
+                machine=f"{tmp_path}/m.toml",
+                dtype="float16",
+                below=below,
+                blocks={"B_r": side, "B_c": side},
+                n=32,
+                d=4,
+            )
+        except Infeasible:
+            continue
+        tried += [max(each.gap for each in other.boundaries)] if other.feasible else []
+    assert len(tried) > 4 and gap <= min(tried)
+    for name, factor in product(("B_r", "B_c"), (Fraction(1, 2), 2)):
+        blocks = {"B_r": data["blocks"]["B_r"], "B_c": data["blocks"]["B_c"]}
+        blocks[name] = max(1, int(blocks[name] * factor))
+        more = ["--below", ",".join(data["below"]), *(f"--block={name}={side}" for name, side in blocks.items())]
+        with contextlib.suppress(Infeasible):
+            other = CliRunner().invoke(app, [*line.split(), *more, "--json"], catch_exceptions=False)
+            assert other.exit_code or gap <= max(each["gap"] for each in json.loads(other.output)["boundaries"])
+
+
+def test_advice_for_a_machine_shows_its_seconds_and_its_options(tmp_path: Path) -> None:
+    place = file(tmp_path, CHIP)
+    said = run(f"advise -p matmul -n 16 -d 16 --machine {place}")
+    (head,) = [line.split() for line in said.splitlines() if line.split()[:1] == ["schedule"]]
+    assert head[1] == "seconds"
+    found = json.loads(run(f"advise -p matmul -n 16 -d 16 --machine {place} --json"))
+    assert len(found["rows"]) > 3
+    for row in found["rows"]:
+        options = taken(said, f"count {row['schedule']} ")
+        again = CliRunner().invoke(
+            app, ["count", row["schedule"], *options, *f"-n 16 -d 16 --machine {place} --json".split()]
+        )
+        assert json.loads(again.output)["boundaries"] == row["boundaries"]
+        same = json.loads(run(f"count {row['schedule']} -n 16 -d 16 --machine {place} --json"))
+        assert {name: row[name] for name in same} == same
+
+
+def test_gaps_and_seconds_are_seen_at_80_columns(tmp_path: Path) -> None:
+    said = run(f"count matmul-tiled -n 4096 -d 4096 --machine {file(tmp_path, CHIP)}")
+    (head,) = [line.split() for line in said.splitlines() if line.split()[:1] == ["boundary"]]
+    assert {"gap", "seconds", "down", "up"} <= {*head}
+
+
+def test_sides_of_products_are_no_longer_than_their_tiles(tmp_path: Path) -> None:
+    blocks = ps.on_machine("matmul-tiled", machine="H100", m=4096, k=4096, n=100, blocks={"b": 64}).blocks
+    assert blocks == {"b": 64, "a_2": 64, "b_2": 64}
+    below = ["P", "O_i", "l_i", "m_i", "m_new"]
+    blocks = {"B_r": 64, "B_c": 32}
+    found = ps.on_machine("flash2-forward", machine="H100", below=below, n=4096, d=128, blocks=blocks)
+    large = ps.on_machine(
+        "flash2-forward", machine="H100", below=below, n=4096, d=128, blocks={**blocks, "a_2": 4096, "b_2": 4096}
+    )
+    assert found.blocks == {**blocks, "a_2": 64, "b_2": 128}
+    assert [each.to_dict() for each in found.boundaries] == [each.to_dict() for each in large.boundaries]
+
+
+def test_a_memory_that_is_too_small_says_a_sentence(tmp_path: Path) -> None:
+    said = run(
+        f"count matmul-tiled -n 64 -d 64 --machine {file(tmp_path, CHIP)} --below C_ij --block b=16 "
+        "--block a_2=16 --block b_2=16",
+        2,
+    )
+    needed = 16 * 16 + 16 + 1 + 2  # sums, a column, a word of the row; a product, and the sum that it is added to
+    assert f"registers holds 256 words, and matmul-tiled needs {needed} there" in " ".join(said.split())
+    assert "SRAM holds 512 words" not in " ".join(said.split())
+
+
+def test_types_without_a_dtype_are_those_of_kernels(tmp_path: Path) -> None:
+    place = file(tmp_path, CHIP)
+    assert "float16" in run(f"count matmul-tiled -n 8 -d 8 --machine {place}").splitlines()[0]
+    assert "float16" in run(f"gaps matmul -n 16 -d 16 --machine {place}").splitlines()[0]
+    assert "float16" in run(f"advise -p matmul -n 8 -d 8 --machine {place}").splitlines()[0]
+    data = json.loads(run(f"gaps matmul -n 16 -d 16 --machine {place} --json"))
+    assert data["below"] == {"SRAM": 768, "registers": 256}
+
+
+def test_a_problem_on_a_machine_is_sent_to_advise() -> None:
+    for line in ("count -p forward -n 8 -d 4 --machine H100", "count -n 8 -d 4 --machine H100"):
+        done = CliRunner().invoke(app, line.split())
+        assert done.exit_code != 0 and "pebblesim advise --machine" in str(done.exception) + done.output
+
+
+def test_the_readme_leads_to_the_page_of_machines() -> None:
+    assert "](docs/machines.md)" in (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ from pebblesim.game.trees import Tree, TreeGame, play
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.lower_bounds.bounds import best
-from pebblesim.machines.counting import on_machine
+from pebblesim.machines.finding import on_machine
 from pebblesim.machines.named import machine
 from pebblesim.machines.nesting import nested, tiles
 from pebblesim.machines.playing import moves
@@ -335,7 +335,7 @@ def test_wrong_files_of_machines(text: str, says: str, tmp_path: Path) -> None:
         ("flash -n 8 -d 4 -M 99 --below P", "give one"),
         ("-n 8 -d 4 --machine H100", "0 were given"),
         ("flash2-forward -n 8 -d 4 --machine H100 --l2 4MiB", "--l2 cannot be given with it"),
-        ("flash2-forward -n 8 -d 4 --machine H100", "its tile m_i takes over"),
+        ("flash2-forward -n 8 -d 4 --machine H100 --below P", "its tile m_i takes over"),
         ("matmul-tiled -n 8 -d 4 --machine H100 --block x=3", "no block of matmul-tiled"),
         ("matmul-tiled -n 8 -d 4 --machine H100 --blocks best", "--blocks is for a cache"),
     ],

@@ -9,6 +9,7 @@ from pebblesim.cli.completion import problems
 from pebblesim.cli.options import AsJson, Block, BlockChoice, HeadChoice, MaskText, Sizes, command, family, option
 from pebblesim.cli.printing import print_json, say, show
 from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import DTYPE_ON_MACHINES
 
 app = family()
 
@@ -61,7 +62,7 @@ def advise(
         if given := [name for name, value in others.items() if value]:
             raise UsageError(f"--machine compares all schedules of a problem; leave out {', '.join(given)}.")
         shape = {"mask": mask, **heads.arguments, **sizes.dims}
-        _on_machine(solves, on_machine, dtype or "float16", shape, as_json)
+        _on_machine(solves, on_machine, dtype or DTYPE_ON_MACHINES, shape, as_json)
         return
     blocks = BlockChoice(block=block).rule if block else None
     assert not isinstance(blocks, str)

@@ -31,7 +31,7 @@ from pebblesim.cli.options import (
 from pebblesim.cli.printing import WIDE, one_way, print_json, print_table, say, show
 from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UsageError
-from pebblesim.core.sizes import dtype_of, listed, parse_size
+from pebblesim.core.sizes import DTYPE_ON_MACHINES, dtype_of, listed, parse_size
 
 if TYPE_CHECKING:
     from pebblesim.api.bounding import Bounds
@@ -240,10 +240,10 @@ def gaps(
     if as_json or latex:
         print(result.latex()) if latex else print_json(result.to_dict() | ({"below": below} if below else {}))
         return
-    show(*result.parts(WIDE.get()))
     if below:
         held = "; ".join(f"{name} and all below it, {words:,}" for name, words in below.items())
-        say(f"M: words of {dtype or 'float32'} in {held}")
+        say(f"M: words of {dtype or DTYPE_ON_MACHINES} in {held}")
+    show(*result.parts(WIDE.get()))
 
 
 def _below(name: str | None, m: Any, dtype: str | None) -> dict[str, int]:
@@ -255,7 +255,7 @@ def _below(name: str | None, m: Any, dtype: str | None) -> dict[str, int]:
     from pebblesim.machines.named import machine
 
     place = machine(name)
-    beneath, numbers = place.beneath(dtype_of(dtype or "float32")), place.numbers
+    beneath, numbers = place.beneath(dtype_of(dtype or DTYPE_ON_MACHINES)), place.numbers
     return {level.name: n * words for level, n, words in zip(place.levels, numbers, beneath, strict=True)}
 
 

@@ -24,11 +24,12 @@ from pebblesim.cli.options import (
     TypedCache,
     command,
     family,
+    names_in,
     option,
 )
 from pebblesim.cli.printing import WIDE, one_way, print_json, print_table, print_tensors, say, show as show_parts
 from pebblesim.core.errors import Infeasible, NoSizes, UsageError
-from pebblesim.core.sizes import parse_bytes, whole
+from pebblesim.core.sizes import DTYPE_ON_MACHINES, parse_bytes, whole
 
 if TYPE_CHECKING:
     from pebblesim.cachesim.l2_traffic import L2
@@ -90,8 +91,9 @@ class Where(TypedCache):
         ),
     ] = None
     below: Annotated[
-        str, option("--below", "Tiles that live in the machine's lowest memory, such as P,O_i.", "TILES")
-    ] = ""
+        str | None,
+        option("--below", "Tiles in the machine's lowest memory, such as P,O_i; found if left out.", "TILES"),
+    ] = None
 
     @property
     def options(self) -> dict[str, Any] | None:
@@ -105,11 +107,10 @@ class Where(TypedCache):
         if self.machine is not None and self.m is not None:
             raise UsageError("give the cache with -M, or a machine with --machine: one of the two.")
         if self.machine is None:
-            if self.below:
+            if self.below is not None:
                 raise UsageError("--below says which tiles live in the lowest memory of a --machine; give one.")
             return None
-        below = [name.strip() for name in self.below.split(",") if name.strip()]
-        return {"machine": self.machine, "below": below, "dtype": self.dtype or "float32"}
+        return {"machine": self.machine, "below": names_in(self.below), "dtype": self.dtype or DTYPE_ON_MACHINES}
 
 
 @command(app, example="pebblesim count -n 4096 -d 64 -M 16384")
@@ -184,18 +185,24 @@ def _on_machine(
 ) -> None:
     """Count one schedule at each boundary of a machine."""
     import pebblesim as ps
+    from pebblesim.language.registry import get
 
     if len(names) != 1 or others:
         why = f"{', '.join(others)} cannot be given with it" if others else f"{len(names)} were given"
-        raise UsageError(f"--machine counts one schedule at each boundary; {why}.")
+        raise UsageError(
+            f"--machine counts one schedule at each boundary; {why}. All schedules of a problem: "
+            "`pebblesim advise --machine NAME -p PROBLEM`."
+        )
     if blocks.rule in ("paper", "best"):
         raise UsageError("--blocks is for a cache; with --machine give sizes with --block, or leave them out.")
     sides = None if isinstance(blocks.rule, str) else blocks.rule
-    counted = ps.on_machine(names[0], blocks=sides, **options)
+    counted = ps.on_machine(names[0], blocks=sides, search=True, **options)
     if as_json:
         print_json(counted.to_dict())
     else:
         show_parts(*counted.parts())
+        if options["below"] is None or set(sides or ()) < set(get(counted.schedule).blocks):
+            say(f"taken: {counted.options}")
     raise typer.Exit(0 if counted.feasible else 2)
 
 

@@ -124,6 +124,11 @@ def pairs(texts: list[str] | None, option: str) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
+def names_in(text: str | None) -> list[str] | None:
+    """Return the names in a list such as P,O_i; None for None."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
 def option_value(value: str) -> int | bool | str:
     """The value of a graph's option: a whole number, true or false, or a word."""
     if value.lower() in ("true", "false"):

@@ -25,11 +25,12 @@ from pebblesim.cli.options import (
     argument,
     command,
     family,
+    names_in,
     option,
     words_in,
 )
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.core.sizes import bytes_of, check_type_is_used, dtype_of, listed, parse_words
+from pebblesim.core.sizes import DTYPE_ON_MACHINES, bytes_of, check_type_is_used, dtype_of, listed, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.counting.count import Counted
@@ -181,15 +182,16 @@ def roofline(
         ),
     ] = None,
     below: Annotated[
-        str, option("--below", "With --machine: tiles in its lowest memory, such as P,O_i.", "TILES")
-    ] = "",
+        str | None,
+        option("--below", "With --machine: tiles in its lowest memory, such as P,O_i; found if left out.", "TILES"),
+    ] = None,
     block: Block = None,
     m: Annotated[str | None, option("-M", "Cache size in words, if no card is given.", "WORDS")] = None,
     peak: Annotated[str | None, option("--peak", "Peak rate in operations per second: 312T.", "RATE")] = None,
     bandwidth: Annotated[
         str | None, option("--bandwidth", "Bandwidth into the cache in bytes per second: 1.5T.", "RATE")
     ] = None,
-    dtype: Annotated[str, option("--dtype", "Data type of a word, such as float16 or bf16.")] = "float16",
+    dtype: Annotated[str, option("--dtype", "Data type of a word, such as float16 or bf16.")] = DTYPE_ON_MACHINES,
     problem: PlotProblem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
@@ -204,7 +206,7 @@ def roofline(
         others = {"--gpu": gpu, "-M": m, "--peak": peak, "--bandwidth": bandwidth, "--problem": problem, "--mask": mask}
         _roofs(schedules or [], on_machine, below, block, dtype, sizes, others, drawing)
         return
-    if below or block:
+    if below is not None or block:
         raise UsageError("--below and --block are for a --machine; give one.")
     machine = _machine(gpu or (None if m or peak or bandwidth else "H100"), level, dtype, m, peak, bandwidth)
     rows = _fitting(_compared(schedules or _telling(problem), problem, machine.M, blocks, mask, _or_example(sizes)))
@@ -227,7 +229,7 @@ def roofline(
 def _roofs(
     names: Sequence[str],
     machine: str,
-    below: str,
+    below: str | None,
     block: list[str] | None,
     dtype: str,
     sizes: Sizes,
@@ -243,15 +245,14 @@ def _roofs(
     from pebblesim.machines.named import machine as find
     from pebblesim.views.plots.roofs import Roof, roofs
 
-    given = [name for name, value in others.items() if value]
-    if len(names) != 1 or given:
-        why = f"leave out {', '.join(given)}" if given else f"{len(names)} were named"
+    if len(names) != 1 or any(others.values()):
+        more = [name for name, value in others.items() if value]
+        why = f"leave out {', '.join(more)}" if more else f"{len(names)} were named"
         raise UsageError(f"--machine draws one schedule of one head without a mask; {why}.")
     place = find(machine)
     rule = BlockChoice(block=block).rule if block else None
-    kept = [name.strip() for name in below.split(",") if name.strip()]
-    blocks = None if isinstance(rule, str) else rule
-    counted = ps.on_machine(names[0], machine=place, dtype=dtype, below=kept, blocks=blocks, **_or_example(sizes))
+    given: dict[str, Any] = {"below": names_in(below), "blocks": None if isinstance(rule, str) else rule}
+    counted = ps.on_machine(names[0], machine=place, dtype=dtype, search=True, **given, **_or_example(sizes))
     above = [place.root, *(level.name for level in place.levels)]
     edges = [
         Roof(
@@ -264,7 +265,7 @@ def _roofs(
     ]
     useful = useful_operations(get(names[0]).problem.name, counted.dims)
     sizes_of = {name: size for name, size in counted.blocks.items() if not name.startswith("share_")}
-    title = f"{counted.schedule} on {place.name}\n{fill(listed({**counted.dims, **sizes_of}), 70)}"
+    title = f"{counted.schedule} on {counted.place}\n{fill(listed({**counted.dims, **sizes_of}), 70)}"
 
     def picture(empty: Any) -> None:
         ax = roofs(edges, empty.subplots(), useful=useful, peak=place.peak_of(dtype), dtype=dtype)

@@ -40,6 +40,10 @@ def heads_on(heads: int, kv_heads: int | None) -> str:
     return quantity(heads, "head") + (f" ({quantity(kv_heads, 'KV head')})" if kv_heads not in (None, heads) else "")
 
 
+DTYPE_ON_MACHINES = "float16"
+"""The type of words on a machine of several memories for which none is given: 16 bits, as kernels have."""
+
+
 def listed(sizes: Mapping[str, int]) -> str:
     """Return sizes as a line of text: n = 4,096, d = 64."""
     return ", ".join(f"{name} = {size:,}" for name, size in sizes.items())

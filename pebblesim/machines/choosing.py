@@ -9,21 +9,17 @@ from typing import Any
 from pebblesim.analysis.work import work
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.results import Result
-from pebblesim.core.sizes import dtype_of, listed
+from pebblesim.core.sizes import DTYPE_ON_MACHINES, dtype_of, listed
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.arguments import AnyMask, problem_dims
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.run import Run
-from pebblesim.language import program as ir
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import get, some_of_problem
-from pebblesim.machines.counting import Nesting, OnMachine, count_nesting
+from pebblesim.machines.counting import OnMachine
+from pebblesim.machines.finding import found as found_nesting
 from pebblesim.machines.machine import Machine
 from pebblesim.machines.named import machine as machine_of
-from pebblesim.machines.places import MustBeBelow
-
-SIDES = (64, 128, 256)
-"""Blocks of these sides are tried, all the same, beside those that fill the first memory."""
 
 
 @dataclass(frozen=True)
@@ -82,24 +78,21 @@ class Choice(Result):
     def parts(self) -> list[str | Sheet]:
         """Return the parts to print: a row for each schedule."""
         names = [each.name for each in self.machine.levels]
-        columns = ["schedule", *(f"words to {name}" for name in names), *(f"gap, {name}" for name in names)]
-        columns += ["seconds", "limit", "joules"]
+        columns = ["schedule", "seconds", "limit", *(f"gap, {name}" for name in names)]
+        columns += [*(f"words to {name}" for name in names), "joules"]
         lines: list[list[Any]] = []
         for row in self.rows:
             limit, joules = self.limit(row), self.joules(row)
-            line = [row.schedule, *(each.words for each in row.boundaries)]
+            line = [row.schedule, *(("", "") if limit is None else (f"{limit[1]:.3g}", limit[0]))]
             line += [f"{each.gap:.2f}" for each in row.boundaries]
-            lines.append([*line, *(("", "") if limit is None else (f"{limit[1]:.3g}", limit[0]))])
-            lines[-1].append("" if joules is None else f"{joules:.3g}")
-        some = [n for n in range(len(columns)) if n < len(columns) - 3 or any(line[n] for line in lines)]
-        best = self.rows[0]
-        kept = f", with {', '.join(best.below)} in {names[-1]}" if best.below else ""
-        sides = listed(best.blocks) if best.blocks else "no blocks"
+            lines.append([*line, *(each.words for each in row.boundaries), "" if joules is None else f"{joules:.3g}"])
+        some = [n for n in range(len(columns)) if any(line[n] != "" for line in lines)]
         return [
-            f"{problem(self.problem).heading(listed(self.dims))} on {best.place}",
-            Sheet([columns[n] for n in some], [[line[n] for n in some] for line in lines], tuple(columns[:3]), left=1),
-            f"{best.schedule}: {sides}{kept}",
+            f"{problem(self.problem).heading(listed(self.dims))} on {self.rows[0].place}",
+            Sheet([columns[n] for n in some], [[line[n] for n in some] for line in lines], tuple(columns), left=1),
             self.order,
+            "tiles in the lowest memory and blocks, as options of `pebblesim count --machine`:",
+            *(f"count {row.schedule} {row.options}" for row in self.rows),
             *(f"not here: {name}: {why}" for name, why in self.left_out.items()),
         ]
 
@@ -111,7 +104,7 @@ def choose(
     problem_name: str,
     *,
     machine: str | Machine,
-    dtype: str = "float16",
+    dtype: str = DTYPE_ON_MACHINES,
     mask: AnyMask | None = None,
     heads: int = 1,
     kv_heads: int | None = None,
@@ -143,7 +136,9 @@ def choose(
     for schedule in some_of_problem(solves.name, sizes, mask is not None):
         try:
             run = Run.of(schedule, sizes, M=words, mask=mask, heads=among)
-            row = _best(run, place, dtype)
+            row = found_nesting(run, place, dtype, get("matmul-streamed"))
+            if not row.feasible:
+                raise UsageError("; ".join(row.overflows))
         except (UsageError, Infeasible) as error:
             left_out[schedule.name] = str(error)
             continue
@@ -160,60 +155,6 @@ def choose(
     def worth(row: OnMachine) -> tuple[float, float]:
         times = found.seconds(row)
         known = all(each.level.name in times for each in row.boundaries)
-        return max(times.values()) if known else 0.0, _worst(row)
+        return max(times.values()) if known else 0.0, max(each.gap for each in row.boundaries)
 
     return replace(found, rows=tuple(sorted(rows, key=worth)))
-
-
-def _worst(row: OnMachine) -> float:
-    return max(each.gap for each in row.boundaries)
-
-
-def _best(run: Run, place: Machine, dtype: str) -> OnMachine:
-    """The nesting with the least largest gap, of a few: blocks, and tiles in the lowest memory.
-
-    Raises:
-        UsageError: it cannot be nested.
-        Infeasible: a memory is too small.
-    """
-    (part,) = run.parts
-    made = (ir.entering(node) for phase in part.program.phases for node in ir.walk(phase.body) if _makes(node))
-    every = tuple(dict.fromkeys(tile.name for tile in made if tile is not None and tile.name))
-    names = part.schedule.blocks
-    counted, errors = list[OnMachine](), list[UsageError | Infeasible]()
-    sides = [dict.fromkeys(names, side) for side in SIDES if names]
-    try:
-        sides.insert(0, replace(part, mask=None).block_sizes)  # a search for those that a mask likes best takes long
-    except Infeasible as error:
-        errors.append(error)
-    for below in ((), every)[: len(place.levels)]:
-        try:
-            nesting = _nesting(run, place, below)
-        except UsageError as error:
-            errors.append(error)
-            continue
-        for blocks in sides:
-            try:
-                counted.append(count_nesting(nesting, dtype, blocks))
-            except (UsageError, Infeasible) as error:
-                errors.append(error)
-    fitting = [row for row in counted if row.feasible]
-    if not fitting:
-        raise errors[0]
-    return min(fitting, key=_worst)
-
-
-def _makes(node: ir.Node) -> bool:
-    """Whether a tile begins here as something other than words that are read."""
-    return not isinstance(node, ir.Read)
-
-
-def _nesting(run: Run, place: Machine, below: tuple[str, ...]) -> Nesting:
-    """Nest a schedule with these tiles in the lowest memory, and those that must be there."""
-    while True:
-        try:
-            return Nesting.of(run, place, get("matmul-streamed"), below)
-        except MustBeBelow as error:
-            if set(error.tiles) <= set(below) or len(place.levels) == 1:
-                raise
-            below = (*below, *(name for name in error.tiles if name not in below))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,20 +11,22 @@ from pebblesim.analysis.peak import peak_red
 from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.core.results import Result
-from pebblesim.core.sizes import bytes_of, dtype_of, whole
+from pebblesim.core.sizes import bytes_of, whole
 from pebblesim.core.tables import Sheet
-from pebblesim.counting.arguments import AnyMask
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.run import Run
+from pebblesim.language import program as ir
 from pebblesim.language.masks import HeadMasks, Mask
 from pebblesim.language.registry import Schedule, get
 from pebblesim.lower_bounds.bounds import LowerBound
 from pebblesim.machines.dealing import dealt
 from pebblesim.machines.least import least
 from pebblesim.machines.machine import Level, Machine
-from pebblesim.machines.named import machine as machine_of
 from pebblesim.machines.nesting import nested
 from pebblesim.machines.routes import Nested
+
+FIRST = ("boundary", "gap", "seconds", "down", "up", "joules", "most", "least", "holds", "capacity")
+"""The columns of a count that matter most, in that order."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,23 @@ class OnMachine(Result):
         return all(each.holds <= each.capacity for each in self.boundaries)
 
     @property
+    def options(self) -> str:
+        """The options of `pebblesim count` that give these tiles and blocks."""
+        given = [] if len(self.boundaries) == 1 else [f"--below {','.join(self.below) or repr('')}"]
+        sides = {name: side for name, side in self.blocks.items() if name not in self.nest.shares}
+        return " ".join([*given, *(f"--block {name}={side}" for name, side in sides.items())])
+
+    @property
+    def overflows(self) -> list[str]:
+        """A sentence for each memory that has fewer words than it needs."""
+        return [
+            f"{each.level.name} holds {each.capacity:,} words, and {self.schedule} needs {each.holds:,} there with "
+            "these blocks and tiles; take smaller blocks, or let fewer tiles live there."
+            for each in self.boundaries
+            if each.holds > each.capacity
+        ]
+
+    @property
     def place(self) -> str:
         """The machine, the type of words, and the mask and heads if there are any."""
         heads = self.heads if self.heads.is_given else None
@@ -152,13 +171,14 @@ class OnMachine(Result):
         ]
         columns = ("boundary", "capacity", "holds", "down", "up", "most", "least", "gap", "seconds", "joules")
         some = [n for n in range(10) if any(row[n] is not None for row in rows)]
-        table = Sheet([columns[n] for n in some], [[row[n] for n in some] for row in rows], columns[:8], left=1)
+        table = Sheet([columns[n] for n in some], [[row[n] for n in some] for row in rows], FIRST, left=1)
         inside = f", {', '.join(self.below)} in {self.boundaries[-1].level.name}" if self.below else ""
         bound = "most and least: of one memory" if several else "least: for all memories below the boundary together"
         return [
             f"{self.schedule} on {self.place}: {sizes}",
             f"products by {self.product}{inside}; in words; {bound}",
             table,
+            *self.overflows,
         ]
 
     def __str__(self) -> str:
@@ -169,59 +189,13 @@ def _rounded(value: float | None) -> str | None:
     return None if value is None else f"{value:.3g}"
 
 
-def on_machine(
-    schedule: str | Schedule,
-    *,
-    machine: str | Machine,
-    dtype: str = "float32",
-    product: str | Schedule = "matmul-streamed",
-    below: Iterable[str] = (),
-    blocks: Mapping[str, int] | None = None,
-    mask: AnyMask | None = None,
-    heads: int = 1,
-    kv_heads: int | None = None,
-    batch: int = 1,
-    separate: bool = False,
-    **dims: int,
-) -> OnMachine:
-    """Count a schedule on a machine of levels of memories, whose first has its tiles.
-
-    Args:
-        schedule: its name, or the schedule itself.
-        machine: a card, a file, or a `Machine`.
-        dtype: the type of all words.
-        product: the schedule of `matmul` for products in the lowest memory; in others it is `matmul-tiled`, as their
-            products must have some depth for the memories below.
-        below: names of tiles that live in the lowest memory, such as accumulators.
-        blocks: sizes of blocks by name. Others are the largest for which each memory has room; those of products are
-            all the same in a memory.
-        mask, heads, kv_heads, batch, separate: as for `pebblesim.count`; the mask is one for all heads.
-        dims: the dimensions of the problem, such as n=4096, d=64.
-
-    Returns:
-        For each boundary the words, the least that is possible, and what the memory below it holds.
-
-    >>> on_machine("matmul-tiled", machine="H100", m=4096, k=4096, n=4096).blocks
-    {'b': 139, 'a_2': 4096, 'b_2': 4096}
-
-    Raises:
-        Infeasible: a memory is too small.
-        UsageError: a name or size is not allowed, or the schedule cannot be nested.
-    """
-    place = machine_of(machine) if isinstance(machine, str) else machine
-    among = Heads(heads, kv_heads, batch, separate)
-    words = place.levels[0].words(dtype_of(dtype))
-    run = Run.of(schedule, dims, M=words, mask=mask, heads=among)
-    return count_nesting(Nesting.of(run, place, get(product), tuple(below)), dtype_of(dtype), blocks or {})
-
-
 @dataclass(frozen=True)
 class Nesting:
     """A schedule nested into the levels of a machine, for any sizes of its blocks.
 
     Attributes:
         run: what is computed; its M is the capacity of the first memory.
-        machine, product, below: as for `on_machine`.
+        machine, product, below: as for `pebblesim.on_machine`.
         levels: for each level, the program down to there, and the schedule of products in it; None for the first.
     """
 
@@ -233,7 +207,7 @@ class Nesting:
 
     @classmethod
     def of(cls, run: Run, machine: Machine, product: Schedule, below: tuple[str, ...]) -> Nesting:
-        """Nest the program of a run; errors as for `on_machine`."""
+        """Nest the program of a run; errors as for `pebblesim.on_machine`."""
         several = [level.count > 1 for level in machine.levels]
         if isinstance(run.mask, HeadMasks):
             raise UsageError(f"mask {run.mask.name} has a mask for each head; a machine takes one for all heads.")
@@ -262,7 +236,7 @@ class Nesting:
 
 
 def count_nesting(nesting: Nesting, dtype: str, blocks: Mapping[str, int]) -> OnMachine:
-    """Count a nested schedule with these blocks; arguments, result and errors as for `on_machine`."""
+    """Count a nested schedule with these blocks; arguments, result and errors as for `pebblesim.on_machine`."""
     (run,), place, (nest, _) = nesting.run.parts, nesting.machine, nesting.levels[-1]
     given, algorithm = dict(blocks), run.schedule
     own = {name: given.pop(name) for name in algorithm.blocks if name in given}
@@ -273,7 +247,7 @@ def count_nesting(nesting: Nesting, dtype: str, blocks: Mapping[str, int]) -> On
         if by is not None:
             names = [f"{block}_{number}" for block in by.blocks]
             fixed = {name: whole(name, given.pop(name)) for name in names if name in given}
-            sizes |= _sides(at, names, sizes, fixed, level.words(dtype), f"{level.name} holds", max(run.dims.values()))
+            sizes |= _sides(at, names, sizes, fixed, level.words(dtype), f"{level.name} holds")
     if given:
         raise UnknownName(f"block of {algorithm.name} on {place.name}", next(iter(given)), [*sizes])
     return OnMachine(
@@ -292,12 +266,16 @@ def count_nesting(nesting: Nesting, dtype: str, blocks: Mapping[str, int]) -> On
 
 
 def _sides(
-    nest: Nested, names: list[str], sizes: Mapping[str, int], fixed: Mapping[str, int], words: int, who: str, most: int
+    nest: Nested, names: list[str], sizes: Mapping[str, int], fixed: Mapping[str, int], words: int, who: str
 ) -> dict[str, int]:
-    """Return the largest equal blocks of products for which the lowest memory has room, and those that were given."""
+    """Return the largest equal blocks of products for which the lowest memory has room, and those that were given.
+
+    None is longer than the longest range that it cuts.
+    """
+    most = {name: max(_lengths(nest, name, sizes)) for name in names}
 
     def blocks(side: int) -> dict[str, int]:
-        return {**dict.fromkeys(names, side), **fixed}
+        return {**{name: min(side, most[name]) for name in names}, **fixed}
 
     def needed(side: int) -> int:
         return peak_red(nest.computed_by_one, {**sizes, **blocks(side)})
@@ -308,7 +286,17 @@ def _sides(
             "products; take smaller blocks, or let fewer tiles live there.",
             least,
         )
-    return blocks(last_that(lambda side: needed(side) <= words, 1, most))
+    return blocks(last_that(lambda side: needed(side) <= words, 1, max(most.values())))
+
+
+def _lengths(nest: Nested, block: str, sizes: Mapping[str, int]) -> Iterator[int]:
+    """The most indices of each range that is cut into tiles of this block."""
+    yield 1
+    for phase in nest.program.phases:
+        for node in ir.walk(phase.body):
+            if isinstance(node, ir.Loop) and node.range.block == block and node.range.parent is not None:
+                around = [rng.name if rng.parent is None else rng.block for rng in node.range.parent.around]
+                yield min(sizes[size] if isinstance(size, str) else size for size in around)
 
 
 def _boundaries(nesting: Nesting, dtype: str, sizes: Mapping[str, int]) -> Iterable[Boundary]:
