@@ -14,6 +14,16 @@ from pebblesim.core.errors import UsageError
 Ids = NDArray[np.int64]
 
 
+class Cyclic(UsageError):
+    """The edges form a cycle, from each of these vertices to the next; the first and the last are the same."""
+
+    def __init__(self, cycle: Sequence[int], names: Sequence[str] | None) -> None:
+        called = [str(v) if names is None else names[v] for v in cycle]
+        shown = called if len(called) <= 12 else [*called[:6], "…", *called[-5:]]
+        self.cycle, self.shown = tuple(cycle), " -> ".join(shown)
+        super().__init__(f"the edges form the cycle {self.shown}, but a computation must have none.")
+
+
 def checked_edges(n: int, edges: ArrayLike, names: Sequence[str] | None = None) -> tuple[Ids, Ids]:
     """Return sources and targets of (from, to) pairs between vertices 0 ... n-1, sorted by target in a stable way.
 
@@ -101,6 +111,4 @@ def _refuse_cycle(n: int, source: Ids, target: Ids, names: Sequence[str] | None)
     try:
         graphlib.TopologicalSorter(before).prepare()
     except graphlib.CycleError as error:
-        cycle = [str(v) if names is None else names[v] for v in error.args[1]]
-        shown = cycle if len(cycle) <= 12 else [*cycle[:6], "…", *cycle[-5:]]
-        raise UsageError(f"the edges form the cycle {' -> '.join(shown)}, but a computation must have none.") from None
+        raise Cyclic(error.args[1], names) from None

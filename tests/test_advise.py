@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import pebblesim as ps
 from pebblesim.advice import cards
 from pebblesim.advice.advise import NEAR
+from pebblesim.advice.amounts import amount
 from pebblesim.advice.cards import FIGURES, TEXTS, Card, Figure
 from pebblesim.analysis import terms
 from pebblesim.analysis.masked_sums import symbol
@@ -423,6 +424,17 @@ def test_on_the_command_line() -> None:
     shown: dict[str, Any] = json.loads(run("-p linear --gpu h200 -n 512 -d 64 --dtype bf16 --explain --json").stdout)
     assert shown["dtype"] == "bfloat16" and shown["boundaries"][0]["M"] == 227 * 1024 // 2
     assert sum(term["words"] for term in shown["boundaries"][0]["terms"]) == shown["boundaries"][0]["rows"][0]["io"]
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize(("heads", "kv_heads", "each"), [(4, 2, "KV head"), (3, 3, "head")])
+def test_why_begins_with_the_bytes_of_the_advised_kernel(heads: int, kv_heads: int, each: str) -> None:
+    shape: dict[str, Any] = {"n": 256, "d": 64, "heads": heads, "kv_heads": kv_heads, "batch": 2}
+    advice = ps.advise("H200", **shape)
+    first = advice.kernels[0].tiling
+    own = ps.count(first.schedule, M=227 * 1024 // 2, blocks=first.blocks, **shape)
+    said = f"  moves {amount(own.total.io * 2, 'B')} between L2 and the multiprocessors: {own.io:,} words a {each}, "
+    assert f"{said}{own.gap:.2f} x the lower bound\n" in advice.why().partition("our kernels on")[0]
 
 
 @pytest.mark.one_in(4)

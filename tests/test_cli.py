@@ -469,10 +469,30 @@ def test_a_bad_option_is_explained(line: str, says: str, pebblesim: Pebblesim) -
     assert "Traceback" not in ran.err
 
 
+def test_a_tile_that_does_not_fit_stands_beside_the_M_that_it_needs_and_its_bound(pebblesim: Pebblesim) -> None:
+    """Its gap is by the bound for as many pebbles as it has, which is less than the bound for the M of the heading."""
+    asked = "count flash2-forward -n 8192 -d 512 --block B_r=64 --block B_c=128"
+    larger, own = (pebblesim(f"{asked} -M {M}").out.splitlines() for M in (116224, 139394))
+    (bound,) = (re.search(r"÷ ([\d,]+) words", line)[1] for line in own if line.startswith("gap: "))  # type: ignore[index]
+    of = (
+        f"gap: I/O ÷ {bound} words, lower bound C2 for every way of computing, for the M = 139,394 that its blocks need"
+    )
+    assert of in larger and not any("139,394 that" in line for line in own)
+    head, row = (next(line for line in larger if line.startswith(f" {name} ")) for name in ("schedule", NAME))
+    assert "  needs M  " in head and "  139,394  " in row and not any("needs M" in line for line in own)
+    less = ps.count(NAME, n=8192, d=512, M=116224)
+    assert less.every_way.value > int(bound.replace(",", ""))
+    tile = ps.count(NAME, n=8192, d=512, M=116224, blocks={"B_r": 64, "B_c": 128})
+    assert str(tile).count("for the M = 139,394 that its blocks need") == 1 and "need" not in str(less)
+
+
+NAME = "flash2-forward"
+
+
 def test_a_tile_that_does_not_fit_is_told_what_does(pebblesim: Pebblesim) -> None:
     said = pebblesim("count flash2-forward -n 4096 -d 128 -M 100k --block B_r=128 --block B_c=4096").out
     needs = 2 * 128 * 128 + 2 * 128 * 4096 + 2 * 128 + 2  # Q and O; K or V, and the scores; sums, maxima and two more
-    assert f"these blocks need {needs:,} words, 10.6 M; the gap is to the bound for M" in said
+    assert f"these blocks need {needs:,} words, 10.6 M; the gap is to the bound for that M" in said
     fits = re.search(r"; B_r=(\d+), B_c=(\d+) fit$", said, re.MULTILINE)
     assert fits
     again = pebblesim(f"count flash2-forward -n 4096 -d 128 -M 100k --block B_r={fits[1]} --block B_c={fits[2]}").out

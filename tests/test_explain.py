@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 import pebblesim as ps
-from pebblesim.advice import cards
+from pebblesim.advice import cards, pytorch_times
+from pebblesim.advice.calls import AttentionCall, Recorded, SeenMask
+from pebblesim.advice.pytorch_rules import Where, choose
 from pebblesim.cli.printing import print_table
 from pebblesim.core.errors import UsageError
 from pebblesim.core.tables import Sheet
-from pebblesim.explaining import pytorch_times
-from pebblesim.explaining.calls import AttentionCall, Recorded, SeenMask
 from pebblesim.explaining.judging import judge, table_bytes
 from pebblesim.explaining.result import Explained, explained
-from pebblesim.explaining.rules import Where, choose
 from pebblesim.operator.planning import plan
 from pebblesim.views.explained import page
 
@@ -203,6 +202,9 @@ def test_times_are_estimates_only_where_they_were_measured() -> None:
     assert not judged(call(mask=replace(HELD, shape=(1, 8, 512, 512)))).rows[0].measured
     assert pytorch_times.seconds(call(d_k=100, d_v=100), "cudnn", "forward", "NVIDIA H200") is not None
     assert pytorch_times.seconds(call(d_k=24, d_v=24), "cudnn", "forward", "NVIDIA H200") is None
+    for n_q, n_k, known in ((1, 32768, False), (127, 128, False), (128, 129, True), (64, 64, True), (4096, 77, True)):
+        sizes = {"n_q": n_q, "n_k": n_k, "mask": SeenMask()}  # kernels may split the keys of few queries: not measured
+        assert (pytorch_times.seconds(call(**sizes), "cudnn", "forward", "NVIDIA H200") is not None) == known
     assert judged(call()).rows[0].measured
     assert judged(call(), "A100").rows[0].seconds("ours") is None
 

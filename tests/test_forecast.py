@@ -18,7 +18,7 @@ from pebblesim.advice import cards, launch_costs as costs_of_launches
 from pebblesim.advice.forecast import can_forecast, forecast, forecasts
 from pebblesim.advice.kernels import at_least, kernels
 from pebblesim.advice.launch_costs import launch_costs
-from pebblesim.advice.own_tile import OwnTile
+from pebblesim.advice.own_tile import OwnTile, nearest
 from pebblesim.advice.tiles import TILINGS, Tiling, tilings
 from pebblesim.cli.main import app
 from pebblesim.core.errors import UsageError
@@ -306,6 +306,32 @@ def test_a_tile_of_ones_own_that_a_gluon_kernel_has() -> None:
     assert sum(each.schedule == "flash2-forward" for each in own) == 2  # and the Triton kernel
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(64, 128), (32, 256)])
+def test_a_tile_in_names_that_the_advised_schedule_has_not(rows: int, columns: int) -> None:
+    """It has b_r in place of B_r: the sentence says so, and its tile that is nearest stands beside."""
+    asked = {"B_r": rows, "B_c": columns}
+    ranked, own = kernels("backward-qkv", {"n": 4096, "d": 128}, H200, "bfloat16", 32, None, asked, None)
+    assert ranked[0].tiling.schedule == "flash2-backward-blocked" and own[0].forecast == ranked[0]
+    assert own[0].judged(ranked[0]) == (
+        "your tile: flash2-backward-blocked has no block B_r, its blocks are B_c, b_r; of its tiles the nearest is "
+        "B_c=128, b_r=64, Gluon: 1.00 x the time of the first"
+    )
+    (other,) = (each for each in own if each.schedule == "backward-two-pass-blocked")
+    filled = {name: size for name, size in other.blocks.items() if name not in asked}
+    assert [*filled] == ["b_c", "b_r"]
+    given = f"B_r={rows}, b_c={filled['b_c']}, B_c={columns}, b_r={filled['b_r']} (b_c, b_r not given)"
+    assert other.judged(ranked[0]).startswith(f"your tile, backward-two-pass-blocked {given}")
+
+
+def test_of_the_tiles_of_a_schedule_the_nearest_has_the_rows_and_columns_that_were_given() -> None:
+    ranked, _ = kernels("forward", {"n": 4096, "d": 128}, H200, "bfloat16", 32, None, None, None)
+    of = [each for each in ranked if each.tiling.schedule == "flash2-forward"]
+    for each in of:
+        blocks = dict(each.tiling.blocks)
+        assert dict(nearest({"b_r": blocks["B_r"], "B_c": blocks["B_c"]}, of).tiling.blocks) == blocks
+    assert nearest({"b": 64}, of) == of[0]  # the fastest, where no name says more
+
+
 OF_HOPPER = [(way, each) for way in TILINGS for each in tilings(way, 227 * 1024, True) if each.gluon]
 
 
@@ -370,7 +396,7 @@ def test_every_card_gets_a_kernel_whose_tile_fits(name: str, problem: str) -> No
 @pytest.mark.slow
 def test_a_tile_of_which_a_part_is_given_and_cases_without_kernels() -> None:
     partly = ps.advise("H200", n=512, d=64, dtype="bf16", problem_name="backward-qkv", blocks={"B_r": 64, "B_c": 64})
-    assert {each.blocks["B_r"] for each in partly.own_kernels} == {64}
+    assert {each.blocks.get("B_r", 64) for each in partly.own_kernels} == {64}
     assert ps.advise("H200", n=64, d=8, dtype="fp32").kernels == () == ps.advise("GTX1060", n=64, d=8).kernels
 
 

@@ -190,7 +190,7 @@ def test_files_of_others(tmp_path: Path) -> None:
     )
     assert load_graph(tmp_path / "strict", "dot").names == ("a", "b", "c")
     assert load_graph(tmp_path / "a.mtx", "matrix-market").vertices == 3
-    for text in ("// two edges\n0 1\n  // in two lines\n1 2\n", "\ufeff0 1 2.5\n1 2 {}\n"):
+    for text in ("// two edges\n0 1\n  // in two lines\n1 2\n", "\ufeff0 1 // one\n1 2 {'weight': 2}\n"):
         (tmp_path / "b.edges").write_text(text)
         graph = load_graph(tmp_path / "b.edges")
         assert (edges_of(graph), graph.names) == ({(0, 1), (1, 2)}, None)
@@ -224,9 +224,19 @@ XML = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph edgedefault
         ),
         ("g.edges", "1 2\n3\n", "line 2: expected an edge 'from to', found '3'"),
         ("g.edges", "# nothing\n", "it has no edges"),
-        ("g.edges", "a b\nb c\nc a\n", "cycle a -> b -> c -> a,"),
-        ("g.edges", "a b\nc d\na b\n", "the edge from a to b is given twice"),
+        ("g.edges", "a b\n\nb c\nc a\na d\n", "line 4: the edge from c to a closes the cycle a -> b -> c -> a,"),
+        ("g.edges", "0 1\n# 1 1\n2 1\n1 2\n", "line 4: the edge from 1 to 2 closes the cycle 1 -> 2 -> 1,"),
+        ("g.edges", "7 7\n", "line 1: the edge from 7 to 7 closes the cycle 7 -> 7,"),
+        ("g.edges", "a b\nc d\n\na b\n", "line 4: the edge from a to b is already in line 1."),
+        ("g.edges", "5 9\n% no\n5 9 {}\n", "line 3: the edge from 5 to 9 is already in line 1."),
         ("g.edges", "a c\nb c d\n", "line 2: an edge has two vertices, 'from to'; found a third word, 'd'"),
+        ("g.edges", "1 2\n2 3 4\n", "line 2: an edge has two vertices, 'from to'; found a third word, '4'; give each"),
+        ("g.edges", "1 2 0.5\n", "line 1: an edge has two vertices, 'from to'; found a third word, '0.5'"),
+        ("g.edges", "a b\nb c 2\n", "line 2: an edge has two vertices, 'from to'; found a third word, '2'"),
+        ("g.edges", "0 1\n1 2 -1\n", "line 2: an edge has two vertices, 'from to'; found a third word, '-1'"),
+        ("g.dag", "2 2\n0 1\n1 1\n0 1\n1 1\n0 1\n0 1\n", "line 7: the edge from 0 to 1 is already in line 6."),
+        ("g.dag", "2 2\n0 1\n1 1\n0 1\n1 1\n1 0\n0 1\n", "line 7: the edge from 0 to 1 closes the cycle"),
+        ("g.hdag", "2 2 4\n0\n1\n0\n1\n0 0\n0 1\n1 1\n1 0\n", "line 9: the edge from 1 to 0 closes the cycle"),
         (
             "g.edges",
             "1 2\n# a b c\n2 3 word\n",

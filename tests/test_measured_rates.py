@@ -12,11 +12,14 @@ from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
-from pebblesim.advice.answer import best_other, call
+from pebblesim.advice.answer import beside, best_other, call, first_lines
+from pebblesim.advice.calls import AttentionCall, SeenMask
 from pebblesim.advice.cards import card
 from pebblesim.advice.measured import FILE, Measured, Shape, measured, useful
+from pebblesim.advice.pytorch_rules import Where
 from pebblesim.advice.result import Advice
 from pebblesim.cli.main import app
+from pebblesim.explaining.judging import Judged, judge
 from pebblesim.language import masks
 
 ROOT = Path(__file__).parents[1]
@@ -117,6 +120,75 @@ def test_a_raced_kernel_is_named_with_the_length_of_its_race() -> None:
     assert shared.to_dict()["measured"]["raced"]["ffpa"]["n"] == 9600
 
 
+GROUPED = [
+    ("H100", 8192, 128, (32, 8), "causal"),
+    ("H200", 8192, 128, (32, 8), "causal"),
+    ("H200", 4096, 64, (32, 8), None),
+    ("H200", 8192, 192, (16, 4), "causal"),
+    ("H200", 600, 100, (3, 1), None),
+    ("H200", 32768, 128, (16, 16), "causal"),
+]
+
+
+def explained(gpu: str, n: int, d: int, heads: tuple[int, int], mask: str | None) -> Judged:
+    """What `explain` says of one call of a model."""
+    own, pattern = card(gpu), SeenMask("causal", None, 0) if mask else SeenMask()
+    asked = AttentionCall("sdpa", 1, *heads, n, n, d, d, "bfloat16", pattern, training=True, enable_gqa=True)
+    return judge("", "", 1, asked, own, Where(own.capability, (2, 12)))
+
+
+@pytest.mark.parametrize(("gpu", "n", "d", "heads", "mask"), GROUPED[:1])
+def test_estimates_are_those_of_explain(
+    advice: Advice, gpu: str, n: int, d: int, heads: tuple[int, int], mask: str | None
+) -> None:
+    judged = explained(gpu, n, d, heads, mask)
+    for way, problem in (("forward", "forward"), ("backward", "backward-qkv")):
+        shared = {"heads": heads[0], "kv_heads": heads[1], "heads_per_problem": heads[0] // heads[1]}
+        dims = {"n_q": n * heads[0] // heads[1], "n_k": n, "d": d}
+        asked = replace(advice, card=card(gpu), problem=problem, dims=dims, mask=masks.of(mask), **shared)
+        theirs = judged.passes[way].theirs
+        assert theirs is not None and beside(asked).estimated == {judged.choice.backend: theirs}
+        for ours, called in ((1.01 * theirs, "CUDNN_ATTENTION"), (theirs, "pebblesim.gpu.torch")):
+            (launch,) = advice.kernels[0].launches
+            kernel = replace(advice.kernels[0], launches=(replace(launch, seconds=ours),))
+            assert called in next(first_lines(replace(asked, kernels=(kernel,))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("gpu", "n", "d", "heads", "mask"), GROUPED)
+def test_where_nothing_was_measured_advise_and_explain_say_the_same(
+    gpu: str, n: int, d: int, heads: tuple[int, int], mask: str | None
+) -> None:
+    judged = explained(gpu, n, d, heads, mask)
+    called = {"cudnn": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION"}[judged.choice.backend]
+    for way, problem in (("forward", "forward"), ("backward", "backward-qkv")):
+        advice = ps.advise(gpu, n=n, d=d, heads=heads[0], kv_heads=heads[1], mask=mask, problem_name=problem)
+        theirs, ours = judged.passes[way].theirs, advice.kernels[0].seconds
+        assert theirs is not None and advice.to_dict()["measured"]["estimated"] == {judged.choice.backend: theirs}
+        _, line, _, others, *_ = map(str, advice.parts())
+        faster = theirs < ours
+        assert (f"SDPBackend.{called}" in line) == faster == ("estimated: faster than ours)" in others)
+        assert f" ({theirs / ours:.2f} x, estimated" in others and "others not measured " in others
+
+
+@pytest.mark.parametrize(
+    ("gpu", "options", "known"),
+    [
+        ("H200", {"mask": masks.of("causal"), "dims": {"n": 4096, "d": 128}}, {"cudnn"}),
+        ("H200", {"mask": masks.of("window:64"), "dims": {"n": 4096, "d": 128}}, set()),
+        ("H200", {"mask": masks.of("causal"), "dims": {"n_q": 64, "n_k": 4096, "d": 128}}, set()),
+        ("A100", {"dims": {"n": 4096, "d": 128}}, set()),
+        ("H200", {"dims": {"n_q": 1, "n_k": 4096, "d": 128}}, set()),
+        ("H200", {"dims": {"n_q": 4096, "n_k": 77, "d": 128}}, {"cudnn"}),
+    ],
+)
+def test_an_estimate_is_given_only_where_pytorchs_flags_say_the_attention(
+    advice: Advice, gpu: str, options: dict[str, Any], known: set[str]
+) -> None:
+    """A window, and a causal mask that ends with the keys, need a mask in memory; decoding was not measured."""
+    assert {*beside(replace(advice, card=card(gpu), dtype="float16", **options)).estimated} == known
+
+
 ROW = next(row for row in RACED if (row["n"], row["d"], row["d_v"], row["mask"]) == (4096, 128, 128, None))
 
 
@@ -144,6 +216,8 @@ def test_another_attention_is_advised_only_where_it_was_clearly_faster() -> None
     assert best_other(Measured({"cudnn": 0.98, "ours": 1.0, "flash": 2.0}), 1.0) is None
     assert best_other(Measured({"flex": 0.5, "ours": 1.0}), 1.0) is None  # is no line of Python
     assert best_other(Measured({}), 1.0) is None
+    assert best_other(Measured({}, estimated={"flash": 0.99}), 1.0) == "flash"  # as `explain`, which adds passes up
+    assert best_other(Measured({}, estimated={"flash": 1.0}), 1.0) is None
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,11 @@ from torch.nn import functional as F  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import pebblesim as ps  # noqa: E402
+from pebblesim.advice.calls import AttentionCall, SeenMask  # noqa: E402
+from pebblesim.advice.pytorch_rules import Where, choose  # noqa: E402
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.explaining import masks  # noqa: E402
-from pebblesim.explaining.calls import AttentionCall, SeenMask  # noqa: E402
 from pebblesim.explaining.program import explain_file  # noqa: E402
-from pebblesim.explaining.rules import Where, choose  # noqa: E402
 from pebblesim.explaining.watching import recorded  # noqa: E402
 
 STYLES = ("sdpa", "matmul", "bmm", "baddbmm", "einsum", "at", "split")

@@ -19,10 +19,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pebblesim.explaining.rules import BACKENDS, Where, choose
+from pebblesim.advice.pytorch_rules import BACKENDS, Where, choose
 
 HERE = Path(__file__).parent
-RATES = HERE.parent.parent / "pebblesim" / "explaining" / "pytorch_times.toml"
+RATES = HERE.parent.parent / "pebblesim" / "advice" / "pytorch_times.toml"
 KERNELS = {"cudnn": "cudnn", "flash_fwd": "flash", "fmha_cutlass": "efficient"}
 """Parts of the names of kernels, and the backend that has them; math has none of these."""
 

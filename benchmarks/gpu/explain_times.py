@@ -5,7 +5,7 @@ with launches (`timing.together`), and the bytes that a forward pass takes besid
 before, by several processes. A row that FOLDER/times.jsonl has is not measured again.
 
 Without a GPU, `--report FILE…` prints how many forecasts are within 20 % of the card's time, and
-`--fit FILE…` writes the rates of PyTorch's kernels (pebblesim/explaining/pytorch_times.toml) anew: from hopper.jsonl,
+`--fit FILE…` writes the rates of PyTorch's kernels (pebblesim/advice/pytorch_times.toml) anew: from hopper.jsonl,
 h100/hopper.jsonl and these rows. Rows that were fitted to judge nothing: report those of other seeds.
 """
 
@@ -29,13 +29,12 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 from explain_backends import loaded, tensors, told  # noqa: E402
 
-from pebblesim.advice import cards  # noqa: E402
-from pebblesim.explaining import pytorch_times  # noqa: E402
-from pebblesim.explaining.calls import AttentionCall, SeenMask  # noqa: E402
+from pebblesim.advice import cards, pytorch_times  # noqa: E402
+from pebblesim.advice.calls import AttentionCall, SeenMask  # noqa: E402
+from pebblesim.advice.pytorch_rules import Where  # noqa: E402
 from pebblesim.explaining.judging import judge  # noqa: E402
-from pebblesim.explaining.rules import Where  # noqa: E402
 
-RATES = HERE.parents[1] / "pebblesim" / "explaining" / "pytorch_times.toml"
+RATES = HERE.parents[1] / "pebblesim" / "advice" / "pytorch_times.toml"
 
 WAYS = ("forward", "backward")
 

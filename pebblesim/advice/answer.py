@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from pebblesim.advice import pytorch_times
 from pebblesim.advice.amounts import duration
+from pebblesim.advice.calls import AttentionCall, SeenMask
 from pebblesim.advice.forecast import at_least
 from pebblesim.advice.kernels import OurKernels
 from pebblesim.advice.measured import OTHERS, OURS, WIDE, Measured, Shape, measured, useful
+from pebblesim.advice.pytorch_rules import SHIPPED, Where, choose
 from pebblesim.core.sizes import assigned
 from pebblesim.language.masks import Band
 
@@ -30,20 +34,51 @@ def sizes(advice: OurKernels) -> tuple[int, int, int, int]:
 
 
 def beside(advice: OurKernels) -> Measured:
-    """Find what was measured for the attention of an advice."""
+    """Find what was measured for the attention of an advice, or else what is estimated."""
     n_q, n_k, d_k, d_v = sizes(advice)
     shape = Shape(WAYS[advice.problem], d_k, d_v, "" if advice.mask is None else str(advice.mask))
     heads = advice.heads * advice.batch
     kv_heads = (advice.kv_heads or advice.heads) * advice.batch
     work = useful(shape, n_q, heads)
-    return measured(advice.card.device, shape, (n_q, n_k), heads, kv_heads, advice.dtype, work)
+    found = measured(advice.card.device, shape, (n_q, n_k), heads, kv_heads, advice.dtype, work)
+    return replace(found, estimated=estimated(advice)) if found.why else found
+
+
+def estimated(advice: OurKernels) -> dict[str, float]:
+    """The kernel that PyTorch takes by its rules, and its estimated time, as in `explain`; nothing if none is known.
+
+    A mask must be one that a flag of PyTorch says.
+    """
+    (n_q, n_k, d_k, d_v), mask = sizes(advice), advice.mask
+    flag = isinstance(mask, Band) and (mask.before, mask.after) == (None, 0) and n_q == n_k
+    if not advice.card.calibrated or not (mask is None or flag):
+        return {}
+    way, heads = WAYS[advice.problem], advice.heads
+    asked = AttentionCall(
+        "sdpa",
+        advice.batch,
+        heads,
+        advice.kv_heads or heads,
+        n_q,
+        n_k,
+        d_k,
+        d_v,
+        advice.dtype,
+        SeenMask("causal", None, 0) if flag else SeenMask(),
+        training=way == "backward",
+        enable_gqa=True,
+    )
+    backend = choose(asked, Where(advice.card.capability, max(SHIPPED))).backend
+    seconds = pytorch_times.seconds(asked, backend, way, advice.card.device)
+    return {} if seconds is None else {backend: seconds}
 
 
 def best_other(found: Measured, ours: float) -> str | None:
-    """The attention of PyTorch that is faster than ours, clearly; None if there is none."""
-    near = {kernel: seconds for kernel, seconds in found.seconds.items() if kernel in BACKENDS}
+    """The attention of PyTorch that is faster than ours: clearly where both ran, else by its estimate; None if none."""
+    near = {kernel: seconds / CLEARLY for kernel, seconds in found.seconds.items()} | dict(found.estimated)
+    near = {kernel: seconds for kernel, seconds in near.items() if kernel in BACKENDS}
     fastest = min(near, key=lambda kernel: near[kernel], default=None)
-    return fastest if fastest is not None and near[fastest] < CLEARLY * ours else None
+    return fastest if fastest is not None and near[fastest] < ours else None
 
 
 def call(advice: OurKernels, other: str | None) -> str:
@@ -67,7 +102,7 @@ def call(advice: OurKernels, other: str | None) -> str:
 
 
 def advised(advice: OurKernels, found: Measured) -> str:
-    """The line of Python to use: that of another attention only where it was measured to be clearly faster."""
+    """The line of Python to use: that of another attention only where it is known to be faster."""
     ours = found.seconds.get(OURS, advice.kernels[0].seconds)
     return call(advice, best_other(found, ours))
 
@@ -78,8 +113,8 @@ def first_lines(advice: OurKernels) -> Iterator[str]:
     yield f"call: {advised(advice, found)}"
     yield f"ours: {', '.join(_our_times(advice, found))}; {_kernel(advice)}"
     if found.why:
-        raced = "".join(f"{each}; others " for each in [", ".join(_raced(advice, found))] if each)
-        yield f"others: {raced}not measured {found.why}"
+        known = ", ".join([*_estimated(advice, found), *_raced(advice, found)])
+        yield f"others: {f'{known}; others ' if known else ''}not measured {found.why}"
     else:
         yield from _others(advice, found)
 
@@ -113,6 +148,14 @@ def _others(advice: OurKernels, found: Measured) -> Iterator[str]:
     missing = ", ".join(OTHERS[kernel] for kernel in asked if kernel not in {**found.seconds, **found.raced})
     said = "measured at this size" if found.exact else f"interpolated, measured at n = {_numbers(found.lengths)}"
     yield f"times: {said}{'; not measured: ' if missing else ''}{missing}"
+
+
+def _estimated(advice: OurKernels, found: Measured) -> Iterator[str]:
+    """The estimated time of the kernel that PyTorch takes."""
+    ours = advice.kernels[0].seconds
+    for kernel, seconds in found.estimated.items():
+        faster = ": faster than ours" if seconds < ours else ""
+        yield f"{OTHERS[kernel]} {duration(seconds)} ({seconds / ours:.2f} x, estimated{faster})"
 
 
 def _raced(advice: OurKernels, found: Measured) -> Iterator[str]:

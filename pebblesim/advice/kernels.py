@@ -13,7 +13,7 @@ from pebblesim.advice.cards import Card
 from pebblesim.advice.forecast import Forecast, at_least, forecasts
 from pebblesim.advice.own_tile import OwnTile, own_tiles
 from pebblesim.advice.tiles import TILINGS, Tiling
-from pebblesim.core.sizes import assigned, quantity
+from pebblesim.core.sizes import BYTES, assigned, quantity
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, count
 from pebblesim.kernels.domains import HOPPER, KERNELS, Call, Refusal
@@ -147,7 +147,8 @@ class OurKernels:
     def own_as_data(self, own: OwnTile) -> dict[str, Any]:
         """A tile of the user's as printed by `pebblesim advise --json`; `why` says why it has no forecast."""
         spilling = {str(warps): held for warps, held in own.spilling.items()}
-        head = {"schedule": own.schedule, "blocks": dict(own.blocks), "why": own.why, "spilling": spilling}
+        head = {"schedule": own.schedule, "blocks": dict(own.blocks), "missing": [*own.missing]}
+        head |= {"why": own.why, "spilling": spilling}
         return head | ({} if own.forecast is None else self.as_data(own.forecast))
 
     def shown_kernels(self) -> Iterator[str | Sheet]:
@@ -162,6 +163,7 @@ class OurKernels:
             return
         best = self.kernels[0]
         yield f"take {best.tiling.schedule}{', Gluon' * best.tiling.gluon}: {_settings(best, self.dims)}"
+        yield self._moved(best)
         yield from self._launches(best)
         if best.tiling.gluon:
             yield from self._without_gluon()
@@ -202,6 +204,13 @@ class OurKernels:
         if best.rounds > 1:
             yield f"  all that {best.rounds} times, for {heads} heads each"
         yield self._source(best)
+
+    def _moved(self, kernel: Forecast) -> str:
+        """The words of a kernel's tile, which is in shared memory, as counted."""
+        row, each = self.tile_of(kernel), "KV head" if self.heads_per_problem > 1 else "head"
+        said = f"  moves {amounts.amount(row.io * BYTES[self.dtype] * self.times, 'B')} between L2 and the "
+        said += f"multiprocessors: {row.io:,} words a {each}, {row.gap:.2f} x the lower bound"
+        return said + row.on_pebbles
 
     def _without_gluon(self) -> Iterator[str]:
         for other in [each for each in self.kernels if not each.tiling.gluon][:1]:

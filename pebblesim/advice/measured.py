@@ -67,6 +67,7 @@ class Measured:
         exact: whether this very size was measured.
         why: why nothing is known.
         raced: by kernel that was raced on drawn shapes only, the time at its rate there, and the length of that race.
+        estimated: where nothing is known, the kernel that PyTorch takes and its estimated time (`pytorch_times`).
     """
 
     seconds: Mapping[str, float]
@@ -74,12 +75,14 @@ class Measured:
     exact: bool = False
     why: str = ""
     raced: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    estimated: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data of `pebblesim advise --json`; seconds are those of the GPU for all heads."""
         return {"seconds": dict(self.seconds), "lengths": [*self.lengths], "exact": self.exact} | {
             "why": self.why or None,
             "raced": {kernel: {"seconds": seconds, "n": n} for kernel, (seconds, n) in self.raced.items()},
+            "estimated": dict(self.estimated),
         }
 
 

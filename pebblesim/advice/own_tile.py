@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import log2
 
 from pebblesim.advice.cards import Card
 from pebblesim.advice.forecast import MOST_REGISTERS, REGISTERS_BESIDES, Forecast, if_it_fits
@@ -31,6 +32,7 @@ class OwnTile:
         spilling: warps with which a thread would hold more than its registers, and how many it would hold.
         why: why no kernel has the tile; empty if one has, or if all spill.
         measured: whether kernels with this tile were measured on the card, if it was calibrated.
+        given: the blocks that the user gave. Where the schedule has not all of them, the tile is its nearest one.
     """
 
     schedule: str
@@ -39,10 +41,21 @@ class OwnTile:
     spilling: Mapping[int, int] = field(default_factory=dict)
     why: str = ""
     measured: bool = False
+    given: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Names of blocks that were given, and that the schedule has not."""
+        return tuple(name for name in self.given if name not in self.blocks)
 
     def judged(self, best: Forecast) -> str:
         """A sentence on the tile beside the kernel that is advised."""
         said = f"your tile, {self.schedule} {assigned(self.blocks)}"
+        if self.missing:
+            said = f"your tile: {self.schedule} has no block {', '.join(self.missing)}, its blocks are "
+            said += f"{', '.join(self.blocks)}; of its tiles the nearest is {assigned(self.blocks)}"
+        elif filled := [name for name in self.blocks if name not in self.given]:
+            said += f" ({', '.join(filled)} not given)"
         spilling = "; ".join(
             f"with {warps} warps it spills: a thread holds {held} registers of tiles, besides some "
             f"{REGISTERS_BESIDES}, and has {MOST_REGISTERS}"
@@ -70,6 +83,8 @@ def own_tiles(
 ) -> Iterator[OwnTile]:
     """The user's tile as a Triton kernel of each schedule that has such blocks, and as those of Gluon that have it.
 
+    If the schedule of the fastest kernel has not all of these blocks, its tile that is nearest is the first.
+
     A tile is taken to spill if a thread holds more registers than there are, unless a kernel of the schedule that is
     offered holds as many: those were compiled, and do not spill.
 
@@ -78,10 +93,13 @@ def own_tiles(
         ranked: forecasts of the kernels that are offered, the fastest first.
         dims, card, dtype, heads, mask: as for `forecast`.
     """
+    if ranked and not set(blocks) <= set(ranked[0].tiling.blocks):
+        near = nearest(blocks, [each for each in ranked if each.tiling.schedule == ranked[0].tiling.schedule])
+        yield OwnTile(near.tiling.schedule, near.tiling.blocks, near, measured=True, given=blocks)
     for each in ranked:
         tiling = each.tiling
         if tiling.gluon and blocks.items() <= tiling.blocks.items():
-            yield OwnTile(tiling.schedule, tiling.blocks, each, measured=True)
+            yield OwnTile(tiling.schedule, tiling.blocks, each, measured=True, given=blocks)
     triton = [each for each in ranked if not each.tiling.gluon]
     for schedule in dict.fromkeys(each.tiling.schedule for each in triton):
         offered = [each for each in triton if each.tiling.schedule == schedule]
@@ -91,12 +109,26 @@ def own_tiles(
         if wrong := {name: size for name, size in blocks.items() if size < LEAST_SIDE or size & (size - 1)}:
             why = "no kernel, sides of tiles on tensor cores are powers of two from "
             why += f"{LEAST_SIDE} on, unlike {assigned(wrong)}"
-            yield OwnTile(schedule, tile, why=why)
+            yield OwnTile(schedule, tile, why=why, given=blocks)
             continue
         try:
-            yield _fastest(schedule, tile, offered, dims, card, dtype, heads, mask)
+            yield replace(_fastest(schedule, tile, offered, dims, card, dtype, heads, mask), given=blocks)
         except UsageError as refused:  # by the emitter, whose program a forecast reads
-            yield OwnTile(schedule, tile, why=f"no kernel, {refused}".removesuffix("."))
+            yield OwnTile(schedule, tile, why=f"no kernel, {refused}".removesuffix("."), given=blocks)
+
+
+def nearest(blocks: Mapping[str, int], offered: Sequence[Forecast]) -> Forecast:
+    """The kernel whose sides are the fewest times larger or smaller than those given; of equals the first.
+
+    A side that was not given is compared with the one that is called the same but for the letter's case, as B_r and b_r
+    are both rows of queries.
+    """
+
+    def apart(kernel: Forecast) -> float:
+        asked = {name: blocks.get(name, blocks.get(name.swapcase()[:1] + name[1:])) for name in kernel.tiling.blocks}
+        return sum(abs(log2(kernel.tiling.blocks[name] / size)) for name, size in asked.items() if size)
+
+    return min(offered, key=apart)
 
 
 def _fastest(

@@ -15,7 +15,8 @@ from typing import Any, Final
 from pebblesim.analysis.equal_blocks import counts_of_equal_blocks
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import listed
-from pebblesim.dags.optimum import RULES, optimum
+from pebblesim.dags.optimum import optimum
+from pebblesim.dags.optimum_states import RULES
 from pebblesim.dags.orders import Task
 from pebblesim.dags.samples import small_graphs
 from pebblesim.graphs.cdag import Cdag

@@ -207,11 +207,11 @@ def _on_machine(
 
 
 def _larger(row: Counted) -> str:
-    """Say that the given blocks need a larger cache than M, for which the bounds are, and which blocks fit."""
+    """Say that the given blocks need a larger cache than M, for which the bound is, and which blocks fit."""
     import pebblesim as ps
 
     needed = row.least_M or row.peak_red
-    said = f"these blocks need {needed:,} words, {needed / row.M:.1f} M; the gap is to the bound for M"
+    said = f"these blocks need {needed:,} words, {needed / row.M:.1f} M; the gap is to the bound for that M"
     try:
         shape: dict[str, Any] = {"mask": row.mask, **row.dims}
         return f"{said}; {ps.count(row.schedule, M=row.M, **shape).blocks_in_words} fit"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -25,13 +27,14 @@ from pebblesim.cli.options import (
     output_file,
     pairs,
 )
-from pebblesim.cli.printing import print_json, print_rules, say, show
+from pebblesim.cli.printing import print_json, print_rules_if_wide, say, show
 from pebblesim.cli.waiting import progress_bar
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import parse_bytes, parse_size, quantity
 
 if TYPE_CHECKING:
     from pebblesim import Cdag
+    from pebblesim.dags.search import Pebbling
 
 app = family()
 
@@ -169,21 +172,28 @@ def pebble(
         pebbling = ps.pebble(
             graph, M=cache.words, rules=rules, seconds=limit, steps=steps, seed=seed, progress=on_progress
         )
-    if as_json:
-        bounds = [bound.to_dict() for bound in pebbling.bounds]
-        print_json({"graph": name, **pebbling.to_dict(), "bounds": bounds})
-        _save(save, graph, pebbling.moves, rules)
-        return
+    with _saved(save, graph, pebbling.moves, rules) as written:
+        if as_json:
+            bounds = [bound.to_dict() for bound in pebbling.bounds]
+            print_json({"graph": name, **pebbling.to_dict(), "bounds": bounds})
+        else:
+            _tell(name, pebbling, literature(source, made), written)
+
+
+def _tell(name: str, pebbling: Pebbling, known: Known | None, written: str) -> None:
+    """Print a game, its bounds, and what to do next."""
+    from pebblesim.dags.optimum_states import searchable
+
+    graph = pebbling.graph
     say(f"{name}: {graph}\n{pebbling}")
     for bound in pebbling.bounds:
         say(f"  {bound.name:<14}{bound.why_not or quantity(bound.value, 'word')}")
-    if known := literature(source, made):
+    if known is not None:
         say(f"known     {known}")
-    if graph.vertices <= FEW and pebbling.gap > 1:
+    if graph.vertices <= FEW and searchable(graph, pebbling.rules) and pebbling.gap > 1:
         say(f"{graph.vertices} vertices are few: `pebblesim optimum` with the same sizes searches for the proven least")
-    if _save(save, graph, pebbling.moves, rules):
-        say(f"written   {save}")
-    print_rules(rules)
+    say(*filter(None, [written]))
+    print_rules_if_wide(pebbling.rules)
 
 
 def _check_save(path: Path | None, graph: Cdag, rules: str) -> None:
@@ -194,13 +204,23 @@ def _check_save(path: Path | None, graph: Cdag, rules: str) -> None:
         check_game_file(path, graph, rules)
 
 
-def _save(path: Path | None, graph: Cdag, moves: Any, rules: str) -> bool:
-    """Save the moves of a game, if a file was named; its result is printed before, and not lost where that fails."""
+@contextmanager
+def _saved(path: Path | None, graph: Cdag, moves: Any, rules: str) -> Iterator[str]:
+    """Save the moves of a game, if a file was named, before its result is printed: a reader may stop reading.
+
+    It yields the line that says so. If saving fails, that is raised after the result, so that it is not lost.
+    """
     from pebblesim.dags.judging import save_game
 
-    if path is not None:
-        save_game(path, graph, moves, rules)
-    return path is not None
+    failed = None
+    try:
+        if path is not None:
+            save_game(path, graph, moves, rules)
+    except UsageError as error:
+        failed = error
+    yield "" if path is None or failed else f"written   {path}"
+    if failed is not None:
+        raise failed
 
 
 @command(app, example="pebblesim optimum matmul --size m=2 --size k=2 --size n=2 -M 4")
@@ -224,6 +244,7 @@ def optimum(
 ) -> None:
     """Search all games on a graph for the least I/O. Ctrl-C stops the search and prints the interval reached."""
     import pebblesim as ps
+    from pebblesim.dags.optimum_states import searchable
 
     name, graph = made.graph(source)
     _check_save(save, graph, rules)
@@ -239,16 +260,16 @@ def optimum(
             graph, M=cache.words, rules=rules, seconds=limit, memory=room, states=most, progress=on_progress
         )
     game = ps.referee(graph, result.M, [result.moves], rules)
-    if as_json:
-        print_json({"graph": name, **result.to_dict(), "complete": game.complete})
-        _save(save, graph, result.moves, rules)
-        return
-    say(f"{name}: {graph}")
-    say(result)
-    say(f"reads, writes   {game.reads:,}, {game.writes:,} words; the referee judges the game legal and complete")
-    if _save(save, graph, result.moves, rules):
-        say(f"written         {save}")
-    print_rules(rules)
+    with _saved(save, graph, result.moves, rules) as written:
+        if as_json:
+            print_json({"graph": name, **result.to_dict(), "complete": game.complete})
+            return
+        say(f"{name}: {graph}\n{result}")
+        say(f"reads, writes   {game.reads:,}, {game.writes:,} words; the referee judges the game legal and complete")
+        if not result.proven and searchable(graph, rules):
+            say("most of the time went into the proof; `pebblesim pebble` searches for a better game alone")
+        say(*filter(None, [written.replace("written", "written      ")]))
+        print_rules_if_wide(rules)
 
 
 @command(app, example="pebblesim judge graph.hdag game.npy -M 8")
@@ -258,18 +279,23 @@ def judge(
     *,
     made: GraphChoice,
     cache: Cache,
-    rules: Rules = "hong-kung",
+    rules: Annotated[
+        str | None,
+        option("--rules", "hong-kung (the default), no-recompute, replace or partial.", values=all_rules),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Judge a saved game on a graph; exit with 1 if it is illegal or incomplete."""
     import pebblesim as ps
 
     name, graph = made.graph(source)
-    outcome = ps.judge(graph, game, M=cache.words, rules=rules)
+    outcome = ps.judge(graph, game, M=cache.words, rules=rules or "hong-kung")
     if as_json:
         print_json({"graph": name, **outcome.to_dict()})
     else:
         say(outcome)
+        if rules is None and not outcome.complete:
+            say("A saved game does not store its rules; these are the default, and --rules RULES names those it has.")
     raise typer.Exit(0 if outcome.complete else 1)
 
 

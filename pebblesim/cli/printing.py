@@ -177,3 +177,11 @@ def print_rules(rules: str) -> None:
     say(f"\nrules of the game ({rules})")
     for line in in_words(rules):
         say(f"  {line}")
+
+
+def print_rules_if_wide(rules: str) -> None:
+    """Print the rules of the game with --wide, and otherwise that they are printed then."""
+    if WIDE.get():
+        print_rules(rules)
+    else:
+        say("(--wide adds: the rules of the game)")

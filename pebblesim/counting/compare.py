@@ -92,10 +92,13 @@ class Comparison(Result, Sequence[Counted]):
 
     def _sheet(self, dtype: str | None) -> Sheet:
         """The table of the schedules that fit."""
+        rows = [row for row in self.rows if row.least_M is None]
+        larger = not all(row.feasible for row in rows)
         columns: dict[str, Callable[[Counted], Any]] = {
             "schedule": lambda row: row.schedule,
             "algorithm or source": lambda row: row.credit,
             "blocks": lambda row: row.blocks_in_words,
+            **({"needs M": lambda row: "" if row.feasible else f"{row.peak_red:,}"} if larger else {}),
             "reads": lambda row: row.reads,
             "writes": lambda row: row.writes,
             "I/O": lambda row: row.io,
@@ -105,7 +108,7 @@ class Comparison(Result, Sequence[Counted]):
             "gap": lambda row: ratio(row.gap),
             OF_WAY: lambda row: ratio(row.gap_of_way),
         }
-        cells = [[made(row) for made in columns.values()] for row in self.rows if row.least_M is None]
+        cells = [[made(row) for made in columns.values()] for row in rows]
         others = ("algorithm or source" if self.named else "blocks", "reads", "writes", "peak red", OF_WAY)
         return Sheet(list(columns), cells, ("schedule", "I/O", "gap", "blocks"), 3, others)
 
@@ -129,9 +132,9 @@ class Comparison(Result, Sequence[Counted]):
         names: dict[str, list[str]] = {}
         for row in self.rows:
             if row.least_M is None or len(self.rows) == 1:
-                least = str(row.every_way) if wide else row.every_way.brief
+                least = f"{row.every_way if wide else row.every_way.brief}{row.on_pebbles}"
                 common.setdefault(least, []).append(row.schedule)
-                names.setdefault(str(row.lower_bound), []).append(row.schedule)
+                names.setdefault(f"{row.lower_bound}{row.on_pebbles}", []).append(row.schedule)
         lines = [
             f"gap: I/O ÷ {bound}" + (f": {', '.join(schedules)}" if len(common) > 1 else "")
             for bound, schedules in common.items()

@@ -208,6 +208,11 @@ class Counted(Result):
         return max(self.M, self.peak_red) + spared(self.summation)
 
     @property
+    def on_pebbles(self) -> str:
+        """For which M the lower bounds are, to be said after them, if the blocks need a larger one; else empty."""
+        return "" if self.feasible else f", for the M = {self.peak_red:,} that its blocks need"
+
+    @property
     def on_bounds(self) -> str:
         """A sentence on what the lower bounds are for, where that is not M pebbles; empty otherwise."""
         if self.summation != IN_PLACE:
@@ -279,7 +284,7 @@ class Counted(Result):
             "peak words": f"{self.peak_words:,} words",
             "peak red": f"{self.peak_red:,} of M = {self.M:,} words" + ("" if self.feasible else ": does not fit"),
             "work": f"{self.operations:,} operations, {self.intensity:.3g} per word",
-            "gap": f"{self.gap:.3g} x the lower bound of {self.every_way}",
+            "gap": f"{self.gap:.3g} x the lower bound of {self.every_way}{self.on_pebbles}",
             **({OF_WAY: f"{self.gap_of_way:.3g} x the lower bound of {self.lower_bound}"} if self.has_way else {}),
             **({"in all": f"{self.heads}: {self.total.io:,} words"} if self.heads.is_given else {}),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,12 +12,20 @@ import numpy as np
 from pebblesim.core.errors import UsageError
 from pebblesim.dags.rows import TokenRows, words_of
 from pebblesim.graphs.cdag import Cdag
+from pebblesim.graphs.edges import Cyclic
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_EMPTY_ROWS: Final = 1_000_000
 """A matrix may have this many rows without entries, so that a short file cannot ask for any amount of memory."""
+
+NEWLINE: Final = b"\n"
+WORD: Final = re.compile(rb"[^\x00-\x20]+")
+THIRD: Final = re.compile(
+    rb"(?m)^[\x00-\x09\x0b-\x20]*(?:[^\x00-\x20#%]+[\x00-\x09\x0b-\x20]+){2}([^\x00-\x20#%{][^\x00-\x20#%]*)"
+)
+"""A third word in a line of an edge list, unless data in braces follows the two vertices."""
 
 
 def hyperdag(data: bytes) -> Cdag:
@@ -65,51 +74,71 @@ def hyperdag(data: bytes) -> Cdag:
             f"{source[numbers[at]]}, and another hyperedge of this vertex says {words[source[numbers[at]]]}."
         )
     words[words < 0] = 1
-    return Cdag.from_edges(vertices, np.column_stack([u, v])[follows], weights=words_of(words, "vertex"))
+    pairs, lines = np.column_stack([u, v])[follows], rows.line[first:][follows]
+    return _graph(vertices, pairs, lines, weights=words_of(words, "vertex"))
 
 
 def edge_list(data: bytes) -> Cdag:
-    """Read one edge "from to" in each line. Lines that start with #, % or // are ignored.
+    """Read one edge "from to" in each line. A comment begins with #, %, or // behind a space, and ends with its line.
 
-    So are numbers, or data in braces, behind the two vertices; a name there is refused.
+    So that networkx's files can be read, data in braces behind the two vertices is ignored; anything else there, a
+    number too, is refused: a game has no weights of edges.
 
     Vertices may be numbers or names. Numbers that are not 0 ... n-1 are treated as names.
     """
-    data = re.sub(rb"(?m)^[ \t]*//.*$", b"", data)
+    if b"//" in data:
+        data = re.sub(rb"(?m)(?<![^\x00-\x20])//.*$", b"", data)
     rows = TokenRows.of(data, b"#%")
     first = rows.start[:-1]
-    if len(rows) and (rows.lengths < 2).any():
-        rows.refuse(int(np.argmax(rows.lengths < 2)), "expected an edge 'from to'")
-    source, target = rows.values[first], rows.values[np.minimum(first + 1, max(len(rows.values) - 1, 0))]
     if not len(rows):
         raise UsageError("it has no edges; a line of an edge list is 'from to'.")
-    if (source < 0).any() or (target < 0).any():
-        return _named_edges(data)
-    if (rows.values < 0).any() and (wrong := re.search(rb"(?m)^[^#%\n]*?[0-9]\s+[0-9]+[ \t]+([A-Za-z_]\w*)", data)):
-        _refuse_third(data.count(b"\n", 0, wrong.start(1)) + 1, wrong[1].decode())
-    ids, places = np.unique(np.concatenate([source, target]), return_inverse=True)
-    pairs = places.reshape(2, len(source)).T
+    if (rows.lengths < 2).any():
+        rows.refuse(int(np.argmax(rows.lengths < 2)), "expected an edge 'from to'")
+    if (rows.lengths > 2).any() and (wrong := THIRD.search(data)):
+        raise UsageError(
+            f"line {data.count(NEWLINE, 0, wrong.start(1)) + 1}: an edge has two vertices, 'from to'; found a third "
+            f"word, {wrong[1].decode('utf-8', 'replace')[:80]!r}; give each edge a line of its own, without a weight."
+        )
+    ends = np.column_stack([rows.values[first], rows.values[first + 1]])
+    if (ends < 0).any():
+        return _named_edges(data, rows.line)
+    ids, places = np.unique(ends, return_inverse=True)
     names = None if ids[-1] == len(ids) - 1 else [str(v) for v in ids.tolist()]
-    return Cdag.from_edges(len(ids), pairs, names=names)
+    return _graph(len(ids), places.reshape(ends.shape), rows.line, names)
 
 
-def _named_edges(data: bytes) -> Cdag:
-    number: dict[str, int] = {}
-    pairs = []
-    for number_of_line, line in enumerate(data.decode("utf-8").split("\n"), 1):
-        words = line.split("#", 1)[0].split("%", 1)[0].split()
-        if words:
-            if words[2:] and words[2].isidentifier():  # data of an edge are numbers, or start with {
-                _refuse_third(number_of_line, words[2])
-            pairs.append(tuple(number.setdefault(word, len(number)) for word in words[:2]))
-    return Cdag.from_edges(len(number), pairs, names=list(number))
+def _named_edges(data: bytes, lines: NDArray[np.int64]) -> Cdag:
+    text, number = data.split(NEWLINE), dict[str, int]()
+    ends = [WORD.findall(re.split(b"[#%]", text[line - 1], maxsplit=1)[0])[:2] for line in lines.tolist()]
+    pairs = [[number.setdefault(word.decode("utf-8"), len(number)) for word in pair] for pair in ends]
+    return _graph(len(number), np.array(pairs), lines, list(number))
 
 
-def _refuse_third(line: int, word: str) -> None:
-    raise UsageError(
-        f"line {line}: an edge has two vertices, 'from to'; found a third word, {word!r}; give each edge a line of its "
-        "own."
-    )
+def _graph(
+    n: int,
+    pairs: NDArray[np.int64],
+    lines: NDArray[np.int64],
+    names: Sequence[str] | None = None,
+    weights: NDArray[np.int64] | None = None,
+) -> Cdag:
+    """Make a graph from the edges in lines of a file.
+
+    Raises:
+        UsageError: an edge is given twice, or there is a cycle; the message names the line.
+    """
+    if twice := TokenRows.once(pairs[:, 0] * n + pairs[:, 1]):
+        u, v = (str(end) if names is None else names[end] for end in pairs[twice[0]])
+        raise UsageError(f"line {lines[twice[0]]}: the edge from {u} to {v} is already in line {lines[twice[1]]}.")
+    try:
+        return Cdag.from_edges(n, pairs, names=names, weights=weights)
+    except Cyclic as error:
+        edges = {*pairwise(error.cycle)}
+        last = max(at for at, pair in enumerate(pairs.tolist()) if tuple(pair) in edges)
+        u, v = (str(end) if names is None else names[end] for end in pairs[last])
+        raise UsageError(
+            f"line {lines[last]}: the edge from {u} to {v} closes the cycle {error.shown}, but a computation must "
+            "have none."
+        ) from None
 
 
 def matrix_market(data: bytes) -> Cdag:
@@ -193,7 +222,7 @@ def converter(data: bytes) -> Cdag:
         rows.refuse(first + edges, f"expected the end of the file after {edges} edges")
     for column in pairs.T:
         rows.check(column, first, "vertex", vertices)
-    return Cdag.from_edges(vertices, pairs, weights=words_of(words, "vertex"))
+    return _graph(vertices, pairs, rows.line[first:], weights=words_of(words, "vertex"))
 
 
 def write_hyperdag(graph: Cdag) -> bytes:

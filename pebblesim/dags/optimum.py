@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -22,14 +23,12 @@ from pebblesim.core.memory import available_memory
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import quantity, whole
 from pebblesim.dags.interval import Interval
-from pebblesim.dags.optimum_states import MOST_VERTICES, search_states
+from pebblesim.dags.optimum_states import RULES, search_states, searchable
 from pebblesim.dags.orders import Task, as_cdag
-from pebblesim.dags.search import pebble
+from pebblesim.dags.search import compile_bounds, compile_search, pebble
 from pebblesim.dags.task_data import components
 from pebblesim.game.referee import referee
 from pebblesim.graphs.cdag import Cdag
-
-RULES: Final = ("hong-kung", "no-recompute", "partial")
 
 MEMORY: Final = 4 * 2**30
 
@@ -130,7 +129,6 @@ def optimum(
         UnknownName: the rule set is not known.
         UsageError: a vertex has several words, or a number is out of range.
     """
-    began = time.monotonic()
     graph = as_cdag(graph)
     if rules not in RULES:
         raise UnknownName("rule set to search under", rules, RULES)
@@ -142,11 +140,13 @@ def optimum(
     if seconds is not None and (not isinstance(seconds, int | float) or not seconds > 0):
         raise UsageError(f"seconds = {seconds!r} was given; give a number, more than 0.")
     task = Task(graph, M, rules)
+    _compile(rules)
+    began = time.monotonic()
     parts = [] if rules == "partial" else components(task)
     if len(parts) > 1:
         return _sum(graph, parts, M, rules, seconds, memory, states, progress, began)
     end = float("inf") if seconds is None else began + seconds
-    small = task.graph.vertices <= MOST_VERTICES or rules == "partial"  # otherwise there is no search to save time for
+    small = searchable(task.graph, rules)  # otherwise there is no search to save time for
     left = min(5.0, (end - began) / 5) if small else min(60.0, end - began)
     steps = None
     if (
@@ -168,6 +168,16 @@ def optimum(
     ended = "proven" if run.proven else run.ended
     seconds = time.monotonic() - began
     return Optimum(graph, rules, M, run.io, run.bound, run.moves, run.states, run.proof, ended, seconds)
+
+
+@cache
+def _compile(rules: str) -> None:
+    """Load all that a search calls, or compile it once on a machine, outside its time limit."""
+    compile_search(rules)
+    compile_bounds(rules)
+    task = Task(Cdag.from_edges(6, [(0, 3), (1, 3), (1, 4), (2, 4), (3, 5), (4, 5)]), 3, rules)
+    first = pebble(task.graph, M=3, rules=rules, steps=1, seconds=0)
+    narrow(Interval(task, first.io, first.moves, 0, ""), 1000, 2**20, 0.0, float("inf"), None)
 
 
 def _sum(

@@ -19,6 +19,7 @@ from pebblesim.dags.orders import Task
 from pebblesim.dags.symmetry import Digraph, Permutation, chain
 from pebblesim.dags.task_data import TaskData
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
+from pebblesim.graphs.cdag import Cdag
 
 SEEN: Final = 2**18
 """Most places for states made lately; a power of two."""
@@ -26,11 +27,19 @@ SEEN: Final = 2**18
 MOST_VERTICES: Final = 2_500
 """Vertices of the largest graph that is searched: on larger ones a single state takes seconds, and proves nothing."""
 
+RULES: Final = ("hong-kung", "no-recompute", "partial")
+"""Rules under which games can be searched for the least I/O."""
+
 AT_ONCE: Final = 20_000
 """Most states that are looked at or estimated before the clock is."""
 
 LONG: Final = 0.2
 """Seconds after which the clock should be looked at."""
+
+
+def searchable(graph: Cdag, rules: str) -> bool:
+    """Whether games on a graph are searched for the least I/O; on other graphs there is the best game and a bound."""
+    return rules in RULES and graph.weights is None and (graph.vertices <= MOST_VERTICES or rules == "partial")
 
 
 def search_states(run: Interval, states: int | None, memory: int, end: float, on_progress: Callable[[], None]) -> None:

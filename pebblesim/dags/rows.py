@@ -100,7 +100,8 @@ class TokenRows:
                 f"they are numbered {base} to {total + base - 1}."
             )
 
-    def once(self, codes: NDArray[np.int64], first: int) -> tuple[int, int] | None:
+    @staticmethod
+    def once(codes: NDArray[np.int64], first: int = 0) -> tuple[int, int] | None:
         """Return the first row, from `first` on, whose code repeats, and the earlier row with it;
 
         None if all differ.

@@ -15,7 +15,8 @@ from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import quantity, whole
 from pebblesim.dags.anneal_kernel import anneal
 from pebblesim.dags.best_order import NONE, BestOrder, Progress
-from pebblesim.dags.bounds import Bound, at_once, largest, products, slowly, trees, wavefronts, windows
+from pebblesim.dags.bounds import Bound, at_once, largest, of_theorems, slowly, wavefronts
+from pebblesim.dags.optimum_states import searchable
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.parts import excess
 from pebblesim.dags.task_data import TaskData
@@ -97,7 +98,8 @@ def _blame(pebbling: Pebbling) -> str:
     """Say which of game and bound is more likely to be far from the least I/O."""
     if pebbling.bound.name == "compulsory":
         return "probably the bound is weak: only the compulsory bound applies"
-    return "the game or the bound may be weak; `optimum` narrows the gap on small graphs"
+    weak = "the game or the bound may be weak"
+    return f"{weak}; `optimum` may narrow the gap" if searchable(pebbling.graph, pebbling.rules) else weak
 
 
 def pebble(
@@ -148,7 +150,7 @@ def pebble(
         raise UsageError(f"seconds = {seconds!r} was given; give a number, 0 or more.")
     if steps is not None:
         steps = whole("steps", steps)
-    _compile(rules)
+    compile_search(rules)
     began = time.monotonic()
     task = Task(graph, M, rules)
     search = BestOrder(task, np.random.default_rng(seed))
@@ -167,6 +169,9 @@ def pebble(
         if steps is not None:  # bounds that take time must not decide when it ends
             search.improve(largest(bounds).value, steps, done, progress)
         if search.io > largest(bounds).value:
+            before = time.monotonic()
+            compile_bounds(rules)
+            began += time.monotonic() - before
             bounds += slowly(data, seconds / 4)
         if steps is None:
             search.improve(largest(bounds).value, rounds, done, progress)
@@ -197,20 +202,25 @@ def _refuse_what_is_above(bounds: list[Bound], io: int, M: int) -> None:
 
 
 @cache
-def _compile(rules: str) -> None:
-    """Load the kernels, or compile them once on a machine (about 20 seconds), outside the time limit of the search.
+def compile_search(rules: str) -> None:
+    """Load the kernels of a search, or compile them once on a machine, outside its time limit."""
+    task = Task(Cdag.from_edges(3, [(0, 1), (0, 2)]), 2, "no-recompute")
+    BestOrder(Task(task.graph, 2, "hong-kung"), np.random.default_rng(0)).begin(float("inf"))
+    order = np.arange(2, dtype=np.int32)
+    anneal(task.board, task.desk(), order, 0, 2, 0, 1.0, NONE, 1.0, 0.1, 1, 0)
+    referee(task.graph, 2, [task.moves(order, 1.0, 4)], rules, strict=False)
+
+
+@cache
+def compile_bounds(rules: str) -> None:
+    """Load what the bounds call, OR-tools too, or compile it once on a machine, outside the time limit of the search.
 
     Args:
         rules: the rules; the bound by parts searches states under two of them.
     """
-    task = Task(Cdag.from_edges(3, [(0, 1), (0, 2)]), 2, "no-recompute")
-    BestOrder(Task(task.graph, 2, "hong-kung"), np.random.default_rng(0)).begin(float("inf"))
-    data = TaskData(task, 2)
-    for bound in (products, windows, trees):  # the others compile nothing, or are below, but load OR-tools
-        bound(data)
-    wavefronts(TaskData(task, 1), seconds=1)
+    fft = Cdag.from_edges(12, [(u, v) for v in range(4, 12) for u in (v - 4, (v - 4) ^ (1 if v < 8 else 2))])
+    of_theorems(TaskData(Task(fft, 3, rules), 3), 0.0)
+    star = Cdag.from_edges(3, [(0, 1), (0, 2)])
+    wavefronts(TaskData(Task(star, 2, "no-recompute"), 1), seconds=1)
     if rules != "partial":
-        again = "no-recompute" if rules == "no-recompute" else "hong-kung"
-        excess(Cdag.from_edges(6, [(0, 3), (1, 3), (1, 4), (2, 4), (3, 5), (4, 5)]), 3, 10**6, again)
-    order = np.arange(2, dtype=np.int32)
-    anneal(task.board, task.desk(), order, 0, 2, 0, 1.0, NONE, 1.0, 0.1, 1, 0)
+        excess(fft, 3, 10**6, "no-recompute" if rules == "no-recompute" else "hong-kung")

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from pebblesim.advice.calls import SeenMask
 from pebblesim.explaining import masks
-from pebblesim.explaining.calls import SeenMask
 from pebblesim.explaining.recorder import Recorder
 
 PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum")

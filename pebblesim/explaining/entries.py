@@ -14,8 +14,8 @@ import torch
 import torch.nn.attention.flex_attention
 from torch import Tensor
 
+from pebblesim.advice.calls import SeenMask
 from pebblesim.explaining import masks
-from pebblesim.explaining.calls import SeenMask
 from pebblesim.explaining.probing import Options
 from pebblesim.explaining.recorder import Recorder
 

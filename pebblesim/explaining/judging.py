@@ -14,15 +14,14 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from pebblesim.advice import cards
+from pebblesim.advice import cards, pytorch_times
+from pebblesim.advice.calls import AttentionCall, SeenMask
 from pebblesim.advice.cards import Card
+from pebblesim.advice.pytorch_rules import Choice, Where, choose
+from pebblesim.advice.pytorch_times import TABLES
 from pebblesim.core.errors import PebblesimError
 from pebblesim.core.sizes import BYTES
 from pebblesim.counting.count import Counted, count
-from pebblesim.explaining import pytorch_times
-from pebblesim.explaining.calls import AttentionCall, SeenMask
-from pebblesim.explaining.pytorch_times import TABLES
-from pebblesim.explaining.rules import Choice, Where, choose
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.operator.planning import KernelPlan, chosen, plan

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from pebblesim.explaining.calls import SeenMask
+from pebblesim.advice.calls import SeenMask
 
 LARGEST = 2**27
 """Most values of a mask that are looked at; a larger one is not known."""

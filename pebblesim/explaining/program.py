@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any
 
 from pebblesim.advice import cards
+from pebblesim.advice.calls import Recorded
 from pebblesim.advice.cards import Card
 from pebblesim.core.errors import PebblesimError, UsageError
-from pebblesim.explaining.calls import Recorded
 from pebblesim.explaining.result import Explained, explained
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from pebblesim.advice.calls import AttentionCall, Recorded, SeenMask
 from pebblesim.explaining import probing
-from pebblesim.explaining.calls import AttentionCall, Recorded, SeenMask
 
 GROUPS = ("num_key_value_groups", "n_rep")
 """Attributes of modules that say how often each head of keys is copied before the call."""

@@ -9,13 +9,13 @@ from itertools import pairwise
 from typing import Any
 
 from pebblesim.advice.amounts import amount, duration
+from pebblesim.advice.calls import AttentionCall, Recorded
 from pebblesim.advice.cards import Card
+from pebblesim.advice.pytorch_rules import Where
+from pebblesim.advice.pytorch_times import TABLES
 from pebblesim.core.results import Result
 from pebblesim.core.tables import Sheet
-from pebblesim.explaining.calls import AttentionCall, Recorded
 from pebblesim.explaining.judging import NOT_FORECAST, Judged, judge
-from pebblesim.explaining.pytorch_times import TABLES
-from pebblesim.explaining.rules import Where
 
 UNMEASURED = "unmeasured"
 

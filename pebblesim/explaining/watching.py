@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from pebblesim.advice.calls import Recorded
 from pebblesim.core.errors import UsageError
-from pebblesim.explaining.calls import Recorded
 from pebblesim.explaining.eager import Eager
 from pebblesim.explaining.entries import replaced
 from pebblesim.explaining.recorder import Recorder

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pebblesim.explaining.calls import AttentionCall
+from pebblesim.advice.calls import AttentionCall
 
 BACKENDS = ("cudnn", "flash", "efficient", "math")
 

@@ -5,7 +5,7 @@ its launches and of the multiprocessor that ends last: `row` seconds for each ro
 `rate`, which were fitted to measurements of each backend, pass, mask and head dimension. At head dimensions between two
 that were measured the kernels are those of the wider one, if it is less than twice as wide. No pass is faster than its
 bytes from and to memory. What was not measured has no estimate, but a time that it takes at least, by published rates
-of the card.
+of the card; so has less than a block of queries for more keys, which kernels may split.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
+from pebblesim.advice.calls import AttentionCall, SeenMask
 from pebblesim.advice.cards import Card
 from pebblesim.core.sizes import BYTES
-from pebblesim.explaining.calls import AttentionCall, SeenMask
 
 LAUNCH = {"forward": 4e-6, "backward": 12e-6}
 """Seconds of a pass without work: of one launch forward, and of three backward."""
@@ -135,7 +135,8 @@ def seconds(call: AttentionCall, backend: str, way: str, device: str) -> float |
     """
     case = case_of(call, backend, way)
     rows = [row for row in known().get(device, ()) if case.d <= row["d"] < 2 * case.d and _same(row, case)]
-    if not rows or (call.mask.kind == "window" and not call.mask.given):
+    few = call.n_q < ROWS and call.n_q < call.n_k
+    if not rows or few or (call.mask.kind == "window" and not call.mask.given):
         return None
     row = min(rows, key=lambda row: row["d"])
     return estimate(row, call, way, device)
