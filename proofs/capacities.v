@@ -73,7 +73,7 @@ Definition rows l := [set i | (i, l) \in left_pairs S].
 Definition keys l := [set j | (l, j) \in right_pairs S].
 Definition words l := #|rows l| + #|keys l|.
 
-Lemma words_of_columns : \sum_l words l = #|left_pairs S| + #|right_pairs S|.
+Theorem words_of_columns : \sum_l words l = #|left_pairs S| + #|right_pairs S|.
 Proof.
 rewrite /words big_split /=; congr (_ + _).
   rewrite -[RHS]sum1_card (partition_big (fun x => x.2) xpredT) //=; apply: eq_bigr => l _.

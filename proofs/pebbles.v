@@ -307,7 +307,7 @@ Qed.
 
 Definition in_tree f := [rel u v | [&& u \in pred G v, family u == Some f & u \notin inputs G]].
 
-Lemma useful_path f v p : path (in_tree f) v p -> last v p \in outputs G -> last v p \notin inputs G ->
+Theorem useful_path f v p : path (in_tree f) v p -> last v p \in outputs G -> last v p \notin inputs G ->
   family (last v p) = Some f -> exists2 t, t < n & useful t v f.
 Proof.
 elim: p v => [|u p IH] v /=; first by move=> _; exact: useful_output.

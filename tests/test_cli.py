@@ -350,7 +350,7 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         ("count mine --load mine.py", "--load FILE.py stands before the command, as in pebblesim --load FILE.py list"),
         (
             f"{SMALL} -M 24 --size q=3",
-            f"{SIZES} it got n = 8, d = 4, q = 3.",
+            f"{SIZES} it got n = 8, d = 4, q = 3; sizes of blocks are given as blocks={{'q': 3}}, or --block q=3.",
         ),
         (f"{SMALL} -M 24 --size n", "--size 'n' was given; it takes NAME=VALUE."),
         (f"{SMALL} -n 9 -M 24", "-n was given twice; it takes one value."),
@@ -754,7 +754,7 @@ def test_bounds_as_a_table(pebblesim: Pebblesim) -> None:
         out,
         re.M,
     )
-    assert "D1: all products (docs/lower-bounds.md §4); not here: M is above 16,384" in out
+    assert "D1: all products (docs/lower-bounds.md#D1); not here: M is above 16,384" in out
     assert "All lower bounds hold with recomputation, and for every summation tree." in out
     regrouped = pebblesim("bounds --schedule large-cache -n 4096 -d 64 -M 64k").out
     assert re.search(

@@ -217,10 +217,10 @@ def test_lines_and_picture_say_how_often_the_lead_changes() -> None:
         (at,) = (number for number, line in enumerate(lines) if line.startswith(f"from M = {crossing.M:,} = "))
         (sign,) = (text for text in signs if text.startswith(f"M = {crossing.M:,}\n"))
         if len(changes) > 1:
-            says = f"the last of {len(changes)} changes of the lead; the first is at M = {changes[0][0]:,} = "
+            says = f"change places {len(changes)} times, first at M = {changes[0][0]:,} = "
             assert says in lines[at + 1] and sign.endswith(f"\nlast of {len(changes)}")
         else:
-            assert "changes" not in lines[at + 1] and "last" not in sign
+            assert "change places" not in lines[at + 1] and "last" not in sign
         seen.append(len(changes))
     assert min(seen) == 1 < max(seen)
 

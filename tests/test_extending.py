@@ -1,6 +1,7 @@
 """The promises of docs/extending.md: a schedule, a problem, a graph and a bound take one file, little is asked."""
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import oracle_loops
 import pytest
 from own_problem import GRAPH, SCHEDULE
 
@@ -343,6 +345,51 @@ def test_a_file_of_schedules_is_found_without_a_line_elsewhere(tmp_path: Path) -
     assert ran.stdout == "mine\n", ran.stderr
 
 
+STATED = "2*n*d*ceiling(n/B) + n**2"
+
+
+@pytest.mark.parametrize(
+    "io", ["2*n*d*n/B + n**2", "2*n*d*ceiling(n/B)", "2*n*d*ceiling(n/B) + n**2 + 1", "2*n*d**2 + n**2"]
+)
+def test_a_stated_io_that_is_not_what_is_moved_is_refused(pebblesim: Run, io: str) -> None:
+    assert WHOLE.count(STATED) == 1
+    Path("own.py").write_text(WHOLE.replace(STATED, io), encoding="utf-8")
+    code, out, err = pebblesim("formula tile-by-tile")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: schedule 'tile-by-tile' states io='{io}', which is ")
+    said = re.search(r"which is (\S+) words at (.+), but it moves ([\d,]+); correct it", " ".join(err.split()))
+    assert said is not None
+    sizes = {name: int(size) for name, size in re.findall(r"(\w+) = (\d+)", said[2])}
+    moved = oracle_loops.stated(STATED, sizes)
+    assert moved == int(said[3].replace(",", "")) != oracle_loops.stated(io, sizes)
+
+
+def test_a_stated_io_that_is_moved_is_silent(pebblesim: Run) -> None:
+    Path("own.py").write_text(WHOLE, encoding="utf-8")
+    code, out, err = pebblesim("formula tile-by-tile")
+    assert (code, err) == (0, "") and "n²" in out
+
+
+def test_a_stated_io_is_compared_for_queries_and_keys_that_differ() -> None:
+    with SCHEDULES.temporary():
+        # Right in n and d only: the words of Q and K are taken for each other.
+        @ps.schedule(
+            problem="forward-sigmoid", source="mine", io="n_k*d_k + n_q*(d_k + d_v)*ceiling(n_q/B_r) + n_q*d_v"
+        )
+        def mistaken(m: Any, Q: Any, K: Any, V: Any, *, B_r: int) -> None:
+            O = m.tensor("O", Q.shape[0], V.shape[1])
+            for i in m.tiles(Q.shape[0], B_r):
+                Q_i, O_i = m.read(Q[i, :]), m.zeros(i, V.shape[1])
+                for j in m.tiles(K.shape[0], 1, keys_of=i):
+                    A_ij = m.compute(Q_i @ m.read(K[j, :]).T)
+                    A_ij[:] = ps.sigmoid(A_ij)
+                    O_i += A_ij @ m.read(V[j, :])
+                m.write(O[i, :], O_i)
+
+        with pytest.raises(UsageError, match=r"n_k\*d_k .* n_q = .*, but it moves"):
+            ps.formula("mistaken")
+
+
 def test_the_first_example_can_stand_in_a_file_of_schedules() -> None:
     """As CONTRIBUTING.md has it: for queries and keys that differ in number and width, which its figures need."""
     page = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -350,6 +397,6 @@ def test_the_first_example_can_stand_in_a_file_of_schedules() -> None:
     with SCHEDULES.temporary():
         exec(compile(example, "<example>", "exec"), {"__name__": "example"})
         sizes = {"n_q": 7, "n_k": 5, "d_k": 3, "d_v": 2}
-        game = ps.play("in-rows", M=60, **sizes)
+        game = ps.play("sigmoid-rows", M=60, **sizes)
         assert game.to_dict()["complete"] and game.to_dict()["values_match"]
-        assert game.io == ps.count("in-rows", M=60, **sizes).io
+        assert game.io == ps.count("sigmoid-rows", M=60, **sizes).io

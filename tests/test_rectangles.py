@@ -239,6 +239,10 @@ def test_one_row_of_a_mask_is_a_mask_of_one_query() -> None:
         ({"n": 4, "d": 2, "n_q": 1, "n_k": 5}, "it got n = 4, d = 2, n_q = 1, n_k = 5"),
         ({"n": 4, "d": 2, "m": 1}, "problem 'forward' takes the sizes n, d, or"),
         ({"n": 4}, "it got n = 4"),
+        (
+            {"n": 4, "d": 2, "B_c": 4},
+            "d = 2, B_c = 4; sizes of blocks are given as blocks={'B_c': 4}, or --block",
+        ),
     ],
 )
 def test_sizes_given_twice_or_of_another_problem(given: dict[str, int], says: str) -> None:

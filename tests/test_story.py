@@ -267,12 +267,19 @@ def test_the_numbers_of_the_text_are_those_of_python() -> None:
     assert said["gemma-small"] == millions(io("small-cache-forward-streamed", d=512))
     bound = ps.bounds("forward", **full).best.value
     assert said["gap"] in {f"{100 * (flash / (bound * share) - 1):.0f} %" for share in (1, 0.995)}
-    crossing = int(said["crossing"].replace(",", ""))
-    for M, flash_wins in ((crossing, True), (crossing - 1, False)):
-        assert (io("flash2-forward", M=M) < io("small-cache-forward-streamed", M=M)) == flash_wins
-    wide = int(said["wide-d"])
-    for d, small_wins in ((wide, True), (wide - 1, False), (512, True), (1024, True)):
-        assert (io("small-cache-forward-streamed", d=d) < io("flash2-forward", d=d)) == small_wins
+    assert said["gemma-back-unfused"] == millions(io("standard-backward", d=512))
+    assert io("small-cache-backward-streamed", d=512) < io("standard-backward", d=512) < io("flash2-backward", d=512)
+    for which, rows_stay, small in (
+        ("", "flash2-forward", "small-cache-forward-streamed"),
+        ("back-", "flash2-backward", "small-cache-backward-streamed"),
+    ):
+        crossing = int(said[f"{which}crossing"].replace(",", ""))
+        assert said[f"{which}crossing-ratio"] == f"{crossing / 128**2:.1f}"
+        for M, flash_wins in ((crossing, True), (crossing - 1, False)):
+            assert (io(rows_stay, M=M) < io(small, M=M)) == flash_wins
+        wide = int(said[f"{which}wide-d"])
+        for d, small_wins in ((wide, True), (wide - 1, False), (512, True), (1024, True)):
+            assert (io(small, d=d) < io(rows_stay, d=d)) == small_wins
 
 
 # -- the command and the page ------------------------------------------------------------------------------------------

@@ -21,8 +21,30 @@ ROWS = theorems()
 
 def test_each_theorem_that_the_page_states_is_in_the_table_and_no_other() -> None:
     section = PAGE.partition("## 4. The bounds")[2].partition("\n## 5.")[0]
-    stated = set(re.findall(r"^(?:- )?\*\*([A-Z]\d?[a-z]?)\*\*", section, re.MULTILINE))
+    stated = set(re.findall(r"^(?:- )?(?:<a id=.*?</a>)?\*\*([A-Z]\d?[a-z]?)\*\*", section, re.MULTILINE))
     assert stated == {each.name for each in ROWS}
+
+
+def test_the_address_that_bounds_prints_leads_to_the_theorem() -> None:
+    for solves in ("forward", "backward", "backward-qkv"):
+        printed = CliRunner().invoke(app, ["bounds", solves, "-n", "400", "-d", "4", "-M", "16"]).output
+        addresses = re.findall(r"^(\w+): .*\(docs/lower-bounds\.md#(\w+)\)", printed, re.MULTILINE)
+        assert {name for name, _ in addresses} == {each.name for each in ROWS if each.problem == solves}
+        for name, anchor in addresses:
+            assert f'<a id="{anchor}"></a>**{name}**' in PAGE
+        assert f"pebblesim bounds {solves} --all" in printed
+
+
+def test_a_bound_with_the_closed_form_of_another_says_where_it_goes_on() -> None:
+    printed = CliRunner().invoke(app, ["bounds", "forward", "-n", "4096", "-d", "64", "-M", "8192", "--wide"]).output
+    (line,) = re.findall(r"^C2w: .*", printed, re.MULTILINE)
+    assert "; for M ≤ 4·d² the same as C2, by another proof, and " in line
+    beyond = ps.bounds("forward", n=4096, d=64, M=5 * 64**2)
+    (further,) = (one.form for one in beyond.lower if one.name == "C2w" and one.form)
+    assert line.endswith(f"{further.expr} for {further.domain}")
+    (apart,) = (one.why_not for one in beyond.lower if one.name == "C2")
+    assert apart
+    assert "the same as" not in printed.replace(line, "")
 
 
 def _bound(each: Theorem, mask: str | None, **sizes: int) -> list[LowerBound]:

@@ -133,8 +133,8 @@ class Crossing:
         fits = "" if self.fits else f" ({second} does not fit below)"
         text = f"from M = {self._measured(self.M)} on, {second} is below {first}: {less} against {more}{fits}"
         if len(self.changes) > 1:
-            text += f"\n  this is the last of {len(self.changes)} changes of the lead; the first is at M = "
-            text += self._measured(self.changes[0])
+            times, first = len(self.changes), self._measured(self.changes[0])
+            text += f"\n  the two change places {times} times, first at M = {first}; this is the last time"
         return text
 
     def _measured(self, M: int) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import listed
 from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.run import Run
 from pebblesim.language import masks
+from pebblesim.language.catalogue import is_built_in
 from pebblesim.language.problems import Scale
 from pebblesim.language.registry import Schedule, get
 
@@ -39,11 +42,13 @@ def formula(schedule: str | Schedule, mask: AnyMask | None = None, *, rectangula
     91
 
     Raises:
-        UsageError: a name is not known, the mask has no closed form, or the problem has no other dimensions.
+        UsageError: a name is not known, the mask has no closed form, the problem has no other dimensions, or the I/O
+            that a schedule of yours states (`io=`) is not what it moves.
     """
     from pebblesim.analysis.formula import formula as derive
 
     algorithm = _in_shape(schedule, rectangular)
+    _check_stated(get(schedule))
     if isinstance(mask, str) and mask == "any":
         return derive(algorithm.masked)
     band = masks.of(mask)
@@ -52,6 +57,30 @@ def formula(schedule: str | Schedule, mask: AnyMask | None = None, *, rectangula
     if not isinstance(band, masks.Band):
         raise UsageError(f"mask {band} has no closed form; use 'any', 'causal', 'window:W' or 'band:W', or `count`.")
     return derive(algorithm.masked, band)
+
+
+def _check_stated(schedule: Schedule) -> None:
+    """Refuse the I/O that a user's schedule states if it differs from counts; the tests do that for those that ship."""
+    from pebblesim.analysis.count import io
+    from pebblesim.core.notation import parse
+    from pebblesim.language.small_sizes import small_sizes
+
+    if is_built_in(schedule.function):
+        return
+    whole = schedule.problem.rectangle
+    for shape in (schedule, *([schedule.in_dims(whole.dims)] if whole else [])):
+        if shape.io is None:
+            continue
+        stated = parse(shape.io)
+        # Not every loop has a ragged end at the small sizes that make few moves; counts need not be so few.
+        ragged = dict(zip(shape.problem.dims, cycle((13, 7, 11, 17, 19)))) | dict(zip(shape.blocks, cycle((2, 3, 4))))
+        for sizes in (ragged, *small_sizes(shape.program)):
+            said, moved = stated.subs(sizes), io(shape.program, sizes)
+            if said != moved:
+                raise UsageError(
+                    f"schedule {schedule.name!r} states io={shape.io!r}, which is {said} words at {listed(sizes)}, but "
+                    f"it moves {moved:,}; correct it, or leave io= out to see the form that is derived."
+                )
 
 
 def _in_shape(schedule: str | Schedule, rectangular: bool) -> Schedule:

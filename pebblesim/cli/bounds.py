@@ -35,6 +35,7 @@ from pebblesim.core.sizes import DTYPE_ON_MACHINES, dtype_of, listed, parse_size
 
 if TYPE_CHECKING:
     from pebblesim.api.bounding import Bounds
+    from pebblesim.lower_bounds.bounds import LowerBound
 
 app = family()
 
@@ -112,14 +113,30 @@ def bounds(
     else:
         _print_over(several, title)
     for lower in one.lower:
-        say(f"{lower.source}" + (f"; not here: {lower.why_not}" if m is not None and lower.why_not else ""))
+        text = lower.source.replace("docs/lower-bounds.md §4", f"docs/lower-bounds.md#{lower.name}") + _twin(one, lower)
+        say(text + (f"; not here: {lower.why_not}" if m is not None and lower.why_not else ""))
     say("Θ: not stated" if one.theta is None else f"Θ: {one.theta.source}")
     say("All lower bounds hold with recomputation, and for every summation tree.")
+    say(f"pebblesim bounds {one.problem} --all: where each holds, for all sizes, and what it was compared with.")
     say("A value may exceed its closed form, by some M words: it counts whole segments (docs/lower-bounds.md §2).")
     if m is not None:
         say("\n".join(one.summary()))
     elif one.heads.is_given:
         say(f"{one.heads}: {one.times:,} times that")
+
+
+def _twin(one: Bounds, lower: LowerBound) -> str:
+    """Why a bound is listed whose first closed form an earlier one of its way has, too; empty for the others."""
+    first, *others = lower.forms or (None,)
+    same = [
+        each.name
+        for each in one.lower[: one.lower.index(lower)]
+        if each.forms[:1] == (first,) and each.way == lower.way
+    ]
+    if not same or not others:
+        return ""
+    beyond = " and ".join(f"{form.expr} for {form.domain}" for form in others if form)
+    return f"; for {first.domain} the same as {same[0]}, by another proof, and {beyond}" if first else ""
 
 
 def _print_all(problem: str | None, latex: bool, as_json: bool) -> None:

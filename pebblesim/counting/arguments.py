@@ -44,13 +44,20 @@ def dims_meant(solves: Problem, named: Mapping[str, object]) -> Mapping[str, str
     if not named:
         raise NoSizes(f"{taken} none.")
     given = ", ".join(f"{name} = {size}" for name, size in named.items())
-    raise UsageError(f"{taken} {given}{_missing(named)}.")
+    raise UsageError(f"{taken} {given}{_missing(named)}{_blocks_among(named, {*own, *solves.dims})}.")
 
 
 def _missing(named: Mapping[str, object]) -> str:
     """Say which of n and d is missing, where one of them alone was given."""
     lacks = {"n", "d"} - set(named)
     return f"; {lacks.pop()} is missing" if len(named) == len(lacks) == 1 else ""
+
+
+def _blocks_among(named: Mapping[str, object], dims: set[str]) -> str:
+    """Say where sizes of blocks are given, if there are names that no dimension has."""
+    others = {name: size for name, size in named.items() if name not in {"n", "d", *dims}}
+    on_the_line = " ".join(f"--block {name}={size}" for name, size in others.items())
+    return f"; sizes of blocks are given as blocks={others}, or {on_the_line}" if others else ""
 
 
 def _of_parts(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:

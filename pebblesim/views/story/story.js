@@ -100,17 +100,20 @@ function numbers() {
   const spilled = (name) => { const { schedule, blocks } = fittingWords(name, n, d, M); return Object.entries(schedule.byTensor).filter(([tensor]) => schedule.tensors[tensor].join() === "n,n").reduce((sum, [, f]) => sum + f(asBig({ ...headSizes(n, d), ...blocks })), 0n); };
   const small = (name) => { const schedule = scheduleOf(name), blocks = blocksFor(schedule, 8, 4, 48); return wordsOf(schedule, 8, 4, blocks); };
   const forward = problemOf("forward"), backward = problemOf("backward-qkv");
+  const crossing = passes("flash2-forward", "small-cache-forward-streamed", 4096, 9750, (place) => ({ n, d, M: place }));
+  const backCrossing = passes("flash2-backward", "small-cache-backward-streamed", 4096, 65536, (place) => ({ n, d, M: place }));
   return {
     "small-unfused": many(small("standard-forward")), "small-flash": many(small("flash2-forward")),
     "unfused": millions(words("standard-forward")), "spilled": share(spilled("standard-forward"), words("standard-forward")),
     "flash1": millions(words("flash1-forward")), "flash2": millions(words("flash2-forward")), "flash-rows": many(blocksFor(scheduleOf("flash2-forward"), n, d, M).B_r),
     "fewer": ratio(words("standard-forward"), words("flash2-forward")), "gap": `${(100 * (Number(words("flash2-forward")) / Number(leastOf(forward, n, d, M)) - 1)).toFixed(0)} %`,
     "back-unfused": millions(words("standard-backward")), "back-flash": millions(words("flash2-backward")), "back-two": millions(words("backward-two-pass")), "back-least": millions(leastOf(backward, n, d, M)),
-    "saved": many(n), "table": many(n * n), "crossing": many(passes("flash2-forward", "small-cache-forward-streamed", 4096, 9750, (place) => ({ n, d, M: place }))),
+    "saved": many(n), "table": many(n * n), "crossing": many(crossing), "crossing-ratio": (crossing / d ** 2).toFixed(1), "back-crossing": many(backCrossing), "back-crossing-ratio": (backCrossing / d ** 2).toFixed(1),
     "gemma-flash": millions(words("flash2-forward", 512)), "gemma-small": millions(words("small-cache-forward-streamed", 512)), "gemma-least": millions(leastOf(forward, n, 512, M)),
-    "gemma-back-flash": millions(words("flash2-backward", 512)), "gemma-back-small": millions(words("small-cache-backward-streamed", 512)),
+    "gemma-back-flash": millions(words("flash2-backward", 512)), "gemma-back-small": millions(words("small-cache-backward-streamed", 512)), "gemma-back-unfused": millions(words("standard-backward", 512)),
     "gemma-ratio": (M / 512 ** 2).toFixed(2), "back-more": `${(100 * (Number(words("flash2-backward")) / Number(words("backward-two-pass")) - 1)).toFixed(0)} %`,
     "wide-d": many(passes("small-cache-forward-streamed", "flash2-forward", 64, 1024, (place) => ({ n, d: place, M }))),
+    "back-wide-d": many(passes("small-cache-backward-streamed", "flash2-backward", 64, 1024, (place) => ({ n, d: place, M }))),
   };
 }
 
