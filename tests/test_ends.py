@@ -18,8 +18,9 @@ import pytest
 import typer
 from test_completion import ALL
 from typer.core import TyperCommand
+from typer.testing import CliRunner
 
-from pebblesim.cli import main as cli
+from pebblesim.cli import gpu_emit, main as cli
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
 
@@ -88,10 +89,20 @@ def test_every_file_that_a_command_writes_is_looked_at_before_the_work() -> None
                 continue
             if option.opts[0] in ("--card", "--game", "--inputs"):  # these are read
                 continue
+            if (words, option.opts[0]) == ("gpu emit", "--output"):  # a file or a new folder, as the target says
+                continue
             seen += 1
             with pytest.raises(UsageError, match=r"^cannot write nowhere/x: there is no folder"):
                 option.process_value(typer.Context(command, info_name=words), "nowhere/x")
     assert seen > 20
+
+
+@pytest.mark.parametrize("line", ["large-cache -n 64 -d 4 -M 300", "--target package -d 64"])
+def test_where_emit_writes_is_looked_at_before_the_work(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_emit, "dtype_of", lambda *given: pytest.fail("the work has begun"))
+    found = CliRunner().invoke(cli.app, ["gpu", "emit", *line.split(), "-o", "nowhere/x"])
+    assert isinstance(found.exception, UsageError)
+    assert str(found.exception).startswith("cannot write nowhere/x: there is no folder")
 
 
 def test_a_device_a_pipe_or_a_link_is_not_replaced(tmp_path: Path) -> None:

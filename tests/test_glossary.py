@@ -195,8 +195,8 @@ def test_show_explains_what_it_prints(name: str, run: Command) -> None:
     "line",
     [
         "play small-cache -n 4 -d 2 -M 24",
-        "optimum matmul --size m=1 --size k=1 --size n=1 -M 3",
-        "pebble matmul --size m=1 --size k=1 --size n=1 -M 3 --seconds 0",
+        "optimum matmul --size m=1 --size k=1 --size n=1 -M 3 --wide",
+        "pebble matmul --size m=1 --size k=1 --size n=1 -M 3 --seconds 0 --wide",
         "glossary matmul",
     ],
 )
