@@ -35,7 +35,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """A link to what is no page of the site, such as a source file, becomes its text."""
+    """A link to what is no page of the site, such as a source file, becomes its text; README.md is the home page."""
+    markdown = markdown.replace("](../README.md", "](index.md")
     if page.file.src_uri in PAGES:
         button = f'<a class="md-button md-button--primary" href="{PAGES[page.file.src_uri]}">Open the page</a>'
         markdown = markdown.replace("\n\n", f"\n\n{button}\n\n", 1)
