@@ -176,7 +176,7 @@ def _known_masks(recorder: Recorder) -> Iterator[None]:
         def made(*args: Any, **options: Any) -> Any:
             out = original(*args, **options)
             offsets = options.get("q_offset", 0), options.get("kv_offset", 0)
-            keys = out if isinstance(out, Tensor) else vars(out).get("ranges")
+            keys = out if isinstance(out, Tensor) else getattr(out, "ranges", None)  # None: no mask is needed
             if keys is not None and all(isinstance(each, int) for each in offsets) and not args:
                 function = options.get("mask_function") or getattr(utils, "causal_mask_function", None)
                 seen = masks.of_function(function, offsets[0] - offsets[1], out.shape[-2], out.shape[-1])
