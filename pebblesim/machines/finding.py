@@ -13,7 +13,7 @@ from pebblesim.counting.heads import Heads
 from pebblesim.counting.run import Run
 from pebblesim.language import program as ir
 from pebblesim.language.registry import Schedule, get
-from pebblesim.machines.counting import Nesting, OnMachine, count_nesting
+from pebblesim.machines.counting import Nesting, OnMachine, count_nesting, least_gap
 from pebblesim.machines.machine import Machine
 from pebblesim.machines.named import machine as machine_of
 from pebblesim.machines.places import MustBeBelow
@@ -100,8 +100,7 @@ def found(
         UsageError: it cannot be nested, or a name or size is not allowed.
         Infeasible: a memory is too small.
     """
-    counted, errors = list[OnMachine](), list[UsageError | Infeasible]()
-    nestings = list[Nesting]()
+    nestings, errors = list[Nesting](), list[UsageError | Infeasible]()
     for tiles in ((), _computed(run))[: len(place.levels)] if below is None else (below,):
         try:
             nestings.append(
@@ -109,35 +108,66 @@ def found(
             )
         except UsageError as error:
             errors.append(error)
-    fixed = given or {}
-
-    seen = set[frozenset[tuple[str, int]]]()
-
-    def count(blocks: Mapping[str, int]) -> None:
-        for nesting in nestings if frozenset(blocks.items()) not in seen else ():
-            try:
-                counted.append(count_nesting(nesting, dtype, blocks))
-            except (UsageError, Infeasible) as error:
-                errors.append(error)
-        seen.add(frozenset(blocks.items()))
-
-    for blocks in _blocks(run, fixed, errors) if nestings else ():
-        count(blocks)
-    best = min((row for row in counted if row.feasible), key=_gaps, default=None)
-    if best is None:
+    fixed, tries = given or {}, _Tries(nestings, dtype, errors)
+    tries.count(_blocks(run, fixed, errors) if nestings else [])
+    if (best := tries.best) is None:
         if errors:
             raise errors[0]
-        return min(counted, key=_gaps)
+        return min(tries.misfits, key=_gaps)
     (part,) = run.parts
     free, tried = [name for name in part.schedule.blocks if name not in fixed], set[tuple[int, ...]]()
     while tried.isdisjoint([at := tuple(best.blocks[name] for name in free)]):
         tried.add(at)
-        for number, side in enumerate(at):
-            for other in (side // 2, 2 * side):
-                if 1 <= other <= max(part.dims.values()):
-                    count(dict(zip(free, (*at[:number], other, *at[number + 1 :]), strict=True)) | dict(fixed))
-        best = min((row for row in counted if row.feasible), key=_gaps)
+        steps = [(number, other) for number, side in enumerate(at) for other in (side // 2, 2 * side)]
+        tries.count(
+            [
+                dict(zip(free, (*at[:number], other, *at[number + 1 :]), strict=True)) | dict(fixed)
+                for number, other in steps
+                if 1 <= other <= max(part.dims.values())
+            ]
+        )
+        best = tries.best
     return best
+
+
+class _Tries:
+    """Counts with several blocks, and the best of them; those that cannot become the best are not counted whole.
+
+    Attributes:
+        best: that with the least largest gap of those that fit, the first one of several; None if none fits.
+        misfits: those that do not fit, as long as none does.
+    """
+
+    def __init__(self, nestings: list[Nesting], dtype: str, errors: list[UsageError | Infeasible]) -> None:
+        self.nestings, self.dtype, self.errors = nestings, dtype, errors
+        self.best: OnMachine | None = None
+        self.worth: tuple[list[float], int] = ([], 0)  # of the best: its gaps, and its number among all tries
+        self.misfits, self.seen, self.tries = list[OnMachine](), set[frozenset[tuple[str, int]]](), 0
+
+    def count(self, tries: list[dict[str, int]]) -> None:
+        new = []
+        for blocks in tries:
+            if (key := frozenset(blocks.items())) not in self.seen:
+                self.seen.add(key)
+                for nesting in self.nestings:
+                    self.tries += 1
+                    try:
+                        new.append((least_gap(nesting, self.dtype, blocks), self.tries, nesting, blocks))
+                    except (UsageError, Infeasible) as error:
+                        self.errors.append(error)
+        for gap, number, nesting, blocks in sorted(new, key=lambda each: each[:2]):
+            if self.best is not None and gap > self.worth[0][0]:
+                return
+            try:
+                row = count_nesting(nesting, self.dtype, blocks)
+            except (UsageError, Infeasible) as error:
+                self.errors.append(error)
+                continue
+            worth = _gaps(row), number
+            if not row.feasible:
+                self.misfits.append(row)
+            elif self.best is None or worth < self.worth:
+                self.best, self.worth = row, worth
 
 
 def _gaps(row: OnMachine) -> list[float]:
