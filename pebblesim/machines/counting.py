@@ -8,7 +8,7 @@ from typing import Any
 
 from pebblesim.analysis.count import peak_words, traffic
 from pebblesim.analysis.peak import peak_red
-from pebblesim.core.bisection import last_that
+from pebblesim.core.bisection import last_within
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import bytes_of, whole
@@ -254,13 +254,14 @@ def count_nesting(nesting: Nesting, dtype: str, blocks: Mapping[str, int]) -> On
     )
 
 
-def least_gap(nesting: Nesting, dtype: str, blocks: Mapping[str, int]) -> float:
-    """Return what the largest gap is at least: that of the largest blocks of products, room or not.
+def least_gaps(nesting: Nesting, dtype: str, blocks: Mapping[str, int]) -> Iterator[float]:
+    """Yield for each boundary what its gap is at least: that of the largest blocks of products, room or not.
 
     Smaller ones bring the same words more often; errors as for `pebblesim.on_machine`.
     """
-    sizes, levels = _sizes(nesting, blocks, None), range(1, len(nesting.levels) + 1)
-    return max(_most(nesting, sizes, k) / _least(nesting, dtype, k).value for k in levels)
+    sizes = _sizes(nesting, blocks, None)
+    for k in range(1, len(nesting.levels) + 1):
+        yield _most(nesting, sizes, k) / _least(nesting, dtype, k).value
 
 
 def _sizes(nesting: Nesting, blocks: Mapping[str, int], words: Sequence[int] | None) -> dict[str, int]:
@@ -296,14 +297,15 @@ def _fitting(
     def needed(side: int) -> int:
         return peak_red(nest.computed_by_one, {**sizes, **blocks(side)})
 
-    side = last_that(lambda side: needed(side) <= words, 1, max(most.values()))
-    if side == 1 and (least := needed(1)) > words and len(fixed) < len(most):
+    side = last_within(needed, words, 1, max(most.values()))
+    if side < 1 and len(fixed) < len(most):
+        least = needed(1)
         raise Infeasible(
             f"{name} holds {words:,} words, and {nest.program.name} needs {least:,} there with the smallest tiles of "
             "products; take smaller blocks, or let fewer tiles live there.",
             least,
         )
-    return blocks(side)
+    return blocks(max(side, 1))
 
 
 def _lengths(nest: Nested, block: str, sizes: Mapping[str, int]) -> Iterator[int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from heapq import heappop, heappush
 from typing import Any
 
 from pebblesim.core.errors import Infeasible, UsageError
@@ -13,7 +14,7 @@ from pebblesim.counting.heads import Heads
 from pebblesim.counting.run import Run
 from pebblesim.language import program as ir
 from pebblesim.language.registry import Schedule, get
-from pebblesim.machines.counting import Nesting, OnMachine, count_nesting, least_gap
+from pebblesim.machines.counting import Nesting, OnMachine, count_nesting, least_gaps
 from pebblesim.machines.machine import Machine
 from pebblesim.machines.named import machine as machine_of
 from pebblesim.machines.places import MustBeBelow
@@ -145,20 +146,20 @@ class _Tries:
         self.misfits, self.seen, self.tries = list[OnMachine](), set[frozenset[tuple[str, int]]](), 0
 
     def count(self, tries: list[dict[str, int]]) -> None:
-        new = []
+        """Count those that may become the best: the one whose gap can be the least is looked at first, and closer."""
+        waiting: list[tuple[float, int, Iterator[float], Nesting, dict[str, int]]] = []
         for blocks in tries:
             if (key := frozenset(blocks.items())) not in self.seen:
                 self.seen.add(key)
                 for nesting in self.nestings:
                     self.tries += 1
-                    try:
-                        new.append((least_gap(nesting, self.dtype, blocks), self.tries, nesting, blocks))
-                    except (UsageError, Infeasible) as error:
-                        self.errors.append(error)
-        for gap, number, nesting, blocks in sorted(new, key=lambda each: each[:2]):
-            if self.best is not None and gap > self.worth[0][0]:
-                return
+                    waiting.append((0.0, self.tries, least_gaps(nesting, self.dtype, blocks), nesting, blocks))
+        while waiting and (self.best is None or waiting[0][0] <= self.worth[0][0]):
+            gap, number, gaps, nesting, blocks = heappop(waiting)
             try:
+                if (further := next(gaps, None)) is not None:
+                    heappush(waiting, (max(gap, further), number, gaps, nesting, blocks))
+                    continue
                 row = count_nesting(nesting, self.dtype, blocks)
             except (UsageError, Infeasible) as error:
                 self.errors.append(error)
