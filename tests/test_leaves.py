@@ -340,7 +340,7 @@ energy = 1e-12
 def test_a_file_of_a_machine_with_several_leaves(tmp_path: Any) -> None:
     (tmp_path / "m.toml").write_text(TREE)
     sizes: dict[str, Any] = {"blocks": {"B_r": 8, "B_c": 4}, "n": 50, "d": 4}
-    counted = ps.on_machine("flash2-forward", machine=str(tmp_path / "m.toml"), below=ROWS, **sizes)
+    counted = ps.on_machine("flash2-forward", machine=str(tmp_path / "m.toml"), dtype="float32", below=ROWS, **sizes)
     shared, registers = counted.boundaries
     assert (shared.number, registers.number) == (3, 6) and counted.feasible
     assert shared.seconds == shared.most * 4 / 1e9 and registers.joules == registers.words * 4 * 1e-12

@@ -209,8 +209,7 @@ class Nesting:
     def of(cls, run: Run, machine: Machine, product: Schedule, below: tuple[str, ...]) -> Nesting:
         """Nest the program of a run; errors as for `pebblesim.on_machine`."""
         several = [level.count > 1 for level in machine.levels]
-        if isinstance(run.mask, HeadMasks):
-            raise UsageError(f"mask {run.mask.name} has a mask for each head; a machine takes one for all heads.")
+        check_mask(run)
         if run.mask is not None and max(machine.numbers) > 1:
             raise UsageError(
                 f"{machine.name} has several memories below another, which get equal shares of the tiles; under a mask "
@@ -233,6 +232,12 @@ class Nesting:
     def memories(self) -> list[int]:
         """For each level, how many memories are below one of the level above."""
         return [level.count for level in self.machine.levels]
+
+
+def check_mask(run: Run) -> None:
+    """Refuse a mask for each head."""
+    if isinstance(run.mask, HeadMasks):
+        raise UsageError(f"mask {run.mask.name} has a mask for each head; a machine takes one for all heads.")
 
 
 def count_nesting(nesting: Nesting, dtype: str, blocks: Mapping[str, int]) -> OnMachine:

@@ -8,13 +8,13 @@ from heapq import heappop, heappush
 from typing import Any
 
 from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.core.sizes import dtype_of, whole
+from pebblesim.core.sizes import DTYPE_ON_MACHINES, dtype_of, whole
 from pebblesim.counting.arguments import AnyMask
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.run import Run
 from pebblesim.language import program as ir
 from pebblesim.language.registry import Schedule, get
-from pebblesim.machines.counting import Nesting, OnMachine, count_nesting, least_gaps
+from pebblesim.machines.counting import Nesting, OnMachine, check_mask, count_nesting, least_gaps
 from pebblesim.machines.machine import Machine
 from pebblesim.machines.named import machine as machine_of
 from pebblesim.machines.places import MustBeBelow
@@ -27,11 +27,11 @@ def on_machine(
     schedule: str | Schedule,
     *,
     machine: str | Machine,
-    dtype: str = "float32",
+    dtype: str = DTYPE_ON_MACHINES,
     product: str | Schedule = "matmul-streamed",
     below: Iterable[str] | None = None,
     blocks: Mapping[str, int] | None = None,
-    search: bool = False,
+    search: bool = True,
     mask: AnyMask | None = None,
     heads: int = 1,
     kv_heads: int | None = None,
@@ -47,13 +47,14 @@ def on_machine(
         dtype: the type of all words.
         product: the schedule of `matmul` for products in the lowest memory; in others it is `matmul-tiled`, as their
             products must have some depth for the memories below.
-        below: names of tiles that live in the lowest memory, such as accumulators; none by default.
-        blocks: sizes of blocks by name. Others are the largest for which each memory has room; those of products are
-            all the same in a memory, but no longer than what they cut.
-        search: find what is not given. As tiles below those that must be there are tried, and all that the schedule
-            computes; as blocks the largest of the first memory, and equal ones with each side of `SIDES`. From the
-            best, one block at a time is halved or doubled as long as this helps. Of what fits, that with the least
-            largest gap is counted; if several have it, that with the least second largest.
+        below: names of tiles that live in the lowest memory, such as accumulators; found by default.
+        blocks: sizes of blocks by name; others are found. Those of products are the largest for which the lowest memory
+            has room, all the same in a memory, but no longer than what they cut.
+        search: how what is not given is found. As tiles below those that must be there are tried, and all that the
+            schedule computes; as blocks the largest of the first memory, and equal ones with each side of `SIDES`. From
+            the best, one block at a time is halved or doubled as long as this helps. Of what fits, that with the least
+            largest gap is counted; if several have it, that with the least second largest. Without a search no tile
+            lives below, and blocks are the largest of the first memory.
         mask, heads, kv_heads, batch, separate: as for `pebblesim.count`; the mask is one for all heads.
         dims: the dimensions of the problem, such as n=4096, d=64.
 
@@ -61,7 +62,7 @@ def on_machine(
         For each boundary the words, the least that is possible, and what the memory below it holds.
 
     >>> on_machine("matmul-tiled", machine="H100", m=4096, k=4096, n=4096).blocks
-    {'b': 139, 'a_2': 139, 'b_2': 139}
+    {'b': 197, 'a_2': 197, 'b_2': 197}
 
     Raises:
         Infeasible: a memory is too small.
@@ -101,6 +102,7 @@ def found(
         UsageError: it cannot be nested, or a name or size is not allowed.
         Infeasible: a memory is too small.
     """
+    check_mask(run)
     nestings, errors = list[Nesting](), list[UsageError | Infeasible]()
     for tiles in ((), _computed(run))[: len(place.levels)] if below is None else (below,):
         try:
