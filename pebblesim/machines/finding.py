@@ -129,6 +129,7 @@ def found(
                 if 1 <= other <= max(part.dims.values())
             ]
         )
+        assert tries.best is not None
         best = tries.best
     return best
 
