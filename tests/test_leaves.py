@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import combinations, product
+from itertools import combinations
 from math import ceil, isqrt
 from typing import Any
 
@@ -300,7 +300,7 @@ def computed_with(graph: Cdag, capacities: Sequence[int], most: int) -> bool:
         root, held, moved = stack.pop()
         if root & outputs == outputs:
             return True
-        for leaf, v in product(range(len(capacities)), operands):
+        for leaf, v in ((leaf, v) for leaf in range(len(capacities)) for v in operands):
             here, before = held[leaf], sum(1 << u for u in operands[v])
             down = (before & ~here).bit_count()
             room = capacities[leaf] - len(operands[v]) - 1
