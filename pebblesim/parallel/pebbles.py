@@ -176,8 +176,8 @@ class _Cut:
             for name in move.tensors:
                 kind = RECEIVE if arrives else DELETE
                 self.steps += [(p, kind, (name, head, token, t)) for t in range(self.words[name])]
-            for tensor, t in ((tensor, t) for tensor in move.sums for t in range(self.words[tensor])):
-                part = self.sum(tensor, p, head, token, t)
+            for tensor, word in [(name, t) for name in move.sums for t in range(self.words[name])]:
+                part = self.sum(tensor, p, head, token, word)
                 if arrives:
                     self.graph.terms.setdefault(part, [])
                     self.steps.append((p, BEGIN, part))
