@@ -29,11 +29,11 @@ from pebblesim.operator.exchange import Device
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.sizes import check_flag, is_count
 from pebblesim.parallel.count import Moved, best
-from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES, SCHEDULES
+from pebblesim.parallel.schedules import AT_ONCE, SCHEDULES
 from pebblesim.parallel.team import MOST_DEVICES, Team
 from pebblesim.parallel.tokens import check_ownership, owned
 
-RUNNING = tuple(name for name, each in SCHEDULES.items() if each.order != IN_PASSES)
+RUNNING = tuple(name for name, each in SCHEDULES.items() if not each.order.in_passes)
 """The schedules that run on devices."""
 
 

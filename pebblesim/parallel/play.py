@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pebblesim.parallel.count import Moved
-from pebblesim.parallel.schedules import IN_PASSES, KEYS_GO_ROUND, QUERIES_GO_ROUND
 
 Rows: TypeAlias = Sequence[tuple[int, int]]
 """Rows, or keys, as (head, token)."""
@@ -59,47 +58,42 @@ class _Device:
         self.my_keys, self.other_keys = ([t for t in self.share.keys if (t in keys) is mine] for mine in (True, False))
 
     def moves(self) -> Iterator[Move]:
-        order, blocks = self.moved.schedule.order, [list(block) for block in self.moved.blocks(self.p)]
-        if order == KEYS_GO_ROUND:
-            yield from self.keys_pass(self._of(self.share.heads, self.other_rows), self.my_rows, blocks)
-        elif order == QUERIES_GO_ROUND:
-            yield self.arrive(keys := self._of(self.share.kv_heads, self.other_keys), queries=False)
-            yield from self.compute(self._of(self.share.heads, self.my_rows), list(self.share.keys))
-            for block in blocks:
-                yield self.arrive(rows := self._of(self.share.heads, block), queries=True)
-                yield from self.compute(rows, list(self.share.keys))
-                yield self.leave(rows, queries=True)
-            yield self.leave(keys, queries=False)
-        elif order == IN_PASSES:
-            for kv_head in self.share.kv_heads:
-                heads = [head for head in self.share.heads if head // self.moved.layout.team.sharing == kv_head]
-                rows = self._of(heads, self.other_rows)
-                most = max(1, self.moved.rows_at_once(self.p))
-                for start in range(0, max(1, len(rows)), most):
-                    mine = self.my_rows if start == 0 else []
-                    singles = [[key] for key in self.other_keys]
-                    yield from self.keys_pass(rows[start : start + most], mine, singles, heads, [kv_head])
-        else:
-            yield from self.keys_pass(self._of(self.share.heads, self.other_rows), self.my_rows, [self.other_keys])
+        order, share = self.moved.schedule.order, self.share
+        stays, passes = (self.other_rows, self.other_keys) if order.rows_stay else (self.other_keys, self.other_rows)
+        pieces: list[list[int]] = [passes] if order.piece == "all" else [[token] for token in passes]
+        if order.piece == "device":
+            pieces = [list(block) for block in self.moved.blocks(self.p)]
+        if not order.in_passes:
+            heads = share.heads if order.rows_stay else share.kv_heads
+            yield from self.visit(self._of(heads, stays), True, pieces, share.heads, share.kv_heads)
+            return
+        most = max(1, self.moved.rows_at_once(self.p))
+        for kv_head in share.kv_heads:
+            of_head = [head for head in share.heads if head // self.moved.layout.team.sharing == kv_head]
+            rows = self._of(of_head, stays)
+            for start in range(0, max(1, len(rows)), most):
+                yield from self.visit(rows[start : start + most], start == 0, pieces, of_head, [kv_head])
 
-    def keys_pass(
-        self,
-        others: Rows,
-        mine: Sequence[int],
-        blocks: Sequence[Sequence[int]],
-        heads: Sequence[int] | None = None,
-        kv_heads: Sequence[int] | None = None,
+    def visit(
+        self, others: Rows, first: bool, pieces: Sequence[Sequence[int]], heads: Sequence[int], kv_heads: Sequence[int]
     ) -> Iterator[Move]:
-        """Rows of others arrive; own keys, then blocks of others' keys, meet them and own rows; all leave."""
-        heads, kv_heads = heads or self.share.heads, kv_heads or self.share.kv_heads
-        yield self.arrive(others, queries=True)
-        rows = [*self._of(heads, mine), *others]
-        yield from self.compute(rows, self.my_keys)
-        for block in blocks:
-            yield self.arrive(keys := self._of(kv_heads, block), queries=False)
-            yield from self.compute(rows, block)
-            yield self.leave(keys, queries=False)
-        yield self.leave(others, queries=True)
+        """Lines of others arrive and stay; own lines of the other kind, then pieces, meet them; all leave.
+
+        The device's own lines that stay meet them, too, in the first visit.
+        """
+        stay = self.moved.schedule.order.rows_stay
+        mine, pass_by = (self.my_rows, self.my_keys) if stay else (self.my_keys, self.my_rows)
+        yield self.arrive(others, stay)
+        rows = [*self._of(heads, mine if first else []), *others]
+        keys = [*mine, *(token for head, token in others if head == kv_heads[0])]
+        for piece in (pass_by, *pieces):
+            lines = self._of(kv_heads if stay else heads, piece)
+            if piece is not pass_by:
+                yield self.arrive(lines, not stay)
+            yield from self.compute(rows, piece) if stay else self.compute(lines, keys)
+            if piece is not pass_by:
+                yield self.leave(lines, not stay)
+        yield self.leave(others, stay)
 
     def compute(self, rows: Rows, keys: Sequence[int]) -> Iterator[Move]:
         for head in dict.fromkeys(head for head, _ in rows):
