@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import math
-import re
 import stat
 import subprocess
 import sys

@@ -89,6 +89,7 @@ def test_what_is_said_of_a_schedule_does_not_depend_on_whether_it_is_registered(
         assert str(pickle.loads(pickle.dumps(made))) == str(made)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("call", CALLS)
 def test_no_result_is_about_a_registered_schedule_of_the_same_name(call: str, tmp_path: Path) -> None:
     """Another algorithm under the name of a built-in one is printed and drawn as itself, not as the built-in one."""
