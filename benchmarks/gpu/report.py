@@ -216,7 +216,7 @@ def crossings() -> str:
 
 
 TABLE = 2 * 64 * 16 * 1024**2
-"""Bytes of a table of scores of FlashAttention's Figure 2, in 16-bit words."""
+"""Bytes of a score matrix of FlashAttention's Figure 2, in 16-bit words."""
 
 TENSOR = TABLE // 1024 * 64
 """Bytes of Q, of K, and of any other tensor with a row for each token."""
