@@ -363,7 +363,7 @@ def test_its_value(n: int, M: int, row: tuple[Fraction, int, int]) -> None:
 def test_carried_parts_are_worth_a_segment_divided_by_its_starts(M: int) -> None:
     """The capacity is the least G with G ≥ G₀(X - e) + e G/T for every e, and for few starts those parts count."""
     for T in (M, 2 * M, 3 * M, 9 * M):
-        G = sqrt(Parts(64, HALF).square(M, T))
+        G = sqrt(Fraction(*Parts(64, HALF).square(M, T)))
         made = [FULL * ((M - 1 + T - e) / 3) ** 1.5 + e * G / T for e in range(M)]
         assert max(made) == pytest.approx(G) and (M == 2 or (max(made) > 1.001 * made[0]) == (T <= 2 * M))
 
