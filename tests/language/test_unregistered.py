@@ -75,6 +75,7 @@ def seen_of(made: Any, folder: Path) -> list[object]:
     return forms
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("call", CALLS)
 def test_what_is_said_of_a_schedule_does_not_depend_on_whether_it_is_registered(call: str, tmp_path: Path) -> None:
     """Twins of built-in schedules, first registered, then not: their results are the same in every form."""
