@@ -15,7 +15,7 @@ from pebblesim.language.masks import Mask
 from pebblesim.parallel.bounds import DeviceBound, bounds
 from pebblesim.parallel.count import Moved, best
 from pebblesim.parallel.links import Network, Times, times
-from pebblesim.parallel.schedules import IN_PASSES, SCHEDULES, Parallel
+from pebblesim.parallel.schedules import SCHEDULES, Parallel
 from pebblesim.parallel.team import Team
 
 
@@ -43,7 +43,7 @@ class Devices(Result):
 
     def times(self, row: Moved) -> Times | None:
         """Return the times of a schedule on the network; None without a network, and for passes."""
-        return None if self.network is None or row.schedule.order == IN_PASSES else times(row, self.network)
+        return None if self.network is None or row.schedule.order.in_passes else times(row, self.network)
 
     @property
     def lower_bound(self) -> DeviceBound:
@@ -234,9 +234,9 @@ def _named(names: Iterable[str], M: int | None, every: bool) -> list[Parallel]:
         if name not in SCHEDULES:
             raise UnknownName("schedule for many devices", name, SCHEDULES)
     chosen = [SCHEDULES[name] for name in dict.fromkeys(names)]
-    if M is None and not every and any(schedule.order == IN_PASSES for schedule in chosen):
+    if M is None and not every and any(schedule.order.in_passes for schedule in chosen):
         raise UsageError("tiles-in-passes takes as many passes as a memory asks for; give its words, M.")
-    return [schedule for schedule in chosen if M is not None or schedule.order != IN_PASSES]
+    return [schedule for schedule in chosen if M is not None or not schedule.order.in_passes]
 
 
 def _steps(row: Moved) -> int:
