@@ -1,9 +1,10 @@
 """Orders that compute values again in the place of reading them.
 
-*In strips*, values beside the beginning of a strip are computed again from the inputs, along a band across all strips
-before it. *For graphs with few inputs*, a vertex has a label: the places in which it is computed if nothing that leads to it is stored, operands with large
-labels first. Where no label exceeds M less the inputs, every output is computed with no word moved except the
-compulsory ones; it may take very many computations. What exceeds M, or some number of computations, is stored.
+In strips, what lies beside the beginning of a strip is computed again, along a band across the strips before it. For
+graphs with few inputs, a vertex has a label: the places in which it is computed if nothing that leads to it is stored,
+operands with large labels first. Where no label exceeds M less the inputs, every output is computed with no word moved
+except the compulsory ones; it may take very many computations. What exceeds M, or some number of computations, is
+stored.
 """
 
 from __future__ import annotations
