@@ -79,6 +79,7 @@ def found(data: TaskData, seconds: float) -> tuple[Ints, Ints, Ints]:
         work = int(seconds / len(ways) * LINES_IN_A_SECOND)
         most = int(np.clip((4 * work // len(tops)) ** 0.5, *CONE))
         sets = kernel.cones(tops, place, start, operands, usable, is_input, data.M, most, KEPT, work)
-        for all_, new in zip((ends, members, reads), (ends[-1][-1] + sets[0][1:], *sets[1:]), strict=True):
-            all_.append(new)
+        ends.append(sum(map(len, members)) + sets[0][1:])
+        members.append(sets[1])
+        reads.append(sets[2])
     return np.concatenate(ends), np.concatenate(members), np.concatenate(reads)
