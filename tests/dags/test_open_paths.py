@@ -98,9 +98,12 @@ def pebbles(chosen: list[list[int]], others: list[int], t: int) -> float:
     return least
 
 
+Part = tuple[list[list[int]], list[list[int]], list[int], int]
+"""Operands within a part, those by chosen edges, how many others each vertex has, and M."""
+
+
 @st.composite
-def parts(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]], list[int], int]:
-    """Operands within a part, those by chosen edges, how many others each vertex has, and M."""
+def parts(draw: st.DrawFn) -> Part:
     inside, chosen, others = list[list[int]](), list[list[int]](), list[int]()
     for v in range(draw(st.integers(3, 7))):
         operands = draw(st.lists(st.integers(max(0, v - 4), v - 1), max_size=3, unique=True)) if v else []
@@ -113,7 +116,7 @@ def parts(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]], list[int],
 
 @given(part=parts())
 @draws(60, 3_000)
-def test_the_theorem_holds_in_all_games_on_a_part(part: tuple[list[list[int]], list[list[int]], list[int], int]) -> None:
+def test_the_theorem_holds_in_all_games_on_a_part(part: Part) -> None:
     """Operands elsewhere are free at any time, so the part alone has to ask for its reads."""
     inside, chosen, others, M = part
     for t in range(len(inside)):
@@ -210,7 +213,7 @@ def packings(draw: st.DrawFn) -> tuple[list[list[int]], list[int], list[int]]:
 @given(given=packings())
 @draws(40, 1_000)
 def test_sets_are_packed_nearly_as_well_as_a_linear_program_does(given: tuple[Any, ...]) -> None:
-    """Twice the sets taken, by the load of the fullest value, is a packing, and at most a seventh below the best one."""
+    """Twice the sets taken, by the load of the fullest value: a packing, at most a seventh below the best one."""
     linprog = pytest.importorskip("scipy.optimize").linprog
     sets, reads, costs = given
     ends = np.append(0, np.cumsum([len(each) for each in sets]))
