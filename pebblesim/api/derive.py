@@ -61,7 +61,7 @@ def formula(schedule: str | Schedule, mask: AnyMask | None = None, *, rectangula
 
 
 _RIGHT: WeakKeyDictionary[Callable[..., None], set[tuple[str | None, ...]]] = WeakKeyDictionary()
-"""What schedules by these functions state of these problems, where it is what they move."""
+"""Problems for which the I/O that schedules by these functions state is what they move."""
 
 
 def _check_stated(schedule: Schedule) -> None:
