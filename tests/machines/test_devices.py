@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from math import ceil, floor, isqrt
+from typing import Any
 
 import numpy as np
 import pytest
@@ -431,13 +432,21 @@ def test_heads_are_counted_in_words(heads: tuple[int, int], said: str) -> None:
         ({"P": 0}, "P = 0 was given"),
         ({"P": 5000}, "up to 1,024 devices"),
         ({"kv_heads": 3}, "8 heads cannot share 3 KV heads.*the nearest is 9"),
-        ({"mask": "window:64"}, "the mask is causal, or there is none. Under a window no"),
+        ({"mask": "window:64"}, "mask window:64 was given; on many devices the mask is causal, or there is none"),
+        ({"mask": np.eye(64, dtype=bool)}, "the mask is causal, or there is none. Under a window no"),
         ({"schedules": "tiles-in-passes"}, "give its words, M"),
     ],
 )
 def test_wrong_devices_get_one_sentence_and_the_nearest_that_works(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         ps.devices(**{"n": 64, "d": 4, "heads": 8, "kv_heads": 2, "P": 4} | wrong)  # type: ignore[arg-type]
+
+
+def test_the_mask_of_a_count_is_taken() -> None:
+    asked: dict[str, Any] = {"n": 8, "d": 2, "P": 2}
+    mask = ps.count("flash2-forward", n=8, d=2, M=100, mask="causal").mask
+    assert mask is not None and ps.devices(mask=mask, **asked).to_dict() == ps.devices(mask="causal", **asked).to_dict()
+    assert ps.devices(mask="dense", **asked).to_dict() == ps.devices(**asked).to_dict()
 
 
 def test_words_of_a_device_and_a_type_go_together() -> None:
