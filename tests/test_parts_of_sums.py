@@ -179,7 +179,7 @@ def test_the_steps_hold_in_every_segment_of_many_games() -> None:
 
 # -- inequalities ------------------------------------------------------------------------------------------------------
 
-SPLIT = dict(zip((row.scale for row in ROWS), ["6/5", "7/5", "11/10", "6/5", "1", "4/5", "3/5", "3/5"], strict=True))
+SPLIT = dict(zip((row.scale for row in ROWS), ["6/5", "7/5", "11/10", "6/5", "1", "4/5", "3/5", "7/10", "3/5"], strict=True))
 """m, the ratio at which bτς is split, for each ε: 2τς ≤ mτ² + ς²/m."""
 
 SPLITS_OF_ONE = {

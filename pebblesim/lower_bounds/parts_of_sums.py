@@ -53,6 +53,7 @@ ROWS = (
     Row(Fraction(1, 2), Fraction(1), 92, 93),
     Row(Fraction(3, 8), Fraction(1), 96, 96),
     Row(Fraction(1, 4), Fraction(1), 97, 99),
+    Row(Fraction(23, 100), Fraction(1), 98, 99),
     Row(Fraction(1, 8), Fraction(1), 99, 99),
 )
 """The weights where Σ and Θ of a pair are two families."""
