@@ -1,10 +1,10 @@
-"""Print the largest gaps of forward, backward and backward-qkv, from the least M to 4nd, for squares, rectangles and masks.
+"""Print the largest gaps of three problems from the least M to 4nd, for squares, rectangles and masks.
 
     .venv/bin/python benchmarks/table_of_gaps.py [--each] [--no-masks]
 
 The first table is for n = 65,536 and d = 128, at M = 5 to 13 and at powers of √2 from 16 to 4nd, with the best blocks:
-the largest gap to the bound for every way of computing and to that for a schedule's own way, in ranges of M. `--each` prints each M.
-The second is for rectangles and masks, at the M of `SHAPES`. The first takes twenty seconds, the second some minutes.
+the largest gap to the bound for every way of computing and to that for a schedule's own way, in ranges of M. `--each`
+prints each M. The second is for rectangles and masks, at the M of `SHAPES`. The first takes twenty seconds, the second some minutes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,29 @@ from pebblesim.counting.count import Counted
 
 N, D = 2**16, 2**7
 
-RANGES = (("5", 6), ("6 to 8", 9), ("9 to 16", 17), ("17 to 512", 513), ("to d²/8", D**2 // 8 + 1), ("to d²/2", D**2 // 2 + 1))
-RANGES += (("to 2d²", 2 * D**2 + 1), ("to 16d²", 16 * D**2 + 1), ("to 128d²", 128 * D**2 + 1), ("to nd/2", N * D // 2 + 1))
+RANGES = (
+    ("5", 6),
+    ("6 to 8", 9),
+    ("9 to 16", 17),
+    ("17 to 512", 513),
+    ("to d²/8", D**2 // 8 + 1),
+    ("to d²/2", D**2 // 2 + 1),
+)
+RANGES += (
+    ("to 2d²", 2 * D**2 + 1),
+    ("to 16d²", 16 * D**2 + 1),
+    ("to 128d²", 128 * D**2 + 1),
+    ("to nd/2", N * D // 2 + 1),
+)
 RANGES += (("to nd", N * D + 1), ("to 2nd", 2 * N * D + 1), ("to 4nd", 4 * N * D + 1))
 """Names of ranges of M, and the first M behind each."""
 
 SHAPES = (
-    (dict(n_q=1, n_k=65_536), None),
-    (dict(n_q=512, n_k=65_536), None),
-    (dict(n_q=65_536, n_k=512), None),
-    (dict(n=4_096), "causal"),
-    (dict(n=4_096), "window:256"),
+    ({"n_q": 1, "n_k": 65_536}, None),
+    ({"n_q": 512, "n_k": 65_536}, None),
+    ({"n_q": 65_536, "n_k": 512}, None),
+    ({"n": 4_096}, "causal"),
+    ({"n": 4_096}, "window:256"),
 )
 """Lengths and a mask, of width 64."""
 
@@ -65,9 +77,9 @@ def squares(problem: str, each: bool) -> None:
 def shapes() -> None:
     print(f"\n{'':14}{'lengths, d = 64':26}{'mask':12}{'M':>8}  every way, its way")
     for problem in ("forward", "backward", "backward-qkv"):
-        widths = dict(d=64) if problem == "backward" else dict(d_k=64, d_v=64)
+        widths = {"d": 64} if problem == "backward" else {"d_k": 64, "d_v": 64}
         for lengths, mask in SHAPES:
-            dims = lengths | (dict(d=64) if "n" in lengths else widths)
+            dims = lengths | ({"d": 64} if "n" in lengths else widths)
             for M in SIZES:
                 try:
                     row = ps.compare(problem, M=M, blocks="best", mask=mask, **dims).best

@@ -1,8 +1,8 @@
 """Games of tiles whose words come one by one and leave as soon as their last product is made; an oracle for tests.
 
-A tile of sums holds, besides itself, only the words that its next products share. A row of c sums needs c + 3 pebbles, and a
-tile of 2 x 2 sums 8: each product is made, a word that no later product of this term needs is deleted, and only then is
-the product added. The games are made from the graph alone.
+A tile of sums holds, besides itself, only the words that its next products share. A row of c sums needs c + 3 pebbles,
+and a tile of 2 x 2 sums 8: each product is made, a word that no later product of this term needs is deleted, and only
+then is the product added. The games are made from the graph alone.
 """
 
 from __future__ import annotations
