@@ -4,7 +4,8 @@
 
 The first table is for n = 65,536 and d = 128, at M = 5 to 13 and at powers of √2 from 16 to 4nd, with the best blocks:
 the largest gap to the bound for every way of computing and to that for a schedule's own way, in ranges of M. `--each`
-prints each M. The second is for rectangles and masks, at the M of `SHAPES`. The first takes twenty seconds, the second some minutes.
+prints each M. The second is for rectangles and masks, at the M of `SIZES`. The first takes twenty seconds, the second
+some minutes.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ RANGES += (
     ("to 16d²", 16 * D**2 + 1),
     ("to 128d²", 128 * D**2 + 1),
     ("to nd/2", N * D // 2 + 1),
+    ("to nd", N * D + 1),
+    ("to 2nd", 2 * N * D + 1),
+    ("to 4nd", 4 * N * D + 1),
 )
-RANGES += (("to nd", N * D + 1), ("to 2nd", 2 * N * D + 1), ("to 4nd", 4 * N * D + 1))
 """Names of ranges of M, and the first M behind each."""
 
 SHAPES = (
