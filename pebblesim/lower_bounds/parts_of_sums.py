@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, isqrt
+from functools import cached_property
+from math import isqrt
 from typing import NamedTuple
 
 from pebblesim.lower_bounds.closed_forms import scaled, subtracted
@@ -82,26 +83,39 @@ class Parts:
     d: int
     row: Row
 
-    @property
+    @cached_property
     def most(self) -> Fraction:
         """The largest X for which it is proved."""
         return 3 * (self.row.scale * self.d) ** 2
 
-    @property
+    @cached_property
     def tree(self) -> Fraction:
         """The most products of a segment ÷ its starts for which it is proved."""
         return FULL * self.row.carried / self.row.share * self.d
 
-    def square(self, M: int, T: int) -> Fraction:
-        """The square of G = max{G₀(M - 1 + T), G₀(T) + (M - 1)·share·G/T}."""
-        alone, beside = (M - 1 + T) ** 3, T**3 * (T / (T - self.row.share * (M - 1))) ** 2
-        return FULL**2 * max(Fraction(alone), beside) / 27
+    def square(self, M: int, T: int) -> tuple[int, int]:
+        """The square of G = max{G₀(M - 1 + T), G₀(T) + (M - 1)·share·G/T}.
+
+        It is (numerator, denominator), as a bound is asked for thousands of times while blocks are searched.
+        """
+        share, of = self.row.share.as_integer_ratio()
+        others = (of * T - share * (M - 1)) ** 2
+        return FULL**2 * max((M - 1 + T) ** 3 * others, of**2 * T**5), 27 * others
 
     def __call__(self, X: int) -> int:
         return isqrt(FULL**2 * X**3 // 27)
 
     def turns(self, M: int) -> Iterator[int]:
-        yield M - 1 + ceil(self.row.starts * M)
+        yield M - 1 + self.peak(M)
+
+    def peak(self, M: int) -> int:
+        """The least whole T ≥ M · `starts`."""
+        starts, of = self._starts
+        return -(-starts * M // of)
+
+    @cached_property
+    def _starts(self) -> tuple[int, int]:
+        return self.row.starts.as_integer_ratio()
 
 
 def least_words_of_parts(products: int, capacity: Parts, M: int, free: int) -> int | None:
@@ -113,12 +127,14 @@ def least_words_of_parts(products: int, capacity: Parts, M: int, free: int) -> i
         M: red pebbles.
         free: number of the pairs' trees that can be computed without moving a word.
     """
-    best, peak = None, ceil(capacity.row.starts * M)
+    best, peak = None, capacity.peak(M)
+    (tree, parts_of_tree), most = capacity.tree.as_integer_ratio(), capacity.most
     for T in range(max(M, peak - 2), peak + 3):
-        square = capacity.square(M, T)
-        if capacity.most < M - 1 + T or products**2 <= square or (T * capacity.tree) ** 2 < square:
+        square, below = capacity.square(M, T)
+        evaluated = products**2 * below
+        if most < M - 1 + T or evaluated <= square or (T * tree) ** 2 * below < square * parts_of_tree**2:
             continue
-        segments = isqrt(ceil(T**2 * products**2 / square) - 1) + 1  # T times their number, rounded up
+        segments = isqrt(-(-(T**2) * evaluated // square) - 1) + 1  # T times their number, rounded up
         words = segments - T + M - free
         best = words if best is None else max(best, words)
     return best
