@@ -555,6 +555,11 @@ def test_fewer_words_than_another_search_found():
     assert ps.search("backward-qkv", n=1024, d=64, M=33_152, saved=("O", "l")).io < 5_111_808
 
 
+def test_rows_that_stay_are_read_once() -> None:
+    """A row sum over dO, and then dP: the pass for dS has dO in the cache; it read it twice, and moved 1,836 words."""
+    assert ps.search("backward-qkv", M=20, n=12, d=4).io <= 1_824
+
+
 @pytest.mark.one_in(3)
 def test_only_what_is_kept_is_read() -> None:
     """P and O are read where nothing is said; all schedules of the problem need something from the forward pass."""
