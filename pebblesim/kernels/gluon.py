@@ -26,6 +26,7 @@ from pebblesim.kernels.gluon_product import ProductRoles
 from pebblesim.kernels.gluon_roles import Roles
 from pebblesim.kernels.gluon_scores import ScoresRoles
 from pebblesim.kernels.gluon_text import IMPORTS, common
+from pebblesim.kernels.gluon_widths import divided
 from pebblesim.kernels.gluon_writer import GluonWriter
 from pebblesim.kernels.products import products
 from pebblesim.kernels.rules import broken
@@ -188,6 +189,7 @@ def _planned(
     elif columns := columns_of(launch, sizes, stages):
         found = columns, ColumnsRoles
     else:
+        loops = loops_of(launch := divided(launch, sizes))
         return rows_of(program, launch, loops, sizes, stages, persistent), Consumer
     if any(map(is_bias, ir.walk(launch.block))):
         raise refused(program, f"{launch.name} takes no bias", OTHERWISE)

@@ -81,10 +81,11 @@ class Buffer:
         slots: how many boxes there is room for.
         rows, width: of a box; a vector has width 1.
         streamed: whether it is a ring.
-        beside: the name of barriers that it shares with another ring; None if it has some of its own.
+        beside: the name of barriers that it shares with another buffer; None if it has some of its own.
         fills: how many barriers of each kind there are: one for each slot, or one for all.
         freed_by: arrivals by which a slot is free to be filled again; 0 if it is filled once.
         down, across: boxes of what is read at once, beneath and beside each other.
+        first: the first column of the part of a matrix that it has.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Buffer:
     freed_by: int = 0
     down: int = 1
     across: int = 1
+    first: int = 0
 
     @property
     def barrier(self) -> str:
@@ -314,23 +316,24 @@ class Block:
 
     @property
     def rings(self) -> list[Buffer]:
-        """The rings of matrices."""
-        return [buffer for buffer in self.buffers.values() if buffer.streamed and not buffer.vector]
+        """The rings of matrices with barriers of their own."""
+        return [buffer for buffer in self.buffers.values() if buffer.streamed and not buffer.beside]
 
     @property
     def stay(self) -> list[Buffer]:
-        """The buffers that stay."""
-        return [buffer for buffer in self.buffers.values() if not buffer.streamed]
+        """The buffers that stay, with barriers of their own."""
+        return [buffer for buffer in self.buffers.values() if not buffer.streamed and not buffer.beside]
 
     @property
     def last(self) -> dict[Buffer, ir.Compute]:
-        """For each ring, the product that uses a slot last."""
+        """For each ring with barriers of its own, the product that uses a slot of it or those beside it last."""
         computes = [node for node in self.loop.body if isinstance(node, ir.Compute)]
         uses = ((self.buffers.get(ref.tile), node) for node in computes for ref in ir.refs(node.expr))
-        return {buffer: node for buffer, node in uses if buffer is not None and buffer.streamed}
+        last = {each.barrier: node for each, node in uses if each is not None and each.streamed and not each.vector}
+        return {ring: last[ring.name] for ring in self.rings if ring.name in last}
 
     def together(self, ring: Buffer) -> list[Buffer]:
-        """A ring of matrices, and those of vectors that have its barriers."""
+        """A buffer with barriers of its own, and those that share them: parts of its columns, and vectors."""
         return [buffer for buffer in self.buffers.values() if buffer.barrier == ring.barrier]
 
     def waited_in_time(self, buffer: Buffer) -> bool:

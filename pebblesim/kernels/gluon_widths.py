@@ -1,0 +1,126 @@
+"""Columns of a head in parts, where their number is far from a power of two: 192 columns are three tiles of 64.
+
+The sides of a tile are powers of two in Gluon. Without parts a head of 192 columns is 256 in shared memory and in all
+products, a quarter of which are of zeros. So before a kernel is planned, each node of its launch that has all columns
+becomes one for each part: a read, a sum in registers, a write. A product over the columns becomes a sum of products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from pebblesim.kernels.storage import padded
+from pebblesim.language import program as ir
+from pebblesim.launches.launches import Launch
+
+PART = 64
+"""Columns of a part: 128 bytes of a row, which the copy engine keeps together in shared memory."""
+
+UNDIVIDED = 128
+"""Most columns of a head that are one tile, padded to a power of two."""
+
+
+@dataclass(eq=False)
+class Part(ir.Range):
+    """A part of the columns of a head.
+
+    Attributes:
+        number: of the part.
+        of: the tiles of the parts, by the tile that they are parts of.
+    """
+
+    number: int = 0
+
+
+def columns_of_part(rng: ir.Range) -> int:
+    """The first column of a range among those of its dimension."""
+    return rng.number * PART if isinstance(rng, Part) else 0
+
+
+def divided(launch: Launch, sizes: ir.Sizes) -> Launch:
+    """The launch with the columns of its heads in parts, where these are fewer columns than a power of two."""
+    whole = {rng for node in ir.walk(launch.block) for tile in _tiles(node) for rng in tile.ranges}
+    wide = [rng for rng in whole if rng.parent is None and UNDIVIDED < sizes[rng.name] <= padded(rng, sizes) - PART]
+    if not wide or len(launch.grid) != 1:
+        return launch
+    parts = {
+        rng: [Part(f"{rng.name}_{at}", rng, PART, number=at) for at in range(-(-sizes[rng.name] // PART))]
+        for rng in wide
+    }
+    grid = replace(launch.grid[0], body=_Divided(parts).body(launch.block))
+    return replace(launch, grid=(grid,), body=[grid])
+
+
+def _tiles(node: ir.Node) -> Iterator[ir.Tile]:
+    match node:
+        case ir.Compute(target=target, expr=expr):
+            yield target.tile
+            yield from (ref.tile for ref in ir.refs(expr))
+        case ir.Read(tile=tile) | ir.Write(tile=tile) | ir.Zeros(tile=tile) | ir.Constant(tile=tile):
+            yield tile
+
+
+class _Divided:
+    """Nodes of which each has a part of the columns."""
+
+    def __init__(self, parts: dict[ir.Range, list[Part]]) -> None:
+        self.parts = parts
+        self.of: dict[tuple[ir.Tile, Part], ir.Tile] = {}
+
+    def body(self, nodes: list[ir.Node]) -> list[ir.Node]:
+        """The nodes of a body."""
+        return [made for node in nodes for made in self._node(node)]
+
+    def _node(self, node: ir.Node) -> Iterator[ir.Node]:
+        match node:
+            case ir.Loop(body=body):
+                yield replace(node, body=self.body(body))
+            case ir.Compute(expr=ir.MatMul(left=left) as expr) if (wide := left.shape[1]) in self.parts:
+                for part in self.parts[wide]:  # terms of a sum
+                    mode = "add" if part.number else node.mode
+                    yield replace(node, expr=self._expr(expr, wide, part), mode=mode)
+            case ir.Compute(target=target, expr=expr) if any(rng in self.parts for rng in target.tile.ranges):
+                for wide, part in self._of(target.tile):
+                    made = self._ref(target, wide, part)
+                    yield replace(node, target=made, expr=self._expr(expr, wide, part))
+            case ir.Move(tile=tile, source=source) if any(rng in self.parts for rng in tile.ranges):
+                for wide, part in self._of(tile):
+                    yield replace(node, tile=self._tile(tile, wide, part), source=self._tile(source, wide, part))
+            case ir.Init() | ir.Compute() | ir.Move():
+                yield node
+            case _:
+                for wide, part in self._of(node.tile):
+                    yield node if wide is None else replace(node, tile=self._tile(node.tile, wide, part))
+
+    def _of(self, tile: ir.Tile) -> list[tuple[ir.Range | None, Part | None]]:
+        """The range of a tile that is divided, with each part; a single pair without if none is."""
+        wide = next((rng for rng in tile.ranges if rng in self.parts), None)
+        return [(None, None)] if wide is None else [(wide, part) for part in self.parts[wide]]
+
+    def _tile(self, tile: ir.Tile, wide: ir.Range | None, part: Part | None) -> ir.Tile:
+        if wide is None or part is None or wide not in tile.ranges:
+            return tile
+        made = tuple(part if rng is wide else rng for rng in tile.ranges)
+        return self.of.setdefault((tile, part), ir.Tile(f"{tile.name}_{part.number}", made))
+
+    def _ref(self, ref: ir.Ref, wide: ir.Range | None, part: Part | None) -> ir.Ref:
+        tile = self._tile(ref.tile, wide, part)
+        return ref if tile is ref.tile else ir.Ref(tile, tile.ranges, ref.transposed)
+
+    def _expr(self, expr: ir.Expr, wide: ir.Range | None, part: Part | None) -> ir.Expr:
+        if wide is None or part is None:
+            return expr
+        match expr:
+            case ir.Ref():
+                return self._ref(expr, wide, part)
+            case ir.Elementwise(operands=operands):
+                made = tuple(self._expr(each, wide, part) for each in operands)
+                return replace(expr, operands=made, shape=self._shape(expr.shape, wide, part))
+            case ir.MatMul(left=left, right=right):
+                of = self._ref(left, wide, part), self._ref(right, wide, part)
+                return ir.MatMul(*of, self._shape(expr.shape, wide, part))
+        return replace(expr, operand=self._expr(expr.operand, wide, part))
+
+    def _shape(self, shape: ir.Ranges, wide: ir.Range, part: Part) -> ir.Ranges:
+        return tuple(part if rng is wide else rng for rng in shape)
