@@ -182,6 +182,7 @@ def _planned(
         return None
     loops = loops_of(launch)
     if _is_of_table(launch):
+        loops = loops_of(divided(launch, sizes))
         product = None if loops is None else product_of(loops, sizes, kept.tiled)
         return None if product is None else (product, ProductRoles)
     if scores := loops and scores_of(loops, sizes, stages):

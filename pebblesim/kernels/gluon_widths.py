@@ -23,33 +23,39 @@ UNDIVIDED = 128
 
 @dataclass(eq=False)
 class Part(ir.Range):
-    """A part of the columns of a head.
-
-    Attributes:
-        number: of the part.
-        of: the tiles of the parts, by the tile that they are parts of.
-    """
+    """A part of the columns of a head, or of a tile of it; `number` is its number among these."""
 
     number: int = 0
 
 
 def columns_of_part(rng: ir.Range) -> int:
-    """The first column of a range among those of its dimension."""
+    """The first column of a range among those that it is a part of."""
     return rng.number * PART if isinstance(rng, Part) else 0
 
 
 def divided(launch: Launch, sizes: ir.Sizes) -> Launch:
-    """The launch with the columns of its heads in parts, where these are fewer columns than a power of two."""
+    """The launch with columns in parts: of heads far from a power of two, and of tiles of them that are none."""
     whole = {rng for node in ir.walk(launch.block) for tile in _tiles(node) for rng in tile.ranges}
-    wide = [rng for rng in whole if rng.parent is None and UNDIVIDED < sizes[rng.name] <= padded(rng, sizes) - PART]
-    if not wide or len(launch.grid) != 1:
+    parts = {rng: [Part(f"{rng.name}_{at}", rng, PART, number=at) for at in range(_parts(rng, sizes))] for rng in whole}
+    parts = {rng: made for rng, made in parts.items() if made}
+    if not parts or not launch.grid:
         return launch
-    parts = {
-        rng: [Part(f"{rng.name}_{at}", rng, PART, number=at) for at in range(-(-sizes[rng.name] // PART))]
-        for rng in wide
-    }
-    grid = replace(launch.grid[0], body=_Divided(parts).body(launch.block))
-    return replace(launch, grid=(grid,), body=[grid])
+    body, grid = _Divided(parts).body(launch.block), list[ir.Loop]()
+    for loop in reversed(launch.grid):
+        grid.insert(0, replace(loop, body=body))
+        body = [grid[0]]
+    return replace(launch, grid=tuple(grid), body=body)
+
+
+def _parts(rng: ir.Range, sizes: ir.Sizes) -> int:
+    """How many parts columns are divided into: all of a head, or of tiles of it; 0 if they are not divided."""
+    if rng.pairs is not None:
+        return 0
+    if rng.parent is not None:
+        length = ir.length(rng.block, sizes)
+        return 0 if length % PART or length & (length - 1) == 0 else length // PART
+    number = -(-sizes[rng.name] // PART)
+    return number if sizes[rng.name] > UNDIVIDED and number * PART < padded(rng, sizes) else 0
 
 
 def _tiles(node: ir.Node) -> Iterator[ir.Tile]:
