@@ -1,6 +1,8 @@
-"""Heads of 192 columns on a Hopper GPU: tilings with and without columns in parts, beside cuDNN, in one process.
+"""Heads of 192 columns, and latent ones of 576, on a Hopper GPU: tilings beside PyTorch's kernels, in one process.
 
-    python benchmarks/gpu/columns_in_parts.py -o FOLDER [--seed 1] [--drawn 3] [--time-limit 200] [--way forward backward]
+    python benchmarks/gpu/columns_in_parts.py -o FOLDER [--seed 1] [--drawn 3] [--time-limit 200] [--way …] [--latent]
+
+With --latent keys have 576 columns and values 512, backward.
 
 Kernels are compiled first, in processes side by side. Then each contender's errors are measured at a ragged length, and
 its times at 16,384 (4 heads), 4,096 (16 heads), 1,024 (64 heads) and at lengths that the seed draws; rounds of all
@@ -22,13 +24,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hopper import exact, seconds_of, tensors
+
 from pebblesim.kernels import gluon as reading
 from pebblesim.kernels.module import module_of
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 from pebblesim.measuring.race import seconds_of_launches
 
-WIDTHS = ((192, 192), (192, 128))
+WIDTHS, LATENT = ((192, 192), (192, 128)), ((576, 512),)
 SHAPES = ((16384, 4), (4096, 16), (1024, 64))
 PAIRS = 2**30
 """About as many pairs of a query and a key has each shape."""
@@ -76,8 +79,11 @@ TILES = (
     Tiles("forward", "flash2-forward", _rows(64), 3),
     Tiles("forward", "flash2-forward", _rows(128), 2, widths=((192, 128),)),
     Tiles("backward", "small-cache-backward-resident", _tables(256), 8, True),
+    Tiles("backward", "small-cache-backward-resident", _tables(192), 8),
     Tiles("backward", "backward-two-pass-blocked", _two_passes(32), 2, widths=((192, 128),)),
     Tiles("backward", "backward-two-pass-blocked", _two_passes(32), 3, widths=((192, 128),)),
+    Tiles("backward", "small-cache-backward-resident", _tables(256), 8, widths=LATENT),
+    Tiles("backward", "small-cache-backward-resident", _tables(192), 8, widths=LATENT),
 )
 
 
@@ -133,14 +139,14 @@ def operations(way: str, widths: tuple[int, int], mask: str | None, n: int, head
     return 2 * times * n * n * heads * (d_k + d_v if way == "forward" else 3 * d_k + 2 * d_v)
 
 
-def cudnn(torch: Any, way: str, given: list[Any], mask: str | None) -> Callable[[], Any]:
-    """PyTorch's call of cuDNN."""
+def theirs(torch: Any, backend: str, way: str, given: list[Any], mask: str | None) -> Callable[[], Any]:
+    """PyTorch's call of a backend."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     q, k, v, dO = (each[None].detach().requires_grad_(way == "backward") for each in given)
 
     def attend() -> Any:
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        with sdpa_kernel(getattr(SDPBackend, backend)):
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=mask is not None)
 
     if way == "forward":
@@ -149,11 +155,26 @@ def cudnn(torch: Any, way: str, given: list[Any], mask: str | None) -> Callable[
 
 
 def errors(torch: Any, index: int, widths: tuple[int, int], mask: str | None) -> dict[str, float]:
-    """Relative errors at a ragged length, and cuDNN's."""
+    """Relative errors at a ragged length."""
     given = tensors(torch, 2, 777, *widths)
     right, tiles = exact(torch, given, mask), TILES[index]
     made = kernels(index, widths, mask, False).module.run(*inputs(torch, tiles, given, right))
     return {name: float(f"{(x - right[name]).norm() / right[name].norm():.2e}") for name, x in made.items()}
+
+
+def saved_by_forward(torch: Any, given: list[Any], mask: str | None) -> dict[str, Any]:
+    """O and L, to base 2, some rows after the others."""
+    q, k, v, _ = given
+    (heads, n, d_k), rows = q.shape, 1024
+    O, L = torch.empty(heads, n, v.shape[-1], device="cuda"), torch.empty(heads, n, device="cuda")
+    for head, start in product(range(heads), range(0, n, rows)):
+        scores = (q[head, start : start + rows] @ k[head].T).float() * d_k**-0.5
+        if mask is not None:
+            places = torch.arange(n, device="cuda")
+            scores.masked_fill_(places[None, :] > places[start : start + rows, None], -torch.inf)
+        L[head, start : start + rows] = torch.logsumexp(scores, -1) * 1.4426950408889634
+        O[head, start : start + rows] = torch.softmax(scores, -1).to(v.dtype) @ v[head]
+    return {"O": O, "L": L}
 
 
 def main() -> None:
@@ -164,7 +185,10 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=200.0)
     parser.add_argument("--threads", type=int, default=14)
     parser.add_argument("--way", choices=("forward", "backward"), nargs="*", default=["forward", "backward"])
+    parser.add_argument("--latent", action="store_true", help="keys of 576 columns and values of 512, backward alone")
     asked = parser.parse_args()
+    asked.widths = LATENT if asked.latent else WIDTHS
+    asked.way = ["backward"] if asked.latent else asked.way
     import torch
 
     asked.output.mkdir(parents=True, exist_ok=True)
@@ -177,6 +201,7 @@ def main() -> None:
         (at, widths, mask, even)
         for at, mask, even in product(chosen, (None, "causal"), (True, False))
         for widths in TILES[at].widths
+        if widths in asked.widths
     ]
     began = time.monotonic()
     compile_all(torch, cases, asked.threads)
@@ -194,7 +219,7 @@ def rows(
     torch: Any, asked: Any, chosen: list[int], shapes: list[tuple[int, int]], known: set[str]
 ) -> Iterator[dict[str, Any]]:
     """A row for each shape, mask, width and way."""
-    for (n, heads), mask, widths, way in product(shapes, ("causal", None), WIDTHS, asked.way):
+    for (n, heads), mask, widths, way in product(shapes, ("causal", None), asked.widths, asked.way):
         key = f"{way} {widths} {mask} {n} x {heads}"
         if key in known:
             continue
@@ -214,9 +239,13 @@ def raced(
     given, even = tensors(torch, heads, n, *widths), n % 128 == 0
     first, saved = TILES[chosen[0]], None
     if first.way == "backward":
-        at = next(at for at, tiles in enumerate(TILES) if tiles.way == "forward" and not tiles.padded)
-        saved = kernels(at, widths, mask, even).module.run(*given[:3])
-    calls: dict[str, Any] = {"cudnn": cudnn(torch, first.way, given, mask)}
+        saved = saved_by_forward(torch, given, mask)
+    calls: dict[str, Any] = {}
+    for name in ("EFFICIENT_ATTENTION" if widths in LATENT else "CUDNN_ATTENTION",):
+        try:
+            calls[name] = theirs(torch, name, first.way, given, mask)
+        except Exception as error:
+            print(name, str(error)[:200], flush=True)
     wrong, launches = {}, {}
     for at in (at for at in chosen if widths in TILES[at].widths):
         made = kernels(at, widths, mask, even)

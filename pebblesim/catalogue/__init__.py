@@ -15,4 +15,14 @@ from pebblesim.catalogue import linear
 from pebblesim.catalogue import matmul
 from pebblesim.catalogue import projected
 
-__all__ = ["activation", "backward", "backward_qkv", "forward", "latent", "latent_backward", "linear", "matmul", "projected"]
+__all__ = [
+    "activation",
+    "backward",
+    "backward_qkv",
+    "forward",
+    "latent",
+    "latent_backward",
+    "linear",
+    "matmul",
+    "projected",
+]

@@ -1,4 +1,4 @@
-"""The gradients of latent attention in absorbed form: a key's latent words are also its value, and have one gradient."""
+"""The gradients of latent attention in absorbed form: latent words are scored and are values, with one gradient."""
 
 from __future__ import annotations
 

@@ -25,11 +25,17 @@ def product_of(loops: Loops, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[in
     (own, columns), (table, *matrices), made = loops.grid, nest.reads, list(map(factors, nest.products))
     loop, expr, tile = nest.loop, nest.expr, tiled.get(table.tensor)
     sums = [each.target.tile for each in nest.products]
-    if [each.right.tile for each in made] != [each.tile for each in matrices] or sums != [each.tile for each in results]:
+    if [each.right.tile for each in made] != [each.tile for each in matrices] or sums != [
+        each.tile for each in results
+    ]:
         return None
     if any(each.left.tile is not table.tile or each.right.transposed or each.shape[0] is not own for each in made):
         return None
-    if tile is None or nest.inner.range.parent is not loop.range or any(columns not in each.shape[1].around for each in made):
+    if (
+        tile is None
+        or nest.inner.range.parent is not loop.range
+        or any(columns not in each.shape[1].around for each in made)
+    ):
         return None
     block, width, deep = padded(own, sizes), padded(columns, sizes), padded(nest.inner.range, sizes)
     part = width // len(made)

@@ -182,9 +182,7 @@ def _buffers(program: ir.Program, plan: Block, sizes: ir.Sizes) -> dict[ir.Tile,
         else:
             beside = next((each.name for each in made.values() if first and _beside(each.read, node)), None)
         down = 1 if streamed else slots
-        made[node.tile] = Buffer(
-            name, node, slots, height, width, streamed, beside, fills, freed_by, down, first=first
-        )
+        made[node.tile] = Buffer(name, node, slots, height, width, streamed, beside, fills, freed_by, down, first=first)
     return made
 
 

@@ -163,7 +163,7 @@ class Roles(Lowering):
     def copy(self, buffer: Buffer, slot: Term, number: Term, part: Any = 0, fill: Term | None = None) -> st.Fetch:
         """The copy of a box into a slot; `number`, `part`: boxes before it; `fill`: its barrier, if not the slot's."""
         full = filled(buffer.barrier, slot if fill is None else fill)
-        column = term(part) * (buffer.pitch or buffer.width)
+        column = part * (buffer.pitch or buffer.width)
         column = column + buffer.first if buffer.first else column
         corner = self.at(buffer.read, number * buffer.rows, column)
         return self.copied(buffer.read, buffer.name, slot, corner, full)

@@ -108,7 +108,7 @@ OF_LATENT_BACKWARD = (
     Product("dQ_R", "Θ", "R", ("queries", "keys", "d_r"), 18),
     Product("dR", "Θ", "Q_R", ("keys", "queries", "d_r"), 18),
 )
-"""Of the latent parts two products have Σ and three Θ: 2·18² ≤ 26² and 3·15² ≤ 26²; of the rotary ones one and two."""
+"""Two products of latent parts have Σ, three have Θ: 2·18² ≤ 26² and 3·15² ≤ 26²; of the rotary ones one and two."""
 
 
 def _latent_backward(case: Cutting) -> Iterator[CuttingBound]:

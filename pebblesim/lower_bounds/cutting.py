@@ -283,7 +283,12 @@ class Cutting(Instance):
         )
 
     def of_values_in_keys(
-        self, name: str, what: str, lines: Lines, product: Product, sides: Sequence[Sequence[str]] = (("d_k",), ("d_k",))
+        self,
+        name: str,
+        what: str,
+        lines: Lines,
+        product: Product,
+        sides: Sequence[Sequence[str]] = (("d_k",), ("d_k",)),
     ) -> CuttingBound:
         """The products of pairs with a part of a line that they are made from (`Latent`).
 
