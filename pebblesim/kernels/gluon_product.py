@@ -136,7 +136,7 @@ class ProductRoles(PartsRoles):
         """Hand the sums to the copy engine in a slot that all products are done with."""
         results = zip(self.plan.outgoing, self.rights, strict=True)
         result, right = next((each for each in results if each[0].write is node), (None, None))
-        if result is None or right is None:
+        if result is None or right is None or not isinstance(node, ir.Write):
             super().store(node, at, value)
             return
         slots, tensor, box = self.plan.stages, node.tensor, result.box

@@ -82,51 +82,48 @@ class _Divided:
         match node:
             case ir.Loop(body=body):
                 yield replace(node, body=self.body(body))
-            case ir.Compute(expr=ir.MatMul(left=left) as expr) if (wide := left.shape[1]) in self.parts:
-                for part in self.parts[wide]:  # terms of a sum
-                    mode = "add" if part.number else node.mode
-                    yield replace(node, expr=self._expr(expr, wide, part), mode=mode)
-            case ir.Compute(target=target, expr=expr) if any(rng in self.parts for rng in target.tile.ranges):
-                for wide, part in self._of(target.tile):
-                    made = self._ref(target, wide, part)
-                    yield replace(node, target=made, expr=self._expr(expr, wide, part))
-            case ir.Move(tile=tile, source=source) if any(rng in self.parts for rng in tile.ranges):
-                for wide, part in self._of(tile):
-                    yield replace(node, tile=self._tile(tile, wide, part), source=self._tile(source, wide, part))
-            case ir.Init() | ir.Compute() | ir.Move():
+            case ir.Init():
                 yield node
+            case ir.Compute(expr=ir.MatMul(left=left) as expr) if left.shape[1] in self.parts:
+                for part in self.parts[left.shape[1]]:  # terms of a sum
+                    yield replace(node, expr=self._expr(expr, part), mode="add" if part.number else node.mode)
+            case ir.Compute(target=target, expr=expr):
+                for part in self._of(target.tile):
+                    yield replace(node, target=self._ref(target, part), expr=self._expr(expr, part))
+                if not self._of(target.tile):
+                    yield node
             case _:
-                for wide, part in self._of(node.tile):
-                    yield node if wide is None else replace(node, tile=self._tile(node.tile, wide, part))
+                for part in self._of(node.tile):
+                    made = replace(node, tile=self._tile(node.tile, part))
+                    yield replace(made, source=self._tile(made.source, part)) if isinstance(made, ir.Move) else made
+                if not self._of(node.tile):
+                    yield node
 
-    def _of(self, tile: ir.Tile) -> list[tuple[ir.Range | None, Part | None]]:
-        """The range of a tile that is divided, with each part; a single pair without if none is."""
-        wide = next((rng for rng in tile.ranges if rng in self.parts), None)
-        return [(None, None)] if wide is None else [(wide, part) for part in self.parts[wide]]
+    def _of(self, tile: ir.Tile) -> list[Part]:
+        """The parts of a tile; none if it is not divided."""
+        return next((self.parts[rng] for rng in tile.ranges if rng in self.parts), [])
 
-    def _tile(self, tile: ir.Tile, wide: ir.Range | None, part: Part | None) -> ir.Tile:
-        if wide is None or part is None or wide not in tile.ranges:
+    def _tile(self, tile: ir.Tile, part: Part) -> ir.Tile:
+        if part.parent not in tile.ranges:
             return tile
-        made = tuple(part if rng is wide else rng for rng in tile.ranges)
-        return self.of.setdefault((tile, part), ir.Tile(f"{tile.name}_{part.number}", made))
+        made = self.of.get((tile, part)) or ir.Tile(f"{tile.name}_{part.number}", self._shape(tile.ranges, part))
+        return self.of.setdefault((tile, part), made)
 
-    def _ref(self, ref: ir.Ref, wide: ir.Range | None, part: Part | None) -> ir.Ref:
-        tile = self._tile(ref.tile, wide, part)
+    def _ref(self, ref: ir.Ref, part: Part) -> ir.Ref:
+        tile = self._tile(ref.tile, part)
         return ref if tile is ref.tile else ir.Ref(tile, tile.ranges, ref.transposed)
 
-    def _expr(self, expr: ir.Expr, wide: ir.Range | None, part: Part | None) -> ir.Expr:
-        if wide is None or part is None:
-            return expr
+    def _expr(self, expr: ir.Expr, part: Part) -> ir.Expr:
         match expr:
             case ir.Ref():
-                return self._ref(expr, wide, part)
+                return self._ref(expr, part)
             case ir.Elementwise(operands=operands):
-                made = tuple(self._expr(each, wide, part) for each in operands)
-                return replace(expr, operands=made, shape=self._shape(expr.shape, wide, part))
+                made = tuple(self._expr(each, part) for each in operands)
+                return replace(expr, operands=made, shape=self._shape(expr.shape, part))
             case ir.MatMul(left=left, right=right):
-                of = self._ref(left, wide, part), self._ref(right, wide, part)
-                return ir.MatMul(*of, self._shape(expr.shape, wide, part))
-        return replace(expr, operand=self._expr(expr.operand, wide, part))
+                return ir.MatMul(self._ref(left, part), self._ref(right, part), self._shape(expr.shape, part))
+        return replace(expr, operand=self._expr(expr.operand, part))
 
-    def _shape(self, shape: ir.Ranges, wide: ir.Range, part: Part) -> ir.Ranges:
-        return tuple(part if rng is wide else rng for rng in shape)
+    @staticmethod
+    def _shape(shape: ir.Ranges, part: Part) -> ir.Ranges:
+        return tuple(part if rng is part.parent else rng for rng in shape)

@@ -295,11 +295,8 @@ class Cutting(Instance):
         `sides`: widths of what a pair takes of the side with this part, and of the other one.
         """
         values, d_v = self.size(("d_v",))
-        keys, d_k, rows, row = (
-            each
-            for side in sides
-            for each in (" + ".join(self.size((dim,))[0] for dim in side), sum(self.size((dim,))[1] for dim in side))
-        )
+        keys, rows = (" + ".join(self.size((dim,))[0] for dim in side) for side in sides)
+        d_k, row = (sum(self.size((dim,))[1] for dim in side) for side in sides)
         capacity, Z, wide = Latent(d_k, d_v, row), self.Z_text, f"({rows} + {values})"
         if len({self._texts[width] for width in lines.widths}) == 1:  # all are multiples of d
             large = f"{min(d_k // d_v, 2) * (row // d_v + 1)}*{Z}*{values}**2/M"
