@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from pebblesim.kernels.bias import is_bias
-from pebblesim.kernels.domains import GLUON
+from pebblesim.kernels.domains import GLUON, OF_GLUON
 from pebblesim.kernels.gluon_block import Block, loops_of
 from pebblesim.kernels.gluon_columns import ColumnsRoles
 from pebblesim.kernels.gluon_columns_plan import check_columns, columns_of
@@ -113,8 +113,8 @@ def gluon(
             raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
         if roles is ColumnsRoles:
             check_columns(program, block, persistent)
-        elif setting.strides.shared > GLUON.shared:
-            why = f"{setting.strides.shared} heads share keys, and a tile has {GLUON.shared} rows of a warpgroup"
+        elif setting.strides.shared > (most := OF_GLUON.get(program.name, GLUON).shared):
+            why = f"{setting.strides.shared} heads share keys, and a tile has {most} rows of a warpgroup"
             raise refused(program, why, OTHERWISE)
         made = GluonWriter(setting, name, block, roles)
         check_shared(program, launch, made.program.shared, stages)
