@@ -33,6 +33,11 @@ def columns_of_part(rng: ir.Range) -> int:
     return rng.number * PART if isinstance(rng, Part) else 0
 
 
+def in_parts(rng: ir.Range, sizes: ir.Sizes) -> int:
+    """Indices of a tile in a Gluon kernel: those of its parts, or its padded side."""
+    return _parts(rng, sizes) * PART or padded(rng, sizes)
+
+
 def divided(launch: Launch, sizes: ir.Sizes) -> Launch:
     """The launch with columns in parts: of heads far from a power of two, and of tiles of them that are none."""
     whole = {rng for node in ir.walk(launch.block) for tile in _tiles(node) for rng in tile.ranges}
