@@ -77,6 +77,12 @@ class Tiling:
         shape = {"warps": self.warps, "stages": self.stages, "apart": self.apart}
         return {**shape, "described": self.described, "early": self.early}
 
+    @property
+    def widest(self) -> dict[str, int]:
+        """The widest head dimensions that they are for."""
+        most = self.widths[1]
+        return {name: min(most, self.sides.get(name, (0, most))[1]) for name in ("d_k", "d_v")}
+
     @cached_property
     def domain(self) -> Domain:
         """The attentions that its kernels are for."""
