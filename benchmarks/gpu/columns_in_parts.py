@@ -2,7 +2,9 @@
 
     python benchmarks/gpu/columns_in_parts.py -o FOLDER [--seed 1] [--drawn 3] [--time-limit 200] [--way …] [--latent]
 
-With --latent keys have 576 columns and values 512, backward.
+With --latent keys have 576 columns and values 512, backward. With --operator `attention` is timed as programs call it,
+with gradients and without, and judged at a short length against float64: heads of 192 beside cuDNN, and 128 heads that
+share one latent of 576 columns, whose first 512 are the values.
 
 Kernels are compiled first, in processes side by side. Then each contender's errors are measured at a ragged length, and
 its times at 16,384 (4 heads), 4,096 (16 heads), 1,024 (64 heads) and at lengths that the seed draws; rounds of all
@@ -185,6 +187,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=200.0)
     parser.add_argument("--threads", type=int, default=14)
     parser.add_argument("--way", choices=("forward", "backward"), nargs="*", default=["forward", "backward"])
+    parser.add_argument("--operator", action="store_true", help="`attention` as a program calls it")
     parser.add_argument("--latent", action="store_true", help="keys of 576 columns and values of 512, backward alone")
     asked = parser.parse_args()
     asked.widths = LATENT if asked.latent else WIDTHS
@@ -192,8 +195,14 @@ def main() -> None:
     import torch
 
     asked.output.mkdir(parents=True, exist_ok=True)
-    file, until = asked.output / "parts.jsonl", time.monotonic() + asked.time_limit
+    file, until = (
+        asked.output / ("operator.jsonl" if asked.operator else "parts.jsonl"),
+        time.monotonic() + asked.time_limit,
+    )
     known = {json.loads(line)["key"] for line in file.read_text().splitlines()} if file.exists() else set()
+    if asked.operator:
+        write(file, operator_rows(torch, asked, known), until)
+        return
     chosen = [at for at, tiles in enumerate(TILES) if tiles.way in asked.way]
     chance = random.Random(asked.seed)
     shapes = [*SHAPES, *((n, max(1, PAIRS // n**2)) for n in (chance.randint(700, 20000) for _ in range(asked.drawn)))]
@@ -206,13 +215,89 @@ def main() -> None:
     began = time.monotonic()
     compile_all(torch, cases, asked.threads)
     print(f"compiled {len(cases)} in {time.monotonic() - began:.0f} s", flush=True)
+    write(file, rows(torch, asked, chosen, shapes, known), until)
+
+
+def write(file: Path, made: Iterator[dict[str, Any]], until: float) -> None:
+    """Append rows as they are measured, until the time is over."""
     with file.open("a", encoding="utf-8") as out:
-        for row in rows(torch, asked, chosen, shapes, known):
+        for row in made:
             out.write(json.dumps(row) + "\n")
             out.flush()
             print(json.dumps(row)[:600], flush=True)
             if time.monotonic() > until:
                 return
+
+
+def operator_rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
+    """A row for each call of `attention`, at chosen lengths and at those that the seed draws."""
+    chance = random.Random(asked.seed)
+    drawn = [chance.randint(700, 12000) for _ in range(asked.drawn)]
+    shapes = [(n, min(64, max(1, PAIRS // n**2)), 0, *widths) for n in (16384, 4096, 1024, *drawn) for widths in WIDTHS]
+    latent = [(n, 128, 1, *LATENT[0]) for n in (1024, 2048, drawn[0] % 2500)]
+    shapes = [each for pair in zip(latent, shapes, strict=False) for each in pair] + shapes[len(latent) :]
+    for (n, heads, kv_heads, d_k, d_v), mask in product(shapes, ("causal", None)):
+        key = f"{heads}/{kv_heads or heads} heads, n = {n}, d = {d_k}/{d_v}, {mask}"
+        if key in known:
+            continue
+        row = {"key": key, "d_k": d_k, "d_v": d_v, "mask": mask, "n": n, "heads": heads, "kv_heads": kv_heads or heads}
+        row |= {"card": torch.cuda.get_device_name(), "torch": torch.__version__, "seed": asked.seed}
+        try:
+            yield row | called(torch, n, heads, kv_heads or heads, (d_k, d_v), mask)
+        except Exception as error:
+            yield row | {"error": f"{type(error).__name__}: {error}"[:300]}
+        torch.cuda.empty_cache()
+
+
+def called(torch: Any, n: int, heads: int, kv_heads: int, widths: tuple[int, int], mask: str | None) -> dict[str, Any]:
+    """Times of `attention` and of cuDNN, forward and with gradients, and errors of ours at 300 tokens."""
+    from timing import together
+
+    from pebblesim.gpu.torch import attention, plan as planned
+
+    def inputs(n: int) -> list[Any]:
+        q, k, v, dO = (torch.randn(1, h, n, d, device="cuda", dtype=torch.bfloat16) for h, d in given)
+        q, k, v = q.requires_grad_(), k.requires_grad_(), v.requires_grad_()
+        return [q, k, k[..., : widths[1]] if shared else v, dO]
+
+    def ours(q: Any, k: Any, v: Any) -> Any:
+        return attention(q, k, v, is_causal=mask is not None, enable_gqa=shared)
+
+    def cudnn(q: Any, k: Any, v: Any) -> Any:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=mask is not None)
+
+    (d_k, d_v), shared = widths, kv_heads < heads
+    given = ((heads, d_k), (kv_heads, d_k), (kv_heads, d_v), (heads, d_v))
+    q, k, v, dO = inputs(300)
+    leaves = (q, k) if shared else (q, k, v)
+    found = torch.autograd.grad(ours(q, k, v), leaves, dO)
+    wide = [each.detach().double().requires_grad_() for each in leaves]
+    values = wide[1][..., :d_v] if shared else wide[2]
+    scores = wide[0] @ wide[1].transpose(2, 3) * d_k**-0.5
+    if mask is not None:
+        scores = scores.masked_fill(torch.ones(300, 300, device="cuda", dtype=torch.bool).triu(1), -torch.inf)
+    right = torch.autograd.grad(torch.softmax(scores, -1) @ values, wide, dO.double())
+    wrong = [float(f"{(a - b).norm() / b.norm():.2e}") for a, b in zip(found, right, strict=True)]
+    del scores, right, wide, found
+    q, k, v, dO = inputs(n)
+    leaves = (q, k) if shared else (q, k, v)
+    calls: dict[str, list[Callable[[], Any]]] = {}
+    for name, attend in {"ours": ours, **({} if shared else {"cudnn": cudnn})}.items():
+        calls[f"{name} forward"] = [lambda attend=attend: attend(q.detach(), k.detach(), v.detach())]
+        calls[f"{name} both"] = [lambda attend=attend: torch.autograd.grad(attend(q, k, v), leaves, dO)]
+    times = together(torch, calls, 3)
+    ways = {"forward": operations("forward", widths, mask, n, heads)}
+    ways["both"] = ways["forward"] + operations("backward", widths, mask, n, heads)
+    rates = {
+        name: {what: round(ways[name.split()[1]] / each[what] * 1e-6) for what in ("wall_us", "card_us")}
+        for name, each in times.items()
+    }
+    made = planned(n, d_k, d_v=d_v, heads=heads, kv_heads=kv_heads, is_causal=mask is not None, card="H200")
+    kernels = [str(each[0].tiling) for each in (made.forward, made.backward)]
+    return {"times": times, "tflops": rates, "errors": wrong, "kernels": kernels}
 
 
 def rows(
