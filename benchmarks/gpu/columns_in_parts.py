@@ -234,7 +234,7 @@ def operator_rows(torch: Any, asked: Any, known: set[str]) -> Iterator[dict[str,
     chance = random.Random(asked.seed)
     drawn = [chance.randint(700, 12000) for _ in range(asked.drawn)]
     shapes = [(n, min(64, max(1, PAIRS // n**2)), 0, *widths) for n in (16384, 4096, 1024, *drawn) for widths in WIDTHS]
-    latent = [(n, 128, 1, *LATENT[0]) for n in (1024, 2048, drawn[0] % 2500)]
+    latent = [(n, heads, 1, *LATENT[0]) for n, heads in ((4096, 16), (1024, 128), (2048, 64), (drawn[0] % 4000, 16))]
     shapes = [each for pair in zip(latent, shapes, strict=False) for each in pair] + shapes[len(latent) :]
     for (n, heads, kv_heads, d_k, d_v), mask in product(shapes, ("causal", None)):
         key = f"{heads}/{kv_heads or heads} heads, n = {n}, d = {d_k}/{d_v}, {mask}"
