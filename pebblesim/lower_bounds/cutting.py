@@ -297,7 +297,7 @@ class Cutting(Instance):
         values, d_v = self.size(("d_v",))
         keys, rows = (" + ".join(self.size((dim,))[0] for dim in side) for side in sides)
         d_k, row = (sum(self.size((dim,))[1] for dim in side) for side in sides)
-        capacity, Z, wide = Latent(d_k, d_v, row), self.Z_text, f"({rows} + {values})"
+        capacity, Z, wide = Latent(d_k, d_v, row if row != d_k else 0), self.Z_text, f"({rows} + {values})"
         if len({self._texts[width] for width in lines.widths}) == 1:  # all are multiples of d
             large = f"{min(d_k // d_v, 2) * (row // d_v + 1)}*{Z}*{values}**2/M"
             unit, size = f"{values}²", Fraction(d_v**2)
