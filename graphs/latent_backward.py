@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from pebblesim.core.errors import UnknownName
 from pebblesim.graphs.builder import Builder, Mask, sizes
-from pebblesim.graphs.forward import exp_of_difference
-
-KEPT: Final = ("l", "L")
 
 
 def declare(
@@ -18,11 +12,10 @@ def declare(
     d_r: int,
     summation: str = "chain",
     *,
-    kept: str = "l",
     apart: bool = False,
     mask: Mask = None,
 ) -> Builder:
-    """The graph of dQ_C, dQ_R, dC and dR from Q_C, Q_R, C, R, dO and what the forward pass saved.
+    """The graph of dQ_C, dQ_R, dC and dR from Q_C, Q_R, C, R, dO, and O and l, which the forward pass saved.
 
     A key's latent words are scored and are values, so dC = Pᵀ dO + dSᵀ Q_C.
 
@@ -30,31 +23,24 @@ def declare(
         n_q, n_k: numbers of queries and of keys.
         d_v, d_r: words of a key that are also its value; words of a key that only the scores use.
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
-        kept: with O: "l" for the row sums of exp(S), "L" for their logarithm.
         apart: whether the two terms of dC are sums of their own, which are added at the end; otherwise the terms of dSᵀ
             Q_C are added to the sum Pᵀ dO.
         mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all.
 
     Raises:
         UsageError: an argument is not allowed, or the graph does not fit into memory.
-        UnknownName: `kept` is none of these.
     """
     n_q, n_k, d_v, d_r = sizes(n_q=n_q, n_k=n_k, d_v=d_v, d_r=d_r)
-    if kept not in KEPT:
-        raise UnknownName("value saved from the forward pass", kept, KEPT)
     b = Builder(summation, mask)
     b.outputs = ("dQ_C", "dQ_R", "dC", "dR")
     rows, columns = {"Q_C": (n_q, d_v), "Q_R": (n_q, d_r)}, {"C": (n_k, d_v), "R": (n_k, d_r)}
-    for name, shape in {**rows, **columns, "dO": (n_q, d_v), "O": (n_q, d_v), kept: (n_q,)}.items():
+    for name, shape in {**rows, **columns, "dO": (n_q, d_v), "O": (n_q, d_v), "l": (n_q,)}.items():
         b.input(name, shape)
     b.matmul("S_C", "Q_C", "C.T", pairs=True)
     b.matmul("S_R", "Q_R", "R.T", pairs=True)
     b.elementwise("S", "add", "S_C", "S_R")
-    if kept == "l":
-        b.elementwise("A", "exp", "S")
-        b.elementwise("P", "div", "A", "l")
-    else:
-        exp_of_difference(b, "P", "SL", "S", "L")
+    b.elementwise("A", "exp", "S")
+    b.elementwise("P", "div", "A", "l")
     b.matmul("dP", "dO", "C.T", pairs=True)
     b.elementwise("dOO", "mul", "dO", "O")
     b.rowsum("v", "dOO")
