@@ -334,8 +334,8 @@ def hopper_tiling(schedule: str, dims: Mapping[str, int]) -> Tiling:
         if each.schedule == schedule and widest <= each.widths[1] and narrow:
             return each
     raise UsageError(
-        f"{schedule} has tiles for Gluon kernels with a d_v of 128 at most where d_k is {widest}; give each --block, or "
-        "take --target triton."
+        f"{schedule} has tiles for Gluon kernels with d_v up to 128 where d_k is {widest}; give each --block, or take "
+        "--target triton."
     )
 
 
