@@ -21,9 +21,9 @@ from tensors import close  # noqa: E402
 from pebblesim.gpu.torch import attention  # noqa: E402
 from pebblesim.kernels.tables import moved_words  # noqa: E402
 from pebblesim.operator import bias as kernels, fresh, launching  # noqa: E402
-from pebblesim.operator.bias import ACROSS, FORWARD, GRADIENTS, OF_BIAS, Limits, in_groups  # noqa: E402
+from pebblesim.operator.bias import ACROSS, FORWARD, OF_BIAS, OF_QUERIES, Limits, in_groups, kernels_of  # noqa: E402
 
-SMALL = kernels.tilings(*[(32, 16, 4, 2)] * 4)
+SMALL = kernels.tilings(*[(1, 32, 16, 4, 2)] * 4)
 """Tilings that are cheap to interpret."""
 
 WORDS: Counter[tuple[str, str]] = Counter()
@@ -239,13 +239,14 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
     alone = batches // groups // parts, batches // groups % parts  # sequences of a part, and of the rest
     for which, times, sequences in (
         (FORWARD, batches, 1),
+        (OF_QUERIES, batches, 1),
         (ACROSS, batches, 1),
         (OF_BIAS, groups * parts, alone[0]),
         (OF_BIAS, groups, alone[1]),
     ):
-        tiling = SMALL[GRADIENTS if which == ACROSS else which]
-        sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **tiling.blocks}
-        moved = moved_words(kernels.program(which, tiling), sizes)
+        made = kernels_of(which, "32 bits", 16)
+        sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **made.tiling.blocks}
+        moved = moved_words(kernels.program(which, made), sizes)
         for name, both in moved.items() if sequences else ():
             for way, words in zip(("read", "written"), both, strict=True):
                 counted[way, name] += words * heads * times
@@ -262,18 +263,16 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
 @settings(max_examples=25, deadline=None)
 def test_the_words_of_the_page(n: int, d: int, R: int, side: int) -> None:
     """docs/bias.md: words of R sequences of one head, of each kernel."""
-    tiles, tilings = -(-n // side), kernels.tilings(*[(side, side, 4, 2)] * 4)
+    tiles, made = -(-n // side), kernels.tilings(*[(1, side, side, 4, 2)] * 4)
     page = {
-        FORWARD: R * (n * d + n * d + n * n + 2 * n * d * tiles + n),
-        ACROSS: R * (2 * n * d + n)
-        + R * (3 * n * d + 2 * n + n * n + 2 * n * d * tiles)
-        + R * (4 * n * d + n * n + (2 * n * d + 2 * n) * tiles),
-        OF_BIAS: 2 * n * n + R * (4 * n * d + 2 * n) * tiles,
+        FORWARD: (made.forward, R * (n * d + n * d + n * n + 2 * n * d * tiles + n)),
+        OF_QUERIES: (made.of_queries, R * (2 * n * d + n) + R * (3 * n * d + 2 * n + n * n + 2 * n * d * tiles)),
+        ACROSS: (made.of_keys, R * (4 * n * d + n * n + (2 * n * d + 2 * n) * tiles)),
+        OF_BIAS: (made.of_bias, 2 * n * n + R * (4 * n * d + 2 * n) * tiles),
     }
-    for which, words in page.items():
-        tiling = tilings[GRADIENTS if which == ACROSS else which]
-        sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, "R": R, **tiling.blocks}
-        moved = moved_words(kernels.program(which, tiling), sizes)
+    for which, (each, words) in page.items():
+        sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, "R": R, **each.tiling.blocks}
+        moved = moved_words(kernels.program(which, each), sizes)
         counted = sum(read + written for read, written in moved.values())
         assert counted * (1 if which == OF_BIAS else R) == words
 

@@ -13,6 +13,7 @@ from typing import TypeGuard
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.facts import OF_SCORES, makes_scores
+from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.terms import Term, term, total
 from pebblesim.kernels.triton_places import Places
 from pebblesim.language import program as ir
@@ -22,9 +23,6 @@ BIAS = "bias"
 
 TRANSPOSED = "bias_T"
 """The name of its transpose, for phases that read this in its place."""
-
-SEQUENCES = "R"
-"""The number of sequences that share a bias."""
 
 
 def biased(program: ir.Program, transposed: Container[str] = ()) -> ir.Program:
