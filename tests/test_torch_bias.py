@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ FORMS = {
     "of each": ((6,), (6, 1)),
     "of groups": ((2, 3), (2, 1)),
     "of places": ((2, 3), (1, 3)),
+    "of fours": ((2, 4), (2, 1)),
 }
 """How batches share a bias: dimensions of the batch, and of the bias before its heads; () is a batch of 3."""
 
@@ -198,7 +200,7 @@ def judge(
         assert error < tolerance, (tuple(its.shape), float(error))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", list(FORMS)[:4])
 def test_kernels_by_the_interpreter(interpreted: None, form: str) -> None:
     judge(form, 37, 21, d=16, d_v=16)
 
@@ -213,6 +215,69 @@ def test_sums_of_parts_of_the_sequences(interpreted: None, form: str, monkeypatc
     """Two parts of one sequence each, and one of the rest."""
     monkeypatch.setattr(kernels, "_parts", lambda *given: 2)
     judge(form, 33, 18, d=16, d_v=16)
+
+
+def at_a_time(monkeypatch: Any, number: int) -> None:
+    """Kernels of small tiles have so many sequences at a time."""
+    several = kernels.tilings(*[(number, 32, 16, 4, 2)] * 4)
+    monkeypatch.setattr(kernels, "TILINGS", {("16 bits", 128): several, ("32 bits", 128): several})
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_keys_that_an_infinite_bias_leaves_out(interpreted: None, number: int, monkeypatch: Any) -> None:
+    """Holes, whole tiles, and all keys of some queries, which have O = 0 and L = -∞ then."""
+    at_a_time(monkeypatch, number)
+    n_q, n_k, batch = 37, 40, (2, 4)
+    x = [each.detach().float() for each in tensors(batch, 2, n_q, n_k, (2, 1, 2, n_q, n_k), d=16, d_v=16)]
+    holes = torch.rand(x[3].shape, generator=torch.Generator().manual_seed(5)) < 0.6
+    holes[..., 32:] = holes[..., :16] = True
+    holes[..., [0, 33], :] = True
+    x[3] = x[3].masked_fill(holes, -torch.inf)
+    leaves = [each.double().requires_grad_() for each in x]
+    O, L = formulas(*leaves, x[3] > -torch.inf)
+    O, none = O.nan_to_num(), (-torch.inf == L).detach()
+    assert none.any() and not none.all()
+    dO, dL = (drawn(*each.shape, seed=8).detach() for each in (O, L))
+    ends = (O.masked_fill(none[..., None], 0.0), L.masked_fill(none, 0.0))
+    S = torch.einsum("...id,...jd->...ij", leaves[0], leaves[1]) / 4 + leaves[3]
+    P = torch.where(none[..., None], 0.0, (S - L.detach()[..., None].nan_to_num(neginf=0.0)).exp())
+    dP = torch.einsum("...id,...jd->...ij", dO, leaves[2])
+    dS = (P * (dP - (P * dP).sum(-1, keepdim=True) + torch.where(none, 0.0, dL)[..., None])).detach()
+    true = [
+        (dS @ leaves[1]) / 4, (dS.mT @ leaves[0]) / 4, P.mT @ dO, dS.sum(1, keepdim=True),
+    ]  # fmt: skip
+    made, grads = by_kernels(x, dO.float(), dL)
+    assert ((made[1] == -torch.inf) == none).all()
+    found = [made[0], made[1].masked_fill(none, 0.0) * math.log(2), *grads]
+    for mine, its in zip(found, [*ends, *true], strict=True):
+        assert mine.isfinite().all()
+        assert (mine.double() - its).norm() < 2e-5 * its.norm()
+
+
+@pytest.mark.parametrize(("number", "n_q", "n_k"), [(2, 37, 21), (4, 37, 21), (4, 64, 32)])
+def test_sequences_at_a_time_read_the_bias_once(
+    interpreted: None, number: int, n_q: int, n_k: int, monkeypatch: Any
+) -> None:
+    """The words of R sequences are those of the programs for a few at a time, R / number times."""
+    at_a_time(monkeypatch, number)
+    judge("of fours", n_q, n_k, d=16, d_v=16, limits=(None, None, False))
+    counted: Counter[tuple[str, str]] = Counter()
+    at_a_time_of = {which: (8 // number, number) for which in (FORWARD, OF_QUERIES, ACROSS)}
+    for which, (times, sequences) in (at_a_time_of | {OF_BIAS: (2, 4)}).items():
+        made = kernels_of(which, "32 bits", 16)
+        sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **made.tiling.blocks}
+        for name, both in moved_words(kernels.program(which, made), sizes).items():
+            for way, words in zip(("read", "written"), both, strict=True):
+                counted[way, name] += words * times * 2
+    assert {what: words for what, words in WORDS.items() if words} == {w: c for w, c in counted.items() if c}
+    assert counted["read", "bias"] == 2 * n_q * n_k * (2 * 8 // number + 2)
+    assert counted["read", "bias_T"] == 2 * n_q * n_k * 8 // number
+
+
+@pytest.mark.parametrize("limits", [(None, 0, True), (5, 4, True)])
+def test_sequences_at_a_time_under_limits(interpreted: None, limits: Any, monkeypatch: Any) -> None:
+    at_a_time(monkeypatch, 2)
+    judge("of fours", 37, 40, limits=limits, d=16, d_v=16)
 
 
 @pytest.mark.parametrize("limits", [(None, 0, False), (None, 0, True), (3, 0, False), (5, 4, True)])
@@ -234,7 +299,7 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
     judge(form, n_q, n_k, d=16, d_v=16)
     batch, shared = FORMS[form]
     batches = prod(batch or (3,))
-    groups = {"of all": 1, "of groups": 2, "of places": 3}[form]
+    groups = {"of all": 1, "of groups": 2, "of places": 3, "of fours": 2}[form]
     counted: Counter[tuple[str, str]] = Counter()
     alone = batches // groups // parts, batches // groups % parts  # sequences of a part, and of the rest
     for which, times, sequences in (

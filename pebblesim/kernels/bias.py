@@ -153,6 +153,11 @@ def _adds_dQ(node: ir.Node) -> TypeGuard[ir.Compute]:
     return False
 
 
+def has_bias(program: ir.Program) -> bool:
+    """Whether a bias is added to the scores of a program; then a row may have no key, all of whose scores are -inf."""
+    return BIAS in program.inputs or TRANSPOSED in program.inputs
+
+
 def is_bias(node: ir.Node) -> bool:
     """Whether a tile of the bias is read."""
     return isinstance(node, ir.Read) and node.tensor.name == BIAS
@@ -164,7 +169,7 @@ def check_bias(program: ir.Program, shared: int, softcap: float) -> None:
     Raises:
         UsageError: they are not.
     """
-    if BIAS in program.inputs and (shared > 1 or softcap):
+    if has_bias(program) and (shared > 1 or softcap):
         what, option = ("heads that share keys", "shared") if shared else ("softcap", "softcap")
         raise UsageError(f"{program.name}: kernels with a bias take no {what}; leave {option} out.")
 
