@@ -262,7 +262,7 @@ def test_sequences_at_a_time_read_the_bias_once(
     at_a_time(monkeypatch, number)
     judge("of fours", n_q, n_k, d=16, d_v=16, limits=(None, None, False))
     counted: Counter[tuple[str, str]] = Counter()
-    at_a_time_of = {which: (8 // number, number) for which in (FORWARD, OF_QUERIES, ACROSS)}
+    at_a_time_of = dict.fromkeys((FORWARD, OF_QUERIES, ACROSS), (8 // number, number))
     for which, (times, sequences) in (at_a_time_of | {OF_BIAS: (2, 4)}).items():
         made = kernels_of(which, "32 bits", 16)
         sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **made.tiling.blocks}
@@ -409,32 +409,78 @@ def test_mixed_types() -> None:
 
 def test_what_is_refused_with_a_bias() -> None:
     q, k, v, b = (each.detach() for each in tensors((2,), 2, 4, 4, (2, 4, 4), d=8, d_v=8))
-    starts, mask = torch.tensor([0, 4]), torch.zeros(2, 4, dtype=torch.bool)
     several: dict[str, dict[str, Any]] = {
-        "cu_seqlens was given with bias": {"cu_seqlens": starts},
-        "key_padding_mask was given with bias": {"key_padding_mask": mask},
-        "sinks was given with bias": {"sinks": torch.zeros(2)},
         "softcap was given with bias": {"softcap": 2.0},
         "dropout_p was given with bias": {"dropout_p": 0.5},
         "fallback was given with bias": {"fallback": "sdpa"},
-        "attn_mask was given with bias": {"attn_mask": mask},
+        "attn_mask is of torch.int32; give torch.float32 or torch.float64 or torch.bool": {"attn_mask": b.int()},
+        "key_padding was documented": {"key_padding": b},
     }
     for sentence, options in several.items():
         refused(lambda options=options: attention(q, k, v, bias=b, **options), sentence)
     refused(lambda: attention(q, k, v, bias=b[0, 0, 0].item()), "bias is of float; give a dense tensor")
-    for wrong in (-torch.inf, torch.inf, torch.nan):
-        refused(lambda wrong=wrong: attention(q, k, v, bias=torch.full_like(b, wrong)), "bias has NaN or an infinity")
+    for wrong in (torch.inf, torch.nan):
+        refused(lambda wrong=wrong: attention(q, k, v, bias=torch.full_like(b, wrong)), r"bias has NaN or \+∞")
     refused(lambda: attention(q, k, v, bias=b.half()), "bias is of torch.float16; give torch.float32 or torch.float64")
     refused(lambda: attention(q, k, v, bias=b[:, :3]), r"does not broadcast to \(2, 2, 4, 4\)")
     four = torch.cat([q, q]), torch.cat([k, k]), torch.cat([v, v])
     refused(lambda: attention(*four, bias=b[None].expand(2, -1, -1, -1)), r"give query as \(batch, sequences, heads")
-    refused(
-        lambda: attention(torch.cat([q, q], 1), k, v, bias=b, enable_gqa=True), r"give key.repeat_interleave\(2, -3\)"
-    )
+    refused(lambda: attention(torch.cat([q, q], 1), k, v, bias=b), "or with enable_gqa a number that divides 4")
     wide = [torch.zeros(1, 1, 4, 130)] * 3
     refused(
-        lambda: attention(*wide, bias=torch.zeros(4, 4)), "a head dimension is 130, and with a bias it may be up to 128"
+        lambda: attention(*wide, bias=torch.zeros(4, 4)), "a head dimension is 130, and with bias it may be up to 128"
     )
+    refused(lambda: attention(*wide, torch.zeros(4, 4) > 0), "and with attn_mask it may be up to 128")
+    with pytest.warns(UserWarning, match="PyTorch's attention is used: a head dimension is 130"):
+        attention(*wide, torch.zeros(4, 4) == 0, fallback="sdpa")
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), n_q=st.integers(1, 7), n_k=st.integers(1, 7), groups=st.sampled_from([1, 2]))
+def test_all_masks_and_sinks_beside_a_bias(data: Any, n_q: int, n_k: int, groups: int) -> None:
+    """Any of a bias, dense masks, padding, ranges, packed sequences, limits and sinks; and heads that share keys."""
+    batch, heads = (2, 3), 2 * groups
+    draw = lambda *several: data.draw(st.sampled_from(several))  # noqa: E731
+    q, k, v, b = tensors(batch, heads, n_q, n_k, (*draw((1, 1), (2, 1), (2, 3)), heads, n_q, n_k))
+    k, v = (x.detach()[:, :, :2].clone().requires_grad_() for x in (k, v))
+    make = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    holes = torch.rand(*draw((n_q, n_k), (*batch, 1, n_q, n_k), (1, n_k)), generator=make) < 0.7
+    number = drawn(heads, n_q, n_k, seed=11)
+    options: dict[str, Any] = {"bias": b} if (biased := data.draw(st.booleans())) else {}
+    dense = draw(None, "holes", "numbers") if biased else draw("holes", "numbers")
+    allowed, S = torch.ones(*batch, 1, n_q, n_k, dtype=torch.bool), b * biased
+    if dense == "holes":
+        options["attn_mask"], allowed = holes, allowed & holes
+    elif dense == "numbers":
+        options["attn_mask"], S = number, S + number
+    i, j = torch.arange(n_q)[:, None], torch.arange(n_k)[None]
+    if draw(False, True):
+        lengths = torch.randint(0, n_k + 1, (6,), generator=make)
+        options["key_padding_mask"] = j >= lengths[:, None]
+        allowed = allowed & (j < lengths.view(2, 3, 1, 1, 1))
+    if draw(False, True):
+        end = torch.randint(0, n_k + 1, (6, n_q), generator=make).cummax(-1).values
+        first = (end - 2).clamp(min=0)
+        options["key_ranges"] = first.int(), end.int()
+        allowed = allowed & (j >= first.view(2, 3, 1, n_q, 1)) & (j < end.view(2, 3, 1, n_q, 1))
+    packed = n_q == n_k and n_q > 1 and draw(False, True)
+    if packed:
+        options["cu_seqlens"] = torch.tensor([0, n_q // 2, n_q])
+        allowed = allowed & ((i < n_q // 2) == (j < n_k // 2))
+    if draw(False, True):
+        options["is_causal"], allowed = True, allowed & (j <= i)
+    leaves = [q, k, v, *([b] if biased else []), *([number] if dense == "numbers" else [])]
+    sinks = drawn(heads, seed=12) if draw(False, True) else None
+    made = attention(q, k, v, enable_gqa=True, return_lse=True, sinks=sinks, **options)
+    scores = q @ k.repeat_interleave(groups, 2).mT * q.shape[-1] ** -0.5 + S
+    weights = torch.where(allowed, scores.exp(), 0.0)
+    whole = weights.sum(-1) + (0.0 if sinks is None else sinks[:, None].exp())
+    seen = whole > 0
+    O = weights @ v.repeat_interleave(groups, 2) / torch.where(seen, whole, 1.0)[..., None]
+    L = torch.where(seen, whole, 1.0).log()
+    assert torch.equal(made[1] == -torch.inf, ~seen)
+    leaves += [] if sinks is None else [sinks]
+    same((made[0], made[1].masked_fill(~seen, 0.0)), (O, L), leaves)
 
 
 def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
@@ -444,7 +490,7 @@ def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
     checked: list[Any] = []
     monkeypatch.setattr(eager, "plain", lambda *given: True)
     monkeypatch.setattr(with_bias, "_compile", lambda *given: None)
-    monkeypatch.setattr(with_bias, "_check", lambda *given: checked.append(given))
+    monkeypatch.setattr(with_bias, "check", lambda *given: checked.append(given))
     monkeypatch.setattr(operators, "forward", lambda *given: operators._by_definition(*given[:4], *given[4]))
     monkeypatch.setattr(
         operators, "backward", lambda x, of_bias, asked: operators._gradients_by_definition(*x, of_bias, *asked)
@@ -461,4 +507,4 @@ def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
         with torch.no_grad():
             close([attention(*x[:3], bias=x[3].detach(), is_causal=True)], [made[0].detach()])
     assert len(checked) == 1
-    with_bias._CHECKED.clear()
+    with_bias._KNOWN.clear()
