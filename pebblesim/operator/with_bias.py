@@ -118,7 +118,8 @@ def attention_with_bias(
     out = out.reshape(*query.shape[:-1], value.shape[-1])
     if added.sinks is not None:
         sinks = added.sinks.to(lse.dtype)[:, None]
-        out = out * torch.where(lse > -torch.inf, torch.sigmoid(lse - sinks), 0.0)[..., None].to(out.dtype)
+        share = torch.where(lse > -torch.inf, torch.sigmoid(lse - sinks), 0.0)[..., None]
+        out = (out * share).to(out.dtype)
         lse = torch.logaddexp(lse, sinks)
     out = out.to(kind or out.dtype)
     return (out, lse) if return_lse else out
