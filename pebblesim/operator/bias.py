@@ -107,16 +107,10 @@ def in_groups(bias: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, int]:
     """A bias that broadcasts to (…, heads, n_q, n_k) as the operators take it, and the batches of a group.
 
     Raises:
-        UsageError: it does not broadcast, or batches that share it lie between others that do not.
+        UsageError: batches that share it lie between others that do not.
     """
     whole = (*query.shape[:-1], key.shape[-2])
     shape = (*(1,) * (len(whole) - bias.dim()), *bias.shape)
-    if len(shape) > len(whole) or any(mine not in (1, its) for mine, its in zip(shape, whole, strict=False)):
-        raise UsageError(
-            f"bias has shape {tuple(bias.shape)}, which does not broadcast to {tuple(whole)}, (…, heads, n_q, n_k); "
-            "where sequences share a bias, give query as (batch, sequences, heads, n, d) and bias as (batch, 1, heads, "
-            "n, n)."
-        )
     kinds = ["shared" if mine == 1 else "own" for mine, its in zip(shape[:-3], whole, strict=False) if its != 1]
     if sum(a != b for a, b in pairwise(kinds)) > 1:
         raise UsageError(

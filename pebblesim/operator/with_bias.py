@@ -102,7 +102,7 @@ def attention_with_bias(
             known = None if call is None else _KNOWN.get(call)
     if known is None:
         checks.check_tensors(query, key, value, enable_gqa)
-        check(query, added)
+        check(query, key, added)
         if reason := unsupported(query, value, added, options):
             raise UsageError(reason)
     groups = query.shape[-3] // key.shape[-3]
@@ -286,7 +286,7 @@ def _compile(x: tuple[Tensor, ...], asked: Limits) -> None:
             operators_of_bias.gradients_of_biased_without_notes(*tensors, x[3].requires_grad, *asked)
 
 
-def check(query: Tensor, added: Added) -> None:
+def check(query: Tensor, key: Tensor, added: Added) -> None:
     """Check what is added to scores, and sinks beside it.
 
     Raises:
@@ -294,16 +294,23 @@ def check(query: Tensor, added: Added) -> None:
     """
     for name, each in (("bias", added.bias), ("attn_mask", added.attn_mask)):
         if each is not None:
-            _check_dense(name, each, query)
+            _check_dense(name, each, query, key)
     if added.sinks is not None:
         checks.check_sinks(query, added.sinks)
     checks.check_masks(query, bias=added.bias, attn_mask=added.attn_mask, sinks=added.sinks, **added.masks_of)
 
 
-def _check_dense(name: str, x: Any, query: Tensor) -> None:
+def _check_dense(name: str, x: Any, query: Tensor, key: Tensor) -> None:
     if not isinstance(x, Tensor) or x.layout != torch.strided:
         given = f"of layout {x.layout}" if isinstance(x, Tensor) else f"of {type(x).__name__}"
         raise UsageError(f"{name} is {given}; give a dense tensor that broadcasts to (…, heads, n_q, n_k).")
     allowed = [*sorted(map(str, {query.dtype, torch.float32})), *["torch.bool"] * (name == "attn_mask")]
     if str(x.dtype) not in allowed:
         raise UsageError(f"{name} is of {x.dtype}; give {' or '.join(allowed)}.")
+    whole = (*query.shape[:-1], key.shape[-2])
+    sides = zip(reversed(x.shape), reversed(whole), strict=False)
+    if x.dim() > len(whole) or any(mine not in (1, its) for mine, its in sides):
+        raise UsageError(
+            f"{name} has shape {tuple(x.shape)}, which does not broadcast to {whole}, (…, heads, n_q, n_k); "
+            "where sequences share it, give query as (batch, sequences, heads, n, d) and it as (batch, 1, heads, n, n)."
+        )
