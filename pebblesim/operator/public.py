@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-from pebblesim.operator import checks, eager, masks, with_bias
+from pebblesim.operator import checks, eager, masks
 from pebblesim.operator.fallback import by_pytorch
 from pebblesim.operator.layout import in_one_batch
 from pebblesim.operator.operators_of_sinks import for_batches
 from pebblesim.operator.pattern import limits
 from pebblesim.operator.sizes import check_flag
 from pebblesim.operator.watchers import WATCHERS
+from pebblesim.operator.with_bias import attention_with_bias, why_not_with_bias
 
 
 def attention(
@@ -134,19 +135,17 @@ def attention(
     window = tuple(window) if isinstance(window, list) else window
     same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
     call, masks_of = None, {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
-    lacking = None
+    why: str | None = None
     if bias is not None or attn_mask is not None:
         checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
-        made, kind = _cast((query, key, value), compute_dtype), compute_dtype and getattr(query, "dtype", None)
-        added, options = with_bias.Added(bias, attn_mask, sinks, masks_of), {"dropout_p": dropout_p, "softcap": softcap}
-        if fallback is not None and bias is None:
-            checks.check_tensors(*made, enable_gqa)
-            lacking = with_bias.unsupported(made[0], made[2], added, options)
-        if lacking is None:
-            checks.check_key_padding(key_padding)
-            options["fallback"] = None if bias is None else fallback
-            within = window, is_causal, align
-            return with_bias.attention_with_bias(made, added, options, enable_gqa, scale, within, return_lse, kind)
+        checks.check_key_padding(key_padding)
+        added = {"bias": bias, "attn_mask": attn_mask, "sinks": sinks, "masks_of": masks_of}
+        added |= {"dropout_p": dropout_p, "softcap": softcap, "fallback": fallback}
+        made, kind_of = _cast((query, key, value), compute_dtype), compute_dtype and getattr(query, "dtype", None)
+        why = why_not_with_bias(made, added, enable_gqa)
+        if why is None:
+            where = window, is_causal, align
+            return attention_with_bias(made, added, enable_gqa, scale, where, return_lse, kind_of)
     if attn_mask is key_padding is compute_dtype is None and not dropout_p:
         options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks
@@ -162,7 +161,7 @@ def attention(
     checks.check_key_padding(key_padding)
     checks.check_masks(query, attn_mask=attn_mask, sinks=sinks, **masks_of)
     within = limits(window, is_causal, align, query.shape[-2], key.shape[-2])
-    reason = lacking or checks.unsupported(query, value, dropout_p, softcap)
+    reason = why or checks.unsupported(query, value, dropout_p, softcap)
     if reason is not None and fallback is None:
         raise UsageError(reason)
     lacking = {"return_lse": return_lse, "softcap": softcap, "sinks": sinks is not None}

@@ -23,15 +23,12 @@ from pebblesim.operator.masks import promise
 from pebblesim.operator.pattern import limits
 from pebblesim.operator.recent import Recent
 
-ADVICE = {"dropout_p": "give 0", "softcap": "leave it out", "fallback": "leave it out"}
-"""Options that kernels with a bias do not have, and what to do in their place."""
-
 
 class Added(NamedTuple):
-    """What is added to scores, and what else leaves keys out or takes part in softmaxes.
+    """What is added to scores, what else leaves keys out or takes part in softmaxes, and what may be refused with it.
 
     Attributes:
-        bias, attn_mask, sinks: as for `attention`.
+        bias, attn_mask, sinks, dropout_p, softcap, fallback: as for `attention`.
         masks_of: masks in tensors, by name.
     """
 
@@ -39,6 +36,9 @@ class Added(NamedTuple):
     attn_mask: Any
     sinks: Any
     masks_of: Mapping[str, Any]
+    dropout_p: float
+    softcap: float | None
+    fallback: str | None
 
     @property
     def name(self) -> str:
@@ -50,19 +50,34 @@ class Added(NamedTuple):
         """Whether there is a bias, and nothing else."""
         return (
             self.bias is not None
-            and self.attn_mask is self.sinks is None
+            and self.attn_mask is self.sinks is self.softcap is self.fallback is None
+            and not self.dropout_p
             and all(each is None for each in self.masks_of.values())
         )
 
 
-def unsupported(query: Any, value: Any, added: Added, options: Mapping[str, Any]) -> str | None:
-    """A sentence where these kernels do not compute a call, whose tensors are right; else None.
+def why_not_with_bias(matrices: tuple[Any, ...], given: Mapping[str, Any], enable_gqa: bool) -> str | None:
+    """A sentence where PyTorch's attention is to compute a call in the place of these kernels, by `fallback`.
 
-    `options`: those of `ADVICE`, by name.
+    `given`: the arguments that `Added` has, by name.
+
+    Raises:
+        UsageError: a tensor is not right.
     """
-    if given := [name for name, each in options.items() if each]:
-        name = given[0]
-        return f"{name} was given with {added.name}, and these kernels do not have both; {ADVICE[name]}."
+    if given["fallback"] is None or given["bias"] is not None:
+        return None
+    query, key, value = matrices
+    checks.check_tensors(query, key, value, enable_gqa)
+    return unsupported(query, value, Added(**given))
+
+
+def unsupported(query: Any, value: Any, added: Added) -> str | None:
+    """A sentence where these kernels do not compute a call, whose tensors are right; else None."""
+    beside = {"dropout_p": (added.dropout_p, "give 0"), "softcap": (added.softcap, "leave it out")}
+    beside["fallback"] = added.bias is not None and added.fallback, "leave it out"
+    for name, (given, advice) in beside.items():
+        if given:
+            return f"{name} was given with {added.name}, and these kernels do not have both; {advice}."
     if (widest := max(query.shape[-1], value.shape[-1])) > WIDEST:
         return f"a head dimension is {widest}, and with {added.name} it may be up to {WIDEST}; leave {added.name} out."
     if query.is_cuda and query.dtype == torch.float64:
@@ -73,8 +88,7 @@ def unsupported(query: Any, value: Any, added: Added, options: Mapping[str, Any]
 
 def attention_with_bias(
     matrices: tuple[Tensor, ...],
-    added: Added,
-    options: Mapping[str, Any],
+    given: Mapping[str, Any],
     enable_gqa: bool,
     scale: float | None,
     within: tuple[Any, bool, str],
@@ -85,8 +99,7 @@ def attention_with_bias(
 
     Args:
         matrices: queries, keys and values, in the type that they are computed in.
-        added: what is added to scores, and other masks.
-        options: those of `ADVICE`, by name.
+        given: the arguments that `Added` has, by name.
         enable_gqa, scale, return_lse: as for `attention`.
         kind: type of O; None for that of the matrices.
         within: `window`, `is_causal` and `align`.
@@ -94,16 +107,16 @@ def attention_with_bias(
     Raises:
         UsageError: an argument is not allowed, or kernels with a bias do not support it.
     """
-    query, key, value = matrices
+    (query, key, value), added = matrices, Added(**given)
     call = known = None
-    if added.alone and not any(options.values()):
+    if added.alone:
         call = eager.call_of(query, key, value, (None, None, None, added.bias), (enable_gqa, scale, within))
         with suppress(TypeError):  # attention takes no option without a hash
             known = None if call is None else _KNOWN.get(call)
     if known is None:
         checks.check_tensors(query, key, value, enable_gqa)
         check(query, key, added)
-        if reason := unsupported(query, value, added, options):
+        if reason := unsupported(query, value, added):
             raise UsageError(reason)
     groups = query.shape[-3] // key.shape[-3]
     if known is not None or (added.alone and groups == 1):

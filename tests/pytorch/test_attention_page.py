@@ -133,7 +133,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "an added mask of another type": (lambda: attention(Q, K, V, HOLES.int(), fallback="sdpa"), "attn_mask"),
     "a dense mask of another shape": (lambda: attention(Q, K, V, HOLES[:3], fallback="sdpa"), "attn_mask"),
     "a dense mask with capped scores": (lambda: attention(Q, K, V, HOLES, softcap=2.0, fallback="sdpa"), "softcap"),
-
     "no tensor": (lambda: attention(None, K, V), "query"),
     "no heads": (lambda: attention(Q[0, 0], K[0, 0], V[0, 0]), "query"),
     "integers": (lambda: attention(Q.int(), K.int(), V.int()), "int32"),

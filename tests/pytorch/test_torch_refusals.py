@@ -97,7 +97,7 @@ def test_masks_that_pytorch_does_not_take_either() -> None:
     assert "attn_mask is of str; give" in refused(*x, attn_mask="causal", fallback="sdpa")
     said = refused(*x, attn_mask=yes, fallback="sdpa", return_lse=True, softcap=2.0)
     assert said == (
-        "softcap was given with attn_mask, and these kernels do not have both, and fallback=\"sdpa\" has no return_lse; "
+        'softcap was given with attn_mask, and these kernels do not have both, and fallback="sdpa" has no return_lse; '
         "leave out the one or the other."
     )
 
