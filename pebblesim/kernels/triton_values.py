@@ -231,8 +231,7 @@ class Values:
                 return self.as_exponent(self.facing(self.held(tile), expr, frame))
             case ir.Elementwise(op="add" | "sub" | "max"):
                 operands = [self.exponent(each, line, frame) for each in expr.operands]
-                barred = any(self.state(each.tile).barred or each.tile in self.biased for each in ir.refs(expr))
-                if self.lacking and expr.op == "sub" and barred:  # rows without a pair
+                if self._minus_infinite(expr):  # rows without a pair
                     operands[1] = only(operands[1], [Binary("!=", operands[1], MINUS_INFINITY)], NOTHING)
                 return self.elementwise(expr, operands, frame)
             case ir.Elementwise(op="log", operands=(operand,)):
@@ -249,6 +248,18 @@ class Values:
                 frame = any(ref.tile in turned for ref in ir.refs(expr.operand))
                 return self.reduced(expr, self.exponent(expr.operand, line, frame), frame)
         return self.expr(expr, line, frame) * TO_BASE_2
+
+    def _minus_infinite(self, expr: ir.Elementwise) -> bool:
+        """Whether scores and what is subtracted from them may both be -inf: beside a bias a maximum, but no L that is read.
+
+        Such an L is +inf for a row without a pair, so that its exponentials are 0.
+        """
+        if expr.op != "sub" or not self.lacking:
+            return False
+        used = [each.tile for each in ir.refs(expr)]
+        if any(self.state(tile).barred for tile in used):
+            return True
+        return not self.biased.isdisjoint(used) and self.facts.subtracted.isdisjoint(used)
 
     def as_exponent(self, scores: Term) -> Term:
         """Scores as exponents of 2; capped, they are softcap · tanh(x) with tanh(x) = 2 σ(2x) - 1."""

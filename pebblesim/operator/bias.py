@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -297,19 +297,25 @@ def without_pairs(query: Tensor, key: Tensor) -> bool:
     return 0 in (query.shape[0], query.shape[2], key.shape[2])
 
 
-def forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, out: Tensor, lse: Tensor, asked: Limits) -> None:
-    """Write O, and L to base 2, (batch, heads, n_q), by kernels."""
+def forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, out: Tensor, asked: Limits) -> Tensor:
+    """Write O, and return L to base 2, (batch, heads, n_q), by kernels: +∞ where the bias leaves out all keys.
+
+    So exponentials less L are 0 there. L is -∞ where the limits leave out all keys: then no kernel reads it.
+    """
     pairs = _met(query, key, value, bias, asked)
-    if (pairs.queries, pairs.keys) != (slice(0, query.shape[2]), slice(0, key.shape[2])):
-        out.zero_()
-        lse.fill_(-torch.inf)
     O = out[:, :, pairs.queries]
     room = O if fits(O) else room_for(O, O.shape[3])
     given = {"Q": pairs.Q, "K": pairs.K, "V": pairs.V, "bias": pairs.bias}
-    L = _run(FORWARD, pairs, asked.scale, given, {"O": room})["L"]
-    lse[:, :, pairs.queries] = L.view(*pairs.Q.shape[:3])
+    L = _run(FORWARD, pairs, asked.scale, given, {"O": room})["L"].view(*pairs.Q.shape[:3])
     if room is not O:
         O.copy_(room[..., : O.shape[3]])
+    if (pairs.queries, pairs.keys) == (slice(0, query.shape[2]), slice(0, key.shape[2])):
+        return cast(Tensor, L)
+    lse = fresh(L.new_empty(query.shape[:3])).fill_(-torch.inf)
+    lse[:, :, pairs.queries] = L
+    for rows in (slice(0, pairs.queries.start), slice(pairs.queries.stop, query.shape[2])):
+        out[:, :, rows].zero_()
+    return lse
 
 
 def backward(
@@ -403,10 +409,11 @@ def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: T
     several = met.shape[0] == groups
     for first in range(0, groups, most):
         some = slice(first, min(first + most, groups))
-        found: Tensor | float = 0.0
+        part, found = met[some] if several else met, cast(Tensor | float, 0.0)
         each, left = divmod(sequences, parts)
         for begin, count, length in ((0, parts, each), (parts * each, 1, left))[: 1 + (left > 0)]:
-            room = _rows(dB, ((some.stop - first) * count, heads, n_q), n_k, kind)
+            there = direct and several and fits(part)
+            room = part if there else _rows(dB, ((some.stop - first) * count, heads, n_q), n_k, kind)
             if pairs.band is not None:
                 room.zero_()  # tiles without a pair are written by no one
             given = streams.of_groups(some, count, length, begin)
@@ -415,9 +422,9 @@ def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: T
             whole = room if direct else room.unflatten(0, (-1, count)).sum(1)
             found = whole if isinstance(found, float) else found + whole
         assert isinstance(found, Tensor)
-        found = summed(found, (found.shape[0] if several else 1, *met.shape[1:]))
-        part = met[some] if several else met
-        part.copy_(found) if several or first == 0 else part.add_(found)
+        if found is not part:
+            found = summed(found, (found.shape[0] if several else 1, *met.shape[1:]))
+            part.copy_(found) if several or first == 0 else part.add_(found)
 
 
 BLOCKS, FEWEST = 8, 16

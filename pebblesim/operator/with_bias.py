@@ -127,7 +127,8 @@ def attention_with_bias(
         call = eager.call_of(query, key, value, (None, None, None, bias), ("", scale, within))
         known = None if call is None else _KNOWN.get(call)
         out, lse = _with_bias(query, key, value, bias, scale, within, call, known)
-    lse = lse.reshape(query.shape[:-1]) * log(2) if return_lse or added.sinks is not None else lse
+    if return_lse or added.sinks is not None:
+        lse = lse.masked_fill(lse == torch.inf, -torch.inf).reshape(query.shape[:-1]) * log(2)
     out = out.reshape(*query.shape[:-1], value.shape[-1])
     if added.sinks is not None:
         sinks = added.sinks.to(lse.dtype)[:, None]
