@@ -250,7 +250,7 @@ class Values:
         return self.expr(expr, line, frame) * TO_BASE_2
 
     def _minus_infinite(self, expr: ir.Elementwise) -> bool:
-        """Whether scores and what is subtracted from them may both be -inf: beside a bias a maximum, but no L that is read.
+        """Whether scores and what is subtracted may both be -inf: beside a bias a maximum may, but no L that is read.
 
         Such an L is +inf for a row without a pair, so that its exponentials are 0.
         """

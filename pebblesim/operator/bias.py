@@ -27,7 +27,7 @@ from pebblesim.language.masks import Band
 from pebblesim.language.program import Init, Loop, Program, Read, Write, walk
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launching import running
-from pebblesim.operator.layout import BYTES, fits, fitted, room_for
+from pebblesim.operator.layout import BYTES, fits, fitted, on_gpu, room_for
 from pebblesim.operator.pattern import band_of
 from pebblesim.operator.planning import ROOM, program_of
 from pebblesim.operator.sizes import met
@@ -194,7 +194,12 @@ def _readable(bias: Tensor, n_k: int) -> Tensor:
     apart = any(stride % WORDS for stride, length in zip(others, bias.shape, strict=False) if length > 1)
     if bias.shape[4] == n_k and last == 1 and not apart and bias.data_ptr() % BYTES == 0:
         return bias
-    return _rows(bias, bias.shape[:4], n_k, bias.dtype).copy_(bias)
+    room = _rows(bias, bias.shape[:4], n_k, bias.dtype)
+    if on_gpu(bias) and last != 1 and bias.shape[4] == n_k:
+        from pebblesim.operator.kernel_of_transposes import transpose
+
+        return transpose(bias.mT, room)
+    return room.copy_(bias)
 
 
 def _rows(like: Tensor, shape: tuple[int, ...], n_k: int, dtype: torch.dtype) -> Tensor:
