@@ -280,9 +280,9 @@ def _with_atomics() -> Any:
     """Our kernels of one sequence at a time, in tiles of 64 x 64, with dB added up in memory by the kernel of dQ."""
     import torch
 
-    from pebblesim.operator import bias as kernels
+    from pebblesim.operator import bias as kernels, programs_of_bias as programs
 
-    alone = {("16 bits", 64): kernels.tilings(*[(1, 64, 64, 4, 3)] * 4)}
+    alone = {("16 bits", 64): programs.tilings(*[(1, 64, 64, 4, 3)] * 4)}
 
     @cache
     def module(n: int, scale: float, dtype: str) -> Any:
@@ -291,7 +291,7 @@ def _with_atomics() -> Any:
 
         made = alone["16 bits", 64].of_queries
         sizes = {"n_q": 2**14, "n_k": 2**14, "d_k": D, "d_v": D, **made.tiling.blocks}
-        program, options = kernels.program(kernels.OF_QUERIES, made), kernels._launched(made.tiling)
+        program, options = programs.program(programs.OF_QUERIES, made), programs.launched(made.tiling)
         source = triton(program, sizes, dtype, scale=scale, far=False, shared=1, **options)
         return running(with_atomics(source.text), tuple(each.name for each in source.kernels))
 
@@ -300,7 +300,7 @@ def _with_atomics() -> Any:
         def forward(ctx: Any, q: Any, k: Any, v: Any, b: Any) -> Any:
             ctx.asked = kernels.Limits(q.shape[0], None, None, False, q.shape[-1] ** -0.5)
             out = torch.empty_like(q)
-            with patch.object(kernels, "TILINGS", alone):
+            with patch.object(programs, "TILINGS", alone):
                 lse = kernels.forward(q, k, v, b[None], out, ctx.asked)
             ctx.save_for_backward(q, k, v, b, out, lse)
             return out
@@ -310,13 +310,13 @@ def _with_atomics() -> Any:
             q, k, v, b, out, lse = ctx.saved_tensors
             dB = torch.zeros(b.shape[1:], dtype=torch.float32, device=b.device)
             made = tuple(map(torch.empty_like, (q, k, v)))
-            with patch.object(kernels, "TILINGS", alone):
+            with patch.object(programs, "TILINGS", alone):
                 pairs = kernels._met(q, k, v, b[None], ctx.asked, True)
                 L, dO, scale = lse.flatten(0, 1), dO.contiguous(), ctx.asked.scale
                 run = module(q.shape[2], scale, str(q.dtype).removeprefix("torch.")).run
                 sums = run(dB, q, k, v, dO, out, L, pairs.bias, results={"dQ": made[0]})["v"]
                 given = {"Q": q, "K": k, "V": v, "dO": dO, "L": L, "bias_T": pairs.transposed, "v": sums}
-                kernels._run(kernels.ACROSS, pairs, scale, given, dict(zip(("dK", "dV"), made[1:], strict=True)))
+                kernels._run(programs.ACROSS, pairs, scale, given, dict(zip(("dK", "dV"), made[1:], strict=True)))
             return *made, dB.to(b.dtype)[None]
 
     return Passes
@@ -338,15 +338,15 @@ def counted(n: int, heads: int, sequences: int) -> dict[str, dict[str, list[int]
     Of dB they are those of one part of the sequences.
     """
     from pebblesim.kernels.tables import moved_words
-    from pebblesim.operator import bias as kernels
+    from pebblesim.operator import programs_of_bias as programs
 
     found = {}
-    passes_of = {"O": kernels.FORWARD, "dQ": kernels.OF_QUERIES, "dK, dV": kernels.ACROSS, "dB": kernels.OF_BIAS}
+    passes_of = {"O": programs.FORWARD, "dQ": programs.OF_QUERIES, "dK, dV": programs.ACROSS, "dB": programs.OF_BIAS}
     for name, which in passes_of.items():
-        made = kernels.kernels_of(which, "16 bits", D)
+        made = programs.kernels_of(which, "16 bits", D)
         at_once = sequences if name == "dB" else made.sequences
         sizes = {"n_q": n, "n_k": n, "d_k": D, "d_v": D, **made.tiling.blocks, "R": at_once}
-        moved = moved_words(kernels.program(which, made), sizes)
+        moved = moved_words(programs.program(which, made), sizes)
         found[name] = {
             tensor: [heads * (sequences // at_once) * words for words in both] for tensor, both in moved.items()
         }
@@ -381,7 +381,7 @@ USUAL = {
 
 def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
     """Times of each kernel with other tiles."""
-    from pebblesim.operator import bias as kernels, compiling
+    from pebblesim.operator import bias as kernels, compiling, programs_of_bias as programs
 
     n, heads, sequences = 384, 4, 512
     normal = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
@@ -389,7 +389,7 @@ def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
     b = normal(1, 1, heads, n, n)
     b = b.float() if wide else b
     asked = kernels.Limits(sequences, None, None, False, d**-0.5)
-    original = dict(kernels.TILINGS)
+    original = dict(programs.TILINGS)
     both = partial(passes, torch, (q, k, v), b, dO, asked)
     key = next(each for each in original if each[0] == "16 bits" and d <= each[1])
     usual = dict(zip(TRIED, USUAL[key[1]], strict=True))
@@ -397,11 +397,11 @@ def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
     if compiling.can():
         with compiling.together():
             for name, tried in cases:
-                kernels.TILINGS = original | {key: kernels.tilings(*(usual | {name: tried}).values())}
+                programs.TILINGS = original | {key: programs.tilings(*(usual | {name: tried}).values())}
                 both()
     chosen = dict(usual)
     for name, tried in cases:
-        kernels.TILINGS = original | {key: kernels.tilings(*(usual | {name: tried}).values())}
+        programs.TILINGS = original | {key: programs.tilings(*(usual | {name: tried}).values())}
         row = {"kind": "tune", "d": d, "wide": wide, "kernel": name, "tiles": tried}
         try:
             row["us"] = by_kernel(torch, both)[name]
@@ -410,7 +410,7 @@ def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
         if row.get("us", 1e9) < 0.98 * best.get(name, 1e9):
             best[name], chosen[name] = row["us"], tried
         yield row
-    kernels.TILINGS = original | ({} if wide else {key: kernels.tilings(*chosen.values())})
+    programs.TILINGS = original | ({} if wide else {key: programs.tilings(*chosen.values())})
     print("the fastest, which are used from here on", chosen, flush=True)
 
 

@@ -24,14 +24,14 @@ from profiler import under_profiler
 from pebblesim.kernels.tables import moved_words
 from pebblesim.kernels.words import moved_bytes
 from pebblesim.launches.launches import launches
-from pebblesim.operator import bias as kernels
+from pebblesim.operator import bias as kernels, programs_of_bias as programs
 
 METRICS = {"l1tex__m_xbar2l1tex_read_bytes.sum": "read", "l1tex__m_l1tex2xbar_write_bytes.sum": "written"}
 SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 MARK, OF_PYTORCH = "spin_kernel", "::"
 """The kernel that stands between two layers, and what names of PyTorch's kernels have."""
 
-PASSES = {"O": kernels.FORWARD, "dQ": kernels.OF_QUERIES, "dK, dV": kernels.ACROSS, "dB": kernels.OF_BIAS}
+PASSES = {"O": programs.FORWARD, "dQ": programs.OF_QUERIES, "dK, dV": programs.ACROSS, "dB": programs.OF_BIAS}
 
 
 class Layer(NamedTuple):
@@ -47,22 +47,22 @@ class Layer(NamedTuple):
     def tilings(self) -> Any:
         """Kernels with so many sequences at a time, by what `attention` looks them up."""
         found = {}
-        for (words, width), each in kernels.TILINGS.items():
-            several = [kernels.Kernels(made.tiling, self.at_a_time) for made in each[:3]]
-            found[words, width] = kernels.Tilings(*several, each.of_bias)
+        for (words, width), each in programs.TILINGS.items():
+            several = [programs.Kernels(made.tiling, self.at_a_time) for made in each[:3]]
+            found[words, width] = programs.Tilings(*several, each.of_bias)
         return found
 
     def counted(self) -> Iterator[tuple[str, dict[str, int]]]:
         """Bytes of each kernel, by its launch, in the order in which they run; of all heads and sequences."""
         for name, which in PASSES.items():
-            with patch.object(kernels, "TILINGS", self.tilings):
-                made = kernels.kernels_of(which, "16 bits", self.d)
-            program, at_once = kernels.program(which, made), self.sequences if name == "dB" else self.at_a_time
+            with patch.object(programs, "TILINGS", self.tilings):
+                made = programs.kernels_of(which, "16 bits", self.d)
+            program, at_once = programs.program(which, made), self.sequences if name == "dB" else self.at_a_time
             sizes = {"n_q": self.n, "n_k": self.n, "d_k": self.d, "d_v": self.d, **made.tiling.blocks, "R": at_once}
             times = self.heads * (self.sequences // at_once)
             for launch in launches(program, masked=True, repeated=True):
                 phase = next(each for each in program.phases if each.name == launch.name)
-                alone = kernels.part_of(program, (phase.name,))
+                alone = programs.part_of(program, (phase.name,))
                 moved = moved_bytes(alone, moved_words(alone, sizes), "bfloat16")
                 yield launch.name, {"read": times * moved.reads, "written": times * moved.writes}
 
@@ -76,8 +76,8 @@ class Layer(NamedTuple):
         out = torch.empty_like(q)
         made, dB = tuple(map(torch.empty_like, (q, k, v))), torch.empty_like(b)
         asked = kernels.Limits(self.sequences, None, None, False, self.d**-0.5)
-        one = patch.multiple(kernels, TILINGS=self.tilings, _parts=lambda *given: 1, multiprocessors=lambda device: 1)
-        with one:
+        one = patch.multiple(kernels, _parts=lambda *given: 1, multiprocessors=lambda device: 1)
+        with one, patch.object(programs, "TILINGS", self.tilings):
             lse = kernels.forward(q, k, v, b, out, asked)
             kernels.backward(dO, None, q, k, v, b, out, lse, made, dB, asked)
 

@@ -240,7 +240,10 @@ class Lowering:
             values.states[tile] = State(base_2=True)
 
     def written(self, node: ir.Write) -> Term:
-        """The value of a tile for memory. Beside a bias, an L of no term is +inf there. Logarithms that only other launches read stay to base 2."""
+        """The value of a tile for memory; beside a bias, an L of no term is +inf there.
+
+        Logarithms that only other launches read stay to base 2.
+        """
         tensor, value, base_2 = node.tensor, self.values.scaled(node.tile), self.values.state(node.tile).base_2
         if base_2 and tensor.name not in self.scope.program.outputs and tensor not in self.facts.reread:
             self.setting.logarithms.add(tensor)

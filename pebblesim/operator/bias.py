@@ -8,8 +8,6 @@ stream past: its sum is in the same order in every run, and it is written once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
@@ -17,74 +15,28 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from pebblesim.advice.tiles import Tiling
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.bias import biased, gradient_of_bias
-from pebblesim.kernels.sequences import SEQUENCES, together
+from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.triton import FAR, triton
 from pebblesim.language.masks import Band
-from pebblesim.language.program import Init, Loop, Program, Read, Write, walk
+from pebblesim.operator import programs_of_bias
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launching import running
 from pebblesim.operator.layout import BYTES, fits, fitted, on_gpu, room_for
 from pebblesim.operator.pattern import band_of
-from pebblesim.operator.planning import ROOM, program_of
+from pebblesim.operator.planning import ROOM
+from pebblesim.operator.programs_of_bias import (
+    ACROSS,
+    FORWARD,
+    OF_BIAS,
+    OF_KEYS,
+    OF_QUERIES,
+    Kernels,
+    launched,
+    program,
+)
 from pebblesim.operator.sizes import met
-
-WIDEST = 128
-"""The largest head dimension of kernels with a bias."""
-
-
-class Kernels(NamedTuple):
-    """The kernels of a pass: their tiling, and the sequences that a block has at a time."""
-
-    tiling: Tiling
-    sequences: int = 1
-
-
-class Tilings(NamedTuple):
-    """Kernels of the passes: O; dQ; dK and dV; and dB."""
-
-    forward: Kernels
-    of_queries: Kernels
-    of_keys: Kernels
-    of_bias: Kernels
-
-
-Sides = tuple[int, ...]
-"""Sequences at a time, rows that a program keeps, rows that stream past them, warps, stages, and perhaps the most
-registers of a thread. Of dB's kernel sequences stream past a tile, and the rows are the sides of this."""
-
-
-def tilings(forward: Sides, dQ: Sides, dK_dV: Sides, dB: Sides) -> Tilings:
-    """Kernels by their sides."""
-
-    def of(sides: Sides, schedule: str, blocks: tuple[str, str], name: str) -> Kernels:
-        sequences, stay, stream, *others = sides
-        lengths = dict(zip(blocks, (stay, stream), strict=True))
-        return Kernels(Tiling(schedule, lengths, 4, 1, {name: tuple(others)}), sequences)
-
-    two_pass = "backward-two-pass-blocked"
-    return Tilings(
-        of(forward, "flash2-forward", ("B_r", "B_c"), "flash2-forward"),
-        of(dQ, two_pass, ("B_r", "b_c"), "dQ"),
-        of(dK_dV, two_pass, ("B_c", "b_r"), "dK, dV"),
-        of(dB, two_pass, ("B_r", "b_c"), "dB"),
-    )
-
-
-TILINGS: Mapping[tuple[str, int], Tilings] = {
-    ("16 bits", 32): tilings((1, 64, 64, 4, 3), (1, 64, 64, 4, 3), (1, 64, 64, 4, 3), (1, 64, 64, 4, 3)),
-    ("16 bits", 64): tilings((1, 64, 64, 4, 3), (1, 64, 64, 4, 3), (1, 64, 32, 4, 3), (1, 64, 64, 4, 3)),
-    ("16 bits", WIDEST): tilings((1, 64, 64, 4, 2), (1, 64, 32, 4, 2), (1, 64, 32, 4, 2), (1, 64, 64, 8, 2)),
-    ("32 bits", 64): tilings((1, 32, 16, 4, 2), (1, 32, 16, 4, 2), (1, 32, 16, 4, 2), (1, 32, 32, 4, 2)),
-    ("32 bits", WIDEST): tilings((1, 32, 32, 4, 2), (1, 32, 16, 4, 1), (1, 32, 16, 4, 1), (1, 32, 32, 4, 1)),
-}
-"""Kernels by the size of a word and the largest head dimension that they are for; they fit on every card."""
-
-FORWARD, OF_QUERIES, OF_KEYS, OF_BIAS, ACROSS = range(5)
-"""Passes: O; dQ; dK and dV; dB; and dK and dV with a transpose of the bias."""
 
 
 class Limits(NamedTuple):
@@ -156,7 +108,7 @@ class Met(NamedTuple):
     def kernels(self, which: int) -> Kernels:
         """The kernels of a pass: with fewer sequences at a time where not so many share a bias, or blocks are few."""
         width = max(self.Q.shape[3], self.V.shape[3])
-        tiling, number = kernels_of(which, "32 bits" if self.dtype == "float32" else "16 bits", width)
+        tiling, number = programs_of_bias.kernels_of(which, "32 bits" if self.dtype == "float32" else "16 bits", width)
         if number > 1:
             rows = self.K.shape[2] if which in (OF_KEYS, ACROSS) else self.Q.shape[2]
             blocks = -(-rows // next(iter(tiling.blocks.values()))) * self.Q.shape[1] * self.Q.shape[0]
@@ -164,12 +116,6 @@ class Met(NamedTuple):
             while number > 1 and (self.sharing % number or blocks < fewest * number):
                 number //= 2
         return Kernels(tiling, number)
-
-
-def kernels_of(which: int, words: str, width: int) -> Kernels:
-    """The kernels of a pass, for words of a size and the largest head dimension."""
-    at = OF_KEYS if which == ACROSS else which
-    return next(each[at] for (kind, most), each in TILINGS.items() if kind == words and width <= most)
 
 
 def _met(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits, backward: bool = False) -> Met:
@@ -231,37 +177,8 @@ def _loaded(
     """
     tiling, asked = kernels.tiling, program(which, kernels, band)
     given = {**dict(sizes), **tiling.blocks, SEQUENCES: max(2, kernels.sequences)}
-    made = triton(asked, given, dtype, band, scale=scale, far=far, shared=1, **_launched(tiling))
+    made = triton(asked, given, dtype, band, scale=scale, far=far, shared=1, **launched(tiling))
     return Loaded(running(made.text, tuple(each.name for each in made.kernels)), asked.inputs)
-
-
-def _launched(tiling: Tiling) -> dict[str, Any]:
-    """Warps and stages, by the names of `triton`."""
-    return {"warps": tiling.warps, "stages": tiling.stages, "apart": tiling.apart}
-
-
-def program(which: int, kernels: Kernels, band: Band | None = None) -> Program:
-    """The program of a pass: phases of a schedule of the catalogue with a bias, or dB that is read off them."""
-    made = biased(program_of(kernels.tiling, band), ("dK, dV",) if which == ACROSS else ())
-    if which == OF_BIAS:
-        return gradient_of_bias(made)
-    if which != FORWARD:
-        made = part_of(made, ("v", "dQ") if which == OF_QUERIES else ("dK, dV",))
-    return together(made, kernels.sequences) if kernels.sequences > 1 else made
-
-
-def part_of(program: Program, phases: tuple[str, ...]) -> Program:
-    """Some phases of a program, whose inputs are what others write, and whose outputs all that is written."""
-    kept = [phase for phase in program.phases if phase.name in phases]
-    nodes = [node for phase in kept for node in walk(phase.body)]
-    sides = {node.range.block for node in nodes if isinstance(node, Loop)}
-    blocks = tuple(block for block in program.blocks if block in sides)
-    moved = [node for node in nodes if isinstance(node, Read | Write | Init)]
-    written = {each.tensor.name for each in moved if not isinstance(each, Read)}
-    names = {each.tensor.name for each in moved}
-    tensors = {name: tensor for name, tensor in program.tensors.items() if name in names}
-    inputs, outputs = ([name for name in tensors if (name in written) is made] for made in (False, True))
-    return replace(program, blocks=blocks, phases=kept, tensors=tensors, inputs=tuple(inputs), outputs=tuple(outputs))
 
 
 def _run(
@@ -432,15 +349,11 @@ def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: T
             part.copy_(found) if several or first == 0 else part.add_(found)
 
 
-BLOCKS, FEWEST = 8, 16
-"""Blocks of dB's kernel for each multiprocessor, and the fewest sequences of a part: it costs little to add up."""
-
-
 def _parts(pairs: Met, groups: int, sequences: int) -> int:
     """The parts of the sequences whose sums are made apart, so that there are blocks for all multiprocessors."""
     sides = pairs.kernels(OF_BIAS).tiling.blocks
     tiles = -(-pairs.Q.shape[2] // sides["B_r"]) * -(-pairs.K.shape[2] // sides["b_c"]) * pairs.Q.shape[1] * groups
-    return max(1, min(-(-BLOCKS * multiprocessors(pairs.Q.device) // tiles), sequences // FEWEST))
+    return programs_of_bias.parts_of(tiles, sequences, multiprocessors(pairs.Q.device))
 
 
 @lru_cache(maxsize=64)

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from pebblesim.core.errors import UsageError
 from pebblesim.operator import checks, compiling, definition, eager, masks, operators_of_bias, recorded
-from pebblesim.operator.bias import WIDEST, Limits, in_groups
+from pebblesim.operator.bias import Limits, in_groups
 from pebblesim.operator.layout import in_one_batch
 from pebblesim.operator.masks import promise
 from pebblesim.operator.pattern import limits
+from pebblesim.operator.programs_of_bias import WIDEST
 from pebblesim.operator.recent import Recent
 
 

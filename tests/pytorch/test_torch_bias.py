@@ -21,10 +21,11 @@ from tensors import close  # noqa: E402
 
 from pebblesim.gpu.torch import attention  # noqa: E402
 from pebblesim.kernels.tables import moved_words  # noqa: E402
-from pebblesim.operator import bias as kernels, fresh, launching  # noqa: E402
-from pebblesim.operator.bias import ACROSS, FORWARD, OF_BIAS, OF_QUERIES, Limits, in_groups, kernels_of  # noqa: E402
+from pebblesim.operator import bias as kernels, fresh, launching, programs_of_bias  # noqa: E402
+from pebblesim.operator.bias import Limits, in_groups  # noqa: E402
+from pebblesim.operator.programs_of_bias import ACROSS, FORWARD, OF_BIAS, OF_QUERIES, kernels_of  # noqa: E402
 
-SMALL = kernels.tilings(*[(1, 32, 16, 4, 2)] * 4)
+SMALL = programs_of_bias.tilings(*[(1, 32, 16, 4, 2)] * 4)
 """Tilings that are cheap to interpret."""
 
 WORDS: Counter[tuple[str, str]] = Counter()
@@ -113,7 +114,7 @@ def interpreted(monkeypatch: Any) -> Iterator[None]:
 @contextmanager
 def by_interpreter(patch: Any) -> Iterator[None]:
     """Meanwhile kernels of small tiles are run by the interpreter, in new memory that holds NaN."""
-    patch.setattr(kernels, "TILINGS", {("16 bits", 128): SMALL, ("32 bits", 128): SMALL})
+    patch.setattr(programs_of_bias, "TILINGS", {("16 bits", 128): SMALL, ("32 bits", 128): SMALL})
     patch.setattr(launching, "module_of", module_of)
     patch.setattr(kernels, "multiprocessors", lambda device: 1)
     kernels._loaded.cache_clear()
@@ -219,8 +220,8 @@ def test_sums_of_parts_of_the_sequences(interpreted: None, form: str, monkeypatc
 
 def at_a_time(monkeypatch: Any, number: int) -> None:
     """Kernels of small tiles have so many sequences at a time."""
-    several = kernels.tilings(*[(number, 32, 16, 4, 2)] * 4)
-    monkeypatch.setattr(kernels, "TILINGS", {("16 bits", 128): several, ("32 bits", 128): several})
+    several = programs_of_bias.tilings(*[(number, 32, 16, 4, 2)] * 4)
+    monkeypatch.setattr(programs_of_bias, "TILINGS", {("16 bits", 128): several, ("32 bits", 128): several})
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -266,7 +267,7 @@ def test_sequences_at_a_time_read_the_bias_once(
     for which, (times, sequences) in (at_a_time_of | {OF_BIAS: (2, 4)}).items():
         made = kernels_of(which, "32 bits", 16)
         sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **made.tiling.blocks}
-        for name, both in moved_words(kernels.program(which, made), sizes).items():
+        for name, both in moved_words(programs_of_bias.program(which, made), sizes).items():
             for way, words in zip(("read", "written"), both, strict=True):
                 counted[way, name] += words * times * 2
     assert {what: words for what, words in WORDS.items() if words} == {w: c for w, c in counted.items() if c}
@@ -311,7 +312,7 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
     ):
         made = kernels_of(which, "32 bits", 16)
         sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **made.tiling.blocks}
-        moved = moved_words(kernels.program(which, made), sizes)
+        moved = moved_words(programs_of_bias.program(which, made), sizes)
         for name, both in moved.items() if sequences else ():
             for way, words in zip(("read", "written"), both, strict=True):
                 counted[way, name] += words * heads * times
@@ -328,7 +329,7 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
 @settings(max_examples=25, deadline=None)
 def test_the_words_of_the_page(n: int, d: int, R: int, side: int) -> None:
     """docs/bias.md: words of R sequences of one head, of each kernel."""
-    tiles, made = -(-n // side), kernels.tilings(*[(1, side, side, 4, 2)] * 4)
+    tiles, made = -(-n // side), programs_of_bias.tilings(*[(1, side, side, 4, 2)] * 4)
     page = {
         FORWARD: (made.forward, R * (n * d + n * d + n * n + 2 * n * d * tiles + n)),
         OF_QUERIES: (made.of_queries, R * (2 * n * d + n) + R * (3 * n * d + 2 * n + n * n + 2 * n * d * tiles)),
@@ -337,7 +338,7 @@ def test_the_words_of_the_page(n: int, d: int, R: int, side: int) -> None:
     }
     for which, (each, words) in page.items():
         sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, "R": R, **each.tiling.blocks}
-        moved = moved_words(kernels.program(which, each), sizes)
+        moved = moved_words(programs_of_bias.program(which, each), sizes)
         counted = sum(read + written for read, written in moved.values())
         assert counted * (1 if which == OF_BIAS else R) == words
 
