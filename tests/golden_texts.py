@@ -9,6 +9,7 @@ from hashlib import sha256
 from pebblesim.advice.tiles import HOPPER, SMALL_TILINGS, TILINGS, Tiling, hopper_tiling
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.bias import biased, gradient_of_bias
+from pebblesim.kernels.sequences import together
 from pebblesim.kernels.cuda import cuda, prelude
 from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.key_ranges import KeyRanges
@@ -108,10 +109,11 @@ class InCuda:
 
 @dataclass(frozen=True)
 class Shared:
-    """Gradients with a bias that sequences share, for strides: of the bias, or of all matrices."""
+    """Gradients with a bias that sequences share, for strides: of the bias, or of all matrices, some at a time."""
 
     of_bias: bool
     n: int = EVEN
+    at_a_time: int = 1
 
     def text(self) -> str:
         """The source."""
@@ -121,6 +123,7 @@ class Shared:
         assert schedule.problem.rectangle is not None
         program = schedule.in_dims(schedule.problem.rectangle.dims).program
         program = gradient_of_bias(biased(program)) if self.of_bias else biased(program, ("dK, dV",))
+        program = program if self.at_a_time == 1 else together(program, self.at_a_time)
         return triton(program, sizes, scale=0.125, shared=1, far=False).text
 
 
@@ -188,6 +191,7 @@ GOLDENS = {
     "triton-bias-gradient": Shared(True),
     "triton-bias-gradient-ragged": Shared(True, RAGGED),
     "triton-bias-two-pass": Shared(False),
+    "triton-bias-two-pass-of-two": Shared(False, RAGGED, 2),
     "gluon-two-pass-softcap-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1, softcap=30.0),
     "cuda-small-cache": InCuda("small-cache"),
     "cuda-large-cache-workers": InCuda("large-cache", 4),

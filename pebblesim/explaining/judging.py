@@ -303,7 +303,7 @@ def _planned(call: AttentionCall, card: Card) -> tuple[KernelPlan | None, str]:
 def _with_bias(call: AttentionCall, card: Card) -> Mapping[str, tuple[float, str]] | None:
     """Seconds of our kernels with a bias, and their names, by pass; None where they are not forecast.
 
-    They are forecast where a tensor is all that is added to scores or leaves keys out, and its shape says who shares it.
+    They are where one tensor is all that is added to scores or leaves keys out, and its shape says who shares it.
     """
     mask, d = call.mask, max(call.d_k, call.d_v)
     groups = prod(mask.shape[:-3])
