@@ -9,10 +9,10 @@ from hashlib import sha256
 from pebblesim.advice.tiles import HOPPER, SMALL_TILINGS, TILINGS, Tiling, hopper_tiling
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.bias import biased, gradient_of_bias
-from pebblesim.kernels.sequences import together
 from pebblesim.kernels.cuda import cuda, prelude
 from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.key_ranges import KeyRanges
+from pebblesim.kernels.sequences import together
 from pebblesim.kernels.triton import Source, triton
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get

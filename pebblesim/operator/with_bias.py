@@ -111,7 +111,7 @@ def attention_with_bias(
     (query, key, value), added = matrices, Added(**given)
     call = known = None
     if added.alone:
-        call = eager.call_of(query, key, value, (None, None, None, added.bias), (enable_gqa, scale, within))
+        call = eager.call_of(query, key, value, (added.bias,), (enable_gqa, scale, within))
         with suppress(TypeError):  # attention takes no option without a hash
             known = None if call is None else _KNOWN.get(call)
     if known is None:
@@ -125,7 +125,7 @@ def attention_with_bias(
     else:
         bias, within = _all_in_one(query, key, added, within)
         key, value = (each if groups == 1 else each.repeat_interleave(groups, -3) for each in (key, value))
-        call = eager.call_of(query, key, value, (None, None, None, bias), ("", scale, within))
+        call = eager.call_of(query, key, value, (bias,), ("", scale, within))
         known = None if call is None else _KNOWN.get(call)
         out, lse = _with_bias(query, key, value, bias, scale, within, call, known)
     if return_lse or added.sinks is not None:
