@@ -4,7 +4,8 @@
 
 Needs Triton, and no GPU: the kernels are compiled for an H200 and taken apart. Four schedulers of a multiprocessor
 begin an instruction of 32 threads in each cycle, 128 of a thread in all, and 16 exponentials (CUDA C++ programming
-guide, throughput of arithmetic instructions, compute capability 9.0). The layer has 4 heads of 384 tokens and 512 sequences.
+guide, throughput of arithmetic instructions, compute capability 9.0). The layer has 4 heads of 384 tokens and 512
+sequences.
 """
 
 from __future__ import annotations

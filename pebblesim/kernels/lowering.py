@@ -233,8 +233,7 @@ class Lowering:
         where = all_of(self.places.inside(node.tensor, tile.ranges))
         absent = INFINITY if tile in self.facts.subtracted else NOTHING  # so that exponentials are 0 there
         address = self.places.in_box(node) or self.places.address(node.tensor, tile.ranges, node.at)
-        scale = values.scale if resumed else None
-        self.say(st.Copy(to, node.tensor, address, where, absent, scale, line=node.line))
+        self.say(st.Copy(to, node.tensor, address, where, absent, values.scale if resumed else None, line=node.line))
         if node.tensor.name == SINKS:
             self.say(st.Map(to, as_exponents(to), line=node.line))
             values.states[tile] = State(base_2=True)
@@ -249,9 +248,8 @@ class Lowering:
             self.setting.logarithms.add(tensor)
         if base_2 and tensor.name in self.scope.program.outputs and has_bias(self.scope.program):
             value = only(value, [Binary("!=", value, MINUS_INFINITY)], INFINITY)
-        if base_2 == (tensor in self.setting.logarithms):
-            return value
-        return Group(value * (FROM_BASE_2 if base_2 else TO_BASE_2))
+        alike = base_2 == (tensor in self.setting.logarithms)
+        return value if alike else Group(value * (FROM_BASE_2 if base_2 else TO_BASE_2))
 
     def write(self, node: ir.Write, there: bool = False) -> None:
         """Write a tile; entries of a table for which there is no pair, or no allowed one, are 0.

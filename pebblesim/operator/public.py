@@ -138,14 +138,12 @@ def attention(
     why: str | None = None
     if bias is not None or attn_mask is not None:
         checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
-        checks.check_key_padding(key_padding)
-        added = {"bias": bias, "attn_mask": attn_mask, "sinks": sinks, "masks_of": masks_of}
-        added |= {"dropout_p": dropout_p, "softcap": softcap, "fallback": fallback}
+        added = {"bias": bias, "attn_mask": attn_mask, "sinks": sinks, "masks_of": masks_of, "dropout_p": dropout_p}
+        added |= {"softcap": softcap, "fallback": fallback, "key_padding": key_padding}
         made, kind_of = _cast((query, key, value), compute_dtype), compute_dtype and getattr(query, "dtype", None)
         why = why_not_with_bias(made, added, enable_gqa)
         if why is None:
-            where = window, is_causal, align
-            return attention_with_bias(made, added, enable_gqa, scale, where, return_lse, kind_of)
+            return attention_with_bias(made, added, enable_gqa, scale, (window, is_causal, align), return_lse, kind_of)
     if attn_mask is key_padding is compute_dtype is None and not dropout_p:
         options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks

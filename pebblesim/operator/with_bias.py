@@ -26,10 +26,10 @@ from pebblesim.operator.recent import Recent
 
 
 class Added(NamedTuple):
-    """What is added to scores, what else leaves keys out or takes part in softmaxes, and what may be refused with it.
+    """Numbers that are added to scores, all that leaves keys out or takes part in softmaxes, and what may be refused.
 
     Attributes:
-        bias, attn_mask, sinks, dropout_p, softcap, fallback: as for `attention`.
+        bias, attn_mask, sinks, dropout_p, softcap, fallback, key_padding: as for `attention`.
         masks_of: masks in tensors, by name.
     """
 
@@ -40,6 +40,7 @@ class Added(NamedTuple):
     dropout_p: float
     softcap: float | None
     fallback: str | None
+    key_padding: Any
 
     @property
     def name(self) -> str:
@@ -49,12 +50,8 @@ class Added(NamedTuple):
     @property
     def alone(self) -> bool:
         """Whether there is a bias, and nothing else."""
-        return (
-            self.bias is not None
-            and self.attn_mask is self.sinks is self.softcap is self.fallback is None
-            and not self.dropout_p
-            and all(each is None for each in self.masks_of.values())
-        )
+        beside = self.attn_mask, self.sinks, self.softcap, self.fallback, self.key_padding, *self.masks_of.values()
+        return self.bias is not None and not self.dropout_p and all(each is None for each in beside)
 
 
 def why_not_with_bias(matrices: tuple[Any, ...], given: Mapping[str, Any], enable_gqa: bool) -> str | None:
@@ -74,10 +71,10 @@ def why_not_with_bias(matrices: tuple[Any, ...], given: Mapping[str, Any], enabl
 
 def unsupported(query: Any, value: Any, added: Added) -> str | None:
     """A sentence where these kernels do not compute a call, whose tensors are right; else None."""
-    beside = {"dropout_p": (added.dropout_p, "give 0"), "softcap": (added.softcap, "leave it out")}
-    beside["fallback"] = added.bias is not None and added.fallback, "leave it out"
-    for name, (given, advice) in beside.items():
+    fallback = added.bias is not None and added.fallback
+    for name, given in (("dropout_p", added.dropout_p), ("softcap", added.softcap), ("fallback", fallback)):
         if given:
+            advice = "give 0" if name == "dropout_p" else "leave it out"
             return f"{name} was given with {added.name}, and these kernels do not have both; {advice}."
     if (widest := max(query.shape[-1], value.shape[-1])) > WIDEST:
         return f"a head dimension is {widest}, and with {added.name} it may be up to {WIDEST}; leave {added.name} out."
@@ -307,6 +304,7 @@ def check(query: Tensor, key: Tensor, added: Added) -> None:
     Raises:
         UsageError: it is not right.
     """
+    checks.check_key_padding(added.key_padding)
     for name, each in (("bias", added.bias), ("attn_mask", added.attn_mask)):
         if each is not None:
             _check_dense(name, each, query, key)
