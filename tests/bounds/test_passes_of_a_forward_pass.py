@@ -11,7 +11,7 @@ PARTS = 6
 """Columns of Q and K, and of V and O, are taken in so many equal parts."""
 
 State = tuple[frozenset[int], int]
-"""How many parts of their scores are summed in the values that memory has for all pairs, and the parts of O that are done."""
+"""For each value that memory has of all pairs, how many parts of its score are summed; and the parts of O done."""
 
 
 def words(x: float, y: float, held: bool) -> float:
