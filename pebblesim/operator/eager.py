@@ -19,7 +19,7 @@ from pebblesim.operator import compiling, layout, masks, operators, recorded
 from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked
 from pebblesim.operator.operators_of_sinks import backward, forward, from_definition
-from pebblesim.operator.pattern import Limits
+from pebblesim.operator.pattern import Within
 from pebblesim.operator.recent import Recent
 from pebblesim.operator.recorded import Again
 from pebblesim.operator.texts import BEGIN_WITH_SINKS
@@ -53,15 +53,18 @@ def call_of(
 ) -> tuple[Hashable, ...] | None:
     """The sizes, types and options of a plain call, which its checks depend on; None if it is another one.
 
-    `beside`: tensors of masks and sinks, pairs of these, or None.
+    `beside`: any number of tensors of masks, sinks or a bias, pairs of these, or None.
     """
     if not plain(query, key, value) or torch.is_autocast_enabled("cuda"):
         return None
     shapes = query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride()
-    starts, padding, ranges, sinks = beside  # == of a tensor and None would take longer than all else
-    kinds = None if starts is padding is ranges is sinks is None else tuple(map(_kind, beside))
-    if kinds is not None and False in kinds:
-        return None
+    kinds = None
+    for each in beside:  # == of a tensor and None would take longer than all else
+        if each is not None:
+            kinds = tuple(map(_kind, beside))
+            if False in kinds:
+                return None
+            break
     return (*shapes, query.dtype, key.dtype, value.dtype, query.get_device(), kinds, *options)
 
 
@@ -124,7 +127,7 @@ def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -
     return asked._replace(first=first, end=end, left=None, right=None, at_end=False)
 
 
-def _packed(of_q: Tensor, of_k: Tensor | None, n_q: int, n_k: int, within: Limits) -> masks.Ranges:
+def _packed(of_q: Tensor, of_k: Tensor | None, n_q: int, n_k: int, within: Within) -> masks.Ranges:
     from pebblesim.operator.sequences import ranges_of_sequences
 
     return ranges_of_sequences(of_q, of_q if of_k is None else of_k, n_q, n_k, within)
