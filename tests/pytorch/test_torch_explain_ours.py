@@ -142,11 +142,11 @@ def test_words_are_those_of_the_type_that_a_call_rounds_to() -> None:
 @pytest.mark.filterwarnings("ignore:PyTorch's attention is used:UserWarning")
 def test_what_is_handed_to_pytorch_is_one_call_of_pytorchs() -> None:
     x, mask = torch.randn(2, 4, 6, 8, dtype=torch.bfloat16), torch.ones(6, 6, dtype=torch.bool)
-    refused = ({"dropout_p": 0.5}, {"attn_mask": mask})
+    refused = ({"dropout_p": 0.5}, {"attn_mask": mask, "dropout_p": 0.5})
     calls = recorded(lambda: [attention(x, x, x, fallback="sdpa", **each) for each in refused]).calls
     assert [call.entry for _, call in calls] == ["sdpa", "sdpa"]
-    taken = recorded(lambda: attention(x, x, x, fallback="sdpa")).calls
-    assert [call.entry for _, call in taken] == ["pebblesim"]
+    taken = recorded(lambda: [attention(x, x, x, fallback="sdpa", **each) for each in ({}, {"attn_mask": mask})]).calls
+    assert [call.entry for _, call in taken] == ["pebblesim", "pebblesim"]
 
 
 @pytest.mark.filterwarnings("ignore:PyTorch's attention is used:UserWarning")
