@@ -115,7 +115,8 @@ def attention(
             faster, as with `torch.use_deterministic_algorithms(True)`.
         fallback: "sdpa" to have PyTorch's attention compute what these kernels do not support: dropout, float32 and
             float64 on a GPU, head dimensions above 1,024, or above 128 with `attn_mask`, cards with a compute
-            capability below 8.0. All masks still apply. A warning gives each reason once. Not with `return_lse`, `softcap` or `sinks`.
+            capability below 8.0. All masks still apply. A warning gives each reason once. Not with `return_lse`,
+            `softcap` or `sinks`.
         key_padding: is refused; it was the negation of `key_padding_mask`.
 
     Returns:
