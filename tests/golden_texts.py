@@ -66,7 +66,8 @@ class Case:
     @property
     def sizes(self) -> dict[str, int]:
         """Dimensions and blocks by name."""
-        own = {"n_q": self.n * max(self.shared, 1), "n_k": self.n, "d_v": self.d}
+        d_v = min(self.d, self.tiling.widest["d_v"])
+        own = {"n_q": self.n * max(self.shared, 1), "n_k": self.n, "d_v": d_v}
         beside = {"d_r": 64} if "latent" in self.tiling.schedule else {"d_k": self.d}
         return {**own, **beside, **self.tiling.blocks}
 
