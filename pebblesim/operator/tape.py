@@ -74,7 +74,10 @@ class Notes:
         slots: number of inputs, and of what was made since.
         types: of the words of each.
         other: whether something was done that cannot be noted; then nothing more is.
+        dry: whether all of it is noted, and nothing is done (`shadows`).
     """
+
+    dry = False
 
     def __init__(self, inputs: Sequence[Tensor | None] = ()) -> None:
         self.inputs = [None if x is None else (x.data_ptr(), x.shape, x.stride(), x.element_size()) for x in inputs]
