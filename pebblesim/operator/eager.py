@@ -17,9 +17,10 @@ from torch.autograd import forward_ad
 
 from pebblesim.operator import compiling, layout, masks, operators, recorded
 from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
+from pebblesim.operator.lengths import EVEN, Found
 from pebblesim.operator.masks import Asked
 from pebblesim.operator.operators_of_sinks import backward, forward, from_definition
-from pebblesim.operator.pattern import Limits
+from pebblesim.operator.pattern import LONG, Limits
 from pebblesim.operator.recent import Recent
 from pebblesim.operator.recorded import Again
 from pebblesim.operator.texts import BEGIN_WITH_SINKS
@@ -41,8 +42,8 @@ class Known:
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
-        self.forward: Again | None = None
-        self.backward: dict[Hashable, Again] = {}
+        self.forward: Again | Found | None = None
+        self.backward: dict[Hashable, Again | Found] = {}
 
 
 _CHECKED: Recent[Hashable, Known] = Recent(MOST)
@@ -66,9 +67,6 @@ def call_of(
 
 
 _COMPILED: Recent[Hashable, bool] = Recent(MOST)
-
-EVEN = 256
-"""Tokens that a length is a multiple of if all tiles divide it."""
 
 
 def _kind(x: Any) -> Hashable:
@@ -94,17 +92,46 @@ def plain(*tensors: Any) -> bool:
     return True
 
 
-def checked(call: tuple[Hashable, ...] | None) -> Known | None:
-    """Arguments and passes of plain calls with these sizes and options, if one was checked and made; else None."""
+def checked(call: tuple[Any, ...] | None) -> Known | None:
+    """Arguments and passes of plain calls like this one, if one was checked and made; else None.
+
+    It has the same options and sizes, or other lengths and strides with which nothing is refused, and its kernels are
+    compiled.
+    """
     try:
-        return None if call is None else _CHECKED.get(call)
+        known = None if call is None else _CHECKED.get(call)
+        if known is None and call is not None and (asked := _ALIKE.get(_alike(call))) is not None:
+            known = _CHECKED[call] = Known(asked)
     except TypeError:  # attention takes no option without a hash
         return None
+    return known
 
 
-def keep(call: tuple[Hashable, ...], asked: Asked) -> None:
+def keep(call: tuple[Any, ...], asked: Asked) -> None:
     """Keep the arguments of the operators for plain calls like this one, which was checked and made."""
     _CHECKED[call] = Known(asked)
+    if (kind := _alike(call)) is not None:
+        _ALIKE[kind] = asked
+
+
+_ALIKE: Recent[Hashable, Asked] = Recent(MOST)
+"""The arguments of the operators for calls that are alike but for their lengths and strides."""
+
+
+def _alike(call: tuple[Any, ...]) -> Hashable:
+    """What is alike in calls that are checked, compiled and asked for alike; None if all sizes matter.
+
+    That is the case with masks in tensors, with a limit of memory, and where limits may leave out no pair.
+    """
+    (query, key, value), kinds, window, workspace = call[:3], call[10], call[14], call[17]
+    n_q, n_k = query[-2], key[-2]
+    if kinds is not None or workspace is not None or not n_q or not n_k or value[-2] != n_k:
+        return None
+    if window is not None and not all(each is None or each < LONG for each in window):
+        return None
+    lengths = [((n - 1).bit_length(), n % EVEN == 0) for n in (n_q, n_k)]
+    widths = query[:-2], query[-1], key[:-2], key[-1], value[:-2], value[-1]
+    return *widths, n_q == n_k, *lengths, *call[6:]
 
 
 def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -> Asked:
@@ -185,12 +212,12 @@ def _forward(
     if known is None:
         return forward(query, key, value, sinks, asked)
     given = query, key, value, None, None, None
+    if known.forward is None:
+        known.forward = recorded.ready(operators.without_notes, given, asked[2:])
     if known.forward is not None and (found := known.forward.if_room(given)) is not None:
         out, L = found
         return out, L
-    out, L = forward(query, key, value, None, asked)
-    known.forward = recorded.kept(operators.without_notes, given, asked[2:])
-    return out, L
+    return forward(query, key, value, None, asked)
 
 
 def _backward(
@@ -199,13 +226,13 @@ def _backward(
     """Gradients by kernels that are known for this gradient of O, if some are."""
     given, kind = (grad, None, query, key, value, out, L, None, None, None), (grad.stride(), grad.dtype)
     again = known.backward.get(kind)
+    if again is None:
+        again = recorded.ready(operators.gradients_without_notes, given, known.asked[2:])
+        if again is not None and len(known.backward) < MOST_GRADIENTS:
+            known.backward[kind] = again
     if again is not None and (found := again.if_room(given)) is not None:
         return found
-    made = operators.backward(grad, query, key, value, out, L, known.asked)
-    again = recorded.kept(operators.gradients_without_notes, given, known.asked[2:])
-    if again is not None and len(known.backward) < MOST_GRADIENTS:
-        known.backward[kind] = again
-    return made
+    return operators.backward(grad, query, key, value, out, L, known.asked)
 
 
 MOST_GRADIENTS = 16

@@ -102,28 +102,35 @@ def made(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest
         inputs: tensors, at least one.
         rest: options.
     """
-    sizes = sizes_of(function.__name__, inputs, rest)
-    if sizes is None:
-        return function(*inputs, *rest)
-    if (known := _KEPT.get(sizes)) is not None:
+    if (known := ready(function, inputs, rest)) is not None:
         found = known.if_room(inputs)
         return function(*inputs, *rest) if found is None else found
-    unaligned = any(each is not None and each.data_ptr() % BYTES for each in inputs)
-    if (traced := None if unaligned else _traced(function, inputs, rest, sizes)) is not None:
-        found = traced.if_room(inputs)
-        return function(*inputs, *rest) if found is None else found
+    if (sizes := sizes_of(function.__name__, inputs, rest)) is None:
+        return function(*inputs, *rest)
     again = _SEEN.get(sizes)
     if again is None:
         _SEEN[sizes] = True
+    unaligned = any(each is not None and each.data_ptr() % BYTES for each in inputs)
     if not again or unaligned or torch.cuda.is_current_stream_capturing():
         return function(*inputs, *rest)
     return _noted(function, inputs, rest, sizes)
 
 
+def ready(
+    function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Hashable, ...]
+) -> Again | Found | None:
+    """The pass that `made` makes again for such tensors, if it is kept, or traced for others of its kind."""
+    sizes = sizes_of(function.__name__, inputs, rest)
+    if sizes is None:
+        return None
+    known = _KEPT.get(sizes)
+    return _traced(function, inputs, rest, sizes) if known is None else known
+
+
 def _traced(
     function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Any, ...], sizes: tuple[Any, ...]
 ) -> Found | None:
-    """The pass of a kind that was seen before, for these sizes; None of another one, and where it is not traced."""
+    """The pass of a kind that was seen before, for these sizes; None of a new one, and where it is not traced."""
     kind, symbols = parted(sizes)
     if kind not in _KINDS:
         _KINDS[kind] = []  # its kernels are compiled now
@@ -145,12 +152,6 @@ def _traced(
     known.append(one)
     found = _KEPT[sizes] = one.of(symbols)
     return found
-
-
-def kept(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Hashable, ...]) -> Again | Found | None:
-    """The pass that `made` makes again for such tensors; None if it is not kept."""
-    sizes = sizes_of(function.__name__, inputs, rest)
-    return None if sizes is None else _KEPT.get(sizes)
 
 
 def _noted(function: Any, inputs: Sequence[Tensor | None], rest: tuple[Any, ...], sizes: Hashable) -> Results:
