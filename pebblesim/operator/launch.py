@@ -9,7 +9,6 @@ from itertools import repeat
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pebblesim.kernels import releases
 from pebblesim.operator.boxes import Described, start_of

@@ -272,7 +272,6 @@ def _together(steps: Sequence[Step], kept: set[int], whole: Whole, written: Note
     return calls + [each if isinstance(each, Direct) else _call(each, whole) for each in parts]
 
 
-
 def _at_once(steps: Sequence[Step], kept: set[int]) -> bool:
     """Whether all memory is made before some of it is not needed any more."""
     last = {slot: at for at, step in enumerate(steps) for slot in _read(step)}

@@ -111,7 +111,9 @@ class Shadow:
         raise Untraced(name)
 
     def _part(self, offset: Any, shape: Any, strides: Any) -> Shadow:
-        return Shadow(self._written, View(self.view_of.slot, offset, Sizes(shape), tuple(strides)), self.dtype, self.device)  # type: ignore[arg-type]
+        return Shadow(
+            self._written, View(self.view_of.slot, offset, Sizes(shape), tuple(strides)), self.dtype, self.device
+        )  # type: ignore[arg-type]
 
     def dim(self) -> int:
         """Number of axes."""
@@ -137,9 +139,7 @@ class Shadow:
         """With two axes in turn."""
         order = [*range(self.dim())]
         order[a], order[b] = order[b], order[a]
-        return self._part(
-            self.view_of.offset, [self.shape[at] for at in order], [self._strides[at] for at in order]
-        )
+        return self._part(self.view_of.offset, [self.shape[at] for at in order], [self._strides[at] for at in order])
 
     def __getitem__(self, parts: Any) -> Shadow:
         parts = parts if isinstance(parts, tuple) else (parts,)

@@ -93,7 +93,9 @@ class Number:
         if type(value) is not int:
             return NotImplemented
         name = other.name if isinstance(other, Number) else f"({value})"
-        (a, one), (b, two) = ((name, value), (self.name, self.value)) if turned else ((self.name, self.value), (name, value))
+        (a, one), (b, two) = (
+            ((name, value), (self.name, self.value)) if turned else ((self.name, self.value), (name, value))
+        )
         if symbol in ("//", "%") and not two:
             raise ZeroDivisionError
         result = one + two if symbol == "+" else one - two if symbol == "-" else one * two if symbol == "*" else 0
