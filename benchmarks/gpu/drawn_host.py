@@ -27,7 +27,8 @@ class Kind:
     Attributes:
         name: what is particular about it.
         shape: its sizes and mask.
-        extra: "sinks", "lse", "padding", "lengths" (another length at each call), or nothing.
+        extra: "sinks", "lse", "padding", "lengths" (another length at each call), "nothing" (a function of Python that
+            takes three matrices, and gives memory that nobody wrote, is all that is called), or nothing.
     """
 
     name: str
@@ -39,13 +40,14 @@ def kinds() -> Iterator[Kind]:
     """Small calls, in which the host is all that takes time; those that say most come first."""
     for n in (511, 516, 512):
         yield Kind(f"n = {n}, d = 128, causal", Shape(2, 8, 1, n, 128, "causal"))
+    yield Kind("new lengths, d = 128, causal", Shape(2, 8, 1, 500, 128, "causal"), "lengths")
+    yield Kind("nothing, n = 511, d = 128", Shape(2, 8, 1, 511, 128, "causal"), "nothing")
     yield Kind("packed, n = 511, d = 128", Shape(1, 8, 1, 511, 128, "packed", None, (0, 100, 300, 511)))
     yield Kind("16 heads on 2, n = 511, d = 128, causal", Shape(1, 2, 8, 511, 128, "causal"))
-    yield Kind("new lengths, d = 128, causal", Shape(2, 8, 1, 500, 128, "causal"), "lengths")
-    for n, d in ((511, 64), (512, 64), (511, 256), (511, 512), (512, 512)):
-        yield Kind(f"n = {n}, d = {d}, causal", Shape(2, 8, 1, n, d, "causal"))
     for extra in ("padding", "sinks", "lse"):
         yield Kind(f"{extra}, n = 511, d = 128", Shape(2, 8, 1, 511, 128, "causal"), extra)
+    for n, d in ((511, 64), (512, 64), (511, 256), (511, 512), (512, 512)):
+        yield Kind(f"n = {n}, d = {d}, causal", Shape(2, 8, 1, n, d, "causal"))
     yield Kind("n = 511, d = 128", Shape(2, 8, 1, 511, 128, "none"))
     yield Kind("window of 128, n = 511, d = 128", Shape(2, 8, 1, 511, 128, "window", 128))
     yield Kind("n = 511, d = 96, causal", Shape(2, 8, 1, 511, 96, "causal"))
@@ -87,7 +89,8 @@ def _by_triton() -> Iterator[None]:
     from pebblesim.operator import eager, recorded
     from pebblesim.operator.recent import Recent
 
-    driver, tables = recorded.driver, [(recorded, "_KEPT"), (recorded, "_SEEN"), (eager, "_CHECKED")]
+    tables = [(recorded, "_KEPT"), (recorded, "_SEEN"), (recorded, "_KINDS"), (eager, "_CHECKED"), (eager, "_ALIKE")]
+    driver = recorded.driver
     kept = [getattr(*each) for each in tables]
     recorded.driver = lambda: None
     for module, name in tables:
@@ -105,7 +108,7 @@ def _off(torch: Any, call: Any, sets: list[Any]) -> float:
     from pebblesim.operator import eager, recorded
 
     (x, dO), found = sets[0], []
-    for table in (recorded._KEPT, recorded._SEEN, eager._CHECKED):
+    for table in (recorded._KEPT, recorded._SEEN, recorded._KINDS, eager._CHECKED, eager._ALIKE):
         table.clear()
     for _ in range(4):
         out = call(*x)
@@ -126,6 +129,9 @@ def _calls(torch: Any, kind: Kind) -> Iterator[tuple[str, Any, list[Any]]]:
     shape = kind.shape
     lengths = range(400, 560) if kind.extra == "lengths" else [shape.n]
     sets = [tensors(torch, replace(shape, n=n)) for n in lengths]
+    if kind.extra == "nothing":
+        yield "nothing", _nothing(torch), sets
+        return
     call, rest = ours(torch, shape), {}
     if kind.extra == "sinks":
         rest["sinks"] = torch.randn(shape.heads, device="cuda", requires_grad=True)
@@ -138,6 +144,23 @@ def _calls(torch: Any, kind: Kind) -> Iterator[tuple[str, Any, list[Any]]]:
         slow = kind.extra == "lengths" and name.startswith("cudnn")  # 40 to 80 ms for each length
         if name != "ours" and kind.extra in ("", "lengths") and not slow:
             yield name, each, sets
+
+
+def _nothing(torch: Any) -> Any:
+    """What the autograd engine and a function of Python take, without any kernel."""
+
+    class Nothing(torch.autograd.Function):  # type: ignore[misc, name-defined]
+        @staticmethod
+        def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
+            out = torch.empty_like(q)
+            ctx.save_for_backward(q, k, v, out)
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return tuple(map(torch.empty_like, ctx.saved_tensors[:3]))
+
+    return Nothing.apply
 
 
 def _times(torch: Any, call: Any, sets: list[Any]) -> dict[str, float]:
