@@ -190,7 +190,7 @@ def test_what_is_kept_is_bounded_and_the_oldest_goes(monkeypatch: Any) -> None:
     for number in (1, 2, 3, 2, 4):
         kept[number] = f"of {number}"
     assert kept == {2: "of 2", 3: "of 3", 4: "of 4"}
-    for table in (recorded._KEPT, recorded._SEEN, eager._CHECKED, boxes._MADE):
+    for table in (recorded._KEPT, recorded._SEEN, recorded._KINDS, eager._CHECKED, eager._ALIKE, boxes._MADE):
         assert isinstance(table, Recent) and table.most <= 2**14
     for function in (planning.chosen, planning._forecasts, planning._of_lengths):
         assert function.cache_info().maxsize <= 2**14  # type: ignore[operator]
@@ -281,7 +281,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Kernel]]:
     monkeypatch.setattr(recorded, "launch", lambda kernel, grid, stream, given: kernel(*given))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    for module, name in ((recorded, "_KEPT"), (recorded, "_SEEN"), (eager, "_CHECKED")):
+    names = (recorded, "_KEPT"), (recorded, "_SEEN"), (recorded, "_KINDS"), (eager, "_CHECKED"), (eager, "_ALIKE")
+    for module, name in names:
         monkeypatch.setattr(module, name, Recent(100))
     yield chosen
 

@@ -43,7 +43,7 @@ def main() -> None:
     from pebblesim.operator import recorded
 
     say(card=torch.cuda.get_device_name(), driver=recorded.driver() is not None)
-    for part in (_lengths, _graphs, _streams, _threads, _freed, _kinds):
+    for part in (_lengths, _masked, _graphs, _streams, _threads, _freed, _kinds):
         try:
             part(torch, say, until)
         except Exception as error:  # which is what this is about
@@ -140,6 +140,43 @@ def _lengths(torch: Any, say: Callable[..., None], until: float) -> None:
                 say(part="lengths", shape=str(shape), n=n, n_k=x[1].shape[2], off=far)
         kinds = [each for each in recorded._KINDS.values() if each]
         say(part="lengths", shape=str(shape), off=worst, right=worst <= SAME, traced=sum(map(len, kinds)))
+
+
+def _masked(torch: Any, say: Callable[..., None], until: float) -> None:
+    """Drawn packed and padded sequences, and sinks."""
+    from pebblesim.gpu.torch import attention
+
+    drawn = random.Random(3)
+
+    def packed(n: int) -> dict[str, Any]:
+        starts = [0, *sorted(drawn.randint(0, n) for _ in range(drawn.randint(1, 5)))]
+        return {"cu_seqlens": torch.tensor(starts, dtype=torch.int32, device="cuda"), "is_causal": n % 2 == 0}
+
+    def padding(n: int) -> dict[str, Any]:
+        mask = torch.zeros(2, n, dtype=torch.bool, device="cuda")
+        mask[0, drawn.randint(1, n) :] = True
+        mask[1, : drawn.randint(0, n - 1)] = True
+        return {"key_padding_mask": mask, "is_causal": n % 2 == 0}
+
+    def sinks(n: int) -> dict[str, Any]:
+        return {"sinks": torch.randn(4, device="cuda", requires_grad=True), "is_causal": n % 2 == 0}
+
+    for draw in (packed, padding, sinks):
+        for d in (64, 128, 256):
+            worst = 0.0
+            for _ in range(16):
+                n = drawn.randint(257, 512)
+                x, rest = _tensors(torch, (2, 4, 1, d, {}), n), draw(n)
+                learning = [*x[:3], *(each for each in rest.values() if getattr(each, "requires_grad", False))]
+                found = []
+                for _ in range(3):
+                    out = attention(*x[:3], **rest)
+                    found.append([out, *torch.autograd.grad(out, learning, x[3])])
+                with _unknown():
+                    out = attention(*x[:3], **rest)
+                    right = [out, *torch.autograd.grad(out, learning, x[3])]
+                worst = max(worst, *(_far(each, right) for each in found))
+            say(part="masked", of=draw.__name__, d=d, off=worst, right=worst <= SAME)
 
 
 def _graphs(torch: Any, say: Callable[..., None], until: float) -> None:

@@ -20,7 +20,7 @@ from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
 from pebblesim.operator.lengths import EVEN, Found
 from pebblesim.operator.masks import Asked
 from pebblesim.operator.operators_of_sinks import backward, forward, from_definition
-from pebblesim.operator.pattern import LONG, Limits
+from pebblesim.operator.pattern import LONG
 from pebblesim.operator.recent import Recent
 from pebblesim.operator.recorded import Again
 from pebblesim.operator.texts import BEGIN_WITH_SINKS
@@ -135,26 +135,38 @@ def _alike(call: tuple[Any, ...]) -> Hashable:
 
 
 def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -> Asked:
-    """As `masks.ranged`, for masks that are right but for their numbers: packed sequences alone by one kernel."""
+    """As `masks.ranged`, for masks that are right but for their numbers: sequences or padding alone by one kernel."""
     if all(each is None for each in masks_of.values()):
         return asked
-    starts, (n_q, n_k) = masks_of["cu_seqlens"], (query.shape[-2], key.shape[-2])
-    pair = starts if isinstance(starts, tuple | list) else (starts, starts)
-    alone = starts is not None and masks_of["key_padding_mask"] is masks_of["key_ranges"] is None
-    if not (
-        alone and n_q and all(layout.on_gpu(each) and each.dtype in WHOLE and each.is_contiguous() for each in pair)
-    ):
+    if masks_of["key_ranges"] is not None:
         return masks.ranged(query, key, asked, masks_of)
-    of_q, of_k = pair
-    found = recorded.made(_packed, (of_q, None if of_k is of_q else of_k), (n_q, n_k, asked[2:5]))
-    first, end = (each.expand(query.shape[:-3].numel(), n_q) for each in found)
+    starts, padding = masks_of["cu_seqlens"], masks_of["key_padding_mask"]
+    Q, K = in_one_batch(query), in_one_batch(key)
+    if not (Q.shape[0] and Q.shape[2] and K.shape[2]) or (starts is not None and padding is not None):
+        return masks.ranged(query, key, asked, masks_of)
+    if padding is not None:
+        if not layout.on_gpu(padding):
+            return masks.ranged(query, key, asked, masks_of)
+        first, end = recorded.made(_padded, (padding, Q), asked[2:5])
+        return asked._replace(first=first, end=end, left=None, right=None, at_end=False)
+    of_q, of_k = pair = starts if isinstance(starts, tuple | list) else (starts, starts)
+    if not all(layout.on_gpu(each) and each.dtype in WHOLE and each.is_contiguous() for each in pair):
+        return masks.ranged(query, key, asked, masks_of)
+    found = recorded.made(_packed, (of_q, None if of_k is of_q else of_k, Q, K), asked[2:5])
+    first, end = (each.expand(Q.shape[0], Q.shape[2]) for each in found)
     return asked._replace(first=first, end=end, left=None, right=None, at_end=False)
 
 
-def _packed(of_q: Tensor, of_k: Tensor | None, n_q: int, n_k: int, within: Limits) -> masks.Ranges:
+def _packed(of_q: Tensor, of_k: Tensor | None, query: Tensor, key: Tensor, *within: Any) -> masks.Ranges:
     from pebblesim.operator.sequences import ranges_of_sequences
 
-    return ranges_of_sequences(of_q, of_q if of_k is None else of_k, n_q, n_k, within)
+    return ranges_of_sequences(of_q, of_q if of_k is None else of_k, query.shape[2], key.shape[2], within)  # type: ignore[arg-type]
+
+
+def _padded(padding: Tensor, query: Tensor, *within: Any) -> masks.Ranges:
+    from pebblesim.operator.sequences import ranges_of_padding
+
+    return ranges_of_padding(padding, query.shape[0], query.shape[2], within)  # type: ignore[arg-type]
 
 
 WHOLE = (torch.int32, torch.int64)

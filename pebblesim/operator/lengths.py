@@ -16,6 +16,7 @@ from torch import Tensor
 from pebblesim.operator.direct import Direct, Driver
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.layout import BYTES
+from pebblesim.operator.masks import promise
 from pebblesim.operator.shadows import LENGTHS, Traced, traced
 from pebblesim.operator.symbols import Script, Untraced
 from pebblesim.operator.tape import Made, View
@@ -80,7 +81,9 @@ class Kind:
         self._device = next(each for each in inputs if each is not None).device
         self._several = several = _commands(written, by, self._device)
         made = [each for each in written.steps if isinstance(each, Made)]
-        kept = {each.slot for each in results if each is not None}
+        promised = [view for view, _ in written.promises]
+        self._sentences = [sentence for _, sentence in written.promises]
+        kept = {each.slot for each in (*results, *promised) if each is not None}
         alone, rest_of = ([each for each in made if (each.slot in kept) == one] for one in (True, False))
         self._types = [each.options["dtype"] for each in alone]
         whole = {each.slot: (each.shape, each.stride) for each in alone}
@@ -93,7 +96,8 @@ class Kind:
         memory = tuple((each.slot, *whole[each.slot]) for each in alone)
         begins = tuple((each.slot, begin) for each, begin in zip(rest_of, ends, strict=False))
         views = tuple(None if each is None else _short(each, whole) for each in results)
-        self._find = script.function((several.form, memory, (ends[-1] // 4, begins), views))
+        holds = tuple(_short(each, whole) for each in promised)
+        self._find = script.function((several.form, memory, (ends[-1] // 4, begins), views, holds))
         self._slots = [None] * (written.slots - len(inputs)), [0] * (written.slots - len(inputs))
         self._stream_of = torch._C._cuda_getCurrentRawStream
 
@@ -113,7 +117,7 @@ class Kind:
         made, nowhere = self._slots
         tensors: list[Any] = [*inputs, *made]
         places += nowhere
-        commands, memory, (words, begins), views = form
+        commands, memory, (words, begins), views, holds = form
         for (slot, shape, stride), dtype in zip(memory, self._types, strict=True):
             tensors[slot] = new = fresh(torch.empty_strided(shape, stride, dtype=dtype, device=self._device))
             places[slot] = new.data_ptr()
@@ -123,6 +127,8 @@ class Kind:
             for slot, begin in begins:
                 places[slot] = address + begin
         self._several(tensors, places, self._stream_of(self._device.index or 0), commands)
+        for each, sentence in zip(holds, self._sentences, strict=True):
+            promise(_tensor(tensors, each), sentence)
         return tuple([None if each is None else _tensor(tensors, each) for each in views])
 
 

@@ -56,6 +56,7 @@ class Traced:
 
     Attributes:
         steps, slots, types, other: as of `Notes`.
+        promises: tensors of booleans that are to hold, and the sentences where they do not.
         dry: nothing is done.
     """
 
@@ -65,6 +66,7 @@ class Traced:
         self.steps: list[Step] = []
         self.slots, self.other = inputs, False
         self.types: dict[int, torch.dtype] = {}
+        self.promises: list[tuple[View, str]] = []
 
     def launched(self, kernel: Any, grid: Any, arguments: Sequence[Any]) -> None:
         """Note a launch."""
@@ -110,6 +112,14 @@ class Shadow:
     def __getattr__(self, name: str) -> Any:
         raise Untraced(name)
 
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> None:
+        """Note a promise; other functions of PyTorch are not traced."""
+        if function not in (torch.ops.pebblesim.promise, torch.ops.pebblesim.promise.default):
+            raise Untraced
+        holds, sentence = args
+        holds._written.promises.append((holds.view_of, sentence))
+
     def _part(self, offset: Any, shape: Any, strides: Any) -> Shadow:
         return Shadow(
             self._written, View(self.view_of.slot, offset, Sizes(shape), tuple(strides)), self.dtype, self.device
@@ -144,6 +154,8 @@ class Shadow:
     def __getitem__(self, parts: Any) -> Shadow:
         parts = parts if isinstance(parts, tuple) else (parts,)
         offset, shape, strides = self.view_of.offset, [*self.shape], self._strides
+        if len(parts) == 1 == len(shape) and isinstance(parts[0], int):
+            return self._part(offset + parts[0] * strides[0], (), ())
         for at, part in enumerate(parts):
             if not isinstance(part, slice) or part.step is not None:
                 raise Untraced
