@@ -43,19 +43,24 @@ def right(made: list[int], n: int) -> bool:
     return made[0] == 0 and made == sorted(made) and made[-1] <= n
 
 
-def check(seed: int, draws: int) -> None:
-    """Compare what the kernel finds, and what it says of the starts, with plain loops; under Triton's interpreter."""
+def numbers_are_integers() -> None:
+    """Let Triton's interpreter take a number for an integer, as NumPy 2.5 does not for an array of one."""
     from triton.runtime import interpreter
-
-    from pebblesim.operator import sequences
 
     patch: Any = interpreter._patch_lang_tensor
 
-    def patched(tensor: Any, scope: Any) -> None:  # NumPy 2.5 takes no array of one number for an integer
+    def patched(tensor: Any, scope: Any) -> None:
         patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patched
+
+
+def check(seed: int, draws: int) -> None:
+    """Compare what the kernel finds, and what it says of the starts, with plain loops; under Triton's interpreter."""
+    from pebblesim.operator import sequences
+
+    numbers_are_integers()
     sequences._kernel, sequences.COUNTED = lambda *given: sequences.ranges, sequences.counted
     said: list[bool] = []
     sequences.promise = lambda holds, sentence: said.append(bool(holds))
@@ -97,6 +102,7 @@ def check_padding(seed: int, draws: int) -> None:
     """Compare what the kernel finds of padding, and what it says of it, with plain loops; by Triton's interpreter."""
     from pebblesim.operator import sequences
 
+    numbers_are_integers()
     sequences.UNPADDED = sequences.unpadded
     said: list[list[bool]] = []
     sequences.promise = lambda holds, sentence: said.append(holds.tolist())
