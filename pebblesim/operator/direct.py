@@ -78,8 +78,12 @@ def _function(library: Any, name: str, *types: Any) -> Callable[..., int]:
 
 @cache
 def driver() -> Driver | None:
-    """The driver of the card; None without one, or if the Triton here gives kernels other arguments."""
-    if not releases.here().two_rooms:
+    """The driver of the card; None without one, and with a Triton that may give kernels other arguments.
+
+    In all releases that are listed a kernel takes its arguments, lengths and strides of a descriptor behind it, and two
+    pieces of memory; Triton keeps (warps, blocks of a cluster, bytes of shared memory) of it.
+    """
+    if releases.release_of(releases.installed() or "") is None:
         return None
     try:
         return Driver(ctypes.CDLL("libcuda.so.1"))
@@ -311,12 +315,17 @@ def _types(kernel: Any) -> tuple[str, ...] | None:
     run, source = kernel.run, getattr(kernel.made, "src", None)
     if run.profile_scratch_size or run.launch_cooperative_grid or run.launch_pdl:
         return None
-    if kernel.metadata[1] != 1 or source is None or any(each is None or each["fp4_padded"] for each in kernel.made_as):
+    if kernel.metadata[1] != 1 or source is None or not all(map(_tiled, kernel.made_as)):
         return None
     types = tuple(source.signature.values())
     known = {"constexpr", *FORMATS}
     right = all(isinstance(each, str) and (each in known or each[0] == "*" or _boxes(each)) for each in types)
     return types if right and sum(map(_boxes, types)) == len(kernel.made_as) else None
+
+
+def _tiled(made_as: Any) -> bool:
+    """Whether a descriptor is one of tiles, whose words stay as they are."""
+    return made_as is not None and not made_as["fp4_padded"] and not made_as.get("is_im2col", False)
 
 
 def _boxes(kind: Any) -> bool:
