@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from pebblesim.kernels import releases
+from pebblesim.operator.recent import Recent
 from pebblesim.operator.symbols import Number, Untraced, plain
 from pebblesim.operator.tape import Done, Launched, Place, Step, View
 
@@ -198,8 +199,10 @@ class Direct:
         self._whole = memoryview(whole).cast("B").cast("q")
         self._at = [start + number * MAP for number in range(len(self._maps))]
         self._boxes = [Encoded(self._by, at, *each[:2]) for at, each in zip(self._at, self._maps, strict=True)]
-        if not all(each.encode(ANYWHERE) for each in self._boxes):
-            return False
+        for box, (boxes, made_as, _) in zip(self._boxes, self._maps, strict=True):
+            lengths, strides = _described(boxes, made_as)
+            if not box.resize(tuple(map(plain, lengths)), tuple(map(plain, strides))):
+                return False
         self._configurations, self._commands = list[Configuration](), list[Callable[[], int]]()
         self._fills, self._copies, self._kept = list[int](), list[tuple[int, int]](), list[Any]()
         for what, *rest in self._made:
@@ -258,13 +261,9 @@ class Direct:
             for one, grid in zip(self._configurations, grids, strict=True):
                 one.grid[:] = grid
         for box, (slot, offset, lengths, strides) in zip(self._boxes, maps, strict=True):
-            if not same:
-                box.resize(lengths, strides)
-                moved = box.encode(places[slot] + offset)
-            else:
-                moved = before is not None and before[slot] == places[slot]
-                moved = moved or not self._by.move(box.at, places[slot] + offset)
-            if not moved:
+            if same and before is not None and before[slot] == places[slot]:
+                continue
+            if not (same or box.resize(lengths, strides)) or self._by.move(box.at, places[slot] + offset):
                 raise RuntimeError("the driver of the card does not take a descriptor.")
         for one in self._configurations:
             one.stream = stream
@@ -276,28 +275,41 @@ class Direct:
 
 
 class Encoded:
-    """Boxes of a tensor, as the driver encodes them at an address `at`: for lengths and strides that may change."""
+    """Boxes of a tensor, as the driver encodes them at an address `at`: for lengths and strides that may change.
+
+    The driver takes longer to encode boxes than to launch a kernel, and tensors of one shape differ in their addresses
+    alone: so what it has encoded is kept, and copied.
+    """
 
     def __init__(self, by: Driver, at: int, boxes: Any, made_as: Any) -> None:
         from triton.backends.nvidia import driver as nvidia
 
-        lengths, strides = _described(boxes, made_as)
-        rank, self.at = len(lengths), at
-        self._lengths = (ctypes.c_uint64 * rank)(*map(plain, lengths))
-        self._strides = (ctypes.c_uint64 * (rank - 1))(*map(plain, strides))
-        box, ones = (ctypes.c_uint * rank)(*reversed(made_as["block_size"])), (ctypes.c_uint * rank)(*[1] * rank)
+        rank, box = len(boxes.shape), tuple(reversed(made_as["block_size"]))
         kind = nvidia.TMA_DTYPE_DEVICE_TO_HOST[made_as["elem_type"]]
-        rest = self._lengths, self._strides, box, ones, 0, made_as["swizzle"], L2_128B, int(boxes.padding == "nan")
-        self._given, self._describe = (kind, rank, rest), by.describe
+        self.at, self._by, self._kind = at, by, (kind, made_as["swizzle"], int(boxes.padding == "nan"))
+        self._known = _encoded(*self._kind, box)
+        self._memory = memoryview((ctypes.c_char * MAP).from_address(at)).cast("B")
+        self._lengths, self._strides = (ctypes.c_uint64 * rank)(), (ctypes.c_uint64 * (rank - 1))()
+        self._box, self._ones = (ctypes.c_uint * rank)(*box), (ctypes.c_uint * rank)(*[1] * rank)
 
-    def resize(self, lengths: tuple[int, ...], strides: tuple[int, ...]) -> None:
-        """Take other lengths, and strides in bytes, from the innermost axis on."""
+    def resize(self, lengths: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+        """Take other lengths, and strides in bytes, from the innermost axis on, if the driver does."""
+        if (known := self._known.get((lengths, strides))) is not None:
+            self._memory[:] = known
+            return True
         self._lengths[:], self._strides[:] = lengths, strides
+        kind, swizzle, nan = self._kind
+        given = self._lengths, self._strides, self._box, self._ones, 0, swizzle, L2_128B, nan
+        if self._by.describe(self.at, kind, len(lengths), ANYWHERE, *given):
+            return False
+        self._known[lengths, strides] = bytes(self._memory)
+        return True
 
-    def encode(self, address: int) -> bool:
-        """Write the descriptor of a tensor at an address, if the driver takes it."""
-        kind, rank, rest = self._given
-        return not self._describe(self.at, kind, rank, address, *rest)
+
+@cache
+def _encoded(*kind: Any) -> Recent[tuple[Any, ...], bytes]:
+    """What the driver has encoded for boxes of a kind, by lengths and strides."""
+    return Recent(2**11)
 
 
 def _described(one: Any, made_as: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

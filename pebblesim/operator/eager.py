@@ -153,7 +153,7 @@ def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -
     if not all(layout.on_gpu(each) and each.dtype in WHOLE and each.is_contiguous() for each in pair):
         return masks.ranged(query, key, asked, masks_of)
     found = recorded.made(_packed, (of_q, None if of_k is of_q else of_k, Q, K), asked[2:5])
-    first, end = (each.expand(Q.shape[0], Q.shape[2]) for each in found)
+    first, end = (each.expand(Q.shape[0], Q.shape[2]).contiguous() for each in found)
     return asked._replace(first=first, end=end, left=None, right=None, at_end=False)
 
 

@@ -70,7 +70,7 @@ def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: Mapping[str, Any]
     found = ranges_of(sizes, query.device, asked[2:5], **masks_of)
     if found is None:
         return asked
-    first, end = (each.expand(sizes[:2]) for each in found)
+    first, end = (each.expand(sizes[:2]).contiguous() for each in found)
     return asked._replace(first=first, end=end, left=None, right=None, at_end=False)
 
 

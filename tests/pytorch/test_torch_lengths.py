@@ -21,7 +21,7 @@ from test_torch_launches import patch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from triton.runtime import jit  # noqa: E402
 
-from pebblesim.operator import boxes, eager, launch, masks, operators, recorded  # noqa: E402
+from pebblesim.operator import boxes, compiling, eager, launch, masks, operators, public, recorded  # noqa: E402
 from pebblesim.operator.launching import loaded  # noqa: E402
 from pebblesim.operator.recent import Recent  # noqa: E402
 from pebblesim.operator.symbols import Script  # noqa: E402
@@ -87,11 +87,11 @@ def test_a_plain_integer_is_a_decision() -> None:
 
 
 class Watched(TorchDispatchMode):
-    """Fills and copies of PyTorch, as the driver would be asked for them."""
+    """Fills and copies of PyTorch, as the driver would be asked for them; no memory is used twice."""
 
     def __init__(self, noted: list[Any]) -> None:
         super().__init__()
-        self.noted = noted
+        self.noted, self.kept = noted, list[Any]()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.overloadpacket.__name__
@@ -102,7 +102,8 @@ class Watched(TorchDispatchMode):
             apart = [4 * (x.stride(0) if x.shape[0] > 1 else x.shape[1]) for x in (of, to)]
             where = [place for x, pitch in zip((of, to), apart, strict=True) for place in (x.data_ptr(), pitch)]
             self.noted.append(("copy", *where, to.shape[1] * 4, to.shape[0]))
-        return function(*args, **(kwargs or {}))
+        self.kept.append(function(*args, **(kwargs or {})))
+        return self.kept[-1]
 
 
 class Told:
@@ -251,3 +252,50 @@ def test_drawn_passes_launch_what_untraced_ones_do(
     for n_q, n_k in lengths:
         check(told, (*heads, n_q, n_k), d, *limits, tokens_first)
         check(told, (*heads, n_k, n_k), d, *limits, tokens_first)
+
+
+def packed(n: int) -> dict[str, Any]:
+    return {"cu_seqlens": torch.tensor([0, n // 3, n // 3, n - 1], dtype=torch.int32), "is_causal": True}
+
+
+def packed_apart(n: int) -> dict[str, Any]:
+    return {"cu_seqlens": tuple(torch.tensor([0, n // at, n]) for at in (2, 3)), "window": (30, 0), "align": "end"}
+
+
+def padding(n: int) -> dict[str, Any]:
+    return {"key_padding_mask": (torch.arange(n) > n // 2).repeat(2, 1), "is_causal": True}
+
+
+def padding_for_all(n: int) -> dict[str, Any]:
+    return {"key_padding_mask": (torch.arange(n) > n // 2)[None]}
+
+
+def sinks(n: int) -> dict[str, Any]:
+    return {"sinks": torch.zeros(4, requires_grad=True), "is_causal": True}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [packed, packed_apart, padding, padding_for_all, sinks])
+def test_calls_with_masks_and_sinks_launch_what_untraced_ones_do(
+    told: Told, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of lengths that are new: the kernels that find ranges, both passes, and the gradient of sinks."""
+    monkeypatch.setattr(compiling, "can", lambda: False)
+    monkeypatch.setattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)  # of the one that watches
+    for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN, eager._CHECKED, eager._ALIKE):
+        table.clear()
+    for n in (500, 511, 497, 400, 385):
+        batch = 1 if options in (packed, packed_apart) else 2
+        x = [torch.empty(batch, 4, n, 64, dtype=torch.bfloat16, requires_grad=True) for _ in "QKV"]
+        dO, rest = torch.empty(batch, 4, n, 64, dtype=torch.bfloat16), options(n)
+        learning = [*x, *(each for each in rest.values() if getattr(each, "requires_grad", False))]
+
+        def call() -> Any:
+            out = public.attention(*x, **rest)  # noqa: B023
+            return [out, *torch.autograd.grad(out, learning, dO)]  # noqa: B023
+
+        for _ in range(2):
+            call()
+        again = told.of(call, [*x, dO], False)
+        assert again == told.of(call, [*x, dO], True) and len(again[0]) >= 5
+    assert {type(each).__name__ for each in recorded._KEPT.values()} == {"Found"}

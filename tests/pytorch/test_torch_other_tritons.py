@@ -88,7 +88,8 @@ def passed(signature: dict[str, Any], described: Any) -> list[int]:
         types = dict(reversed(each.rsplit(" ", 1)) for each in declared.split(", "))
         (given,) = re.findall(r"void \*params\[\] = \{ (.*?) \};", text)
         return [BYTES[types[each.strip().lstrip("&")]] for each in given.split(",")]
-    types = driver.expand_signature(signature.values(), described, "nvTmaDesc")
+    given = signature.values(), described, "nvTmaDesc"
+    types = driver.expand_signature(*given[: driver.expand_signature.__code__.co_argcount])
     return [*(BYTES[driver.ty_to_cpp(each)] for each in types if each != "constexpr"), 8, 8]
 
 
