@@ -57,7 +57,7 @@ def _kinds(torch: Any, say: Callable[..., None], until: float) -> None:
     from pebblesim.operator import recorded
 
     for kind in kinds():
-        if kind.extra == "lengths" or time.monotonic() > until:
+        if kind.extra in ("lengths", "nothing") or time.monotonic() > until:
             continue
         _, call, sets = next(_calls(torch, kind))  # ours are the first
         try:

@@ -61,6 +61,8 @@ def host_times(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     import torch
 
     card = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
+    if "parts" not in known:
+        yield {"key": "parts", **card, "µs": _parts(torch)}
     for kind in kinds():
         if kind.name in known:
             continue
@@ -144,6 +146,41 @@ def _calls(torch: Any, kind: Kind) -> Iterator[tuple[str, Any, list[Any]]]:
         slow = kind.extra == "lengths" and name.startswith("cudnn")  # 40 to 80 ms for each length
         if name != "ours" and kind.extra in ("", "lengths") and not slow:
             yield name, each, sets
+
+
+def _parts(torch: Any) -> dict[str, float]:
+    """Microseconds of single things that calls are made of: of the driver, and of PyTorch."""
+    import ctypes
+
+    from pebblesim.operator import direct
+
+    by, x = direct.driver(), torch.empty(2, 8, 512, 128, device="cuda", dtype=torch.bfloat16)
+    stream, address, memory = torch.cuda.current_stream().cuda_stream, x.data_ptr(), ctypes.create_string_buffer(384)
+    assert by is not None
+    at = -(-ctypes.addressof(memory) // 128) * 128
+    lengths, strides = (ctypes.c_uint64 * 4)(128, 512, 8, 2), (ctypes.c_uint64 * 3)(256, 131072, 1048576)
+    box, ones = (ctypes.c_uint * 4)(64, 128, 1, 1), (ctypes.c_uint * 4)(1, 1, 1, 1)
+    size = direct.L2_128B
+    told = (ctypes.c_uint64 * 16)(0, 0, 2, 0, address, 0, 2048, 0, 0, 2, 0, address + 2**18, 0, 2048, 2048, 8)
+    calls = {
+        "a descriptor is encoded": partial(by.describe, at, 9, 4, address, lengths, strides, box, ones, 0, 3, size, 0),
+        "a descriptor is moved": partial(by.move, at, address),
+        "a fill": partial(by.fill, address, 0, 2**17, stream),
+        "a copy of rows": partial(by.copy, ctypes.addressof(told), stream),
+        "memory of PyTorch": partial(torch.empty_like, x),
+        "its sizes and strides": lambda: (x.shape, x.stride()),
+    }
+    found = {}
+    for name, call in calls.items():
+        refused = call()
+        torch.cuda.synchronize()
+        begin = time.perf_counter_ns()
+        for _ in range(200):
+            call()
+        found[name] = (time.perf_counter_ns() - begin) / 200e3
+        if isinstance(refused, int) and refused:
+            found[name] = float("nan")
+    return found
 
 
 def _nothing(torch: Any) -> Any:

@@ -297,7 +297,7 @@ class Encoded:
         if (known := self._known.get((lengths, strides))) is not None:
             self._memory[:] = known
             return True
-        self._lengths[:], self._strides[:] = lengths, strides
+        self._lengths[:], self._strides[:] = [*lengths], [*strides]
         kind, swizzle, nan = self._kind
         given = self._lengths, self._strides, self._box, self._ones, 0, swizzle, L2_128B, nan
         if self._by.describe(self.at, kind, len(lengths), ANYWHERE, *given):

@@ -160,13 +160,13 @@ def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -
 def _packed(of_q: Tensor, of_k: Tensor | None, query: Tensor, key: Tensor, *within: Any) -> masks.Ranges:
     from pebblesim.operator.sequences import ranges_of_sequences
 
-    return ranges_of_sequences(of_q, of_q if of_k is None else of_k, query.shape[2], key.shape[2], within)  # type: ignore[arg-type]
+    return ranges_of_sequences(of_q, of_q if of_k is None else of_k, query.shape[2], key.shape[2], within)
 
 
 def _padded(padding: Tensor, query: Tensor, *within: Any) -> masks.Ranges:
     from pebblesim.operator.sequences import ranges_of_padding
 
-    return ranges_of_padding(padding, query.shape[0], query.shape[2], within)  # type: ignore[arg-type]
+    return ranges_of_padding(padding, query.shape[0], query.shape[2], within)
 
 
 WHOLE = (torch.int32, torch.int64)

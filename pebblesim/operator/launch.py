@@ -27,9 +27,7 @@ class Torch:
     @staticmethod
     def empty(*given: Any, **options: Any) -> Any:
         written = notes()
-        if written is not None and written.dry:
-            return written.empty(*given, **options)
-        return fresh(torch.empty(*given, **options))
+        return fresh((torch if written is None else written).empty(*given, **options))
 
 
 class Triton:

@@ -150,7 +150,8 @@ def _traced(
         _KINDS[kind] = None
         return None
     known.append(one)
-    found = _KEPT[sizes] = one.of(symbols)
+    if (found := one.of(symbols)) is not None:
+        _KEPT[sizes] = found
     return found
 
 

@@ -88,8 +88,8 @@ class Traced:
         strides = tuple(prod(lengths[at + 1 :]) for at in range(len(lengths)))
         slot, self.slots = self.slots, self.slots + 1
         self.types[slot] = dtype
-        self.steps.append(Made(slot, lengths, strides, {"dtype": dtype, "device": device}))  # type: ignore[arg-type]
-        return Shadow(self, View(slot, 0, lengths, strides), dtype, device)  # type: ignore[arg-type]
+        self.steps.append(Made(slot, lengths, strides, {"dtype": dtype, "device": device}))
+        return Shadow(self, View(slot, 0, lengths, strides), dtype, device)
 
 
 class Shadow:
@@ -123,7 +123,7 @@ class Shadow:
     def _part(self, offset: Any, shape: Any, strides: Any) -> Shadow:
         return Shadow(
             self._written, View(self.view_of.slot, offset, Sizes(shape), tuple(strides)), self.dtype, self.device
-        )  # type: ignore[arg-type]
+        )
 
     def dim(self) -> int:
         """Number of axes."""

@@ -116,6 +116,10 @@ class Notes:
         given, named = self._views(arguments), {name: self._views(each) for name, each in options.items()}
         self.steps.append(Done(_method(function), given, named, tuple([self._slot(each) for each in new])))
 
+    def empty(self, *given: Any, **options: Any) -> Any:
+        """Memory that nobody has written yet; what PyTorch does is noted."""
+        return torch.empty(*given, **options)
+
     def _make(self, x: Tensor) -> None:
         """Note memory that nobody has written yet."""
         if not x.numel():
