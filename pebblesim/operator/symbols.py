@@ -149,9 +149,11 @@ class Number:
                 return holds(0, 0)
             both = (self.name, other.name)
             return self._script.decide(f"{self.name} {symbol} {other.name}", holds(self.value, other.value), both)
-        if not isinstance(other, int | float):
+        if isinstance(other, float):
+            raise Untraced
+        if not isinstance(other, int):
             return NotImplemented
-        return self._script.decide(f"{self.name} {symbol} {other}", holds(self.value, other), (self.name,))  # type: ignore[arg-type]
+        return self._script.decide(f"{self.name} {symbol} {int(other)}", holds(self.value, other), (self.name,))
 
     def __eq__(self, other: object) -> Any:
         return self._decide("==", other, lambda a, b: a == b)
