@@ -136,37 +136,65 @@ def _alike(call: tuple[Any, ...]) -> Hashable:
 
 def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -> Asked:
     """As `masks.ranged`, for masks that are right but for their numbers: sequences or padding alone by one kernel."""
-    if all(each is None for each in masks_of.values()):
-        return asked
-    if masks_of["key_ranges"] is not None:
-        return masks.ranged(query, key, asked, masks_of)
-    starts, padding = masks_of["cu_seqlens"], masks_of["key_padding_mask"]
     Q, K = in_one_batch(query), in_one_batch(key)
-    if not (Q.shape[0] and Q.shape[2] and K.shape[2]) or (starts is not None and padding is not None):
+    if (alone := _alone(Q, K, masks_of)) is None:
         return masks.ranged(query, key, asked, masks_of)
-    if padding is not None:
-        if not layout.on_gpu(padding):
-            return masks.ranged(query, key, asked, masks_of)
-        first, end = recorded.made(_padded, (padding, Q), asked[2:5])
-        return asked._replace(first=first, end=end, left=None, right=None, at_end=False)
-    of_q, of_k = pair = starts if isinstance(starts, tuple | list) else (starts, starts)
-    if not all(layout.on_gpu(each) and each.dtype in WHOLE and each.is_contiguous() for each in pair):
-        return masks.ranged(query, key, asked, masks_of)
-    found = recorded.made(_packed, (of_q, None if of_k is of_q else of_k, Q, K), asked[2:5])
-    first, end = (each.expand(Q.shape[0], Q.shape[2]).contiguous() for each in found)
+    first, end = recorded.made(_ranges, (Q, K, *alone), asked[2:5])
     return asked._replace(first=first, end=end, left=None, right=None, at_end=False)
 
 
-def _packed(of_q: Tensor, of_k: Tensor | None, query: Tensor, key: Tensor, *within: Any) -> masks.Ranges:
-    from pebblesim.operator.sequences import ranges_of_sequences
-
-    return ranges_of_sequences(of_q, of_q if of_k is None else of_k, query.shape[2], key.shape[2], within)
+Alone = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""Starts of sequences of queries, of keys if they are others, and padding: one of both."""
 
 
-def _padded(padding: Tensor, query: Tensor, *within: Any) -> masks.Ranges:
-    from pebblesim.operator.sequences import ranges_of_padding
+def _alone(query: Tensor, key: Tensor, masks_of: dict[str, Any]) -> Alone | None:
+    """The mask whose ranges one kernel finds, if it is the only one."""
+    starts, padding = masks_of["cu_seqlens"], masks_of["key_padding_mask"]
+    if masks_of["key_ranges"] is not None or (starts is None) is (padding is None):
+        return None
+    if not (query.shape[0] and query.shape[2] and key.shape[2]):
+        return None
+    if starts is None:
+        return (None, None, _aligned(padding)) if layout.on_gpu(padding) else None
+    of_q, of_k = pair = starts if isinstance(starts, tuple | list) else (starts, starts)
+    if not all(layout.on_gpu(each) and each.dtype in WHOLE and each.is_contiguous() for each in pair):
+        return None
+    return _aligned(of_q), None if of_k is of_q else _aligned(of_k), None
 
-    return ranges_of_padding(padding, query.shape[0], query.shape[2], within)
+
+def _aligned(x: Tensor) -> Tensor:
+    """Itself, or a copy that passes which are made again take: a part of a mask may begin anywhere."""
+    as_it_is = x.data_ptr() % layout.BYTES == 0 and x.is_contiguous()
+    return x if as_it_is else x.clone(memory_format=torch.contiguous_format)
+
+
+def _ranges(
+    query: Tensor, key: Tensor, of_q: Tensor | None, of_k: Tensor | None, padding: Tensor | None, *within: Any
+) -> masks.Ranges:
+    """Ranges (batch, n_q) of the keys of each query."""
+    from pebblesim.operator.sequences import ranges_of_padding, ranges_of_sequences
+
+    batch, n_q, n_k = query.shape[0], query.shape[2], key.shape[2]
+    if of_q is None:
+        return ranges_of_padding(padding, batch, n_q, within)
+    found = ranges_of_sequences(of_q, of_q if of_k is None else of_k, n_q, n_k, within)
+    return found if batch == 1 else tuple(each.expand(batch, n_q).contiguous() for each in found)
+
+
+def _with_ranges(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sinks: Tensor | None,
+    of_q: Tensor | None,
+    of_k: Tensor | None,
+    padding: Tensor | None,
+    *rest: Any,
+) -> tuple[Tensor, ...]:
+    """O, L, and the ranges of keys, of the arguments of `Asked` without ranges."""
+    first, end = _ranges(query, key, of_q, of_k, padding, *rest[:3])
+    out, L = operators.without_notes(query, key, value, sinks, first, end, None, None, False, *rest[3:])
+    return out, L, first, end
 
 
 WHOLE = (torch.int32, torch.int64)
@@ -204,32 +232,48 @@ def attention(
     asked: Asked,
     return_lse: bool,
     known: Known | None = None,
+    masks_of: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """O of a plain call, (…, heads, n_q, d_v), and L to base 2 if it is wanted, with gradients if they are wanted."""
-    Q, K, V = in_one_batch(query), in_one_batch(key), in_one_batch(value)
-    lse, known = None, known if sinks is asked.first is None else None
+    """O of a plain call, (…, heads, n_q, d_v), and L to base 2 if it is wanted, with gradients if they are wanted.
+
+    `masks_of`: masks by their names, which are right but for their numbers; None if `asked` has their ranges.
+    """
+    Q, K, V, alone = in_one_batch(query), in_one_batch(key), in_one_batch(value), None
+    if masks_of is not None:
+        alone = _alone(Q, K, masks_of) if sinks is None or BEGIN_WITH_SINKS else None
+        asked = ranged(query, key, asked, masks_of) if alone is None else asked
+    lse, known = None, known if sinks is asked.first is alone is None else None
     learning = Q.requires_grad or K.requires_grad or V.requires_grad or (sinks is not None and sinks.requires_grad)
     if learning and torch.is_grad_enabled():
-        out, lse = _Passes.apply(Q, K, V, sinks, return_lse, asked, known)
+        out, lse = _Passes.apply(Q, K, V, sinks, return_lse, asked, known, alone)
     else:
-        out, L = _forward(Q, K, V, sinks, asked, known)
+        out, L, _ = _forward(Q, K, V, sinks, asked, known, alone)
         lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
     return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1]), lse
 
 
 def _forward(
-    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, asked: Asked, known: Known | None
-) -> tuple[Tensor, Tensor]:
-    """O and L by kernels: those that are known, if some are."""
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sinks: Tensor | None,
+    asked: Asked,
+    known: Known | None,
+    alone: Alone | None,
+) -> tuple[Tensor, Tensor, Asked]:
+    """O and L by kernels, those that are known if some are, and the arguments with ranges."""
+    if alone is not None:
+        out, L, first, end = recorded.made(_with_ranges, (query, key, value, sinks, *alone), asked[2:])
+        return out, L, asked._replace(first=first, end=end, left=None, right=None, at_end=False)
     if known is None:
-        return forward(query, key, value, sinks, asked)
+        return *forward(query, key, value, sinks, asked), asked
     given = query, key, value, None, None, None
     if known.forward is None:
         known.forward = recorded.ready(operators.without_notes, given, asked[2:])
     if known.forward is not None and (found := known.forward.if_room(given)) is not None:
         out, L = found
-        return out, L
-    return forward(query, key, value, None, asked)
+        return out, L, asked
+    return *forward(query, key, value, None, asked), asked
 
 
 def _backward(
@@ -264,8 +308,9 @@ class _Passes(torch.autograd.Function):
         return_lse: bool,
         asked: Asked,
         known: Known | None,
+        alone: Alone | None,
     ) -> tuple[Tensor, Tensor | None]:
-        out, L = _forward(query, key, value, sinks, asked, known)
+        out, L, asked = _forward(query, key, value, sinks, asked, known, alone)
         ctx.known, ctx.asked = known, asked[2:]
         if known is None:
             ctx.save_for_backward(query, key, value, out, L, sinks, asked.first, asked.end)
@@ -279,7 +324,7 @@ class _Passes(torch.autograd.Function):
         query, key, value, out, L, *others = ctx.saved_tensors
         needed, known = ctx.needs_input_grad, ctx.known
         if grad is None and grad_lse is None:
-            return (None,) * 7
+            return (None,) * 8
         dO = torch.zeros_like(out) if grad is None else grad
         learning = not torch.is_grad_enabled() and plain(dO)
         if known is not None and grad_lse is None and learning:
@@ -288,6 +333,7 @@ class _Passes(torch.autograd.Function):
                 dQ if needed[0] else None,
                 dK if needed[1] else None,
                 dV if needed[2] else None,
+                None,
                 None,
                 None,
                 None,
@@ -309,4 +355,4 @@ class _Passes(torch.autograd.Function):
         if needed[3] and of_sinks is None:
             of_sinks = from_definition(grad, grad_lse, out, numbers_from(L, query, kv_heads), sinks)
         wanted = (each if needs else None for each, needs in zip(made, needed, strict=False))
-        return *wanted, of_sinks, None, None, None
+        return *wanted, of_sinks, None, None, None, None

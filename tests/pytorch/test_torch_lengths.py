@@ -266,6 +266,10 @@ def padding(n: int) -> dict[str, Any]:
     return {"key_padding_mask": (torch.arange(n) > n // 2).repeat(2, 1), "is_causal": True}
 
 
+def a_part_of_padding(n: int) -> dict[str, Any]:
+    return {"key_padding_mask": (torch.arange(n + 1) > n // 2).repeat(2, 1)[:, 1:], "is_causal": True}
+
+
 def padding_for_all(n: int) -> dict[str, Any]:
     return {"key_padding_mask": (torch.arange(n) > n // 2)[None]}
 
@@ -275,7 +279,7 @@ def sinks(n: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [packed, packed_apart, padding, padding_for_all, sinks])
+@pytest.mark.parametrize("options", [packed, packed_apart, padding, a_part_of_padding, padding_for_all, sinks])
 def test_calls_with_masks_and_sinks_launch_what_untraced_ones_do(
     told: Told, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
