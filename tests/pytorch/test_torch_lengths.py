@@ -111,7 +111,6 @@ class Told:
 
     def __init__(self, patched: pytest.MonkeyPatch) -> None:
         self.card, self.noted = patch(patched), list[Any]()
-        self.maps: dict[int, Any] = {}
         compile_one, driver = jit.JITFunction._do_compile, self.card.driver
 
         def compiled(*given: Any) -> Any:
@@ -122,11 +121,15 @@ class Told:
         def launched(configuration: Any, function: Any, parameters: Any, extra: Any) -> int:
             self.card.launch(configuration, function, parameters, extra)
             number, grid, *_, taken = self.card.launches.pop()
-            self.noted.append(("launch", number, grid, *taken))
+            kinds = self.card.kinds[number]
+            places = (ctypes.c_uint64 * len(kinds)).from_address(parameters)
+            at = [place for place, kind in zip(places, kinds, strict=True) if kind == "map"]
+            shapes = [struct.unpack("<8xQ", ctypes.string_at(each, 16))[0] for each in at]
+            self.noted.append(("launch", number, grid, *taken, *shapes))
             return 0
 
         def described(at: int, kind: int, rank: int, address: int, lengths: Any, strides: Any, *rest: Any) -> int:
-            self.maps[at] = [*lengths], [*strides]
+            ctypes.memmove(at + 8, struct.pack("<Q", self._shape(lengths, strides)), 8)
             return self.card.encode(at, kind, rank, address, lengths, strides, *rest)
 
         driver.launch, driver.describe = launched, described
@@ -138,6 +141,11 @@ class Told:
         patched.setattr(torch.cuda, "get_device_properties", lambda device: some)
         for module, name in ((recorded, "_KINDS"), (eager, "_CHECKED"), (eager, "_ALIKE")):
             patched.setattr(module, name, Recent(100))
+
+    @staticmethod
+    def _shape(lengths: Any, strides: Any) -> int:
+        """A number that stands for what a descriptor is encoded for, from the innermost axis on."""
+        return hash((*lengths, *strides)) % 2**40
 
     @staticmethod
     def _flat(kind: str) -> list[str]:
@@ -153,13 +161,15 @@ class Told:
         return self.card.copy(told, stream)
 
     def _by_triton(self, kernel: Any, grid: Any, stream: int, arguments: Any) -> None:
-        taken, types = list[Any](), kernel.made.src.signature.values()
+        taken, shapes, types = list[Any](), list[int](), kernel.made.src.signature.values()
         for kind, each in zip(types, arguments, strict=True):
             if isinstance(each, boxes.Described):
-                taken += [each.address, *each.boxes.one.shape, *each.boxes.one.strides]
+                one = each.boxes.one
+                taken += [each.address, *one.shape, *one.strides]
+                shapes.append(self._shape(one.shape[::-1], [2 * stride for stride in one.strides[-2::-1]]))
             elif kind != "constexpr":
                 taken.append(each.data_ptr() if isinstance(each, torch.Tensor) else each)
-        self.noted.append(("launch", kernel.function, tuple(grid), *taken))
+        self.noted.append(("launch", kernel.function, tuple(grid), *taken, *shapes))
 
     def of(self, call: Any, inputs: list[Any], untraced: bool) -> Any:
         """What a call tells the card, with places in the order in which they come in the place of addresses."""
