@@ -93,7 +93,7 @@ def driver() -> Driver | None:
 
 
 Form = tuple[Any, ...]
-"""What commands have that follows from sizes: see `Direct.form`."""
+"""The part of commands that follows from sizes: see `Direct.form`."""
 
 
 class Direct:
@@ -176,7 +176,7 @@ class Direct:
 
     @property
     def form(self) -> Form:
-        """What follows from sizes, as numbers of a script where these are symbols.
+        """The part that follows from sizes, as numbers of a script where these are symbols.
 
         Words that are no addresses; places of addresses; slots, lengths and strides of boxes; grids; and fills.
         """
@@ -308,7 +308,7 @@ class Encoded:
 
 @cache
 def _encoded(*kind: Any) -> Recent[tuple[Any, ...], bytes]:
-    """What the driver has encoded for boxes of a kind, by lengths and strides."""
+    """All that the driver has encoded for boxes of a kind, by lengths and strides."""
     return Recent(2**11)
 
 

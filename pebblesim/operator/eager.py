@@ -119,7 +119,7 @@ _ALIKE: Recent[Hashable, Asked] = Recent(MOST)
 
 
 def _alike(call: tuple[Any, ...]) -> Hashable:
-    """What is alike in calls that are checked, compiled and asked for alike; None if all sizes matter.
+    """A key that calls which are checked, compiled and asked for alike have in common; None if all sizes matter.
 
     That is the case with masks in tensors, with a limit of memory, and where limits may leave out no pair.
     """

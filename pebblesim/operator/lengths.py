@@ -141,7 +141,7 @@ class Found:
         self._kind, self._form = kind, form
 
     def if_room(self, inputs: Sequence[Tensor | None]) -> Results | None:
-        """What it gives of tensors of these sizes; None if they are at other multiples of bytes, or memory is short."""
+        """Results of tensors of these sizes; None if they are at other multiples of bytes, or memory is short."""
         try:
             return self._kind.make(inputs, self._form)
         except torch.OutOfMemoryError:

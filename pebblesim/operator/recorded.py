@@ -80,7 +80,7 @@ class Again:
 _KEPT: Recent[Hashable, Again | Found] = Recent(MOST)
 
 _KINDS: Recent[Hashable, list[Kind] | None] = Recent(MOST)
-"""What was traced for kinds of passes; None if their sizes are noted one by one."""
+"""Traced passes by their kind; None if their sizes are noted one by one."""
 
 MOST_OF_KIND = 8
 """Traced passes of a kind whose decisions differ."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import Kernel
 from pebblesim.operator.masks import OUTSIDE, Ranges, promise, promised
-from pebblesim.operator.pattern import Limits
+from pebblesim.operator.pattern import Within
 
 TOKENS = 256
 """Queries of a thread block."""
@@ -96,7 +96,7 @@ def _kernel(of_q: torch.dtype, of_k: torch.dtype) -> Kernel:
     return Kernel(ranges)
 
 
-def ranges_of_sequences(of_q: Tensor, of_k: Tensor, n_q: int, n_k: int, within: Limits) -> Ranges:
+def ranges_of_sequences(of_q: Tensor, of_k: Tensor, n_q: int, n_k: int, within: Within) -> Ranges:
     """Ranges of packed sequences, (1, n_q), whose starts for queries and keys are right but for their numbers.
 
     Args:
@@ -150,7 +150,7 @@ def unpadded(padding, first, end, holds, n_q, n_k, apart, shift, left, right):  
 UNPADDED = Kernel(unpadded)
 
 
-def ranges_of_padding(padding: Tensor, batch: int, n_q: int, within: Limits) -> Ranges:
+def ranges_of_padding(padding: Tensor, batch: int, n_q: int, within: Within) -> Ranges:
     """Ranges (batch, n_q) of keys that are padded before and behind, for a padding that is right but for its numbers.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Untraced(Exception):
-    """What the host does cannot be written as expressions of sizes."""
+    """Something that the host does cannot be written as expressions of sizes."""
 
 
 class Script:
