@@ -41,6 +41,7 @@ class Tiling:
         persistent: whether these have as many blocks as multiprocessors where there is no mask.
         early: whether launches begin while the one before them ends: on Hopper and later cards.
         one_source: whether all lengths have the source with predicates: for few rows, where it is as fast.
+        sides: least and largest sizes of single head dimensions that they are for, by name.
     """
 
     schedule: str
@@ -56,6 +57,7 @@ class Tiling:
     persistent: bool = False
     early: bool = False
     one_source: bool = False
+    sides: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
@@ -75,6 +77,12 @@ class Tiling:
         shape = {"warps": self.warps, "stages": self.stages, "apart": self.apart}
         return {**shape, "described": self.described, "early": self.early}
 
+    @property
+    def widest(self) -> dict[str, int]:
+        """The widest head dimensions that they are for."""
+        most = self.widths[1]
+        return {name: min(most, self.sides.get(name, (0, most))[1]) for name in ("d_k", "d_v")}
+
     @cached_property
     def domain(self) -> Domain:
         """The attentions that its kernels are for."""
@@ -82,7 +90,8 @@ class Tiling:
         whole = table.get(self.schedule, otherwise)
         only = False if self.even else self.masked
         masks = tuple(kind for kind in whole.masks if only is None or only is (kind is not NoneType))
-        return replace(whole, widths=self.widths, even=self.even, masks=masks)
+        sides = {**whole.sides, **self.sides}
+        return replace(whole, widths=self.widths, sides=sides, even=self.even, masks=masks)
 
     def refusal(self, call: Call) -> Refusal | None:
         """Why its kernels are not for a call; None if they are."""
@@ -234,22 +243,41 @@ WARPS = 8
 """Warps that hold the sums of a Gluon kernel, 64 rows for each four."""
 
 RESIDENT = {"a": 128, "b": 128, "c": 64, "e": 256}
+IN_PARTS = {**RESIDENT, "e": 192}
+NARROW_VALUES = {"d_v": (LEAST_SIDE, 128)}
 
 _gluon = partial(Tiling, warps=WARPS, gluon=True)
 
 HOPPER = (
     _gluon("flash2-forward", {"B_r": 128, "B_c": 128}, stages=3, widths=(1, 64), persistent=True),
     _gluon("flash2-forward", {"B_r": 128, "B_c": 128}, stages=2, widths=(65, 128), persistent=True),
+    _gluon(
+        "flash2-forward",
+        {"B_r": 128, "B_c": 128},
+        stages=2,
+        widths=(129, 192),
+        sides=NARROW_VALUES,
+        persistent=True,
+    ),
     _gluon("flash2-forward", {"B_r": 128, "B_c": 64}, stages=2, widths=(129, 256), persistent=True),
     _gluon("flash2-latent", {"B_r": 64, "B_c": 128}, stages=2, widths=(257, 512)),
     _gluon("scores-stored-resident", RESIDENT, stages=8, widths=(1, 256)),
-    _gluon("scores-stored-resident", RESIDENT, stages=8, widths=(257, 512)),
+    _gluon("scores-stored-resident", RESIDENT, stages=8, widths=(257, 576)),
     _gluon("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, stages=3, widths=(1, 64), persistent=True),
     _gluon("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, stages=2, widths=(65, 128), persistent=True),
-    _gluon("small-cache-backward-resident", RESIDENT, stages=8, widths=(1, 256)),
-    _gluon("small-cache-backward-resident", RESIDENT, stages=8, widths=(257, 512)),
+    _gluon("small-cache-backward-resident", RESIDENT, stages=8, widths=(1, 128)),
+    _gluon("small-cache-backward-resident", IN_PARTS, stages=8, widths=(129, 192)),
+    _gluon("small-cache-backward-resident", RESIDENT, stages=8, widths=(193, 512)),
+    _gluon("small-cache-backward-resident", IN_PARTS, stages=8, widths=(513, 576)),
     _gluon("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 128}, stages=3, widths=(1, 64)),
     _gluon("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 64}, stages=2, widths=(65, 128)),
+    _gluon(
+        "backward-two-pass-blocked",
+        {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 32},
+        stages=3,
+        widths=(129, 192),
+        sides=NARROW_VALUES,
+    ),
 )
 """The kernels of Gluon for Hopper, from narrow heads to wide ones: of each schedule the fastest that spill nothing."""
 
@@ -288,7 +316,8 @@ def hopper_tiling(schedule: str, dims: Mapping[str, int]) -> Tiling:
     Raises:
         UsageError: there are none; the sentence says for which there are.
     """
-    widest = max((size for name, size in dims.items() if name.startswith("d")), default=1)
+    widths = {name: size for name, size in dims.items() if name.startswith("d")}
+    widest = max(widths.values(), default=1)
     offered = {each.schedule: each.widths[1] for each in HOPPER}  # the widest is the last one
     if schedule not in offered:
         raise UsageError(
@@ -300,7 +329,14 @@ def hopper_tiling(schedule: str, dims: Mapping[str, int]) -> Tiling:
             f"{schedule} has tiles for Gluon kernels up to d = {offered[schedule]}, and d is {widest}; give each "
             "--block, or take --target triton."
         )
-    return next(each for each in HOPPER if each.schedule == schedule and widest <= each.widths[1])
+    for each in HOPPER:
+        narrow = all(widths.get(name, widest) <= most for name, (_, most) in each.sides.items())
+        if each.schedule == schedule and widest <= each.widths[1] and narrow:
+            return each
+    raise UsageError(
+        f"{schedule} has tiles for Gluon kernels with d_v up to 128 where d_k is {widest}; give each --block, or take "
+        "--target triton."
+    )
 
 
 IN_ROWS = {
