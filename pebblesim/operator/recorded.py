@@ -20,7 +20,6 @@ from pebblesim.operator.launch import launch
 from pebblesim.operator.layout import BYTES
 from pebblesim.operator.lengths import ALIGNED, LITTLE, Found, Kind, parted
 from pebblesim.operator.recent import Recent
-from pebblesim.operator.symbols import Untraced
 from pebblesim.operator.tape import Done, Launched, Made, Notes, Place, Step, View, noted
 
 MOST = 4096
@@ -146,7 +145,7 @@ def _traced(
         return None
     try:
         one = Kind(function, inputs, rest, by)
-    except (Untraced, TypeError):  # of functions of PyTorch that take no number
+    except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong with it
         _KINDS[kind] = None
         return None
     known.append(one)
