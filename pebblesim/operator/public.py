@@ -150,7 +150,8 @@ def attention(
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks
         call = eager.call_of(query, key, value, beside, (*options, return_lse))
         if (known := eager.checked(call)) is not None:
-            return _plain(query, key, value, sinks, eager.ranged(query, key, known.asked, masks_of), return_lse, known)
+            masked = None if cu_seqlens is key_padding_mask is key_ranges is None else masks_of
+            return _plain(query, key, value, sinks, known.asked, return_lse, known, masked)
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
     query, key, value = _cast((query, key, value), compute_dtype)
@@ -212,7 +213,8 @@ def _plain(
     asked: masks.Asked,
     return_lse: bool,
     known: eager.Known | None = None,
+    masks_of: dict[str, Any] | None = None,
 ) -> Any:
     """A plain call, whose arguments are right."""
-    out, lse = eager.attention(query, key, value, sinks, asked, return_lse, known)
+    out, lse = eager.attention(query, key, value, sinks, asked, return_lse, known, masks_of)
     return out if lse is None else (out, lse.reshape(query.shape[:-1]) * log(2))
