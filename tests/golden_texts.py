@@ -12,6 +12,7 @@ from pebblesim.kernels.bias import biased, gradient_of_bias
 from pebblesim.kernels.cuda import cuda, prelude
 from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.key_ranges import KeyRanges
+from pebblesim.kernels.sequences import together
 from pebblesim.kernels.triton import Source, triton
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
@@ -109,10 +110,11 @@ class InCuda:
 
 @dataclass(frozen=True)
 class Shared:
-    """Gradients with a bias that sequences share, for strides: of the bias, or of all matrices."""
+    """Gradients with a bias that sequences share, for strides: of the bias, or of all matrices, some at a time."""
 
     of_bias: bool
     n: int = EVEN
+    at_a_time: int = 1
 
     def text(self) -> str:
         """The source."""
@@ -122,6 +124,7 @@ class Shared:
         assert schedule.problem.rectangle is not None
         program = schedule.in_dims(schedule.problem.rectangle.dims).program
         program = gradient_of_bias(biased(program)) if self.of_bias else biased(program, ("dK, dV",))
+        program = program if self.at_a_time == 1 else together(program, self.at_a_time)
         return triton(program, sizes, scale=0.125, shared=1, far=False).text
 
 
@@ -189,6 +192,7 @@ GOLDENS = {
     "triton-bias-gradient": Shared(True),
     "triton-bias-gradient-ragged": Shared(True, RAGGED),
     "triton-bias-two-pass": Shared(False),
+    "triton-bias-two-pass-of-two": Shared(False, RAGGED, 2),
     "gluon-two-pass-softcap-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1, softcap=30.0),
     "cuda-small-cache": InCuda("small-cache"),
     "cuda-large-cache-workers": InCuda("large-cache", 4),

@@ -138,16 +138,31 @@ def launch_costs(
         mask: which pairs are allowed.
     """
     schedule = get(tiling.schedule).in_dims(dims)
-    program = schedule.under(mask)
+    program, read = schedule.under(mask), readings(tiling, dims, dtype, mask)
     sizes = {**dims, **tiling.blocks}
+    costs = costs_of(program, tiling, sizes, dtype, heads, mask, read)
+    return costs + list(_of_sums(program, sizes, dtype, heads) if tiling.gluon else ())
+
+
+def costs_of(
+    program: ir.Program,
+    tiling: Tiling,
+    sizes: ir.Sizes,
+    dtype: str,
+    heads: int,
+    mask: Mask | None,
+    read: Mapping[str, Reading],
+) -> list[LaunchCost]:
+    """Compute the work of each launch of a program with the tiles of a tiling.
+
+    `read`: what its kernels' programs say, by the name of the launch; others are as for `launch_costs`.
+    """
     memory = Memory(program, sizes, dtype, mask)
-    read = readings(tiling, dims, dtype, mask)
-    costs = [
+    return [
         _cost(program, launch, memory, dtype, heads, mask, tiling, read[launch.name])
         for launch in launches(program, masked=True, repeated=True, adding=tiling.gluon)
         if launch.kind == "tiles" and not (tiling.gluon and for_no_pair(launch))
     ]
-    return costs + list(_of_sums(program, sizes, dtype, heads) if tiling.gluon else ())
 
 
 def _of_sums(program: ir.Program, sizes: ir.Sizes, dtype: str, heads: int) -> Iterator[LaunchCost]:
