@@ -9,22 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 from pebblesim.kernels.terms import TRITON, ZERO, Held, Items, Language, Term, Word, call, full, own, sides, text, walk
 from pebblesim.kernels.words import WORDS
 from pebblesim.language import program as ir
 
 
+@dataclass_transform(eq_default=False, frozen_default=True)
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Statement:
-    """A statement of a kernel."""
+    """A statement of a kernel: each kind is a record of its own, and no two of them are the same."""
 
     __match_args__: ClassVar[tuple[str, ...]]
     line: int = 0
 
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False)(cls)
 
-@dataclass(frozen=True, eq=False)
+
 class Let(Statement):
     """Names for values that are no tiles, `indices` for those of a tile's rows or columns; `more`: added to them."""
 
@@ -35,7 +38,6 @@ class Let(Statement):
     indices: bool = False
 
 
-@dataclass(frozen=True, eq=False)
 class Copy(Statement):
     """Memory → registers: the words at an address, or in a box of a descriptor; `absent` where `where` is false."""
 
@@ -47,7 +49,6 @@ class Copy(Statement):
     scale: Term | None = None
 
 
-@dataclass(frozen=True, eq=False)
 class Store(Statement):
     """Registers → memory: a value in the words of memory, at an address, where a predicate holds."""
 
@@ -57,7 +58,6 @@ class Store(Statement):
     where: Term | None = None
 
 
-@dataclass(frozen=True, eq=False)
 class Fill(Statement):
     """A tile of one value."""
 
@@ -67,7 +67,6 @@ class Fill(Statement):
     layout: Term | None = None
 
 
-@dataclass(frozen=True, eq=False)
 class Map(Statement):
     """A tile computed entry by entry, or reduced along rows; `more`: added to what it was."""
 
@@ -76,7 +75,6 @@ class Map(Statement):
     more: bool = False
 
 
-@dataclass(frozen=True, eq=False)
 class Product(Statement):
     """A product of two operands in the words of memory, added to `onto`; `node`: what it is in the schedule."""
 
@@ -88,7 +86,6 @@ class Product(Statement):
     precise: bool = False
 
 
-@dataclass(frozen=True, eq=False)
 class Describe(Statement):
     """A descriptor of the tiles of a matrix."""
 
@@ -99,7 +96,6 @@ class Describe(Statement):
     block: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class For(Statement):
     """A loop over numbers; `stages`: iterations whose reads are in flight; `unrolled`: when it is compiled."""
 
@@ -113,7 +109,6 @@ class For(Statement):
     of: ir.Loop | None = None
 
 
-@dataclass(frozen=True, eq=False)
 class When(Statement):
     """Statements for where a condition holds, and for where it does not."""
 
@@ -122,12 +117,10 @@ class When(Statement):
     otherwise: tuple[Statement, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
 class Leave(Statement):
     """Nothing is left to do."""
 
 
-@dataclass(frozen=True, eq=False)
 class Do(Statement):
     """A call for what it does."""
 
@@ -138,7 +131,6 @@ class Do(Statement):
 # What only Gluon kernels have
 
 
-@dataclass(frozen=True, eq=False)
 class Wait(Statement):
     """Wait for a phase of a barrier."""
 
@@ -146,14 +138,12 @@ class Wait(Statement):
     phase: Term
 
 
-@dataclass(frozen=True, eq=False)
 class Arrive(Statement):
     """Arrive at a barrier."""
 
     barrier: Term
 
 
-@dataclass(frozen=True, eq=False)
 class Expect(Statement):
     """Bytes that are to arrive at a barrier."""
 
@@ -161,7 +151,6 @@ class Expect(Statement):
     bytes: int
 
 
-@dataclass(frozen=True, eq=False)
 class Fetch(Statement):
     """Memory → shared memory, by the copy engine: the box at a corner; its bytes arrive at a barrier."""
 
@@ -172,7 +161,6 @@ class Fetch(Statement):
     bytes: int
 
 
-@dataclass(frozen=True, eq=False)
 class Put(Statement):
     """Registers → shared memory: a tile in a slot."""
 
@@ -180,12 +168,10 @@ class Put(Statement):
     value: Term
 
 
-@dataclass(frozen=True, eq=False)
 class Fence(Statement):
     """Words that threads put into shared memory are there for the copy engine, and for products."""
 
 
-@dataclass(frozen=True, eq=False)
 class Send(Statement):
     """Shared memory → memory, by the copy engine; `added`: to what is there."""
 
@@ -195,12 +181,10 @@ class Send(Statement):
     added: bool = False
 
 
-@dataclass(frozen=True, eq=False)
 class Sent(Statement):
     """Wait until the copy engine has taken all that it was to send."""
 
 
-@dataclass(frozen=True, eq=False)
 class Issue(Statement):
     """A product that runs beside what follows, added to `onto` but where it is the first one."""
 
@@ -211,7 +195,6 @@ class Issue(Statement):
     added: Term | None = None
 
 
-@dataclass(frozen=True, eq=False)
 class Settle(Statement):
     """Wait for products, but for the last `left` that were issued: their results, and what they read, are there."""
 
@@ -219,7 +202,6 @@ class Settle(Statement):
     left: int
 
 
-@dataclass(frozen=True, eq=False)
 class Allocate(Statement):
     """Room in shared memory."""
 
@@ -230,7 +212,6 @@ class Allocate(Statement):
     note: str
 
 
-@dataclass(frozen=True, eq=False)
 class Barriers(Statement):
     """Barriers, each of which so many arrivals complete; several names for several groups of them.
 

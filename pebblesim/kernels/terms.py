@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from math import isinf
 from operator import add, and_, mul
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 from pebblesim.language import program as ir
 
@@ -21,11 +21,14 @@ def _operation(op: str) -> Callable[[Any, Any], Term]:
     return lambda left, right: Binary(op, left, term(right))
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True)
 class Term:
-    """A value in a text; as a string it is written as Triton has it."""
+    """A value in a text, of which each kind is a record; as a string it is written as Triton has it."""
 
     __match_args__: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
     def __str__(self) -> str:
         return text(self)
@@ -73,35 +76,30 @@ class Term:
         return self.call("index", at)
 
 
-@dataclass(frozen=True)
 class Name(Term):
     """A name, or a constant as it is written."""
 
     id: str
 
 
-@dataclass(frozen=True)
 class Held(Name):
     """The value of a tile, under its name."""
 
     tile: ir.Tile
 
 
-@dataclass(frozen=True)
 class Number(Term):
     """A number."""
 
     value: int | float
 
 
-@dataclass(frozen=True)
 class Word(Term):
     """A word of the language, such as a type."""
 
     id: str
 
 
-@dataclass(frozen=True)
 class Binary(Term):
     """An operation on two values."""
 
@@ -110,21 +108,18 @@ class Binary(Term):
     right: Term
 
 
-@dataclass(frozen=True)
 class Group(Term):
     """A value in parentheses of its own."""
 
     inner: Term
 
 
-@dataclass(frozen=True)
 class Not(Term):
     """The opposite of a condition."""
 
     inner: Term
 
 
-@dataclass(frozen=True)
 class Call(Term):
     """A call of a function of the language or, if it is `own`, of the text and its imports."""
 
@@ -134,7 +129,6 @@ class Call(Term):
     own: bool = False
 
 
-@dataclass(frozen=True)
 class Method(Term):
     """A call of a method of a value."""
 
@@ -144,7 +138,6 @@ class Method(Term):
     named: tuple[tuple[str, Term], ...] = ()
 
 
-@dataclass(frozen=True)
 class Along(Term):
     """A value with more axes."""
 
@@ -152,7 +145,6 @@ class Along(Term):
     axes: str
 
 
-@dataclass(frozen=True)
 class Items(Term):
     """A list or, between parentheses, a tuple; `comma`: behind the last one, too."""
 
@@ -161,7 +153,6 @@ class Items(Term):
     comma: bool = False
 
 
-@dataclass(frozen=True)
 class Choice(Term):
     """One value where a condition holds, and another one elsewhere."""
 
@@ -170,7 +161,6 @@ class Choice(Term):
     otherwise: Term
 
 
-@dataclass(frozen=True)
 class Layout(Name):
     """The layout of a tile of so many columns in the registers of a warpgroup: as products have it, or to be stored."""
 
