@@ -12,7 +12,7 @@ from typing import Any
 from pebblesim.kernels.sinks import SINKS, first_of_head
 from pebblesim.kernels.statements import Let
 from pebblesim.kernels.strides import WORDS
-from pebblesim.kernels.terms import ZERO, Call, Items, Name, Term, own, product, several as times, term, wide
+from pebblesim.kernels.terms import ZERO, Call, Items, Name, Term, own, product, term, wide
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.kernels.words import is_float32
 from pebblesim.language import program as ir
@@ -75,5 +75,5 @@ def address(setting: Setting, tensor: ir.Tensor) -> Term:
     if tensor not in setting.strides.of:
         return start + product([wide("head"), *setting.lengths(tensor)])
     batch, head, _ = setting.strides.of[tensor]
-    first = times("key_head", several(setting, tensor))
+    first = term("key_head") * several(setting, tensor)
     return start + wide("batch") * batch * WORDS + wide(first) * head

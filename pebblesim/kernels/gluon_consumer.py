@@ -22,14 +22,12 @@ from pebblesim.kernels.gluon_roles import Issued, Roles
 from pebblesim.kernels.products import factors
 from pebblesim.kernels.terms import (
     ZERO,
-    Group,
     Held,
     Name,
     Number,
     Term,
     call,
     calls,
-    is_zero,
     term,
 )
 from pebblesim.kernels.triton_loops import Piece
@@ -62,7 +60,7 @@ class Consumer(Roles):
 
     def staying(self, buffer: Buffer) -> list[st.Statement]:
         """The rows of all warpgroups."""
-        copied = self.copy(buffer, Name("w"), Group(self.number * buffer.slots + "w"), fill=ZERO)
+        copied = self.copy(buffer, Name("w"), self.number * buffer.slots + "w", fill=ZERO)
         copies = st.For("w", ZERO, Number(buffer.slots), (copied,), unrolled=True)
         return self.filling(buffer, ZERO, self.turn, [copies], buffer.slots)
 
@@ -136,14 +134,12 @@ class Consumer(Roles):
 
     def take_turn(self, before: Term) -> None:
         """Wait until the other warpgroup has passed the turn."""
-        self.say(st.Wait(Name("turns").index("w"), Group(before - "w") & 1))
+        self.say(st.Wait(Name("turns").index("w"), (before - "w") & 1))
 
     def take_next_turn(self) -> None:
         """Wait for the turn of the next tile's products, if that was not done at this tile."""
         if self.waiting is not None:
-            low, _ = self.scope.limits()
-            before = TURNS + self.waiting
-            self.take_turn((before if is_zero(low) else before - low) + 2)
+            self.take_turn(TURNS + self.waiting - self.scope.limits()[0] + 2)
             self.waiting = None
 
     def pass_turn(self) -> None:

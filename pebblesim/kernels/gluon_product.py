@@ -13,7 +13,7 @@ from pebblesim.kernels.gluon_block import ROWS, Block, filled, freed
 from pebblesim.kernels.gluon_boxes import several, sides
 from pebblesim.kernels.gluon_parts import PartsRoles
 from pebblesim.kernels.gluon_roles import expecting
-from pebblesim.kernels.terms import ZERO, Group, Held, Items, Name, Number, Term, call, is_zero, maximum, minimum, term
+from pebblesim.kernels.terms import ZERO, Held, Items, Name, Number, Term, call, maximum, minimum, term
 from pebblesim.kernels.triton_grid import in_groups, longest_last
 from pebblesim.kernels.triton_loops import Piece
 from pebblesim.kernels.triton_ranges import GROUP, Setting
@@ -50,11 +50,10 @@ class ProductRoles(PartsRoles):
         if longest_last(scope.launch, rows, scope.mask):
             made.append(st.Let((number.id,), (tiles - 1 - number,)))
         low, high = self.scope.limits()
-        end = Group(high) * self.parts if self.parts > 1 else high
+        end = high * self.parts
         if not self.setting.even:  # parts beyond all terms are none
             end = minimum(end, call("cdiv", self.setting.size(plan.loop.range.dim), self.right.rows))
-        first = low if is_zero(low) else Group(low) * self.parts
-        return [*made, st.Let(("first", "end"), (first, end), "parts of terms"), *body]
+        return [*made, st.Let(("first", "end"), (low * self.parts, end), "parts of terms"), *body]
 
     def place(self, part: Term) -> Items:
         """Where a part of the table is among the rows of all its tiles."""
@@ -84,7 +83,7 @@ class ProductRoles(PartsRoles):
             self.copy(self.right, slot, k, self.named_tile[1]),
         ]
         free = st.Wait(freed("", slot), term("phase") ^ 1)
-        body = (self.scope.slot(Group(k - "first")), free, *expecting(full, copies))
+        body = (self.scope.slot(k - "first"), free, *expecting(full, copies))
         return [st.For("k", term("first"), term("end"), body, of=self.nest.inner)]
 
     # Products
@@ -131,7 +130,7 @@ class ProductRoles(PartsRoles):
             st.Wait(filled("", "slot"), Name("phase")),
             st.Issue(to, left, right, to, line=self.nest.product.line),
         )
-        return to, [self.scope.slot(Group(turn)), full, issue]
+        return to, [self.scope.slot(turn), full, issue]
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Hand the sums to the copy engine in a slot that all products are done with."""
@@ -147,7 +146,7 @@ class ProductRoles(PartsRoles):
         place = self.at(node, term("part") * ROWS, self.named_tile[1] * self.right.width)
         self.say(
             st.Let(("filled",), (times,), "times that slot w was"),
-            st.Wait(freed("", "w"), Group(term("filled") & 1) ^ 1),
+            st.Wait(freed("", "w"), (term("filled") & 1) ^ 1),
             *st.put(room, self.values.in_words(value)),
             st.Send(f"{tensor.name}_tiles", place, sent, line=node.line),
             st.Sent(),

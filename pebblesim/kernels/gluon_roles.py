@@ -26,7 +26,6 @@ from pebblesim.kernels.lowering import Lowering
 from pebblesim.kernels.statements import terms_of, within
 from pebblesim.kernels.terms import (
     ZERO,
-    Group,
     Held,
     Items,
     Layout,
@@ -35,7 +34,6 @@ from pebblesim.kernels.terms import (
     Term,
     Word,
     all_of,
-    bare,
     call,
     minimum,
     own,
@@ -218,7 +216,7 @@ class Roles(Lowering):
             return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
         blocks, (_, high) = call("num_programs", 0), self.scope.limits()
         turn = st.Let(("turn",), (tile // blocks,))
-        filled = st.Let(("filled",), (bare(self.scope.streamed_before(high)),), more=True)
+        filled = st.Let(("filled",), (self.scope.streamed_before(high),), more=True)
         loop = st.For("tile", call("program_id", 0), tiles * "heads", (turn, *each, filled), step=blocks)
         return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
 
@@ -339,8 +337,8 @@ class Roles(Lowering):
         whole = self.plan.shares * width if divided else width
         self.say(st.Let((columns.id,), (term("w") * width + across if divided else across,)))
         at_rows, at_columns = rows.along("[:, None]"), columns.along("[None, :]")
-        inside = [Group(at_rows < setting.size(ranges[0].dim))] if scope.ragged(ranges[0]) else []
-        inside += [Group(at_columns < length)] if length != Number(whole) else []
+        inside = [at_rows < setting.size(ranges[0].dim)] if scope.ragged(ranges[0]) else []
+        inside += [at_columns < length] if length != Number(whole) else []
         places = [at_rows * length]
         if node.tensor in setting.strides.of:
             places = setting.strides.places_of(node.tensor, rows)

@@ -15,7 +15,6 @@ from pebblesim.kernels.sinks import SINKS, as_exponents
 from pebblesim.kernels.terms import (
     MINUS_INFINITY,
     NOTHING,
-    Group,
     Held,
     Name,
     Term,
@@ -242,7 +241,7 @@ class Lowering:
             self.setting.logarithms.add(tensor)
         if base_2 == (tensor in self.setting.logarithms):
             return value
-        return Group(value * (FROM_BASE_2 if base_2 else TO_BASE_2))
+        return value * (FROM_BASE_2 if base_2 else TO_BASE_2)
 
     def write(self, node: ir.Write, there: bool = False) -> None:
         """Write a tile; entries of a table for which there is no pair, or no allowed one, are 0.

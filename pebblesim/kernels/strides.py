@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pebblesim.kernels.identifiers import Identifiers
 from pebblesim.kernels.statements import Let, Statement
-from pebblesim.kernels.terms import Group, Term, call, several, term
+from pebblesim.kernels.terms import Term, call, term
 from pebblesim.kernels.words import is_float32
 from pebblesim.language import program as ir
 
@@ -64,7 +64,7 @@ class Strides:
     def opening(self, tensor: ir.Tensor, pointer: str) -> list[Statement]:
         """Statements of a kernel that move an address to the rows of its head, and count strides in words."""
         batch, head, _ = self.of[tensor]
-        heads, at = several("own", self.several(tensor)), term("batch")
+        heads, at = term("own") * self.several(tensor), term("batch")
         first = at * batch * WORDS
         if tensor in self.inner:
             number, within = self.inner[tensor]
@@ -86,7 +86,7 @@ class Strides:
         if shared == 1:
             return [first * row, numbers.along("[:, None]") * row]
         if size % shared:
-            return self.places_of(tensor, Group(first + numbers))
+            return self.places_of(tensor, first + numbers)
         return [first // shared * row, *self.places_of(tensor, numbers)]
 
     def places_of(self, tensor: ir.Tensor, numbers: Term) -> list[Term]:

@@ -1,7 +1,7 @@
 """Terms: values in the text of a kernel, as data, and the one function that prints them.
 
-Passes build terms with Python's operators; parentheses follow from precedence, and a `Group` has some of its own. How a
-language names its functions is a table.
+Passes build terms with Python's operators. What adds nothing is left out, such as + 0 and * 1, and parentheses follow
+from precedence. How a language names its functions is a table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,20 @@ from pebblesim.language import program as ir
 
 def _operation(op: str) -> Callable[[Any, Any], Term]:
     """The operation of two terms, or of a term with what becomes one."""
-    return lambda left, right: Binary(op, left, term(right))
+    return lambda left, right: _made(op, left, term(right))
+
+
+def _made(op: str, left: Term, right: Term) -> Term:
+    """An operation, or what it is equal to if one side is the integer that changes nothing, or makes all 0."""
+    if _is(right, UNITS.get(op)):
+        return left
+    if op == "+" and _is(left, 0):
+        return right
+    return ZERO if op in ("*", "//") and _is(left, 0) else Binary(op, left, right)
+
+
+def _is(made: Term, value: int | None) -> bool:
+    return isinstance(made, Number) and isinstance(made.value, int) and made.value == value
 
 
 @dataclass_transform(frozen_default=True)
@@ -108,12 +121,6 @@ class Binary(Term):
     right: Term
 
 
-class Group(Term):
-    """A value in parentheses of its own."""
-
-    inner: Term
-
-
 class Not(Term):
     """The opposite of a condition."""
 
@@ -167,6 +174,9 @@ class Layout(Name):
     width: int = 0
     stored: bool = False
 
+
+UNITS = {"+": 0, "-": 0, "*": 1, "//": 1}
+"""The integers that change nothing on the right of an operation."""
 
 ZERO, ONE = Number(0), Number(1)
 NOTHING = Number(0.0)
@@ -239,11 +249,6 @@ def product(parts: Iterable[Term]) -> Term:
     return reduce(mul, parts)
 
 
-def several(number: Any, times: int) -> Term:
-    """A number, so many times."""
-    return term(number) if times == 1 else term(number) * times
-
-
 def all_of(parts: Iterable[Term]) -> Term | None:
     """The predicate that all of some predicates hold; None if there are none."""
     made = list(parts)
@@ -259,16 +264,6 @@ def only(value: Term, parts: Iterable[Term], otherwise: Any) -> Term:
 def both(left: Term, right: Term) -> Term:
     """The condition that two conditions hold, the second asked only where the first one does."""
     return Binary("and", left, right)
-
-
-def bare(made: Term) -> Term:
-    """A term without parentheses of its own around it."""
-    return made.inner if isinstance(made, Group) else made
-
-
-def is_zero(made: Term) -> bool:
-    """Whether a term is the number 0."""
-    return made == ZERO
 
 
 def walk(made: Any) -> Iterator[Term]:
@@ -337,8 +332,6 @@ def text(made: Term, language: Language = TRITON) -> str:
             return repr(value)
         case Word(id=word):
             return language.named(word)
-        case Group(inner=inner):
-            return f"({text(inner, language)})"
         case Binary(op=op, left=left, right=right):
             binding = PRECEDENCE[op]
             return f"{within(left, binding)} {op} {within(right, binding + 1)}"

@@ -14,7 +14,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.kernels.sinks import SINKS, first_of_head
 from pebblesim.kernels.statements import Describe, Let, Statement
 from pebblesim.kernels.strides import WORDS
-from pebblesim.kernels.terms import ZERO, Group, Items, Name, Term, Word, call, maximum, product, term, total, wide
+from pebblesim.kernels.terms import ZERO, Items, Name, Term, Word, call, maximum, product, term, total, wide
 from pebblesim.kernels.triton_ranges import Scope
 from pebblesim.kernels.words import is_float32, of_launch, word_bytes
 from pebblesim.language import program as ir
@@ -90,7 +90,7 @@ class Places:
         first = scope.counted[rows] * size
         if scope.within_rows(rows) and tensor not in self.setting.tables.parts:
             first = term("start") + first
-        first = wide(first) if self.setting.far else Group(first)
+        first = wide(first) if self.setting.far else first
         if own:
             return total([start, *strides.places(tensor, first, size), at_columns])
         return start + first * width + call("arange", 0, size).along("[:, None]") * width + at_columns
@@ -102,11 +102,10 @@ class Places:
         for rng, side, apart in zip(ranges, tile, (tile[1], 1), strict=True):
             number, parts = scope.counted[rng], side // scope.length(rng)
             if parts > 1:
-                first = number % parts * scope.length(rng)
-                within.append(first if apart == 1 else first * apart)
-            numbers.append(number // parts if parts > 1 else number)
+                within.append(number % parts * scope.length(rng) * apart)
+            numbers.append(number // parts)
         row, column = numbers
-        from_first = Group(term("start") // tile[0] + row) if scope.within_rows(ranges[0]) else row
+        from_first = term("start") // tile[0] + row if scope.within_rows(ranges[0]) else row
         column = self.in_row(tensor, from_first, column)
         row, across = row if tensor in kept.parts else from_first, self.setting.lengths(tensor)[1]
         rows, columns = (call("arange", 0, scope.length(rng)) for rng in ranges)
@@ -119,9 +118,7 @@ class Places:
         if kept.band is None or mask is None:
             return column
         tall, across = kept.tiled[tensor]
-        first = Group(row) * tall
-        least = maximum((first // mask.rows if mask.rows > 1 else first) - self.scope.before, 0)
-        return Group(column - least // across)
+        return column - maximum(row * tall // mask.rows - self.scope.before, 0) // across
 
     def inside(self, tensor: ir.Tensor, ranges: ir.Ranges) -> list[Term]:
         """The predicates of the entries in memory; empty where all are."""

@@ -47,9 +47,9 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k):
     v_i = tl.full((128,), 0.0, tl.float32)
     for k in range(2):
         at_k = k * 64 + tl.arange(0, 64)
-        x = tl.load(dO_ptr + (i * 128) * 128 + tl.arange(0, 128)[:, None] * 128 + at_k[None, :])
-        x_2 = tl.load(O_ptr + (i * 128) * 128 + tl.arange(0, 128)[:, None] * 128 + at_k[None, :])
-        v_i += tl.sum((x.to(tl.float32) * x_2.to(tl.float32)), axis=1)
+        x = tl.load(dO_ptr + i * 128 * 128 + tl.arange(0, 128)[:, None] * 128 + at_k[None, :])
+        x_2 = tl.load(O_ptr + i * 128 * 128 + tl.arange(0, 128)[:, None] * 128 + at_k[None, :])
+        v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty))
 
 @gluon.jit
@@ -119,7 +119,7 @@ def dV_loads(P_tiles, dO_tiles, P_part, dO_part, full, free, n_q, n_k):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = 0, (n_q // 128) * 2  # parts of terms
+    first, end = 0, n_q // 128 * 2  # parts of terms
     for k in range(first, end):
         slot, phase = (k - first) % 4, (k - first) // 4 & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
@@ -134,7 +134,7 @@ def dV_rows(w: gl.constexpr, P_part, dO_part, full, free, dV_tiles, n_q, n_k):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = 0, (n_q // 128) * 2  # parts of terms
+    first, end = 0, n_q // 128 * 2  # parts of terms
     part = i * 2 + w  # these 64 rows of tile i
     C_ij = gl.full([64, 256], 0.0, gl.float32, tile_256)
     for k in range(first, end):
@@ -148,7 +148,7 @@ def dV_rows(w: gl.constexpr, P_part, dO_part, full, free, dV_tiles, n_q, n_k):
     if first < end:
         mbarrier.arrive(free.index((end - first - 1) % 4), count=1)
     filled = gl.maximum(end - first - w + 3, 0) // 4  # times that slot w was
-    mbarrier.wait(free.index(w), (filled & 1) ^ 1)
+    mbarrier.wait(free.index(w), filled & 1 ^ 1)
     dO_part.index(w).reshape([64, 256]).store(C_ij.to(gl.bfloat16))
     fence_async_shared()
     tma.async_copy_shared_to_global(dV_tiles, [head, part * 64, j * 256], dO_part.index(w))
@@ -190,7 +190,7 @@ def dS_rows(w: gl.constexpr, dO_i, dO_i_full, V_j, V_j_full, V_j_free, dS_tile, 
     if 0 < n_k // 128:
         tma.store_wait(0)
         mbarrier.expect(dS_tile_full.index(2 * w + (0 & 1)), 16384)
-        tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + 0) * 128 + w * 64, 0], dS_tile_full.index(2 * w + (0 & 1)), dS_tile.index(2 * w + (0 & 1)))
+        tma.async_copy_global_to_shared(P_tiles, [(head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) * 128 + w * 64, 0], dS_tile_full.index(2 * w + (0 & 1)), dS_tile.index(2 * w + (0 & 1)))
     for j in range(n_k // 128):
         S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
         if w > 0 and j == 0:
@@ -203,8 +203,8 @@ def dS_rows(w: gl.constexpr, dO_i, dO_i_full, V_j, V_j_full, V_j_free, dS_tile, 
                 mbarrier.arrive(turns.index(w), count=1)
             if k == 1 and j + 1 < n_k // 128:
                 tma.store_wait(0)
-                mbarrier.expect(dS_tile_full.index(2 * w + ((j + 1) & 1)), 16384)
-                tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + (j + 1)) * 128 + w * 64, 0], dS_tile_full.index(2 * w + ((j + 1) & 1)), dS_tile.index(2 * w + ((j + 1) & 1)))
+                mbarrier.expect(dS_tile_full.index(2 * w + (j + 1 & 1)), 16384)
+                tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + (j + 1)) * 128 + w * 64, 0], dS_tile_full.index(2 * w + (j + 1 & 1)), dS_tile.index(2 * w + (j + 1 & 1)))
             if k > 0:
                 S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
                 mbarrier.arrive(V_j_free.index(last), count=1)
@@ -213,7 +213,7 @@ def dS_rows(w: gl.constexpr, dO_i, dO_i_full, V_j, V_j_full, V_j_free, dS_tile, 
         mbarrier.arrive(V_j_free.index(last), count=1)
         mbarrier.wait(dS_tile_full.index(2 * w + (j & 1)), j // 2 & 1)
         P_ij = dS_tile.index(2 * w + (j & 1)).load(tile_128)
-        S_ij = (P_ij.to(gl.float32) * (S_ij - v_i.to(gl.float32)[:, None]))
+        S_ij = P_ij.to(gl.float32) * (S_ij - v_i.to(gl.float32)[:, None])
         dS_tile.index(2 * w + (j & 1)).store(S_ij.to(gl.bfloat16))
         fence_async_shared()
         tma.async_copy_shared_to_global(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + j) * 128 + w * 64, 0], dS_tile.index(2 * w + (j & 1)))
@@ -242,7 +242,7 @@ def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = 0, (n_k // 128) * 2  # parts of terms
+    first, end = 0, n_k // 128 * 2  # parts of terms
     for k in range(first, end):
         slot, phase = (k - first) % 4, (k - first) // 4 & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
@@ -257,7 +257,7 @@ def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = 0, (n_k // 128) * 2  # parts of terms
+    first, end = 0, n_k // 128 * 2  # parts of terms
     part = i * 2 + w  # these 64 rows of tile i
     C_ij = gl.full([64, 256], 0.0, gl.float32, tile_256)
     for k in range(first, end):
@@ -271,7 +271,7 @@ def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k):
     if first < end:
         mbarrier.arrive(free.index((end - first - 1) % 4), count=1)
     filled = gl.maximum(end - first - w + 3, 0) // 4  # times that slot w was
-    mbarrier.wait(free.index(w), (filled & 1) ^ 1)
+    mbarrier.wait(free.index(w), filled & 1 ^ 1)
     K_part.index(w).reshape([64, 256]).store((C_ij * 0.125).to(gl.bfloat16))
     fence_async_shared()
     tma.async_copy_shared_to_global(dQ_tiles, [head, part * 64, j * 256], K_part.index(w))
@@ -295,7 +295,7 @@ def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = 0, (n_q // 128) * 2  # parts of terms
+    first, end = 0, n_q // 128 * 2  # parts of terms
     for k in range(first, end):
         slot, phase = (k - first) % 4, (k - first) // 4 & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
@@ -310,7 +310,7 @@ def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = 0, (n_q // 128) * 2  # parts of terms
+    first, end = 0, n_q // 128 * 2  # parts of terms
     part = i * 2 + w  # these 64 rows of tile i
     C_ij = gl.full([64, 256], 0.0, gl.float32, tile_256)
     for k in range(first, end):
@@ -324,7 +324,7 @@ def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k):
     if first < end:
         mbarrier.arrive(free.index((end - first - 1) % 4), count=1)
     filled = gl.maximum(end - first - w + 3, 0) // 4  # times that slot w was
-    mbarrier.wait(free.index(w), (filled & 1) ^ 1)
+    mbarrier.wait(free.index(w), filled & 1 ^ 1)
     Q_part.index(w).reshape([64, 256]).store((C_ij * 0.125).to(gl.bfloat16))
     fence_async_shared()
     tma.async_copy_shared_to_global(dK_tiles, [head, part * 64, j * 256], Q_part.index(w))
@@ -357,7 +357,7 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, dL=None):
     dQ_ptr = torch.empty((heads, n_q, 128), dtype=torch.bfloat16, device=device)
     dK_ptr = torch.empty((heads, n_k, 128), dtype=torch.bfloat16, device=device)
     dV_ptr = torch.empty((heads, n_k, 128), dtype=torch.bfloat16, device=device)
-    v[((n_q // 128), heads)](dO_ptr, O_ptr, v_ptr, n_q, n_k, num_warps=8, num_stages=3)
+    v[(n_q // 128, heads)](dO_ptr, O_ptr, v_ptr, n_q, n_k, num_warps=8, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
     Q_tiles = tiles_of(Q_ptr, 128, 64)
