@@ -299,12 +299,12 @@ class Roles(Lowering):
         if made:
             self.say(st.When(self.scope.edge(), tuple(made)))
 
-    def fill(self, tile: ir.Tile, value: Term) -> None:
-        """Make a tile of one value, in its layout."""
+    def filled(self, tile: ir.Tile, value: Term) -> Term:
+        """A tile of one value, in its layout."""
         scope = self.scope
         shape = tuple(map(scope.length, tile.ranges[:: -1 if tile in self.facts.turned else 1]))
         layout = scope.of_vector(tile.ranges[0]) if len(shape) == 1 else scope.layout(shape[1])
-        self.say(st.Fill(self.values.named(tile), shape, value, layout))
+        return call("full", listed(*shape), value, Word("float32"), layout)
 
     def issue(
         self, to: Held, left: Term, right: Term, onto: Term | None, width: int, line: int, rows: int = ROWS

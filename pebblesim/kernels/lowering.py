@@ -267,8 +267,11 @@ class Lowering:
 
     def fill(self, tile: ir.Tile, value: Term) -> None:
         """Make a tile of one value."""
-        sides = tuple(map(self.scope.length, tile.ranges[:: -1 if tile in self.facts.turned else 1]))
-        self.say(st.Fill(self.values.named(tile), sides, value))
+        self.say(st.Map(self.values.named(tile), self.filled(tile, value)))
+
+    def filled(self, tile: ir.Tile, value: Term) -> Term:
+        """A tile of one value, with the sides that it is held with."""
+        return full(map(self.scope.length, tile.ranges[:: -1 if tile in self.facts.turned else 1]), value)
 
     # Computing
 
@@ -313,7 +316,7 @@ class Lowering:
     def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
         """Multiply two tiles, and add to what there is; `frame`: the transpose is computed."""
         left, right = self.values.operands(factors(node), node.line, frame)
-        self.say(st.Product(to, left, right, onto, node, self.values.precise, line=node.line))
+        self.say(st.Product(to, left, right, onto, self.values.precise, line=node.line))
 
     def bar(self, expr: ir.Expr) -> None:
         """Mask scores of which an expression is the first maximum or exponential."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, dataclass_transform
 
-from pebblesim.kernels.terms import TRITON, ZERO, Held, Items, Language, Term, Word, call, full, own, sides, text, walk
+from pebblesim.kernels.terms import TRITON, ZERO, Held, Items, Language, Term, Word, call, dot, own, sides, text, walk
 from pebblesim.kernels.words import WORDS
 from pebblesim.language import program as ir
 
@@ -58,15 +58,6 @@ class Store(Statement):
     where: Term | None = None
 
 
-class Fill(Statement):
-    """A tile of one value."""
-
-    to: Held
-    shape: tuple[int, ...]
-    value: Term
-    layout: Term | None = None
-
-
 class Map(Statement):
     """A tile computed entry by entry, or reduced along rows; `more`: added to what it was."""
 
@@ -76,24 +67,13 @@ class Map(Statement):
 
 
 class Product(Statement):
-    """A product of two operands in the words of memory, added to `onto`; `node`: what it is in the schedule."""
+    """A product of two operands in the words of memory, added to `onto`; `precise`: of words of float32."""
 
     to: Held
     left: Term
     right: Term
     onto: Term | None
-    node: ir.Compute
-    precise: bool = False
-
-
-class Describe(Statement):
-    """A descriptor of the tiles of a matrix."""
-
-    name: str
-    address: Term
-    shape: tuple[Term, ...]
-    strides: tuple[Term, ...]
-    block: tuple[int, ...]
+    precise: bool
 
 
 class For(Statement):
@@ -340,19 +320,10 @@ def _simple(each: Statement, language: Language) -> Iterator[str]:
             yield f"{to.id} = {says(loaded if scale is None else loaded / scale)}"
         case Store(address=address, value=value, where=where):
             yield says(call("store", address, value, **({} if where is None else {"mask": where})))
-        case Fill(to=to, shape=lengths, value=value, layout=layout):
-            in_layout = (sides(*lengths), value, Word("float32"), layout)
-            yield f"{to.id} = {says(full(lengths, value) if layout is None else call('full', *in_layout))}"
         case Map(to=to, value=value, more=more):
             yield f"{to.id} {'+=' if more else '='} {says(value)}"
         case Product(to=to, left=left, right=right, onto=onto, precise=precise):
-            options = {"input_precision": '"ieee"'} if precise else {}
-            yield f"{to.id} = {says(call('dot', left, right, *([] if onto is None else [onto]), **options))}"
-        case Describe(name=name, address=address, shape=shape_, strides=strides, block=block):
-            yield f"{name} = {language.named('make_tensor_descriptor')}("
-            parts = (Items(shape_), Items(strides), sides(*block))
-            yield f"{INDENT}{', '.join(map(says, (address, *parts)))}"
-            yield ")"
+            yield f"{to.id} = {says(dot(left, right, onto, precise))}"
         case Leave():
             yield "return"
         case Do(call=made, note=note):

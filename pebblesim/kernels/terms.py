@@ -234,6 +234,12 @@ def full(shape: Iterable[int], value: Term) -> Term:
     return call("full", Items(tuple(map(term, shape)), round=True, comma=True), value, Word("float32"))
 
 
+def dot(left: Term, right: Term, onto: Term | None, precise: bool) -> Term:
+    """The product of two tiles, added to one; `precise`: of words of float32."""
+    options = {"input_precision": '"ieee"'} if precise else {}
+    return call("dot", left, right, *([] if onto is None else [onto]), **options)
+
+
 def wide(number: Any) -> Term:
     """A number in 64 bits."""
     return call("cast", number, Word("int64"))

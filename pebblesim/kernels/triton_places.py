@@ -12,9 +12,9 @@ from math import prod
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.sinks import SINKS, first_of_head
-from pebblesim.kernels.statements import Describe, Let, Statement
+from pebblesim.kernels.statements import Let, Statement
 from pebblesim.kernels.strides import WORDS
-from pebblesim.kernels.terms import ZERO, Items, Name, Term, Word, call, maximum, product, term, total, wide
+from pebblesim.kernels.terms import ZERO, Items, Name, Term, Word, call, maximum, product, sides, term, total, wide
 from pebblesim.kernels.triton_ranges import Scope
 from pebblesim.kernels.words import is_float32, of_launch, word_bytes
 from pebblesim.language import program as ir
@@ -186,7 +186,8 @@ class Places:
             strides = self.setting.strides.of
             apart = Name(strides[tensor][2]) if tensor in strides else width
             start = Name(self.setting.of[tensor])
-            made.append(Describe(name, start, (height, width), (apart, term(1)), (rows, columns)))
+            parts = (Items((height, width)), Items((apart, term(1))), sides(rows, columns))
+            made.append(Let((name,), (call("make_tensor_descriptor", start, *parts),)))
         return made
 
     def in_box(self, node: ir.Read) -> Term | None:

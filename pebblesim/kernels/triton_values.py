@@ -11,7 +11,7 @@ from math import e as euler, log, log2
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.facts import Facts, gradient_of, makes_scores
 from pebblesim.kernels.masked_once import exponent_of
-from pebblesim.kernels.terms import MINUS_INFINITY, NOTHING, Binary, Held, Number, Term, Word, call, only, term
+from pebblesim.kernels.terms import MINUS_INFINITY, NOTHING, Binary, Held, Number, Term, Word, call, dot, only, term
 from pebblesim.kernels.triton_ranges import Scope, along
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.language import program as ir
@@ -160,9 +160,7 @@ class Values:
                 frame = any(ref.tile in self.facts.turned for ref in ir.refs(expr.operand))
                 return self.reduced(expr, self.expr(expr.operand, line, frame), frame)
             case ir.MatMul():
-                left, right = self.operands(expr, line, frame)
-                options = {"input_precision": '"ieee"'} if self.precise else {}
-                return call("dot", left, right, **options)
+                return dot(*self.operands(expr, line, frame), None, self.precise)
 
     @property
     def precise(self) -> bool:
