@@ -183,8 +183,9 @@ def _planned(
     if _is_of_table(launch):
         product = None if loops is None else product_of(loops, sizes, kept.tiled)
         return None if product is None else (product, ProductRoles)
-    if scores := loops and scores_of(loops, sizes, stages):
-        found: tuple[Block, type[Roles]] = scores, ScoresRoles
+    found: tuple[Block, type[Roles]]
+    if loops is not None and (scores := scores_of(loops, sizes, stages)):
+        found = scores, ScoresRoles
     elif columns := columns_of(launch, sizes, stages):
         found = columns, ColumnsRoles
     else:

@@ -22,7 +22,7 @@ def product_of(loops: Loops, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[in
     if nest is None or len(loops.grid) != 2 or len(results) != 1 or len(nest.reads) != 2:
         return None
     (own, columns), (table, matrix), product = loops.grid, nest.reads, nest.product
-    loop, expr, tile = nest.loop, nest.expr, tiled.get(table.tensor)
+    loop, expr, tile = loops.loop, nest.expr, tiled.get(table.tensor)
     operands = expr.left.tile, expr.right.tile, expr.right.transposed, product.target.ranges
     if operands != (table.tile, matrix.tile, False, (own, columns)) or results[0].tile is not product.target.tile:
         return None
@@ -39,10 +39,7 @@ def product_of(loops: Loops, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[in
     down, across = (deep, tile[1]) if expr.left.transposed else (tile[0], deep)
     name = f"{matrix.tensor.name}_part"
     return Block(
-        launch=loops.launch,
-        own=own,
-        loop=loop,
-        nest=nest,
+        **vars(loops),
         warpgroups=block // ROWS,
         sides={own: ROWS},
         across=width,
@@ -74,10 +71,7 @@ def scores_of(loops: Loops, sizes: ir.Sizes, stages: int) -> Block | None:
     names = [f"{each.tensor.name}_{rng.name}" for each, rng in ((rows[0], own), (part, loop.range))]
     name, tiles = f"{tables[0].tensor.name}_tile", groups * (1 + len(before))
     return Block(
-        launch=loops.launch,
-        own=own,
-        loop=loop,
-        nest=nest,
+        **vars(loops),
         warpgroups=groups,
         sides={own: ROWS},
         stages=stages,
