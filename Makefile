@@ -7,10 +7,10 @@ RUNS   := $(VENV)/.runs
 SITE   := $(VENV)/.site
 LOWEST := $(VENV)-lowest
 TORCH  := $(VENV)-torch
-OF_TORCH := tests/test_attention_plans.py $(addprefix tests/test_,adapters_page.py attention_page.py parallel_page.py) \
-            $(filter-out %_again.py %_gluon.py,$(wildcard tests/test_torch_*.py))
+OF_TORCH := $(addprefix tests/pytorch/test_,attention_plans.py adapters_page.py attention_page.py parallel_page.py) \
+            $(filter-out %_again.py %_gluon.py,$(wildcard tests/pytorch/test_torch_*.py tests/test_torch_*.py))
 
-OF_CI    := $(addprefix tests/test_,torch_operator.py torch_graphs.py torch_refusals.py torch_releases.py \
+OF_CI    := $(addprefix tests/pytorch/test_,torch_operator.py torch_graphs.py torch_refusals.py torch_releases.py \
             compiled_gluon.py compiled_kernels.py compiled_lengths.py)
 
 # A pair that was measured on a card; others are tried by setting both, after `make distclean`.

@@ -293,7 +293,7 @@ def section(known: dict[str, Any]) -> Iterator[str]:
     yield "| place and change | found by |\n|---|---|"
     for key, each in tried.items():
         by = each["found by"] or each.get("since", "")
-        test = f"`{by.removeprefix('tests/')}`" if by else "nothing"
+        test = f"`{re.sub(r'^tests/([a-z]+/)?', '', by)}`" if by else "nothing"
         why = f": {each['why']}" if each.get("why") else ""
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in (f"`{key}`", test + why)) + " |"
 

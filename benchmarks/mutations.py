@@ -18,6 +18,7 @@ import importlib.machinery
 import io
 import json
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
@@ -108,11 +109,11 @@ def found_by(check: str) -> str | None:
 
         def pytest_runtest_logreport(self, report: Any) -> None:
             if report.failed and self.failed is None:
-                self.failed = report.nodeid.removeprefix("tests/")
+                self.failed = re.sub(r"^tests/([a-z]+/)?", "", report.nodeid)
 
         def pytest_collectreport(self, report: Any) -> None:
             if report.failed and self.failed is None:
-                self.failed = report.nodeid.removeprefix("tests/") + CRASHED
+                self.failed = re.sub(r"^tests/([a-z]+/)?", "", report.nodeid) + CRASHED
 
     first = First()
     options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--tb=no", "--no-header"]

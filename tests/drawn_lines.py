@@ -35,7 +35,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+from checkout import ROOT
+
 SECONDS: Final = 10
 BYTES: Final = 12 * 2**30
 """The most memory of a line, as addresses."""

@@ -11,6 +11,7 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
+from checkout import ROOT
 
 import pebblesim as ps
 from pebblesim.claims import evidence
@@ -23,7 +24,7 @@ from pebblesim.language.registry import get, of_problem
 from pebblesim.lower_bounds import bounds
 from pebblesim.lower_bounds.bounds import Formulation
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "lower-bounds.md"
+PAGE = ROOT / "docs" / "lower-bounds.md"
 RECORD = Path(evidence.__file__).with_name(evidence.FILE)
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import nbformat
 import pytest
+from checkout import ROOT
 from nbclient import NotebookClient
 
-FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 COURSE = ["01-the-game", "02-the-two-algorithms", "03-the-crossing", "04-the-bounds", "05-your-own-schedule"]
 LARGEST_PICTURE = 100_000  # bytes

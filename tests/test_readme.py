@@ -22,12 +22,12 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from unittest import mock
 
 import pytest
+from checkout import ROOT
 
 from pebblesim.cli import main as cli
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES
 
-ROOT = Path(__file__).resolve().parent.parent
 ALL_DOCUMENTS = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
 LONG_DOCUMENTS = (  # with examples that take a while
     "docs/advise.md",

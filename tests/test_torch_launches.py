@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from checkout import ROOT
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Implicitly cleaning up:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 
-PAGE = Path(__file__).parents[1] / "docs" / "kernels.md"
+PAGE = ROOT / "docs" / "kernels.md"
 
 KINDS: dict[str, tuple[int, int, int, int, bool]] = {
     **{f"n = {n}, d = {d}, causal": (2, 8, n, d, False) for d in (64, 128, 256, 512) for n in (512, 511)},

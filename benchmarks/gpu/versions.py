@@ -30,7 +30,7 @@ PYTORCH = ("2.10.0", "2.11.0", "2.12.1", "2.13.0:3.6.0", "2.13.0:3.7.1", "2.14.1
 """Versions, each with the Triton that it asks for; a build of 2.13 for the CPU asks for none, and 3.6 was on a card."""
 
 ON_CPU = ("operator", "graphs", "releases", "refusals")
-"""Files of tests, behind `tests/test_torch_`."""
+"""Files of tests, behind `tests/pytorch/test_torch_`."""
 
 FOR_TRITON = (80, 90, 100, 120)
 """Compute capabilities that Triton's kernels are compiled for; those of Gluon are for Hopper, 90."""
@@ -101,7 +101,7 @@ def tried(
         (site / "cuda.pth").write_text(f"{cuda.resolve()}\n")
     of_triton = "import torch, triton, sys; print(torch.__version__, triton.__version__, *sys.version_info[:2])"
     whole, triton, *of_python = run([python, "-W", "ignore", "-c", of_triton]).split()
-    files = [f"tests/test_torch_{name}.py" for name in ON_CPU]
+    files = [f"tests/pytorch/test_torch_{name}.py" for name in ON_CPU]
     tests = subprocess.run(
         [python, "-m", "pytest", "-q", "-n0", "-m", "not gpu", "--show-capture=no", "-p", "no:cacheprovider", *files],
         capture_output=True,
@@ -123,7 +123,7 @@ def run(command: list[Any]) -> str:
 
 def compiled() -> dict[str, Any]:
     """Kernels that compile here, of those that were tried, by what they are for; and stores to local memory of each."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "pytorch")]
     found: dict[str, Any] = {}
     for target, name, spills in (*of_gluon(), *of_triton()):
         row = found.setdefault(target, {"tried": 0, "compiled": 0, "spilling": {}, "errors": {}})

@@ -150,16 +150,16 @@ def _remarks(records: Sequence[Record]) -> Iterator[str]:
     cut = [name for name in missed if name not in WORDS_AT_ONCE]
     at_once = [name for name in missed if name in WORDS_AT_ONCE]
     yield (
-        f"No search of a graph reaches {', '.join(cut)}.\nIn their place, `tests/test_segments.py` applies\n"
+        f"No search of a graph reaches {', '.join(cut)}.\nInstead, `test_segments.py` of `tests/bounds` applies\n"
         "sections 1 and 2 to random and optimal games and compares the families and products of every segment with\n"
-        "the claims, and `tests/test_proved_capacities.py` certifies each capacity. Word-level games in which pairs\n"
-        "differ in their order move less than twice C2m and E1m (`tests/test_games_of_mixed_orders.py`). The steps of\n"
-        "E8 are tried on games in `tests/test_further_episodes.py`, those of D7 in `tests/test_parts_of_sums.py`.\n"
+        "the claims, and `test_proved_capacities.py` certifies each capacity. Word-level games in which pairs\n"
+        "differ in their order move less than twice C2m and E1m (`test_games_of_mixed_orders.py`). The steps of\n"
+        "E8 are tried on games in `test_further_episodes.py`, those of D7 in `test_parts_of_sums.py`.\n"
     )
     if at_once:
         yield (
             f"Nor does any reach {', '.join(at_once)}, as n must be many times d. In their place, the lemmas are\n"
-            "tried on games: that of (6) in `tests/test_cases_of_two_times.py`, that of C4 and C5 in\n"
-            "`tests/test_words_at_two_times.py`, that of E7 in `tests/test_any_order.py`, that of D5 there and in\n"
-            "`tests/test_closed_lines.py`, and the steps of (7), for D6, in `tests/test_cases_of_several_times.py`.\n"
+            "tried on games: that of (6) in `test_cases_of_two_times.py`, that of C4 and C5 in\n"
+            "`test_words_at_two_times.py`, that of E7 in `test_any_order.py`, that of D5 there and in\n"
+            "`test_closed_lines.py`, and the steps of (7), for D6, in `test_cases_of_several_times.py`.\n"
         )

@@ -1,0 +1,63 @@
+"""Benchmarks on graphs: a table that is interrupted and goes on, and the solver of small games beside another one."""
+
+import csv
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from checkout import ROOT
+from oracle_games import least_io
+from oracle_layers import least_by_layers
+
+from pebblesim.dags.formats import save_graph
+from pebblesim.dags.generators import generate
+from pebblesim.dags.orders import Task
+
+sys.path.append(str(ROOT / "benchmarks"))
+import bounds_of_dags
+import small_graphs
+
+
+@pytest.mark.slow
+def test_a_table_goes_on_where_it_ended_and_its_bounds_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds_of_dags, "NARROWING", 0.1)
+    graphs = {"pyramid.hdag": generate("pyramid", rows=4), "fft.hdag": generate("fft", n=4)}
+    for name, graph in graphs.items():
+        save_graph(graph, tmp_path / name)
+    known = [{"file": name, "M": M, "peer_foresight": 99} for name in graphs for M in (3, 4)]
+    with (tmp_path / "costs.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, known[0])
+        writer.writeheader()
+        writer.writerows(known)
+    output = tmp_path / "table.csv"
+    first = bounds_of_dags.table(tmp_path, "", 0.1, output, "no-recompute", None)
+    begun = [next(first) for _ in range(3)]
+    left = []
+
+    def counted(folder: Path, each: dict[str, str], seconds: float, rules: str) -> dict[str, object]:
+        left.append((each["file"], each["M"]))
+        return made(folder, each, seconds, rules)
+
+    made = bounds_of_dags.row_of
+    monkeypatch.setattr(bounds_of_dags, "row_of", counted)
+    rows = list(bounds_of_dags.table(tmp_path, "", 0.1, output, "no-recompute", None))
+    assert left == [("fft.hdag", "4")] and len(rows) == 4
+    for row, old in zip(rows, begun, strict=False):
+        assert all(row[name] == value for name, value in old.items())
+    for row in rows:
+        least = least_by_layers(graphs[row["file"]], int(row["M"]))
+        assert int(row["cost"]) >= least >= max(int(row[name]) for name in bounds_of_dags.BOUNDS if row.get(name))
+    assert bounds_of_dags.summary(rows).startswith("4 rows, ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rules", small_graphs.RULES)
+def test_two_solvers_of_small_games_agree(rules: str) -> None:
+    dice, cases = random.Random(f"two solvers {rules}"), 0
+    while cases < 60:
+        graph = small_graphs.drawn(dice, 6)
+        if small_graphs.bits(graph, rules) > 20:
+            continue
+        M, cases = Task(graph, 2**40, rules).least_M + dice.choice([0, 1]), cases + 1
+        assert small_graphs.least_words(graph, M, rules) == least_io(graph, M, rules)

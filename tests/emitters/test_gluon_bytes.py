@@ -1,0 +1,60 @@
+"""Bytes of Gluon kernels: the count and the zeros of boxes, against boxes counted one by one, and against a card."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from checkout import ROOT
+from hypothesis import given, strategies as st
+
+from pebblesim.kernels.gluon_bytes import SECTOR, crossing
+from pebblesim.kernels.tables import moved_words
+from pebblesim.kernels.words import moved_bytes
+from pebblesim.language import masks
+from pebblesim.language.registry import get
+
+BENCHMARKS = ROOT / "benchmarks" / "gpu"
+MEASURED = [json.loads(line) for line in (BENCHMARKS / "hopper_bytes.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@given(n_q=st.integers(1, 400), n_k=st.integers(1, 400), d=st.integers(1, 16))
+def test_whole_boxes_cross(n_q: int, n_k: int, d: int) -> None:
+    dims, blocks = {"n_q": n_q, "n_k": n_k, "d_k": 16 * d, "d_v": 16 * d}, {"B_r": 128, "B_c": 64}
+    both, zeros = crossing(get("flash2-forward").in_dims(dims).program, {**dims, **blocks}, "bfloat16")
+    wide = 1 << (16 * d - 1).bit_length()  # columns of a box
+    tall, keys = -(-n_q // 128), -(-n_k // 64)
+    assert both.reads == 2 * wide * (tall * 128 + 2 * tall * keys * 64)
+    assert zeros == both.reads - 2 * 16 * d * (n_q + 2 * tall * n_k)
+
+
+@pytest.mark.parametrize("name", ["flash2-backward-blocked", "small-cache-backward-resident", "scores-stored-resident"])
+def test_nothing_but_the_count_crosses_where_boxes_are_full(name: str) -> None:
+    dims = {"n_q": 256, "n_k": 384, "d_k": 64, "d_v": 64}
+    program = get(name).in_dims(dims).program
+    sizes = {**dims, **dict.fromkeys(program.blocks, 64)}
+    counted = moved_bytes(program, moved_words(program, sizes), "bfloat16")
+    both, zeros = crossing(program, sizes, "bfloat16")
+    assert zeros == 0 and both.writes == counted.writes
+    added = 4 * 256 * 64 * (384 // 64) if name == "flash2-backward-blocked" else 0  # dQ, which memory adds
+    assert both.reads == counted.reads - added
+
+
+@pytest.mark.parametrize("row", MEASURED, ids=lambda row: f"{row['schedule']}, n={row['n']}, d={row['d']}")
+def test_the_count_and_the_zeros_of_boxes_are_what_a_card_reads(row: dict[str, object]) -> None:
+    band, n, d, heads = masks.of(row["mask"]), row["n"], row["d"], row["heads"]  # type: ignore[arg-type]
+    dims = {"n_q": n, "n_k": n, "d_k": d, "d_v": d}
+    program = get(str(row["schedule"])).in_dims(dims).under(band)  # type: ignore[arg-type]
+    both, _ = crossing(program, {**dims, **row["blocks"]}, "bfloat16", band)  # type: ignore[dict-item]
+    measured: dict[str, float] = row["measured"]  # type: ignore[assignment]
+    assert abs(measured["read"] / heads / both.reads - 1) < 3e-4  # type: ignore[operator]
+    if 2 * d >= 2 * SECTOR:  # type: ignore[operator]
+        assert 0.988 < measured["written"] / heads / both.writes < 1.01  # type: ignore[operator]
+
+
+def test_the_document_has_the_tables_of_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import report_hopper
+
+    text = (BENCHMARKS.parents[1] / "docs" / "hopper.md").read_text(encoding="utf-8")
+    assert report_hopper.filled(text) == text

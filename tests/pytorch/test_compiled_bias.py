@@ -1,0 +1,115 @@
+"""Kernels with a bias, compiled without a GPU: they fit on every card, and spill few registers. Needs Triton."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+pytest.importorskip("torch")
+
+from pytorch.test_compiled_kernels import module_in, module_text
+
+from pebblesim.kernels.bias import SEQUENCES
+from pebblesim.kernels.triton import triton
+from pebblesim.kernels.words import is_float32
+from pebblesim.language import masks
+from pebblesim.operator import bias as kernels
+from pebblesim.operator.bias import ACROSS, FORWARD, OF_BIAS
+
+ROOM = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 120: 99 * 1024}
+"""Bytes of shared memory of a block, by compute capability."""
+
+FEW = 48
+"""Stores to local memory that a kernel may have."""
+
+SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def spills(
+    which: int, d: int, odd: bool, architecture: int, dtype: str, of_bias: str, mask: str | None, folder: Path
+) -> dict[str, int]:
+    """Stores to local memory of each kernel of a pass that has some, as `attention` launches it.
+
+    Its block takes no more shared memory than the card has for one.
+    """
+    words, n, band = "32 bits" if dtype == "float32" else "16 bits", 2**14 - odd, masks.of(mask)
+    at = kernels.GRADIENTS if which == ACROSS else which
+    tiling = next(each[at] for (kind, most), each in kernels.TILINGS.items() if kind == words and d <= most)
+    program = kernels.program(which, tiling, band)
+    sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, **tiling.blocks, SEQUENCES: 2}
+    source = triton(program, sizes, dtype, band, scale=0.1, far=False, shared=1, **kernels._launched(tiling))
+    module, found = module_in(folder, source), {}
+    kinds = {name: "float32" if is_float32(program, each) else dtype for name, each in program.tensors.items()}
+    kinds |= dict.fromkeys(("bias", "bias_T", "dB"), of_bias)
+    for kernel in source.kernels:
+        given = [f"*{SHORT[kinds[name]]}" for name in kernel.tensors]
+        made = compiled(getattr(module, kernel.name), given, architecture, module_text(folder))
+        assert made.metadata.shared <= ROOM[architecture], (kernel.name, made.metadata.shared)
+        if stores := stored(made, folder):
+            found[kernel.name] = stores
+    return found
+
+
+def compiled(function: Any, tensors: list[str], architecture: int, text: str) -> Any:
+    """A kernel, with the options that it is launched with; lengths that tiles divide are multiples of 16."""
+    import triton as compiler
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    numbers = ["i32"] * (len(function.arg_names) - len(tensors))
+    arguments = dict(zip(function.arg_names, [*tensors, *numbers], strict=True))
+    general = set(function.do_not_specialize or ())
+    alike = [i for i, (name, kind) in enumerate(arguments.items()) if kind[0] == "*" or name not in general]
+    attributes = {(i,): [["tt.divisibility", 16]] for i in alike}
+    name = function.fn.__name__
+    (called,) = re.findall(rf"^ +{name}\[.*?((?:, \w+=\d+)+)\)$", text, re.M)
+    options = {"enable_fp_fusion": True} | {what: int(number) for what, number in re.findall(r"(\w+)=(\d+)", called)}
+    source = ASTSource(function, signature=arguments, attrs=attributes)
+    return compiler.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+
+
+def stored(made: Any, folder: Path) -> int:
+    import triton as compiler
+
+    (folder / "kernel.cubin").write_bytes(made.asm["cubin"])
+    tool = Path(compiler.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    listed = subprocess.run([tool, "-c", folder / "kernel.cubin"], capture_output=True, text=True, check=True).stdout
+    assert "EXIT" in listed
+    return len(re.findall(r"\bSTL\b", listed))
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def test_the_kernel_of_the_gradient_spills_nothing(tmp_path: Path) -> None:
+    assert not spills(OF_BIAS, 32, False, 90, "bfloat16", "bfloat16", None, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ROOM)
+@pytest.mark.parametrize("d", [32, 64, 128])
+@pytest.mark.parametrize("which", [FORWARD, ACROSS, OF_BIAS])
+def test_no_kernel_spills_much(which: int, d: int, architecture: int, tmp_path: Path) -> None:
+    """Where tiles divide the lengths, and where they do not; with a bias in the type of words, and in float32."""
+    few(spills(which, d, False, architecture, "bfloat16", "bfloat16", None, tmp_path))
+    few(spills(which, d, True, architecture, "float16", "float32", None, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ROOM)
+@pytest.mark.parametrize("which", [FORWARD, ACROSS, OF_BIAS])
+def test_no_kernel_spills_much_under_a_mask_or_of_float32(which: int, architecture: int, tmp_path: Path) -> None:
+    few(spills(which, 64, True, architecture, "bfloat16", "bfloat16", "causal", tmp_path))
+    few(spills(which, 64, True, architecture, "float32", "float32", None, tmp_path))
+
+
+def few(found: dict[str, int]) -> None:
+    """Check that kernels spill few registers, mostly before their loops."""
+    assert not {name: stores for name, stores in found.items() if stores > FEW}
