@@ -310,6 +310,7 @@ HOST = Language("triton.", {"minimum": "min"})
 PRECEDENCE = {"and": 0, "<": 1, ">": 1, "<=": 1, ">=": 1, "==": 1, "!=": 1, "|": 2, "^": 3, "&": 4, "+": 6, "-": 6}
 PRECEDENCE |= dict.fromkeys(("*", "/", "//", "%"), 7)
 TIGHT = 9
+BITWISE = ("&", "|", "^")
 
 
 def _binding(made: Term) -> int:
@@ -340,7 +341,10 @@ def text(made: Term, language: Language = TRITON) -> str:
             return language.named(word)
         case Binary(op=op, left=left, right=right):
             binding = PRECEDENCE[op]
-            return f"{within(left, binding)} {op} {within(right, binding + 1)}"
+            if op not in BITWISE:
+                return f"{within(left, binding)} {op} {within(right, binding + 1)}"
+            chained = isinstance(left, Binary) and left.op == op  # else parentheses: few know how these bind
+            return f"{within(left, binding if chained else TIGHT)} {op} {within(right, TIGHT)}"
         case Call(function=function, args=args, named=named, own=of_text):
             return f"{function if of_text else language.named(function)}({given(args, named)})"
         case Method(of=of, name=name, args=args, named=named):

@@ -91,7 +91,7 @@ def dQ_dK_dV_2_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j,
     for w in gl.static_range(2):
         tma.async_copy_global_to_shared(V_tiles, [batch, key_head, (j * 2 + w) * 64, 0], V_j_full.index(0), V_j.index(w))
     for i in range(gl.maximum(j * 128, 0) * 4 // 64, gl.cdiv(n_q, 64)):
-        slot, phase = (i - gl.maximum(j * 128, 0) * 4 // 64) % 2, (i - gl.maximum(j * 128, 0) * 4 // 64) // 2 & 1
+        slot, phase = (i - gl.maximum(j * 128, 0) * 4 // 64) % 2, ((i - gl.maximum(j * 128, 0) * 4 // 64) // 2) & 1
         mbarrier.wait(Q_i_free.index(slot), phase ^ 1)
         mbarrier.expect(Q_i_full.index(slot), 16384)
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, i * 64 // 4, 0, 0], Q_i_full.index(slot), Q_i.index(slot))
@@ -120,7 +120,7 @@ def dQ_dK_dV_2_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full
     mbarrier.wait(K_j_full.index(0), 0)
     mbarrier.wait(V_j_full.index(0), 0)
     for i in range(gl.maximum(j * 128, 0) * 4 // 64, gl.cdiv(n_q, 64)):
-        slot, phase = (i - gl.maximum(j * 128, 0) * 4 // 64) % 2, (i - gl.maximum(j * 128, 0) * 4 // 64) // 2 & 1
+        slot, phase = (i - gl.maximum(j * 128, 0) * 4 // 64) % 2, ((i - gl.maximum(j * 128, 0) * 4 // 64) // 2) & 1
         at_i = i * 64 + gl.arange(0, 64, gl.SliceLayout(0, tile_64))
         mbarrier.wait(Q_i_full.index(slot), phase)
         P = warpgroup_mma(K_j.index(0).reshape([128, 128]).slice(w * 64, 64), Q_i.index(slot).reshape([64, 128]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)

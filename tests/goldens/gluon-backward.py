@@ -84,16 +84,16 @@ def dQ_dK_dV_2_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j,
         turn = tile // gl.num_programs(0)
         head, j = tile // tiles, tile % tiles
         batch, key_head = head // own, head % own
-        mbarrier.wait(K_j_free.index(0), turn & 1 ^ 1)
+        mbarrier.wait(K_j_free.index(0), (turn & 1) ^ 1)
         mbarrier.expect(K_j_full.index(0), 32768)
         for w in gl.static_range(1):
             tma.async_copy_global_to_shared(K_tiles, [batch, key_head, (j + w) * 128, 0], K_j_full.index(0), K_j.index(w))
-        mbarrier.wait(V_j_free.index(0), turn & 1 ^ 1)
+        mbarrier.wait(V_j_free.index(0), (turn & 1) ^ 1)
         mbarrier.expect(V_j_full.index(0), 32768)
         for w in gl.static_range(2):
             tma.async_copy_global_to_shared(V_tiles, [batch, key_head, (j * 2 + w) * 64, 0], V_j_full.index(0), V_j.index(w))
         for i in range(n_q // 64):
-            slot, phase = (filled + i) % 2, (filled + i) // 2 & 1
+            slot, phase = (filled + i) % 2, ((filled + i) // 2) & 1
             mbarrier.wait(Q_i_free.index(slot), phase ^ 1)
             mbarrier.expect(Q_i_full.index(slot), 16384)
             tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, i * 64, 0], Q_i_full.index(slot), Q_i.index(slot))
@@ -122,7 +122,7 @@ def dQ_dK_dV_2_rows(w: gl.constexpr, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j
         mbarrier.wait(K_j_full.index(0), turn & 1)
         mbarrier.wait(V_j_full.index(0), turn & 1)
         for i in range(n_q // 64):
-            slot, phase = (filled + i) % 2, (filled + i) // 2 & 1
+            slot, phase = (filled + i) % 2, ((filled + i) // 2) & 1
             mbarrier.wait(Q_i_full.index(slot), phase)
             P = warpgroup_mma(K_j.index(0).reshape([128, 128]).slice(w * 64, 64), Q_i.index(slot).reshape([64, 128]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
             mbarrier.wait(dO_i_full.index(slot), phase)

@@ -41,7 +41,7 @@ def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, K_j, K_j_fu
     for w in gl.static_range(2):
         tma.async_copy_global_to_shared(Q_tiles, [head, (i * 2 + w) * 64, 0], Q_i_full.index(0), Q_i.index(w))
     for j in range(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
-        slot, phase = j % 3, j // 3 & 1
+        slot, phase = j % 3, (j // 3) & 1
         mbarrier.wait(K_j_free.index(slot), phase ^ 1)
         mbarrier.expect(K_j_full.index(slot), 16384)
         tma.async_copy_global_to_shared(K_tiles, [head, j * 128, 0], K_j_full.index(slot), K_j.index(slot))
@@ -67,7 +67,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_fre
     m_i = gl.full([64], -float("inf"), gl.float32, gl.SliceLayout(1, tile_128))
     mbarrier.wait(Q_i_full.index(0), 0)
     for j in range(gl.minimum(gl.maximum(i * 128 + 1, 0) // 128, n_k // 128)):
-        slot, phase = j % 3, j // 3 & 1
+        slot, phase = j % 3, (j // 3) & 1
         at_j = j * 128 + gl.arange(0, 128, gl.SliceLayout(0, tile_128))
         bias = gl.load(bias_at + at_i[:, None] * n_k + at_j[None, :], mask=at_i[:, None] < n_q, other=0.0)
         mbarrier.wait(K_j_full.index(slot), phase)
@@ -89,7 +89,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_fre
         O_i, P_16 = warpgroup_mma_wait(0, deps=(O_i, P_16))
         mbarrier.arrive(V_j_free.index(slot), count=1)
     for j_2 in range(gl.minimum(gl.maximum(i * 128 + 1, 0) // 128, n_k // 128), gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
-        slot, phase = j_2 % 3, j_2 // 3 & 1
+        slot, phase = j_2 % 3, (j_2 // 3) & 1
         at_j_2 = j_2 * 128 + gl.arange(0, 128, gl.SliceLayout(0, tile_128))
         bias = gl.load(bias_at + at_i[:, None] * n_k + at_j_2[None, :], mask=(at_i[:, None] < n_q) & (at_j_2[None, :] < n_k), other=0.0)
         mbarrier.wait(K_j_full.index(slot), phase)

@@ -50,7 +50,7 @@ def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, K_j, K_j_fu
     for w in gl.static_range(2):
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, (i * 2 + w) * 64, 0], Q_i_full.index(0), Q_i.index(w))
     for j in range(gl.minimum(((i + 1) * 128 + 127) // 128, n_k // 128)):
-        slot, phase = j % 3, j // 3 & 1
+        slot, phase = j % 3, (j // 3) & 1
         mbarrier.wait(K_j_free.index(slot), phase ^ 1)
         mbarrier.expect(K_j_full.index(slot), 16384)
         tma.async_copy_global_to_shared(K_tiles, [batch, key_head, j * 128, 0], K_j_full.index(slot), K_j.index(slot))
@@ -94,7 +94,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_fre
     P_late = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
     for j_2 in range(1, gl.minimum(((i + 1) * 128 + 127) // 128, n_k // 128)):
         last, last_phase = slot, phase
-        slot, phase = j_2 % 3, j_2 // 3 & 1
+        slot, phase = j_2 % 3, (j_2 // 3) & 1
         mbarrier.wait(K_j_full.index(slot), phase)
         P = warpgroup_mma(Q_i.index(w).reshape([64, 64]), K_j.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)
         mbarrier.wait(V_j_full.index(last), last_phase)

@@ -52,7 +52,7 @@ def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, K_j, K_j_fu
     for w in gl.static_range(2):
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, (i * 2 + w) * 64 // 4, 0, 0], Q_i_full.index(0), Q_i.index(w))
     for j in range(gl.maximum(i * 128 // 4 - before, 0) // 128, gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1 + after + 127) // 128, gl.cdiv(n_k, 128))):
-        slot, phase = (j - gl.maximum(i * 128 // 4 - before, 0) // 128) % 3, (j - gl.maximum(i * 128 // 4 - before, 0) // 128) // 3 & 1
+        slot, phase = (j - gl.maximum(i * 128 // 4 - before, 0) // 128) % 3, ((j - gl.maximum(i * 128 // 4 - before, 0) // 128) // 3) & 1
         mbarrier.wait(K_j_free.index(slot), phase ^ 1)
         mbarrier.expect(K_j_full.index(slot), 16384)
         tma.async_copy_global_to_shared(K_tiles, [batch, key_head, j * 128, 0], K_j_full.index(slot), K_j.index(slot))
@@ -99,7 +99,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_fre
     P_late = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
     for j_2 in range(gl.maximum(i * 128 // 4 - before, 0) // 128 + 1, gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1 + after + 127) // 128, gl.cdiv(n_k, 128))):
         last, last_phase = slot, phase
-        slot, phase = (j_2 - gl.maximum(i * 128 // 4 - before, 0) // 128) % 3, (j_2 - gl.maximum(i * 128 // 4 - before, 0) // 128) // 3 & 1
+        slot, phase = (j_2 - gl.maximum(i * 128 // 4 - before, 0) // 128) % 3, ((j_2 - gl.maximum(i * 128 // 4 - before, 0) // 128) // 3) & 1
         at_j_2 = j_2 * 128 + gl.arange(0, 128, gl.SliceLayout(0, tile_128))
         mbarrier.wait(K_j_full.index(slot), phase)
         P = warpgroup_mma(Q_i.index(w).reshape([64, 64]), K_j.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)

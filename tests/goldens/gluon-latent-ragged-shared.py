@@ -51,7 +51,7 @@ def flash2_latent_loads(Q_C_tiles, Q_R_tiles, C_tiles, R_tiles, Q_C_i, Q_C_i_ful
     for j in range(gl.cdiv(n_k, 128)):
         phase = j & 1
         for each in gl.static_range(2):
-            share = each + phase + 1 & 1  # first the half that is freed first
+            share = (each + phase + 1) & 1  # first the half that is freed first
             mbarrier.wait(C_j_free.index(share * 2), phase ^ 1)
             mbarrier.expect(C_j_full.index(share * 2), 32768)
             tma.async_copy_global_to_shared(C_tiles, [batch, key_head, (j * 2 + share) * 64, 0], C_j_full.index(share * 2), C_j.index(share * 2))
@@ -78,7 +78,7 @@ def flash2_latent_rows(w: gl.constexpr, Q_C_i, Q_C_i_full, Q_R_i, Q_R_i_full, C_
     mbarrier.wait(Q_R_i_full.index(0), 0)
     for j in range(gl.cdiv(n_k, 128)):
         phase = j & 1
-        mine = w + phase & 1  # the half of the keys whose scores the warpgroup computes
+        mine = (w + phase) & 1  # the half of the keys whose scores the warpgroup computes
         at_j = (j * 2 + mine) * 64 + gl.arange(0, 64, gl.SliceLayout(0, tile_64))
         mbarrier.wait(C_j_full.index(mine * 2), phase)
         P = warpgroup_mma(Q_C_i.index(0).reshape([64, 256]), C_j.index(mine * 2).reshape([64, 256]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)

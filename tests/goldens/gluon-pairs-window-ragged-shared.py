@@ -77,7 +77,7 @@ def P_loads(Q_tiles, K_tiles, Q_i, Q_i_full, K_j, K_j_full, K_j_free, n_q, n_k, 
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, i * 128 // 2, 0, k * 64], Q_i_full.index(k), Q_i.index(k))
     for j in range(gl.maximum(i * 128 // 2 - 256, 0) // 128, gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128))):
         for k in range(2):
-            slot, phase = ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8 & 1
+            slot, phase = ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, (((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8) & 1
             mbarrier.wait(K_j_free.index(slot), phase ^ 1)
             mbarrier.expect(K_j_full.index(slot), 16384)
             tma.async_copy_global_to_shared(K_tiles, [batch, key_head, j * 128, k * 64], K_j_full.index(slot), K_j.index(slot))
@@ -103,7 +103,7 @@ def P_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_free, P_tile, turn
         if w > 0 and j == gl.maximum(i * 128 // 2 - 256, 0) // 128:
             mbarrier.wait(turns.index(w - 1), 0)
         for k in gl.static_range(2):
-            slot, phase = ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8 & 1
+            slot, phase = ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, (((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8) & 1
             mbarrier.wait(K_j_full.index(slot), phase)
             S_ij = warpgroup_mma(Q_i.index(k).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
             if k == 0 and w < 1 and j == gl.maximum(i * 128 // 2 - 256, 0) // 128:
@@ -126,7 +126,7 @@ def P_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_free, P_tile, turn
         if w > 0 and j_2 == gl.maximum(i * 128 // 2 - 256, 0) // 128:
             mbarrier.wait(turns.index(w - 1), 0)
         for k in gl.static_range(2):
-            slot, phase = ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8 & 1
+            slot, phase = ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, (((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8) & 1
             mbarrier.wait(K_j_full.index(slot), phase)
             S_ij = warpgroup_mma(Q_i.index(k).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
             if k == 0 and w < 1 and j_2 == gl.maximum(i * 128 // 2 - 256, 0) // 128:
@@ -170,7 +170,7 @@ def dV_loads(P_tiles, dO_tiles, P_part, dO_part, full, free, n_q, n_k, own):
     i, j = group * 8 + rank % side, rank // side
     first, end = gl.maximum(i * 128, 0) * 2 // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_k) + 256) * 2 + 127) // 128, gl.cdiv(n_q, 128)) * 2, gl.cdiv(n_q, 64))  # parts of terms
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
         mbarrier.expect(full.index(slot), 49152)
         tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + k // 2) * gl.minimum(gl.cdiv(n_k, 128), 4) + (i - gl.maximum(k // 2 * 128 // 2 - 256, 0) // 128)) * 128 + k % 2 * 64, 0], full.index(slot), P_part.index(slot))
@@ -188,7 +188,7 @@ def dV_rows(w: gl.constexpr, P_part, dO_part, full, free, dV_tiles, n_q, n_k, ow
     part = i * 2 + w  # these 64 rows of tile i
     C_ij = gl.full([64, 256], 0.0, gl.float32, tile_256)
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(full.index(slot), phase)
         C_ij = warpgroup_mma(P_part.index(slot).slice(w * 64, 64, dim=1).permute((1, 0)), dO_part.index(slot).reshape([64, 256]), C_ij, is_async=True)
         C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
@@ -198,7 +198,7 @@ def dV_rows(w: gl.constexpr, P_part, dO_part, full, free, dV_tiles, n_q, n_k, ow
     if first < end:
         mbarrier.arrive(free.index((end - first - 1) % 4), count=1)
     filled = gl.maximum(end - first - w + 3, 0) // 4  # times that slot w was
-    mbarrier.wait(free.index(w), filled & 1 ^ 1)
+    mbarrier.wait(free.index(w), (filled & 1) ^ 1)
     dO_part.index(w).reshape([64, 256]).store(C_ij.to(gl.bfloat16))
     fence_async_shared()
     tma.async_copy_shared_to_global(dV_tiles, [batch, key_head, part * 64, j * 256], dO_part.index(w).reshape([1, 1, 64, 256]))
@@ -229,7 +229,7 @@ def dS_loads(dO_tiles, V_tiles, dO_i, dO_i_full, V_j, V_j_full, V_j_free, n_q, n
         tma.async_copy_global_to_shared(dO_tiles, [batch, key_head, i * 128 // 2, 0, k * 64], dO_i_full.index(k), dO_i.index(k))
     for j in range(gl.maximum(i * 128 // 2 - 256, 0) // 128, gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128))):
         for k in range(2):
-            slot, phase = ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8 & 1
+            slot, phase = ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, (((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8) & 1
             mbarrier.wait(V_j_free.index(slot), phase ^ 1)
             mbarrier.expect(V_j_full.index(slot), 16384)
             tma.async_copy_global_to_shared(V_tiles, [batch, key_head, j * 128, k * 64], V_j_full.index(slot), V_j.index(slot))
@@ -251,62 +251,62 @@ def dS_rows(w: gl.constexpr, dO_i, dO_i_full, V_j, V_j_full, V_j_free, dS_tile, 
     v_i = gl.load(v_at + at_i, mask=at_i < n_q, other=0.0)
     if gl.maximum(i * 128 // 2 - 256, 0) // 128 < gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)):
         tma.store_wait(0)
-        mbarrier.expect(dS_tile_full.index(2 * w + (gl.maximum(i * 128 // 2 - 256, 0) // 128 - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)), 16384)
-        tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (gl.maximum(i * 128 // 2 - 256, 0) // 128 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile_full.index(2 * w + (gl.maximum(i * 128 // 2 - 256, 0) // 128 - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)), dS_tile.index(2 * w + (gl.maximum(i * 128 // 2 - 256, 0) // 128 - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)))
+        mbarrier.expect(dS_tile_full.index(2 * w + ((gl.maximum(i * 128 // 2 - 256, 0) // 128 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), 16384)
+        tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (gl.maximum(i * 128 // 2 - 256, 0) // 128 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile_full.index(2 * w + ((gl.maximum(i * 128 // 2 - 256, 0) // 128 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), dS_tile.index(2 * w + ((gl.maximum(i * 128 // 2 - 256, 0) // 128 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)))
     for j in range(gl.maximum(i * 128 // 2 - 256, 0) // 128, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)), n_k // 128)):
         at_j = j * 128 + gl.arange(0, 128, gl.SliceLayout(0, tile_128))
         S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
         if w > 0 and j == gl.maximum(i * 128 // 2 - 256, 0) // 128:
             mbarrier.wait(turns.index(w - 1), 0)
         for k in gl.static_range(2):
-            slot, phase = ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8 & 1
+            slot, phase = ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, (((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8) & 1
             mbarrier.wait(V_j_full.index(slot), phase)
             S_ij = warpgroup_mma(dO_i.index(k).reshape([128, 64]).slice(w * 64, 64), V_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
             if k == 0 and w < 1 and j == gl.maximum(i * 128 // 2 - 256, 0) // 128:
                 mbarrier.arrive(turns.index(w), count=1)
             if k == 1 and j + 1 < gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)):
                 tma.store_wait(0)
-                mbarrier.expect(dS_tile_full.index(2 * w + (j + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)), 16384)
-                tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile_full.index(2 * w + (j + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)), dS_tile.index(2 * w + (j + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)))
+                mbarrier.expect(dS_tile_full.index(2 * w + ((j + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), 16384)
+                tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile_full.index(2 * w + ((j + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), dS_tile.index(2 * w + ((j + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)))
             if k > 0:
                 S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
                 mbarrier.arrive(V_j_free.index(last), count=1)
             last = slot
         S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
         mbarrier.arrive(V_j_free.index(last), count=1)
-        mbarrier.wait(dS_tile_full.index(2 * w + (j - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)), (j - gl.maximum(i * 128 // 2 - 256, 0) // 128) // 2 & 1)
-        P_ij = dS_tile.index(2 * w + (j - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)).load(tile_128)
+        mbarrier.wait(dS_tile_full.index(2 * w + ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) // 2) & 1)
+        P_ij = dS_tile.index(2 * w + ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)).load(tile_128)
         S_ij = P_ij.to(gl.float32) * (S_ij - v_i.to(gl.float32)[:, None])
-        dS_tile.index(2 * w + (j - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)).store(gl.where((at_j[None, :] <= (at_i // 2)[:, None]) & (at_j[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, 0.0).to(gl.bfloat16))
+        dS_tile.index(2 * w + ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)).store(gl.where((at_j[None, :] <= (at_i // 2)[:, None]) & (at_j[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, 0.0).to(gl.bfloat16))
         fence_async_shared()
-        tma.async_copy_shared_to_global(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile.index(2 * w + (j - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)))
+        tma.async_copy_shared_to_global(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile.index(2 * w + ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)))
     for j_2 in range(gl.maximum(gl.maximum(i * 128 // 2 - 256, 0) // 128, n_k // 128), gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128))):
         at_j_2 = j_2 * 128 + gl.arange(0, 128, gl.SliceLayout(0, tile_128))
         S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
         if w > 0 and j_2 == gl.maximum(i * 128 // 2 - 256, 0) // 128:
             mbarrier.wait(turns.index(w - 1), 0)
         for k in gl.static_range(2):
-            slot, phase = ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8 & 1
+            slot, phase = ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, (((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8) & 1
             mbarrier.wait(V_j_full.index(slot), phase)
             S_ij = warpgroup_mma(dO_i.index(k).reshape([128, 64]).slice(w * 64, 64), V_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
             if k == 0 and w < 1 and j_2 == gl.maximum(i * 128 // 2 - 256, 0) // 128:
                 mbarrier.arrive(turns.index(w), count=1)
             if k == 1 and j_2 + 1 < gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)):
                 tma.store_wait(0)
-                mbarrier.expect(dS_tile_full.index(2 * w + (j_2 + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)), 16384)
-                tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j_2 + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile_full.index(2 * w + (j_2 + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)), dS_tile.index(2 * w + (j_2 + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)))
+                mbarrier.expect(dS_tile_full.index(2 * w + ((j_2 + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), 16384)
+                tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j_2 + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile_full.index(2 * w + ((j_2 + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), dS_tile.index(2 * w + ((j_2 + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)))
             if k > 0:
                 S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
                 mbarrier.arrive(V_j_free.index(last), count=1)
             last = slot
         S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
         mbarrier.arrive(V_j_free.index(last), count=1)
-        mbarrier.wait(dS_tile_full.index(2 * w + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)), (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) // 2 & 1)
-        P_ij = dS_tile.index(2 * w + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)).load(tile_128)
+        mbarrier.wait(dS_tile_full.index(2 * w + ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) // 2) & 1)
+        P_ij = dS_tile.index(2 * w + ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)).load(tile_128)
         S_ij = P_ij.to(gl.float32) * (S_ij - v_i.to(gl.float32)[:, None])
-        dS_tile.index(2 * w + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)).store(gl.where((at_j_2[None, :] <= (at_i // 2)[:, None]) & (at_j_2[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, 0.0).to(gl.bfloat16))
+        dS_tile.index(2 * w + ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)).store(gl.where((at_j_2[None, :] <= (at_i // 2)[:, None]) & (at_j_2[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, 0.0).to(gl.bfloat16))
         fence_async_shared()
-        tma.async_copy_shared_to_global(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile.index(2 * w + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128 & 1)))
+        tma.async_copy_shared_to_global(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile.index(2 * w + ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)))
     tma.store_wait(0)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own"])
@@ -336,7 +336,7 @@ def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, own):
     i = tiles - 1 - i
     first, end = gl.maximum(i * 128 // 2 - 256, 0) // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
         mbarrier.expect(full.index(slot), 49152)
         tma.async_copy_global_to_shared(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (k // 2 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128, k % 2 * 64], full.index(slot), dS_part.index(slot))
@@ -355,7 +355,7 @@ def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, ow
     part = i * 2 + w  # these 64 rows of tile i
     C_ij = gl.full([64, 256], 0.0, gl.float32, tile_256)
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(full.index(slot), phase)
         C_ij = warpgroup_mma(dS_part.index(slot).slice(w * 64, 64), K_part.index(slot).reshape([64, 256]), C_ij, is_async=True)
         C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
@@ -365,7 +365,7 @@ def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, ow
     if first < end:
         mbarrier.arrive(free.index((end - first - 1) % 4), count=1)
     filled = gl.maximum(end - first - w + 3, 0) // 4  # times that slot w was
-    mbarrier.wait(free.index(w), filled & 1 ^ 1)
+    mbarrier.wait(free.index(w), (filled & 1) ^ 1)
     K_part.index(w).reshape([64, 256]).store((C_ij * 0.125).to(gl.bfloat16))
     fence_async_shared()
     tma.async_copy_shared_to_global(dQ_tiles, [batch, key_head, part * 64 // 2, 0, j * 256], K_part.index(w).reshape([1, 1, 32, 2, 256]))
@@ -392,7 +392,7 @@ def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, own):
     i, j = group * 8 + rank % side, rank // side
     first, end = gl.maximum(i * 128, 0) * 2 // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_k) + 256) * 2 + 127) // 128, gl.cdiv(n_q, 128)) * 2, gl.cdiv(n_q, 64))  # parts of terms
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
         mbarrier.expect(full.index(slot), 49152)
         tma.async_copy_global_to_shared(dS_tiles, [((head * gl.cdiv(n_q, 128) + k // 2) * gl.minimum(gl.cdiv(n_k, 128), 4) + (i - gl.maximum(k // 2 * 128 // 2 - 256, 0) // 128)) * 128 + k % 2 * 64, 0], full.index(slot), dS_part.index(slot))
@@ -410,7 +410,7 @@ def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, ow
     part = i * 2 + w  # these 64 rows of tile i
     C_ij = gl.full([64, 256], 0.0, gl.float32, tile_256)
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(full.index(slot), phase)
         C_ij = warpgroup_mma(dS_part.index(slot).slice(w * 64, 64, dim=1).permute((1, 0)), Q_part.index(slot).reshape([64, 256]), C_ij, is_async=True)
         C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
@@ -420,7 +420,7 @@ def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, ow
     if first < end:
         mbarrier.arrive(free.index((end - first - 1) % 4), count=1)
     filled = gl.maximum(end - first - w + 3, 0) // 4  # times that slot w was
-    mbarrier.wait(free.index(w), filled & 1 ^ 1)
+    mbarrier.wait(free.index(w), (filled & 1) ^ 1)
     Q_part.index(w).reshape([64, 256]).store((C_ij * 0.125).to(gl.bfloat16))
     fence_async_shared()
     tma.async_copy_shared_to_global(dK_tiles, [batch, key_head, part * 64, j * 256], Q_part.index(w).reshape([1, 1, 64, 256]))

@@ -72,7 +72,7 @@ def dQ_loads(dO_tiles, Q_tiles, K_tiles, V_tiles, dO_i, dO_i_full, Q_i, Q_i_full
     for w in gl.static_range(2):
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, (i * 2 + w) * 64, 0], Q_i_full.index(0), Q_i.index(w))
     for j in range(gl.cdiv(n_k, 64)):
-        slot, phase = j % 3, j // 3 & 1
+        slot, phase = j % 3, (j // 3) & 1
         mbarrier.wait(K_j_free.index(slot), phase ^ 1)
         mbarrier.expect(K_j_full.index(slot), 8192)
         tma.async_copy_global_to_shared(K_tiles, [batch, key_head, (gl.cdiv(n_k, 64) - 1 - j) * 64, 0], K_j_full.index(slot), K_j.index(slot))
@@ -111,7 +111,7 @@ def dQ_rows(w: gl.constexpr, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_
     dS_late = gl.convert_layout(dS.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
     for j_2 in range(1, gl.cdiv(n_k, 64)):
         last, last_phase = slot, phase
-        slot, phase = j_2 % 3, j_2 // 3 & 1
+        slot, phase = j_2 % 3, (j_2 // 3) & 1
         mbarrier.wait(K_j_full.index(slot), phase)
         P = warpgroup_mma(Q_i.index(w).reshape([64, 64]), K_j.index(slot).reshape([64, 64]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
         mbarrier.wait(V_j_full.index(slot), phase)
@@ -162,7 +162,7 @@ def dK_dV_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_
     for w in gl.static_range(2):
         tma.async_copy_global_to_shared(V_tiles, [batch, key_head, (j * 2 + w) * 64, 0], V_j_full.index(0), V_j.index(w))
     for i in range(gl.cdiv(n_q, 128)):
-        slot, phase = i % 3, i // 3 & 1
+        slot, phase = i % 3, (i // 3) & 1
         mbarrier.wait(Q_i_free.index(slot), phase ^ 1)
         mbarrier.expect(Q_i_full.index(slot), 16384)
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, i * 128, 0], Q_i_full.index(slot), Q_i.index(slot))
@@ -186,7 +186,7 @@ def dK_dV_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i
     mbarrier.wait(K_j_full.index(0), 0)
     mbarrier.wait(V_j_full.index(0), 0)
     for i in range(n_q // 128):
-        slot, phase = i % 3, i // 3 & 1
+        slot, phase = i % 3, (i // 3) & 1
         mbarrier.wait(Q_i_full.index(slot), phase)
         P = warpgroup_mma(K_j.index(w).reshape([64, 64]), Q_i.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)
         mbarrier.wait(dO_i_full.index(slot), phase)
@@ -205,7 +205,7 @@ def dK_dV_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i
         mbarrier.arrive(dO_i_free.index(slot), count=1)
         mbarrier.arrive(Q_i_free.index(slot), count=1)
     for i_2 in range(n_q // 128, gl.cdiv(n_q, 128)):
-        slot, phase = i_2 % 3, i_2 // 3 & 1
+        slot, phase = i_2 % 3, (i_2 // 3) & 1
         mbarrier.wait(Q_i_full.index(slot), phase)
         P = warpgroup_mma(K_j.index(w).reshape([64, 64]), Q_i.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)
         mbarrier.wait(dO_i_full.index(slot), phase)

@@ -23,12 +23,8 @@ def flash2_forward(Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, n_q, n_k, Q_batch, Q_head,
     O_head, O_row = O_head * 8, 128
     O_ptr += batch * O_batch * 8 + own * O_head
     L_ptr += head * n_q
-    K_tiles = tl.make_tensor_descriptor(
-        K_ptr, [n_k, 128], [K_row, 1], [64, 128]
-    )
-    V_tiles = tl.make_tensor_descriptor(
-        V_ptr, [n_k, 128], [V_row, 1], [64, 128]
-    )
+    K_tiles = tl.make_tensor_descriptor(K_ptr, [n_k, 128], [K_row, 1], [64, 128])
+    V_tiles = tl.make_tensor_descriptor(V_ptr, [n_k, 128], [V_row, 1], [64, 128])
     i = tl.program_id(0)
     at_i = i * 64 + tl.arange(0, 64)
     Q_i = tl.load(Q_ptr + i * 64 * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :], mask=at_i[:, None] < n_q, other=0.0)

@@ -20,15 +20,9 @@ def splits(Q_ptr, K_ptr, L_s_ptr, V_ptr, O_s_ptr, n_q, n_k, Q_batch, Q_head, Q_r
     V_head, V_row = V_head * 8, 64
     V_ptr += batch * V_batch * 8 + own * V_head
     O_s_ptr += head * tl.cdiv(n_k, 512) * n_q * 64
-    Q_tiles = tl.make_tensor_descriptor(
-        Q_ptr, [n_q, 64], [Q_row, 1], [16, 64]
-    )
-    K_tiles = tl.make_tensor_descriptor(
-        K_ptr, [n_k, 64], [K_row, 1], [512, 64]
-    )
-    V_tiles = tl.make_tensor_descriptor(
-        V_ptr, [n_k, 64], [V_row, 1], [512, 64]
-    )
+    Q_tiles = tl.make_tensor_descriptor(Q_ptr, [n_q, 64], [Q_row, 1], [16, 64])
+    K_tiles = tl.make_tensor_descriptor(K_ptr, [n_k, 64], [K_row, 1], [512, 64])
+    V_tiles = tl.make_tensor_descriptor(V_ptr, [n_k, 64], [V_row, 1], [512, 64])
     tall, wide = tl.cdiv(n_q, 16), tl.cdiv(n_k, 512)
     group, rank = tl.program_id(0) // (8 * wide), tl.program_id(0) % (8 * wide)
     i, s = group * 8 + rank % tl.minimum(tall - group * 8, 8), rank // tl.minimum(tall - group * 8, 8)

@@ -20,12 +20,8 @@ def A_1(Q_ptr, K_ptr, a_ptr, A_ptr, l_m_ptr, L_ptr, first_ptr, end_ptr, above_pt
     A_ptr += head * tl.cdiv(n_q, 128) * tl.cdiv(n_k, 256) * 128 * 256
     l_m_ptr += head * n_q
     L_ptr += head * n_q
-    Q_tiles = tl.make_tensor_descriptor(
-        Q_ptr, [n_q, 256], [Q_row, 1], [128, 64]
-    )
-    K_tiles = tl.make_tensor_descriptor(
-        K_ptr, [n_k, 256], [K_row, 1], [256, 64]
-    )
+    Q_tiles = tl.make_tensor_descriptor(Q_ptr, [n_q, 256], [Q_row, 1], [128, 64])
+    K_tiles = tl.make_tensor_descriptor(K_ptr, [n_k, 256], [K_row, 1], [256, 64])
     first_ptr += head // sharing * n_q
     end_ptr += head // sharing * n_q
     above_ptr += head // sharing * n_k

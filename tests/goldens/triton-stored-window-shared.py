@@ -20,9 +20,7 @@ def A_1(Q_ptr, K_ptr, a_ptr, A_ptr, l_m_ptr, L_ptr, n_q, n_k, Q_batch, Q_head, Q
     A_ptr += head * tl.cdiv(n_q, 128) * tl.minimum(tl.cdiv(n_k, 256), 3) * 128 * 256
     l_m_ptr += head * n_q
     L_ptr += head * n_q
-    K_tiles = tl.make_tensor_descriptor(
-        K_ptr, [n_k, 256], [K_row, 1], [256, 64]
-    )
+    K_tiles = tl.make_tensor_descriptor(K_ptr, [n_k, 256], [K_row, 1], [256, 64])
     i = tl.program_id(0)
     i = n_q // 128 - 1 - i  # the longest first
     at_i = i * 128 + tl.arange(0, 128)

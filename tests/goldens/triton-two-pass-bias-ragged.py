@@ -37,12 +37,8 @@ def dQ(dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, bias_ptr, V_ptr, dQ_ptr, n_q, n_k):
     bias_ptr += head * n_q * n_k
     V_ptr += head * n_k * 64
     dQ_ptr += head * n_q * 64
-    K_tiles = tl.make_tensor_descriptor(
-        K_ptr, [n_k, 64], [64, 1], [64, 64]
-    )
-    V_tiles = tl.make_tensor_descriptor(
-        V_ptr, [n_k, 64], [64, 1], [64, 64]
-    )
+    K_tiles = tl.make_tensor_descriptor(K_ptr, [n_k, 64], [64, 1], [64, 64])
+    V_tiles = tl.make_tensor_descriptor(V_ptr, [n_k, 64], [64, 1], [64, 64])
     i = tl.program_id(0)
     at_i = i * 128 + tl.arange(0, 128)
     dO_i = tl.load(dO_ptr + i * 128 * 64 + tl.arange(0, 128)[:, None] * 64 + at_d_v[None, :], mask=at_i[:, None] < n_q, other=0.0)
@@ -88,12 +84,8 @@ def dK_dV(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, bias_ptr, dK_ptr, dV_ptr, n
     bias_ptr += head * n_q * n_k
     dK_ptr += head * n_k * 64
     dV_ptr += head * n_k * 64
-    Q_tiles = tl.make_tensor_descriptor(
-        Q_ptr, [n_q, 64], [64, 1], [64, 64]
-    )
-    dO_tiles = tl.make_tensor_descriptor(
-        dO_ptr, [n_q, 64], [64, 1], [64, 64]
-    )
+    Q_tiles = tl.make_tensor_descriptor(Q_ptr, [n_q, 64], [64, 1], [64, 64])
+    dO_tiles = tl.make_tensor_descriptor(dO_ptr, [n_q, 64], [64, 1], [64, 64])
     j = tl.program_id(0)
     at_j = j * 64 + tl.arange(0, 64)
     K_j = tl.load(K_ptr + j * 64 * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_k[None, :], mask=at_j[:, None] < n_k, other=0.0)

@@ -45,12 +45,8 @@ def dQ_1(dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dQ_ptr, first_ptr, end_ptr, 
     V_ptr += batch * V_batch * 8 + own * V_head
     dQ_head, dQ_row = dQ_head * 8, dQ_row * 8
     dQ_ptr += batch * dQ_batch * 8 + own * 2 * dQ_head
-    K_tiles = tl.make_tensor_descriptor(
-        K_ptr, [n_k, 64], [K_row, 1], [64, 64]
-    )
-    V_tiles = tl.make_tensor_descriptor(
-        V_ptr, [n_k, 64], [V_row, 1], [64, 64]
-    )
+    K_tiles = tl.make_tensor_descriptor(K_ptr, [n_k, 64], [K_row, 1], [64, 64])
+    V_tiles = tl.make_tensor_descriptor(V_ptr, [n_k, 64], [V_row, 1], [64, 64])
     first_ptr += head // sharing * (n_q // 2)
     end_ptr += head // sharing * (n_q // 2)
     above_ptr += head // sharing * n_k

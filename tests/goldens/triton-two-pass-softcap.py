@@ -45,12 +45,8 @@ def dQ(dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k, dO_batch, dO
     V_ptr += batch * V_batch * 8 + own * V_head
     dQ_head, dQ_row = dQ_head * 8, 64
     dQ_ptr += batch * dQ_batch * 8 + own * dQ_head
-    K_tiles = tl.make_tensor_descriptor(
-        K_ptr, [n_k, 64], [K_row, 1], [64, 64]
-    )
-    V_tiles = tl.make_tensor_descriptor(
-        V_ptr, [n_k, 64], [V_row, 1], [64, 64]
-    )
+    K_tiles = tl.make_tensor_descriptor(K_ptr, [n_k, 64], [K_row, 1], [64, 64])
+    V_tiles = tl.make_tensor_descriptor(V_ptr, [n_k, 64], [V_row, 1], [64, 64])
     i = tl.program_id(0)
     at_i = i * 128 + tl.arange(0, 128)
     dO_i = tl.load(dO_ptr + i * 128 * dO_row + tl.arange(0, 128)[:, None] * dO_row + at_d_v[None, :])
@@ -90,12 +86,8 @@ def dK_dV(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k, K
     dK_ptr += batch * dK_batch * 8 + own * dK_head
     dV_head, dV_row = dV_head * 8, 64
     dV_ptr += batch * dV_batch * 8 + own * dV_head
-    Q_tiles = tl.make_tensor_descriptor(
-        Q_ptr, [n_q, 64], [Q_row, 1], [64, 64]
-    )
-    dO_tiles = tl.make_tensor_descriptor(
-        dO_ptr, [n_q, 64], [dO_row, 1], [64, 64]
-    )
+    Q_tiles = tl.make_tensor_descriptor(Q_ptr, [n_q, 64], [Q_row, 1], [64, 64])
+    dO_tiles = tl.make_tensor_descriptor(dO_ptr, [n_q, 64], [dO_row, 1], [64, 64])
     j = tl.program_id(0)
     at_j = j * 64 + tl.arange(0, 64)
     K_j = tl.load(K_ptr + j * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
