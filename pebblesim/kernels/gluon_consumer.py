@@ -217,6 +217,9 @@ class Consumer(Roles):
         for ref in () if self._of_before else ir.refs(node.expr):
             self._fetch(ref.tile)
             self.settle(ref.tile)
+            if not product and ref.tile not in self.values.tiles:
+                why = f"line {node.line} takes entries of {ref.tile.name}, which shared memory has for products alone"
+                raise self.refused(why)
         state, scaled = self.values.state(node.target.tile), self.values.makes_scores(node.expr)
         if not product:
             self.settle(node.target.tile)

@@ -308,6 +308,7 @@ def test_the_interpreter_finds_what_is_left_out_of_tables(change: tuple[str, str
         (ONE_PASS, {"b_r": 32}, None, "bfloat16", "adds 32 x 64 words"),
         (PAIRS, {"a": 256}, None, "bfloat16", "block a is 256"),
         ("small-cache-forward-blocked", {}, None, "bfloat16", "no single loop"),
+        ("flash1-backward", {"B_r": 64, "B_c": 64}, None, "bfloat16", "takes entries of dO_i"),
         ("dS-stored-blocked", {}, None, "bfloat16", "whole rows|no single loop|matrix of pairs"),
     ],
 )
