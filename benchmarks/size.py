@@ -88,6 +88,7 @@ def main() -> None:
         for part in (room, *["all"] * (room not in BESIDE), *["all of kernels"] * of_kernels, *parts):
             lines[part] += size
             number[part] += 1
+    assert lines["all of kernels"] == sum(lines[f"  {part}"] for part in PARTS), "a file of kernels has no part"
     print(f"{'room':<28}{'files':>6}{'lines of code':>15}")
     rooms = sorted((name for name in lines if name[0] != " " and name[:3] != "all"), key=lambda x: (x in BESIDE, x))
     for name in (*rooms, "all", "all of kernels", *(f"  {part}" for part in PARTS)):

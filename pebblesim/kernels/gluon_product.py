@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon_block import ROWS, Block, filled, freed
-from pebblesim.kernels.gluon_boxes import several, sides
+from pebblesim.kernels.gluon_boxes import sides
 from pebblesim.kernels.gluon_parts import PartsRoles
 from pebblesim.kernels.gluon_roles import expecting
 from pebblesim.kernels.terms import ZERO, Held, Items, Name, Number, Term, call, maximum, minimum, term
@@ -140,7 +140,7 @@ class ProductRoles(PartsRoles):
         slots, tensor, box = self.plan.stages, node.tensor, self.result.box
         sent: Term = Name(self.result.name).index("w")
         room = sent.reshape(*box)
-        if several(self.setting, tensor) != several(self.setting, self.right.read.tensor):
+        if self.setting.strides.several(tensor) != self.setting.strides.several(self.right.read.tensor):
             sent = sent.reshape(*sides(self.setting, tensor, box))
         times = maximum(term("end") - "first" - "w" + (slots - 1), 0) // slots
         place = self.at(node, term("part") * ROWS, self.named_tile[1] * self.right.width)

@@ -59,7 +59,7 @@ class Strides:
 
     def several(self, tensor: ir.Tensor) -> int:
         """Rows of a kernel's matrix at each position."""
-        return self.shared if tensor.shape[0] == self.queries else 1
+        return self.shared if tensor in self.of and tensor.shape[0] == self.queries else 1
 
     def opening(self, tensor: ir.Tensor, pointer: str) -> list[Statement]:
         """Statements of a kernel that move an address to the rows of its head, and count strides in words."""
@@ -83,8 +83,6 @@ class Strides:
     def places(self, tensor: ir.Tensor, first: Term, size: int) -> list[Term]:
         """Where rows begin, from the first on, as a column: terms of a sum."""
         (*_, row), shared, numbers = self.of[tensor], self.several(tensor), call("arange", 0, size)
-        if shared == 1:
-            return [first * row, numbers.along("[:, None]") * row]
         if size % shared:
             return self.places_of(tensor, first + numbers)
         return [first // shared * row, *self.places_of(tensor, numbers)]
