@@ -198,7 +198,7 @@ def test_a_query_without_a_key_is_refused_at_the_call() -> None:
         (("mbarrier.arrive(K_j_free.index(slot), count=1)", "pass"), "all roles wait"),
         (("mbarrier.arrive(turns.index(1 - w), count=1)", "pass"), "all roles wait"),
         (("mbarrier.expect(Q_i_full.index(0), ", "mbarrier.expect(Q_i_full.index(0), 2 * "), "all roles wait"),
-        (("mbarrier.wait(Q_i_free.index(0), turn & 1 ^ 1)", "pass"), "is filled|may not have|nobody read"),
+        (("mbarrier.wait(Q_i_free.index(0), (turn & 1) ^ 1)", "pass"), "is filled|may not have|nobody read"),
         (("deps=(O_i, P_late)", "deps=(O_i, O_i)"), "not kept"),
     ],
 )
