@@ -8,17 +8,28 @@ ROOT = Path(__file__).parent
 HERE = find_spec("torch") is not None
 FOLDERS = ("pebblesim/explaining", "pebblesim/operator", "tests")
 
-collect_ignore = [
-    str(path.relative_to(ROOT))
-    for folder in FOLDERS
+
+def needs_torch(path: Path) -> bool:
+    """Whether a file is one that imports it, or is another path of such modules, or shares with tests what imports it.
+
+    Tests skip themselves.
+    """
+    text = path.read_text(encoding="utf-8")
+    if re.search(r"^(try:\n    )?(import|from) torch\b", text, re.MULTILINE):
+        return True
+    folders = path.relative_to(ROOT).parts
+    shared = folders[0] == "tests" and not path.name.startswith("test_")
+    return folders[1] == "gpu" or (shared and "from pebblesim.operator import" in text)
+
+
+IGNORED = {
+    path
+    for folder in (*FOLDERS, "pebblesim/gpu")
     for path in (ROOT / folder).rglob("*.py")
-    if not HERE and re.search(r"^(try:\n    )?(import|from) torch\b", path.read_text(encoding="utf-8"), re.MULTILINE)
-]
-if not HERE:  # oracles and stand-ins that import what needs it, and do not skip themselves as tests do
-    collect_ignore += [
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "tests").rglob("*.py")
-        if not path.name.startswith("test_") and "from pebblesim.operator import" in path.read_text(encoding="utf-8")
-    ]
-if not HERE:  # other paths of the modules above
-    collect_ignore += [str(path.relative_to(ROOT)) for path in (ROOT / "pebblesim/gpu").rglob("*.py")]
+    if not HERE and needs_torch(path)
+}
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """A set, as pytest makes a path of each name of `collect_ignore` for each file that it finds."""
+    return True if collection_path in IGNORED else None

@@ -3,9 +3,11 @@
     python benchmarks/bounds_of_dags.py FOLDER -o table.csv [--part name] [--rules hong-kung]
     python benchmarks/bounds_of_dags.py --families -o table.csv
     python benchmarks/bounds_of_dags.py --drawn SEED -o table.csv
+    python benchmarks/bounds_of_dags.py --generators SEED -o table.csv
 
 The second form takes graphs of known structure from the generators instead, the third one grids, random triangular
-systems (a vertex for each unknown), random layers, and products with a random matrix again and again.
+systems (a vertex for each unknown), random layers, and products with a random matrix again and again. The fourth one
+draws four rows for each generator of the package, and for each kind of the third form: sizes, matrices and M by a seed.
 A row is a graph and an M. A game is found with a fixed number of steps of the search, so that it does not depend on
 the load of the machine; where costs.csv has a cheaper game or a proven optimum, that counts. On graphs of up to 120
 vertices, `optimum` narrows what is left for 8 seconds. Rows are written as they are made, and a second call goes
@@ -37,7 +39,7 @@ from pebblesim.dags.bounds import (
     windows,
 )
 from pebblesim.dags.formats import load_graph
-from pebblesim.dags.generators import generate
+from pebblesim.dags.generators import GENERATORS, generate
 from pebblesim.dags.optimum import optimum
 from pebblesim.dags.orders import Task
 from pebblesim.dags.search import pebble
@@ -84,6 +86,31 @@ DRAWN = {
 }
 """Drawn graphs with their sizes, and the M of rows."""
 
+SIZED: dict[str, dict[str, tuple[int, ...]]] = {
+    "fft": {"n": (8, 16, 32, 64, 128)},
+    "pyramid": {"rows": tuple(range(5, 41))},
+    "tree": {"depth": (3, 4, 5), "k": (2, 3, 4)},
+    "stencil": {"n": tuple(range(8, 41)), "t": tuple(range(4, 25))},
+    "matmul": {"n": tuple(range(2, 13)), "m": tuple(range(2, 13)), "k": tuple(range(2, 13))},
+    "strassen": {"n": (2, 4, 8)},
+    "triangular-solve": {"matrix": tuple(range(8, 61))},
+    "spmv": {"matrix": tuple(range(8, 61))},
+    "prefix-sums": {"n": tuple(range(8, 257))},
+    "sorting-network": {"n": (8, 16, 32)},
+    "layered": {"layers": tuple(range(4, 21)), "width": tuple(range(6, 31)), "indegree": (2, 3, 4)},
+    "transformer": {"n": tuple(range(2, 7)), "d": (1, 2, 3)},
+    "grid": {"n": tuple(range(6, 31))},
+    "triangular": {"n": tuple(range(50, 1_001)), "more": (2, 3, 4)},
+    "iterated": {"n": tuple(range(8, 41)), "more": tuple(range(2, 11))},
+}
+"""What sizes are drawn from for each generator; a matrix has so many rows, and four entries in each or fewer."""
+
+ROWS_OF_EACH = 4
+"""Drawn rows of each generator."""
+
+MOST_MORE = 40
+"""M is drawn from the least that is possible to so many times that, with equal chances for each doubling."""
+
 PARTS = 90.0
 """Seconds for parts of families, which are alike and can all be solved."""
 
@@ -95,10 +122,30 @@ def graph_of(folder: Path | None, name: str) -> Cdag:
     """Return a graph of a folder, or of a generator: "fft n 64"."""
     if folder is not None:
         return load_graph(folder / name)
+    if name.startswith("generator "):
+        return of_generator(*name.split()[1:])[0]
     family, parameter, value, *seed = name.split()
     if seed:
         return drawn(family, int(parameter), int(value), int(seed[-1]))
     return generate(family, **{parameter: int(value)})
+
+
+def of_generator(kind: str, number: str, seed: str) -> tuple[Cdag, int]:
+    """Return a graph with drawn sizes, and an M for it."""
+    random = np.random.default_rng([int(seed), int(number), *kind.encode()])
+    sizes: dict[str, Any] = {size: int(random.choice(several)) for size, several in SIZED[kind].items()}
+    if "matrix" in sizes:
+        n = sizes["matrix"]
+        matrix = np.eye(n, dtype=int) | (random.random((n, n)) < 3 / n)
+        sizes["matrix"] = np.tril(matrix) if kind == "triangular-solve" else matrix
+    if kind == "layered":
+        sizes["seed"] = int(random.integers(10**6))
+    if kind in GENERATORS:
+        graph = generate(kind, **sizes)
+    else:
+        graph = drawn(kind, sizes["n"], sizes.get("more", sizes["n"]), int(random.integers(10**6)))
+    least = Task(graph, 2**40, RULES).least_M
+    return graph, int(least * MOST_MORE ** random.random())
 
 
 def drawn(kind: str, n: int, more: int, seed: int) -> Cdag:
@@ -124,8 +171,11 @@ def drawn(kind: str, n: int, more: int, seed: int) -> Cdag:
     return Cdag.from_edges(number, edges)
 
 
-def rows_of(folder: Path | None, seed: int | None) -> list[dict[str, str]]:
+def rows_of(folder: Path | None, seed: int | None, generators: int | None = None) -> list[dict[str, str]]:
     """Return the rows of a folder's costs.csv, of drawn graphs, or of the families, with the columns file and M."""
+    if generators is not None:
+        names = [(kind, str(number), str(generators)) for kind in SIZED for number in range(ROWS_OF_EACH)]
+        return [{"file": f"generator {' '.join(each)}", "M": str(of_generator(*each)[1])} for each in names]
     if seed is not None:
         return [{"file": f"{each} {seed}", "M": str(M)} for each, sizes in DRAWN.items() for M in sizes]
     if folder is None:
@@ -160,10 +210,16 @@ def row_of(folder: Path | None, known: dict[str, str], seconds: float, rules: st
 
 
 def table(
-    folder: Path | None, part: str, seconds: float, output: Path, rules: str, seed: int | None
+    folder: Path | None,
+    part: str,
+    seconds: float,
+    output: Path,
+    rules: str,
+    seed: int | None,
+    generators: int | None = None,
 ) -> Iterator[dict[str, str]]:
     """Yield the rows that the output already has, then the others, each of which is added to it."""
-    known = [row for row in rows_of(folder, seed) if part in row["file"]]
+    known = [row for row in rows_of(folder, seed, generators) if part in row["file"]]
     done: dict[tuple[str, str], dict[str, str]] = {}
     if output.exists():
         with output.open(encoding="utf-8", newline="") as file:
@@ -207,6 +263,7 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path, nargs="?", help="graphs, and costs.csv")
     parser.add_argument("--families", action="store_true", help="graphs of known structure in the place of a folder")
     parser.add_argument("--drawn", type=int, metavar="SEED", help="drawn graphs in the place of a folder")
+    parser.add_argument("--generators", type=int, metavar="SEED", help="every generator, with drawn sizes and M")
     parser.add_argument("--rules", default=RULES, choices=["no-recompute", "hong-kung"], help="rules of the games")
     parser.add_argument(
         "-o", "--output", type=Path, required=True, help="the table; rows that it has are not made again"
@@ -214,10 +271,13 @@ if __name__ == "__main__":
     parser.add_argument("--part", default="", help="only files whose names hold this")
     parser.add_argument("--seconds", type=float, default=3.0, help="most seconds of a bound; places takes its own")
     asked = parser.parse_args()
-    if asked.families + (asked.folder is not None) + (asked.drawn is not None) != 1:
-        parser.error("give a folder, --families, or --drawn SEED")
+    ways = (asked.folder, asked.drawn, asked.generators)
+    if asked.families + sum(each is not None for each in ways) != 1:
+        parser.error("give a folder, --families, --drawn SEED, or --generators SEED")
     rows = []
-    for made in table(asked.folder, asked.part, asked.seconds, asked.output, asked.rules, asked.drawn):
+    for made in table(
+        asked.folder, asked.part, asked.seconds, asked.output, asked.rules, asked.drawn, asked.generators
+    ):
         rows.append(made)
         print(*made.values(), flush=True)
     print(summary(rows))

@@ -1,27 +1,31 @@
 """Hold all bounds, games and proven optima of small drawn graphs against a solver of its own, for each rule set.
 
-    .venv/bin/python benchmarks/small_graphs.py --seed 46 --number 9000
+    .venv/bin/python benchmarks/small_graphs.py --seed 46 --number 9000 --record counts.json
 
 Each case is a graph of 3 to 8 vertices, some of whose sources may be no inputs and some of whose outputs may have uses,
 a rule set, and M from the least that is possible up to two words more. The solver goes through all states of a game,
 one word after the other, and shares nothing with the package but the graph. No bound may exceed what it finds,
 `optimum` must prove just that, and no game of `pebble` may move fewer words. The bounds that exceed the compulsory
-words are counted. The exit status is 1 if any of this is not so.
+words are counted. The exit status is 1 if any of this is not so. A record is written after every hundred cases; a
+second call with the same seed and record goes on there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 
 from pebblesim.core.errors import Infeasible
+from pebblesim.core.files import whole_file
 from pebblesim.dags.bounds import lower_bounds
 from pebblesim.dags.optimum import optimum
 from pebblesim.dags.orders import Task
@@ -157,20 +161,29 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="end after these, at a whole round of rules"
     )
+    parser.add_argument("--record", type=Path, help="a file for the counts, from which a second call goes on")
     given = parser.parse_args()
-    start, wrong = time.monotonic(), 0
+    start, first, wrong = time.monotonic(), 0, list[str]()
     told = {rules: Counter[str]() for rules in RULES}
-    for number in range(given.number):
+    if given.record and given.record.exists():
+        known = json.loads(given.record.read_text(encoding="utf-8"))
+        if known["seed"] != given.seed:
+            parser.error(f"{given.record} is of seed {known['seed']}; give this seed, or another file")
+        first, wrong, told = known["next"], known["wrong"], {rules: Counter(known[rules]) for rules in RULES}
+    for number in range(first, given.number):
         if time.monotonic() - start > given.seconds:
             break
         for rules in RULES:
             if says := judged(given.seed, number, rules, told[rules]):
-                wrong += 1
+                wrong.append(says)
                 print(says, flush=True)
+        if given.record and (number % 100 == 99 or number == given.number - 1):
+            with whole_file(given.record) as path:
+                path.write_text(json.dumps({"seed": given.seed, "next": number + 1, "wrong": wrong} | told))
     for rules, counts in told.items():
         rest = ", ".join(f"{name} {times:,}" for name, times in counts.most_common() if times and name != "cases")
         print(f"{rules}: {counts['cases']:,} graphs; {rest}")
-    print(f"{wrong} wrong; {time.monotonic() - start:.0f} s")
+    print(f"{len(wrong)} wrong; {time.monotonic() - start:.0f} s")
     sys.exit(bool(wrong))
 
 

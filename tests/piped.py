@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from pebblesim.operator.exchange import Device
 from pebblesim.parallel.count import Layout, Moved
-from pebblesim.parallel.exchange import Device
 from pebblesim.parallel.schedules import SCHEDULES, Split
 from pebblesim.parallel.team import Team
 

@@ -80,6 +80,7 @@ def stored() -> dict[str, list[Figures]]:
     return dict(json.loads(STORED.read_text(encoding="utf-8")))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("schedule", OURS.values(), ids=[*OURS])
 def test_the_figures_are_those_that_are_stored(schedule: Schedule) -> None:
     known = stored()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +216,7 @@ def crossings() -> str:
 
 
 TABLE = 2 * 64 * 16 * 1024**2
-"""Bytes of a table of scores of FlashAttention's Figure 2, in 16-bit words."""
+"""Bytes of a score matrix of FlashAttention's Figure 2, in 16-bit words."""
 
 TENSOR = TABLE // 1024 * 64
 """Bytes of Q, of K, and of any other tensor with a row for each token."""
@@ -317,11 +317,24 @@ def framework() -> str:
     return table(("n", "d", "counted, bytes", "measured, bytes", "difference"), lines)
 
 
+SECTIONS: dict[str, Callable[[], Iterable[str]]] = {
+    "exact": lambda: [exact(), merged()],
+    "crossings": lambda: [crossings()],
+    "batches": lambda: [batches(NAMES)],
+    "batches of the forward pass": lambda: [batches(FORWARD)],
+    "drawn": lambda: [drawn()],
+    "caches": lambda: [kept(), dirty(), again()],
+    "unseen": lambda: [hbm("unseen")],
+    "fitted": lambda: [hbm("fitted")],
+    "heads": heads,
+    "times": lambda: [times(), framework(), samples()],
+    "figure 2": figure_2,
+}
+"""Tables, in the order in which they are printed."""
+
+
 def main() -> None:
-    sections = [exact(), merged(), crossings(), batches(NAMES), batches(FORWARD), drawn()]
-    sections += [kept(), dirty(), again(), hbm("unseen"), hbm("fitted"), *heads(), times(), framework(), samples()]
-    sections += figure_2()
-    print("\n\n".join(sections))
+    print("\n\n".join(each for section in SECTIONS.values() for each in section()))
 
 
 if __name__ == "__main__":

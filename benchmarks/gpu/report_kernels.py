@@ -329,8 +329,8 @@ ANY_ORDER = "flash2-backward-blocked"
 
 SAME_BITS = {
     "two passes": ("backward-two-pass-blocked",),
-    "a table of dS": ("dS-stored-blocked",),
-    "tables of P and dS": ("small-cache-backward-blocked", "small-cache-backward-resident"),
+    "storing dS": ("dS-stored-blocked",),
+    "storing P and dS": ("small-cache-backward-blocked", "small-cache-backward-resident"),
 }
 """Schedules of backward passes with the same bits at each call, by what they do in the place of additions."""
 

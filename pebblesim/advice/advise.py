@@ -8,42 +8,20 @@ shared memory, and the whole card, where M is the words of the last cache before
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pebblesim.advice import cards
 from pebblesim.advice.cards import Card
 from pebblesim.advice.kernels import NAMED, kernels
-from pebblesim.advice.result import Advice, Boundary
+from pebblesim.advice.result import Advice
 from pebblesim.advice.tiles import TILINGS
-from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import check_rule, dtype_of
 from pebblesim.counting.arguments import AnyMask
-from pebblesim.counting.best import best_of
-from pebblesim.counting.compare import compare, runs_of
-from pebblesim.counting.count import Counted, count
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.useful import useful_operations
 from pebblesim.language import masks
-from pebblesim.language.masks import Mask
 from pebblesim.language.problems import problem
-from pebblesim.language.registry import Schedule, some_of_problem
-
-NEAR = 1.5
-"""The best blocks are searched for schedules whose largest blocks move at most this multiple of the fewest words."""
-
-
-def _binary(size: int) -> str:
-    for unit, each in (("MiB", 2**20), ("KiB", 2**10)):
-        if size >= each:
-            return f"{size / each:.4g} {unit}"
-    return f"{size} bytes"
-
-
-SEARCHED = 3
-"""Schedules for which better blocks are searched at most, at each boundary: a search takes up to a second."""
 
 
 def advise(
@@ -102,14 +80,9 @@ def advise(
     dtype = dtype_of(dtype or ("bfloat16" if solves.name in TILINGS else "float32"))
     counted = Heads(heads, kv_heads, batch, separate)
     sizes, (pattern,), _ = counted.cases(solves, dims, pattern)
-    last = chosen.last_cache
-    boundary = partial(_boundary, chosen, dtype, solves.name, sizes, pattern)
-    boundaries = (
-        boundary("SM", "shared memory of a block", "shared_per_block", "l2_bandwidth", blocks),
-        boundary("HBM", last.upper(), last, "memory_bandwidth"),
-    )
-    useful = useful_operations(solves.name, sizes, pattern)
     shared = counted.heads_per_problem
+    times = heads // shared * batch
+    ranked, own = kernels(solves.name, sizes, chosen, dtype, times, pattern, blocks, workspace, shared)
     advice = Advice(
         card=chosen,
         problem=solves.name,
@@ -120,55 +93,12 @@ def advise(
         batch=batch,
         mask=pattern,
         asked=dims,
-        useful=useful,
+        useful=useful_operations(solves.name, sizes, pattern),
         heads_per_problem=shared,
-        boundaries=boundaries,
+        kernels=ranked,
+        own_kernels=own,
+        blocks=blocks or {},
     )
-    ranked, own = kernels(solves.name, sizes, chosen, dtype, advice.times, pattern, blocks, workspace, shared)
-    return replace(advice, kernels=ranked, own_kernels=own)
-
-
-def _boundary(
-    card: Card,
-    dtype: str,
-    problem_name: str,
-    sizes: Mapping[str, int],
-    mask: Mask | None,
-    name: str,
-    cache: str,
-    figure: str,
-    bandwidth: str,
-    blocks: Mapping[str, int] | None = None,
-) -> Boundary:
-    M = cards.words(card, figure, dtype)
-    arguments: dict[str, Any] = {**sizes, "M": M, "mask": mask}
-    rows, too_large = [], {}
-    for algorithm in some_of_problem(problem_name, sizes, mask is not None):
-        try:
-            rows.append(_largest(algorithm, arguments))
-        except Infeasible as error:
-            too_large[algorithm.name] = error.least_M
-    if not rows:
-        least = min(too_large.values())
-        raise Infeasible(f"no schedule of {problem_name} fits into {M:,} words ({cache}); one needs {least:,}.", least)
-    # Better blocks change little, so they are searched only for schedules that may win, and for the one that does
-    # without a mask: to find the one that does under it takes seconds.
-    rows.sort(key=lambda row: row.io)
-    searched = [
-        count(row.schedule, blocks="best", **arguments) for row in rows[:SEARCHED] if row.io <= NEAR * rows[0].io
-    ]
-    unmasked = arguments | {"mask": None}
-    runs = runs_of(problem_name, schedules=[row.schedule for row in rows], blocks="best", **unmasked)
-    best = best_of(runs, searched[0].schedule)
-    if best is not None:
-        searched.append(best if mask is None else count(best.schedule, blocks="best", **arguments))
-    rows = sorted({row.schedule: row for row in (*rows, *searched)}.values(), key=lambda row: row.io)
-    own = tuple(compare(problem_name, blocks=blocks, **arguments)) if blocks else ()
-    said = f"{cache}, {_binary(card.size(figure))}"
-    return Boundary(name, said, M, tuple(rows), too_large, card.rate(bandwidth), own)
-
-
-def _largest(algorithm: Schedule, arguments: dict[str, Any]) -> Counted:
-    """Count with the largest blocks that fit; with tiles without an allowed pair, a smaller block could move less."""
-    chosen = count(algorithm, **arguments | {"mask": None})
-    return chosen if arguments["mask"] is None else count(algorithm, **arguments | {"blocks": chosen.blocks})
+    if blocks or not ranked:
+        _ = advice.boundaries  # a block that no schedule has, or a cache that no schedule fits into, is refused here
+    return advice

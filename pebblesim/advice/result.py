@@ -7,13 +7,14 @@ tile on the multiprocessors, where they are executed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any
 
 from pebblesim.advice.amounts import amount, duration, ratio
 from pebblesim.advice.answer import advised, beside, first_lines
+from pebblesim.advice.boundaries import Boundary, boundaries
 from pebblesim.advice.kernels import OurKernels
 from pebblesim.analysis import terms
 from pebblesim.core.errors import UsageError
@@ -38,44 +39,20 @@ LEFT_OUT = (
 )
 
 
-@dataclass(frozen=True)
-class Boundary:
-    """The traffic across one boundary of the card.
-
-    Attributes:
-        name: "SM" (shared memory of a block) or "HBM" (the memory of the card).
-        cache: the cache of size M.
-        M: the number of words that fit there.
-        rows: the schedules that fit, least I/O first. Schedules that move at most 1.5 times the words of the first have
-            the blocks with the least I/O; the others have the largest blocks that fit.
-        too_large: the smallest feasible M of schedules that do not fit, by name.
-        bandwidth: bytes per second across the boundary; None if it is not known.
-        own: the schedules with the user's blocks, whether they fit or not.
-    """
-
-    name: str
-    cache: str
-    M: int
-    rows: tuple[Counted, ...]
-    too_large: Mapping[str, int]
-    bandwidth: float | None
-    own: tuple[Counted, ...] = ()
-
-    @property
-    def best(self) -> Counted:
-        """The schedule with the least I/O."""
-        return self.rows[0]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Advice(OurKernels, Result):
     """The advice for a card.
 
     Attributes:
-        boundaries: the results at the multiprocessors and at the memory.
+        blocks: the user's tile, to be judged at the multiprocessors; empty without one.
     """
 
-    boundaries: tuple[Boundary, ...]
+    blocks: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def boundaries(self) -> tuple[Boundary, ...]:
+        """The results at the multiprocessors and at the memory; under a mask they are found in seconds."""
+        return boundaries(self.card, self.dtype, self.problem, self.dims, self.mask, self.blocks)
 
     @property
     def peak(self) -> float | None:

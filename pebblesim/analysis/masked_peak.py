@@ -49,6 +49,9 @@ class _MaskedOccupancy(Occupancy):
         self._charge(last)
         return list(range(last + 1))
 
+    def _is_steady(self, before: Mapping[ir.Tile, int]) -> bool:
+        return False
+
     def _slice(self, rng: ir.Range) -> slice:
         if rng.parent is None:
             return slice(0, self.sizes[rng.name])

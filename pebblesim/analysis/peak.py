@@ -5,8 +5,8 @@ element being computed: for example a term and a new partial sum, or all partial
 program is run only on numbers of pebbles. Iterations that cannot differ are run once. If a loop adds to no sum outside
 it, the first iteration represents all but the last. If it changes nothing outside it, and sums are chains, the first
 represents the last, too, because a smaller tile holds no more. If it adds to sums outside it, and sums are chains,
-every iteration after the first changes the same pebbles by the same number. Only other summation trees need every
-iteration.
+every iteration after the first changes the same pebbles by the same number; if that is 0, the second represents all
+after it. Only other summation trees need every iteration.
 """
 
 from __future__ import annotations
@@ -197,9 +197,15 @@ class Occupancy:
             before = dict(self.live)
             self._body(loop.body)
             following = picked[position + 1] if position + 1 < len(picked) else index + 1
+            if index > 0 and self._is_steady(before):
+                break
             for tile, pebbles in before.items() if index > 0 else ():
                 self._hold(tile, (self.live[tile] - pebbles) * (following - index - 1))
         self.open.pop()
+
+    def _is_steady(self, before: dict[ir.Tile, int]) -> bool:
+        """Whether an iteration after the first changed no number of pebbles outside: on chains no later one does."""
+        return self.chain and all(self.live[tile] == pebbles for tile, pebbles in before.items())
 
     def _before(self, node: ir.Node) -> None:
         """Prepare for a node; without a mask there is nothing to do."""

@@ -196,7 +196,7 @@ def _on_machine(
     if blocks.rule in ("paper", "best"):
         raise UsageError("--blocks is for a cache; with --machine give sizes with --block, or leave them out.")
     sides = None if isinstance(blocks.rule, str) else blocks.rule
-    counted = ps.on_machine(names[0], blocks=sides, search=True, **options)
+    counted = ps.on_machine(names[0], blocks=sides, **options)
     if as_json:
         print_json(counted.to_dict())
     else:

@@ -252,7 +252,7 @@ def _roofs(
     place = find(machine)
     rule = BlockChoice(block=block).rule if block else None
     given: dict[str, Any] = {"below": names_in(below), "blocks": None if isinstance(rule, str) else rule}
-    counted = ps.on_machine(names[0], machine=place, dtype=dtype, search=True, **given, **_or_example(sizes))
+    counted = ps.on_machine(names[0], machine=place, dtype=dtype, **given, **_or_example(sizes))
     above = [place.root, *(level.name for level in place.levels)]
     edges = [
         Roof(

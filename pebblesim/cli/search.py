@@ -38,7 +38,7 @@ def search(
     cache: Cache,
     summation: Annotated[str, option("--summation", "Shape of the sums: chain or in-place.")] = "chain",
     name: Annotated[str | None, option("--name", "Name of the schedule; found-PROBLEM by default.")] = None,
-    kept: Annotated[
+    saved: Annotated[
         str | None, option("--saved --kept", "Inputs saved by the forward pass, as O,l; any by default.", "NAMES")
     ] = None,
     save: Annotated[
@@ -59,7 +59,7 @@ def search(
     import pebblesim as ps
 
     if devices is not None:
-        if problem != "forward" or any((kept, save, mask, word_bytes, heads.separate)) or summation != "chain":
+        if problem != "forward" or any((saved, save, mask, word_bytes, heads.separate)) or summation != "chain":
             raise UsageError("search -P takes the problem forward, with sizes, -M, --heads and --kv-heads only.")
         if heads.batch != 1:
             raise UsageError("search -P deals the heads of one sequence; leave --batch out, or ask for more --heads.")
@@ -71,8 +71,8 @@ def search(
         print_json(dealt.to_dict()) if as_json else say(dealt)
         return
     asked: dict[str, Any] = {"M": cache.words} if word_bytes is None else _in_bytes(cache, word_bytes)
-    if kept is not None:
-        asked["kept"] = tuple(filter(None, (each.strip() for each in kept.split(","))))
+    if saved is not None:
+        asked["saved"] = tuple(filter(None, (each.strip() for each in saved.split(","))))
     asked |= {"summation": summation, "name": name, "mask": mask, **heads.arguments, **sizes.dims}
     with progress_bar("searching") as progress:
         result = ps.search(problem, progress=progress, **asked)

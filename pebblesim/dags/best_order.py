@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pebblesim.dags import order_kernel as kernel
 from pebblesim.dags.anneal_kernel import anneal
 from pebblesim.dags.orders import Task
-from pebblesim.dags.recomputing import MOST_STEPS, STEPS_IN_A_SECOND, recomputing
+from pebblesim.dags.recomputing import MOST_STEPS, STEPS_IN_A_SECOND, in_strips, recomputing
 from pebblesim.dags.starts import starts
 
 FACTORS: Final = np.array([1.0, 1.5, 2.0, 3.0])
@@ -56,7 +56,8 @@ class BestOrder:
                 self._try(name + kind, order)
         if len(self.again) and self.task.weights is None:
             left = max(0.2, end - time.monotonic())
-            for name, vertices in recomputing(self.task, int(min(MOST_STEPS, left * STEPS_IN_A_SECOND))):
+            most = int(min(MOST_STEPS, left * STEPS_IN_A_SECOND))
+            for name, vertices in (*in_strips(self.task), *recomputing(self.task, most)):
                 for kind, order in self.task.steps_of(vertices):
                     self._try(name + kind, order)
 

@@ -115,7 +115,7 @@ def _strips(task: Task, high: Ints, low: Ints, height: Ints) -> Iterator[tuple[s
     """
     order = task.topological.astype(np.int64)
     width = max(1, task.M - int(np.diff(task.graph.indptr).max(initial=1)))
-    first, last = _turns(task)
+    first, last = turns(task)
     pairs = {
         "along the largest source": (high, height),
         "along the least source": (-low, height),
@@ -128,7 +128,7 @@ def _strips(task: Task, high: Ints, low: Ints, height: Ints) -> Iterator[tuple[s
         yield f"in strips {name}", order[np.lexsort((across[order], height[order], along[order], strip))]
 
 
-def _turns(task: Task) -> tuple[Ints, Ints]:
+def turns(task: Task) -> tuple[Ints, Ints]:
     """For each vertex the most edges from first operands, and from last ones, of a path to it."""
     indptr, preds = task.graph.indptr.astype(np.int64), task.graph.preds.astype(np.int64)
     filled = np.flatnonzero(np.diff(indptr) > 0)

@@ -29,7 +29,7 @@ LINEAR = ("linear", "addmm", "mm", "grouped_mm", "_grouped_mm")
 
 @dataclass(frozen=True, eq=False)
 class _Scores:
-    """A table of scores, (…, n_q, n_k), and what happened to it.
+    """A score matrix, (…, n_q, n_k), and what happened to it.
 
     Attributes:
         q, k: the tensors of its product, as (…, n, d).
@@ -100,7 +100,7 @@ class Eager(TorchFunctionMode):
     def _product(self, of: _Factors, out: Tensor) -> None:
         table = None if of.table is None else self._tables.get(of.table)
         if table is not None and table.normal and of.a.shape[-1] == table.k.shape[-2]:
-            self._recorder.other -= 2 * prod(of.a.shape) * table.q.shape[-1]  # they were those of a table of scores
+            self._recorder.other -= 2 * prod(of.a.shape) * table.q.shape[-1]  # they were those of a score matrix
             self._found(table, of.a, of.b)
             return
         self._recorder.other += 2 * out.numel() * of.a.shape[-1]
@@ -126,7 +126,7 @@ class Eager(TorchFunctionMode):
         )
 
     def _changed(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Follow a table of scores through an operation."""
+        """Follow a score matrix through an operation."""
         given = [x for x in _tensors((*args, *kwargs.values())) if x in self._tables]
         table = next((self._tables[x] for x in given if self._tables[x].fits(out)), None)
         if table is None:

@@ -18,6 +18,7 @@ from pebblesim.advice.calls import SeenMask
 from pebblesim.explaining import masks, own_masks
 from pebblesim.explaining.probing import Options
 from pebblesim.explaining.recorder import Recorder
+from pebblesim.operator.checks import unsupported
 from pebblesim.operator.watchers import WATCHERS
 
 Replaced = Callable[[Recorder, Callable[..., Any]], Callable[..., Any]]
@@ -31,8 +32,12 @@ def _sdpa(recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any
         if asked.attn_mask is not None:
             mask = masks.of_tensor(asked.attn_mask, n_q, n_k, recorder.made)
         dropout, shared = asked.dropout_p, asked.enable_gqa
+        before = len(recorder.calls)
         recorder.record("sdpa", query, key, value, mask, probe=asked, dropout=dropout, enable_gqa=shared)
-        return original(query, key, value, *args, **options)
+        out = original(query, key, value, *args, **options)
+        if len(recorder.calls) > before + 1:  # `replaced_sdpa` has put ours there, which is recorded by itself
+            del recorder.calls[before]
+        return out
 
     return attention
 
@@ -97,12 +102,16 @@ def _ours(recorder: Recorder, given: dict[str, Any]) -> None:
     query, key, value = (given[name] for name in ("query", "key", "value"))
     if not all(isinstance(each, Tensor) and each.dim() > 2 for each in (query, key, value)):
         return  # attention refuses it
+    asked = (given[name] for name in ("attn_mask", "dropout_p", "softcap"))
+    if given["fallback"] is not None and unsupported(query, value, *asked):
+        return  # it calls PyTorch's function, which is recorded
     recorder.record(
         "pebblesim",
         query,
         key,
         value,
         own_masks.of_arguments(given, recorder.made),
+        rounded=given["compute_dtype"],
         enable_gqa=True,
         dropout=given["dropout_p"],
         softcap=bool(given["softcap"]),

@@ -1,7 +1,7 @@
 """Judge each kind of attention call on a card: backend, words and their minimum, bytes, times, tiles.
 
 Words are those of played schedules, between a multiprocessor and the rest of the card, with M the words of a block's
-shared memory: FlashAttention-2's for fused kernels, and the one with tables of scores for math and for attention that a
+shared memory: FlashAttention-2's for fused kernels, and the one with score matrices for math and for attention that a
 model writes itself. A fused kernel leaves out the pairs that a flag of the call leaves out; under a mask in memory it
 computes all pairs, and reads the mask. The minimum holds for every schedule, for the pairs that the mask allows.
 """

@@ -42,7 +42,7 @@ def of_tensor(mask: Tensor, n_q: int, n_k: int, made: WeakTensorKeyDictionary, r
 
     Args:
         mask: booleans, True where a pair is allowed; or numbers that are added to scores.
-        n_q, n_k: sizes of a table of scores.
+        n_q, n_k: sizes of a score matrix.
         made: what is known of tensors by how they were made.
         removes: whether booleans are True where a pair is left out instead.
     """

@@ -43,15 +43,21 @@ class Recorder:
         mask: SeenMask,
         *,
         probe: probing.Options | None = None,
+        rounded: torch.dtype | None = None,
         **others: Any,
     ) -> None:
-        """Add a call with tensors (…, heads, n, d); `probe`: other arguments of `scaled_dot_product_attention`."""
+        """Add a call with tensors (…, heads, n, d).
+
+        Args:
+            probe: other arguments of `scaled_dot_product_attention`.
+            rounded: the type to which the call rounds tensors of any type.
+        """
         heads, kv_heads = (x.shape[-3] if x.dim() > 2 else 1 for x in (q, k))
         path, module = self._inside[-1] if self._inside else ("", None)
         copies = next((n for name in GROUPS if isinstance(n := getattr(module, name, None), int)), 1)
         training = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
         off, same_bits = probing.settings()
-        dtype = probing.dtype_of(q)
+        dtype, *others_of = (rounded or probing.dtype_of(x) for x in (q, k, v))
         self._device = q.device.type
         probed, why = probing.asked(q, k, v, probe) if probe is not None and q.is_cuda else (None, ())
         call = AttentionCall(
@@ -68,7 +74,7 @@ class Recorder:
             training,
             copies if copies > 1 and kv_heads == heads and heads % copies == 0 else 1,
             dims=q.dim(),
-            alike=len({x.shape[:-3] for x in (q, k, v)}) == 1 and len({probing.dtype_of(x) for x in (q, k, v)}) == 1,
+            alike=len({x.shape[:-3] for x in (q, k, v)}) == 1 and {dtype} == {*others_of},
             plain=all(x.stride(-1) == 1 for x in (q, k, v)),
             off=off,
             deterministic=same_bits,

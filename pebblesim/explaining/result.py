@@ -144,11 +144,11 @@ class Explained(Result):
     def _memory(self) -> str:
         stored = [row for row in self.rows if row.choice.backend in TABLES]
         if not stored:
-            return "memory: no call stores its table of scores"
+            return "memory: no call stores its score matrix"
         worst = max(stored, key=lambda row: row.table_bytes)
         calls = sum(row.times for row in stored)
         return (
-            f"memory: {calls:,} call{'s' * (calls > 1)} store tables of all scores, up to "
+            f"memory: {calls:,} call{'s' * (calls > 1)} store score matrices, up to "
             f"{_bytes(worst.table_bytes)} each, in {worst.where or 'the model'}"
         )
 

@@ -9,6 +9,7 @@ pebble.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,6 +34,8 @@ class Row(NamedTuple):
         some: flags of which the vertex needs at least one; 0 if it needs no such flag.
         by_term: whether it adds one term: its number is then that of an edge, or edges + v for a vertex v without
             predecessors, and vertices are complete when all their terms were added.
+        names: the flags, or groups of flags, that it looks at, each with its name, for messages.
+        full: that there is no room, in words.
     """
 
     name: str
@@ -40,6 +43,8 @@ class Row(NamedTuple):
     bit: int = 0
     some: int = 0
     by_term: bool = False
+    names: Mapping[int, str] = MappingProxyType({})
+    full: str = ""
 
 
 class IllegalMove(PebblesimError):
@@ -111,21 +116,30 @@ class Board:
             self.peak, self._limits, self.moved, self._words, self.takes_over, *self._terms,
         )  # fmt: skip
 
+    def judge(self, moves: NDArray[Any]) -> None:
+        """Play a whole game of packed moves.
+
+        Raises:
+            IllegalMove: at the first illegal move; the message says why it is.
+        """
+        played = self.play(moves)
+        if played < moves.size:
+            raise IllegalMove(f"move {played + 1}: {self.why(int(moves[played]))}")
+
     def missing(self) -> NDArray[Any]:
         """The outputs that are not in memory, or there without all their terms."""
         needed = self.state.dtype.type(BLUE | COMPLETE if self.by_term else BLUE)
         return self.outputs[self.state[self.outputs] & needed != needed]
 
-    def why(self, move: int, names: Mapping[int, str], full: Mapping[int, str] | None = None) -> str:
-        """Say in words why a move is illegal.
-
-        Args:
-            move: the move, packed.
-            names: the flags, or groups of flags, that the row looks at, each with its name.
-            full: for each bit of a place with a limit, that it is full, in words.
-        """
-        number, graph = move >> self.shift, self.graph
-        row = self.rows[move & (1 << self.shift) - 1]
+    def why(self, move: int) -> str:
+        """Say in words why a packed move is illegal."""
+        number, kind, graph = move >> self.shift, move & (1 << self.shift) - 1, self.graph
+        if kind >= len(self.rows) or not 0 <= number < (graph.edges if self.rows[kind].by_term else graph.vertices):
+            return (
+                f"there is no such move: there are {len(self.rows)} kinds of moves, {graph.vertices} vertices and "
+                f"{graph.edges} edges"
+            )
+        row = self.rows[kind]
         operands, v = [], number
         if row.by_term:
             operands, v = [int(self.preds[number])], int(self.targets[number])
@@ -133,7 +147,7 @@ class Board:
             operands = self.preds[int(self.indptr[v]) : int(self.indptr[v + 1])].tolist()
         start, state, rule = f"{row.name} {graph.describe(v)}", int(self.state[v]), row.rule
         called = "term" if row.by_term else "operand"
-        for flag, name in names.items():
+        for flag, name in row.names.items():
             if (rule.needs | row.some) & flag and not state & flag:
                 return f"{start}: it is not {name}"
             if rule.forbids & state & flag:
@@ -143,7 +157,7 @@ class Board:
                     return f"{start}: its {called} {graph.describe(u)} is not {name}"
         if row.by_term and self.added[number]:
             return f"{start}: its term {graph.describe(operands[0])} was added before"
-        return f"{start}: {(full or {}).get(row.bit, 'it has terms already, and no red pebble')}"
+        return f"{start}: {row.full}"
 
 
 def _checked(graph: Graph) -> tuple[NDArray[Any], ...]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import UsageError
-from pebblesim.game.board import BITS, Board, IllegalMove, Row
+from pebblesim.game.board import BITS, Board, Row
 from pebblesim.game.rules import BLUE, COMPLETE, COMPUTED, INPUT, SUM, Graph, Rule
 
 RECEIVE, SEND, COLLECT, BEGIN, ADD, DELETE = range(6)
@@ -44,9 +44,12 @@ def rows_of(P: int) -> list[Row]:
             Rule(forbids=INPUT | others, predecessors=red | COMPLETE, sets=red | COMPUTED),
             Rule(needs=red, clears=red),
         )
+        names = {red: "red", BLUE: "blue", COMPLETE: "complete", SUM: "a sum", INPUT: "an input"}
+        names[others] = "held by another device"
         for kind, (name, rule) in enumerate(zip(KINDS, rules, strict=True)):
             some = others if kind == RECEIVE else 0
-            rows.append(Row(f"device {p}: {name}", rule, BITS[p], some, by_term=kind == ADD))
+            full = "it has terms already, and no red pebble"
+            rows.append(Row(f"device {p}: {name}", rule, BITS[p], some, kind == ADD, names, full))
     return rows
 
 
@@ -99,28 +102,15 @@ def play(graph: Graph, sums: Sequence[int], owners: Sequence[int], P: int, moves
     board = Board(graph, rows, owned[inputs] | np.uint64(INPUT | COMPLETE), {})
     board.state[np.asarray(sums, int)] |= np.uint64(SUM)
     device, kind, number = np.asarray(moves, np.int64).reshape(-1, 3).T
-    last = np.where(kind == ADD, graph.edges, graph.vertices)
-    known = (device >= 0) & (device < P) & (kind >= 0) & (kind < len(KINDS)) & (number >= 0) & (number < last)
-    some = int(np.argmin(known)) if not known.all() else known.size
-    packed = ((number << board.shift) + device * len(KINDS) + kind)[:some]
-    played = board.play(packed)
-    if played < some:
-        p = int(device[played])
-        mine, others = int(reds[p]), int(reds.sum()) - int(reds[p])
-        names = {mine: "red", BLUE: "blue", COMPLETE: "complete", SUM: "a sum", INPUT: "an input"}
-        why = board.why(int(packed[played]), names | {others: "held by another device"})
-        raise IllegalMove(f"move {played + 1}: {why}")
-    if some < known.size:
-        p, k, v = int(device[some]), int(kind[some]), int(number[some])
-        named = KINDS[k] if 0 <= k < len(KINDS) else f"kind {k}"
-        said = "there is no such device, kind of move, edge or vertex"
-        raise IllegalMove(f"move {some + 1}: device {p}: {named} {v}: {said}")
+    known = (device >= 0) & (device < P) & (kind >= 0) & (kind < len(KINDS)) & (number >= 0)
+    known &= number < np.where(kind == ADD, graph.edges, graph.vertices)
+    board.judge(np.where(known, (number << board.shift) + device * len(KINDS) + kind, -1))
     outputs = np.asarray(graph.outputs, int)
     wanted = owned[outputs] | np.uint64(COMPLETE)
     missing = outputs[board.state[outputs] & wanted != wanted].tolist()
     words = board.moved[: len(rows)].reshape(P, len(KINDS))
     return DevicesGame(
-        known.size,
+        kind.size,
         words[:, RECEIVE].tolist(),
         words[:, SEND].tolist(),
         board.peak[list(BITS[:P])].tolist(),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import quantity
-from pebblesim.game.board import BITS, Board, IllegalMove, Row
+from pebblesim.game.board import BITS, Board, Row
 from pebblesim.game.moves import COMPUTE, KINDS, READ, WRITE, as_chunk
 from pebblesim.game.rules import BLUE, COMPLETE, COMPUTED, INPUT, RED, RULES, Graph, Rule
 
@@ -117,8 +117,9 @@ class Tree:
 
     def rows(self, rules: str) -> list[Row]:
         """The kinds of moves as rows of a table: those of two levels, with the places of each edge."""
-        bits = (BLUE.bit_length() - 1, *BITS)
-        rows = []
+        bits, rows = (BLUE.bit_length() - 1, *BITS), []
+        names = {1 << bit: f"in {name}" for bit, name in zip(bits, self.names, strict=False)}
+        names |= {INPUT: "an input", COMPUTED: "computed"}
         for kind, node in self.kinds:
             above = self.above[node - 1]
             places = {RED: 1 << bits[node], BLUE: 1 << bits[above]}
@@ -128,8 +129,11 @@ class Tree:
             )
             upper, lower = self.names[above], self.names[node]
             name = {READ: f"down from {upper} to {lower}:", WRITE: f"up from {lower} to {upper}:"}
-            counted = bits[above if kind == WRITE and above else node]
-            rows.append(Row(name.get(kind, f"{KINDS[kind]} in {lower}:"), Rule(*moved), counted))
+            counted = above if kind == WRITE and above else node
+            memory = self.memories[counted - 1]
+            full = f"{memory.name} is full, with {quantity(memory.capacity, 'word')}"
+            what = name.get(kind, f"{KINDS[kind]} in {lower}:")
+            rows.append(Row(what, Rule(*moved), bits[counted], names=names, full=full))
         return rows
 
 
@@ -183,22 +187,8 @@ def play(graph: Graph, tree: Tree, moves: Iterable[NDArray[Any]], rules: str = "
     board = Board(graph, tree.rows(rules), INPUT | BLUE | COMPLETE, limits)
     chunks = [as_chunk(chunk) for chunk in moves]
     stream = np.concatenate(chunks) if chunks else np.empty(0, np.int64)
-    played = board.play(stream)
-    if played < stream.size:
-        raise IllegalMove(f"move {played + 1}: {_why(graph, tree, board, int(stream[played]), bits)}")
+    board.judge(stream)
     words = {kind: int(count) for kind, count in zip(tree.kinds, board.moved, strict=False)}
     down, up = ([words[kind, node] for node in range(1, len(tree.names))] for kind in (READ, WRITE))
     missing = [graph.describe(v) for v in board.missing().tolist()]
     return TreeGame(tree, stream.size, down, up, board.peak[list(bits)].tolist(), missing)
-
-
-def _why(graph: Graph, tree: Tree, board: Board, move: int, bits: Sequence[int]) -> str:
-    """Say which condition of a move fails."""
-    number, row = move >> board.shift, move & (1 << board.shift) - 1
-    if row >= len(board.rows) or not 0 <= number < graph.vertices:
-        return f"there is no such move: the tree has {len(board.rows)} kinds, the graph {graph.vertices} vertices"
-    names, full = {BLUE: f"in {tree.root}"}, {}
-    for bit, memory in zip(bits, tree.memories, strict=True):
-        names[1 << bit] = f"in {memory.name}"
-        full[bit] = f"{memory.name} is full, with {quantity(memory.capacity, 'word')}"
-    return board.why(move, names | {INPUT: "an input", COMPUTED: "computed"}, full)

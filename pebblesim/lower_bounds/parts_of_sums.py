@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, isqrt
+from math import isqrt
 
 from pebblesim.lower_bounds.closed_forms import scaled, subtracted
 from pebblesim.lower_bounds.cutting import Cutting, CuttingBound, with_other_weights
@@ -59,10 +59,13 @@ class Parts:
         """The products that a tree must have, so that making it again costs too much, for which it is proved."""
         return 6 * FULL * self.scale * self.d / 13
 
-    def square(self, M: int, T: int) -> Fraction:
-        """The square of G, where G = G₀(T) + (M - 1) G/T if M - 1 families are such parts, else G₀(M - 1 + T)."""
-        alone, beside = (M - 1 + T) ** 3, T**3 * Fraction(T, T - M + 1) ** 2
-        return FULL**2 * max(Fraction(alone), beside) / 27
+    def square(self, M: int, T: int) -> tuple[int, int]:
+        """The square of G, where G = G₀(T) + (M - 1) G/T if M - 1 families are such parts, else G₀(M - 1 + T).
+
+        It is (numerator, denominator), as a bound is asked for thousands of times while blocks are searched.
+        """
+        others = (T - M + 1) ** 2
+        return FULL**2 * max((M - 1 + T) ** 3 * others, T**5), 27 * others
 
     def __call__(self, X: int) -> int:
         return isqrt(FULL**2 * X**3 // 27)
@@ -80,12 +83,13 @@ def least_words_of_parts(products: int, capacity: Parts, M: int, free: int) -> i
         M: red pebbles.
         free: number of the pairs' trees that can be computed without moving a word.
     """
-    best = None
+    best, (tree, parts_of_tree), most = None, capacity.tree.as_integer_ratio(), capacity.most
     for T in range(max(M, at_peak(M) - 2), at_peak(M) + 3):
-        square = capacity.square(M, T)
-        if capacity.most < M - 1 + T or products**2 <= square or (T * capacity.tree) ** 2 < square:
+        square, below = capacity.square(M, T)
+        evaluated = products**2 * below
+        if most < M - 1 + T or evaluated <= square or (T * tree) ** 2 * below < square * parts_of_tree**2:
             continue
-        segments = isqrt(ceil(T**2 * products**2 / square) - 1) + 1  # T times their number, rounded up
+        segments = isqrt(-(-(T**2) * evaluated // square) - 1) + 1  # T times their number, rounded up
         words = segments - T + M - free
         best = words if best is None else max(best, words)
     return best

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pebblesim.analysis.count import peak_words, traffic
 from pebblesim.analysis.peak import peak_red
-from pebblesim.core.bisection import last_that
+from pebblesim.core.bisection import last_within
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import bytes_of, whole
@@ -209,8 +209,7 @@ class Nesting:
     def of(cls, run: Run, machine: Machine, product: Schedule, below: tuple[str, ...]) -> Nesting:
         """Nest the program of a run; errors as for `pebblesim.on_machine`."""
         several = [level.count > 1 for level in machine.levels]
-        if isinstance(run.mask, HeadMasks):
-            raise UsageError(f"mask {run.mask.name} has a mask for each head; a machine takes one for all heads.")
+        check_mask(run)
         if run.mask is not None and max(machine.numbers) > 1:
             raise UsageError(
                 f"{machine.name} has several memories below another, which get equal shares of the tiles; under a mask "
@@ -235,23 +234,18 @@ class Nesting:
         return [level.count for level in self.machine.levels]
 
 
+def check_mask(run: Run) -> None:
+    """Refuse a mask for each head."""
+    if isinstance(run.mask, HeadMasks):
+        raise UsageError(f"mask {run.mask.name} has a mask for each head; a machine takes one for all heads.")
+
+
 def count_nesting(nesting: Nesting, dtype: str, blocks: Mapping[str, int]) -> OnMachine:
     """Count a nested schedule with these blocks; arguments, result and errors as for `pebblesim.on_machine`."""
     (run,), place, (nest, _) = nesting.run.parts, nesting.machine, nesting.levels[-1]
-    given, algorithm = dict(blocks), run.schedule
-    own = {name: given.pop(name) for name in algorithm.blocks if name in given}
-    rule: Any = {name: whole(name, size) for name, size in own.items()} or "fit"
-    sizes: dict[str, int] = {**run.dims, **replace(run, blocks=rule).block_sizes}
-    for number, ((at, by), level) in enumerate(zip(nesting.levels, place.levels, strict=True), 1):
-        sizes = at.sizes(sizes, nesting.memories)
-        if by is not None:
-            names = [f"{block}_{number}" for block in by.blocks]
-            fixed = {name: whole(name, given.pop(name)) for name in names if name in given}
-            sizes |= _sides(at, names, sizes, fixed, level.words(dtype), f"{level.name} holds")
-    if given:
-        raise UnknownName(f"block of {algorithm.name} on {place.name}", next(iter(given)), [*sizes])
+    sizes = _sizes(nesting, blocks, [level.words(dtype) for level in place.levels])
     return OnMachine(
-        algorithm.name,
+        run.schedule.name,
         nesting.product.name,
         nesting.below,
         place,
@@ -260,33 +254,63 @@ def count_nesting(nesting: Nesting, dtype: str, blocks: Mapping[str, int]) -> On
         {name: size for name, size in sizes.items() if name not in run.dims},
         run.only_mask,
         nesting.run.heads,
-        tuple(_boundaries(nesting, dtype, sizes)),
+        tuple(_boundary(nesting, dtype, sizes, k) for k in range(1, nest.lowest + 1)),
         nest,
     )
 
 
-def _sides(
-    nest: Nested, names: list[str], sizes: Mapping[str, int], fixed: Mapping[str, int], words: int, who: str
+def least_gaps(nesting: Nesting, dtype: str, blocks: Mapping[str, int]) -> Iterator[float]:
+    """Yield for each boundary what its gap is at least: that of the largest blocks of products, room or not.
+
+    Smaller ones bring the same words more often; errors as for `pebblesim.on_machine`.
+    """
+    sizes = _sizes(nesting, blocks, None)
+    for k in range(1, len(nesting.levels) + 1):
+        yield _most(nesting, sizes, k) / _least(nesting, dtype, k).value
+
+
+def _sizes(nesting: Nesting, blocks: Mapping[str, int], words: Sequence[int] | None) -> dict[str, int]:
+    """Return all sizes: given blocks, and others that fill the memories of so many words; None for no limit."""
+    (run,), place, given = nesting.run.parts, nesting.machine, dict(blocks)
+    own = {name: whole(name, given.pop(name)) for name in run.schedule.blocks if name in given}
+    rule: Any = own or "fit"
+    sizes: dict[str, int] = {**run.dims, **replace(run, blocks=rule).block_sizes}
+    for number, (at, by) in enumerate(nesting.levels, 1):
+        sizes = at.sizes(sizes, nesting.memories)
+        if by is not None:
+            names = [f"{block}_{number}" for block in by.blocks]
+            fixed = {name: whole(name, given.pop(name)) for name in names if name in given}
+            most = {name: max(_lengths(at, name, sizes)) for name in names} | fixed
+            name = place.levels[number - 1].name
+            sizes |= most if words is None else _fitting(at, most, fixed, sizes, words[number - 1], name)
+    if given:
+        raise UnknownName(f"block of {run.schedule.name} on {place.name}", next(iter(given)), [*sizes])
+    return sizes
+
+
+def _fitting(
+    nest: Nested, most: Mapping[str, int], fixed: Mapping[str, int], sizes: Mapping[str, int], words: int, name: str
 ) -> dict[str, int]:
     """Return the largest equal blocks of products for which the lowest memory has room, and those that were given.
 
-    None is longer than the longest range that it cuts.
+    None is longer than the longest range that it cuts, `most`.
     """
-    most = {name: max(_lengths(nest, name, sizes)) for name in names}
 
     def blocks(side: int) -> dict[str, int]:
-        return {**{name: min(side, most[name]) for name in names}, **fixed}
+        return {**{name: min(side, length) for name, length in most.items()}, **fixed}
 
     def needed(side: int) -> int:
         return peak_red(nest.computed_by_one, {**sizes, **blocks(side)})
 
-    if (least := needed(1)) > words and len(fixed) < len(names):
+    side = last_within(needed, words, 1, max(most.values()))
+    if side < 1 and len(fixed) < len(most):
+        least = needed(1)
         raise Infeasible(
-            f"{who} {words:,} words, and {nest.program.name} needs {least:,} there with the smallest tiles of "
+            f"{name} holds {words:,} words, and {nest.program.name} needs {least:,} there with the smallest tiles of "
             "products; take smaller blocks, or let fewer tiles live there.",
             least,
         )
-    return blocks(last_that(lambda side: needed(side) <= words, 1, max(most.values())))
+    return blocks(max(side, 1))
 
 
 def _lengths(nest: Nested, block: str, sizes: Mapping[str, int]) -> Iterator[int]:
@@ -299,22 +323,29 @@ def _lengths(nest: Nested, block: str, sizes: Mapping[str, int]) -> Iterator[int
                 yield min(sizes[size] if isinstance(size, str) else size for size in around)
 
 
-def _boundaries(nesting: Nesting, dtype: str, sizes: Mapping[str, int]) -> Iterable[Boundary]:
-    (run,), place, (nest, _) = nesting.run.parts, nesting.machine, nesting.levels[-1]
-    mask, times = run.only_mask, nesting.run.times
-    for k, (level, number, words) in enumerate(zip(place.levels, place.numbers, place.beneath(dtype), strict=True), 1):
-        moved = traffic(nest.boundary(k), sizes, mask)
-        most = traffic(nest.busiest(k), sizes).io if nest.dealt else moved.io
-        holds = peak_red(nest.computed_by_one, sizes) if k == nest.lowest else peak_words(nest.held(k), sizes, mask)
-        bound = least(run.schedule.problem, tuple(run.dims.items()), times, mask, number, words)
-        yield Boundary(
-            level,
-            number,
-            level.words(dtype),
-            holds,
-            moved.reads * times,
-            moved.writes * times,
-            most * times,
-            bound,
-            bytes_of(dtype),
-        )
+def _least(nesting: Nesting, dtype: str, k: int) -> LowerBound:
+    (run,), place = nesting.run.parts, nesting.machine
+    number, words = place.numbers[k - 1], place.beneath(dtype)[k - 1]
+    return least(run.schedule.problem, tuple(run.dims.items()), nesting.run.times, run.only_mask, number, words)
+
+
+def _most(nesting: Nesting, sizes: Mapping[str, int], k: int) -> int:
+    """The words over the edge above level k that moves the most, for all heads."""
+    (run,), (nest, _) = nesting.run.parts, nesting.levels[-1]
+    return traffic(nest.busiest(k), sizes, run.only_mask).io * nesting.run.times
+
+
+def _boundary(nesting: Nesting, dtype: str, sizes: Mapping[str, int], k: int) -> Boundary:
+    (run,), place, times, (nest, _) = nesting.run.parts, nesting.machine, nesting.run.times, nesting.levels[-1]
+    level, mask, moved = place.levels[k - 1], run.only_mask, traffic(nest.boundary(k), sizes, run.only_mask)
+    return Boundary(
+        level,
+        place.numbers[k - 1],
+        level.words(dtype),
+        peak_red(nest.computed_by_one, sizes) if k == nest.lowest else peak_words(nest.held(k), sizes, mask),
+        moved.reads * times,
+        moved.writes * times,
+        _most(nesting, sizes, k) if nest.dealt else moved.io * times,
+        _least(nesting, dtype, k),
+        bytes_of(dtype),
+    )

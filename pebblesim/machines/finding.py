@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from heapq import heappop, heappush
 from typing import Any
 
 from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.core.sizes import dtype_of, whole
+from pebblesim.core.sizes import DTYPE_ON_MACHINES, dtype_of, whole
 from pebblesim.counting.arguments import AnyMask
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.run import Run
 from pebblesim.language import program as ir
 from pebblesim.language.registry import Schedule, get
-from pebblesim.machines.counting import Nesting, OnMachine, count_nesting
+from pebblesim.machines.counting import Nesting, OnMachine, check_mask, count_nesting, least_gaps
 from pebblesim.machines.machine import Machine
 from pebblesim.machines.named import machine as machine_of
 from pebblesim.machines.places import MustBeBelow
@@ -26,11 +27,11 @@ def on_machine(
     schedule: str | Schedule,
     *,
     machine: str | Machine,
-    dtype: str = "float32",
+    dtype: str = DTYPE_ON_MACHINES,
     product: str | Schedule = "matmul-streamed",
     below: Iterable[str] | None = None,
     blocks: Mapping[str, int] | None = None,
-    search: bool = False,
+    search: bool = True,
     mask: AnyMask | None = None,
     heads: int = 1,
     kv_heads: int | None = None,
@@ -46,13 +47,14 @@ def on_machine(
         dtype: the type of all words.
         product: the schedule of `matmul` for products in the lowest memory; in others it is `matmul-tiled`, as their
             products must have some depth for the memories below.
-        below: names of tiles that live in the lowest memory, such as accumulators; none by default.
-        blocks: sizes of blocks by name. Others are the largest for which each memory has room; those of products are
-            all the same in a memory, but no longer than what they cut.
-        search: find what is not given. As tiles below those that must be there are tried, and all that the schedule
-            computes; as blocks the largest of the first memory, and equal ones with each side of `SIDES`. From the
-            best, one block at a time is halved or doubled as long as this helps. Of what fits, that with the least
-            largest gap is counted; if several have it, that with the least second largest.
+        below: names of tiles that live in the lowest memory, such as accumulators; found by default.
+        blocks: sizes of blocks by name; others are found. Those of products are the largest for which the lowest memory
+            has room, all the same in a memory, but no longer than what they cut.
+        search: how what is not given is found. As tiles below those that must be there are tried, and all that the
+            schedule computes; as blocks the largest of the first memory, and equal ones with each side of `SIDES`. From
+            the best, one block at a time is halved or doubled as long as this helps. Of what fits, that with the least
+            largest gap is counted; if several have it, that with the least second largest. Without a search no tile
+            lives below, and blocks are the largest of the first memory.
         mask, heads, kv_heads, batch, separate: as for `pebblesim.count`; the mask is one for all heads.
         dims: the dimensions of the problem, such as n=4096, d=64.
 
@@ -60,7 +62,7 @@ def on_machine(
         For each boundary the words, the least that is possible, and what the memory below it holds.
 
     >>> on_machine("matmul-tiled", machine="H100", m=4096, k=4096, n=4096).blocks
-    {'b': 139, 'a_2': 139, 'b_2': 139}
+    {'b': 197, 'a_2': 197, 'b_2': 197}
 
     Raises:
         Infeasible: a memory is too small.
@@ -100,8 +102,8 @@ def found(
         UsageError: it cannot be nested, or a name or size is not allowed.
         Infeasible: a memory is too small.
     """
-    counted, errors = list[OnMachine](), list[UsageError | Infeasible]()
-    nestings = list[Nesting]()
+    check_mask(run)
+    nestings, errors = list[Nesting](), list[UsageError | Infeasible]()
     for tiles in ((), _computed(run))[: len(place.levels)] if below is None else (below,):
         try:
             nestings.append(
@@ -109,35 +111,67 @@ def found(
             )
         except UsageError as error:
             errors.append(error)
-    fixed = given or {}
-
-    seen = set[frozenset[tuple[str, int]]]()
-
-    def count(blocks: Mapping[str, int]) -> None:
-        for nesting in nestings if frozenset(blocks.items()) not in seen else ():
-            try:
-                counted.append(count_nesting(nesting, dtype, blocks))
-            except (UsageError, Infeasible) as error:
-                errors.append(error)
-        seen.add(frozenset(blocks.items()))
-
-    for blocks in _blocks(run, fixed, errors) if nestings else ():
-        count(blocks)
-    best = min((row for row in counted if row.feasible), key=_gaps, default=None)
-    if best is None:
+    fixed, tries = given or {}, _Tries(nestings, dtype, errors)
+    tries.count(_blocks(run, fixed, errors) if nestings else [])
+    if (best := tries.best) is None:
         if errors:
             raise errors[0]
-        return min(counted, key=_gaps)
+        return min(tries.misfits, key=_gaps)
     (part,) = run.parts
     free, tried = [name for name in part.schedule.blocks if name not in fixed], set[tuple[int, ...]]()
     while tried.isdisjoint([at := tuple(best.blocks[name] for name in free)]):
         tried.add(at)
-        for number, side in enumerate(at):
-            for other in (side // 2, 2 * side):
-                if 1 <= other <= max(part.dims.values()):
-                    count(dict(zip(free, (*at[:number], other, *at[number + 1 :]), strict=True)) | dict(fixed))
-        best = min((row for row in counted if row.feasible), key=_gaps)
+        steps = [(number, other) for number, side in enumerate(at) for other in (side // 2, 2 * side)]
+        tries.count(
+            [
+                dict(zip(free, (*at[:number], other, *at[number + 1 :]), strict=True)) | dict(fixed)
+                for number, other in steps
+                if 1 <= other <= max(part.dims.values())
+            ]
+        )
+        assert tries.best is not None
+        best = tries.best
     return best
+
+
+class _Tries:
+    """Counts with several blocks, and the best of them; those that cannot become the best are not counted whole.
+
+    Attributes:
+        best: that with the least largest gap of those that fit, the first one of several; None if none fits.
+        misfits: those that do not fit, as long as none does.
+    """
+
+    def __init__(self, nestings: list[Nesting], dtype: str, errors: list[UsageError | Infeasible]) -> None:
+        self.nestings, self.dtype, self.errors = nestings, dtype, errors
+        self.best: OnMachine | None = None
+        self.worth: tuple[list[float], int] = ([], 0)  # of the best: its gaps, and its number among all tries
+        self.misfits, self.seen, self.tries = list[OnMachine](), set[frozenset[tuple[str, int]]](), 0
+
+    def count(self, tries: list[dict[str, int]]) -> None:
+        """Count those that may become the best: the one whose gap can be the least is looked at first, and closer."""
+        waiting: list[tuple[float, int, Iterator[float], Nesting, dict[str, int]]] = []
+        for blocks in tries:
+            if (key := frozenset(blocks.items())) not in self.seen:
+                self.seen.add(key)
+                for nesting in self.nestings:
+                    self.tries += 1
+                    waiting.append((0.0, self.tries, least_gaps(nesting, self.dtype, blocks), nesting, blocks))
+        while waiting and (self.best is None or waiting[0][0] <= self.worth[0][0]):
+            gap, number, gaps, nesting, blocks = heappop(waiting)
+            try:
+                if (further := next(gaps, None)) is not None:
+                    heappush(waiting, (max(gap, further), number, gaps, nesting, blocks))
+                    continue
+                row = count_nesting(nesting, self.dtype, blocks)
+            except (UsageError, Infeasible) as error:
+                self.errors.append(error)
+                continue
+            worth = _gaps(row), number
+            if not row.feasible:
+                self.misfits.append(row)
+            elif self.best is None or worth < self.worth:
+                self.best, self.worth = row, worth
 
 
 def _gaps(row: OnMachine) -> list[float]:

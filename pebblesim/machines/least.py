@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import lru_cache
 from math import isqrt
 
+from pebblesim.core.bisection import first_beyond
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
 from pebblesim.lower_bounds.bounds import LowerBound, best
-from pebblesim.parallel.bounds import least_of_segments, products_of
+from pebblesim.parallel.bounds import most_starts, products_of
 from pebblesim.parallel.team import Team
 
 MERGED = "all memories of a level as one, and the busiest moves as much as the others"
@@ -38,8 +39,20 @@ def least(
     capacity, products = _products(solves.name, dict(dims)) if number > 1 and mask is None else (None, 0)
     if capacity is None:
         return merged
-    busiest = least_of_segments(capacity, -(-times * products // number), words)
+    busiest = busiest_words(capacity, -(-times * products // number), words)
     return merged if busiest <= merged.value else LowerBound("P3", busiest, BUSIEST, None)
+
+
+def busiest_words(capacity: Callable[[int], int], products: int, words: int) -> int:
+    """Return the least words over the edge above a memory below which so many products are computed.
+
+    Args:
+        capacity: the most products that X words within reach allow.
+        products: how many there are, at least one.
+        words: of this memory and all beneath it, which are empty at the start.
+    """
+    started = most_starts(capacity, products, words)
+    return max(first_beyond(capacity, products - 1), started + words + 1 if started else 0)
 
 
 def _products(problem: str, dims: dict[str, int]) -> tuple[Callable[[int], int] | None, int]:

@@ -145,7 +145,7 @@ def measured(torch: Any, call: Callable[[], Any], seconds: float) -> dict[str, f
 
 
 def by_definition(q: Any, k: Any, v: Any, causal: bool) -> Any:
-    """Attention with a table of all scores, in the type of its arguments."""
+    """Attention with a score matrix, in the type of its arguments."""
     import torch
 
     k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], 1) for each in (k, v))

@@ -19,7 +19,7 @@ from pebblesim.operator import compiling, layout, masks, operators, recorded
 from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
 from pebblesim.operator.masks import Asked
 from pebblesim.operator.operators_of_sinks import backward, forward, from_definition
-from pebblesim.operator.pattern import Limits
+from pebblesim.operator.pattern import Within
 from pebblesim.operator.recent import Recent
 from pebblesim.operator.recorded import Again
 from pebblesim.operator.texts import BEGIN_WITH_SINKS
@@ -124,7 +124,7 @@ def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -
     return asked._replace(first=first, end=end, left=None, right=None, at_end=False)
 
 
-def _packed(of_q: Tensor, of_k: Tensor | None, n_q: int, n_k: int, within: Limits) -> masks.Ranges:
+def _packed(of_q: Tensor, of_k: Tensor | None, n_q: int, n_k: int, within: Within) -> masks.Ranges:
     from pebblesim.operator.sequences import ranges_of_sequences
 
     return ranges_of_sequences(of_q, of_q if of_k is None else of_k, n_q, n_k, within)

@@ -25,7 +25,7 @@ from pebblesim.operator.once import warn_once
 HERE = Path(__file__).resolve().parent
 
 ROOM = 2**30
-"""Bytes that tables of scores and their gradients may take."""
+"""Bytes that score matrices and their gradients may take."""
 
 BEGIN_WITH_SINKS = False
 """Whether the package has kernels whose softmaxes begin with sinks: O and L get them afterwards."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import counted
 from pebblesim.kernels.key_ranges import ARGUMENTS, KeyRanges
-from pebblesim.operator.pattern import Limits, Pattern, band_of
+from pebblesim.operator.pattern import Pattern, Within, band_of
 
 Ranges = tuple[Tensor, Tensor]
 
@@ -77,7 +77,7 @@ def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: Mapping[str, Any]
 def ranges_of(
     sizes: tuple[int, int, int],
     device: torch.device,
-    within: Limits,
+    within: Within,
     cu_seqlens: Any,
     key_padding_mask: Any,
     key_ranges: Any,

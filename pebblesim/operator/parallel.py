@@ -25,15 +25,15 @@ from pebblesim.core.sizes import whole
 from pebblesim.operator import operators as _operators  # noqa: F401
 from pebblesim.operator.agreement import Given, check_agreement, check_group
 from pebblesim.operator.checks import check_numbers, check_tensors, unsupported
+from pebblesim.operator.exchange import Device
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.sizes import check_flag, is_count
 from pebblesim.parallel.count import Moved, best
-from pebblesim.parallel.exchange import Device
-from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES, SCHEDULES
+from pebblesim.parallel.schedules import AT_ONCE, SCHEDULES
 from pebblesim.parallel.team import MOST_DEVICES, Team
 from pebblesim.parallel.tokens import check_ownership, owned
 
-RUNNING = tuple(name for name, each in SCHEDULES.items() if each.order != IN_PASSES)
+RUNNING = tuple(name for name, each in SCHEDULES.items() if not each.order.in_passes)
 """The schedules that run on devices."""
 
 
@@ -336,7 +336,7 @@ class _Travelling:
 
 
 class _Local:
-    """The protocol `pebblesim.parallel.exchange.Local` on tensors; sums have 32 bits, or 64 for doubles."""
+    """The protocol `pebblesim.operator.exchange.Local` on tensors; sums have 32 bits, or 64 for doubles."""
 
     def __init__(self, inside: Inside) -> None:
         self.forward, self.backward = inside.forward, inside.backward

@@ -42,7 +42,7 @@ class Pattern(NamedTuple):
         return call._replace(shared=self.shared, softcap=self.softcap, same_bits=self.same_bits)
 
 
-Limits = tuple[int | None, int | None, bool]
+Within = tuple[int | None, int | None, bool]
 """(left, right, at_end): key j is allowed for query i if -left ≤ j - i ≤ right; None is no limit.
 
 With `at_end` the last query is at the last key, and not the first one at the first key.
@@ -57,7 +57,7 @@ def band_of(left: int | None = None, right: int | None = None, at_end: bool = Fa
     return Band(name, left, right, at_end=at_end, rows=rows)
 
 
-def limits(window: tuple[int | None, int | None] | None, causal: bool, align: str, n_q: int, n_k: int) -> Limits:
+def limits(window: tuple[int | None, int | None] | None, causal: bool, align: str, n_q: int, n_k: int) -> Within:
     """The limits of a window and a causal mask together, without those from `LONG` on that leave out no pair.
 
     Kernels add limits to positions, in 32 bits. Shorter ones stay, so that other lengths need no other kernels.

@@ -36,7 +36,7 @@ CARD = "H200"
 """The card whose rates are used where no card is given."""
 
 ROOM = 2**30
-"""Bytes that tables of scores and their gradients may take unless a workspace is given."""
+"""Bytes that score matrices and their gradients may take unless a workspace is given."""
 
 STEPS = 8
 """Lengths are rounded up to multiples of this part of a power of two where memory is limited."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import Kernel
 from pebblesim.operator.masks import Ranges, promise, promised
-from pebblesim.operator.pattern import Limits
+from pebblesim.operator.pattern import Within
 
 TOKENS = 256
 """Queries of a thread block."""
@@ -96,7 +96,7 @@ def _kernel(of_q: torch.dtype, of_k: torch.dtype) -> Kernel:
     return Kernel(ranges)
 
 
-def ranges_of_sequences(of_q: Tensor, of_k: Tensor, n_q: int, n_k: int, within: Limits) -> Ranges:
+def ranges_of_sequences(of_q: Tensor, of_k: Tensor, n_q: int, n_k: int, within: Within) -> Ranges:
     """Ranges of packed sequences, (1, n_q), whose starts for queries and keys are right but for their numbers.
 
     Args:

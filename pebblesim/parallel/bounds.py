@@ -139,12 +139,12 @@ def _pairs_for(team: Team) -> Callable[[int], Fraction]:
 def with_memory(team: Team, M: int) -> int:
     """P3: after each T words at most M + T are within reach; at most M words never leave."""
     each = products_of(team)
-    return least_of_segments(each.capacity, -(-team.heads * team.pairs * each.of_a_pair // team.P), M)
+    return max(0, most_starts(each.capacity, -(-team.heads * team.pairs * each.of_a_pair // team.P), M) - M)
 
 
-def least_of_segments(capacity: Callable[[int], int], products: int, M: int) -> int:
-    """The words that so many products take with M words, if at most `capacity` of X of them have X words in reach."""
-    return max(0, max((segments * T - M for segments, T in _segments(capacity, products, M)), default=0))
+def most_starts(capacity: Callable[[int], int], products: int, M: int) -> int:
+    """The most starts sT, s segments of T, that are too few for so many products; `capacity` of M + T in a segment."""
+    return max((segments * T for segments, T in _segments(capacity, products, M)), default=0)
 
 
 def _segments(capacity: Callable[[int], int], products: int, M: int) -> Iterator[tuple[int, int]]:

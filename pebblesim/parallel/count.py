@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pebblesim.core.errors import UsageError
-from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES, KEYS_GO_ROUND, QUERIES_GO_ROUND, Letters, Parallel, Split
+from pebblesim.parallel.schedules import Letters, Parallel, Split
 from pebblesim.parallel.team import Team
 from pebblesim.parallel.tokens import Tokens, united
 
@@ -163,7 +163,7 @@ class Moved:
     def passes(self, p: int) -> int:
         """Return how often device p receives the keys of others."""
         share = self.layout.shares[p]
-        if self.schedule.order != IN_PASSES or not share.other_rows:
+        if not self.schedule.order.in_passes or not share.other_rows:
             return 1
         return -(-share.sharing * share.other_rows // self.rows_at_once(p))
 
@@ -183,20 +183,18 @@ class Moved:
 
     def held(self, p: int) -> int:
         """Return the most words that device p holds at a time."""
-        team, share, moved = self.layout.team, self.layout.shares[p], self.layout.team.traffic
-        rows, keys = share.other_rows, share.other_keys
-        if self.schedule.order == KEYS_GO_ROUND:
-            keys = max((block.number for block in self.blocks(p)), default=0)
-        if self.schedule.order == QUERIES_GO_ROUND:
-            rows = max((block.number for block in self.blocks(p)), default=0)
-        row_words, key_words = len(share.heads) * rows, len(share.kv_heads) * keys
-        if self.schedule.order == IN_PASSES:
-            row_words, key_words = self.rows_at_once(p), min(keys, 1)
-        return team.owned_words(p) + row_words * int(moved.row) + key_words * int(moved.key)
+        team, share, order = self.layout.team, self.layout.shares[p], self.schedule.order
+        rows, keys = len(share.heads) * share.other_rows, len(share.kv_heads) * share.other_keys
+        if order.in_passes:
+            rows, keys = self.rows_at_once(p), min(share.other_keys, 1)
+        elif order.piece == "device":
+            most = max((block.number for block in self.blocks(p)), default=0)
+            rows, keys = (rows, len(share.kv_heads) * most) if order.rows_stay else (len(share.heads) * most, keys)
+        return team.owned_words(p) + rows * int(team.traffic.row) + keys * int(team.traffic.key)
 
     def round_of(self, p: int) -> list[int]:
         """Return the other devices whose queries or keys go round, in the order in which those arrive at device p."""
-        owners = self.layout.row_owners if self.schedule.order == QUERIES_GO_ROUND else self.layout.key_owners
+        owners = self.layout.key_owners if self.schedule.order.rows_stay else self.layout.row_owners
         start = owners(p).index(p)
         return [*owners(p)[:start][::-1], *owners(p)[start + 1 :][::-1]]
 
@@ -204,10 +202,10 @@ class Moved:
         """Yield the tokens of other devices that go round, in the order of their arrival; those that p can use."""
         layout, share = self.layout, self.layout.shares[p]
         for owner in self.round_of(p):
-            if self.schedule.order == QUERIES_GO_ROUND:
-                yield layout.needed(layout.team.own_rows[owner], share.keys, True)
-            else:
+            if self.schedule.order.rows_stay:
                 yield layout.needed(layout.team.own_keys[owner], share.rows, False)
+            else:
+                yield layout.needed(layout.team.own_rows[owner], share.keys, True)
 
     def by_step(self, p: int) -> list[int]:
         """Return the words that device p moves in each step: one device's words that go round, or all at once.
@@ -215,12 +213,11 @@ class Moved:
         The keys that pass by in a pass of `IN_PASSES` are one step, with the rows that arrive before and leave behind.
         """
         share, moved = self.layout.shares[p], self.layout.team.traffic
-        if self.schedule.order in (KEYS_GO_ROUND, QUERIES_GO_ROUND):
-            queries, keys = len(share.heads) * moved.row, len(share.kv_heads) * moved.key
-            one = queries if self.schedule.order == QUERIES_GO_ROUND else keys
+        order, by_tensor = self.schedule.order, self.by_tensor(p)
+        if order.piece == "device":
+            one = len(share.kv_heads) * moved.key if order.rows_stay else len(share.heads) * moved.row
             return [one * block.number for block in self.blocks(p)]
-        by_tensor = self.by_tensor(p)
-        if self.schedule.order == AT_ONCE:
+        if not order.in_passes:
             return [
                 sum(by_tensor[name] for name in (*moved.rows_in, *moved.keys_in)),
                 sum(by_tensor[name] for name in (*moved.rows_out, *moved.keys_out)),

@@ -10,10 +10,12 @@ from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import bytes_of, whole
 from pebblesim.core.tables import Sheet
+from pebblesim.language import masks
+from pebblesim.language.masks import Mask
 from pebblesim.parallel.bounds import DeviceBound, bounds
 from pebblesim.parallel.count import Moved, best
 from pebblesim.parallel.links import Network, Times, times
-from pebblesim.parallel.schedules import IN_PASSES, SCHEDULES, Parallel
+from pebblesim.parallel.schedules import SCHEDULES, Parallel
 from pebblesim.parallel.team import Team
 
 
@@ -41,7 +43,7 @@ class Devices(Result):
 
     def times(self, row: Moved) -> Times | None:
         """Return the times of a schedule on the network; None without a network, and for passes."""
-        return None if self.network is None or row.schedule.order == IN_PASSES else times(row, self.network)
+        return None if self.network is None or row.schedule.order.in_passes else times(row, self.network)
 
     @property
     def lower_bound(self) -> DeviceBound:
@@ -148,7 +150,7 @@ def devices(
     kv_heads: int | None = None,
     M: int | None = None,
     backward: bool = False,
-    mask: str | None = None,
+    mask: Mask | str | None = None,
     ownership: str | None = None,
     latent: bool = False,
     dtype: str | None = None,
@@ -165,7 +167,7 @@ def devices(
         heads, kv_heads: query heads, and KV heads (as many by default).
         M: words in a device; no limit by default.
         backward: count the backward pass: dQ, dK and dV from Q, K, V, dO, and two statistics of each row.
-        mask: None, or "causal".
+        mask: None or "causal", or that mask as a record, such as that of a count.
         ownership: "contiguous", "zig-zag" or "striped"; by default zig-zag for a causal mask, and contiguous without.
         latent: the values are the first d_v columns of the keys.
         dtype: the type of a word, for a column of bytes.
@@ -184,15 +186,10 @@ def devices(
         UsageError: a name or size is not allowed, or a named schedule is impossible with these heads and devices.
         Infeasible: M words are too few for each schedule.
     """
-    if mask not in (None, "causal", "dense"):
-        raise UsageError(
-            f"mask = {mask!r} was given; on many devices the mask is causal, or there is none. Under a window no "
-            "schedule moves more words than under the causal mask."
-        )
+    causal = _is_causal(mask)
     M = None if M is None else whole("M", M)
     if dtype is not None:
         bytes_of(dtype)
-    causal = mask == "causal"
     of_tokens = ("zig-zag" if causal else "contiguous") if ownership is None else ownership
     given = {"n_q": (n_q, n), "n_k": (n_k, n), "d_k": (d_k, d), "d_v": (d_v, d)}
     sizes = {name: own if own is not None else both for name, (own, both) in given.items()}
@@ -237,11 +234,22 @@ def _named(names: Iterable[str], M: int | None, every: bool) -> list[Parallel]:
         if name not in SCHEDULES:
             raise UnknownName("schedule for many devices", name, SCHEDULES)
     chosen = [SCHEDULES[name] for name in dict.fromkeys(names)]
-    if M is None and not every and any(schedule.order == IN_PASSES for schedule in chosen):
+    if M is None and not every and any(schedule.order.in_passes for schedule in chosen):
         raise UsageError("tiles-in-passes takes as many passes as a memory asks for; give its words, M.")
-    return [schedule for schedule in chosen if M is not None or schedule.order != IN_PASSES]
+    return [schedule for schedule in chosen if M is not None or not schedule.order.in_passes]
 
 
 def _steps(row: Moved) -> int:
     """The number of steps of the busiest device in which words move."""
     return sum(words > 0 for words in row.by_step(row.busiest))
+
+
+def _is_causal(mask: Mask | str | None) -> bool:
+    """Whether there is a mask, which is then causal; devices have no other."""
+    pattern = masks.of(mask)
+    if pattern not in (None, masks.of("causal")):
+        raise UsageError(
+            f"mask {pattern} was given; on many devices the mask is causal, or there is none. Under a window no "
+            "schedule moves more words than under the causal mask."
+        )
+    return pattern is not None

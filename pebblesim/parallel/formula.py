@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import sympy
 from sympy import Max, Min, Mod, ceiling, floor
 
-from pebblesim.parallel.schedules import IN_PASSES, Letters, Parallel, Split
+from pebblesim.parallel.schedules import Letters, Parallel, Split
 from pebblesim.parallel.team import Traffic, traffic
 from pebblesim.parallel.tokens import check_ownership
 
@@ -59,7 +59,7 @@ def _words(schedule: Parallel, split: Split, moved: Traffic, part: _Part, one_ke
     heads = h / split.heads
     kv_heads = h_kv if split.heads == 1 else Max(1, h_kv / split.heads)
     passes: Any = sympy.Integer(1)
-    if schedule.order == IN_PASSES:
+    if schedule.order.in_passes:
         own = part.own_rows * h * moved.row + part.own_keys * h_kv * moved.key
         at_once = Max(1, floor((M - own - one_key * moved.key) / moved.row))
         passes = Max(1, ceiling(heads / kv_heads * part.rows / at_once))

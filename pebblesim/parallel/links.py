@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.parallel.count import Moved
-from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES, KEYS_GO_ROUND, QUERIES_GO_ROUND
+from pebblesim.parallel.schedules import AT_ONCE
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def times(moved: Moved, network: Network) -> Times:
     Raises:
         UsageError: the schedule has passes; for these there is no time.
     """
-    if moved.schedule.order == IN_PASSES:
+    if moved.schedule.order.in_passes:
         raise UsageError(f"{moved.schedule.name} has no time here: its passes depend on the memory's own transfers.")
     team = moved.layout.team
     operations = 2 * (3 * team.d_k + 2 * team.d_v if team.backward else team.d_k + team.d_v)
@@ -181,7 +181,7 @@ def _seconds(words: Mapping[int, int], p: int, network: Network) -> float:
 
 def _round(moved: Moved, network: Network, products: float) -> list[_Step]:
     """A message in each step; with several machines some device waits for another machine, and so do all."""
-    assert moved.schedule.order in (KEYS_GO_ROUND, QUERIES_GO_ROUND)
+    assert moved.schedule.order.piece == "device"
     far = network.inside if network.in_machine >= moved.layout.team.P else network.between
     steps = moved.by_step(moved.busiest)
     return [_Step(far.seconds(1, words * network.word), products / (len(steps) + 1)) for words in steps]

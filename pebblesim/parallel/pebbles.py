@@ -7,8 +7,11 @@ in `pebblesim.game.devices`, which knows neither schedules nor who should comput
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
+from math import exp, inf, log, prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,12 +21,13 @@ from pebblesim.game.devices import ADD, BEGIN, COLLECT, DELETE, RECEIVE, SEND, D
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.parallel.count import Moved
 from pebblesim.parallel.play import Compute, Receive, Send, moves
-from pebblesim.parallel.team import Team
+from pebblesim.parallel.team import STATISTICS, Team
 
 Name: TypeAlias = tuple[Any, ...]
 """A tensor and numbers, such as ("Q", head, token, column)."""
 
-Move: TypeAlias = tuple[int, int, int]
+Step: TypeAlias = tuple[int, int, Any]
+"""A device, a kind of move, and a vertex; for ADD, the term and the vertex that takes it."""
 
 
 @dataclass(eq=False)
@@ -51,6 +55,33 @@ class Graph:
         names = [f"{name}[{','.join(map(str, numbers))}]" for name, *numbers in ids]
         self.cdag = Cdag.from_edges(len(ids), [(ids[u], ids[v]) for u, v in edges], *ends, names=names)
 
+    def packed(self, steps: Iterable[Step]) -> NDArray[np.int64]:
+        """Return the moves as numbers, for `judged`."""
+        rows = [(p, kind, self.edge[what] if kind == ADD else self.ids[what]) for p, kind, what in steps]
+        return np.array(rows, np.int64).reshape(-1, 3)
+
+    def value(self, name: Name, inputs: Mapping[str, Any], known: dict[Name, float]) -> float:
+        """Return the value of a vertex, for arrays of inputs; `known` has those that were asked for.
+
+        A row that sees no key has L = −∞ and O = 0.
+        """
+        if name not in known:
+            terms = [self.value(term, inputs, known) for term in self.terms[name]]
+            match name[0]:
+                case tensor if name in self.inputs_named:
+                    known[name] = float(inputs[tensor][name[1:3] if tensor in STATISTICS else name[1:]])
+                case "P":
+                    known[name] = exp(terms[0] - sum(terms[1:]))
+                case "dS":
+                    known[name] = terms[0] * (terms[1] - terms[2])
+                case "L":
+                    known[name] = log(terms[0]) if terms[0] else -inf
+                case "O":
+                    known[name] = terms[0] / terms[1] if terms[1] else 0.0
+                case kind:
+                    known[name] = sum(terms) if kind in ("S", "dP") or kind.startswith("sum ") else prod(terms)
+        return known[name]
+
     def judged(self, P: int, moves: NDArray[Any]) -> DevicesGame:
         """Return the referee's result for moves of P devices."""
         owner = self.inputs_named | self.outputs_named
@@ -59,50 +90,28 @@ class Graph:
 
 
 class _Cut:
-    """Walks through the moves of a schedule twice: once for the graph, once for the moves of pebbles."""
+    """Follows the moves of a schedule: the graph that they compute, and the moves of its pebbles, by name."""
 
     def __init__(self, moved: Moved) -> None:
-        self.moved, self.team, self.graph = moved, moved.layout.team, Graph()
+        self.team, self.graph = moved.layout.team, Graph()
         team, traffic = self.team, self.team.traffic
         self.words = {**traffic.rows_in, **traffic.keys_in, **traffic.rows_out, **traffic.keys_out}
         self.row_owner = {token: p for p in range(team.P) for token in team.own_rows[p]}
         self.key_owner = {token: p for p in range(team.P) for token in team.own_keys[p]}
-        self.visits: dict[tuple[int, bool, int, int], int] = {}
-        self._inputs()
+        self.visits: Counter[tuple[int, bool, int, int]] = Counter()
+        self.steps: list[Step] = []
+        for tensors, owner, heads in (
+            (traffic.rows_in, self.row_owner, team.heads),
+            (traffic.keys_in, self.key_owner, team.kv_heads),
+        ):
+            for name, h, (token, p) in product(tensors, range(heads), owner.items()):
+                for t in range(tensors[name]):
+                    self.graph.terms[name, h, token, t] = []
+                    self.graph.inputs_named[name, h, token, t] = p
         for move in moves(moved):
-            self._note(move)
-            if isinstance(move, Compute):
-                for i, j in self.pairs(move):
-                    for vertex, terms in self.of_pair(move.device, move.head, i, j):
-                        mine = self.graph.terms.setdefault(vertex, [])
-                        mine.extend(terms)
+            self._compute(move) if isinstance(move, Compute) else self._exchange(move)
         self._ends()
         self.graph.number()
-
-    def _inputs(self) -> None:
-        team = self.team
-        for tensors, owner, heads in (
-            (team.traffic.rows_in, self.row_owner, team.heads),
-            (team.traffic.keys_in, self.key_owner, team.kv_heads),
-        ):
-            for name, words in tensors.items():
-                for h in range(heads):
-                    for token, p in owner.items():
-                        for t in range(words):
-                            self.graph.terms[name, h, token, t] = []
-                            self.graph.inputs_named[name, h, token, t] = p
-
-    def _note(self, move: Receive | Compute | Send) -> None:
-        """Count how often a device got a row or key of another one; name its sums, which may stay without terms."""
-        if not isinstance(move, Receive):
-            return
-        of_rows = set(move.tensors) <= set(self.team.traffic.rows_in)
-        for head, token in move.rows:
-            where = move.device, of_rows, head, token
-            self.visits[where] = self.visits.get(where, 0) + 1
-            for name in move.sums:
-                for t in range(self.words[name]):
-                    self.graph.terms.setdefault(self.sum(name, move.device, head, token, t), [])
 
     def sum(self, tensor: str, p: int, head: int, token: int, t: int) -> Name:
         """The sum of device p for a word of an output: the whole if p owns it, else the part of this visit."""
@@ -111,10 +120,6 @@ class _Cut:
         if (self.row_owner if rows else self.key_owner)[token] == p:
             return whole
         return (*whole, p, self.visits[p, rows, head, token])
-
-    def pairs(self, move: Compute) -> Iterator[tuple[int, int]]:
-        ahead = self.team.ahead
-        return ((i, j) for i in move.queries for j in move.keys if not self.team.causal or j <= i + ahead)
 
     def of_pair(self, p: int, h: int, i: int, j: int) -> Iterator[tuple[Name, list[Name]]]:
         """Yield the vertices of a pair in the order in which they are made, with their terms.
@@ -148,82 +153,55 @@ class _Cut:
             yield from added(("dSK", *pair, t), [("dS", *pair), ("K", *key, t)], self.sum("dQ", p, *row, t))
             yield from added(("dSQ", *pair, t), [("dS", *pair), ("Q", *row, t)], self.sum("dK", p, *key, t))
 
-    def _ends(self) -> None:
-        """Add the parts to the sums of the owners; name sums and outputs."""
-        team, graph = self.team, self.graph
-        for name in [name for name in graph.terms if name[0].startswith("sum ")]:
-            graph.sums_named[name] = None
-            whole = name[:4]
-            if len(name) > 4:
-                graph.terms.setdefault(whole, []).append(name)
-                graph.sums_named[whole] = None
-        for name in [name for name in graph.sums_named if len(name) == 4]:
-            tensor, (h, token, t) = name[0].removeprefix("sum "), name[1:]
-            if team.backward:
-                graph.outputs_named[name] = (self.row_owner if tensor == "dQ" else self.key_owner)[token]
-            else:
-                weights = ("sum L", h, token, 0)
-                graph.terms[tensor, h, token, t] = [name] if tensor == "L" else [name, weights]
-                graph.outputs_named[tensor, h, token, t] = self.row_owner[token]
+    def _compute(self, move: Compute) -> None:
+        """Make the vertices of each pair; what no later one of them takes as a term is deleted at once."""
+        for i, j in product(move.queries, move.keys):
+            if self.team.causal and j > i + self.team.ahead:
+                continue
+            steps = list(self.of_pair(move.device, move.head, i, j))
+            last = {term: k for k, (_, terms) in enumerate(steps) for term in terms}
+            made = {vertex for vertex, _ in steps if not vertex[0].startswith("sum ")}
+            for k, (vertex, terms) in enumerate(steps):
+                self.graph.terms.setdefault(vertex, []).extend(terms)
+                self.steps += [(move.device, ADD, (term, vertex)) for term in terms]
+                gone = [term for term in terms if last[term] == k and term in made]
+                self.steps += [(move.device, DELETE, term) for term in gone]
 
-    def played(self) -> Iterator[Move]:
-        """Yield the moves of pebbles."""
-        ids, graph = self.graph.ids, self.graph
-        owner = graph.outputs_named
-        wholes = [name for name in graph.sums_named if len(name) == 4]
-        of_output = {name: owner[name if self.team.backward else (name[0][4:], *name[1:])] for name in wholes}
-        for name, p in of_output.items():
-            yield p, BEGIN, ids[name]
-        self.visits.clear()
-        for move in moves(self.moved):
-            self._note(move)
-            if isinstance(move, Compute):
-                for i, j in self.pairs(move):
-                    yield from self._compute(move.device, move.head, i, j)
-            else:
-                yield from self._exchange(move, of_output)
-        if not self.team.backward:
-            yield from self._divide(of_output)
-
-    def _compute(self, p: int, h: int, i: int, j: int) -> Iterator[Move]:
-        """Make the vertices of a pair; what no later one of them takes as a term is deleted at once."""
-        steps = list(self.of_pair(p, h, i, j))
-        last = {term: k for k, (_, terms) in enumerate(steps) for term in terms}
-        made = {vertex for vertex, _ in steps if not vertex[0].startswith("sum ")}
-        for k, (vertex, terms) in enumerate(steps):
-            for term in terms:
-                yield p, ADD, self.graph.edge[term, vertex]
-            for term in terms:
-                if last[term] == k and term in made:
-                    yield p, DELETE, self.graph.ids[term]
-
-    def _exchange(self, move: Receive | Send, owner: dict[Name, int]) -> Iterator[Move]:
-        ids, p, words = self.graph.ids, move.device, self.words
+    def _exchange(self, move: Receive | Send) -> None:
+        """Rows or keys of others come, with new parts of their sums, or go, with these parts, to their owners."""
+        p, arrives = move.device, isinstance(move, Receive)
+        of_rows = set(move.tensors) <= set(self.team.traffic.rows_in)
         for head, token in move.rows:
+            self.visits[p, of_rows, head, token] += arrives
             for name in move.tensors:
-                kind = RECEIVE if isinstance(move, Receive) else DELETE
-                yield from ((p, kind, ids[name, head, token, t]) for t in range(words[name]))
-            for name in move.sums:
-                for t in range(words[name]):
-                    part = self.sum(name, p, head, token, t)
-                    whole = part[:4]
-                    if isinstance(move, Receive):
-                        yield p, BEGIN, ids[part]
-                        continue
-                    yield p, SEND, ids[part]
-                    yield p, DELETE, ids[part]
-                    yield owner[whole], COLLECT, ids[part]
-                    yield owner[whole], ADD, self.graph.edge[part, whole]
-                    yield owner[whole], DELETE, ids[part]
+                kind = RECEIVE if arrives else DELETE
+                self.steps += [(p, kind, (name, head, token, t)) for t in range(self.words[name])]
+            for tensor, word in [(name, t) for name in move.sums for t in range(self.words[name])]:
+                part = self.sum(tensor, p, head, token, word)
+                if arrives:
+                    self.graph.terms.setdefault(part, [])
+                    self.steps.append((p, BEGIN, part))
+                    continue
+                whole, owner = part[:4], (self.row_owner if of_rows else self.key_owner)[token]
+                self.graph.terms.setdefault(whole, []).append(part)
+                self.steps += [(p, SEND, part), (p, DELETE, part), (owner, COLLECT, part)]
+                self.steps += [(owner, ADD, (part, whole)), (owner, DELETE, part)]
 
-    def _divide(self, owner: dict[Name, int]) -> Iterator[Move]:
-        """Divide the rows of O by their sums of weights, of which L is the logarithm."""
-        edge, ids = self.graph.edge, self.graph.ids
-        for name, p in sorted(owner.items(), key=lambda each: each[0][0] == "sum L"):
-            out = (name[0].removeprefix("sum "), *name[1:])
-            for term in self.graph.terms[out]:
-                yield p, ADD, edge[term, out]
-            yield p, DELETE, ids[name]
+    def _ends(self) -> None:
+        """Begin the sums of owners before all else, divide rows of O by their sums of weights, whose logarithm is L."""
+        team, graph, begun = self.team, self.graph, list[Step]()
+        graph.sums_named = dict.fromkeys(name for name in graph.terms if name[0].startswith("sum "))
+        for name in sorted((name for name in graph.sums_named if len(name) == 4), key=lambda each: each[0] == "sum L"):
+            tensor, (h, token, t) = name[0].removeprefix("sum "), name[1:]
+            p = (self.row_owner if tensor in team.traffic.rows_out else self.key_owner)[token]
+            begun.append((p, BEGIN, name))
+            out, terms = name, list[Name]()
+            if not team.backward:
+                out, terms = (tensor, h, token, t), [name] if tensor == "L" else [name, ("sum L", h, token, 0)]
+                graph.terms[out] = terms
+                self.steps += [*((p, ADD, (term, out)) for term in terms), (p, DELETE, name)]
+            graph.outputs_named[out] = p
+        self.steps = begun + self.steps
 
 
 def graph_of(moved: Moved) -> Graph:
@@ -244,8 +222,30 @@ def play(moved: Moved) -> DevicesGame:
         IllegalMove: the schedule breaks a rule of the game.
     """
     cut = _Cut(moved)
-    steps = np.array(list(cut.played()), np.int64).reshape(-1, 3)
-    return cut.graph.judged(moved.layout.team.P, steps)
+    return cut.graph.judged(moved.layout.team.P, cut.graph.packed(cut.steps))
+
+
+def numbers(moved: Moved, inputs: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
+    """Return the outputs: the values of the graph that is played, in which a device uses what it holds.
+
+    Args:
+        moved: a counted schedule of a small size.
+        inputs: Q of shape (h, n_q, d_k), K (h_kv, n_k, d_k) and, unless values are latent, V (h_kv, n_k, d_v); for the
+            backward pass also dO (h, n_q, d_v), L and D (h, n_q). Scores must be small, as exp takes them as they are.
+
+    Returns:
+        O (h, n_q, d_v) and L (h, n_q), or dQ, dK and dV, with the shapes of Q, K and V.
+    """
+    graph, team, known = _Cut(moved).graph, moved.layout.team, dict[Name, float]()
+    made: dict[str, NDArray[np.float64]] = {}
+    for of, heads, n in (
+        (team.traffic.rows_out, team.heads, team.n_q),
+        (team.traffic.keys_out, team.kv_heads, team.n_k),
+    ):
+        made |= {name: np.full((heads, n, words), -inf if name == "L" else 0.0) for name, words in of.items()}
+    for name in graph.outputs_named:
+        made[name[0].removeprefix("sum ")][name[1:]] = graph.value(name, inputs, known)
+    return {name: array[..., 0] if name == "L" else array for name, array in made.items()}
 
 
 def exceeds(team: Team) -> int:

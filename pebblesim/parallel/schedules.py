@@ -11,13 +11,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-AT_ONCE = "at once"
+
+@dataclass(frozen=True)
+class Order:
+    """Two loops, as in FlashAttention: rows (or keys) of others stay while their keys (or rows) pass by in pieces.
+
+    Attributes:
+        name: what it is called.
+        rows_stay: whether rows stay and keys pass by, as in FlashAttention-2; else keys stay.
+        piece: what passes by at a time: "all", what one device owns ("device"), or one line ("one").
+        in_passes: whether as many rows of a KV head as fit stay, and the keys pass by again for each lot of them.
+    """
+
+    name: str
+    rows_stay: bool
+    piece: str
+    in_passes: bool = False
+
+
+AT_ONCE = Order("at once", True, "all")
 """All words of others arrive before the first product, and partial sums leave after the last."""
-KEYS_GO_ROUND = "keys go round"
+KEYS_GO_ROUND = Order("keys go round", True, "device")
 """The keys and values of one device after the other arrive, are used and leave, with the sums of their gradients."""
-QUERIES_GO_ROUND = "queries go round"
+QUERIES_GO_ROUND = Order("queries go round", False, "device")
 """The queries of one device after the other arrive, are used and leave, with partial sums of their rows."""
-IN_PASSES = "in passes"
+IN_PASSES = Order("in passes", True, "one", in_passes=True)
 """As many rows as fit arrive, the keys pass by one by one, and the rows' partial sums leave; then further rows."""
 
 
@@ -51,7 +69,7 @@ class Parallel:
     name: str
     meaning: str
     source: str
-    order: str
+    order: Order
     split: Callable[[Letters], Split]
 
 
@@ -59,7 +77,7 @@ SCHEDULES: dict[str, Parallel] = {}
 """All schedules, by name."""
 
 
-def _parallel(name: str, order: str, source: str) -> Callable[[Callable[[Letters], Split]], Parallel]:
+def _parallel(name: str, order: Order, source: str) -> Callable[[Callable[[Letters], Split]], Parallel]:
     def register(split: Callable[[Letters], Split]) -> Parallel:
         SCHEDULES[name] = Parallel(name, (split.__doc__ or "").strip(), source, order, split)
         return SCHEDULES[name]

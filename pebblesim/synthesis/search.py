@@ -207,6 +207,7 @@ def search(
     M: int,
     summation: str = "chain",
     name: str | None = None,
+    saved: Collection[str] | None = None,
     kept: Collection[str] | None = None,
     heads: int = 1,
     kv_heads: int | None = None,
@@ -230,7 +231,8 @@ def search(
         M: red pebbles, in words.
         summation: "chain", or "in-place", as for `count`.
         name: name of the schedule; by default "found-" and the problem's name.
-        kept: the inputs that the forward pass saved, such as ("O", "l"); by default a schedule may need any of them.
+        saved: the inputs that the forward pass saved, such as ("O", "l"); by default a schedule may need any of them.
+        kept: an older name of `saved`.
         heads, kv_heads, batch, separate: as for `count`; heads that share keys are one head with all their queries.
         mask: the allowed pairs, as for `count`, for all heads alike.
         word_bytes: bytes in a word of some tensors, such as {"Q": 2, "K": 2, "V": 2}; words of the others have 4. Then
@@ -249,7 +251,9 @@ def search(
             size or mask is not allowed.
         Infeasible: no sequence of passes fits into M words.
     """
-    solves = problem(problem_name)
+    if saved is not None and kept is not None:
+        raise UsageError("saved and kept were given, and kept is an older name of saved; give saved alone.")
+    solves, saved = problem(problem_name), kept if saved is None else saved
     given, pattern = Heads(heads, kv_heads, batch, separate), _mask(solves, mask)
     cases = given.cases(solves, dims, pattern)
     sizes: dict[str, Any] = dict(cases.sizes)
@@ -261,13 +265,13 @@ def search(
     called = _called(name or f"found-{solves.name}")
     from pebblesim.synthesis import writing
 
-    ways = _ways(solves, kept, under)
+    ways = _ways(solves, saved, under)
     asked = _Asked(solves, sizes, M, summation, under, called, _widths(word_bytes, ways, summation))
     best: _Written | None = None
     looked_at = 0
     with SCHEDULES.temporary():  # none of those that are tried is left behind
         SCHEDULES.pop(called, None)
-        known = _known(asked, kept)
+        known = _known(asked, saved)
         for number, system in enumerate(ways, 1):
             most = min((asked.cost(each) for each in (known, best and best.counted) if each), default=inf)
             passes, found = asked.cheapest(system, most)
@@ -394,14 +398,14 @@ class _Asked:
         return min((each for each in counted if each.peak_red <= self.M), key=lambda each: each.io, default=None)
 
 
-def _ways(solves: Problem, kept: Collection[str] | None, mask: Mask | None) -> list[System]:
+def _ways(solves: Problem, saved: Collection[str] | None, mask: Mask | None) -> list[System]:
     from pebblesim.synthesis.equations import systems
 
-    ways = systems(solves, _named(solves, kept), masked=mask is not None)
+    ways = systems(solves, _named(solves, saved), masked=mask is not None)
     if not ways:
         raise UsageError(
             f"problem {solves.name!r} has no graph without sums in blocks or running values, which `search` needs"
-            + ("." if kept is None else f", from what is saved: {', '.join(kept) or 'nothing'}.")
+            + ("." if saved is None else f", from what is saved: {', '.join(saved) or 'nothing'}.")
         )
     return ways
 
@@ -435,20 +439,20 @@ def _mask(solves: Problem, mask: AnyMask | None) -> Mask | None:
     return pattern
 
 
-def _named(solves: Problem, kept: Collection[str] | None) -> Collection[str] | None:
-    for name in kept or ():
+def _named(solves: Problem, saved: Collection[str] | None) -> Collection[str] | None:
+    for name in saved or ():
         if name not in solves.kept:
-            raise UnknownName(f"input of problem {solves.name!r} that the forward pass keeps", name, solves.kept)
-    return kept
+            raise UnknownName(f"input of problem {solves.name!r} that the forward pass saves", name, solves.kept)
+    return saved
 
 
-def _known(asked: _Asked, kept: Collection[str] | None) -> Counted | None:
+def _known(asked: _Asked, saved: Collection[str] | None) -> Counted | None:
     """Return the count of the best schedule of the catalogue, with its best blocks; None if no schedule fits."""
     best: Counted | None = None
     possible = [
         schedule.in_dims(asked.sizes)
         for schedule in of_problem(asked.solves.name, asked.sizes, asked.mask is not None)
-        if not _is_ours(schedule) and (kept is None or {*schedule.kept} <= {*kept})
+        if not _is_ours(schedule) and (saved is None or {*schedule.kept} <= {*saved})
     ]
     least = map(asked.least, possible)
     for words, each in sorted(zip(least, possible, strict=True), key=lambda pair: pair[0]):

@@ -112,6 +112,7 @@ def test_each_mark_is_in_table_1() -> None:
     assert printed("--table-1").partition("(--wide adds")[0].count(") *") == marked > 0  # where sources are left out
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", sorted(name for name, each in PROBLEMS.items() if each.theta is not None))
 def test_the_bounds_of_a_problem_name_what_is_not_as_printed(name: str) -> None:
     """Θ is the repaired form; its source says what is added and for which sizes, in LaTeX, too, where it was not."""

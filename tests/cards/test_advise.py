@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 import pebblesim as ps
 from pebblesim.advice import cards
-from pebblesim.advice.advise import NEAR
 from pebblesim.advice.amounts import amount
+from pebblesim.advice.boundaries import NEAR
 from pebblesim.advice.cards import FIGURES, TEXTS, Card, Figure
 from pebblesim.analysis import terms
 from pebblesim.analysis.masked_sums import symbol

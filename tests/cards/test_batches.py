@@ -123,7 +123,7 @@ def test_a_batch_is_for_one_worker() -> None:
 # -- when L2 is of no help ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_beyond_l2_memory_gives_what_is_counted(name: str) -> None:
     """On a tiny card, replayed whole: all blocks that run at once, all heads, line by line, through all of its L2."""
@@ -345,6 +345,7 @@ def test_crossover_measures_counts_and_draws(tmp_path: Path, monkeypatch: pytest
     assert nothing.exit_code != 0 and "do not fit into any M of --at 1,2" in str(nothing.exception)
 
 
+@pytest.mark.slow
 def test_the_page_has_what_the_command_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command, with the rows that it measured on a card."""
     rows, chip = load(DATA / "crossover_command.jsonl"), Chip.of_card(cards.card("H200"))

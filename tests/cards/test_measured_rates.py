@@ -116,7 +116,7 @@ def test_a_raced_kernel_is_named_with_the_length_of_its_race() -> None:
     assert re.search(
         r"^others: FFPA [\d.]+ ms \([\d.]+ x, by its rate at n = 9,600\); others not measured with", str(shared), re.M
     )
-    assert shared.to_dict()["measured"]["raced"]["ffpa"]["n"] == 9600
+    assert beside(shared).to_dict()["raced"]["ffpa"]["n"] == 9600
 
 
 GROUPED = [
@@ -163,7 +163,7 @@ def test_where_nothing_was_measured_advise_and_explain_say_the_same(
     for way, problem in (("forward", "forward"), ("backward", "backward-qkv")):
         advice = ps.advise(gpu, n=n, d=d, heads=heads[0], kv_heads=heads[1], mask=mask, problem_name=problem)
         theirs, ours = judged.passes[way].theirs, advice.kernels[0].seconds
-        assert theirs is not None and advice.to_dict()["measured"]["estimated"] == {judged.choice.backend: theirs}
+        assert theirs is not None and beside(advice).to_dict()["estimated"] == {judged.choice.backend: theirs}
         _, line, _, others, *_ = map(str, advice.parts())
         faster = theirs < ours
         assert (f"SDPBackend.{called}" in line) == faster == ("estimated: faster than ours)" in others)

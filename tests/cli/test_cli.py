@@ -274,14 +274,14 @@ def test_a_heading_names_no_option_that_its_command_lacks(pebblesim: Pebblesim, 
         assert re.search(rf"(?<!\S){option}(?!\S)", plain(known)), option
 
 
-def test_tables_are_at_most_a_hundred_columns_wide(pebblesim: Pebblesim) -> None:
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if {*PROBLEMS[name].from_nd.values()} == {"n", "d"}])
+def test_tables_are_at_most_a_hundred_columns_wide(pebblesim: Pebblesim, name: str) -> None:
     """Where schedules of a problem are compared; the lines that name schedules or sources may be longer."""
-    for name in PROBLEMS:
-        if {*PROBLEMS[name].from_nd.values()} == {"n", "d"}:
-            out = pebblesim(f"count -p {name} -n 4096 -d 64 -M 65536").out
-            table = out.partition("\n\n")[2].partition("\n\n")[0].split("\n")
-            assert len(table) > 2 and max(map(len, table)) <= 100
-            assert {"schedule", "I/O", "gap"} <= {*re.split("   +", table[0].strip())}
+    out = pebblesim(f"count -p {name} -n 4096 -d 64 -M 65536").out
+    table = out.partition("\n\n")[2].partition("\n\n")[0].split("\n")
+    assert len(table) > 2 and max(map(len, table)) <= 100
+    assert {"schedule", "I/O", "gap"} <= {*re.split("   +", table[0].strip())}
 
 
 def test_printed_blocks_that_do_not_fit_say_so(pebblesim: Pebblesim) -> None:

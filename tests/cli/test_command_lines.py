@@ -211,6 +211,7 @@ def test_the_type_of_a_word_is_taken_where_it_says_something(pebblesim: Pebblesi
         assert pebblesim(line).code == 0, line
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "line",
     ["plot words small-cache -n 2^70 -d 4 -M 300", "plot skislope flash -n 2^70 -d 4 -M 256:300 --points 2",
@@ -223,6 +224,7 @@ def test_words_beyond_64_bits_are_drawn(line: str, pebblesim: Pebblesim, tmp_pat
     assert (tmp_path / "o.png").stat().st_size > 2000
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "line",
     ["gaps forward -M 32:2k --points 2", "gaps backward-qkv -M 60,300 --without E2",
@@ -235,6 +237,7 @@ def test_rectangles_are_drawn(line: str, pebblesim: Pebblesim, tmp_path: Path) -
     assert (tmp_path / "o.png").stat().st_size > 2000
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "line",
     ["sweep -s flash -n 24 -d 4 -M {}", "cache flash2-forward -n 24 -d 4 -M {}", "gaps -n 24 -d 4 -M {}",
@@ -272,6 +275,7 @@ def test_errata_that_are_written_are_named(pebblesim: Pebblesim, tmp_path: Path)
     assert (tmp_path / "B=0").read_text(encoding="utf-8") == (ROOT / "docs" / "ERRATA.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("command", ["play", "watch", "sweep --what play -s"])
 def test_a_block_beyond_all_integers_is_the_whole_dimension(command: str, pebblesim: Pebblesim) -> None:  # noqa: F811
     line = f"{command} flash -n 6 -d 2 -M 60 --block B_c={{}}{' -o o.html' if command == 'watch' else ''}"

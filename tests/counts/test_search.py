@@ -549,10 +549,10 @@ def blocks_of(found):
 @pytest.mark.one_in(3)
 def test_fewer_words_than_another_search_found():
     """AccelForge 1.0.467 on the same problem and cache; it makes P."""
-    assert ps.search("backward-qkv", n=1024, d=64, M=2082, kept=("O", "l")).io < 17_104_896
-    assert ps.search("backward-qkv", n=1024, d=64, M=4162, kept=("O", "l")).io < 11_862_016
-    assert ps.search("backward-qkv", n=1024, d=64, M=8321, kept=("O", "l")).io < 9_240_576
-    assert ps.search("backward-qkv", n=1024, d=64, M=33_152, kept=("O", "l")).io < 5_111_808
+    assert ps.search("backward-qkv", n=1024, d=64, M=2082, saved=("O", "l")).io < 17_104_896
+    assert ps.search("backward-qkv", n=1024, d=64, M=4162, saved=("O", "l")).io < 11_862_016
+    assert ps.search("backward-qkv", n=1024, d=64, M=8321, saved=("O", "l")).io < 9_240_576
+    assert ps.search("backward-qkv", n=1024, d=64, M=33_152, saved=("O", "l")).io < 5_111_808
 
 
 @pytest.mark.one_in(3)
@@ -561,11 +561,13 @@ def test_only_what_is_kept_is_read() -> None:
     sizes = {"n": 64, "d": 8, "M": 64}
     assert {*ps.search("backward-qkv", **sizes).schedule.kept} == {"P", "O"}
     for kept in ({"P"}, {"O", "l"}, {"O", "L"}):
-        assert {*ps.search("backward-qkv", **sizes, kept=kept).schedule.kept} <= kept
+        assert {*ps.search("backward-qkv", **sizes, saved=kept).schedule.kept} <= kept
     with pytest.raises(ps.UsageError, match="from what is saved: nothing"):
-        ps.search("backward-qkv", **sizes, kept=())
-    with pytest.raises(ps.UsageError, match="that the forward pass keeps"):
-        ps.search("backward-qkv", **sizes, kept=("V",))
+        ps.search("backward-qkv", **sizes, saved=())
+    with pytest.raises(ps.UsageError, match="that the forward pass saves"):
+        ps.search("backward-qkv", **sizes, kept=("V",))  # an older name of it
+    with pytest.raises(ps.UsageError, match="kept is an older name of saved; give saved alone"):
+        ps.search("backward-qkv", **sizes, saved=("O",), kept=("O",))
 
 
 @pytest.mark.one_in(3)
@@ -575,7 +577,7 @@ def test_what_is_kept_on_the_command_line() -> None:
     asked = ["search", "backward-qkv", "-n", "64", "-d", "8", "-M", "64", "--saved", "O, l", "--json"]
     said = CLI.invoke(app, asked)
     assert said.exit_code == 0, said.output
-    assert json.loads(said.output)["io"] == ps.search("backward-qkv", n=64, d=8, M=64, kept=("O", "l")).io
+    assert json.loads(said.output)["io"] == ps.search("backward-qkv", n=64, d=8, M=64, saved=("O", "l")).io
     SCHEDULES.pop("found-backward-qkv", None)
 
 

@@ -11,7 +11,7 @@ from oracle_games import least_io
 from oracle_layers import least_by_layers
 
 from pebblesim.dags.formats import save_graph
-from pebblesim.dags.generators import generate
+from pebblesim.dags.generators import GENERATORS, generate
 from pebblesim.dags.orders import Task
 
 sys.path.append(str(ROOT / "benchmarks"))
@@ -61,3 +61,13 @@ def test_two_solvers_of_small_games_agree(rules: str) -> None:
             continue
         M, cases = Task(graph, 2**40, rules).least_M + dice.choice([0, 1]), cases + 1
         assert small_graphs.least_words(graph, M, rules) == least_io(graph, M, rules)
+
+
+def test_rows_of_generators_are_drawn_again_by_their_seed() -> None:
+    """Four rows for each generator of the package, and three more kinds."""
+    rows = bounds_of_dags.rows_of(None, None, 7)
+    assert len(rows) == 60 and {row["file"].split()[1] for row in rows} > set(GENERATORS)
+    for row in rows[::4]:
+        again, M = bounds_of_dags.of_generator(*row["file"].split()[1:])
+        assert str(M) == row["M"] and Task(again, M, "hong-kung").least_M <= M
+        assert (again.preds == bounds_of_dags.graph_of(None, row["file"]).preds).all()

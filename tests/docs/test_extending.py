@@ -17,6 +17,7 @@ from checkout import ROOT
 from own_problem import GRAPH, SCHEDULE
 
 import pebblesim as ps
+from pebblesim.analysis import count
 from pebblesim.cli import main as cli
 from pebblesim.core.errors import UsageError
 from pebblesim.counting.held import _hold
@@ -367,6 +368,28 @@ def test_a_stated_io_that_is_moved_is_silent(pebblesim: Run) -> None:
     Path("own.py").write_text(WHOLE, encoding="utf-8")
     code, out, err = pebblesim("formula tile-by-tile")
     assert (code, err) == (0, "") and "n²" in out
+
+
+def test_a_stated_io_is_compared_once_and_another_one_is_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with SCHEDULES.temporary():
+
+        @ps.schedule(problem="matmul", source="mine", io="m*n*(2*k + 1)")
+        def word_by_word(m: Any, A: Any, B: Any) -> None:
+            C = m.tensor("C", A.shape[0], B.shape[1])
+            for i in m.tiles(A.shape[0], 1):
+                for j in m.tiles(B.shape[1], 1):
+                    C_ij = m.zeros(i, j)
+                    for k in m.tiles(A.shape[1], 1):
+                        C_ij += m.read(A[i, k]) @ m.read(B[k, j])
+                    m.write(C[i, j], C_ij)
+
+    asked: list[Any] = []
+    moved = count.io
+    monkeypatch.setattr(count, "io", lambda *given: (asked.append(given), moved(*given))[1])
+    first, once = ps.formula(word_by_word), len(asked)
+    assert ps.formula(word_by_word).io == first.io and len(asked) == once > 2
+    with pytest.raises(ps.UsageError, match="correct it, or leave io= out"):
+        ps.formula(replace(word_by_word, io="m*n*k"))
 
 
 def test_a_stated_io_is_compared_for_queries_and_keys_that_differ() -> None:

@@ -153,7 +153,9 @@ def test_a_full_memory_is_named() -> None:
 
 @pytest.mark.parametrize("move", [7, 3 * 8, -1])
 def test_numbers_that_are_no_moves(move: int) -> None:
-    with pytest.raises(IllegalMove, match="move 1: there is no such move: the tree has 7 kinds, the graph 3 vertices"):
+    with pytest.raises(
+        IllegalMove, match="move 1: there is no such move: there are 7 kinds of moves, 3 vertices and 2 edges"
+    ):
         play(ADD, DEEP, [np.array([move])])
 
 

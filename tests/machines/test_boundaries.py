@@ -80,7 +80,7 @@ def check(graph: Cdag, upper: int, lower: int, once: bool) -> None:
 
 
 @given(graphs(5), st.integers(1, 5), st.integers(1, 3), st.booleans())
-@settings(max_examples=amount(150, 300))
+@settings(max_examples=amount(50, 300))
 def test_no_bound_at_a_boundary_is_above_the_least_words_over_it(
     graph: Cdag, upper: int, lower: int, once: bool
 ) -> None:

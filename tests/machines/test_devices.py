@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from math import ceil, floor, isqrt
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ import pebblesim as ps
 from pebblesim.catalogue import backward_qkv, forward
 from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
-from pebblesim.parallel import play
+from pebblesim.game.board import IllegalMove
+from pebblesim.parallel import pebbles, play
 from pebblesim.parallel.bounds import any_memory, bounds, whole_pairs, with_memory
 from pebblesim.parallel.count import Layout, Moved, best, splits
 from pebblesim.parallel.formula import closed_form
@@ -222,19 +224,20 @@ def test_devices_compute_the_reference_from_the_words_that_they_hold(
     schedule, split = data.draw(st.sampled_from(list(every_split(team))))
     M = memory_for(team, rows) if schedule.order == IN_PASSES else None
     x, expected = inputs_of(team)
-    outputs = play.numbers(Moved(schedule, Layout(team, split), M), x)
+    outputs = pebbles.numbers(Moved(schedule, Layout(team, split), M), x)
     assert set(outputs) == set(expected)
     for name, value in expected.items():
         np.testing.assert_allclose(outputs[name], value, rtol=1e-9, atol=1e-11)
 
 
-def test_a_device_that_uses_a_word_that_it_was_not_sent_gets_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_uses_a_word_that_it_was_not_sent_breaks_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     team = Team.square(4, 2, 1, 1, 2)
     moved = best(SCHEDULES["ring"], team)
     all_moves = list(play.moves(moved))
     lost = next(move for move in all_moves if isinstance(move, play.Receive) and move.rows)
-    monkeypatch.setattr(play, "moves", lambda _: [move for move in all_moves if move is not lost])
-    assert np.isnan(play.numbers(moved, inputs_of(team)[0])["O"]).any()
+    monkeypatch.setattr(pebbles, "moves", lambda _: [move for move in all_moves if move is not lost])
+    with pytest.raises(IllegalMove, match=r"its term (Q|K|V)\[0,\d,0\] is not red"):
+        pebbles.play(moved)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -429,13 +432,21 @@ def test_heads_are_counted_in_words(heads: tuple[int, int], said: str) -> None:
         ({"P": 0}, "P = 0 was given"),
         ({"P": 5000}, "up to 1,024 devices"),
         ({"kv_heads": 3}, "8 heads cannot share 3 KV heads.*the nearest is 9"),
-        ({"mask": "window:64"}, "the mask is causal, or there is none. Under a window no"),
+        ({"mask": "window:64"}, "mask window:64 was given; on many devices the mask is causal, or there is none"),
+        ({"mask": np.eye(64, dtype=bool)}, "the mask is causal, or there is none. Under a window no"),
         ({"schedules": "tiles-in-passes"}, "give its words, M"),
     ],
 )
 def test_wrong_devices_get_one_sentence_and_the_nearest_that_works(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         ps.devices(**{"n": 64, "d": 4, "heads": 8, "kv_heads": 2, "P": 4} | wrong)  # type: ignore[arg-type]
+
+
+def test_the_mask_of_a_count_is_taken() -> None:
+    asked: dict[str, Any] = {"n": 8, "d": 2, "P": 2}
+    mask = ps.count("flash2-forward", n=8, d=2, M=100, mask="causal").mask
+    assert mask is not None and ps.devices(mask=mask, **asked).to_dict() == ps.devices(mask="causal", **asked).to_dict()
+    assert ps.devices(mask="dense", **asked).to_dict() == ps.devices(**asked).to_dict()
 
 
 def test_words_of_a_device_and_a_type_go_together() -> None:

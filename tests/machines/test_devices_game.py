@@ -15,7 +15,8 @@ from hypothesis import given, settings, strategies as st
 from strategies import amount
 
 from pebblesim.core.errors import UsageError
-from pebblesim.game.devices import ADD, BEGIN, COLLECT, DELETE, RECEIVE, SEND, IllegalMove
+from pebblesim.game.board import IllegalMove
+from pebblesim.game.devices import ADD, BEGIN, COLLECT, DELETE, RECEIVE, SEND
 from pebblesim.parallel.count import Layout, Moved, splits
 from pebblesim.parallel.formula import form_of_device
 from pebblesim.parallel.pebbles import Graph, exceeds, graph_of, play
@@ -190,14 +191,14 @@ def test_whoever_receives_a_value_pays_and_whoever_sends_a_part() -> None:
         (8, (0, DELETE, "sum"), "it is not red"),
         (3, (0, ADD, ("y", "xy")), "not red|held by another"),
         (5, (1, BEGIN, "part"), "red already"),
-        (0, (2, DELETE, "x"), "no such device"),
+        (0, (2, DELETE, "x"), "no such move"),
         (0, (0, 9, "x"), "no such"),
     ],
 )
 def test_the_referee_says_which_move_breaks_which_rule(number: int, wrong: Any, said: str) -> None:
     with pytest.raises(IllegalMove, match=said) as error:
         judged([*LEGAL[:number], wrong])
-    assert f"move {number + 1}: device" in str(error.value)
+    assert f"move {number + 1}: {'there is' if 'no such' in said else 'device'}" in str(error.value)
 
 
 def test_more_colours_than_a_word_has_bits_are_refused() -> None:

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from checkout import ROOT
 from machines.test_devices import may_see
+from oracle_dealing import Dealing, Least, least_words
 
 import pebblesim as ps
 from pebblesim.core import cp_sat
 from pebblesim.parallel.bounds import any_memory, whole_pairs
-from pebblesim.parallel.dealing import Dealing
-from pebblesim.parallel.least import Least, least_words
 from pebblesim.parallel.team import Team
 
 cp_model = pytest.importorskip("ortools.sat.python.cp_model")

@@ -13,8 +13,8 @@ from piped import Case, Processes, in_threads
 from strategies import amount
 
 from pebblesim.core.errors import UsageError
+from pebblesim.operator.exchange import Device, pieces
 from pebblesim.parallel.count import Layout, Moved, best, splits
-from pebblesim.parallel.exchange import Device, pieces
 from pebblesim.parallel.schedules import IN_PASSES, SCHEDULES
 from pebblesim.parallel.team import Team
 from pebblesim.parallel.tokens import OWNERSHIPS

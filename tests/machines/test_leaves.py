@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import combinations
 from math import ceil, isqrt
 from typing import Any
 
@@ -28,7 +29,7 @@ from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.lower_bounds.bounds import best
 from pebblesim.machines.dealing import dealt
-from pebblesim.machines.least import least
+from pebblesim.machines.least import busiest_words, least
 from pebblesim.machines.machine import Level, Machine
 from pebblesim.machines.nesting import nested, tiles
 from pebblesim.machines.playing import moves
@@ -285,6 +286,60 @@ def test_one_leaf_alone_has_no_bound_of_two_levels() -> None:
     assert (least_words(graph, tree, [1]), least_io(graph, 3, "hong-kung")) == (0, 4)
 
 
+def computed_with(graph: Cdag, capacities: Sequence[int], most: int) -> bool:
+    """Whether leaves below a root can play a complete game with at most `most` words over each edge, by a search.
+
+    A word comes down when it is needed, goes up, if it ever does, when it is computed, and leaves when there is no room
+    without it: earlier or later is no better.
+    """
+    inputs, outputs = (sum(1 << v for v in vertices.tolist()) for vertices in (graph.inputs, graph.outputs))
+    operands = {v: graph.predecessors(v).tolist() for v in range(graph.vertices) if not inputs >> v & 1}
+    start = inputs, (0,) * len(capacities), (0,) * len(capacities)
+    seen, stack = {start}, [start]
+    while stack:
+        root, held, moved = stack.pop()
+        if root & outputs == outputs:
+            return True
+        for leaf, v in ((leaf, v) for leaf in range(len(capacities)) for v in operands):
+            here, before = held[leaf], sum(1 << u for u in operands[v])
+            down = (before & ~here).bit_count()
+            room = capacities[leaf] - len(operands[v]) - 1
+            if here >> v & 1 or before & ~here & ~root or room < 0 or moved[leaf] + down > most:
+                continue
+            others = [u for u in range(graph.vertices) if (here & ~before) >> u & 1]
+            for kept in combinations(others, min(room, len(others))):
+                now = before | 1 << v | sum(1 << u for u in kept)
+                for up in {0, int(not root >> v & 1 and moved[leaf] + down < most)}:
+                    state = (
+                        root | up << v,
+                        (*held[:leaf], now, *held[leaf + 1 :]),
+                        (*moved[:leaf], moved[leaf] + down + up, *moved[leaf + 1 :]),
+                    )
+                    if state not in seen:
+                        seen.add(state)
+                        stack.append(state)
+    return False
+
+
+SHAPES = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 1, 2), (3, 1, 1), (1, 3, 1), (1, 1, 4)]
+
+
+@given(st.sampled_from(SHAPES), st.lists(st.integers(1, 6), min_size=2, max_size=2))
+@settings(max_examples=amount(8, 400), deadline=None)
+def test_some_leaf_moves_what_its_share_of_the_products_takes(shape: tuple[int, int, int], leaves: list[int]) -> None:
+    """No game has fewer words over each edge than the bound of the busiest memory, with the largest capacity."""
+    m, k, n = shape
+    bound = busiest_words(lambda X: isqrt(X**3 // 27), -(-m * k * n // len(leaves)), max(leaves))
+    assert not computed_with(ps.graph("matmul", m=m, k=k, n=n), leaves, bound - 1)
+
+
+def test_the_bound_of_the_busiest_is_reached() -> None:
+    """Two products of one word by two take 3 + 2 words, also of two leaves that compute four or three in all."""
+    for m, k, n in ((2, 1, 2), (3, 1, 1)):
+        assert busiest_words(lambda X: isqrt(X**3 // 27), -(-m * k * n // 2), 5) == 5
+        assert computed_with(ps.graph("matmul", m=m, k=k, n=n), (5, 5), 5)
+
+
 @given(st.data())
 @settings(max_examples=amount(4, 300), deadline=None)
 def test_no_bound_on_the_busiest_is_above_what_it_moves(data: st.DataObject) -> None:
@@ -315,7 +370,7 @@ def test_the_bound_on_the_busiest_is_the_larger_of_both_lemmas(n: int, number: i
     for T in range(1, 20 * words):
         of_one = isqrt((words + T) ** 3 // 27)
         segments = ceil(products / of_one) - 1 if of_one else 0
-        of_segments = max(of_segments, segments * T - words)
+        of_segments = max(of_segments, segments * T + words + 1 if segments else 0)
     merged = best(get("matmul-tiled").problem, dims, number * words).value
     found = least(get("matmul-tiled").problem, tuple(dims.items()), times, None, number, words)
     assert found.value == max(of_segments, -(-times * merged // number))
@@ -340,7 +395,7 @@ energy = 1e-12
 def test_a_file_of_a_machine_with_several_leaves(tmp_path: Any) -> None:
     (tmp_path / "m.toml").write_text(TREE)
     sizes: dict[str, Any] = {"blocks": {"B_r": 8, "B_c": 4}, "n": 50, "d": 4}
-    counted = ps.on_machine("flash2-forward", machine=str(tmp_path / "m.toml"), below=ROWS, **sizes)
+    counted = ps.on_machine("flash2-forward", machine=str(tmp_path / "m.toml"), dtype="float32", below=ROWS, **sizes)
     shared, registers = counted.boundaries
     assert (shared.number, registers.number) == (3, 6) and counted.feasible
     assert shared.seconds == shared.most * 4 / 1e9 and registers.joules == registers.words * 4 * 1e-12

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from checkout import ROOT
 from typer.testing import CliRunner
@@ -18,7 +21,9 @@ from pebblesim.advice.cards import cards
 from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.counting.useful import useful_operations
+from pebblesim.machines import finding
 from pebblesim.machines.choosing import choose
+from pebblesim.machines.counting import Nesting, count_nesting
 from pebblesim.machines.machine import Level, Machine
 from pebblesim.machines.named import machine, machines
 from pebblesim.views.plots.roofs import Roof, roofs
@@ -132,7 +137,8 @@ def compared(folder: Path, problem: str, **dims: int) -> None:
     assert {row.schedule for row in found.rows} | {*found.left_out} == every
     slowest = []
     for row in found.rows:
-        again = ps.on_machine(row.schedule, machine=found.machine, below=row.below, blocks=row.blocks, **dims)
+        same: dict[str, Any] = {"machine": found.machine, "dtype": "float32", "below": row.below, "blocks": row.blocks}
+        again = ps.on_machine(row.schedule, **same, **dims)
         assert [each.words for each in again.boundaries] == [each.words for each in row.boundaries] and row.feasible
         times = [4 * each.words / rate for each, rate in zip(row.boundaries, (4e9, 1e10), strict=True)]
         times.append(found.operations[row.schedule] / 8e9)
@@ -337,6 +343,38 @@ def test_types_without_a_dtype_are_those_of_kernels(tmp_path: Path) -> None:
     assert "float16" in run(f"advise -p matmul -n 8 -d 8 --machine {place}").splitlines()[0]
     data = json.loads(run(f"gaps matmul -n 16 -d 16 --machine {place} --json"))
     assert data["below"] == {"SRAM": 768, "registers": 256}
+
+
+def test_python_counts_as_the_command_does(tmp_path: Path) -> None:
+    place = file(tmp_path, CHIP)
+    for name, sizes in (("matmul-tiled", {"m": 40, "k": 40, "n": 40}), ("flash2-forward", {"n": 24, "d": 2})):
+        data = json.loads(run(f"count {name} -n {sizes['n']} -d {sizes.get('d', 40)} --machine {place} --json"))
+        assert ps.on_machine(name, machine=place, **sizes).to_dict() == data
+
+
+def test_advice_with_a_mask_for_each_head_gets_a_sentence() -> None:
+    with pytest.raises(UsageError, match="has a mask for each head; a machine takes one for all heads"):
+        choose("forward", machine="H100", mask=np.ones((2, 8, 8), bool), heads=2, n=8, d=4)
+
+
+def test_what_is_not_counted_whole_is_not_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Count all that the search tries: no gap is below what it is said to be at least, and none below the one found."""
+    gaps, least = list[float](), finding.least_gaps
+
+    def asked(nesting: Nesting, dtype: str, blocks: dict[str, int]) -> Iterator[float]:
+        with contextlib.suppress(UsageError, Infeasible):
+            counted = count_nesting(nesting, dtype, blocks)
+            at_least = list(least(nesting, dtype, blocks))
+            assert all(low <= each.gap for low, each in zip(at_least, counted.boundaries, strict=True))
+            gaps.extend([max(each.gap for each in counted.boundaries)] * counted.feasible)
+        return least(nesting, dtype, blocks)
+
+    monkeypatch.setattr(finding, "least_gaps", asked)
+    for place in (file(tmp_path, CHIP), "H100"):
+        for name, dims in (("flash2-forward", {"n": 50, "d": 5}), ("flash2-backward", {"n": 37, "d": 3})):
+            gaps.clear()
+            found = ps.on_machine(name, machine=place, **dims)
+            assert max(each.gap for each in found.boundaries) == min(gaps) and len(gaps) > 9
 
 
 def test_a_problem_on_a_machine_is_sent_to_advise() -> None:

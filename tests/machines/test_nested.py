@@ -281,7 +281,8 @@ BELOW = '[[memory]]\nname = "registers"\ncapacity = 80\n'
 def test_a_machine_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(MACHINE + BELOW)
-    counted = on_machine("matmul-tiled", machine=str(file), m=20, k=20, n=20)
+    sizes: dict[str, Any] = {"machine": str(file), "dtype": "float32", "m": 20, "k": 20, "n": 20}
+    counted = on_machine("matmul-tiled", search=False, **sizes)
     shared, registers = counted.boundaries
     assert (shared.capacity, registers.capacity) == (256, 20)
     assert counted.blocks == {"b": 9, "a_2": 3, "b_2": 3}
@@ -293,9 +294,9 @@ def test_a_machine_in_a_file(tmp_path: Path) -> None:
     assert shared.bound == best(matmul, {"m": 20, "k": 20, "n": 20}, 276)
     assert registers.bound == best(matmul, {"m": 20, "k": 20, "n": 20}, 20)
     assert counted.feasible
-    assert not on_machine("matmul-tiled", machine=str(file), blocks={"a_2": 9, "b_2": 9}, m=20, k=20, n=20).feasible
+    assert not on_machine("matmul-tiled", search=False, blocks={"a_2": 9, "b_2": 9}, **sizes).feasible
     with pytest.raises(Infeasible, match="registers holds 20 words, and matmul-tiled needs 21 there"):
-        on_machine("matmul-tiled", machine=str(file), blocks={"a_2": 9}, m=20, k=20, n=20)
+        on_machine("matmul-tiled", search=False, blocks={"a_2": 9}, **sizes)
 
 
 def test_machines_of_cards_have_their_figures() -> None:

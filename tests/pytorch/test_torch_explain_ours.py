@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.explaining.program import explain_file  # noqa: E402
 from pebblesim.explaining.watching import recorded  # noqa: E402
 from pebblesim.gpu.torch import attention, flash_attn_func  # noqa: E402
+from pebblesim.operator import sdpa  # noqa: E402
 
 FILE = """
 import torch
@@ -123,6 +125,48 @@ def test_what_is_not_forecast_is_not_said_to_be_refused() -> None:
     assert "its time is not forecast" in str(biased) and "bias tensor" in str(biased)
     both = recorded(lambda: flash_attn_func(*(torch.randn(1, 5, 2, 8),) * 3, causal=True))
     assert [call.entry for _, call in both.calls] == ["pebblesim"]
+
+
+def test_words_are_those_of_the_type_that_a_call_rounds_to() -> None:
+    """The call was said to be refused, since its tensors are of float32."""
+    x = torch.randn(2, 4, 64, 32)
+    with ps.explain(gpu="H200") as found:
+        attention(x, x.double(), x, compute_dtype=torch.bfloat16)
+    (row,) = found.result.rows
+    assert (row.call.dtype, row.call.alike, row.refusal) == ("bfloat16", True, "")
+    assert row.passes["forward"].ours is not None
+
+
+@pytest.mark.filterwarnings("ignore:PyTorch's attention is used:UserWarning")
+def test_what_is_handed_to_pytorch_is_one_call_of_pytorchs() -> None:
+    x, mask = torch.randn(2, 4, 6, 8, dtype=torch.bfloat16), torch.ones(6, 6, dtype=torch.bool)
+    refused = ({"dropout_p": 0.5}, {"attn_mask": mask})
+    calls = recorded(lambda: [attention(x, x, x, fallback="sdpa", **each) for each in refused]).calls
+    assert [call.entry for _, call in calls] == ["sdpa", "sdpa"]
+    taken = recorded(lambda: attention(x, x, x, fallback="sdpa")).calls
+    assert [call.entry for _, call in taken] == ["pebblesim"]
+
+
+@pytest.mark.filterwarnings("ignore:PyTorch's attention is used:UserWarning")
+@pytest.mark.parametrize("outside", [True, False])
+def test_a_call_of_pytorchs_function_is_one_call_where_ours_has_its_place(
+    outside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program puts ours there before it is explained, or while it is; both were recorded as two calls."""
+    monkeypatch.setattr(sdpa, "on_gpu", lambda query: True)
+    x = torch.randn(2, 4, 6, 8, dtype=torch.bfloat16)
+
+    def run() -> None:
+        for options in ({}, {"dropout_p": 0.5}):
+            torch.nn.functional.scaled_dot_product_attention(x, x, x, **options)
+
+    def replacing() -> None:
+        with sdpa.replaced_sdpa():
+            run()
+
+    with sdpa.replaced_sdpa() if outside else nullcontext():
+        calls = recorded(run if outside else replacing).calls
+    assert [call.entry for _, call in calls] == ["pebblesim", "sdpa"]
 
 
 def test_the_result_is_read_behind_the_block() -> None:

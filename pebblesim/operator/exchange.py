@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pebblesim.core.errors import UsageError
 from pebblesim.parallel.count import Moved
-from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES
+from pebblesim.parallel.schedules import AT_ONCE
 from pebblesim.parallel.team import STATISTICS
 from pebblesim.parallel.tokens import Tokens
 
@@ -134,7 +134,7 @@ class Device:
     """
 
     def __init__(self, moved: Moved, transport: Transport, local: Local, inputs: Mapping[str, Any]) -> None:
-        if moved.schedule.order == IN_PASSES or moved.layout.team.latent:
+        if moved.schedule.order.in_passes or moved.layout.team.latent:
             raise UsageError(
                 f"{moved.schedule.name}{' with latent values' if moved.layout.team.latent else ''} does not run on "
                 "devices; the schedules without passes do, on keys with values of their own."
