@@ -262,7 +262,7 @@ def test_the_interpreter_finds_what_is_left_out_of_additions(change: tuple[str, 
             "is filled|nobody read|may not have|more arrivals",
         ),
         (
-            ("mbarrier.wait(dS_tile_full.index(2 * w + (j & 1)), j // 2 & 1)", "pass"),
+            ("mbarrier.wait(dS_tile_full.index(2 * w + (j & 1)), (j // 2) & 1)", "pass"),
             "may not have arrived|never filled",
         ),
         (
