@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 COQC   ?= coqc
-THEOREMS := loomis_whitney capacities segments pebbles matmul
+THEOREMS := loomis_whitney capacities segments pebbles matmul attention
 
 .PHONY: help setup run test test-all test-lowest test-torch test-operator bench size notebooks docs proofs lint format smoke \
         clean distclean

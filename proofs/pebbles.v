@@ -120,48 +120,72 @@ case: (leqP a b.+1) => [ab|/ltnW ba]; first by move: tb; rewrite subnKC.
 by move: tb; rewrite (eqP (ba : b.+1 - a == 0)) addn0 ltnNge at_.
 Qed.
 
-(* Families of which a paid episode contains time t: a word of the family moves while it stays red. *)
-Definition paid t := [set f | [exists w : 'I_n, word_of w f && stays f (minn t w.+1) (maxn t w.+1)]].
+(* The episode of the family at time t contains the end of a move of some kind. *)
+Definition meets (kind : nat -> bool) f t := [exists w : 'I_n, kind w && stays f (minn t w.+1) (maxn t w.+1)].
 
-Lemma paidP t f :
-  reflect (exists2 w, w < n & word_of w f /\ forall u, minn t w.+1 <= u -> u <= maxn t w.+1 -> red_family u f)
-    (f \in paid t).
+Lemma meetsP (kind : nat -> bool) f t :
+  reflect (exists2 w, w < n & kind w /\ forall u, minn t w.+1 <= u -> u <= maxn t w.+1 -> red_family u f)
+    (meets kind f t).
 Proof.
-rewrite inE; apply: (iffP existsP) => [[w /andP[e /staysP s]]|[w wn [e s]]]; first by exists w.
+apply: (iffP existsP) => [[w /andP[e /staysP s]]|[w wn [e s]]]; first by exists w.
 by exists (Ordinal wn); rewrite e /=; apply/staysP.
 Qed.
 
-Lemma paid_red t f : f \in paid t -> red_family t f.
-Proof. by case/paidP => w _ [_]; apply; rewrite ?geq_minl ?leq_maxl. Qed.
+Lemma meets_red kind f t : meets kind f t -> red_family t f.
+Proof. by case/meetsP => w _ [_]; apply; rewrite ?geq_minl ?leq_maxl. Qed.
 
-Lemma paid_next t f : f \in paid t -> red_family t.+1 f -> f \in paid t.+1.
+Lemma meets_next kind f t : meets kind f t -> red_family t.+1 f -> meets kind f t.+1.
 Proof.
-case/paidP => w wn [e s] next; apply/paidP; exists w => //; split => // u low high.
+case/meetsP => w wn [e s] next; apply/meetsP; exists w => //; split => // u low high.
 have [-> //|/eqP ne] := eqVneq u t.+1; apply: s.
   by rewrite (leq_trans _ low) // leq_min !geq_min leqnSn leqnn orbT.
 move: high; rewrite !leq_max => /orP[|->]; last by rewrite orbT.
 by rewrite leq_eqVlt => /orP[/eqP //|]; rewrite ltnS => ->.
 Qed.
 
-Lemma paid_prev t f : f \in paid t.+1 -> red_family t f -> f \in paid t.
+Lemma meets_prev kind f t : meets kind f t.+1 -> red_family t f -> meets kind f t.
 Proof.
-case/paidP => w wn [e s] now; apply/paidP; exists w => //; split => // u low high.
+case/meetsP => w wn [e s] now; apply/meetsP; exists w => //; split => // u low high.
 have [-> //|/eqP ne] := eqVneq u t; apply: s.
   move: low; rewrite !geq_min => /orP[|->]; last by rewrite orbT.
   by rewrite leq_eqVlt => /orP[/eqP e'|->] //; case: ne.
 by rewrite (leq_trans high) // geq_max !leq_max leqnSn leqnn orbT.
 Qed.
 
-Lemma start_places t f : t < n -> f \in paid t.+1 -> f \notin paid t ->
+(* Families of which a paid episode contains time t: a word of the family moves while it stays red. *)
+Definition paid t := [set f | meets (word_of^~ f) f t].
+
+Lemma paidP t f :
+  reflect (exists2 w, w < n & word_of w f /\ forall u, minn t w.+1 <= u -> u <= maxn t w.+1 -> red_family u f)
+    (f \in paid t).
+Proof. by rewrite inE; exact: meetsP. Qed.
+
+Lemma paid_red t f : f \in paid t -> red_family t f.
+Proof. by rewrite inE; exact: meets_red. Qed.
+
+Lemma paid_next t f : f \in paid t -> red_family t.+1 f -> f \in paid t.+1.
+Proof. by rewrite !inE; exact: meets_next. Qed.
+
+Lemma paid_prev t f : f \in paid t.+1 -> red_family t f -> f \in paid t.
+Proof. by rewrite !inE; exact: meets_prev. Qed.
+
+(* Episodes that count, whichever: of those that count together at most one starts at a time, with a pebble. *)
+Section Counted.
+
+Variable R : nat -> {set F}.
+Hypothesis counted_red : forall t f, f \in R t -> red_family t f.
+Hypothesis counted_prev : forall t f, f \in R t.+1 -> red_family t f -> f \in R t.
+
+Lemma start_places t f : t < n -> f \in R t.+1 -> f \notin R t ->
   exists v, [/\ family v = Some f, v \notin red_at t & mv t = Read v \/ mv t = Compute v].
 Proof.
-move=> tn next now; have /exists_inP[v v_red /eqP e] := paid_red next.
+move=> tn next now; have /exists_inP[v v_red /eqP e] := counted_red next.
 have v_new : v \notin red_at t.
-  by apply: contra now => v_now; apply: (paid_prev next); exact: red_familyI e.
+  by apply: contra now => v_now; apply: (counted_prev next); exact: red_familyI e.
 by exists v; split => //; exact: placed.
 Qed.
 
-Lemma one_start t : t < n -> #|paid t.+1 :\: paid t| <= 1.
+Lemma one_counted t : t < n -> #|R t.+1 :\: R t| <= 1.
 Proof.
 move=> tn; apply/card_le1_eqP => f f'; rewrite !in_setD => /andP[a b] /andP[a' b'].
 have [v [e _ m]] := start_places tn b a; have [v' [e' _ m']] := start_places tn b' a'.
@@ -169,27 +193,34 @@ have ev : v = v' by case: m m' => -> [] [].
 by move: e'; rewrite -ev e => -[].
 Qed.
 
-Lemma paid_few t : #|paid t| <= #|red_at t|.
+Lemma counted_few t : #|R t| <= #|red_at t|.
 Proof.
 have inj : injective (@Some F) by move=> ? ? [].
 rewrite -(card_imset _ inj); apply: leq_trans (leq_imset_card family _).
-apply/subset_leq_card/subsetP => _ /imsetP[f /paid_red /exists_inP[v vt /eqP e] ->].
+apply/subset_leq_card/subsetP => _ /imsetP[f /counted_red /exists_inP[v vt /eqP e] ->].
 by rewrite -e imset_f.
 Qed.
 
-Lemma start_needs_a_pebble t : t < n -> starts paid t -> #|paid t| < M.
+Lemma counted_needs_a_pebble t : t < n -> starts R t -> #|R t| < M.
 Proof.
 move=> tn /set0Pn[f]; rewrite in_setD => /andP[now next].
 have [v [_ v_new m]] := start_places tn next now.
 have := few_red tn; rewrite (red_after_placed tn m) cardsU1 v_new add1n.
-exact: leq_ltn_trans (paid_few t).
+exact: leq_ltn_trans (counted_few t).
 Qed.
 
-Lemma paid_0 : paid 0 = set0.
+Lemma counted_0 : R 0 = set0.
 Proof.
-apply/setP => f; rewrite [RHS]inE; apply/negP => /paid_red /exists_inP[v].
+apply/setP => f; rewrite [RHS]inE; apply/negP => /counted_red /exists_inP[v].
 by rewrite red_0 inE.
 Qed.
+
+End Counted.
+
+Definition one_start := one_counted paid_red paid_prev.
+Definition paid_few := counted_few paid_red.
+Definition start_needs_a_pebble := counted_needs_a_pebble paid_red paid_prev.
+Definition paid_0 := counted_0 paid_red.
 
 (* Each paid episode has a word of its own. *)
 Definition pays (t w : nat) :=
@@ -307,12 +338,51 @@ Qed.
 
 Definition in_tree f := [rel u v | [&& u \in pred G v, family u == Some f & u \notin inputs G]].
 
+Lemma useful_along f v p : path (in_tree f) v p -> (exists2 t, t < n & useful t (last v p) f) ->
+  exists2 t, t < n & useful t v f.
+Proof.
+elim: p v => [|u p IH] v //= /andP[/and3P[uv /eqP e out] way] later; have [t tn t_useful] := IH u way later.
+exact: useful_before tn t_useful uv e out.
+Qed.
+
 Theorem useful_path f v p : path (in_tree f) v p -> last v p \in outputs G -> last v p \notin inputs G ->
   family (last v p) = Some f -> exists2 t, t < n & useful t v f.
+Proof. by move=> way o i e; apply: useful_along way _; exact: useful_output. Qed.
+
+(* In an episode that is not paid, what is red was computed, and so was all of the tree that it comes from. *)
+Lemma unpaid_computed t v f : t <= n -> family v = Some f -> v \in red_at t -> f \notin paid t ->
+  exists2 u, u < t & [/\ computes u v, f \notin paid u.+1 & forall x, u < x -> x <= t -> red_family x f].
 Proof.
-elim: p v => [|u p IH] v /=; first by move=> _; exact: useful_output.
-move=> /andP[/and3P[uv /eqP e out] way] o i e'; have [t tn t_useful] := IH u way o i e'.
-exact: useful_before tn t_useful uv e out.
+move=> + e; elim: t => [|t IH] tn v_red unpaid; first by rewrite red_0 inE in v_red.
+have now := red_familyI v_red e.
+case: (boolP (v \in red_at t)) => [before|new].
+  have [|u ut [c p s]] := IH (ltnW tn) before; first by apply: contra unpaid => p; exact: paid_next p now.
+  exists u; rewrite ?ltnS ?(ltnW ut) //; split => // x ux.
+  by rewrite leq_eqVlt => /orP[/eqP->//|]; rewrite ltnS; exact: s.
+have [m|m] := placed tn v_red new.
+  case/negP: unpaid; apply/paidP; exists t => //; split; first by rewrite /word_of m e.
+  by move=> u; rewrite minnn maxnn => low high; have -> : u = t.+1 by apply/eqP; rewrite eqn_leq high.
+exists t => //; split; rewrite ?/computes ?m // => x tx xt.
+by have -> : x = t.+1 by apply/eqP; rewrite eqn_leq xt.
+Qed.
+
+Theorem free_episode_makes_tree t v p f : t <= n -> path (in_tree f) v p -> family (last v p) = Some f ->
+  family v = Some f -> last v p \in red_at t -> f \notin paid t ->
+  exists2 u, u < t & [/\ computes u v, f \notin paid u.+1 & forall x, u < x -> x <= t -> red_family x f].
+Proof.
+elim: p v => [|w p IH] v tn /=; first by move=> _ e _; exact: unpaid_computed.
+move=> /andP[/and3P[vw /eqP e out] way] e' _ last_red unpaid.
+have ew : family w = Some f by case: p way e' {IH last_red} => [|? ? /= /andP[/and3P[_ /eqP]]].
+have [u ut [c unpaid_u stay]] := IH w tn way e' ew last_red unpaid.
+have un : u < n := leq_trans ut tn.
+have v_red : v \in red_at u.
+  by have := allowed_at un; move: c; rewrite /computes /allowed; case: (mv u) => // y /eqP-> /andP[/andP[_ /subsetP/(_ v vw)]].
+have now := red_familyI v_red e.
+have unpaid_before : f \notin paid u.
+  by apply: contra unpaid_u => before; apply: (paid_next before); exact: stay.
+have [y yu [cy unpaid_y stay_y]] := unpaid_computed (ltnW un) e v_red unpaid_before.
+exists y; first exact: ltn_trans yu ut.
+by split => // x yx xt; case: (leqP x u) => [|ux]; [exact: stay_y | exact: stay].
 Qed.
 
 End OneGame.

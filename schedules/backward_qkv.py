@@ -128,12 +128,15 @@ def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
 
 
 def write_gradients(m, dS, P, Q, K, dO, a, b):
-    """Compute dQ = dS K, dK = dSᵀ Q and dV = Pᵀ dO in memory: b rows of dK and dV, because dS and P were written so."""
+    """Compute dQ = dS K, dK = dSᵀ Q and dV = Pᵀ dO in memory: b rows of dK and dV, because dS and P were written so.
+
+    Beside its tile each product holds a words of one operand and one of the other.
+    """
     dQ, dK, dV = m.tensor("dQ", *Q.shape), m.tensor("dK", *K.shape), m.tensor("dV", P.shape[1], dO.shape[1])
 
     in_phase(gemm_streamed, m, dQ, dS, K, a, b)
-    in_phase(gemm_streamed, m, dK, dS, Q, b, a, A_T=True)
-    in_phase(gemm_streamed, m, dV, P, dO, b, a, A_T=True)
+    in_phase(gemm_streamed, m, dK, dS, Q, b, a, A_T=True, by_words_of_A=True)
+    in_phase(gemm_streamed, m, dV, P, dO, b, a, A_T=True, by_words_of_A=True)
 
 
 @schedule(

@@ -33,26 +33,36 @@ def gemm(m, C, A, B, b, *, A_T=False, B_T=False, every_tile=False):
             m.write(C[i, j], C_ij)
 
 
-def rank_one_updates(m, C_ij, A, B, *, A_T=False, B_T=False):
-    """Compute C_ij += A_i B_j by columns of A and single words of B; an a x b tile needs ab + a + 1 words."""
+def rank_one_updates(m, C_ij, A, B, *, A_T=False, B_T=False, by_words_of_A=False):
+    """Compute C_ij += A_i B_j by columns of A and single words of B; an a x b tile needs ab + a + 1 words.
+
+    `by_words_of_A`: by rows of B and single words of A, which needs ab + b + 1 words.
+    """
     i, j = C_ij.shape
     for k in m.tiles(A.shape[0] if A_T else A.shape[1], 1, **seen(A, B, i, j, A_T, B_T)):
+        if by_words_of_A:
+            B_kj = m.read(B[j, k]).T if B_T else m.read(B[k, j])
+            for r in m.tiles(i, 1):
+                A_rk = m.read(A[k, r]).T if A_T else m.read(A[r, k])
+                C_ij[r, :] += A_rk @ B_kj
+            continue
         A_ik = m.read(A[k, i]).T if A_T else m.read(A[i, k])
         for c in m.tiles(j, 1):
             B_kc = m.read(B[c, k]).T if B_T else m.read(B[k, c])
             C_ij[:, c] += A_ik @ B_kc
 
 
-def gemm_streamed(m, C, A, B, a, b, *, A_T=False, B_T=False, finish=None, every_tile=True):
+def gemm_streamed(m, C, A, B, a, b, *, A_T=False, B_T=False, finish=None, every_tile=True, by_words_of_A=False):
     """Compute C = A B by rank-1 updates of a x b tiles of C: mk⌈n/b⌉ + kn⌈m/a⌉ + mn words.
 
     `finish(C_ij, i, j)` is called before a tile is written. `every_tile`: also those without an allowed pair.
+    `by_words_of_A`: as for `rank_one_updates`.
     """
     rows, columns = C.shape
     for i in m.tiles(rows, a, independent=True):
         for j in m.tiles(columns, b, independent=True, keys_of=None if every_tile else i):
             C_ij = m.zeros(i, j)
-            rank_one_updates(m, C_ij, A, B, A_T=A_T, B_T=B_T)
+            rank_one_updates(m, C_ij, A, B, A_T=A_T, B_T=B_T, by_words_of_A=by_words_of_A)
             if finish is not None:
                 finish(C_ij, i, j)
             m.write(C[i, j], C_ij)

@@ -12,6 +12,7 @@ from pebblesim.kernels.bias import biased, gradient_of_bias
 from pebblesim.kernels.cuda import cuda, prelude
 from pebblesim.kernels.gluon import gluon
 from pebblesim.kernels.key_ranges import KeyRanges
+from pebblesim.kernels.sequences import together
 from pebblesim.kernels.triton import Source, triton
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
@@ -65,7 +66,8 @@ class Case:
     @property
     def sizes(self) -> dict[str, int]:
         """Dimensions and blocks by name."""
-        own = {"n_q": self.n * max(self.shared, 1), "n_k": self.n, "d_v": self.d}
+        d_v = min(self.d, self.tiling.widest["d_v"])
+        own = {"n_q": self.n * max(self.shared, 1), "n_k": self.n, "d_v": d_v}
         beside = {"d_r": 64} if "latent" in self.tiling.schedule else {"d_k": self.d}
         return {**own, **beside, **self.tiling.blocks}
 
@@ -108,10 +110,11 @@ class InCuda:
 
 @dataclass(frozen=True)
 class Shared:
-    """Gradients with a bias that sequences share, for strides: of the bias, or of all matrices."""
+    """Gradients with a bias that sequences share, for strides: of the bias, or of all matrices, some at a time."""
 
     of_bias: bool
     n: int = EVEN
+    at_a_time: int = 1
 
     def text(self) -> str:
         """The source."""
@@ -121,6 +124,7 @@ class Shared:
         assert schedule.problem.rectangle is not None
         program = schedule.in_dims(schedule.problem.rectangle.dims).program
         program = gradient_of_bias(biased(program)) if self.of_bias else biased(program, ("dK, dV",))
+        program = program if self.at_a_time == 1 else together(program, self.at_a_time)
         return triton(program, sizes, scale=0.125, shared=1, far=False).text
 
 
@@ -188,6 +192,7 @@ GOLDENS = {
     "triton-bias-gradient": Shared(True),
     "triton-bias-gradient-ragged": Shared(True, RAGGED),
     "triton-bias-two-pass": Shared(False),
+    "triton-bias-two-pass-of-two": Shared(False, RAGGED, 2),
     "gluon-two-pass-softcap-ragged": Case(H_TWO_PASS, 64, None, RAGGED, 1, softcap=30.0),
     "cuda-small-cache": InCuda("small-cache"),
     "cuda-large-cache-workers": InCuda("large-cache", 4),

@@ -22,6 +22,7 @@ from pathlib import Path
 from random import Random
 from statistics import geometric_mean, median
 from typing import Any
+from unittest.mock import patch
 
 D = 32
 NAMES = ("O", "dQ", "dK", "dV", "dB")
@@ -32,43 +33,55 @@ MOST_OF_SDPA = 24 * 2**30
 
 TRIED: dict[str, list[tuple[int, ...]]] = {
     "flash2_forward": [
-        (64, 64, 4, 3), (64, 64, 4, 4), (64, 64, 4, 3, 128), (64, 64, 4, 3, 96), (128, 64, 8, 3), (128, 64, 8, 3, 128),
-        (128, 64, 4, 3), (64, 64, 4, 2), (128, 32, 4, 3),
+        (1, 64, 64, 4, 3), (1, 64, 64, 4, 4), (1, 64, 64, 4, 5), (1, 64, 64, 4, 3, 80), (1, 64, 32, 4, 4),
+        (2, 64, 64, 4, 3), (2, 64, 32, 4, 3), (2, 64, 32, 4, 4), (4, 64, 32, 4, 3), (2, 64, 64, 4, 4, 160),
+        (1, 64, 128, 4, 3), (1, 64, 128, 4, 4), (1, 32, 64, 2, 3), (1, 32, 64, 1, 3), (1, 64, 64, 2, 3),
+        (1, 32, 32, 2, 4), (2, 32, 64, 2, 3), (2, 32, 32, 2, 3), (4, 32, 32, 2, 3), (1, 16, 64, 1, 3),
+        (1, 32, 128, 2, 3), (2, 32, 64, 1, 3),
     ],
     "dQ": [
-        (64, 64, 4, 3), (64, 64, 4, 4), (64, 64, 4, 3, 128), (64, 64, 4, 3, 96), (128, 64, 8, 3), (128, 64, 8, 3, 128),
-        (64, 32, 4, 3), (64, 32, 4, 2), (64, 64, 4, 2),
+        (1, 64, 64, 4, 3), (1, 64, 64, 4, 4), (1, 64, 64, 4, 3, 96), (1, 64, 32, 4, 3), (1, 64, 32, 4, 4),
+        (2, 64, 32, 4, 3), (2, 64, 32, 4, 4), (4, 64, 32, 4, 3), (1, 64, 128, 4, 3), (1, 32, 64, 2, 3),
+        (1, 32, 64, 1, 3), (1, 64, 64, 2, 3), (1, 32, 32, 2, 4), (2, 32, 32, 2, 3), (2, 32, 64, 2, 3),
+        (1, 16, 64, 1, 3), (1, 32, 32, 1, 4),
     ],
     "dK_dV": [
-        (64, 64, 4, 3), (64, 64, 4, 4), (64, 64, 4, 3, 128), (64, 64, 4, 3, 160), (128, 64, 8, 3), (128, 64, 8, 3, 128),
-        (128, 64, 8, 2), (64, 32, 4, 3), (64, 32, 4, 2), (64, 64, 4, 2), (128, 32, 4, 3), (128, 64, 4, 3),
+        (1, 64, 64, 4, 3), (1, 64, 64, 4, 4), (1, 64, 64, 4, 3, 128), (1, 64, 32, 4, 3), (1, 64, 32, 4, 4),
+        (2, 64, 32, 4, 3), (2, 64, 32, 4, 4), (1, 64, 128, 4, 3), (1, 32, 64, 2, 3), (1, 32, 64, 1, 3),
+        (1, 64, 64, 2, 3), (1, 32, 32, 2, 4), (2, 32, 32, 2, 3), (1, 64, 32, 2, 3), (1, 32, 32, 1, 4),
     ],
     "dB": [
-        (64, 64, 4, 3), (64, 64, 4, 4), (64, 64, 4, 3, 128), (64, 64, 4, 3, 96), (64, 64, 8, 3), (64, 64, 8, 2),
-        (128, 64, 8, 3), (128, 64, 8, 3, 128), (64, 32, 4, 3), (64, 32, 4, 2),
+        (1, 64, 64, 4, 3), (1, 64, 64, 4, 4), (1, 64, 64, 4, 3, 168), (1, 64, 64, 4, 4, 168), (1, 64, 64, 4, 3, 128),
+        (1, 64, 32, 4, 3), (1, 32, 64, 4, 3), (1, 64, 32, 2, 3), (1, 32, 64, 2, 3), (1, 32, 32, 2, 4),
+        (1, 32, 32, 1, 3), (1, 64, 64, 2, 3), (1, 32, 64, 1, 3),
     ],
 }  # fmt: skip
-"""Tiles, warps, stages and registers of each kernel that `--tune` tries."""
+"""Sequences at a time, tiles, warps and stages of each kernel that `--tune` tries."""
 
 
 # Drawn calls
 
 
+WIDTHS, TYPES = (32, 16, 64, 24, 128, 40), ("bfloat16", "float16", "float32")
+MASKS = None, "causal", "holes", "window", "packed", "padding", "numbers", "causal and holes"
+
+
 def drawn_call(seed: int, number: int) -> dict[str, Any]:
-    """A call: how batches share the bias, sizes, types and limits; of few kinds, so that few kernels are compiled."""
-    random = Random(f"{seed}/{number}")
-    kind = Random(f"{seed}/kind/{number // 6}")
-    d, even, dtype = kind.choice([16, 24, 32, 64, 128]), kind.random() < 0.5, kind.choice(["bfloat16", "float16"])
-    wide, limits = kind.random() < 0.3, kind.choice([None, None, None, "causal", "window"])
-    batch, lead = random.choice([((5,), (1,)), ((4,), (4,)), ((2, 3), (2, 1)), ((3, 2), (1, 2)), ((40,), (1,))])
+    """A call: how batches share the bias, sizes, types, masks and options; all types and widths come in turn."""
+    random, turn = Random(f"{seed}/{number}"), number + 7 * seed
+    d, dtype, even = WIDTHS[turn % 6], TYPES[(turn + turn // 6) % 3], random.random() < 0.5
+    mask, wide = MASKS[(turn * 5 + turn // 8) % 8], random.random() < 0.3
+    batch, lead = random.choice([((5,), (1,)), ((4,), (4,)), ((2, 4), (2, 1)), ((3, 2), (1, 2)), ((64,), (1,))])
     n_q = 128 * random.randint(1, 3) if even else random.randint(1, 400)
-    n_k = n_q if random.random() < 0.6 or limits else (128 * random.randint(1, 3) if even else random.randint(1, 400))
+    alike = random.random() < 0.6 or mask in ("causal", "window", "packed", "causal and holes")
+    n_k = n_q if alike else (128 * random.randint(1, 3) if even else random.randint(1, 400))
     own = [random.random() < 0.85, random.random() < 0.85, True]  # of a bias that keys share the gradient is 0
     heads = random.randint(1, 4)
     shape = (*lead, *(side if mine else 1 for side, mine in zip((heads, n_q, n_k), own, strict=True)))
     return {
         "kind": "call", "seed": seed, "number": number, "batch": batch, "heads": heads, "n_q": n_q, "n_k": n_k, "d": d,
-        "bias": shape, "dtype": dtype, "of_bias": "float32" if wide else dtype, "limits": limits,
+        "bias": shape, "dtype": dtype, "of_bias": "float32" if wide else dtype, "mask": mask,
+        "shared": heads % 2 == 0 and random.random() < 0.3, "sinks": random.random() < 0.2,
     }  # fmt: skip
 
 
@@ -79,47 +92,62 @@ def judged(torch: Any, row: dict[str, Any]) -> dict[str, Any]:
     make = torch.Generator(device="cuda").manual_seed(row["number"])
     dtype, heads, sizes = getattr(torch, row["dtype"]), row["heads"], (row["n_q"], row["n_k"])
     normal = partial(torch.randn, device="cuda", generator=make)
-    x = [normal(*row["batch"], heads, n, row["d"]).to(dtype) for n in (sizes[0], sizes[1], sizes[1])]
+    of_keys = heads // 2 if row["shared"] else heads
+    shapes = (heads, sizes[0]), (of_keys, sizes[1]), (of_keys, sizes[1])
+    x = [normal(*row["batch"], *shape, row["d"]).to(dtype) for shape in shapes]
     x.append((2 * normal(*row["bias"])).to(getattr(torch, row["of_bias"])))
+    x += [normal(heads)] if row["sinks"] else []
     leaves, truth = [t.clone().requires_grad_() for t in x], [t.double().requires_grad_() for t in x]
-    i, j = (torch.arange(n, device="cuda") for n in sizes)
-    apart = j[None] - i[:, None]
-    seen = {None: apart > -(2**20), "causal": apart <= 0, "window": (apart <= 20) & (apart >= -70)}[row["limits"]]
-    options = {None: {}, "causal": {"is_causal": True}, "window": {"window": (70, 20)}}[row["limits"]]
+    seen, options = masked(torch, row, make)
     dO = normal(*x[0].shape[:-1], row["d"]).to(dtype)
-    compiled(torch, x, dO, options)
-    found = _passes(torch, lambda q, k, v, b: attention(q, k, v, bias=b, **options), leaves, dO)
-    again = _passes(torch, lambda q, k, v, b: attention(q, k, v, bias=b, **options), leaves, dO)
+    given = {"enable_gqa": row["shared"], **options}
+
+    def ours(q: Any, k: Any, v: Any, b: Any, sinks: Any = None) -> Any:
+        return attention(q, k, v, bias=b, sinks=sinks, **given)
+
+    found, again = (_passes(torch, ours, leaves, dO) for _ in range(2))
     true = _passes(torch, partial(_formulas, torch, seen), truth, dO.double())
     row["errors"] = _errors(found, true)
     row["same_bits"] = all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
-    if row["of_bias"] == row["dtype"]:
+    if row["of_bias"] == row["dtype"] and not row["sinks"]:
         row["of_pytorch"] = _errors(_passes(torch, partial(_sdpa, torch, seen), leaves, dO), true)
     return row
 
 
-def compiled(torch: Any, x: list[Any], dO: Any, options: dict[str, Any]) -> None:
-    """Compile the kernels of both passes side by side."""
-    from pebblesim.operator import bias as kernels, compiling
-    from pebblesim.operator.pattern import limits
-
-    q, k, v, b = x
-    n_q, n_k = q.shape[-2], k.shape[-2]
-    within = limits(options.get("window"), options.get("is_causal", False), "start", n_q, n_k)
-    groups, inner = kernels.in_groups(b, q, k)
-    q, k, v, dO = (t.reshape(-1, *t.shape[-3:]) for t in (q, k, v, dO))
-    asked = kernels.Limits(inner, *within, q.shape[-1] ** -0.5)
-    if compiling.can():
-        with compiling.together():
-            passes(torch, (q, k, v), groups, dO, asked)
+def masked(torch: Any, row: dict[str, Any], make: Any) -> tuple[Any, dict[str, Any]]:
+    """The allowed pairs of a call, or numbers that are added to all scores, and the options that say the same."""
+    n_q, n_k, mask = row["n_q"], row["n_k"], row["mask"]
+    i, j = torch.arange(n_q, device="cuda")[:, None], torch.arange(n_k, device="cuda")[None]
+    causal, holes = j <= i, torch.rand(n_q, n_k, device="cuda", generator=make) < 0.6
+    holes[:, 0] = True
+    if mask == "window":
+        return (j - i <= 20) & (i - j <= 70), {"window": (70, 20)}
+    if mask == "packed":
+        middle = n_q // 3
+        starts = torch.tensor([0, middle, n_q], device="cuda", dtype=torch.int32)
+        return ((i < middle) == (j < middle)) & causal, {"cu_seqlens": starts, "is_causal": True}
+    if mask == "padding":
+        batch = 1
+        for each in row["batch"]:
+            batch *= each
+        lengths = torch.randint(1, n_k + 1, (batch, 1), device="cuda", generator=make)
+        return (j < lengths).view(*row["batch"], 1, 1, n_k), {"key_padding_mask": j >= lengths}
+    if mask == "numbers":
+        numbers = torch.randn(n_q, n_k, device="cuda", generator=make).to(getattr(torch, row["dtype"]))
+        return numbers.double(), {"attn_mask": numbers}
+    if mask is None:
+        return j >= 0, {}
+    options = {"is_causal": True} if "causal" in mask else {}
+    options |= {"attn_mask": holes} if "holes" in mask else {}
+    return (causal if "causal" in mask else True) & (holes if "holes" in mask else j >= 0), options
 
 
 def passes(torch: Any, x: tuple[Any, ...], b: Any, dO: Any, asked: Any) -> None:
     """Both passes by kernels, without autograd."""
     from pebblesim.operator import bias as kernels
 
-    out, lse = torch.empty_like(dO), torch.zeros(dO.shape[:3], dtype=torch.float32, device="cuda")
-    kernels.forward(*x, b, out, lse, asked)
+    out = torch.empty_like(dO)
+    lse = kernels.forward(*x, b, out, asked)
     made, dB = tuple(map(torch.empty_like, x)), torch.empty_like(b)
     kernels.backward(dO, None, *x, b, out, lse, made, dB, asked)
 
@@ -130,19 +158,25 @@ def _passes(torch: Any, call: Callable[..., Any], x: list[Any], dO: Any) -> list
 
 
 def _errors(found: list[Any], true: list[Any]) -> dict[str, float]:
-    pairs = zip(NAMES, found, true, strict=True)
+    pairs = zip((*NAMES, "ds"), found, true, strict=False)
     return {name: float((mine.double() - its).norm() / its.norm().clamp(min=1e-3)) for name, mine, its in pairs}
 
 
-def _formulas(torch: Any, seen: Any, q: Any, k: Any, v: Any, b: Any) -> Any:
+def _formulas(torch: Any, seen: Any, q: Any, k: Any, v: Any, b: Any, sinks: Any = None) -> Any:
+    k, v = (t.repeat_interleave(q.shape[-3] // k.shape[-3], -3) for t in (k, v))
     S = torch.einsum("...id,...jd->...ij", q, k) * q.shape[-1] ** -0.5 + b
-    return torch.einsum("...ij,...jd->...id", S.masked_fill(~seen, -torch.inf).softmax(-1), v)
+    S = S.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else S + seen
+    if sinks is not None:
+        S = torch.cat([S, sinks[:, None, None].expand(*S.shape[:-1], 1)], -1)
+    return torch.einsum("...ij,...jd->...id", S.softmax(-1)[..., : k.shape[-2]], v)
 
 
 def _sdpa(torch: Any, seen: Any, q: Any, k: Any, v: Any, b: Any) -> Any:
     """PyTorch's attention with a dense bias for each sequence, in rows that begin where its kernels need it."""
+    k, v = (t.repeat_interleave(q.shape[-3] // k.shape[-3], -3) for t in (k, v))
     whole = (*q.shape[:-1], k.shape[-2])
-    b = b.expand(whole) if seen is None else b.expand(whole).masked_fill(~seen, -torch.inf)
+    b = b.expand(whole)
+    b = b.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else b + seen.to(b.dtype)
     flat = [t.reshape(-1, *t.shape[-3:]) for t in (q, k, v, b)]
     if missing := -flat[3].shape[-1] % 8:
         flat[3] = torch.nn.functional.pad(flat[3], (0, missing))[..., : whole[-1]]
@@ -243,55 +277,58 @@ def _atomic(q: Any, k: Any, v: Any, b: Any) -> Any:
 
 @cache
 def _with_atomics() -> Any:
-    """Our kernels, but dB is added to memory, tile by tile, by the kernel of dQ: its text with one line more."""
+    """Our kernels of one sequence at a time, in tiles of 64 x 64, with dB added up in memory by the kernel of dQ."""
     import torch
 
-    from pebblesim.operator import bias as kernels
+    from pebblesim.operator import bias as kernels, programs_of_bias as programs
+
+    alone = {("16 bits", 64): programs.tilings(*[(1, 64, 64, 4, 3)] * 4)}
 
     @cache
     def module(n: int, scale: float, dtype: str) -> Any:
         from pebblesim.kernels.triton import triton
         from pebblesim.operator.launching import running
 
-        tiling = next(each[1] for (words, _), each in kernels.TILINGS.items() if words == "16 bits")
-        sizes = {"n_q": 2**14, "n_k": 2**14, "d_k": D, "d_v": D, **tiling.blocks}
-        program = kernels.program(kernels.GRADIENTS, tiling)
-        made = triton(program, sizes, dtype, scale=scale, far=False, shared=1, **kernels._launched(tiling))
-        return running(with_atomics(made.text), tuple(each.name for each in made.kernels))
+        made = alone["16 bits", 64].of_queries
+        sizes = {"n_q": 2**14, "n_k": 2**14, "d_k": D, "d_v": D, **made.tiling.blocks}
+        program, options = programs.program(programs.OF_QUERIES, made), programs.launched(made.tiling)
+        source = triton(program, sizes, dtype, scale=scale, far=False, shared=1, **options)
+        return running(with_atomics(source.text), tuple(each.name for each in source.kernels))
 
     class Passes(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, q: Any, k: Any, v: Any, b: Any) -> Any:
-            asked = kernels.Limits(q.shape[0], None, None, False, q.shape[-1] ** -0.5)
-            out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
-            kernels.forward(q, k, v, b[None], out, lse, asked)
+            ctx.asked = kernels.Limits(q.shape[0], None, None, False, q.shape[-1] ** -0.5)
+            out = torch.empty_like(q)
+            with patch.object(programs, "TILINGS", alone):
+                lse = kernels.forward(q, k, v, b[None], out, ctx.asked)
             ctx.save_for_backward(q, k, v, b, out, lse)
             return out
 
         @staticmethod
         def backward(ctx: Any, dO: Any) -> Any:
             q, k, v, b, out, lse = ctx.saved_tensors
-            made = {name: torch.empty_like(x) for name, x in (("dQ", q), ("dK", k), ("dV", v))}
             dB = torch.zeros(b.shape[1:], dtype=torch.float32, device=b.device)
-            whole = b[None].expand(1, q.shape[0], *b.shape[1:])
-            run = module(q.shape[2], q.shape[-1] ** -0.5, str(q.dtype).removeprefix("torch.")).run
-            run(dB, q, k, v, dO.contiguous(), out, lse.flatten(0, 1), whole, results=made)
-            return *made.values(), dB.to(b.dtype)[None]
+            made = tuple(map(torch.empty_like, (q, k, v)))
+            with patch.object(programs, "TILINGS", alone):
+                pairs = kernels._met(q, k, v, b[None], ctx.asked, True)
+                L, dO, scale = lse.flatten(0, 1), dO.contiguous(), ctx.asked.scale
+                run = module(q.shape[2], scale, str(q.dtype).removeprefix("torch.")).run
+                sums = run(dB, q, k, v, dO, out, L, pairs.bias, results={"dQ": made[0]})["v"]
+                given = {"Q": q, "K": k, "V": v, "dO": dO, "L": L, "bias_T": pairs.transposed, "v": sums}
+                kernels._run(programs.ACROSS, pairs, scale, given, dict(zip(("dK", "dV"), made[1:], strict=True)))
+            return *made, dB.to(b.dtype)[None]
 
     return Passes
 
 
 def with_atomics(text: str) -> str:
-    """The text of the kernels of dQ, dK and dV in which that of dQ adds each dS to dB; tiles divide the lengths."""
-    before, rest = text.split("def dQ(", 1)
-    kernel, behind = rest.split("\n@triton.jit", 1)
+    """The text of the kernels of dQ, in which each dS is added to dB; tiles divide the lengths."""
     place = "dB_ptr + own * dB_head + at_i[:, None] * dB_row + at_j[None, :]"
-    kernel = re.sub(
-        r"^( +)(dS = \(P \* .*)$", rf'\1\2\n\1tl.atomic_add({place}, dS, sem="relaxed")', kernel, count=1, flags=re.M
+    text = re.sub(
+        r"^( +)(dS = \(P \* .*)$", rf'\1\2\n\1tl.atomic_add({place}, dS, sem="relaxed")', text, count=1, flags=re.M
     )
-    text = f"{before}def dQ(dB_ptr, dB_head, dB_row, {kernel}\n@triton.jit{behind}".replace(
-        "def run(", "def run(dB_ptr, "
-    )
+    text = text.replace("def dQ(", "def dQ(dB_ptr, dB_head, dB_row, ").replace("def run(", "def run(dB_ptr, ")
     return re.sub(r"^( +dQ\[.*\]\()", r"\1dB_ptr, dB_ptr.stride(0), dB_ptr.stride(1), ", text, count=1, flags=re.M)
 
 
@@ -301,17 +338,18 @@ def counted(n: int, heads: int, sequences: int) -> dict[str, dict[str, list[int]
     Of dB they are those of one part of the sequences.
     """
     from pebblesim.kernels.tables import moved_words
-    from pebblesim.operator import bias as kernels
+    from pebblesim.operator import programs_of_bias as programs
 
     found = {}
-    passes_of = {"forward": kernels.FORWARD, "gradients": kernels.ACROSS, "of bias": kernels.OF_BIAS}
+    passes_of = {"O": programs.FORWARD, "dQ": programs.OF_QUERIES, "dK, dV": programs.ACROSS, "dB": programs.OF_BIAS}
     for name, which in passes_of.items():
-        at = kernels.GRADIENTS if which == kernels.ACROSS else which
-        tiling = next(each[at] for (words, _), each in kernels.TILINGS.items() if words == "16 bits")
-        sizes = {"n_q": n, "n_k": n, "d_k": D, "d_v": D, **tiling.blocks, "R": sequences}
-        times = heads if name == "of bias" else heads * sequences
-        moved = moved_words(kernels.program(which, tiling), sizes)
-        found[name] = {tensor: [times * words for words in both] for tensor, both in moved.items()}
+        made = programs.kernels_of(which, "16 bits", D)
+        at_once = sequences if name == "dB" else made.sequences
+        sizes = {"n_q": n, "n_k": n, "d_k": D, "d_v": D, **made.tiling.blocks, "R": at_once}
+        moved = moved_words(programs.program(which, made), sizes)
+        found[name] = {
+            tensor: [heads * (sequences // at_once) * words for words in both] for tensor, both in moved.items()
+        }
     return found
 
 
@@ -333,34 +371,37 @@ def by_kernel(torch: Any, call: Callable[[], Any]) -> dict[str, float]:
 # Tiles
 
 
+USUAL = {
+    32: [(1, 64, 64, 4, 3)] * 4,
+    64: [(1, 64, 64, 4, 3), (1, 64, 64, 4, 3), (1, 64, 32, 4, 3), (1, 64, 64, 4, 3)],
+    128: [(1, 64, 64, 4, 2), (1, 64, 32, 4, 2), (1, 64, 32, 4, 2), (1, 64, 64, 8, 2)],
+}
+"""The kernels that `--tune` compares others with, by the largest head dimension."""
+
+
 def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
     """Times of each kernel with other tiles."""
-    from pebblesim.operator import bias as kernels, compiling
+    from pebblesim.operator import bias as kernels, compiling, programs_of_bias as programs
 
-    n, heads, sequences = 384, 8, 128
+    n, heads, sequences = 384, 4, 512
     normal = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
     q, k, v, dO = (normal(sequences, heads, n, d) for _ in range(4))
     b = normal(1, 1, heads, n, n)
     b = b.float() if wide else b
     asked = kernels.Limits(sequences, None, None, False, d**-0.5)
-    original = dict(kernels.TILINGS)
+    original = dict(programs.TILINGS)
     both = partial(passes, torch, (q, k, v), b, dO, asked)
     key = next(each for each in original if each[0] == "16 bits" and d <= each[1])
-    usual = {
-        "flash2_forward": (64, 64, 4, 3) if d <= 64 else (64, 64, 4, 2),
-        "dQ": (64, 64, 4, 3) if d <= 64 else (64, 32, 4, 2),
-        "dK_dV": (64, 64, 4, 3) if d <= 64 else (64, 32, 4, 2),
-        "dB": (64, 64, 4, 3) if d <= 64 else (64, 64, 8, 2),
-    }
+    usual = dict(zip(TRIED, USUAL[key[1]], strict=True))
     cases, best = [(name, tried) for name, several in TRIED.items() for tried in several], dict[str, float]()
     if compiling.can():
         with compiling.together():
             for name, tried in cases:
-                kernels.TILINGS = original | {key: kernels.tilings(*(usual | {name: tried}).values())}
+                programs.TILINGS = original | {key: programs.tilings(*(usual | {name: tried}).values())}
                 both()
     chosen = dict(usual)
     for name, tried in cases:
-        kernels.TILINGS = original | {key: kernels.tilings(*(usual | {name: tried}).values())}
+        programs.TILINGS = original | {key: programs.tilings(*(usual | {name: tried}).values())}
         row = {"kind": "tune", "d": d, "wide": wide, "kernel": name, "tiles": tried}
         try:
             row["us"] = by_kernel(torch, both)[name]
@@ -369,7 +410,7 @@ def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
         if row.get("us", 1e9) < 0.98 * best.get(name, 1e9):
             best[name], chosen[name] = row["us"], tried
         yield row
-    kernels.TILINGS = original | ({} if wide else {key: kernels.tilings(*chosen.values())})
+    programs.TILINGS = original | ({} if wide else {key: programs.tilings(*chosen.values())})
     print("the fastest, which are used from here on", chosen, flush=True)
 
 

@@ -6,7 +6,7 @@ A kernel has only whole tiles: products are executed for the padded tile, also a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Hashable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
@@ -20,6 +20,7 @@ from pebblesim.kernels.additions import added_to
 from pebblesim.kernels.bands import launched_across
 from pebblesim.kernels.gluon_plan import multiplies
 from pebblesim.kernels.gluon_text import heads_together
+from pebblesim.kernels.gluon_widths import in_parts
 from pebblesim.kernels.orientation import turned
 from pebblesim.kernels.readings import Reading
 from pebblesim.kernels.storage import Storage, entries, padded, storage
@@ -137,16 +138,31 @@ def launch_costs(
         mask: which pairs are allowed.
     """
     schedule = get(tiling.schedule).in_dims(dims)
-    program = schedule.under(mask)
+    program, read = schedule.under(mask), readings(tiling, dims, dtype, mask)
     sizes = {**dims, **tiling.blocks}
+    costs = costs_of(program, tiling, sizes, dtype, heads, mask, read)
+    return costs + list(_of_sums(program, sizes, dtype, heads) if tiling.gluon else ())
+
+
+def costs_of(
+    program: ir.Program,
+    tiling: Tiling,
+    sizes: ir.Sizes,
+    dtype: str,
+    heads: int,
+    mask: Mask | None,
+    read: Mapping[str, Reading],
+) -> list[LaunchCost]:
+    """Compute the work of each launch of a program with the tiles of a tiling.
+
+    `read`: what its kernels' programs say, by the name of the launch; others are as for `launch_costs`.
+    """
     memory = Memory(program, sizes, dtype, mask)
-    read = readings(tiling, dims, dtype, mask)
-    costs = [
+    return [
         _cost(program, launch, memory, dtype, heads, mask, tiling, read[launch.name])
         for launch in launches(program, masked=True, repeated=True, adding=tiling.gluon)
         if launch.kind == "tiles" and not (tiling.gluon and for_no_pair(launch))
     ]
-    return costs + list(_of_sums(program, sizes, dtype, heads) if tiling.gluon else ())
 
 
 def _of_sums(program: ir.Program, sizes: ir.Sizes, dtype: str, heads: int) -> Iterator[LaunchCost]:
@@ -183,7 +199,7 @@ def _cost(
     read: Reading,
 ) -> LaunchCost:
     (warps, stages), gluon, sizes = tiling.of(launch.name), tiling.gluon, memory.sizes
-    amounts = _Amounts(launch, memory, mask, warps, read)
+    amounts = _Amounts(launch, memory, mask, warps, read, in_parts if gluon else padded)
     summed = totals(launch.body, sizes, amounts, mask)
     launched = times(launch, sizes)
     touched: dict[tuple[str, ir.Tensor], int] = {}
@@ -394,7 +410,16 @@ def _late(body: list[ir.Node]) -> Iterator[ir.Read]:
 class _Amounts:
     """Bytes and operations that are counted of the nodes of a launch, for one head; see `LaunchCost`."""
 
-    def __init__(self, launch: Launch, memory: Memory, mask: Mask | None, warps: int, read: Reading) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        memory: Memory,
+        mask: Mask | None,
+        warps: int,
+        read: Reading,
+        side: Callable[[ir.Range, ir.Sizes], int],
+    ) -> None:
+        self._side = side
         nodes, self._sizes, self._memory, self._warps = list(ir.walk(launch.body)), memory.sizes, memory, warps
         self._transposed, self._last = turned(nodes), _last(launch)
         self._read = {node.tile for node in nodes if isinstance(node, ir.Read)}
@@ -418,12 +443,16 @@ class _Amounts:
                 yield ("writes", tensor), self._memory.moved(node, at)
             case ir.Compute(target=target, expr=ir.MatMul() as product):
                 width = _width(product, self._sizes, self._warps, target.tile in self._transposed)
-                yield ("products", width), 2 * entries((*product.shape, product.left.shape[1]), self._sizes)
+                yield ("products", width), 2 * self._entries((*product.shape, product.left.shape[1]))
             case ir.Compute(target=target, expr=expr):
                 for shape in _operations(expr):
-                    yield "beside" if node in self._beside else "elementwise", entries(shape, self._sizes)
+                    yield "beside" if node in self._beside else "elementwise", self._entries(shape)
                 if _changes(node, self._read):
-                    yield "elementwise", 2 * entries(target.ranges, self._sizes)
+                    yield "elementwise", 2 * self._entries(target.ranges)
+
+    def _entries(self, ranges: ir.Ranges) -> int:
+        """Number of entries of a tile in a kernel."""
+        return prod(self._side(rng, self._sizes) for rng in ranges)
 
 
 def _width(product: ir.MatMul, sizes: ir.Sizes, warps: int, transposed: bool) -> int:

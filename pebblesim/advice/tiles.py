@@ -43,6 +43,7 @@ class Tiling:
         persistent: whether these have as many blocks as multiprocessors where there is no mask.
         early: whether launches begin while the one before them ends: on Hopper and later cards.
         one_source: whether all lengths have the source with predicates: for few rows, where it is as fast.
+        sides: least and largest sizes of single head dimensions that they are for, by name.
     """
 
     schedule: str
@@ -58,6 +59,7 @@ class Tiling:
     persistent: bool = False
     early: bool = False
     one_source: bool = False
+    sides: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
@@ -77,6 +79,12 @@ class Tiling:
         shape = {"warps": self.warps, "stages": self.stages, "apart": self.apart}
         return {**shape, "described": self.described, "early": self.early}
 
+    @property
+    def widest(self) -> dict[str, int]:
+        """The widest head dimensions that they are for."""
+        most = self.widths[1]
+        return {name: min(most, self.sides.get(name, (0, most))[1]) for name in ("d_k", "d_v")}
+
     @cached_property
     def domain(self) -> Domain:
         """The attentions that its kernels are for."""
@@ -84,7 +92,8 @@ class Tiling:
         whole = table.get(self.schedule, otherwise)
         only = False if self.even else self.masked
         masks = tuple(kind for kind in whole.masks if only is None or only is (kind is not NoneType))
-        return replace(whole, widths=self.widths, even=self.even, masks=masks)
+        sides = {**whole.sides, **self.sides}
+        return replace(whole, widths=self.widths, sides=sides, even=self.even, masks=masks)
 
     def refusal(self, call: Call) -> Refusal | None:
         """Why its kernels are not for a call; None if they are."""
@@ -108,8 +117,8 @@ def _read() -> dict[str, dict[str, tuple[Tiling, ...]]]:
 def _entered(line: Mapping[str, Any], gluon: bool) -> Tiling:
     """The kernels of a line; its lists are tuples."""
     lists = {name: tuple(value) for name, value in line.items() if isinstance(value, list)}
-    apart = {name: tuple(own) for name, own in line.get("apart", {}).items()}
-    return Tiling(**{**line, **lists, "apart": apart, "gluon": gluon})
+    tables = {key: {name: tuple(own) for name, own in line.get(key, {}).items()} for key in ("apart", "sides")}
+    return Tiling(**{**line, **lists, **tables, "gluon": gluon})
 
 
 _TABLES = _read()
@@ -158,7 +167,8 @@ def hopper_tiling(schedule: str, dims: Mapping[str, int]) -> Tiling:
     Raises:
         UsageError: there are none; the sentence says for which there are.
     """
-    widest = max((size for name, size in dims.items() if name.startswith("d")), default=1)
+    widths = {name: size for name, size in dims.items() if name.startswith("d")}
+    widest = max(widths.values(), default=1)
     offered = {each.schedule: each.widths[1] for each in HOPPER}  # the widest is the last one
     if schedule not in offered:
         raise UsageError(
@@ -170,7 +180,14 @@ def hopper_tiling(schedule: str, dims: Mapping[str, int]) -> Tiling:
             f"{schedule} has tiles for Gluon kernels up to d = {offered[schedule]}, and d is {widest}; give each "
             "--block, or take --target triton."
         )
-    return next(each for each in HOPPER if each.schedule == schedule and widest <= each.widths[1])
+    for each in HOPPER:
+        narrow = all(widths.get(name, widest) <= most for name, (_, most) in each.sides.items())
+        if each.schedule == schedule and widest <= each.widths[1] and narrow:
+            return each
+    raise UsageError(
+        f"{schedule} has tiles for Gluon kernels with d_v up to 128 where d_k is {widest}; give each --block, or take "
+        "--target triton."
+    )
 
 
 IN_ROWS = {

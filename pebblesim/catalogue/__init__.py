@@ -10,8 +10,19 @@ from pebblesim.catalogue import forward
 from pebblesim.catalogue import backward_qkv
 from pebblesim.catalogue import activation
 from pebblesim.catalogue import latent
+from pebblesim.catalogue import latent_backward
 from pebblesim.catalogue import linear
 from pebblesim.catalogue import matmul
 from pebblesim.catalogue import projected
 
-__all__ = ["activation", "backward", "backward_qkv", "forward", "latent", "linear", "matmul", "projected"]
+__all__ = [
+    "activation",
+    "backward",
+    "backward_qkv",
+    "forward",
+    "latent",
+    "latent_backward",
+    "linear",
+    "matmul",
+    "projected",
+]

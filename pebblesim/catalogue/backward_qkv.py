@@ -18,6 +18,16 @@ def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str,
     return {"dQ": dS @ x["K"], "dK": dS.T @ x["Q"], "dV": P.T @ x["dO"], **made}
 
 
+OF_ROWS = {
+    "dO": ("", "gradient of the loss with respect to O"),
+    "PdP": ("P ∘ dP", "probabilities times their gradients, entry by entry"),
+    "dOO": ("dO ∘ O", "output times its gradient, entry by entry; P ∘ dP has the same row sums"),
+    "v": ("(P ∘ dP) · 1", "row sums of P ∘ dP: the mean of dP under the probabilities of the row"),
+    "dPv": ("dP − v 1ᵀ", "dP minus the mean v of its row"),
+    "dS": ("P ∘ (dP − v 1ᵀ)", "gradient with respect to the scores S"),
+}
+"""(formula, meaning) of what is between dO and dS."""
+
 problem(
     "backward-qkv",
     dims=("n_q", "n_k", "d_k", "d_v"),
@@ -35,15 +45,10 @@ problem(
     bounds="backward-qkv",
     glossary=forward.GLOSSARY
     | softmax.GLOSSARY
+    | OF_ROWS
     | {
         "O": ("P V", "output of attention, saved from the forward pass"),
-        "dO": ("", "gradient of the loss with respect to O"),
         "dP": ("dO Vᵀ", "gradient with respect to the probabilities P"),
-        "PdP": ("P ∘ dP", "probabilities times their gradients, entry by entry"),
-        "dOO": ("dO ∘ O", "output times its gradient, entry by entry; P ∘ dP has the same row sums"),
-        "v": ("(P ∘ dP) · 1", "row sums of P ∘ dP: the mean of dP under the probabilities of the row"),
-        "dPv": ("dP − v 1ᵀ", "dP minus the mean v of its row"),
-        "dS": ("P ∘ (dP − v 1ᵀ)", "gradient with respect to the scores S"),
         "dQ": ("dS K", "a result: the gradient with respect to the queries"),
         "dK": ("dSᵀ Q", "a result: the gradient with respect to the keys"),
         "dV": ("Pᵀ dO", "a result: the gradient with respect to the values"),

@@ -20,6 +20,17 @@ def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str,
     return {"O": kept["P"] @ x["C"], **kept}
 
 
+OF_KEYS = {
+    "Q_C": ("", "queries, the part that is multiplied by the latent keys"),
+    "Q_R": ("", "queries, the rotary part"),
+    "C": ("", "latent keys, which are also the values"),
+    "R": ("", "rotary part of the keys, used only for the scores"),
+    "S_C": ("Q_C Cᵀ", "scores, the part from the latent keys"),
+    "S_R": ("Q_R Rᵀ", "scores, the part from the rotary keys"),
+    "S": ("S_C + S_R", "scores: how well each query matches each key"),
+}
+"""(formula, meaning) of both parts of queries and keys, and of their scores."""
+
 problem(
     "forward-latent",
     dims=("n_q", "n_k", "d_v", "d_r"),
@@ -42,13 +53,7 @@ problem(
     ),
     bounds="forward-latent",
     glossary={
-        "Q_C": ("", "queries, the part that is multiplied by the latent keys"),
-        "Q_R": ("", "queries, the rotary part"),
-        "C": ("", "latent keys, which are also the values"),
-        "R": ("", "rotary part of the keys, used only for the scores"),
-        "S_C": ("Q_C Cᵀ", "scores, the part from the latent keys"),
-        "S_R": ("Q_R Rᵀ", "scores, the part from the rotary keys"),
-        "S": ("S_C + S_R", "scores: how well each query matches each key"),
+        **OF_KEYS,
         **{name: OF_SOFTMAX[name] for name in ("A", "l", "m", "l_m", "L", "Sm")},
         **ONLINE,
         "lO": ("diag(a) lO_prev + A_block C_block", "running output, before the division by the row sums"),

@@ -60,14 +60,16 @@ def _square(problem: str, d: Span, n: Span, M: Span) -> Stronghold:
 _FEWER_PAIRS = {"n_q": Span(4, 9), "n_k": Span(-1, 1, ("n_q",)), "d": Span(0, 2, ("n_q",))}
 """Fewer pairs than weights: products with weights are most of the work."""
 
-_D, _D2, _ND = ("d",), ("d", "d"), ("n", "d")
+_D, _D2, _ND, _NN = ("d",), ("d", "d"), ("n", "d"), ("n_q", "n_q")
 
 STRONGHOLDS: Mapping[str, Stronghold] = {
-    "D1m": Stronghold("backward", _FEWER_PAIRS, Span(1.5, 4, _D)),
+    "D1m": Stronghold(
+        "backward", {"n_q": Span(4, 8), "n_k": Span(-0.5, 0.5, ("n_q",)), "d": Span(2, 5, ("n_q",))}, Span(-5, -2, _NN)
+    ),
     "D1r": Stronghold("backward", {"n_q": Span(2, 9), "n_k": Span(-5, 5, ("n_q",)), "d": Span(4, 8)}, Span(1, 3, _D)),
     "D3": _square("backward", Span(1, 5), Span(5, 9, _D), Span(-4, -1, _ND)),
     "D4": _square("backward", Span(2, 7), Span(3, 8, _D), Span(-1, 3, _D2)),
-    "D4r": _square("backward", Span(2, 7), Span(3, 8, _D), Span(-3, 3, _D2)),
+    "D4r": _square("backward", Span(2, 7), Span(3, 8, _D), Span(1.6, 3, _D2)),
     "D5": _square("backward", Span(0, 4), Span(3, 5, _D), Span(-0.2, 0.8, _ND)),
     "D6": _square("backward", Span(0, 4), Span(5, 7.5, _D), Span(-0.3, 0.8, _ND)),
     "D7": _square("backward", Span(3, 7), Span(3, 8, _D), Span(-6, -0.5, _D2)),
@@ -79,7 +81,7 @@ STRONGHOLDS: Mapping[str, Stronghold] = {
     "C4": _square("forward", Span(0, 5), Span(2.5, 4.5, _D), Span(0.1, 0.9, _ND)),
     "C5": _square("forward", Span(0, 4), Span(6, 7.5, _D), Span(-0.3, 0.9, _ND)),
     "E1": _square("backward-qkv", Span(2, 7), Span(3, 8, _D), Span(-4, 1, _D2)),
-    "E1p": _square("projected-backward-qkv", Span(3, 7), Span(-1, 2, _D), Span(-3, 1.5, _D2)),
+    "E1p": _square("projected-backward-qkv", Span(4, 8), Span(-1, 2, _D), Span(-7, -2, _D2)),
     "E1h": _square("backward-qkv", Span(2, 7), Span(3, 8, _D), Span(-4, 4, _D2)),
     "E2": Stronghold(
         "backward-qkv",
@@ -115,8 +117,8 @@ STRONGHOLDS: Mapping[str, Stronghold] = {
     "L2": _square("linear", Span(3, 9), Span(0, 3, _D), Span(-6, -0.5, _D2)),
     "C2m": Stronghold(
         "projected-forward",
-        _FEWER_PAIRS | {"d_k": Span(-1, 0, _D), "d_v": Span(-2, 0, _D)},
-        Span(-7, -2, _D2),
+        _FEWER_PAIRS | {"n_q": Span(5, 8), "d": Span(2, 4, ("n_q",)), "d_k": Span(-1, 0, _D), "d_v": Span(-7, -4, _D)},
+        Span(-5, -2, _NN),
     ),
     "E1m": Stronghold(
         "projected-backward-qkv",

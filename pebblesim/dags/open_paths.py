@@ -33,8 +33,14 @@ LINES_IN_A_SECOND: Final = 10**8
 GOLDEN: Final = (5**0.5 - 1) / 2
 """The fractional parts of its multiples lie evenly."""
 
-STEP, LOAD = 0.05, 200
-"""How finely cones are packed: the growth of a price, and the load of a value at the end."""
+STEP: Final = 0.05
+"""How much the price of a value grows by a load of 1 while cones are packed."""
+
+LOADS: Final = (200, 2_000)
+"""The load of a value at which that ends, at least and at most: within some 15 or 2 % of the best packing."""
+
+WORK: Final = 2 * 10**8
+"""Members of sets that are looked at for this, about."""
 
 
 def words(data: TaskData, seconds: float) -> int:
@@ -53,7 +59,7 @@ def words(data: TaskData, seconds: float) -> int:
     if not len(reads):
         return 0
     half = np.where(data.is_output, 2, 1)
-    taken = kernel.packed(ends, members, reads, half, STEP, LOAD)
+    taken = kernel.packed(ends, members, reads, half, STEP, int(np.clip(WORK // len(members), *LOADS)))
     load = half * np.bincount(members, np.repeat(taken, np.diff(ends)), len(half)).astype(np.int64)
     return -(-2 * int(taken @ reads) // int(load.max()))
 

@@ -67,7 +67,7 @@ def recomputing(task: Task, limit: int) -> Iterator[tuple[str, Ints]]:
         limit: the most computations of an order.
     """
     board, n = task.board, task.graph.vertices
-    used = int(np.unique(board.operands[board.input[board.operands] == 1]).size)
+    used = int(board.input[np.bincount(board.operands, minlength=n) > 0].sum())
     if task.M > MOST_PLACES or 2 * used > task.M:  # inputs that leave the cache would be read again and again
         return
     width = np.zeros(n, dtype=np.int64)

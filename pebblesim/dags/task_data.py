@@ -35,8 +35,9 @@ class TaskData:
     def operands(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(start, operands) of the vertices to compute: each operand once, in increasing order."""
         n = self.task.graph.vertices
-        edges = np.unique(self.targets * n + self.preds)
-        edges = edges[self.task.needed[edges // n] == 1]
+        edges = self.targets * n + self.preds
+        edges = np.sort(edges[self.task.needed[self.targets] == 1])
+        edges = edges[np.append(True, edges[1:] > edges[:-1])[: len(edges)]]  # np.unique takes ten times as long
         return np.append(0, np.cumsum(np.bincount(edges // n, minlength=n))), edges % n
 
     @cached_property

@@ -8,7 +8,7 @@ computes all pairs, and reads the mask. The minimum holds for every schedule, fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -17,6 +17,7 @@ from typing import Any
 from pebblesim.advice import cards, pytorch_times
 from pebblesim.advice.calls import SKIPPED, AttentionCall, SeenMask
 from pebblesim.advice.cards import Card
+from pebblesim.advice.forecast import can_forecast
 from pebblesim.advice.pytorch_rules import Choice, Where, choose
 from pebblesim.advice.pytorch_times import TABLES
 from pebblesim.core.errors import PebblesimError
@@ -25,7 +26,9 @@ from pebblesim.counting.count import Counted, count
 from pebblesim.kernels.domains import ATTENTION
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
+from pebblesim.operator import forecast_of_bias
 from pebblesim.operator.planning import KernelPlan, chosen, plan
+from pebblesim.operator.programs_of_bias import WIDEST
 
 SCHEDULES = {
     "fused": {"forward": "flash2-forward", "backward": "flash2-backward"},
@@ -36,8 +39,8 @@ SCHEDULES = {
 SMALL_CARD = "RTX4090"
 """A card whose blocks have 99 KiB of shared memory."""
 
-NOT_FORECAST = "attention takes a bias (bias=), but its time is not forecast"
-"""The reason why a call with a bias has no kernels of ours here."""
+NOT_FORECAST = "attention takes a bias or a dense mask (bias=, attn_mask=), but its time is not forecast"
+"""The reason why a call with a bias beside other masks, or one whose sharing is not known, has no time of ours here."""
 
 NOT_FORECAST_IN_RANGES = "attention takes packed sequences and key ranges, but its time is not forecast"
 """The reason why a call in which each query has keys of its own has none."""
@@ -120,16 +123,17 @@ def judge(where: str, numbers: str, times: int, call: AttentionCall, card: Card,
     planned, refusal = _planned(call, card)
     small, _ = _planned(call, cards.card(SMALL_CARD))
     ways = ("forward", "backward") if call.training else ("forward",)
+    biased = _with_bias(call, card) if refusal == NOT_FORECAST else None
     return Judged(
         where,
         numbers,
         times,
         call,
         choice,
-        {way: _pass(way, call, choice.backend, card, planned, small) for way in ways},
+        {way: _pass(way, call, choice.backend, card, planned, small, biased) for way in ways},
         table_bytes(call, choice.backend),
         None if planned is None else max(planned.tables[: len(ways)]),
-        refusal,
+        refusal if biased is None else "",
         _same_bits(call, choice.backend, card, place),
         None if planned is None or not call.training else _cost_of_same_bits(planned, card),
     )
@@ -151,19 +155,31 @@ def chosen_backend(call: AttentionCall, place: Where) -> Choice:
 
 
 def _pass(
-    way: str, call: AttentionCall, backend: str, card: Card, planned: KernelPlan | None, small: KernelPlan | None
+    way: str,
+    call: AttentionCall,
+    backend: str,
+    card: Card,
+    planned: KernelPlan | None,
+    small: KernelPlan | None,
+    biased: Mapping[str, tuple[float, str]] | None,
 ) -> Pass:
     kernels, on_small = (None if each is None else getattr(each, way)[0] for each in (planned, small))
     theirs = pytorch_times.seconds(call, backend, way, card.device)
+    ours, kernel = None if kernels is None else kernels.seconds, "" if kernels is None else str(kernels.tiling)
+    on_small_card = "" if on_small is None else str(on_small.tiling)
+    if planned is not None and planned.scaled:
+        ours = None
+    if biased is not None:
+        (ours, kernel), on_small_card = biased[way], biased[way][1]
     return Pass(
         words(call, backend, way, card),
         mask_words(call),
         least(call, way, card),
         pytorch_times.at_least(call, backend, way, card) if theirs is None else theirs,
         theirs is not None,
-        None if kernels is None or planned is None or planned.scaled else kernels.seconds,
-        "" if kernels is None else str(kernels.tiling),
-        "" if on_small is None else str(on_small.tiling),
+        ours,
+        kernel,
+        on_small_card,
     )
 
 
@@ -284,14 +300,34 @@ def _planned(call: AttentionCall, card: Card) -> tuple[KernelPlan | None, str]:
     return made, ""
 
 
+def _with_bias(call: AttentionCall, card: Card) -> Mapping[str, tuple[float, str]] | None:
+    """Seconds of our kernels with a bias, and their names, by pass; None where they are not forecast.
+
+    They are where one tensor is all that is added to scores or leaves keys out, and its shape says who shares it.
+    """
+    mask, d = call.mask, max(call.d_k, call.d_v)
+    groups = prod(mask.shape[:-3])
+    if mask.also or not mask.given or call.batch % groups or call.softcap or d > WIDEST or not can_forecast(card):
+        return None
+    sizes = forecast_of_bias.Sizes(call.batch, call.batch // groups, call.heads, call.n_q, call.n_k, d)
+    dtype = "float32" if call.dtype == "float32" else "bfloat16"
+    found = {}
+    for way in ("forward", "backward"):
+        seconds = forecast_of_bias.seconds(way, sizes, dtype, None, mask.gradient, card)
+        found[way] = seconds, forecast_of_bias.names(way, sizes, dtype, mask.gradient)
+    return found
+
+
 def _refused(call: AttentionCall) -> Iterator[str]:
     """Reasons why `attention` does not take a call."""
-    if "bias" in call.mask.kinds:
+    if {"bias", "dense"} & call.mask.kinds and max(call.d_k, call.d_v) > WIDEST:
+        yield f"attention takes a bias or a dense mask up to a head dimension of {WIDEST}"
+    if {"bias", "dense"} & call.mask.kinds and (call.dropout or call.softcap):
+        yield f"attention takes no {'dropout' if call.dropout else 'softcap'} with a bias or a dense mask"
+    if {"bias", "dense"} & call.mask.kinds:
         yield NOT_FORECAST
     if {"packed", "ranges"} & call.mask.kinds:
         yield NOT_FORECAST_IN_RANGES
-    if "dense" in call.mask.kinds:
-        yield "attention takes no mask whose allowed keys have holes"
     if "unknown" in call.mask.kinds:
         yield "the values of the mask are not known here, so it is not known whether attention takes it"
     if call.dtype not in ATTENTION.dtypes:

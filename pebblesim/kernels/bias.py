@@ -13,6 +13,7 @@ from typing import TypeGuard
 
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.facts import OF_SCORES, makes_scores
+from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.terms import Term, term, total
 from pebblesim.kernels.triton_places import Places
 from pebblesim.language import program as ir
@@ -22,9 +23,6 @@ BIAS = "bias"
 
 TRANSPOSED = "bias_T"
 """The name of its transpose, for phases that read this in its place."""
-
-SEQUENCES = "R"
-"""The number of sequences that share a bias."""
 
 
 def biased(program: ir.Program, transposed: Container[str] = ()) -> ir.Program:
@@ -155,6 +153,11 @@ def _adds_dQ(node: ir.Node) -> TypeGuard[ir.Compute]:
     return False
 
 
+def has_bias(program: ir.Program) -> bool:
+    """Whether a bias is added to the scores of a program; then a row may have no key, all of whose scores are -inf."""
+    return BIAS in program.inputs or TRANSPOSED in program.inputs
+
+
 def is_bias(node: ir.Node) -> bool:
     """Whether a tile of the bias is read."""
     return isinstance(node, ir.Read) and node.tensor.name == BIAS
@@ -166,7 +169,7 @@ def check_bias(program: ir.Program, shared: int, softcap: float) -> None:
     Raises:
         UsageError: they are not.
     """
-    if BIAS in program.inputs and (shared > 1 or softcap):
+    if has_bias(program) and (shared > 1 or softcap):
         what, option = ("heads that share keys", "shared") if shared else ("softcap", "softcap")
         raise UsageError(f"{program.name}: kernels with a bias take no {what}; leave {option} out.")
 

@@ -176,6 +176,9 @@ ADDING = replace(GLUON, sides=dict.fromkeys(("d", "d_k"), (LEAST_SIDE + 1, 128))
 LATENT = replace(GLUON, masks=(NoneType,), sides={"d_r": (LEAST_SIDE, ROWS)}, shared=2**15)
 """Kernels that read keys and values together; the heads of a position are rows of several tiles."""
 
+STORED = replace(GLUON, shared=2**15)
+"""Kernels with tables of pairs: the heads of a position may be rows of several tiles."""
+
 OF_TRITON = dict.fromkeys(
     ("flash2-forward", "flash-decoding", "flash-decoding-blocked", "backward-two-pass-blocked", "dS-stored-blocked"),
     CAPPING,
@@ -186,6 +189,7 @@ OF_GLUON = {
     "backward-two-pass-blocked": replace(GLUON, alone="B_c"),
     "flash2-backward-blocked": replace(ADDING, softcap=64),
     "flash2-latent": LATENT,
+    **dict.fromkeys(("scores-stored-resident", "small-cache-backward-resident"), STORED),
 }
 """Domains of schedules as Gluon kernels; of others it is `GLUON`.
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from pebblesim.kernels.bias import is_bias
-from pebblesim.kernels.domains import GLUON
+from pebblesim.kernels.domains import GLUON, OF_GLUON
 from pebblesim.kernels.gluon_block import Block, loops_of
 from pebblesim.kernels.gluon_columns import ColumnsRoles
 from pebblesim.kernels.gluon_columns_plan import check_columns, columns_of
@@ -26,6 +26,7 @@ from pebblesim.kernels.gluon_product import ProductRoles
 from pebblesim.kernels.gluon_roles import Roles
 from pebblesim.kernels.gluon_scores import ScoresRoles
 from pebblesim.kernels.gluon_text import HELPERS, common
+from pebblesim.kernels.gluon_widths import divided
 from pebblesim.kernels.gluon_writer import GluonWriter
 from pebblesim.kernels.products import products
 from pebblesim.kernels.rules import broken
@@ -112,8 +113,8 @@ def gluon(
             raise refused(program, "persistent blocks do not write tables of pairs", "leave --persistent out")
         if roles is ColumnsRoles:
             check_columns(program, block, persistent)
-        elif setting.strides.shared > GLUON.shared:
-            why = f"{setting.strides.shared} heads share keys, and a tile has {GLUON.shared} rows of a warpgroup"
+        elif setting.strides.shared > (most := OF_GLUON.get(program.name, GLUON).shared):
+            why = f"{setting.strides.shared} heads share keys, and a tile has {most} rows of a warpgroup"
             raise refused(program, why, OTHERWISE)
         made = GluonWriter(setting, name, block, roles)
         check_shared(program, launch, made.program.shared, stages)
@@ -181,6 +182,7 @@ def _planned(
         return None
     loops = loops_of(launch)
     if _is_of_table(launch):
+        loops = loops_of(divided(launch, sizes))
         product = None if loops is None else product_of(loops, sizes, kept.tiled)
         return None if product is None else (product, ProductRoles)
     found: tuple[Block, type[Roles]]
@@ -189,6 +191,7 @@ def _planned(
     elif columns := columns_of(launch, sizes, stages):
         found = columns, ColumnsRoles
     else:
+        loops = loops_of(launch := divided(launch, sizes))
         return rows_of(program, launch, loops, sizes, stages, persistent), Consumer
     if any(map(is_bias, ir.walk(launch.block))):
         raise refused(program, f"{launch.name} takes no bias", OTHERWISE)

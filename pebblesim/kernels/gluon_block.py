@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pebblesim.kernels.products import factors
+from pebblesim.kernels.products import factors, products
 from pebblesim.kernels.terms import Name, Term
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
@@ -81,10 +81,12 @@ class Buffer:
         slots: how many boxes there is room for.
         rows, width: of a box; a vector has width 1.
         streamed: whether it is a ring.
-        beside: the name of barriers that it shares with another ring; None if it has some of its own.
+        beside: the name of barriers that it shares with another buffer; None if it has some of its own.
         fills: how many barriers of each kind there are: one for each slot, or one for all.
         freed_by: arrivals by which a slot is free to be filled again; 0 if it is filled once.
         down, across: boxes of what is read at once, beneath and beside each other.
+        first: the first column of the part that it has of what is read at once.
+        pitch: columns of what is read at once, where it has a part of them; else 0.
     """
 
     name: str
@@ -98,6 +100,8 @@ class Buffer:
     freed_by: int = 0
     down: int = 1
     across: int = 1
+    first: int = 0
+    pitch: int = 0
 
     @property
     def barrier(self) -> str:
@@ -195,16 +199,21 @@ class Nest:
     Attributes:
         inner: the loop.
         reads: what the inner one reads.
-        product: the primitive that adds a part.
+        products: the primitives that add a part, each to some columns of the sums.
     """
 
     inner: ir.Loop
     reads: list[ir.Read]
-    product: ir.Compute
+    products: list[ir.Compute]
+
+    @property
+    def product(self) -> ir.Compute:
+        """The first of the products."""
+        return self.products[0]
 
     @property
     def expr(self) -> ir.MatMul:
-        """The product."""
+        """The first of the products."""
         return factors(self.product)
 
 
@@ -217,7 +226,7 @@ class Loops:
         grid: the ranges of its grid.
         loop: the loop that streams, the one of each block.
         inner: whether that has loops within.
-        nest: the single loop within it, if it does nothing but add up the parts of a product.
+        nest: the single loop within it, if it does nothing but add up the parts of products.
     """
 
     launch: Launch
@@ -239,10 +248,10 @@ def loops_of(launch: Launch) -> Loops | None:
         return None
     within, nest = [node for node in ir.walk(loops[0].body) if isinstance(node, ir.Loop)], None
     if len(within) == 1:
-        match [node for node in within[0].body if not isinstance(node, ir.Delete)]:
-            case [*reads, ir.Compute(mode="add", expr=ir.MatMul()) as product]:
-                found = [node for node in reads if isinstance(node, ir.Read)]
-                nest = Nest(within[0], found, product) if found == reads else None
+        nodes = [node for node in within[0].body if not isinstance(node, ir.Delete)]
+        reads = [node for node in nodes if isinstance(node, ir.Read)]
+        made = [node for node in products(nodes) if node.mode == "add"]
+        nest = Nest(within[0], reads, made) if made and nodes == [*reads, *made] else None
     return Loops(launch, tuple(loop.range for loop in launch.grid), loops[0], bool(within), nest)
 
 
@@ -305,23 +314,24 @@ class Block(Loops):
 
     @property
     def rings(self) -> list[Buffer]:
-        """The rings of matrices."""
-        return [buffer for buffer in self.buffers.values() if buffer.streamed and not buffer.vector]
+        """The rings of matrices with barriers of their own."""
+        return [buffer for buffer in self.buffers.values() if buffer.streamed and not buffer.beside]
 
     @property
     def stay(self) -> list[Buffer]:
-        """The buffers that stay."""
-        return [buffer for buffer in self.buffers.values() if not buffer.streamed]
+        """The buffers that stay, with barriers of their own."""
+        return [buffer for buffer in self.buffers.values() if not buffer.streamed and not buffer.beside]
 
     @property
     def last(self) -> dict[Buffer, ir.Compute]:
-        """For each ring, the product that uses a slot last."""
+        """For each ring with barriers of its own, the product that uses a slot of it or those beside it last."""
         computes = [node for node in self.loop.body if isinstance(node, ir.Compute)]
         uses = ((self.buffers.get(ref.tile), node) for node in computes for ref in ir.refs(node.expr))
-        return {buffer: node for buffer, node in uses if buffer is not None and buffer.streamed}
+        last = {each.barrier: node for each, node in uses if each is not None and each.streamed and not each.vector}
+        return {ring: last[ring.name] for ring in self.rings if ring.name in last}
 
     def together(self, ring: Buffer) -> list[Buffer]:
-        """A ring of matrices, and those of vectors that have its barriers."""
+        """A buffer with barriers of its own, and those that share them: parts of its columns, and vectors."""
         return [buffer for buffer in self.buffers.values() if buffer.barrier == ring.barrier]
 
     def waited_in_time(self, buffer: Buffer) -> bool:

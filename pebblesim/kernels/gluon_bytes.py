@@ -39,21 +39,21 @@ def crossing(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None
         words * word_bytes(program, program.tensors[name], dtype)
         for name, words in read_to_be_added_to(program, sizes, mask).items()
     )
-    boxes = {read: side for block in blocks for read, side in _boxes(block)}
-    pieces = {write: size for block in blocks for write, size in _pieces(block)}
+    boxes = {_place(read): side for block in blocks for read, side in _boxes(block)}
+    pieces = {_place(write): size for block in blocks for write, size in _pieces(block)}
 
     def amounts(node: ir.Node, at: LoopContext) -> Iterator[tuple[str, int]]:
-        if isinstance(node, ir.Read) and node in boxes:
+        if isinstance(node, ir.Read) and _place(node) in boxes:
             wide = word_bytes(program, node.tensor, dtype)
-            yield "zeros", _in_sectors(boxes[node], node, at, sizes, wide) - at.words(node.tile.ranges) * wide
-        if isinstance(node, ir.Write) and node in pieces:
+            yield "zeros", _in_sectors(boxes[_place(node)], node, at, sizes, wide) - at.words(node.tile.ranges) * wide
+        if isinstance(node, ir.Write) and _place(node) in pieces:
             (rows, columns), wide = (
                 (at.words((rng,)) for rng in node.tile.ranges),
                 word_bytes(program, node.tensor, dtype),
             )
             pitch = sizes[node.tile.ranges[1].dim] * wide
-            if columns * wide >= pieces[node]:  # else rows follow one another
-                sent = sum(_touched(row * pitch % SECTOR, columns * wide, pieces[node]) for row in range(2)) * rows // 2
+            if columns * wide >= (piece := pieces[_place(node)]):  # else rows follow one another
+                sent = sum(_touched(row * pitch % SECTOR, columns * wide, piece) for row in range(2)) * rows // 2
                 yield "twice", sent - rows * columns * wide
 
     beside = {"zeros": 0, "twice": 0}
@@ -61,6 +61,11 @@ def crossing(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None
         for what, number in totals(phase.body, sizes, amounts, mask).items():
             beside[str(what)] += number
     return counted + Bytes(beside["zeros"] - spared, beside["twice"]), beside["zeros"]
+
+
+def _place(node: ir.Read | ir.Write) -> tuple[ir.Tensor, int]:
+    """The tensor and the line of a read or a write, of which a kernel may have one for each part of the columns."""
+    return node.tensor, node.line
 
 
 def _pieces(block: Block) -> Iterator[tuple[ir.Write, int]]:
@@ -73,9 +78,13 @@ def _pieces(block: Block) -> Iterator[tuple[ir.Write, int]]:
 
 def _boxes(block: Block) -> Iterator[tuple[ir.Read, tuple[int, ...]]]:
     """The reads that the copy engine serves, and the sides of all boxes of one; tables have no zeros beside them."""
-    for buffer in block.buffers.values():
-        if not ir.over_pairs(buffer.read.tile.ranges):
+    buffers = block.buffers.values()
+    for buffer in buffers:
+        if buffer.vector:
             yield buffer.read, buffer.whole
+        elif not ir.over_pairs(buffer.read.tile.ranges):
+            parts = [each.whole[1] for each in buffers if _place(each.read) == _place(buffer.read)]
+            yield buffer.read, (buffer.whole[0], sum(parts))
 
 
 def _in_sectors(box: tuple[int, ...], node: ir.Read, at: LoopContext, sizes: ir.Sizes, wide: int) -> int:

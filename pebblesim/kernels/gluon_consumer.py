@@ -19,6 +19,7 @@ from typing import Any
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon_block import ROWS, Addition, Block, Buffer, filled, freed
 from pebblesim.kernels.gluon_roles import Issued, Roles
+from pebblesim.kernels.gluon_widths import columns_of_part
 from pebblesim.kernels.products import factors
 from pebblesim.kernels.terms import (
     ZERO,
@@ -60,8 +61,9 @@ class Consumer(Roles):
 
     def staying(self, buffer: Buffer) -> list[st.Statement]:
         """The rows of all warpgroups."""
-        copied = self.copy(buffer, Name("w"), self.number * buffer.slots + "w", fill=ZERO)
-        copies = st.For("w", ZERO, Number(buffer.slots), (copied,), unrolled=True)
+        at, parts = self.number * buffer.slots + "w", self.plan.together(buffer)
+        copied = tuple(self.copy(each, Name("w"), at, fill=ZERO) for each in parts)
+        copies = st.For("w", ZERO, Number(buffer.slots), copied, unrolled=True)
         return self.filling(buffer, ZERO, self.turn, [copies], buffer.slots)
 
     def streaming(self, at: Name) -> list[st.Statement]:
@@ -309,9 +311,11 @@ class Consumer(Roles):
     def _in_registers(self, node: ir.Compute, ending: str) -> Name:
         """Make a computed matrix the left operand of a product, in the words of memory; the name of it."""
         expr, left = factors(node), factors(node).left
+        name = Name(f"{self.values.tiles[left.tile]}_{ending}")
+        if columns_of_part(expr.shape[1]):
+            return name  # the product with the first part of the columns made it
         self.settle(left.tile)
         value = self.values.operand(left, node.line, left.shape[1], 1, False)
-        name = Name(f"{self.values.tiles[left.tile]}_{ending}")
         if calls(value, "trans"):
             raise self.refused(f"the product in line {node.line} takes a computed matrix transposed")
         operand = call("DotOperandLayout", 0, self.scope.layout(self.scope.length(expr.shape[1])), 2)

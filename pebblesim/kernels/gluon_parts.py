@@ -24,9 +24,9 @@ class PartsRoles(Roles):
         down, across, tall, _ = self.setting.lengths(tensor)
         return ((term("head") * down + row) * across + self.places.in_row(tensor, row, column)) * tall
 
-    def one_behind(self, to: Held, ring: str, parts: int, issued: list[st.Statement]) -> None:
-        """A loop over parts that waits for the product before the one issued; behind it, wait for the last one."""
+    def one_behind(self, to: tuple[Held, ...], ring: str, parts: int, issued: list[st.Statement]) -> None:
+        """A loop over parts that waits for the products before those issued; behind it, wait for the last ones."""
         free = st.Arrive(freed(ring, "last"))
-        earlier = st.When(term("k") > 0, (st.Settle((to,), 1), free))
+        earlier = st.When(term("k") > 0, (st.Settle(to, len(to)), free))
         body = (*issued, earlier, st.Let(("last",), (Name("slot"),)))
-        self.say(st.For("k", ZERO, Number(parts), body, unrolled=True), st.Settle((to,), 0), free)
+        self.say(st.For("k", ZERO, Number(parts), body, unrolled=True), st.Settle(to, 0), free)

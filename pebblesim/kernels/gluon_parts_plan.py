@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pebblesim.kernels.gluon_block import MOST_WARPGROUPS, ROWS, SHARED, THREADS, WIDEST, Block, Buffer, Loops, Outgoing
+from pebblesim.kernels.products import factors
 from pebblesim.kernels.storage import padded
 from pebblesim.language import program as ir
 
@@ -19,16 +20,25 @@ SLOTS = 4
 def product_of(loops: Loops, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[int, int]]) -> Block | None:
     """The plan of a launch that multiplies a table kept in tiles; None if it is no such launch."""
     nest, results = loops.nest, [node for node in loops.launch.block if isinstance(node, ir.Write)]
-    if nest is None or len(loops.grid) != 2 or len(results) != 1 or len(nest.reads) != 2:
+    if nest is None or len(loops.grid) != 2 or len(nest.reads) != 1 + len(nest.products):
         return None
-    (own, columns), (table, matrix), product = loops.grid, nest.reads, nest.product
+    (own, columns), (table, *matrices), made = loops.grid, nest.reads, list(map(factors, nest.products))
     loop, expr, tile = loops.loop, nest.expr, tiled.get(table.tensor)
-    operands = expr.left.tile, expr.right.tile, expr.right.transposed, product.target.ranges
-    if operands != (table.tile, matrix.tile, False, (own, columns)) or results[0].tile is not product.target.tile:
+    sums = [each.target.tile for each in nest.products]
+    if [each.right.tile for each in made] != [each.tile for each in matrices] or sums != [
+        each.tile for each in results
+    ]:
         return None
-    if tile is None or nest.inner.range.parent is not loop.range:
+    if any(each.left.tile is not table.tile or each.right.transposed or each.shape[0] is not own for each in made):
+        return None
+    if (
+        tile is None
+        or nest.inner.range.parent is not loop.range
+        or any(columns not in each.shape[1].around for each in made)
+    ):
         return None
     block, width, deep = padded(own, sizes), padded(columns, sizes), padded(nest.inner.range, sizes)
+    part = width // len(made)
     rows, terms = tile[:: -1 if expr.left.transposed else 1]
     odd = block % ROWS or block // ROWS > MOST_WARPGROUPS or not 64 <= width <= WIDEST or deep != ROWS
     if odd or (rows, terms) != (block, padded(loop.range, sizes)):
@@ -37,25 +47,25 @@ def product_of(loops: Loops, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[in
     if slots < block // ROWS:
         return None
     down, across = (deep, tile[1]) if expr.left.transposed else (tile[0], deep)
-    name = f"{matrix.tensor.name}_part"
+    names = [f"{each.tensor.name}_part" + f"_{at}" * (at > 0) for at, each in enumerate(matrices)]
+    buffers = {table.tile: Buffer(f"{table.tensor.name}_part", table, slots, down, across, True, "")}
+    for at, (name, matrix) in enumerate(zip(names, matrices, strict=True)):
+        buffers[matrix.tile] = Buffer(name, matrix, slots, deep, part, True, "", first=at * part, pitch=width)
     return Block(
         **vars(loops),
         warpgroups=block // ROWS,
-        sides={own: ROWS},
-        across=width,
+        sides={own: ROWS, columns: width},
+        across=part,
         stages=slots,
-        buffers={
-            table.tile: Buffer(f"{table.tensor.name}_part", table, slots, down, across, True, ""),
-            matrix.tile: Buffer(name, matrix, slots, deep, width, True, ""),
-        },
-        outgoing=(Outgoing(name, results[0], (ROWS, width)),),
+        buffers=buffers,
+        outgoing=tuple(Outgoing(name, each, (ROWS, part)) for name, each in zip(names, results, strict=True)),
     )
 
 
 def scores_of(loops: Loops, sizes: ir.Sizes, stages: int) -> Block | None:
     """The plan of a launch that writes rows of a table; None if it is no such launch."""
     nest, own, loop = loops.nest, loops.own, loops.loop
-    if nest is None or len(loops.grid) != 1 or len(nest.reads) != 1:
+    if nest is None or len(loops.grid) != 1 or len(nest.reads) != 1 or len(nest.products) != 1:
         return None
     (part,), expr = nest.reads, nest.expr
     tables = [node for node in loop.body if isinstance(node, ir.Write) and ir.over_pairs(node.tile.ranges)]

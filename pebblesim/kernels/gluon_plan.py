@@ -31,6 +31,7 @@ from pebblesim.kernels.gluon_block import (
     Loops,
     Outgoing,
 )
+from pebblesim.kernels.gluon_widths import Part, columns_of_part
 from pebblesim.kernels.identifiers import Identifiers
 from pebblesim.kernels.orientation import turned
 from pebblesim.kernels.products import factors, products
@@ -160,7 +161,7 @@ def _buffers(program: ir.Program, plan: Block, sizes: ir.Sizes) -> dict[ir.Tile,
         if any(node.tile is each.write.tile for each in plan.outgoing):
             continue
         rows, *columns = node.tile.ranges
-        if rows is not (loop.range if streamed else own) or node.at is not None or any(each.parent for each in columns):
+        if rows is not (loop.range if streamed else own) or node.at is not None or not all(map(_whole, columns)):
             raise refused(program, f"line {node.line} reads neither whole rows of the grid's tile nor of the loop's")
         if columns and node.tensor.name not in program.inputs:
             raise refused(program, f"line {node.line} reads {node.tensor.name}, which is made by another launch")
@@ -168,14 +169,29 @@ def _buffers(program: ir.Program, plan: Block, sizes: ir.Sizes) -> dict[ir.Tile,
         height = block if streamed or node.tile in whole else ROWS
         slots = plan.stages if streamed else block // height
         name = names.new(f"{node.tensor.name}_{rows.name}" + ("" if columns else "_ring"))
-        rings = [each for each in made.values() if each.streamed and not each.vector]
+        rings = [each for each in made.values() if each.streamed and not each.beside]
         if not columns and not rings:
             raise refused(program, f"line {node.line} reads a vector before any matrix in the loop")
         width = padded(columns[0], sizes) if columns else 1
         fills, freed_by = plan.stages if streamed else 1, plan.warpgroups * (streamed or plan.persistent)
-        beside, down = None if columns else rings[-1].name, 1 if streamed else slots
-        made[node.tile] = Buffer(name, node, slots, height, width, streamed, beside, fills, freed_by, down)
+        first = columns_of_part(columns[0]) if columns else 0
+        if not columns:
+            beside: str | None = rings[-1].name
+        else:
+            beside = next((each.name for each in made.values() if first and _beside(each.read, node)), None)
+        down = 1 if streamed else slots
+        made[node.tile] = Buffer(name, node, slots, height, width, streamed, beside, fills, freed_by, down, first=first)
     return made
+
+
+def _whole(columns: ir.Range) -> bool:
+    """Whether a range has all columns of a head, or is one of the parts in which a kernel has them."""
+    return columns.parent is None or isinstance(columns, Part)
+
+
+def _beside(first: ir.Read, other: ir.Read) -> bool:
+    """Whether two reads are of parts of the same rows of a matrix."""
+    return first.tensor is other.tensor and first.tile.ranges[0] is other.tile.ranges[0]
 
 
 def held_transposed(plan: Block) -> frozenset[ir.Tile]:
@@ -214,7 +230,7 @@ def _held(plan: Block, sizes: ir.Sizes) -> int:
 
     lives = {tile: life for tile, life in lifetimes_of(body).items() if tile in computed}
     most = peak({tile: words(tile) for tile in lives}, lives)
-    return most + sum(words(factors(node).left.tile) // 2 for node in plan.late)
+    return most + sum(words(tile) // 2 for tile in {factors(node).left.tile for node in plan.late})
 
 
 def _late(loop: ir.Loop) -> tuple[ir.Compute, ...]:

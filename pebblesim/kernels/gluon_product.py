@@ -25,7 +25,8 @@ class ProductRoles(PartsRoles):
 
     def __init__(self, setting: Setting, plan: Block) -> None:
         super().__init__(setting, plan)
-        (self.result,), (self.left, self.right) = plan.outgoing, plan.buffers.values()
+        self.left, *self.rights = plan.buffers.values()
+        self.right = self.rights[0]
         _, self.columns_of_grid = plan.launch.grid
         self.turned = self.nest.expr.left.transposed
         terms = self.setting.tables.tiled[self.left.read.tensor][0 if self.turned else 1]
@@ -67,7 +68,7 @@ class ProductRoles(PartsRoles):
     def grid(self) -> tuple[list[str], str]:
         """The grid: tiles of columns are in it, too."""
         setting, plan = self.setting, self.plan
-        wide = -(-setting.sizes[self.columns_of_grid.range.dim] // self.right.width)
+        wide = -(-setting.sizes[self.columns_of_grid.range.dim] // self.right.pitch)
         return [], f"triton.cdiv({setting.size(plan.own.dim)}, {plan.height})" + f" * {wide}" * (wide > 1) + ", heads"
 
     def allocated(self) -> list[st.Room]:
@@ -80,7 +81,7 @@ class ProductRoles(PartsRoles):
         k, slot, full = term("k"), Name("slot"), filled("", "slot")
         copies: list[st.Statement] = [
             self.copied(self.left.read, self.left.name, slot, self.place(k), full),
-            self.copy(self.right, slot, k, self.named_tile[1]),
+            *(self.copy(each, slot, k, self.named_tile[1]) for each in self.rights),
         ]
         free = st.Wait(freed("", slot), term("phase") ^ 1)
         body = (self.scope.slot(k - "first"), free, *expecting(full, copies))
@@ -93,9 +94,9 @@ class ProductRoles(PartsRoles):
         stages, turn = self.plan.stages, term("k") - "first"
         to, issued = self._issued(turn)
         earlier = st.When(term("k") > "first", (st.Arrive(freed("", (turn - 1) % stages)),))
-        body = (*issued, st.Settle((to,), 1), earlier)
+        body = (*issued, st.Settle(to, len(to)), earlier)
         last = st.Arrive(freed("", (term("end") - "first" - 1) % stages))
-        self.say(st.For("k", term("first"), term("end"), body, of=inner), st.Settle((to,), 0))
+        self.say(st.For("k", term("first"), term("end"), body, of=inner), st.Settle(to, 0))
         self.say(st.When(term("first") < "end", (last,)))
 
     def loop(self, node: ir.Loop) -> None:
@@ -118,32 +119,33 @@ class ProductRoles(PartsRoles):
         """The parts that there are of a tile of terms."""
         number = self.scope.numbers[self.plan.loop.range]
         to, issued = self._issued(term("k") - "first")
-        body = (*issued, st.Settle((to,), 0), st.Arrive(freed("", "slot")))
+        body = (*issued, st.Settle(to, 0), st.Arrive(freed("", "slot")))
         self.say(st.For("k", number * self.parts, term("end"), body, of=self.nest.inner))
 
-    def _issued(self, turn: Term) -> tuple[Held, list[st.Statement]]:
-        """Wait for a part, and issue its product: the sums, and the statements."""
-        rows, to = (term("w") * ROWS, ROWS), self.issued_all(self.nest.product)
-        left, right = Name(self.left.name).index("slot"), self.right.slot("slot")
+    def _issued(self, turn: Term) -> tuple[tuple[Held, ...], list[st.Statement]]:
+        """Wait for a part, and issue its products: the sums, and the statements."""
+        rows, to = (term("w") * ROWS, ROWS), tuple(map(self.issued_all, self.nest.products))
+        left = Name(self.left.name).index("slot")
         left = left.call("slice", *rows, dim=1).turned() if self.turned else left.call("slice", *rows)
-        full, issue = (
-            st.Wait(filled("", "slot"), Name("phase")),
-            st.Issue(to, left, right, to, line=self.nest.product.line),
-        )
-        return to, [self.scope.slot(turn), full, issue]
+        pairs, line = zip(to, self.rights, strict=True), self.nest.product.line
+        issues = (st.Issue(each, left, right.slot("slot"), each, line=line) for each, right in pairs)
+        return to, [self.scope.slot(turn), st.Wait(filled("", "slot"), Name("phase")), *issues]
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Hand the sums to the copy engine in a slot that all products are done with."""
-        if node is not self.result.write:
+        results = zip(self.plan.outgoing, self.rights, strict=True)
+        result, right = next((each for each in results if each[0].write is node), (None, None))
+        if result is None or right is None or not isinstance(node, ir.Write):
             super().store(node, at, value)
             return
-        slots, tensor, box = self.plan.stages, node.tensor, self.result.box
-        sent: Term = Name(self.result.name).index("w")
+        slots, tensor, box = self.plan.stages, node.tensor, result.box
+        sent: Term = Name(result.name).index("w")
         room = sent.reshape(*box)
         if self.setting.strides.several(tensor) != self.setting.strides.several(self.right.read.tensor):
             sent = sent.reshape(*sides(self.setting, tensor, box))
         times = maximum(term("end") - "first" - "w" + (slots - 1), 0) // slots
-        place = self.at(node, term("part") * ROWS, self.named_tile[1] * self.right.width)
+        column = self.named_tile[1] * right.pitch
+        place = self.at(node, term("part") * ROWS, column + right.first if right.first else column)
         self.say(
             st.Let(("filled",), (times,), "times that slot w was"),
             st.Wait(freed("", "w"), (term("filled") & 1) ^ 1),

@@ -22,6 +22,7 @@ from pebblesim.kernels.gluon_boxes import SPLIT, Box, corner, sides
 from pebblesim.kernels.gluon_plan import held_transposed, refused
 from pebblesim.kernels.gluon_scope import RowsScope, RowsValues
 from pebblesim.kernels.gluon_text import STREAMED_TOGETHER
+from pebblesim.kernels.gluon_widths import columns_of_part
 from pebblesim.kernels.lowering import Lowering
 from pebblesim.kernels.statements import terms_of, within
 from pebblesim.kernels.terms import (
@@ -105,7 +106,8 @@ class Roles(Lowering):
     def streamed_words(self) -> int:
         """Words of a row of what is streamed, by which heads share L2 under a mask."""
         parts = self.plan.stay[0].across if self.plan.nest else 1
-        return parts * sum(each.width for each in self.plan.rings)
+        rings = (each for each in self.plan.buffers.values() if each.streamed and not each.vector)
+        return parts * sum(each.width for each in rings)
 
     def allocated(self) -> list[st.Room]:
         """The statements that take shared memory, and make barriers."""
@@ -159,7 +161,9 @@ class Roles(Lowering):
     def copy(self, buffer: Buffer, slot: Term, number: Term, part: Any = 0, fill: Term | None = None) -> st.Fetch:
         """The copy of a box into a slot; `number`, `part`: boxes before it; `fill`: its barrier, if not the slot's."""
         full = filled(buffer.barrier, slot if fill is None else fill)
-        corner = self.at(buffer.read, number * buffer.rows, part * buffer.width)
+        column = part * (buffer.pitch or buffer.width)
+        column = column + buffer.first if buffer.first else column
+        corner = self.at(buffer.read, number * buffer.rows, column)
         return self.copied(buffer.read, buffer.name, slot, corner, full)
 
     def filling(
@@ -335,10 +339,12 @@ class Roles(Lowering):
         self.say(st.Let((rows.id,), (term("part") * ROWS + down,)))
         divided = ranges[1] in self.plan.sides  # among warpgroups
         whole = self.plan.shares * width if divided else width
+        first = columns_of_part(ranges[1])
+        across = term(first) + across if first else across
         self.say(st.Let((columns.id,), (term("w") * width + across if divided else across,)))
         at_rows, at_columns = rows.along("[:, None]"), columns.along("[None, :]")
         inside = [at_rows < setting.size(ranges[0].dim)] if scope.ragged(ranges[0]) else []
-        inside += [at_columns < length] if length != Number(whole) else []
+        inside += [at_columns < length] if first + whole > setting.sizes[ranges[1].dim] else []
         places = [at_rows * length]
         if node.tensor in setting.strides.of:
             places = setting.strides.places_of(node.tensor, rows)

@@ -63,7 +63,7 @@ class RowsScope(Scope):
         if not plan.late or when is None or mask is None or mask.after is None or when.columns is not plan.loop.range:
             return False
         matrices = (write.tile.ranges for write in plan.writes if len(write.tile.ranges) == 2)
-        return mask.before is not None or max(self.length(ranges[-1]) for ranges in matrices) <= APART
+        return mask.before is not None or max(self.sizes[ranges[-1].dim] for ranges in matrices) <= APART
 
     def limits(self) -> tuple[Term, Term]:
         """The number of the first tile that is streamed, and that after the last."""

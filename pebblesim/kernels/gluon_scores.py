@@ -128,7 +128,7 @@ class ScoresRoles(PartsRoles):
         if self.before is not None:
             half = both(k.equals(self.parts // 2), number + 1 < high)
             body.append(st.When(half, tuple(self._fetch(self.before, number + 1))))
-        self.one_behind(to, self.ring.name, self.parts, body)
+        self.one_behind((to,), self.ring.name, self.parts, body)
 
     def _take(self) -> None:
         """Take a tile of another table, once it is there."""

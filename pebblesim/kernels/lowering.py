@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import inf, prod
 
 from pebblesim.kernels import statements as st
+from pebblesim.kernels.bias import has_bias
 from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.kernels.masked_once import exponent_of
 from pebblesim.kernels.products import factors, products
@@ -15,6 +16,7 @@ from pebblesim.kernels.sinks import SINKS, as_exponents
 from pebblesim.kernels.terms import (
     MINUS_INFINITY,
     NOTHING,
+    Binary,
     Held,
     Name,
     Term,
@@ -31,6 +33,8 @@ from pebblesim.kernels.triton_loops import Piece, bounds, fused as fused_pieces,
 from pebblesim.kernels.triton_places import Places
 from pebblesim.kernels.triton_values import FROM_BASE_2, TO_BASE_2, State, Values
 from pebblesim.language import program as ir
+
+INFINITY = Name('float("inf")')
 
 LARGE_TILE = 2**15
 """Entries of a tile of sums that leaves a multiprocessor no registers for a second block."""
@@ -226,22 +230,25 @@ class Lowering:
         if node.tensor in self.setting.logarithms:
             values.mark(tile, base_2=True)
         where = all_of(self.places.inside(node.tensor, tile.ranges))
-        absent = Name('float("inf")') if tile in self.facts.subtracted else NOTHING  # so that exponentials are 0 there
+        absent = INFINITY if tile in self.facts.subtracted else NOTHING  # so that exponentials are 0 there
         address = self.places.in_box(node) or self.places.address(node.tensor, tile.ranges, node.at)
-        scale = values.scale if resumed else None
-        self.say(st.Copy(to, node.tensor, address, where, absent, scale, line=node.line))
+        self.say(st.Copy(to, node.tensor, address, where, absent, values.scale if resumed else None, line=node.line))
         if node.tensor.name == SINKS:
             self.say(st.Map(to, as_exponents(to), line=node.line))
             values.states[tile] = State(base_2=True)
 
     def written(self, node: ir.Write) -> Term:
-        """The value of a tile for memory. Logarithms that only other launches read stay to base 2."""
+        """The value of a tile for memory; beside a bias, an L of no term is +inf there.
+
+        Logarithms that only other launches read stay to base 2.
+        """
         tensor, value, base_2 = node.tensor, self.values.scaled(node.tile), self.values.state(node.tile).base_2
         if base_2 and tensor.name not in self.scope.program.outputs and tensor not in self.facts.reread:
             self.setting.logarithms.add(tensor)
-        if base_2 == (tensor in self.setting.logarithms):
-            return value
-        return value * (FROM_BASE_2 if base_2 else TO_BASE_2)
+        if base_2 and tensor.name in self.scope.program.outputs and has_bias(self.scope.program):
+            value = only(value, [Binary("!=", value, MINUS_INFINITY)], INFINITY)
+        alike = base_2 == (tensor in self.setting.logarithms)
+        return value if alike else value * (FROM_BASE_2 if base_2 else TO_BASE_2)
 
     def write(self, node: ir.Write, there: bool = False) -> None:
         """Write a tile; entries of a table for which there is no pair, or no allowed one, are 0.

@@ -121,7 +121,7 @@ def strides(program: ir.Program, sizes: ir.Sizes, shared: int, dense: bool, name
     inner = {
         tensor: (names.new(f"{tensor.name}_several"), names.new(f"{tensor.name}_within"))
         for tensor in over_pairs
-        if tensor.name in program.inputs and not copies
+        if tensor.name in program.inputs
     }
     rows = {tensor: tensor.sides(sizes)[-1] for tensor in alone if tensor not in over_pairs}
     return Strides(of, shared, queries, rows, copies, inner)  # type: ignore[arg-type]

@@ -220,8 +220,9 @@ def module(
         own = "launch_pdl=True, " * (launch.name in setting.early) + own
         calls += [("" if around is None else "    ") + line for line in writers[-1].call(own)]
         if _shifted(program, launch) is not None:
-            rows = setting.size(program.tensors[SHIFTED].shape[0])
-            shifted = f"{setting.of[program.tensors[SHIFTED]]}[:, :{rows}].sub_({SHIFT})"
+            sums = program.tensors[SHIFTED]
+            within = ", ".join([":"] * (1 + (sums.apart is not None)))
+            shifted = f"{setting.of[sums]}[{within}, :{setting.size(sums.shape[0])}].sub_({SHIFT})"
             calls += [f"    if {SHIFT} is not None:", f"        {shifted}"]
     numbers = (name for name in (*program.dims, *program.blocks) if name not in free)
     fixed = ", ".join(f"{name} = {setting.sizes[name]}" for name in numbers)
@@ -376,7 +377,7 @@ def _opening_of_strides(setting: Setting, given: list[ir.Tensor]) -> list[str]:
             continue
         tensor = next(tensor for tensor in strides.of if tensor.shape[0] == dim)
         rows = strides.several(tensor)
-        lines.append(f"    {dim} = {of[tensor]}.shape[{2 + several}]" + f" * {rows}" * (rows > 1))
+        lines.append(f"    {dim} = {of[tensor]}.shape[{2 + (tensor in strides.copies)}]" + f" * {rows}" * (rows > 1))
     lines += (strides.found(tensor, of[tensor]) for tensor in strides.of)
     return lines + [f"    {SINKS_BATCH} = {of[tensor]}.stride()[0]" for tensor in given if tensor.name == SINKS]
 

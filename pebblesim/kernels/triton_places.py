@@ -11,10 +11,25 @@ from collections.abc import Iterable
 from math import prod
 
 from pebblesim.core.errors import UsageError
+from pebblesim.kernels.sequences import Sequence
 from pebblesim.kernels.sinks import SINKS, first_of_head
 from pebblesim.kernels.statements import Let, Statement
 from pebblesim.kernels.strides import WORDS
-from pebblesim.kernels.terms import ZERO, Items, Name, Term, Word, call, maximum, product, sides, term, total, wide
+from pebblesim.kernels.terms import (
+    ZERO,
+    Items,
+    Name,
+    Number,
+    Term,
+    Word,
+    call,
+    maximum,
+    product,
+    sides,
+    term,
+    total,
+    wide,
+)
 from pebblesim.kernels.triton_ranges import Scope
 from pebblesim.kernels.words import is_float32, of_launch, word_bytes
 from pebblesim.language import program as ir
@@ -63,6 +78,10 @@ class Places:
                 made += strides.opening(tensor, name)
             elif tensor.name == SINKS and strides.of:
                 made.append(Let((name,), (first_of_head(Name(name), "own", strides.shared),)))
+            elif self._heads_within(tensor):
+                copies, *lengths = self.setting.lengths(tensor)
+                first = Name("batch") * copies * call("num_programs", 1) + "own"
+                made.append(Let((name,), (product([first, *lengths]),), more=True))
             else:
                 words = product([Name("head"), *self.setting.lengths(tensor)])
                 made.append(Let((name,), (words,), more=True))
@@ -71,10 +90,11 @@ class Places:
     def address(self, tensor: ir.Tensor, ranges: ir.Ranges, at: ir.Range | None) -> Term:
         """The addresses of a tile."""
         lengths, start, scope = self.setting.lengths(tensor), term(self.setting.of[tensor]), self.scope
-        if at is not None:  # of one of several tensors
-            copies = self.setting.strides.copies
-            apart = [Name(copies[tensor])] if tensor in copies else lengths[1:]
-            start = start + product([wide(scope.numbers[at]), *apart])
+        if isinstance(at, Sequence):
+            if at.number:
+                start = start + product([wide(Number(at.number)), *self._between_copies(tensor, lengths)])
+        elif at is not None:  # of one of several tensors
+            start = start + product([wide(scope.numbers[at]), *self._between_copies(tensor, lengths)])
         if len(ranges) == 1:
             row, strides = scope.index(ranges[0]), self.setting.strides
             return start + (row % strides.shared if tensor.name == SINKS and strides.of else row)
@@ -94,6 +114,17 @@ class Places:
         if own:
             return total([start, *strides.places(tensor, first, size), at_columns])
         return start + first * width + call("arange", 0, size).along("[:, None]") * width + at_columns
+
+    def _between_copies(self, tensor: ir.Tensor, lengths: list[Term]) -> list[Term]:
+        """The words from one copy of a tensor to the next, as factors."""
+        if tensor in self.setting.strides.copies:
+            return [Name(self.setting.strides.copies[tensor])]
+        return [call("num_programs", 1), *lengths[1:]] if self._heads_within(tensor) else lengths[1:]
+
+    def _heads_within(self, tensor: ir.Tensor) -> bool:
+        """Whether the heads of each copy of a tensor follow one another, beside matrices with copies."""
+        strides = self.setting.strides
+        return bool(strides.copies) and tensor.apart is not None and tensor not in strides.of
 
     def _in_table(self, tensor: ir.Tensor, ranges: ir.Ranges) -> list[Term]:
         """Where a tile is in a table that is kept tile by tile: 64 bits for that tile, and constants within it."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from math import e as euler, log, log2
 
 from pebblesim.core.errors import UsageError
+from pebblesim.kernels.bias import has_bias
 from pebblesim.kernels.facts import Facts, gradient_of, makes_scores
 from pebblesim.kernels.masked_once import exponent_of
 from pebblesim.kernels.terms import MINUS_INFINITY, NOTHING, Binary, Held, Number, Term, Word, call, dot, only, term
@@ -56,6 +57,7 @@ class Values:
         self.copies: tuple[str, Term] | None = None  # the numbers of the copies, and the one after the last
         self.several: set[ir.Tile] = set()  # tiles of several copies
         self.biased: set[ir.Tile] = set()  # scores that a bias was added to
+        self.lacking = scope.mask is not None or has_bias(scope.program)  # whether a row may have no key
 
     # How tiles are held
 
@@ -169,7 +171,6 @@ class Values:
 
     def elementwise(self, expr: ir.Elementwise, values: list[Term], frame: bool) -> Term:
         """An operation on the values of its operands; a vector is for all columns."""
-        masked = self.scope.mask is not None
         wide = [len(operand.shape) == len(expr.shape) for operand in expr.operands]
         rows = self.along_rows(frame)
         values = self.met(expr, values, frame)
@@ -186,9 +187,9 @@ class Values:
             case "sigmoid":
                 return self.sigmoid(given[0])
         made = Binary(ARITHMETIC[expr.op], *given)
-        if masked and expr.op == "div":  # a row without an allowed pair has 0/0 = 0
+        if self.lacking and expr.op == "div":  # a row without an allowed pair has 0/0 = 0
             return call("where", given[1].equals(NOTHING), 0.0, made)
-        if masked and expr.op == "sub" and len(expr.shape) == 1:  # and (-inf) - (-inf) = 0
+        if self.lacking and expr.op == "sub" and len(expr.shape) == 1:  # and (-inf) - (-inf) = 0
             return call("where", given[0].equals(given[1]), 0.0, made)
         return made
 
@@ -227,8 +228,7 @@ class Values:
                 return self.as_exponent(self.facing(self.held(tile), expr, frame))
             case ir.Elementwise(op="add" | "sub" | "max"):
                 operands = [self.exponent(each, line, frame) for each in expr.operands]
-                barred = any(self.state(each.tile).barred for each in ir.refs(expr))
-                if self.scope.mask is not None and expr.op == "sub" and barred:  # rows without a pair
+                if self._minus_infinite(expr):  # rows without a pair
                     operands[1] = only(operands[1], [Binary("!=", operands[1], MINUS_INFINITY)], NOTHING)
                 return self.elementwise(expr, operands, frame)
             case ir.Elementwise(op="log", operands=(operand,)):
@@ -245,6 +245,18 @@ class Values:
                 frame = any(ref.tile in turned for ref in ir.refs(expr.operand))
                 return self.reduced(expr, self.exponent(expr.operand, line, frame), frame)
         return self.expr(expr, line, frame) * TO_BASE_2
+
+    def _minus_infinite(self, expr: ir.Elementwise) -> bool:
+        """Whether scores and what is subtracted may both be -inf: beside a bias a maximum may, but no L that is read.
+
+        Such an L is +inf for a row without a pair, so that its exponentials are 0.
+        """
+        if expr.op != "sub" or not self.lacking:
+            return False
+        used = [each.tile for each in ir.refs(expr)]
+        if any(self.state(tile).barred for tile in used):
+            return True
+        return not self.biased.isdisjoint(used) and self.facts.subtracted.isdisjoint(used)
 
     def as_exponent(self, scores: Term) -> Term:
         """Scores as exponents of 2; capped, they are softcap · tanh(x) with tanh(x) = 2 σ(2x) - 1."""
@@ -278,9 +290,9 @@ class Values:
         return value * self.slopes[probabilities]
 
     def reciprocal(self, vector: Term) -> Term:
-        """1 / vector; under a mask 0 for a row without an allowed pair, which has 0/0 = 0."""
+        """1 / vector; 0 for a row without an allowed pair, which a mask or a bias may leave: it has 0/0 = 0."""
         made = term(1.0) / vector
-        return made if self.scope.mask is None else call("where", vector.equals(NOTHING), 0.0, made)
+        return made if not self.lacking else call("where", vector.equals(NOTHING), 0.0, made)
 
     # Products
 

@@ -48,6 +48,7 @@ BOUNDS = {
     "linear": bounds_forward.LINEAR,
     "forward": bounds_forward.FORWARD,
     "forward-latent": bounds_forward.LATENT,
+    "backward-latent": bounds_forward.LATENT_BACKWARD,
     "backward": bounds_backward.BACKWARD,
     "backward-qkv": bounds_backward_qkv.BACKWARD_QKV,
     "projected-forward": bounds_forward.PROJECTED_FORWARD,

@@ -98,6 +98,29 @@ def _latent(case: Cutting) -> Iterator[CuttingBound]:
     yield case.of_pairs("V3", "pairs", lines)
 
 
+OF_LATENT_BACKWARD = (
+    Product("Σ", "Q_C", "C", ("queries", "d_v", "keys"), 18),
+    Product("Σ", "Q_R", "R", ("queries", "d_r", "keys"), 26),
+    Product("Θ", "dO", "C", ("queries", "d_v", "keys"), 15),
+    Product("dQ_C", "Θ", "C", ("queries", "keys", "d_v"), 15),
+    Product("dC", "Θ", "Q_C", ("keys", "queries", "d_v"), 15),
+    Product("dC", "Σ", "dO", ("keys", "queries", "d_v"), 18),
+    Product("dQ_R", "Θ", "R", ("queries", "keys", "d_r"), 18),
+    Product("dR", "Θ", "Q_R", ("keys", "queries", "d_r"), 18),
+)
+"""Two products of latent parts have Σ, three have Θ: 2·18² ≤ 26² and 3·15² ≤ 26²; of the rotary ones one and two."""
+
+
+def _latent_backward(case: Cutting) -> Iterator[CuttingBound]:
+    lines, one = Lines(("Q_C", "Q_R", "dO"), ("C", "R"), ("d_v", "d_r")), OF_LATENT_BACKWARD
+    dQ_C, dC = one[3]._replace(weight=1), one[4]._replace(weight=1)
+    keys, rows = ("d_k",), ("d_k", "d_v")
+    yield case.of_values_in_keys("V4", "products of dQ with the latent keys", lines, dQ_C, (keys, rows))
+    yield case.of_values_in_keys("V5", "products of dC with the queries", lines, dC, (rows, keys))
+    of_theta = one[2].weight
+    yield case.of_light_pairs("V6", "all products", lines._replace(widths=("d_v", "d_v")), one, of_theta)
+
+
 def _order(formulation: Formulation) -> str:
     order = formulation.graph.get("order", "linear")
     return ANY_ORDER if order == "any" else f"{order} order"
@@ -116,6 +139,7 @@ PROJECTED_FORWARD = Bounding(
     made=PROJECTED,
 )
 LATENT = Bounding(("Q_C", "Q_R", "C", "R", "O"), _latent)
+LATENT_BACKWARD = Bounding(("Q_C", "Q_R", "C", "R", "dO", "dQ_C", "dQ_R", "dC", "dR"), _latent_backward)
 LINEAR = Bounding(
     ("A1", "A2", "A3", "X", "Y", "O"),
     _linear,

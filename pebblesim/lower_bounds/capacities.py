@@ -154,18 +154,25 @@ class Fresh:
 
 @dataclass(frozen=True)
 class Latent:
-    """max{(X/3)^(3/2), d_v X²/4w(d_k + d_v)}, w = min(d_k, 2d_v): products of pairs with a part of their own keys.
+    """max{(X/3)^(3/2), d_v X²/4w(r + d_v)}, w = min(d_k, 2d_v): products of pairs with a part of their own keys.
 
-    To compute a pair takes d_k words of its query and d_k words of its key, d_v of which are its value.
+    To compute a pair takes r words of its query and d_k words of its key, d_v of which are its value. Queries and keys
+    may change places.
+
+    Attributes:
+        d_k: words of the side with the operand that pairs are multiplied by.
+        d_v: words of this operand; no more than d_k.
+        row: words r of the other side, no fewer than d_v; 0 if they are d_k.
     """
 
     d_k: int
     d_v: int
+    row: int = 0
 
     @property
     def per_square(self) -> Fraction:
-        """The divisor 4w(d_k + d_v)/d_v of X² in the capacity."""
-        return Fraction(4 * min(self.d_k, 2 * self.d_v) * (self.d_k + self.d_v), self.d_v)
+        """The divisor 4w(r + d_v)/d_v of X² in the capacity."""
+        return Fraction(4 * min(self.d_k, 2 * self.d_v) * ((self.row or self.d_k) + self.d_v), self.d_v)
 
     def __call__(self, X: int) -> int:
         return max(isqrt(X**3 // 27), floor(X**2 / self.per_square))

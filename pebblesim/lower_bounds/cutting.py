@@ -282,18 +282,32 @@ class Cutting(Instance):
             beside=beside,
         )
 
-    def of_values_in_keys(self, name: str, what: str, lines: Lines, product: Product) -> CuttingBound:
-        """The products of pairs with a part of the keys that they are made from (`Latent`)."""
-        (keys, d_k), (values, d_v) = (self.size((dim,)) for dim in ("d_k", "d_v"))
-        capacity, Z = Latent(d_k, d_v), self.Z_text
-        if len({self._texts[width] for width in lines.widths}) == 1:  # d_k = 2d
-            large, unit, size = f"6*{Z}*{values}**2/M", f"{values}²", Fraction(d_v**2)
+    def of_values_in_keys(
+        self,
+        name: str,
+        what: str,
+        lines: Lines,
+        product: Product,
+        sides: Sequence[Sequence[str]] = (("d_k",), ("d_k",)),
+    ) -> CuttingBound:
+        """The products of pairs with a part of a line that they are made from (`Latent`).
+
+        `sides`: widths of what a pair takes of the side with this part, and of the other one.
+        """
+        values, d_v = self.size(("d_v",))
+        keys, rows = (" + ".join(self.size((dim,))[0] for dim in side) for side in sides)
+        d_k, row = (sum(self.size((dim,))[1] for dim in side) for side in sides)
+        capacity, Z, wide = Latent(d_k, d_v, row if row != d_k else 0), self.Z_text, f"({rows} + {values})"
+        if len({self._texts[width] for width in lines.widths}) == 1:  # all are multiples of d
+            large = f"{min(d_k // d_v, 2) * (row // d_v + 1)}*{Z}*{values}**2/M"
+            unit, size = f"{values}²", Fraction(d_v**2)
         elif d_k <= 2 * d_v:
-            large, unit = f"{Z}*{keys}*({keys} + {values})/M", f"({keys}·({keys} + {values})/{values})²"
-            size = Fraction(d_k * (d_k + d_v), d_v) ** 2
+            keys = keys if len(sides[0]) == 1 else f"({keys})"
+            large, unit = f"{Z}*{keys}*{wide}/M", f"({keys}·{wide}/{values})²"
+            size = Fraction(d_k * (row + d_v), d_v) ** 2
         else:
-            large, unit = f"2*{Z}*{values}*({keys} + {values})/M", f"({keys} + {values})²"
-            size = Fraction((d_k + d_v) ** 2)
+            large, unit = f"2*{Z}*{values}*{wide}/M", f"{wide}²"
+            size = Fraction((row + d_v) ** 2)
         times = capacity.per_square**2 / size
         return CuttingBound(
             name,

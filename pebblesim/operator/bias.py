@@ -8,61 +8,35 @@ stream past: its sum is in the same order in every run, and it is written once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from pebblesim.advice.tiles import Tiling
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.bias import SEQUENCES, biased, gradient_of_bias
+from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.triton import FAR, triton
 from pebblesim.language.masks import Band
-from pebblesim.language.program import Program
+from pebblesim.operator import programs_of_bias
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launching import running
-from pebblesim.operator.layout import BYTES, fits, fitted, room_for
+from pebblesim.operator.layout import BYTES, fits, fitted, on_gpu, room_for
 from pebblesim.operator.pattern import band_of
-from pebblesim.operator.planning import ROOM, program_of
+from pebblesim.operator.planning import ROOM
+from pebblesim.operator.programs_of_bias import (
+    ACROSS,
+    FORWARD,
+    OF_BIAS,
+    OF_KEYS,
+    OF_QUERIES,
+    Kernels,
+    launched,
+    program,
+)
 from pebblesim.operator.sizes import met
-
-WIDEST = 128
-"""The largest head dimension of kernels with a bias."""
-
-Tilings = tuple[Tiling, Tiling, Tiling]
-"""Tilings of the forward pass, of dQ, dK and dV, and of dB."""
-
-
-Sides = tuple[int, ...]
-"""Rows that a program keeps, rows that stream past them, warps, stages, and perhaps the most registers of a thread."""
-
-
-def tilings(forward: Sides, dQ: Sides, dK_dV: Sides, dB: Sides) -> Tilings:
-    """Tilings by the sides of each kernel; those of dB's are both of its tile."""
-    two_pass = {"B_r": dQ[0], "b_c": dQ[1], "B_c": dK_dV[0], "b_r": dK_dV[1]}
-    return (
-        Tiling("flash2-forward", {"B_r": forward[0], "B_c": forward[1]}, 4, 1, {"flash2-forward": forward[2:]}),
-        Tiling("backward-two-pass-blocked", two_pass, 4, 1, {"dQ": dQ[2:], "dK, dV": dK_dV[2:]}),
-        Tiling("backward-two-pass-blocked", {"B_r": dB[0], "b_c": dB[1]}, 4, 1, {"dB": dB[2:]}),
-    )
-
-
-TILINGS: Mapping[tuple[str, int], Tilings] = {
-    ("16 bits", 32): tilings((64, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 3)),
-    ("16 bits", 64): tilings((64, 64, 4, 3), (64, 64, 4, 3), (64, 32, 4, 3), (64, 64, 4, 3)),
-    ("16 bits", WIDEST): tilings((64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 2), (64, 64, 8, 2)),
-    ("32 bits", 64): tilings((32, 16, 4, 2), (32, 16, 4, 2), (32, 16, 4, 2), (32, 32, 4, 2)),
-    ("32 bits", WIDEST): tilings((32, 32, 4, 2), (32, 16, 4, 1), (32, 16, 4, 1), (32, 32, 4, 1)),
-}
-"""Tilings by the size of a word and the largest head dimension that they are for; they fit on every card."""
-
-FORWARD, GRADIENTS, OF_BIAS, ACROSS = range(4)
-"""Passes: O; dQ, dK and dV; dB; and dQ, dK and dV with a transpose of the bias for the kernel of dK and dV."""
 
 
 class Limits(NamedTuple):
@@ -85,16 +59,10 @@ def in_groups(bias: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, int]:
     """A bias that broadcasts to (…, heads, n_q, n_k) as the operators take it, and the batches of a group.
 
     Raises:
-        UsageError: it does not broadcast, or batches that share it lie between others that do not.
+        UsageError: batches that share it lie between others that do not.
     """
     whole = (*query.shape[:-1], key.shape[-2])
     shape = (*(1,) * (len(whole) - bias.dim()), *bias.shape)
-    if len(shape) > len(whole) or any(mine not in (1, its) for mine, its in zip(shape, whole, strict=False)):
-        raise UsageError(
-            f"bias has shape {tuple(bias.shape)}, which does not broadcast to {tuple(whole)}, (…, heads, n_q, n_k); "
-            "where sequences share a bias, give query as (batch, sequences, heads, n, d) and bias as (batch, 1, heads, "
-            "n, n)."
-        )
     kinds = ["shared" if mine == 1 else "own" for mine, its in zip(shape[:-3], whole, strict=False) if its != 1]
     if sum(a != b for a, b in pairwise(kinds)) > 1:
         raise UsageError(
@@ -121,6 +89,7 @@ class Met(NamedTuple):
         bias: in groups, with a row for each query and a column for each key, 0 words apart where they are shared.
         transposed: the same with a row for each key, for a backward pass.
         queries, keys: which of all these are.
+        sharing: sequences, one after the other in the batch, that share a bias.
         band: the limits.
         dtype: of words.
     """
@@ -132,15 +101,21 @@ class Met(NamedTuple):
     transposed: Tensor | None
     queries: slice
     keys: slice
+    sharing: int
     band: Band | None
     dtype: str
 
-    def tiling(self, which: int) -> Tiling:
-        """The tiling of a pass."""
+    def kernels(self, which: int) -> Kernels:
+        """The kernels of a pass: with fewer sequences at a time where not so many share a bias, or blocks are few."""
         width = max(self.Q.shape[3], self.V.shape[3])
-        kind = "32 bits" if self.dtype == "float32" else "16 bits"
-        which = GRADIENTS if which == ACROSS else which
-        return next(each[which] for (words, most), each in TILINGS.items() if words == kind and width <= most)
+        tiling, number = programs_of_bias.kernels_of(which, "32 bits" if self.dtype == "float32" else "16 bits", width)
+        if number > 1:
+            rows = self.K.shape[2] if which in (OF_KEYS, ACROSS) else self.Q.shape[2]
+            blocks = -(-rows // next(iter(tiling.blocks.values()))) * self.Q.shape[1] * self.Q.shape[0]
+            fewest = 2 * multiprocessors(self.Q.device)
+            while number > 1 and (self.sharing % number or blocks < fewest * number):
+                number //= 2
+        return Kernels(tiling, number)
 
 
 def _met(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits, backward: bool = False) -> Met:
@@ -155,7 +130,8 @@ def _met(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits,
         across = _readable(bias.mT, Q.shape[2]).expand(*groups, query.shape[1], K.shape[2], Q.shape[2])
     at_end = asked.at_end and n_q != n_k
     band = band_of(asked.left, asked.right, at_end, 1)
-    return Met(Q, K, V, whole, across, queries, keys, band, str(query.dtype).removeprefix("torch."))
+    sharing = asked.inner if bias.shape[1] == 1 else 1
+    return Met(Q, K, V, whole, across, queries, keys, sharing, band, str(query.dtype).removeprefix("torch."))
 
 
 def _readable(bias: Tensor, n_k: int) -> Tensor:
@@ -164,7 +140,12 @@ def _readable(bias: Tensor, n_k: int) -> Tensor:
     apart = any(stride % WORDS for stride, length in zip(others, bias.shape, strict=False) if length > 1)
     if bias.shape[4] == n_k and last == 1 and not apart and bias.data_ptr() % BYTES == 0:
         return bias
-    return _rows(bias, bias.shape[:4], n_k, bias.dtype).copy_(bias)
+    room = _rows(bias, bias.shape[:4], n_k, bias.dtype)
+    if on_gpu(bias) and last != 1 and bias.shape[4] == n_k:
+        from pebblesim.operator.kernel_of_transposes import transpose
+
+        return transpose(bias.mT, room)
+    return room.copy_(bias)
 
 
 def _rows(like: Tensor, shape: tuple[int, ...], n_k: int, dtype: torch.dtype) -> Tensor:
@@ -172,54 +153,65 @@ def _rows(like: Tensor, shape: tuple[int, ...], n_k: int, dtype: torch.dtype) ->
     return fresh(like.new_empty((*shape, -(-n_k // WORDS) * WORDS), dtype=dtype))[..., :n_k]
 
 
+class Loaded(NamedTuple):
+    """The module of the kernels of a pass, and names of the tensors that it takes, in order."""
+
+    module: Any
+    taken: tuple[str, ...]
+
+
 @lru_cache(maxsize=256)
 def _loaded(
     which: int,
-    tiling: Tiling,
+    kernels: Kernels,
     sizes: tuple[tuple[str, int], ...],
     far: bool,
     dtype: str,
     band: Band | None,
     scale: float,
     kinds: tuple[torch.dtype, ...],
-) -> Any:
-    """The module of the kernels of a pass, for all lengths or, where tiles divide those of `sizes`, for such ones.
+) -> Loaded:
+    """The kernels of a pass, for all lengths or, where tiles divide those of `sizes`, for such ones.
 
     `kinds`: types of the matrices, by which its kernels are not told apart at their launch.
     """
-    given = {**dict(sizes), **tiling.blocks, SEQUENCES: 2}
-    made = triton(program(which, tiling, band), given, dtype, band, scale=scale, far=far, shared=1, **_launched(tiling))
-    return running(made.text, tuple(each.name for each in made.kernels))
-
-
-def _launched(tiling: Tiling) -> dict[str, Any]:
-    """Warps and stages, by the names of `triton`."""
-    return {"warps": tiling.warps, "stages": tiling.stages, "apart": tiling.apart}
-
-
-def program(which: int, tiling: Tiling, band: Band | None = None) -> Program:
-    """The program of a pass: a schedule of the catalogue with a bias, or dB that is read off one."""
-    made = biased(program_of(tiling, band), ("dK, dV",) if which == ACROSS else ())
-    if which in (GRADIENTS, ACROSS):
-        return replace(made, outputs=(*made.outputs, "v"))
-    return gradient_of_bias(made) if which == OF_BIAS else made
+    tiling, asked = kernels.tiling, program(which, kernels, band)
+    given = {**dict(sizes), **tiling.blocks, SEQUENCES: max(2, kernels.sequences)}
+    made = triton(asked, given, dtype, band, scale=scale, far=far, shared=1, **launched(tiling))
+    return Loaded(running(made.text, tuple(each.name for each in made.kernels)), asked.inputs)
 
 
 def _run(
     which: int, pairs: Met, scale: float, given: dict[str, Tensor], results: dict[str, Tensor], dL: Tensor | None = None
 ) -> dict[str, Any]:
-    """Launch the kernels of a pass."""
-    tiling, Q, K = pairs.tiling(which), pairs.Q, pairs.K
+    """Launch the kernels of a pass, of tensors by their names: sequences that are computed together are an axis."""
+    kernels, Q, K = pairs.kernels(which), pairs.Q, pairs.K
     lengths, sides = (Q.shape[2], K.shape[2]), (("B_r", "b_r"), ("B_c", "b_c"))
-    longest = [max(tiling.blocks.get(name, 1) for name in names) for names in sides]
+    blocks = kernels.tiling.blocks
+    longest = [max(blocks.get(name, 1) for name in names) for names in sides]
     even = all(n % side == 0 for n, side in zip(lengths, longest, strict=True))
     n = 2**14 - (not even)
     sizes = (("n_q", n), ("n_k", n), ("d_k", Q.shape[3]), ("d_v", pairs.V.shape[3]))
     matrices = [each for each in (*given.values(), *results.values()) if each.dim() > 3]
     far = any(each.shape[-2] * max(each.stride(-2), 1) >= FAR for each in matrices)
     kinds = tuple(each.dtype for each in matrices)
-    module = _loaded(which, tiling, sizes, far, pairs.dtype, pairs.band, scale, kinds)
-    return module.run(*given.values(), results=results, **({} if dL is None else {"dL": dL}))
+    loaded = _loaded(which, kernels, sizes, far, pairs.dtype, pairs.band, scale, kinds)
+    number = kernels.sequences if which != OF_BIAS else 1
+    taken = [_at_once(given[name], number) for name in loaded.taken]
+    written = {name: _at_once(each, number) for name, each in results.items()}
+    found = loaded.module.run(*taken, results=written, **({} if dL is None else {"dL": _at_once(dL, number)}))
+    return {name: results.get(name, each) for name, each in found.items()}
+
+
+def _at_once(x: Tensor, number: int) -> Tensor:
+    """A tensor with an axis of so many sequences that are computed together; all of them have the same bias."""
+    if number == 1:
+        return x
+    if x.dim() == 5:
+        return x[:, : x.shape[1] // number]
+    if x.dim() == 4:
+        return x.unflatten(0, (-1, number))
+    return x.view(-1, number, x.shape[-1])
 
 
 def without_pairs(query: Tensor, key: Tensor) -> bool:
@@ -227,19 +219,25 @@ def without_pairs(query: Tensor, key: Tensor) -> bool:
     return 0 in (query.shape[0], query.shape[2], key.shape[2])
 
 
-def forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, out: Tensor, lse: Tensor, asked: Limits) -> None:
-    """Write O, and L to base 2, (batch, heads, n_q), by kernels."""
+def forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, out: Tensor, asked: Limits) -> Tensor:
+    """Write O, and return L to base 2, (batch, heads, n_q), by kernels: +∞ where the bias leaves out all keys.
+
+    So exponentials less L are 0 there. L is -∞ where the limits leave out all keys: then no kernel reads it.
+    """
     pairs = _met(query, key, value, bias, asked)
-    if (pairs.queries, pairs.keys) != (slice(0, query.shape[2]), slice(0, key.shape[2])):
-        out.zero_()
-        lse.fill_(-torch.inf)
     O = out[:, :, pairs.queries]
     room = O if fits(O) else room_for(O, O.shape[3])
     given = {"Q": pairs.Q, "K": pairs.K, "V": pairs.V, "bias": pairs.bias}
-    L = _run(FORWARD, pairs, asked.scale, given, {"O": room})["L"]
-    lse[:, :, pairs.queries] = L.view(*pairs.Q.shape[:3])
+    L = _run(FORWARD, pairs, asked.scale, given, {"O": room})["L"].view(*pairs.Q.shape[:3])
     if room is not O:
         O.copy_(room[..., : O.shape[3]])
+    if (pairs.queries, pairs.keys) == (slice(0, query.shape[2]), slice(0, key.shape[2])):
+        return cast(Tensor, L)
+    lse = fresh(L.new_empty(query.shape[:3])).fill_(-torch.inf)
+    lse[:, :, pairs.queries] = L
+    for rows in (slice(0, pairs.queries.start), slice(pairs.queries.stop, query.shape[2])):
+        out[:, :, rows].zero_()
+    return lse
 
 
 def backward(
@@ -269,11 +267,13 @@ def backward(
     dO, O = fitted(grad[:, :, queries]), fitted(out[:, :, queries])
     L = lse[:, :, queries].reshape(-1, pairs.Q.shape[2]).contiguous()
     given = {"Q": pairs.Q, "K": pairs.K, "V": pairs.V, "dO": dO, "O": O, "L": L, "bias": pairs.bias}
-    which = GRADIENTS
+    dL = None if grad_L is None else grad_L[:, :, queries].reshape(L.shape).contiguous()
+    made_of = dict(zip(("dQ", "dK", "dV"), room, strict=True))
+    given["v"] = v = _run(OF_QUERIES, pairs, asked.scale, given, {"dQ": made_of.pop("dQ")}, dL)["v"].view(L.shape)
+    which = OF_KEYS
     if pairs.transposed is not None:
         given, which = given | {"bias_T": pairs.transposed}, ACROSS
-    dL = None if grad_L is None else grad_L[:, :, queries].reshape(L.shape).contiguous()
-    v = _run(which, pairs, asked.scale, given, dict(zip(("dQ", "dK", "dV"), room, strict=True)), dL)["v"]
+    _run(which, pairs, asked.scale, given, made_of)
     for taken, each in zip(room, parts, strict=True):
         if taken is not each:
             each.copy_(taken[..., : each.shape[3]])
@@ -294,11 +294,12 @@ class Streams(NamedTuple):
     def of_groups(self, groups: slice, parts: int, each: int, first: int = 0) -> dict[str, Tensor]:
         """The tensors that kernels take, by name: of some groups, so many parts of `each` sequences, from the first on.
 
-        Parts of a group are as groups of their own. Numbers are (groups · parts · heads, sequences, n_q).
+        Parts of a group are as groups of their own. Numbers are (groups · parts · heads, sequences, n_q) by their
+        number, and in memory as (groups · parts, sequences, heads, n_q).
         """
         some = [x[groups, first : first + parts * each].unflatten(1, (parts, each)).flatten(0, 1) for x in self]
         made = dict(zip(self._fields, some, strict=True))
-        return made | {name: made[name].transpose(1, 2).flatten(0, 1).contiguous() for name in ("L", "v")}
+        return made | {name: made[name].contiguous().view(-1, each, self.L.shape[-1]) for name in ("L", "v")}
 
 
 def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: Tensor) -> None:
@@ -330,35 +331,29 @@ def _write_dB(pairs: Met, asked: Limits, dO: Tensor, L: Tensor, v: Tensor, dB: T
     several = met.shape[0] == groups
     for first in range(0, groups, most):
         some = slice(first, min(first + most, groups))
-        found: Tensor | float = 0.0
+        part, found = met[some] if several else met, cast(Tensor | float, 0.0)
         each, left = divmod(sequences, parts)
         for begin, count, length in ((0, parts, each), (parts * each, 1, left))[: 1 + (left > 0)]:
-            room = _rows(dB, ((some.stop - first) * count, heads, n_q), n_k, kind)
+            there = direct and several and fits(part)
+            room = part if there else _rows(dB, ((some.stop - first) * count, heads, n_q), n_k, kind)
             if pairs.band is not None:
                 room.zero_()  # tiles without a pair are written by no one
             given = streams.of_groups(some, count, length, begin)
-            given["bias"] = bias[some].expand(room.shape[0], -1, -1, -1)
-            _run(OF_BIAS, pairs, asked.scale, {name: given[name] for name in TAKEN}, {"dB": room})
+            given["bias"] = bias[some].expand(room.shape[0], -1, -1, -1)[:, None]
+            _run(OF_BIAS, pairs, asked.scale, given, {"dB": room})
             whole = room if direct else room.unflatten(0, (-1, count)).sum(1)
             found = whole if isinstance(found, float) else found + whole
         assert isinstance(found, Tensor)
-        found = summed(found, (found.shape[0] if several else 1, *met.shape[1:]))
-        part = met[some] if several else met
-        part.copy_(found) if several or first == 0 else part.add_(found)
-
-
-TAKEN = ("Q", "K", "V", "dO", "L", "bias", "v")
-"""Tensors that the kernel of dB takes, in order."""
-
-BLOCKS, FEWEST = 8, 16
-"""Blocks of dB's kernel for each multiprocessor, and the fewest sequences of a part: it costs little to add up."""
+        if found is not part:
+            found = summed(found, (found.shape[0] if several else 1, *met.shape[1:]))
+            part.copy_(found) if several or first == 0 else part.add_(found)
 
 
 def _parts(pairs: Met, groups: int, sequences: int) -> int:
     """The parts of the sequences whose sums are made apart, so that there are blocks for all multiprocessors."""
-    sides = pairs.tiling(OF_BIAS).blocks
+    sides = pairs.kernels(OF_BIAS).tiling.blocks
     tiles = -(-pairs.Q.shape[2] // sides["B_r"]) * -(-pairs.K.shape[2] // sides["b_c"]) * pairs.Q.shape[1] * groups
-    return max(1, min(-(-BLOCKS * multiprocessors(pairs.Q.device) // tiles), sequences // FEWEST))
+    return programs_of_bias.parts_of(tiles, sequences, multiprocessors(pairs.Q.device))
 
 
 @lru_cache(maxsize=64)

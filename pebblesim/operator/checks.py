@@ -161,16 +161,11 @@ def check_masks(query: Tensor, **masks: Any) -> None:
                 raise UsageError(f"{name} is on {each.device} and query on {query.device}; give both on one device.")
 
 
-def unsupported(query: Tensor, value: Tensor, attn_mask: Any, dropout_p: float, softcap: float | None) -> str | None:
+def unsupported(query: Tensor, value: Tensor, dropout_p: float, softcap: float | None) -> str | None:
     """A sentence where kernels do not compute this, and PyTorch's attention may; else None.
 
     Tensors of the CPU get the same sentences as those of a GPU, but for wide types and the age of the card.
     """
-    if attn_mask is not None:
-        return (
-            "attention takes no dense attn_mask; give is_causal, window, cu_seqlens, key_padding_mask or key_ranges, "
-            'or fallback="sdpa" to have PyTorch compute it.'
-        )
     if dropout_p:
         return 'attention has no dropout; give dropout_p=0, or fallback="sdpa" to have PyTorch compute it.'
     if query.is_cuda and query.dtype not in TYPES:

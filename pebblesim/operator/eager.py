@@ -53,15 +53,18 @@ def call_of(
 ) -> tuple[Hashable, ...] | None:
     """The sizes, types and options of a plain call, which its checks depend on; None if it is another one.
 
-    `beside`: tensors of masks and sinks, pairs of these, or None.
+    `beside`: any number of tensors of masks, sinks or a bias, pairs of these, or None.
     """
     if not plain(query, key, value) or torch.is_autocast_enabled("cuda"):
         return None
     shapes = query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride()
-    starts, padding, ranges, sinks = beside  # == of a tensor and None would take longer than all else
-    kinds = None if starts is padding is ranges is sinks is None else tuple(map(_kind, beside))
-    if kinds is not None and False in kinds:
-        return None
+    kinds = None
+    for each in beside:  # == of a tensor and None would take longer than all else
+        if each is not None:
+            kinds = tuple(map(_kind, beside))
+            if False in kinds:
+                return None
+            break
     return (*shapes, query.dtype, key.dtype, value.dtype, query.get_device(), kinds, *options)
 
 

@@ -44,13 +44,12 @@ def biased_without_notes(
 ) -> tuple[Tensor, Tensor]:
     """As `forward`, of the arguments of `Limits`: kernels are found, and launched."""
     out = empty_like(query, value.shape[-1])
-    lse = fresh(query.new_empty(query.shape[:-1], dtype=torch.float32))
     if without_pairs(query, key):
+        lse = fresh(query.new_empty(query.shape[:-1], dtype=torch.float32))
         return out.zero_(), lse.fill_(-torch.inf)
     check_triton()
     with torch.cuda.device(query.device):
-        kernels.forward(query, key, value, bias, out, lse, Limits(*limits))
-    return out, lse
+        return out, kernels.forward(query, key, value, bias, out, Limits(*limits))
 
 
 def backward(tensors: tuple[Tensor | None, ...], of_bias: bool, asked: Limits) -> tuple[Tensor, ...]:

@@ -33,6 +33,7 @@ REPLACED = {
     ("pebblesim.language.masks", "Band"): (FROZEN, "Band"),
     ("pebblesim.language.masks", "Mask"): (FROZEN, "Band"),
     (f"{HOME}with_bias", "attention_with_bias"): (f"{HOME}frozen_bias", "attention_with_bias"),
+    (f"{HOME}with_bias", "why_not_with_bias"): (f"{HOME}frozen_bias", "why_not_with_bias"),
     (f"{HOME}public", "attention"): (f"{HOME}frozen_attention", "attention"),
 }
 """Names that a package has from its table, where `operator` has them from schedules."""

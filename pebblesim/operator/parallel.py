@@ -182,7 +182,7 @@ def _check_tensors(x: tuple[Tensor, ...], teams: tuple[Team, ...], rank: int, in
         )
     if mine:
         check_tensors(query, key, value, True)
-    if inside is None and (sentence := unsupported(query, value, None, 0.0, None)) is not None:
+    if inside is None and (sentence := unsupported(query, value, 0.0, None)) is not None:
         raise UsageError(f"{sentence.partition(';')[0]}; give other tensors, or attention of your own as inside.")
 
 

@@ -19,7 +19,7 @@ from pebblesim.operator.operators_of_sinks import for_batches
 from pebblesim.operator.pattern import limits
 from pebblesim.operator.sizes import check_flag
 from pebblesim.operator.watchers import WATCHERS
-from pebblesim.operator.with_bias import attention_with_bias
+from pebblesim.operator.with_bias import attention_with_bias, why_not_with_bias
 
 
 def attention(
@@ -135,12 +135,15 @@ def attention(
     window = tuple(window) if isinstance(window, list) else window
     same_bits = deterministic or torch.are_deterministic_algorithms_enabled()
     call, masks_of = None, {"cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask, "key_ranges": key_ranges}
-    if bias is not None:
+    why: str | None = None
+    if bias is not None or attn_mask is not None:
         checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
-        others = {"attn_mask": attn_mask, "dropout_p": dropout_p, "softcap": softcap, "sinks": sinks, **masks_of}
-        others |= {"key_padding": key_padding, "fallback": fallback}
-        made, kind = _cast((query, key, value), compute_dtype), compute_dtype and getattr(query, "dtype", None)
-        return attention_with_bias(made, bias, scale, (window, is_causal, align), return_lse, kind, others)
+        added = {"bias": bias, "attn_mask": attn_mask, "sinks": sinks, "masks_of": masks_of, "dropout_p": dropout_p}
+        added |= {"softcap": softcap, "fallback": fallback, "key_padding": key_padding}
+        made, kind_of = _cast((query, key, value), compute_dtype), compute_dtype and getattr(query, "dtype", None)
+        why = why_not_with_bias(made, added, enable_gqa)
+        if why is None:
+            return attention_with_bias(made, added, enable_gqa, scale, (window, is_causal, align), return_lse, kind_of)
     if attn_mask is key_padding is compute_dtype is None and not dropout_p:
         options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks
@@ -156,7 +159,7 @@ def attention(
     checks.check_key_padding(key_padding)
     checks.check_masks(query, attn_mask=attn_mask, sinks=sinks, **masks_of)
     within = limits(window, is_causal, align, query.shape[-2], key.shape[-2])
-    reason = checks.unsupported(query, value, attn_mask, dropout_p, softcap)
+    reason = why or checks.unsupported(query, value, dropout_p, softcap)
     if reason is not None and fallback is None:
         raise UsageError(reason)
     lacking = {"return_lse": return_lse, "softcap": softcap, "sinks": sinks is not None}

@@ -46,7 +46,7 @@ def register(name: str = NAME, *, fallback: str | None = None, workspace: int | 
 
     Args:
         name: the name of this implementation, which must not be one of transformers' own.
-        fallback, workspace: as for `attention`; with `fallback`, masks with holes are made of booleans.
+        fallback, workspace: as for `attention`.
 
     Raises:
         UsageError: transformers is not here, or has no such interface for attention; or an argument is not allowed.
@@ -61,7 +61,7 @@ def register(name: str = NAME, *, fallback: str | None = None, workspace: int | 
     check_version("register", NEEDED, __version__)
     _check_name(name, AttentionInterface())
     AttentionInterface.register(name, partial(attend, fallback=fallback, workspace=workspace))
-    AttentionMaskInterface.register(name, partial(seen, fallback=fallback))
+    AttentionMaskInterface.register(name, seen)
 
 
 def _check_name(name: Any, known: Any) -> None:
@@ -95,7 +95,7 @@ def attend(
     Args:
         module: the layer.
         query, key, value: (batch, heads, n, d), with fewer KV heads if they are shared.
-        attention_mask: what `seen` returned; a dense mask, which only `fallback` computes; or None: then a layer that
+        attention_mask: what `seen` returned; a dense mask, of booleans or numbers; or None: then a layer that
             is causal has as many queries as keys, or one, and others see all keys.
         dropout, scaling, sliding_window, softcap, is_causal: as transformers gives them. With a mask, `sliding_window`
             and `is_causal` are not looked at.
@@ -126,11 +126,6 @@ def attend(
     if isinstance(attention_mask, masks.Seen):
         mask = attention_mask.options(n_q, n_k, query.device)
     elif attention_mask is not None:
-        if fallback is None:
-            raise UsageError(
-                f"attention takes no dense attn_mask, and this one has {attention_mask.dim()} dimensions; give "
-                'attention_mask=(batch, tokens), with 0 for padding, or register(fallback="sdpa").'
-            )
         mask = {"attn_mask": attention_mask}
     else:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -182,8 +177,6 @@ def seen(
     allow_is_bidirectional_skip: bool = False,
     use_vmap: bool = False,
     device: Any = "cpu",
-    *,
-    fallback: str | None = None,
     **others: Any,
 ) -> Any:
     """A mask function of transformers: the keys that each query may see.
@@ -196,14 +189,11 @@ def seen(
             function says itself what it is; only torch.compile is kept from those that index tensors with positions.
         use_vmap: as transformers has it.
         device: of the mask.
-        fallback: as for `attention`.
         others: are not used.
 
     Returns:
-        `Seen`; with `fallback`, booleans (batch, 1, q_length, kv_length) if the keys of some query have holes.
-
-    Raises:
-        UsageError: they have holes, or begin or end earlier for a later query.
+        `Seen`; or booleans (batch, 1, q_length, kv_length), a dense mask, if the keys of some query have holes, or
+        begin or end earlier for a later query.
     """
     from transformers.masking_utils import causal_mask_function, sdpa_mask
 
@@ -243,9 +233,7 @@ def seen(
                 masks.ranges_of(dense(start, min(step, q_length - start))[:, 0]) for start in range(0, q_length, step)
             ]
             ranges = masks.rising(*(torch.cat(each, 1) for each in zip(*found, strict=True)))
-    except UsageError:
-        if fallback is None:
-            raise
+    except masks.Holes:
         return dense(0, q_length)
     return masks.Seen(shape, None, tuple(each.expand(batch_size, q_length).contiguous() for each in ranges))
 

@@ -150,6 +150,10 @@ def band_of(mask_function: Callable[..., Any]) -> Band | None:
     return found if isinstance(found, Band) else None
 
 
+class Holes(UsageError):
+    """Keys that queries see are no ranges."""
+
+
 class NotNumbers(UsageError, AttributeError):
     """A model's code takes the keys that queries see for a tensor."""
 
@@ -318,7 +322,7 @@ def _say(holds: Tensor, what: str) -> None:
     )
     if may_look(holds):
         if not holds.all():
-            raise UsageError(sentence)
+            raise Holes(sentence)
         return
     promise(holds, sentence)
 

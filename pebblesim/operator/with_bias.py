@@ -1,87 +1,220 @@
-"""`attention` with a bias: its checks, and the call of its operator."""
+"""`attention` with a bias, or a dense mask: its checks, and the call of its operator.
+
+Kernels add numbers to scores, of which -∞ leaves a key out. So a dense mask of booleans is a bias of 0 and -∞, and
+other masks beside a bias are put into it: its shape is then what both broadcast to. Heads that share keys get copies of
+these. Sinks are added to O and L behind the kernels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from math import log
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pebblesim.core.errors import UsageError
-from pebblesim.operator import checks, compiling, eager, operators_of_bias
-from pebblesim.operator.bias import WIDEST, Limits, in_groups
+from pebblesim.operator import checks, compiling, definition, eager, masks, operators_of_bias, recorded
+from pebblesim.operator.bias import Limits, in_groups
 from pebblesim.operator.layout import in_one_batch
 from pebblesim.operator.masks import promise
 from pebblesim.operator.pattern import limits
+from pebblesim.operator.programs_of_bias import WIDEST
 from pebblesim.operator.recent import Recent
 
-ADVICE = {
-    "attn_mask": "add it to the bias",
-    "dropout_p": "give 0",
-    "softcap": "leave it out",
-    "cu_seqlens": "give sequences of one length as batches",
-    "key_padding_mask": "add a large negative number, such as -1e4, to the bias of such keys",
-    "key_padding": "add a large negative number, such as -1e4, to the bias of such keys",
-    "key_ranges": "add a large negative number, such as -1e4, to the bias of other keys",
-    "sinks": "leave them out",
-    "fallback": "leave it out",
-}
-"""Options that kernels with a bias do not have, and what to do in their place."""
+
+class Added(NamedTuple):
+    """Numbers that are added to scores, all that leaves keys out or takes part in softmaxes, and what may be refused.
+
+    Attributes:
+        bias, attn_mask, sinks, dropout_p, softcap, fallback, key_padding: as for `attention`.
+        masks_of: masks in tensors, by name.
+    """
+
+    bias: Any
+    attn_mask: Any
+    sinks: Any
+    masks_of: Mapping[str, Any]
+    dropout_p: float
+    softcap: float | None
+    fallback: str | None
+    key_padding: Any
+
+    @property
+    def name(self) -> str:
+        """The option that asks for kernels with a bias."""
+        return "attn_mask" if self.bias is None else "bias"
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is a bias, and nothing else."""
+        beside = self.attn_mask, self.sinks, self.softcap, self.fallback, self.key_padding, *self.masks_of.values()
+        return self.bias is not None and not self.dropout_p and all(each is None for each in beside)
+
+
+def why_not_with_bias(matrices: tuple[Any, ...], given: Mapping[str, Any], enable_gqa: bool) -> str | None:
+    """A sentence where PyTorch's attention is to compute a call in the place of these kernels, by `fallback`.
+
+    `given`: the arguments that `Added` has, by name.
+
+    Raises:
+        UsageError: a tensor is not right.
+    """
+    if given["fallback"] is None or given["bias"] is not None:
+        return None
+    query, key, value = matrices
+    checks.check_tensors(query, key, value, enable_gqa)
+    return unsupported(query, value, Added(**given))
+
+
+def unsupported(query: Any, value: Any, added: Added) -> str | None:
+    """A sentence where these kernels do not compute a call, whose tensors are right; else None."""
+    fallback = added.bias is not None and added.fallback
+    for name, given in (("dropout_p", added.dropout_p), ("softcap", added.softcap), ("fallback", fallback)):
+        if given:
+            advice = "give 0" if name == "dropout_p" else "leave it out"
+            return f"{name} was given with {added.name}, and these kernels do not have both; {advice}."
+    if (widest := max(query.shape[-1], value.shape[-1])) > WIDEST:
+        return f"a head dimension is {widest}, and with {added.name} it may be up to {WIDEST}; leave {added.name} out."
+    if query.is_cuda and query.dtype == torch.float64:
+        return f"query is of torch.float64; with {added.name} give bfloat16, float16 or float32 on a GPU."
+    few = query[..., :0, :]  # of a type that `checks.unsupported` knows
+    return checks.unsupported(few.bfloat16() if few.dtype == torch.float32 else few, value, 0.0, None)
 
 
 def attention_with_bias(
     matrices: tuple[Tensor, ...],
-    bias: Any,
+    given: Mapping[str, Any],
+    enable_gqa: bool,
     scale: float | None,
     within: tuple[Any, bool, str],
     return_lse: bool,
     kind: torch.dtype | None,
-    others: Mapping[str, Any],
 ) -> Any:
     """softmax(scale · Q Kᵀ + bias) V, and L with `return_lse`, for arguments of `attention`.
 
     Args:
         matrices: queries, keys and values, in the type that they are computed in.
-        bias: numbers that broadcast to (…, heads, n_q, n_k).
-        scale, return_lse: as for `attention`.
+        given: the arguments that `Added` has, by name.
+        enable_gqa, scale, return_lse: as for `attention`.
         kind: type of O; None for that of the matrices.
         within: `window`, `is_causal` and `align`.
-        others: options that are refused, by name.
 
     Raises:
-        UsageError: an argument is not allowed, or not with a bias.
+        UsageError: an argument is not allowed, or kernels with a bias do not support it.
     """
-    query, key, value = matrices
-    given = [name for name, each in others.items() if each is not None and (isinstance(each, Tensor) or each != 0)]
-    call = None if given else eager.call_of(query, key, value, (None, None, None, bias), (scale, within))
-    known = None
-    with suppress(TypeError):  # attention takes no option without a hash
-        known = None if call is None else _CHECKED.get(call)
+    (query, key, value), added = matrices, Added(**given)
+    call = known = None
+    if added.alone:
+        call = eager.call_of(query, key, value, (added.bias,), (enable_gqa, scale, within))
+        with suppress(TypeError):  # attention takes no option without a hash
+            known = None if call is None else _KNOWN.get(call)
     if known is None:
-        checks.check_tensors(query, key, value, True)
-        if given:
-            name = given[0]
-            raise UsageError(f"{name} was given with bias, and these kernels do not have both; {ADVICE[name]}.")
-        _check(query, key, value, bias)
-        checks.check_masks(query, bias=bias)
-    groups, asked = known or _asked(query, key, bias, scale, within)
-    x = (*map(in_one_batch, matrices), bias.reshape(groups))
-    if call is None:
-        out, lse = torch.ops.pebblesim.attention_with_bias(*x, *asked)
+        checks.check_tensors(query, key, value, enable_gqa)
+        check(query, key, added)
+        if reason := unsupported(query, value, added):
+            raise UsageError(reason)
+    groups = query.shape[-3] // key.shape[-3]
+    if known is not None or (added.alone and groups == 1):
+        out, lse = _with_bias(query, key, value, added.bias, scale, within, call, known)
     else:
-        if known is None:
-            _compile(x, asked)
-            _CHECKED[call] = groups, asked
-        out, lse = _plain(x, asked)
-    out = out.reshape(*query.shape[:-1], value.shape[-1]).to(kind or out.dtype)
-    return (out, lse.reshape(query.shape[:-1]) * log(2)) if return_lse else out
+        bias, within = _all_in_one(query, key, added, within)
+        key, value = (each if groups == 1 else each.repeat_interleave(groups, -3) for each in (key, value))
+        call = eager.call_of(query, key, value, (bias,), ("", scale, within))
+        known = None if call is None else _KNOWN.get(call)
+        out, lse = _with_bias(query, key, value, bias, scale, within, call, known)
+    if return_lse or added.sinks is not None:
+        lse = lse.masked_fill(lse == torch.inf, -torch.inf).reshape(query.shape[:-1]) * log(2)
+    out = out.reshape(*query.shape[:-1], value.shape[-1])
+    if added.sinks is not None:
+        sinks = added.sinks.to(lse.dtype)[:, None]
+        share = torch.where(lse > -torch.inf, torch.sigmoid(lse - sinks), 0.0)[..., None]
+        out = (out * share).to(out.dtype)
+        lse = torch.logaddexp(lse, sinks)
+    out = out.to(kind or out.dtype)
+    return (out, lse) if return_lse else out
 
 
-_CHECKED: Recent[Hashable, tuple[torch.Size, Limits]] = Recent(eager.MOST)
-"""Shapes of the bias and limits, as the operators take them, of plain calls whose arguments were right."""
+def _all_in_one(query: Tensor, key: Tensor, added: Added, within: tuple[Any, bool, str]) -> tuple[Tensor, Any]:
+    """One bias for all that is added to scores and that leaves keys out, and the limits that are left."""
+    bias, mask = added.bias, added.attn_mask
+    if mask is not None and mask.dtype != torch.bool:
+        bias, mask = (mask if bias is None else bias + mask), None
+    padding, *others = added.masks_of["key_padding_mask"], added.masks_of["cu_seqlens"], added.masks_of["key_ranges"]
+    if padding is not None:
+        n_q, n_k, batch = query.shape[-2], key.shape[-2], query.shape[:-3].numel()
+        masks.ranges_of_padding(padding, batch, n_q, n_k)
+        kept = ~padding[:, None, None]
+        mask = _both(mask, kept if len(padding) == 1 else kept.unflatten(0, query.shape[:-3]))
+    if any(each is not None for each in others):
+        limited = masks.Asked(None, None, *limits(*within, query.shape[-2], key.shape[-2]), 1.0, 0.0, None, False)
+        asked = masks.ranged(query, key, limited, {**added.masks_of, "key_padding_mask": None})
+        assert asked.first is not None and asked.end is not None
+        if asked.first.stride(0) == asked.end.stride(0) == 0:  # all batches have the same
+            asked = asked._replace(first=asked.first[:1], end=asked.end[:1])
+        found = definition.allowed(query, key, asked)
+        assert found is not None
+        mask = _both(mask, found if len(found) == 1 else found.unflatten(0, query.shape[:-3]))
+        within = None, False, "start"
+    if mask is not None:
+        zero = query.new_zeros(()) if bias is None else bias
+        bias = torch.where(mask, zero, -torch.inf)
+    assert bias is not None
+    return bias, within
+
+
+def _both(one: Tensor | None, other: Tensor) -> Tensor:
+    return other if one is None else one & other
+
+
+def _with_bias(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    scale: float | None,
+    within: tuple[Any, bool, str],
+    call: Hashable,
+    known: Known | None,
+) -> tuple[Tensor, Tensor]:
+    """O, and L to base 2, in one batch. `call`: what is known of it; None if it is none of plain tensors of a GPU."""
+    kept = known
+    if kept is None:
+        if bias.device.type == "cpu":
+            said = "bias has NaN or +∞ among its numbers; give finite ones, or -∞ to leave a key out."
+            promise(bias < torch.inf, said)
+        kept = Known(*_asked(query, key, bias, scale, within))
+    x = (*map(in_one_batch, (query, key, value)), bias.reshape(kept.groups))
+    if call is None:
+        out, lse = torch.ops.pebblesim.attention_with_bias(*x, *kept.asked)
+        return out, lse
+    if known is None:
+        _compile(x, kept.asked)
+        _KNOWN[call] = kept
+    return _plain(x, kept)
+
+
+class Known:
+    """Shapes and limits of plain calls of some sizes, types and options, which were checked, and their passes.
+
+    Attributes:
+        groups: the shape of the bias as the operators take it.
+        asked: their arguments behind the tensors.
+        forward: the forward pass, made again; None if it is not kept yet.
+        backward: backward passes, by strides and type of the gradient of O, and whether there is one of the bias.
+    """
+
+    __slots__ = ("asked", "backward", "forward", "groups")
+
+    def __init__(self, groups: torch.Size, asked: Limits) -> None:
+        self.groups, self.asked = groups, asked
+        self.forward: Any = None
+        self.backward: dict[Hashable, Any] = {}
+
+
+_KNOWN: Recent[Hashable, Known] = Recent(eager.MOST)
 
 
 def _asked(
@@ -93,13 +226,39 @@ def _asked(
     return groups.shape, Limits(inner, *limits(*within, query.shape[-2], key.shape[-2]), scale)
 
 
-def _plain(x: tuple[Tensor, ...], asked: Limits) -> tuple[Tensor, Tensor]:
+def _plain(x: tuple[Tensor, ...], known: Known) -> tuple[Tensor, Tensor]:
     """O and L of a call outside of any tracing, which needs no operator of PyTorch."""
+    query, key, value, bias = x
     if torch.is_grad_enabled() and any(each.requires_grad for each in x):
-        out, lse = _Passes.apply(*x, asked)
+        out, lse = _Passes.apply(query, key, value, bias, known)
+        return out, lse
+    return _forward(x, known)
+
+
+def _forward(x: tuple[Tensor, ...], known: Known) -> tuple[Tensor, Tensor]:
+    """O and L by kernels: those that are known, if some are."""
+    if known.forward is not None and (found := known.forward.if_room(x)) is not None:
+        out, lse = found
         return out, lse
     query, key, value, bias = x
-    return operators_of_bias.forward(query, key, value, bias, asked)
+    made = operators_of_bias.forward(query, key, value, bias, known.asked)
+    known.forward = recorded.kept(operators_of_bias.biased_without_notes, x, tuple(known.asked))
+    return made
+
+
+def _backward(tensors: tuple[Tensor | None, ...], of_bias: bool, known: Known) -> Any:
+    """Gradients by kernels: those that are known for this gradient of O, if some are."""
+    grad, grad_lse = tensors[:2]
+    assert grad is not None
+    kind = grad.stride(), grad.dtype, None if grad_lse is None else (grad_lse.stride(), grad_lse.dtype), of_bias
+    again = known.backward.get(kind)
+    if again is not None and (found := again.if_room(tensors)) is not None:
+        return found
+    made = operators_of_bias.backward(tensors, of_bias, known.asked)
+    again = recorded.kept(operators_of_bias.gradients_of_biased_without_notes, tensors, (of_bias, *known.asked))
+    if again is not None and len(known.backward) < eager.MOST_GRADIENTS:
+        known.backward[kind] = again
+    return made
 
 
 class _Passes(torch.autograd.Function):
@@ -107,9 +266,9 @@ class _Passes(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, asked: Limits
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, known: Known
     ) -> tuple[Tensor, Tensor]:
-        made, ctx.asked = operators_of_bias.forward(query, key, value, bias, asked), asked
+        made, ctx.known = _forward((query, key, value, bias), known), known
         ctx.save_for_backward(query, key, value, bias, *made)
         ctx.set_materialize_grads(False)
         return made
@@ -119,13 +278,13 @@ class _Passes(torch.autograd.Function):
         if grad is None and grad_lse is None:
             return (None,) * 5
         *x, out, lse = ctx.saved_tensors
-        grad, of_bias = torch.zeros_like(out) if grad is None else grad, ctx.needs_input_grad[3]
-        tensors, learning = (grad, grad_lse, *x, out, lse), torch.is_grad_enabled()
-        if learning or not eager.plain(*(each for each in (grad, grad_lse) if each is not None)):
-            made = torch.ops.pebblesim.attention_with_bias_backward(*tensors, of_bias, *ctx.asked)
+        grad, needed, known = torch.zeros_like(out) if grad is None else grad, ctx.needs_input_grad, ctx.known
+        tensors = grad, grad_lse, *x, out, lse
+        if torch.is_grad_enabled() or not eager.plain(*(each for each in (grad, grad_lse) if each is not None)):
+            made = torch.ops.pebblesim.attention_with_bias_backward(*tensors, needed[3], *known.asked)
         else:
-            made = operators_of_bias.backward(tensors, of_bias, ctx.asked)
-        return *(each if needed else None for each, needed in zip(made, ctx.needs_input_grad, strict=False)), None
+            made = _backward(tensors, needed[3], known)
+        return *(each if needs else None for each, needs in zip(made, needed, strict=False)), None
 
 
 def _compile(x: tuple[Tensor, ...], asked: Limits) -> None:
@@ -139,33 +298,32 @@ def _compile(x: tuple[Tensor, ...], asked: Limits) -> None:
             operators_of_bias.gradients_of_biased_without_notes(*tensors, x[3].requires_grad, *asked)
 
 
-def _check(query: Tensor, key: Tensor, value: Tensor, bias: Any) -> None:
-    """Check what kernels with a bias are for.
+def check(query: Tensor, key: Tensor, added: Added) -> None:
+    """Check what is added to scores, and sinks beside it.
 
     Raises:
-        UsageError: they are not for this.
+        UsageError: it is not right.
     """
-    heads, kv_heads = query.shape[-3], key.shape[-3]
-    if heads != kv_heads:
+    checks.check_key_padding(added.key_padding)
+    for name, each in (("bias", added.bias), ("attn_mask", added.attn_mask)):
+        if each is not None:
+            _check_dense(name, each, query, key)
+    if added.sinks is not None:
+        checks.check_sinks(query, added.sinks)
+    checks.check_masks(query, bias=added.bias, attn_mask=added.attn_mask, sinks=added.sinks, **added.masks_of)
+
+
+def _check_dense(name: str, x: Any, query: Tensor, key: Tensor) -> None:
+    if not isinstance(x, Tensor) or x.layout != torch.strided:
+        given = f"of layout {x.layout}" if isinstance(x, Tensor) else f"of {type(x).__name__}"
+        raise UsageError(f"{name} is {given}; give a dense tensor that broadcasts to (…, heads, n_q, n_k).")
+    allowed = [*sorted(map(str, {query.dtype, torch.float32})), *["torch.bool"] * (name == "attn_mask")]
+    if str(x.dtype) not in allowed:
+        raise UsageError(f"{name} is of {x.dtype}; give {' or '.join(allowed)}.")
+    whole = (*query.shape[:-1], key.shape[-2])
+    sides = zip(reversed(x.shape), reversed(whole), strict=False)
+    if x.dim() > len(whole) or any(mine not in (1, its) for mine, its in sides):
         raise UsageError(
-            f"query has {heads} heads and key {kv_heads}, and with a bias they need as many; give "
-            f"key.repeat_interleave({heads // kv_heads}, -3), and value alike."
+            f"{name} has shape {tuple(x.shape)}, which does not broadcast to {whole}, (…, heads, n_q, n_k); "
+            "where sequences share it, give query as (batch, sequences, heads, n, d) and it as (batch, 1, heads, n, n)."
         )
-    if (widest := max(query.shape[-1], value.shape[-1])) > WIDEST:
-        raise UsageError(f"a head dimension is {widest}, and with a bias it may be up to {WIDEST}; leave the bias out.")
-    if query.is_cuda and query.dtype == torch.float64:
-        raise UsageError("query is of torch.float64; with a bias give bfloat16, float16 or float32 on a GPU.")
-    if not isinstance(bias, Tensor) or bias.layout != torch.strided:
-        given = f"of layout {bias.layout}" if isinstance(bias, Tensor) else f"of {type(bias).__name__}"
-        raise UsageError(f"bias is {given}; give a dense tensor that broadcasts to (…, heads, n_q, n_k).")
-    allowed = {query.dtype, torch.float32}
-    if bias.dtype not in allowed:
-        raise UsageError(f"bias is of {bias.dtype}; give {' or '.join(sorted(map(str, allowed)))}.")
-    if bias.device.type == "cpu":
-        promise(
-            bias.isfinite(),
-            "bias has NaN or an infinity among its numbers; give finite ones, such as -1e4 to leave a key out.",
-        )
-    few = query[..., :0, :]  # of a type that `unsupported` knows
-    if reason := checks.unsupported(few.bfloat16() if few.dtype == torch.float32 else few, value, None, 0.0, None):
-        raise UsageError(reason)

@@ -103,8 +103,8 @@ class _Rows:
         for name, tile in [*self.tile.items()]:
             if not self.writer.here(tile):
                 continue
-            passing = any(name in equation.uses and self.done[equation.name] == When.PASSING for equation in self.order)
-            if not self._uses(name, level) or (level == When.BLOCK and name in self.reads and not passing):
+            again = level == When.BLOCK and name in self.reads and not self._passing(name)
+            if not self._uses(name, level) or again:
                 self.writer.kill(tile)
                 del self.tile[name]
 
@@ -151,7 +151,13 @@ class _Rows:
         ]
         if level == When.BEFORE and self._over(name) == (False, False):
             return False  # it would be read once for each row
+        if level == When.BLOCK and self.when[name] == level and self._passing(name):
+            return False  # it is in the cache while rows are streamed, so it would be read twice
         return name in self.reads and name not in self.tile and len(users) == 1 and len(self.system.axes[name]) == 2
+
+    def _passing(self, name: str) -> bool:
+        """Whether an equation that is computed while rows are streamed uses a tensor."""
+        return any(name in equation.uses and self.done[equation.name] == When.PASSING for equation in self.order)
 
     def _operand(self, name: str, at: dict[int, str] | None = None) -> str:
         """Return the part of an operand's tile at the indices of the open loops; read the tile first if necessary."""

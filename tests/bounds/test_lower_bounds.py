@@ -131,6 +131,29 @@ def test_no_split_makes_more_products_with_a_part_of_the_keys_than_fit(
     assert made <= Latent(d_v + d_r, d_v)(X) + 1 + 1e-9 * X**2
 
 
+@given(
+    d_v=st.integers(1, 8),
+    column=st.integers(0, 20),
+    row=st.integers(0, 30),
+    X=st.integers(1, 5000),
+    shares=st.lists(SHARE, min_size=7, max_size=7),
+)
+def test_so_it_is_where_a_row_costs_other_words(d_v: int, column: int, row: int, X: int, shares: list[float]) -> None:
+    total = sum(shares) or 1
+    rows, columns, more, u1, u2, e1, e2 = (share * X / total for share in shares)
+    I, J = rows / (d_v + row), columns / (d_v + column)
+    operand, u1 = J * d_v + more, min(u1, d_v * I)
+    made = operand**0.5 * (((I * J + e1) * u1) ** 0.5 + (e2 * u2) ** 0.5)
+    assert made <= Latent(d_v + column, d_v, d_v + row)(X) + 1 + 1e-9 * X**2
+
+
+def test_rows_of_three_lines_reach_it() -> None:
+    """Half of X for columns of d words, half for rows of 2d words with d of results: d X²/12d² products."""
+    d, X = 4, 2 * 96 * 10**4
+    I, J = X / 2 / (3 * d), X / 2 / d
+    assert I * J * d == pytest.approx(Latent(d, d, 2 * d)(X), rel=1e-6)
+
+
 @pytest.mark.parametrize(("d_v", "d_r"), [(4, 0), (4, 2), (4, 4)])
 def test_rows_that_stay_reach_it(d_v: int, d_r: int) -> None:
     """Half of X for columns, half for rows with their results."""

@@ -54,6 +54,12 @@ def test_coq_accepts_them_without_an_axiom(tmp_path: Path) -> None:
         ("loomis_whitney", "#|S| ^ 2 <=", "2 * #|S| ^ 2 <="),
         ("capacities", "(#|right_pairs O| + #|result_pairs O|))", "#|right_pairs O|)"),
         ("capacities", "(words l ^ 2 %/ 4)", "(words l ^ 2 %/ 5)"),
+        ("segments", "k * kappa + #|[set p in D | tree p == None]| <=", "k * kappa + #|D| <="),
+        (
+            "attention",
+            "M <= 4 * d ^ 2 -> 16 * (#|D| * d) ^ 2 <= M * (io g + M + #|D|) ^ 2",
+            "16 * (#|D| * d) ^ 2 <= M * (io g + M) ^ 2",
+        ),
     ],
 )
 def test_coq_rejects_more(tmp_path: Path, file: str, claim: str, more: str) -> None:

@@ -181,6 +181,7 @@ def test_functions_get_the_types_that_they_ask_for(tmp_path: Path, monkeypatch: 
     assert {int, float, str, bool} < seen and any(issubclass(each, Path) for each in seen)
 
 
+@pytest.mark.one_in(2)
 def test_every_option_that_takes_a_number_quotes_what_it_was_given(pebblesim: Pebblesim) -> None:  # noqa: F811
     commands = all_commands()
     lines = {line.command: line for text in SMALL if (line := parsed(text, commands)) and not line.before}
@@ -269,6 +270,7 @@ def test_heads_are_counted_apart_only_where_some_are_shared(command: str, pebble
         )
 
 
+@pytest.mark.one_in(2)
 def test_errata_that_are_written_are_named(pebblesim: Pebblesim, tmp_path: Path) -> None:  # noqa: F811
     ran = pebblesim("verify --errata B=0")
     assert (ran.code, ran.out) == (0, "written B=0\n")

@@ -44,6 +44,7 @@ def best_of(rule: Any, **given: Any) -> ps.Counted | None:
     return best.best_of(runs_of(name, schedules=None, blocks=rule, **given))
 
 
+@pytest.mark.one_in(2)
 @strategies.draws(12, 400)
 @given(asked(), st.one_of(st.integers(0, 20), st.integers(0, 5_000)), st.sampled_from(["chain", "in-place"]))
 def test_nothing_that_compare_finds_is_below_the_best(given: dict[str, Any], more: int, summation: str) -> None:

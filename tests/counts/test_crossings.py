@@ -72,6 +72,7 @@ def test_every_change_of_the_lead_is_found(pair: list[str], n: int, d: int) -> N
     assert str(turned) == str(found)
 
 
+@pytest.mark.one_in(2)
 def test_the_last_change_may_need_more_than_the_largest_blocks_do() -> None:
     """Blocks of 3 rows need 14 words, but 16 on the way, while the other block is 1: they are reached at M = 16."""
     dims = {"n_q": 3, "n_k": 1, "d_k": 1, "d_v": 3}
@@ -200,6 +201,7 @@ def test_back_and_forth_is_said() -> None:
     assert "the lead changes 3 times" in str(found)
 
 
+@pytest.mark.one_in(2)
 def test_lines_and_picture_say_how_often_the_lead_changes() -> None:
     """Against a scan of every M up to the last change: what is printed, and what stands at the crossing."""
     from matplotlib.figure import Figure
@@ -329,6 +331,7 @@ def test_a_schedule_that_is_not_registered_is_counted_around_d2() -> None:
     assert (found.M, found.words) == (known.M, known.words) and "mine" in found.schedules
 
 
+@pytest.mark.one_in(2)
 def test_schedules_that_never_cross() -> None:
     (found,) = crossover("flash2-forward", "small-cache-forward", n=64, d=8, over_d=()).crossings
     assert len(found.leads) == 1 or found.changes

@@ -89,6 +89,7 @@ def up(a: int, b: int) -> int:
     return -(-a // b)
 
 
+@pytest.mark.one_in(2)
 @given(n=st.integers(1, 200), d=st.integers(1, 40), rows=st.sampled_from([2, 3]), spare=st.integers(0, 3000))
 @draws(5, 300)
 def test_words_are_those_of_the_page_and_no_fewer_than_the_bounds(n: int, d: int, rows: int, spare: int) -> None:

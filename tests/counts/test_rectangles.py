@@ -156,7 +156,12 @@ def test_the_critical_path_is_that_of_the_blocks_that_move_most(schedule: Schedu
 @strategies.draws(2, 100)
 def test_no_word_is_moved_that_the_source_does_not_state(schedule: Schedule, data: st.DataObject) -> None:
     """The closed forms in all four sizes, one query and one column of values among them."""
-    if schedule.problem.name.removeprefix("projected-") in ("forward", "backward-qkv", "forward-latent"):
+    if schedule.problem.name.removeprefix("projected-") in (
+        "forward",
+        "backward-qkv",
+        "forward-latent",
+        "backward-latent",
+    ):
         assert schedule.io, f"{schedule.name} states no closed form for n_q ≠ n_k"
     if schedule.io:
         size = st.one_of(st.just(1), st.integers(1, 40))
@@ -300,6 +305,7 @@ OPTIMA = [
     ("forward-relu", {"n_q": 2, "n_k": 1, "d_k": 1, "d_v": 2}, 3),
     ("forward-latent", {"n_q": 1, "n_k": 2, "d_v": 1, "d_r": 1}, 4),
     ("forward-latent", {"n_q": 2, "n_k": 1, "d_v": 1, "d_r": 1}, 4),
+    ("backward-latent", {"n_q": 1, "n_k": 1, "d_v": 1, "d_r": 1}, 4),
 ]
 
 

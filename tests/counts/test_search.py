@@ -112,7 +112,7 @@ def check(found):
     assert found.io >= ps.bounds(found.counted.problem, M=found.counted.M, **found.counted.dims).best.value
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @settings(max_examples=6)
 @given(
     n=st.integers(1, 60), d=st.integers(1, 12), M=st.integers(8, 800), name=st.sampled_from(["forward", "forward-relu"])
@@ -141,7 +141,7 @@ def rectangle(draw: st.DrawFn, name: str, largest: int) -> dict[str, int]:
     return {dim: draw(sizes if dim in own.pairs else st.integers(1, 8)) for dim in own.dims}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @settings(max_examples=8)
 @given(data=st.data(), M=st.integers(16, 500), name=st.sampled_from(["forward", "forward-relu", "forward-latent"]))
 def test_rectangles(data, M, name):
@@ -159,7 +159,7 @@ def test_rectangles_of_slower_searches(data, M, name):
     check(ps.search(name, M=M, **rectangle(data.draw, name, 60)))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.filterwarnings("ignore::pebblesim.core.errors.LeftOut")  # what the first search found is for squares alone
 @settings(max_examples=3)
 @given(n=st.integers(1, 60), d=st.integers(1, 12), M=st.integers(20, 800))
@@ -191,7 +191,7 @@ def test_products_as_cheap_as_by_the_formula(m, k, n, M):
     assert found.io <= formula
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 def test_products_that_only_a_row_sum_uses_are_never_held() -> None:
     """With them in a tile of their own, 8 words leave room for 4,068 words of I/O, as in the catalogue."""
     found = ps.search("backward-qkv", n=12, d=4, M=8)
@@ -199,7 +199,7 @@ def test_products_that_only_a_row_sum_uses_are_never_held() -> None:
     assert found.io < found.known.io == 4068
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @settings(max_examples=12)
 @given(data=st.data(), n=st.integers(1, 9), d=st.integers(1, 4), M=st.integers(12, 90))
 def test_every_plan_is_priced_as_counted_and_computes_what_it_should(data, n, d, M):
@@ -285,7 +285,7 @@ def check_plans_under_a_mask(name: str, data: st.DataObject, M: int) -> None:
             assert variant.words == counted.io == played.io
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @settings(max_examples=4)
 @given(data=st.data(), M=st.integers(9, 120), name=st.sampled_from(["forward", "forward-latent", "forward-sigmoid"]))
 def test_plans_under_a_mask_are_priced_as_counted_and_compute_what_they_should(data, M, name):
@@ -300,6 +300,7 @@ def test_all_plans_under_a_mask(data, M, name):
     check_plans_under_a_mask(name, data, M)
 
 
+@pytest.mark.one_in(5)
 def test_what_one_product_streams_leaves_the_cache_before_the_next_product():
     """V[i, j] is read for dP in the loop in which dV comes next: with it in the cache, dV would need a tenth pebble."""
     dims, M, mask = {"n_q": 2, "n_k": 3, "d_k": 1, "d_v": 2}, 9, masks.of("causal")
@@ -343,7 +344,7 @@ def test_stored_pairs_are_filled_where_blocks_of_keys_read_what_blocks_of_querie
     assert not any("otherwise" in line for line in only.passes[1].lines)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @settings(max_examples=10)
 @given(data=st.data(), M=st.integers(8, 900), name=st.sampled_from(sorted(CANDIDATES)), masked=st.booleans())
 def test_no_pass_moves_less_than_its_bound(data, M, name, masked):
@@ -363,7 +364,7 @@ def test_no_pass_moves_less_than_its_bound(data, M, name, masked):
             assert priced is None or bounds.get((step, kind), math.inf) <= priced.words
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @settings(max_examples=8)
 @given(data=st.data(), n=st.integers(1, 40), d=st.integers(1, 6), M=st.integers(12, 400), share=st.floats(0.3, 1.3))
 def test_passes_that_are_left_out_cannot_be_part_of_a_cheaper_plan(data, n, d, M, share):
@@ -380,7 +381,7 @@ def test_passes_that_are_left_out_cannot_be_part_of_a_cheaper_plan(data, n, d, M
         ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @settings(max_examples=4)
 @given(data=st.data(), n=st.integers(1, 12), d=st.integers(1, 4), M=st.integers(12, 90))
 def test_plans_are_the_cheapest_of_all_sequences(data, n, d, M):
@@ -440,7 +441,7 @@ def test_what_is_read_for_a_product_of_resident_rows_stays_until_its_last_use():
     assert played.io == plan.words
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ["chain-of-three", "two-values"])
 def test_problems_that_have_no_schedule(name, unseen):
     for M in (40, 300):
@@ -460,7 +461,7 @@ def test_as_few_words_as_another_search_found_for_heads_that_share_keys():
     assert found.io <= 6_455_296
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 def test_no_sequence_of_passes_moves_less() -> None:
     """Of the same problem: all passes that can be written, with all sizes of blocks, and all orders of them."""
     sizes = {"n_q": 4 * 512, "n_k": 512, "d_k": 64, "d_v": 64}
@@ -546,7 +547,7 @@ def blocks_of(found):
     return [option for name, size in found["blocks"].items() for option in ("--block", f"{name}={size}")]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 def test_fewer_words_than_another_search_found():
     """AccelForge 1.0.467 on the same problem and cache; it makes P."""
     assert ps.search("backward-qkv", n=1024, d=64, M=2082, saved=("O", "l")).io < 17_104_896
@@ -555,7 +556,12 @@ def test_fewer_words_than_another_search_found():
     assert ps.search("backward-qkv", n=1024, d=64, M=33_152, saved=("O", "l")).io < 5_111_808
 
 
-@pytest.mark.one_in(3)
+def test_rows_that_stay_are_read_once() -> None:
+    """A row sum over dO, and then dP: the pass for dS has dO in the cache; it read it twice, and moved 1,836 words."""
+    assert ps.search("backward-qkv", M=20, n=12, d=4).io <= 1_824
+
+
+@pytest.mark.one_in(5)
 def test_only_what_is_kept_is_read() -> None:
     """P and O are read where nothing is said; all schedules of the problem need something from the forward pass."""
     sizes = {"n": 64, "d": 8, "M": 64}
@@ -570,7 +576,7 @@ def test_only_what_is_kept_is_read() -> None:
         ps.search("backward-qkv", **sizes, saved=("O",), kept=("O",))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 def test_what_is_kept_on_the_command_line() -> None:
     from pebblesim.cli.main import app
 
@@ -581,7 +587,7 @@ def test_what_is_kept_on_the_command_line() -> None:
     SCHEDULES.pop("found-backward-qkv", None)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 def test_on_the_command_line(tmp_path: Path):
     from pebblesim.cli.main import app
 
@@ -669,7 +675,7 @@ def drawn_search(data: st.DataObject, names: list[str]) -> None:
     check_under_a_mask(name, drawn_mask(data, own.grid(dims)), data.draw(st.integers(16, 250)), heads, dims)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @settings(max_examples=3)
 @given(data=st.data())
 def test_searches_under_masks(data):
@@ -683,7 +689,7 @@ def test_searches_under_masks_of_all_problems(data):
     drawn_search(data, ["forward", "forward-latent", "backward-qkv", "backward"])
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 def test_under_a_mask_the_search_goes_below_the_catalogue() -> None:
     """The first block of rows is the short one, and no row is read again."""
     found = ps.search("forward-relu", n=256, d=32, M=1_200, mask="causal")
@@ -694,7 +700,7 @@ def test_under_a_mask_the_search_goes_below_the_catalogue() -> None:
     assert "keys_of=" in found.source and "mask causal" in str(found)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @settings(max_examples=4)
 @given(data=st.data(), M=st.integers(20, 500), name=st.sampled_from(["forward-relu", "matmul"]))
 def test_words_of_different_sizes(data, M, name):
@@ -716,7 +722,7 @@ def test_words_of_different_sizes(data, M, name):
     assert found.bytes == priced if found.new else found.bytes <= priced
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 def test_small_words_make_room_for_more() -> None:
     """All words of half the size: the same blocks would move half the bytes, and larger ones fit."""
     asked: dict[str, Any] = {"n": 1024, "d": 16, "M": 64_000}
@@ -730,7 +736,7 @@ def test_small_words_make_room_for_more() -> None:
         ps.search("forward-relu", word_bytes={}, summation="in-place", **asked)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 def test_words_of_one_byte_are_words() -> None:
     asked: dict[str, Any] = {"n": 64, "d": 8, "M": 100}
     in_words = ps.search("forward-relu", **asked)
@@ -758,7 +764,7 @@ def test_options_that_contradict_each_other(options: list[str], why: str) -> Non
     assert isinstance(refused.exception, ps.UsageError) and why in str(refused.exception)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("P", "heads", "kv_heads", "n"), [(4, 4, 4, 20), (6, 4, 2, 21), (3, 1, 1, 10)])
 def test_on_devices(P: int, heads: int, kv_heads: int, n: int) -> None:
     """All pairs are dealt once, words between devices are those of `devices`, and those within are of a count."""

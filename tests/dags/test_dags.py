@@ -207,6 +207,7 @@ def targets(graph: Cdag) -> list[int]:
     return np.repeat(np.arange(graph.vertices), np.diff(graph.indptr)).tolist()
 
 
+@pytest.mark.one_in(2)
 def test_the_spectral_bound_is_that_of_its_authors() -> None:
     """Jain & Zaharia: eigenvalues of the Laplacian without inputs, an edge of u weighing 1 over u's successors."""
     rng, n, M = random.Random(1), 400, 3

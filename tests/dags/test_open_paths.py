@@ -16,7 +16,7 @@ from strategies import draws
 import pebblesim as ps
 from pebblesim.core.errors import Infeasible
 from pebblesim.dags.bounds import lower_bounds
-from pebblesim.dags.open_paths import LOAD, STEP, found, words
+from pebblesim.dags.open_paths import LOADS, STEP, found, words
 from pebblesim.dags.open_paths_kernel import packed
 from pebblesim.dags.orders import Task
 from pebblesim.dags.task_data import TaskData
@@ -213,17 +213,17 @@ def packings(draw: st.DrawFn) -> tuple[list[list[int]], list[int], list[int]]:
 @given(given=packings())
 @draws(40, 1_000)
 def test_sets_are_packed_nearly_as_well_as_a_linear_program_does(given: tuple[Any, ...]) -> None:
-    """Twice the sets taken, by the load of the fullest value: a packing, at most a seventh below the best one."""
+    """Twice the sets taken, by the load of the fullest value: a packing, at most 3 % below the best one."""
     linprog = pytest.importorskip("scipy.optimize").linprog
     sets, reads, costs = given
     ends = np.append(0, np.cumsum([len(each) for each in sets]))
     members, half = np.concatenate(sets), 2 // np.array(costs)
-    taken = packed(ends, members, np.array(reads), half, STEP, LOAD)
+    taken = packed(ends, members, np.array(reads), half, STEP, LOADS[1])
     load = half * np.array([sum(int(y) for y, each in zip(taken, sets, strict=True) if v in each) for v in range(8)])
     value = 2 * int(taken @ np.array(reads)) / int(load.max())
     rows = [[float(v in each) for each in sets] for v in range(8)]
     best = -linprog(-np.array(reads, float), rows, costs).fun
-    assert 6 / 7 * best <= value <= best + 1e-6
+    assert 0.97 * best <= value <= best + 1e-6
 
 
 @pytest.mark.parametrize("M", [3, 4, 6])

@@ -105,6 +105,7 @@ def test_a_page_from_disk_has_a_worker(browser: Any, tmp_path: Path) -> None:
 FORMULAS = runpy.run_path(str(ROOT / "docs" / "formulas.py"))
 
 
+@pytest.mark.one_in(2)
 def test_the_site_has_all_closed_forms_and_statements_as_formulas() -> None:
     table = FORMULAS["closed_forms"]()
     assert "<!-- closed forms -->" in (ROOT / "docs" / "lower-bounds.md").read_text(encoding="utf-8")

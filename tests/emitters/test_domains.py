@@ -42,10 +42,9 @@ def under_masks(draw: st.DrawFn) -> tuple[Tiling, Call]:
     """A kernel, and an attention under a band that may leave queries or keys alone."""
     problem, tiling = draw(st.sampled_from([each for each in EVERY if each[0] in TILINGS and not each[1].even]))
     n_q, n_k = (draw(st.sampled_from([1, 40, 128, 130, 300, 700])) for _ in "qk")
-    d = tiling.widths[1] // 16 * 16
     before, after = (draw(st.none() | st.sampled_from([0, 5, 127, 128, 500])) for _ in range(2))
     band = Band("band", before, after, at_end=draw(st.booleans()))
-    dims = {"n_q": n_q, "n_k": n_k, "d_k": d, "d_v": d}
+    dims = {"n_q": n_q, "n_k": n_k, **tiling.widest}
     assume(tiling.masked is not False)
     return tiling, call_of(problem, dims, H200, "bfloat16", band, 1)
 
@@ -59,9 +58,8 @@ def test_a_kernel_is_for_a_mask_if_it_is_written_for_it(case: tuple[Tiling, Call
 
 @pytest.mark.parametrize("tiling", [each for each in OF_HOPPER if "latent" not in each.schedule], ids=str)
 def test_gluon_kernels_mind_tiles_of_keys_without_a_query_where_a_block_has_one(tiling: Tiling) -> None:
-    d = tiling.widths[1]
     for n_q in (250, 100):  # the last tile of 128 keys has queries, or not
-        dims = {"n_q": n_q, "n_k": 300, "d_k": d, "d_v": d}
+        dims = {"n_q": n_q, "n_k": 300, **tiling.widest}
         call = call_of("forward", dims, H200, "bfloat16", Band("diagonal", 3, 9, at_end=False), 1)
         assert (tiling.refusal(call) is None) == written(tiling, call)
 
@@ -69,7 +67,7 @@ def test_gluon_kernels_mind_tiles_of_keys_without_a_query_where_a_block_has_one(
 @pytest.mark.parametrize("tiling", OF_HOPPER, ids=str)
 def test_what_a_gluon_kernel_is_not_for_is_refused_by_its_emitter(tiling: Tiling) -> None:
     d = tiling.widths[1]
-    dims = {"n_q": 256, "n_k": 256, **({"d_v": d, "d_r": 64} if "latent" in tiling.schedule else {"d_k": d, "d_v": d})}
+    dims = {"n_q": 256, "n_k": 256, **({"d_v": d, "d_r": 64} if "latent" in tiling.schedule else tiling.widest)}
     call = Call(dims)
     assert tiling.refusal(call) is None and written(tiling, call)
     others = [call._replace(scale=0.0), call._replace(dtype="float32")]

@@ -16,10 +16,12 @@ from pebblesim.core.errors import UsageError
 from pebblesim.kernels import releases
 from pebblesim.kernels.additions import read_to_be_added_to
 from pebblesim.kernels.gluon import gluon
+from pebblesim.kernels.gluon_widths import divided
 from pebblesim.kernels.tables import moved_words
-from pebblesim.language import masks
+from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
+from pebblesim.launches.launches import launches
 
 SCORES, PAIRS = "scores-stored-resident", "small-cache-backward-resident"
 FORWARD, BACKWARD, ONE_PASS = "flash2-forward", "backward-two-pass-blocked", "flash2-backward-blocked"
@@ -180,6 +182,34 @@ def test_rows_that_a_ring_leaves_no_room_for_stay_in_registers(name: str, mask: 
     slots = 11 if name == SCORES else 9  # with more, the sums have no room either
     assert "_kept" in source(name, dims, blocks, mask, slots) and "_kept" not in source(name, dims, blocks, mask, 8)
     run(name, dims, blocks, mask, slots, 9, False)
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("mask", [None, "causal"])
+@pytest.mark.parametrize(
+    ("name", "d_k", "d_v"),
+    [
+        (FORWARD, 192, 128),
+        (FORWARD, 136, 192),
+        (BACKWARD, 192, 128),
+        (BACKWARD, 64, 144),
+        (PAIRS, 200, 64),
+        (SCORES, 64, 200),
+    ],
+)
+def test_columns_in_parts_move_no_word_more_and_give_the_reference(
+    name: str, d_k: int, d_v: int, mask: str | None
+) -> None:
+    blocks = {**BLOCKS[name], **({"c": 64, "e": 192} if name in (PAIRS, SCORES) else {})}
+    run(name, {"n_q": 130, "n_k": 150, "d_k": d_k, "d_v": d_v}, blocks, mask, 3, 5, name == FORWARD)
+
+
+@pytest.mark.parametrize(("d", "parts"), [(128, 1), (129, 3), (192, 3), (193, 1), (256, 1)])
+def test_columns_are_divided_where_parts_are_fewer_than_a_power_of_two(d: int, parts: int) -> None:
+    dims = {"n_q": 128, "n_k": 128, "d_k": d, "d_v": 64}
+    (launch,) = launches(get(FORWARD).in_dims(dims).program)
+    reads = [node for node in ir.walk(divided(launch, {**dims, **BLOCKS[FORWARD]}).block) if isinstance(node, ir.Read)]
+    assert len(reads) == 2 * parts + 1  # of Q and K, and of V
 
 
 def test_a_query_without_a_key_is_refused_at_the_call() -> None:

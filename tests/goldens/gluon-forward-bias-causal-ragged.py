@@ -78,7 +78,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_fre
         m_new = gl.max(P, axis=1) * 1.4426950408889634
         m_new = gl.maximum(m_i, m_new)
         m_i = gl.exp2(gl.where(m_i == m_new, 0.0, m_i - m_new))
-        P = gl.exp2(P * 1.4426950408889634 - m_new[:, None])
+        P = gl.exp2(P * 1.4426950408889634 - gl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
         l_i = m_i * l_i
         l_i += gl.sum(P, axis=1)
         O_i = gl.convert_layout(m_i, gl.SliceLayout(1, tile_64))[:, None] * O_i
@@ -100,7 +100,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_fre
         m_new = gl.max(gl.where((at_j_2[None, :] < n_k) & (gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (at_i - j_2 * 128)[:, None]), P, float("-inf")), axis=1) * 1.4426950408889634
         m_new = gl.maximum(m_i, m_new)
         m_i = gl.exp2(gl.where(m_i == m_new, 0.0, m_i - m_new))
-        P = gl.exp2(P * 1.4426950408889634 - m_new[:, None])
+        P = gl.exp2(P * 1.4426950408889634 - gl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
         l_i = m_i * l_i
         l_i += gl.sum(gl.where((at_j_2[None, :] < n_k) & (gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (at_i - j_2 * 128)[:, None]), P, 0.0), axis=1)
         O_i = gl.convert_layout(m_i, gl.SliceLayout(1, tile_64))[:, None] * O_i
@@ -115,7 +115,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_fre
     across = gl.arange(0, 64, gl.SliceLayout(0, rows_64))
     gl.store(O_at + down[:, None] * 64 + across[None, :], gl.convert_layout(O_i.to(O_at.dtype.element_ty), rows_64), mask=down[:, None] < n_q)
     m_i = m_i + gl.log2(l_i)
-    gl.store(L_at + at_i, m_i.to(L_at.dtype.element_ty), mask=at_i < n_q)
+    gl.store(L_at + at_i, gl.where(m_i != float("-inf"), m_i, float("inf")).to(L_at.dtype.element_ty), mask=at_i < n_q)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together"])
 def flash2_forward_1(Q_tiles, K_tiles, V_tiles, bias_ptr, O_ptr, L_ptr, n_q, n_k, heads, together):

@@ -4,22 +4,22 @@ import torch
 import triton
 import triton.language as tl
 
-@triton.jit(do_not_specialize=["bias_batch", "bias_head", "bias_row", "dO_batch", "dO_head", "dO_row", "dO_copy", "Q_batch", "Q_head", "Q_row", "Q_copy", "K_batch", "K_head", "K_row", "K_copy", "V_batch", "V_head", "V_row", "V_copy", "dB_batch", "dB_head", "dB_row"])
-def dB(bias_ptr, dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dB_ptr, R, n_q, n_k, bias_batch, bias_head, bias_row, dO_batch, dO_head, dO_row, dO_copy, Q_batch, Q_head, Q_row, Q_copy, K_batch, K_head, K_row, K_copy, V_batch, V_head, V_row, V_copy, dB_batch, dB_head, dB_row):
+@triton.jit(do_not_specialize=["bias_batch", "bias_head", "bias_row", "bias_several", "bias_within", "dO_batch", "dO_head", "dO_row", "dO_copy", "Q_batch", "Q_head", "Q_row", "Q_copy", "K_batch", "K_head", "K_row", "K_copy", "V_batch", "V_head", "V_row", "V_copy", "dB_batch", "dB_head", "dB_row"])
+def dB(bias_ptr, dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dB_ptr, R, n_q, n_k, bias_batch, bias_head, bias_row, bias_several, bias_within, dO_batch, dO_head, dO_row, dO_copy, Q_batch, Q_head, Q_row, Q_copy, K_batch, K_head, K_row, K_copy, V_batch, V_head, V_row, V_copy, dB_batch, dB_head, dB_row):
     head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
     at_d_k = tl.arange(0, 32)
     at_d_v = tl.arange(0, 32)
     batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     bias_head, bias_row = bias_head * 8, bias_row * 8
-    bias_ptr += batch * bias_batch * 8 + own * bias_head
+    bias_ptr += batch // bias_several * bias_batch * 8 + batch % bias_several * bias_within * 8 + own * bias_head
     dO_head, dO_row = dO_head * 8, dO_row * 8
     dO_ptr += batch * dO_batch * 8 + own * dO_head
     dO_copy = dO_copy * 8
-    v_ptr += head * tl.cdiv(R, 1) * n_q
+    v_ptr += (batch * tl.cdiv(R, 1) * tl.num_programs(1) + own) * n_q
     Q_head, Q_row = Q_head * 8, Q_row * 8
     Q_ptr += batch * Q_batch * 8 + own * Q_head
     Q_copy = Q_copy * 8
-    L_ptr += head * tl.cdiv(R, 1) * n_q
+    L_ptr += (batch * tl.cdiv(R, 1) * tl.num_programs(1) + own) * n_q
     K_head, K_row = K_head * 8, K_row * 8
     K_ptr += batch * K_batch * 8 + own * K_head
     K_copy = K_copy * 8
@@ -38,9 +38,9 @@ def dB(bias_ptr, dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dB_ptr, R, n_q, n_k,
     for r in range(R):
         at_r = r + tl.arange(0, 1)
         dO_i = tl.load(dO_ptr + tl.cast(r, tl.int64) * dO_copy + i * 64 * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_d_v[None, :])
-        v_i = tl.load(v_ptr + tl.cast(r, tl.int64) * n_q + at_i)
+        v_i = tl.load(v_ptr + tl.cast(r, tl.int64) * tl.num_programs(1) * n_q + at_i)
         Q_i = tl.load(Q_ptr + tl.cast(r, tl.int64) * Q_copy + i * 64 * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :])
-        L_i = tl.load(L_ptr + tl.cast(r, tl.int64) * n_q + at_i)
+        L_i = tl.load(L_ptr + tl.cast(r, tl.int64) * tl.num_programs(1) * n_q + at_i)
         K_j = tl.load(K_ptr + tl.cast(r, tl.int64) * K_copy + j * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
         P = tl.dot(Q_i, tl.trans(K_j))
         P = P * 0.125 + bias.to(tl.float32)
@@ -64,9 +64,10 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, L_ptr, bias_ptr, v_ptr, results):
     K_batch, K_copy, K_head, K_row = (each // 8 for each in K_ptr.stride()[:4])
     V_batch, V_copy, V_head, V_row = (each // 8 for each in V_ptr.stride()[:4])
     dO_batch, dO_copy, dO_head, dO_row = (each // 8 for each in dO_ptr.stride()[:4])
-    bias_batch, bias_head, bias_row = (each // 8 for each in bias_ptr.stride()[:3])
+    bias_batch, bias_within, bias_head, bias_row = (each // 8 for each in bias_ptr.stride()[:4])
+    bias_several = bias_ptr.shape[1]
     dB_batch, dB_head, dB_row = (each // 8 for each in dB_ptr.stride()[:3])
     if R % 1 or n_q % 64 or n_k % 64:
         raise ValueError("these kernels need R to be a multiple of 1 and n_q to be a multiple of 64 and n_k to be a multiple of 64")
-    dB[(n_q // 64 * (n_k // 64), own, batch)](bias_ptr, dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dB_ptr, R, n_q, n_k, bias_batch, bias_head, bias_row, dO_batch, dO_head, dO_row, dO_copy, Q_batch, Q_head, Q_row, Q_copy, K_batch, K_head, K_row, K_copy, V_batch, V_head, V_row, V_copy, dB_batch, dB_head, dB_row, num_warps=8, num_stages=3)
+    dB[(n_q // 64 * (n_k // 64), own, batch)](bias_ptr, dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dB_ptr, R, n_q, n_k, bias_batch, bias_head, bias_row, bias_several, bias_within, dO_batch, dO_head, dO_row, dO_copy, Q_batch, Q_head, Q_row, Q_copy, K_batch, K_head, K_row, K_copy, V_batch, V_head, V_row, V_copy, dB_batch, dB_head, dB_row, num_warps=8, num_stages=3)
     return {"dB": dB_ptr}

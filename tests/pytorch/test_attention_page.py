@@ -126,14 +126,13 @@ def test_the_draw_makes_what_the_page_names() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "a dense mask": (lambda: attention(Q, K, V, HOLES), "attn_mask"),
+    "a dense mask with dropout": (lambda: attention(Q, K, V, HOLES, dropout_p=0.1), "attn_mask"),
     "dropout": (lambda: attention(Q, K, V, dropout_p=0.1), "dropout"),
     "a probability that is not one": (lambda: attention(Q, K, V, dropout_p=-0.5, fallback="sdpa"), "dropout_p"),
     "another fallback": (lambda: attention(Q, K, V, fallback="math"), "fallback"),
     "an added mask of another type": (lambda: attention(Q, K, V, HOLES.int(), fallback="sdpa"), "attn_mask"),
     "a dense mask of another shape": (lambda: attention(Q, K, V, HOLES[:3], fallback="sdpa"), "attn_mask"),
     "a dense mask with capped scores": (lambda: attention(Q, K, V, HOLES, softcap=2.0, fallback="sdpa"), "softcap"),
-    "L of a dense mask": (lambda: attention(Q, K, V, HOLES, return_lse=True, fallback="sdpa"), "return_lse"),
     "no tensor": (lambda: attention(None, K, V), "query"),
     "no heads": (lambda: attention(Q[0, 0], K[0, 0], V[0, 0]), "query"),
     "integers": (lambda: attention(Q.int(), K.int(), V.int()), "int32"),

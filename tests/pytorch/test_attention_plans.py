@@ -219,6 +219,7 @@ def test_cards_that_were_not_calibrated_get_kernels_and_no_times() -> None:
         assert "times as long" in str(found)
 
 
+@pytest.mark.one_in(2)
 @draws(6, 60)
 @given(
     n=st.integers(0, 13),

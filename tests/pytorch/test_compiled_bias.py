@@ -14,12 +14,12 @@ pytest.importorskip("torch")
 
 from pytorch.test_compiled_kernels import module_in, module_text
 
-from pebblesim.kernels.bias import SEQUENCES
+from pebblesim.kernels.sequences import SEQUENCES
 from pebblesim.kernels.triton import triton
 from pebblesim.kernels.words import is_float32
 from pebblesim.language import masks
-from pebblesim.operator import bias as kernels
-from pebblesim.operator.bias import ACROSS, FORWARD, OF_BIAS
+from pebblesim.operator import programs_of_bias as kernels
+from pebblesim.operator.programs_of_bias import ACROSS, FORWARD, OF_BIAS
 
 ROOM = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 120: 99 * 1024}
 """Bytes of shared memory of a block, by compute capability."""
@@ -38,11 +38,10 @@ def spills(
     Its block takes no more shared memory than the card has for one.
     """
     words, n, band = "32 bits" if dtype == "float32" else "16 bits", 2**14 - odd, masks.of(mask)
-    at = kernels.GRADIENTS if which == ACROSS else which
-    tiling = next(each[at] for (kind, most), each in kernels.TILINGS.items() if kind == words and d <= most)
-    program = kernels.program(which, tiling, band)
-    sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, **tiling.blocks, SEQUENCES: 2}
-    source = triton(program, sizes, dtype, band, scale=0.1, far=False, shared=1, **kernels._launched(tiling))
+    made = kernels.kernels_of(which, words, d)
+    program = kernels.program(which, made, band)
+    sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, **made.tiling.blocks, SEQUENCES: max(2, made.sequences)}
+    source = triton(program, sizes, dtype, band, scale=0.1, far=False, shared=1, **kernels.launched(made.tiling))
     module, found = module_in(folder, source), {}
     kinds = {name: "float32" if is_float32(program, each) else dtype for name, each in program.tensors.items()}
     kinds |= dict.fromkeys(("bias", "bias_T", "dB"), of_bias)

@@ -133,7 +133,8 @@ def check(
     pytest.importorskip("torch")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
     several = max(shared, rows)
-    widths = {"d_v": d, "d_r": 64} if tiles.schedule in TOGETHER else {"d_k": d, "d_v": d}
+    d_v = min(d, tiles.widest["d_v"])
+    widths = {"d_v": d_v, **({"d_r": 64} if tiles.schedule in TOGETHER else {"d_k": d})}
     dims = {"n_q": n * several, "n_k": n, **widths}
     band = masks.of(mask)
     if isinstance(band, Band) and (shared or rows > 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +21,11 @@ from tensors import close  # noqa: E402
 
 from pebblesim.gpu.torch import attention  # noqa: E402
 from pebblesim.kernels.tables import moved_words  # noqa: E402
-from pebblesim.operator import bias as kernels, fresh, launching  # noqa: E402
-from pebblesim.operator.bias import ACROSS, FORWARD, GRADIENTS, OF_BIAS, Limits, in_groups  # noqa: E402
+from pebblesim.operator import bias as kernels, fresh, launching, programs_of_bias  # noqa: E402
+from pebblesim.operator.bias import Limits, in_groups  # noqa: E402
+from pebblesim.operator.programs_of_bias import ACROSS, FORWARD, OF_BIAS, OF_QUERIES, kernels_of  # noqa: E402
 
-SMALL = kernels.tilings(*[(32, 16, 4, 2)] * 4)
+SMALL = programs_of_bias.tilings(*[(1, 32, 16, 4, 2)] * 4)
 """Tilings that are cheap to interpret."""
 
 WORDS: Counter[tuple[str, str]] = Counter()
@@ -34,6 +36,7 @@ FORMS = {
     "of each": ((6,), (6, 1)),
     "of groups": ((2, 3), (2, 1)),
     "of places": ((2, 3), (1, 3)),
+    "of fours": ((2, 4), (2, 1)),
 }
 """How batches share a bias: dimensions of the batch, and of the bias before its heads; () is a batch of 3."""
 
@@ -111,7 +114,7 @@ def interpreted(monkeypatch: Any) -> Iterator[None]:
 @contextmanager
 def by_interpreter(patch: Any) -> Iterator[None]:
     """Meanwhile kernels of small tiles are run by the interpreter, in new memory that holds NaN."""
-    patch.setattr(kernels, "TILINGS", {("16 bits", 128): SMALL, ("32 bits", 128): SMALL})
+    patch.setattr(programs_of_bias, "TILINGS", {("16 bits", 128): SMALL, ("32 bits", 128): SMALL})
     patch.setattr(launching, "module_of", module_of)
     patch.setattr(kernels, "multiprocessors", lambda device: 1)
     kernels._loaded.cache_clear()
@@ -155,8 +158,8 @@ def by_kernels(x: list[Any], dO: Any, dL: Any, limits: Any = (None, None, False)
     groups, inner = in_groups(b, q, k)
     asked = Limits(inner, *limits, q.shape[-1] ** -0.5)
     Q, K, V, dO = (each.reshape(-1, *each.shape[-3:]) for each in (q, k, v, dO))
-    O, L = Q.new_empty(*Q.shape[:3], V.shape[3]).fill_(nan), torch.full(Q.shape[:3], nan)
-    kernels.forward(Q, K, V, groups, O, L, asked)
+    O = Q.new_empty(*Q.shape[:3], V.shape[3]).fill_(nan)
+    L = kernels.forward(Q, K, V, groups, O, asked)
     made = tuple(torch.full_like(each, nan) for each in (Q, K, V))
     dB = torch.full_like(groups, nan)
     grad_L = None if dL is None else dL.reshape(L.shape).float()
@@ -198,7 +201,7 @@ def judge(
         assert error < tolerance, (tuple(its.shape), float(error))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", list(FORMS)[:4])
 def test_kernels_by_the_interpreter(interpreted: None, form: str) -> None:
     judge(form, 37, 21, d=16, d_v=16)
 
@@ -213,6 +216,69 @@ def test_sums_of_parts_of_the_sequences(interpreted: None, form: str, monkeypatc
     """Two parts of one sequence each, and one of the rest."""
     monkeypatch.setattr(kernels, "_parts", lambda *given: 2)
     judge(form, 33, 18, d=16, d_v=16)
+
+
+def at_a_time(monkeypatch: Any, number: int) -> None:
+    """Kernels of small tiles have so many sequences at a time."""
+    several = programs_of_bias.tilings(*[(number, 32, 16, 4, 2)] * 4)
+    monkeypatch.setattr(programs_of_bias, "TILINGS", {("16 bits", 128): several, ("32 bits", 128): several})
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_keys_that_an_infinite_bias_leaves_out(interpreted: None, number: int, monkeypatch: Any) -> None:
+    """Holes, whole tiles, and all keys of some queries, which have O = 0 and L = -∞ then."""
+    at_a_time(monkeypatch, number)
+    n_q, n_k, batch = 37, 40, (2, 4)
+    x = [each.detach().float() for each in tensors(batch, 2, n_q, n_k, (2, 1, 2, n_q, n_k), d=16, d_v=16)]
+    holes = torch.rand(x[3].shape, generator=torch.Generator().manual_seed(5)) < 0.6
+    holes[..., 32:] = holes[..., :16] = True
+    holes[..., [0, 33], :] = True
+    x[3] = x[3].masked_fill(holes, -torch.inf)
+    leaves = [each.double().requires_grad_() for each in x]
+    O, L = formulas(*leaves, x[3] > -torch.inf)
+    O, none = O.nan_to_num(), (-torch.inf == L).detach()
+    assert none.any() and not none.all()
+    dO, dL = (drawn(*each.shape, seed=8).detach() for each in (O, L))
+    ends = (O.masked_fill(none[..., None], 0.0), L.masked_fill(none, 0.0))
+    S = torch.einsum("...id,...jd->...ij", leaves[0], leaves[1]) / 4 + leaves[3]
+    P = torch.where(none[..., None], 0.0, (S - L.detach()[..., None].nan_to_num(neginf=0.0)).exp())
+    dP = torch.einsum("...id,...jd->...ij", dO, leaves[2])
+    dS = (P * (dP - (P * dP).sum(-1, keepdim=True) + torch.where(none, 0.0, dL)[..., None])).detach()
+    true = [
+        (dS @ leaves[1]) / 4, (dS.mT @ leaves[0]) / 4, P.mT @ dO, dS.sum(1, keepdim=True),
+    ]  # fmt: skip
+    made, grads = by_kernels(x, dO.float(), dL)
+    assert ((made[1] == torch.inf) == none).all()
+    found = [made[0], made[1].masked_fill(none, 0.0) * math.log(2), *grads]
+    for mine, its in zip(found, [*ends, *true], strict=True):
+        assert mine.isfinite().all()
+        assert (mine.double() - its).norm() < 2e-5 * its.norm()
+
+
+@pytest.mark.parametrize(("number", "n_q", "n_k"), [(2, 37, 21), (4, 37, 21), (4, 64, 32)])
+def test_sequences_at_a_time_read_the_bias_once(
+    interpreted: None, number: int, n_q: int, n_k: int, monkeypatch: Any
+) -> None:
+    """The words of R sequences are those of the programs for a few at a time, R / number times."""
+    at_a_time(monkeypatch, number)
+    judge("of fours", n_q, n_k, d=16, d_v=16, limits=(None, None, False))
+    counted: Counter[tuple[str, str]] = Counter()
+    at_a_time_of = dict.fromkeys((FORWARD, OF_QUERIES, ACROSS), (8 // number, number))
+    for which, (times, sequences) in (at_a_time_of | {OF_BIAS: (2, 4)}).items():
+        made = kernels_of(which, "32 bits", 16)
+        sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **made.tiling.blocks}
+        for name, both in moved_words(programs_of_bias.program(which, made), sizes).items():
+            for way, words in zip(("read", "written"), both, strict=True):
+                counted[way, name] += words * times * 2
+    assert {what: words for what, words in WORDS.items() if words} == {w: c for w, c in counted.items() if c}
+    assert counted["read", "bias"] == 2 * n_q * n_k * (2 * 8 // number + 2)
+    assert counted["read", "bias_T"] == 2 * n_q * n_k * 8 // number
+
+
+@pytest.mark.parametrize("limits", [(None, 0, True), (5, 4, True)])
+def test_sequences_at_a_time_under_limits(interpreted: None, limits: Any, monkeypatch: Any) -> None:
+    at_a_time(monkeypatch, 2)
+    judge("of fours", 37, 40, limits=limits, d=16, d_v=16)
 
 
 @pytest.mark.parametrize("limits", [(None, 0, False), (None, 0, True), (3, 0, False), (5, 4, True)])
@@ -234,18 +300,19 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
     judge(form, n_q, n_k, d=16, d_v=16)
     batch, shared = FORMS[form]
     batches = prod(batch or (3,))
-    groups = {"of all": 1, "of groups": 2, "of places": 3}[form]
+    groups = {"of all": 1, "of groups": 2, "of places": 3, "of fours": 2}[form]
     counted: Counter[tuple[str, str]] = Counter()
     alone = batches // groups // parts, batches // groups % parts  # sequences of a part, and of the rest
     for which, times, sequences in (
         (FORWARD, batches, 1),
+        (OF_QUERIES, batches, 1),
         (ACROSS, batches, 1),
         (OF_BIAS, groups * parts, alone[0]),
         (OF_BIAS, groups, alone[1]),
     ):
-        tiling = SMALL[GRADIENTS if which == ACROSS else which]
-        sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **tiling.blocks}
-        moved = moved_words(kernels.program(which, tiling), sizes)
+        made = kernels_of(which, "32 bits", 16)
+        sizes = {"n_q": n_q, "n_k": n_k, "d_k": 16, "d_v": 16, "R": sequences, **made.tiling.blocks}
+        moved = moved_words(programs_of_bias.program(which, made), sizes)
         for name, both in moved.items() if sequences else ():
             for way, words in zip(("read", "written"), both, strict=True):
                 counted[way, name] += words * heads * times
@@ -262,18 +329,16 @@ def test_kernels_move_the_words_that_are_counted(interpreted: None, form: str, p
 @settings(max_examples=25, deadline=None)
 def test_the_words_of_the_page(n: int, d: int, R: int, side: int) -> None:
     """docs/bias.md: words of R sequences of one head, of each kernel."""
-    tiles, tilings = -(-n // side), kernels.tilings(*[(side, side, 4, 2)] * 4)
+    tiles, made = -(-n // side), programs_of_bias.tilings(*[(1, side, side, 4, 2)] * 4)
     page = {
-        FORWARD: R * (n * d + n * d + n * n + 2 * n * d * tiles + n),
-        ACROSS: R * (2 * n * d + n)
-        + R * (3 * n * d + 2 * n + n * n + 2 * n * d * tiles)
-        + R * (4 * n * d + n * n + (2 * n * d + 2 * n) * tiles),
-        OF_BIAS: 2 * n * n + R * (4 * n * d + 2 * n) * tiles,
+        FORWARD: (made.forward, R * (n * d + n * d + n * n + 2 * n * d * tiles + n)),
+        OF_QUERIES: (made.of_queries, R * (2 * n * d + n) + R * (3 * n * d + 2 * n + n * n + 2 * n * d * tiles)),
+        ACROSS: (made.of_keys, R * (4 * n * d + n * n + (2 * n * d + 2 * n) * tiles)),
+        OF_BIAS: (made.of_bias, 2 * n * n + R * (4 * n * d + 2 * n) * tiles),
     }
-    for which, words in page.items():
-        tiling = tilings[GRADIENTS if which == ACROSS else which]
-        sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, "R": R, **tiling.blocks}
-        moved = moved_words(kernels.program(which, tiling), sizes)
+    for which, (each, words) in page.items():
+        sizes = {"n_q": n, "n_k": n, "d_k": d, "d_v": d, "R": R, **each.tiling.blocks}
+        moved = moved_words(programs_of_bias.program(which, each), sizes)
         counted = sum(read + written for read, written in moved.values())
         assert counted * (1 if which == OF_BIAS else R) == words
 
@@ -345,32 +410,78 @@ def test_mixed_types() -> None:
 
 def test_what_is_refused_with_a_bias() -> None:
     q, k, v, b = (each.detach() for each in tensors((2,), 2, 4, 4, (2, 4, 4), d=8, d_v=8))
-    starts, mask = torch.tensor([0, 4]), torch.zeros(2, 4, dtype=torch.bool)
     several: dict[str, dict[str, Any]] = {
-        "cu_seqlens was given with bias": {"cu_seqlens": starts},
-        "key_padding_mask was given with bias": {"key_padding_mask": mask},
-        "sinks was given with bias": {"sinks": torch.zeros(2)},
         "softcap was given with bias": {"softcap": 2.0},
         "dropout_p was given with bias": {"dropout_p": 0.5},
         "fallback was given with bias": {"fallback": "sdpa"},
-        "attn_mask was given with bias": {"attn_mask": mask},
+        "attn_mask is of torch.int32; give torch.float32 or torch.float64 or torch.bool": {"attn_mask": b.int()},
+        "key_padding was documented": {"key_padding": b},
     }
     for sentence, options in several.items():
         refused(lambda options=options: attention(q, k, v, bias=b, **options), sentence)
     refused(lambda: attention(q, k, v, bias=b[0, 0, 0].item()), "bias is of float; give a dense tensor")
-    for wrong in (-torch.inf, torch.inf, torch.nan):
-        refused(lambda wrong=wrong: attention(q, k, v, bias=torch.full_like(b, wrong)), "bias has NaN or an infinity")
+    for wrong in (torch.inf, torch.nan):
+        refused(lambda wrong=wrong: attention(q, k, v, bias=torch.full_like(b, wrong)), r"bias has NaN or \+∞")
     refused(lambda: attention(q, k, v, bias=b.half()), "bias is of torch.float16; give torch.float32 or torch.float64")
     refused(lambda: attention(q, k, v, bias=b[:, :3]), r"does not broadcast to \(2, 2, 4, 4\)")
     four = torch.cat([q, q]), torch.cat([k, k]), torch.cat([v, v])
     refused(lambda: attention(*four, bias=b[None].expand(2, -1, -1, -1)), r"give query as \(batch, sequences, heads")
-    refused(
-        lambda: attention(torch.cat([q, q], 1), k, v, bias=b, enable_gqa=True), r"give key.repeat_interleave\(2, -3\)"
-    )
+    refused(lambda: attention(torch.cat([q, q], 1), k, v, bias=b), "or with enable_gqa a number that divides 4")
     wide = [torch.zeros(1, 1, 4, 130)] * 3
     refused(
-        lambda: attention(*wide, bias=torch.zeros(4, 4)), "a head dimension is 130, and with a bias it may be up to 128"
+        lambda: attention(*wide, bias=torch.zeros(4, 4)), "a head dimension is 130, and with bias it may be up to 128"
     )
+    refused(lambda: attention(*wide, torch.zeros(4, 4) > 0), "and with attn_mask it may be up to 128")
+    with pytest.warns(UserWarning, match="PyTorch's attention is used: a head dimension is 130"):
+        attention(*wide, torch.zeros(4, 4) == 0, fallback="sdpa")
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), n_q=st.integers(1, 7), n_k=st.integers(1, 7), groups=st.sampled_from([1, 2]))
+def test_all_masks_and_sinks_beside_a_bias(data: Any, n_q: int, n_k: int, groups: int) -> None:
+    """Any of a bias, dense masks, padding, ranges, packed sequences, limits and sinks; and heads that share keys."""
+    batch, heads = (2, 3), 2 * groups
+    draw = lambda *several: data.draw(st.sampled_from(several))  # noqa: E731
+    q, k, v, b = tensors(batch, heads, n_q, n_k, (*draw((1, 1), (2, 1), (2, 3)), heads, n_q, n_k))
+    k, v = (x.detach()[:, :, :2].clone().requires_grad_() for x in (k, v))
+    make = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    holes = torch.rand(*draw((n_q, n_k), (*batch, 1, n_q, n_k), (1, n_k)), generator=make) < 0.7
+    number = drawn(heads, n_q, n_k, seed=11)
+    options: dict[str, Any] = {"bias": b} if (biased := data.draw(st.booleans())) else {}
+    dense = draw(None, "holes", "numbers") if biased else draw("holes", "numbers")
+    allowed, S = torch.ones(*batch, 1, n_q, n_k, dtype=torch.bool), b * biased
+    if dense == "holes":
+        options["attn_mask"], allowed = holes, allowed & holes
+    elif dense == "numbers":
+        options["attn_mask"], S = number, S + number
+    i, j = torch.arange(n_q)[:, None], torch.arange(n_k)[None]
+    if draw(False, True):
+        lengths = torch.randint(0, n_k + 1, (6,), generator=make)
+        options["key_padding_mask"] = j >= lengths[:, None]
+        allowed = allowed & (j < lengths.view(2, 3, 1, 1, 1))
+    if draw(False, True):
+        end = torch.randint(0, n_k + 1, (6, n_q), generator=make).cummax(-1).values
+        first = (end - 2).clamp(min=0)
+        options["key_ranges"] = first.int(), end.int()
+        allowed = allowed & (j >= first.view(2, 3, 1, n_q, 1)) & (j < end.view(2, 3, 1, n_q, 1))
+    packed = n_q == n_k and n_q > 1 and draw(False, True)
+    if packed:
+        options["cu_seqlens"] = torch.tensor([0, n_q // 2, n_q])
+        allowed = allowed & ((i < n_q // 2) == (j < n_k // 2))
+    if draw(False, True):
+        options["is_causal"], allowed = True, allowed & (j <= i)
+    leaves = [q, k, v, *([b] if biased else []), *([number] if dense == "numbers" else [])]
+    sinks = drawn(heads, seed=12) if draw(False, True) else None
+    made = attention(q, k, v, enable_gqa=True, return_lse=True, sinks=sinks, **options)
+    scores = q @ k.repeat_interleave(groups, 2).mT * q.shape[-1] ** -0.5 + S
+    weights = torch.where(allowed, scores.exp(), 0.0)
+    whole = weights.sum(-1) + (0.0 if sinks is None else sinks[:, None].exp())
+    seen = whole > 0
+    O = weights @ v.repeat_interleave(groups, 2) / torch.where(seen, whole, 1.0)[..., None]
+    L = torch.where(seen, whole, 1.0).log()
+    assert torch.equal(made[1] == -torch.inf, ~seen)
+    leaves += [] if sinks is None else [sinks]
+    same((made[0], made[1].masked_fill(~seen, 0.0)), (O, L), leaves)
 
 
 def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
@@ -380,7 +491,7 @@ def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
     checked: list[Any] = []
     monkeypatch.setattr(eager, "plain", lambda *given: True)
     monkeypatch.setattr(with_bias, "_compile", lambda *given: None)
-    monkeypatch.setattr(with_bias, "_check", lambda *given: checked.append(given))
+    monkeypatch.setattr(with_bias, "check", lambda *given: checked.append(given))
     monkeypatch.setattr(operators, "forward", lambda *given: operators._by_definition(*given[:4], *given[4]))
     monkeypatch.setattr(
         operators, "backward", lambda x, of_bias, asked: operators._gradients_by_definition(*x, of_bias, *asked)
@@ -397,4 +508,4 @@ def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
         with torch.no_grad():
             close([attention(*x[:3], bias=x[3].detach(), is_causal=True)], [made[0].detach()])
     assert len(checked) == 1
-    with_bias._CHECKED.clear()
+    with_bias._KNOWN.clear()

@@ -146,6 +146,17 @@ def test_values_that_are_a_part_of_the_keys_are_read_with_them(
     assert interpreted == [schedule]
 
 
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("mask", "forward"), [((None, None), "flash2-latent"), ((None, 0), "scores-stored-resident")])
+def test_latent_attention_of_many_heads_is_trained(interpreted: list[str], mask: Any, forward: str) -> None:
+    """Values are the first 512 of 576 columns of keys, which 128 heads share; their gradients are those of both."""
+    torch.manual_seed(2)
+    q, k = torch.randn(1, 128, 2, 576).half(), torch.randn(1, 1, 70, 576).half()
+    given = [q, k, k[..., :512], torch.randn(1, 128, 2, 512).half()]
+    check_kernels(given, (None, None, *mask, True, 576**-0.5, 0.0, None, True), True)
+    assert interpreted == [forward, "small-cache-backward-resident"]
+
+
 def test_more_heads_than_a_tile_has_rows_share_keys_that_are_values() -> None:
     dims = (("n_q", 128), ("n_k", 8192), ("d_v", 512), ("d_r", 64))
     found = chosen_for_latent(dims, 64, "bfloat16", Pattern(shared=128), H200)

@@ -251,10 +251,10 @@ def test_layouts() -> None:
 
 def test_the_fallback_says_once_that_it_was_taken() -> None:
     once._SAID.clear()
-    x = qkv(2, 4, 2, 5, 5, 3)
+    x = qkv(2, 4, 2, 5, 5, 130)
     mask = torch.rand(2, 1, 5, 5) > 0.3
     mask[..., 0] = True
-    with pytest.warns(UserWarning, match="PyTorch's attention is used: attention takes no dense attn_mask") as said:
+    with pytest.warns(UserWarning, match="PyTorch's attention is used: a head dimension is 130") as said:
         made = attention(*x, attn_mask=mask, is_causal=True, enable_gqa=True, fallback="sdpa")
     assert len(said) == 1
     with warnings.catch_warnings():

@@ -30,7 +30,7 @@ def test_what_attention_cannot_do_is_said_in_a_sentence() -> None:
     good = (1, 2, 8, 16)
     x = tensors(good, good, good)
     assert "has no dropout" in refused(*x, dropout_p=0.1)
-    assert "no dense attn_mask; give is_causal, window" in refused(*x, attn_mask=torch.ones(8, 8))
+    assert "dropout_p was given with attn_mask" in refused(*x, attn_mask=torch.ones(8, 8), dropout_p=0.1)
     assert "value is of torch.bfloat16 and query of torch.float32" in refused(*x[:2], x[2].bfloat16())
     assert "is of torch.int32; give bfloat16 or float16" in refused(*tensors(good, good, good, dtype=torch.int32))
     assert "query is of list" in refused([1], *x[1:])
@@ -87,14 +87,18 @@ def test_masks_that_are_none() -> None:
 def test_masks_that_pytorch_does_not_take_either() -> None:
     x = [torch.zeros(1, 2, 8, 16) for _ in range(3)]
     yes = torch.ones(8, 8, dtype=torch.bool)
-    assert "attn_mask has shape (7, 8); give one that broadcasts to (1, 2, 8, 8)" in refused(
+    assert "attn_mask has shape (7, 8), which does not broadcast to (1, 2, 8, 8)" in refused(
         *x, attn_mask=yes[:7], fallback="sdpa"
+    )
+    assert "attn_mask has shape (7, 8); give one that broadcasts to (1, 2, 8, 8)" in refused(
+        *x, attn_mask=yes[:7], fallback="sdpa", dropout_p=0.1
     )
     assert "attn_mask is of torch.int32; give" in refused(*x, attn_mask=yes.int(), fallback="sdpa")
     assert "attn_mask is of str; give" in refused(*x, attn_mask="causal", fallback="sdpa")
-    said = refused(*x, attn_mask=yes, fallback="sdpa", return_lse=True)
+    said = refused(*x, attn_mask=yes, fallback="sdpa", return_lse=True, softcap=2.0)
     assert said == (
-        'attention takes no dense attn_mask, and fallback="sdpa" has no return_lse; leave out the one or the other.'
+        'softcap was given with attn_mask, and these kernels do not have both, and fallback="sdpa" has no return_lse; '
+        "leave out the one or the other."
     )
 
 
@@ -145,7 +149,7 @@ def test_what_only_a_gpu_cannot_do() -> None:
 
     def said(dtype: Any, d: int = 16) -> str:
         x = torch.zeros(1, 1, 2, d, dtype=dtype).as_subclass(OnGpu)
-        return str(checks.unsupported(x, x, None, 0.0, None))
+        return str(checks.unsupported(x, x, 0.0, None))
 
     assert "compute_dtype=torch.bfloat16 to round to it" in said(torch.float32)
     assert "there is a head dimension of 1,025, and kernels are for 1,024 at most" in said(torch.bfloat16, 1025)

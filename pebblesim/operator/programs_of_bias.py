@@ -1,0 +1,112 @@
+"""Kernels of attention with a bias as programs, which need no PyTorch: schedules of the catalogue, and their tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from pebblesim.advice.tiles import Tiling
+from pebblesim.kernels.bias import biased, gradient_of_bias
+from pebblesim.kernels.sequences import together
+from pebblesim.language.masks import Band
+from pebblesim.language.program import Init, Loop, Program, Read, Write, walk
+from pebblesim.operator.planning import program_of
+
+WIDEST = 128
+"""The largest head dimension of kernels with a bias."""
+
+
+class Kernels(NamedTuple):
+    """The kernels of a pass: their tiling, and the sequences that a block has at a time."""
+
+    tiling: Tiling
+    sequences: int = 1
+
+
+class Tilings(NamedTuple):
+    """Kernels of the passes: O; dQ; dK and dV; and dB."""
+
+    forward: Kernels
+    of_queries: Kernels
+    of_keys: Kernels
+    of_bias: Kernels
+
+
+Sides = tuple[int, ...]
+"""Sequences at a time, rows that a program keeps, rows that stream past them, warps, stages, and perhaps the most
+registers of a thread. Of dB's kernel sequences stream past a tile, and the rows are the sides of this."""
+
+
+def tilings(forward: Sides, dQ: Sides, dK_dV: Sides, dB: Sides) -> Tilings:
+    """Kernels by their sides."""
+
+    def of(sides: Sides, schedule: str, blocks: tuple[str, str], name: str) -> Kernels:
+        sequences, stay, stream, *others = sides
+        lengths = dict(zip(blocks, (stay, stream), strict=True))
+        return Kernels(Tiling(schedule, lengths, 4, 1, {name: tuple(others)}), sequences)
+
+    two_pass = "backward-two-pass-blocked"
+    return Tilings(
+        of(forward, "flash2-forward", ("B_r", "B_c"), "flash2-forward"),
+        of(dQ, two_pass, ("B_r", "b_c"), "dQ"),
+        of(dK_dV, two_pass, ("B_c", "b_r"), "dK, dV"),
+        of(dB, two_pass, ("B_r", "b_c"), "dB"),
+    )
+
+
+TILINGS: Mapping[tuple[str, int], Tilings] = {
+    ("16 bits", 32): tilings((1, 64, 64, 4, 3), (1, 64, 64, 4, 3), (1, 64, 64, 4, 3), (1, 64, 64, 4, 3)),
+    ("16 bits", 64): tilings((1, 64, 64, 4, 3), (1, 64, 64, 4, 3), (1, 64, 32, 4, 3), (1, 64, 64, 4, 3)),
+    ("16 bits", WIDEST): tilings((1, 64, 64, 4, 2), (1, 64, 32, 4, 2), (1, 64, 32, 4, 2), (1, 64, 64, 8, 2)),
+    ("32 bits", 64): tilings((1, 32, 16, 4, 2), (1, 32, 16, 4, 2), (1, 32, 16, 4, 2), (1, 32, 32, 4, 2)),
+    ("32 bits", WIDEST): tilings((1, 32, 32, 4, 2), (1, 32, 16, 4, 1), (1, 32, 16, 4, 1), (1, 32, 32, 4, 1)),
+}
+"""Kernels by the size of a word and the largest head dimension that they are for; they fit on every card."""
+
+FORWARD, OF_QUERIES, OF_KEYS, OF_BIAS, ACROSS = range(5)
+"""Passes: O; dQ; dK and dV; dB; and dK and dV with a transpose of the bias."""
+
+
+def kernels_of(which: int, words: str, width: int) -> Kernels:
+    """The kernels of a pass, for words of a size and the largest head dimension."""
+    at = OF_KEYS if which == ACROSS else which
+    return next(each[at] for (kind, most), each in TILINGS.items() if kind == words and width <= most)
+
+
+def launched(tiling: Tiling) -> dict[str, Any]:
+    """Warps and stages, by the names of `triton`."""
+    return {"warps": tiling.warps, "stages": tiling.stages, "apart": tiling.apart}
+
+
+def program(which: int, kernels: Kernels, band: Band | None = None) -> Program:
+    """The program of a pass: phases of a schedule of the catalogue with a bias, or dB that is read off them."""
+    made = biased(program_of(kernels.tiling, band), ("dK, dV",) if which == ACROSS else ())
+    if which == OF_BIAS:
+        return gradient_of_bias(made)
+    if which != FORWARD:
+        made = part_of(made, ("v", "dQ") if which == OF_QUERIES else ("dK, dV",))
+    return together(made, kernels.sequences) if kernels.sequences > 1 else made
+
+
+def part_of(program: Program, phases: tuple[str, ...]) -> Program:
+    """Some phases of a program, whose inputs are what others write, and whose outputs all that is written."""
+    kept = [phase for phase in program.phases if phase.name in phases]
+    nodes = [node for phase in kept for node in walk(phase.body)]
+    sides = {node.range.block for node in nodes if isinstance(node, Loop)}
+    blocks = tuple(block for block in program.blocks if block in sides)
+    moved = [node for node in nodes if isinstance(node, Read | Write | Init)]
+    written = {each.tensor.name for each in moved if not isinstance(each, Read)}
+    names = {each.tensor.name for each in moved}
+    tensors = {name: tensor for name, tensor in program.tensors.items() if name in names}
+    inputs, outputs = ([name for name in tensors if (name in written) is made] for made in (False, True))
+    return replace(program, blocks=blocks, phases=kept, tensors=tensors, inputs=tuple(inputs), outputs=tuple(outputs))
+
+
+BLOCKS, FEWEST = 8, 16
+"""Blocks of dB's kernel for each multiprocessor, and the fewest sequences of a part: it costs little to add up."""
+
+
+def parts_of(tiles: int, sequences: int, units: int) -> int:
+    """The parts of so many sequences that share a bias, for tiles of dB on so many multiprocessors."""
+    return max(1, min(-(-BLOCKS * units // tiles), sequences // FEWEST))
