@@ -58,7 +58,7 @@ def test_coq_accepts_them_without_an_axiom(tmp_path: Path) -> None:
         (
             "attention",
             "M <= 4 * d ^ 2 -> 16 * (#|D| * d) ^ 2 <= M * (io g + M + #|D|) ^ 2",
-            "16 * (#|D| * d) ^ 2 <= M * (io g + M) ^ 2",
+            "M <= 4 * d ^ 2 -> 16 * (#|D| * d) ^ 2 <= M * (io g + M) ^ 2",
         ),
     ],
 )
