@@ -43,7 +43,7 @@ problem(
     graph="pebblesim.graphs.latent_backward:declare",
     theta=Theta(
         "d*n + Min(d**2*n**2/M, d*n**2/sqrt(M))",
-        "V4, V6 (docs/lower-bounds.md), two-pass-latent-backward, small-cache-latent-backward, with the compulsory n·d "
+        "V4, V5 (docs/lower-bounds.md), two-pass-latent-backward, small-cache-latent-backward, with the compulsory n·d "
         "added (for n ≥ d)",
         OF_LATENT,
     ),

@@ -113,6 +113,16 @@ STRONGHOLDS: Mapping[str, Stronghold] = {
         {"d_v": Span(0, 4), "d_r": Span(1.5, 5, ("d_v",)), "n_q": Span(5, 9, ("d_r",)), "n_k": Span(-1, 1, ("n_q",))},
         Span(-3, -1, ("n_k", "d_r")),
     ),
+    "V4": Stronghold(
+        "backward-latent",
+        {"d_v": Span(0, 6), "d_r": Span(-2, 2, ("d_v",)), "n_q": Span(2, 9, ("d_v",)), "n_k": Span(-1, 1, ("n_q",))},
+        Span(-4, 2, ("d_v", "d_v")),
+    ),
+    "V5": Stronghold(
+        "backward-latent",
+        {"d_v": Span(0, 3), "d_r": Span(3, 6, ("d_v",)), "n_q": Span(5, 9, ("d_r",)), "n_k": Span(-1, 1, ("n_q",))},
+        Span(-3, -1, ("n_k", "d_r")),
+    ),
     "L1": _square("linear", Span(4, 9), Span(-4, -1, _D), Span(-8, -1, _ND)),
     "L2": _square("linear", Span(3, 9), Span(0, 3, _D), Span(-6, -0.5, _D2)),
     "C2m": Stronghold(

@@ -112,13 +112,11 @@ OF_LATENT_BACKWARD = (
 
 
 def _latent_backward(case: Cutting) -> Iterator[CuttingBound]:
-    lines, one = Lines(("Q_C", "Q_R", "dO"), ("C", "R"), ("d_v", "d_r")), OF_LATENT_BACKWARD
-    dQ_C, dC = one[3]._replace(weight=1), one[4]._replace(weight=1)
-    keys, rows = ("d_k",), ("d_k", "d_v")
-    yield case.of_values_in_keys("V4", "products of dQ with the latent keys", lines, dQ_C, (keys, rows))
-    yield case.of_values_in_keys("V5", "products of dC with the queries", lines, dC, (rows, keys))
-    of_theta = one[2].weight
-    yield case.of_light_pairs("V6", "all products", lines._replace(widths=("d_v", "d_v")), one, of_theta)
+    """The trees of dP, d_v products, are the smallest of the free ones."""
+    lines = Lines(("Q_C", "Q_R", "dO"), ("C", "R"), ("d_v", "d_v"))
+    of_dP = OF_LATENT_BACKWARD[2].weight
+    yield case.of_light_pairs("V4", "all products of pairs", lines, OF_LATENT_BACKWARD, of_dP)
+    yield case.of_pairs("V5", "pairs", Lines(("Q_C", "Q_R"), ("C", "R"), ("d_v", "d_r")))
 
 
 def _order(formulation: Formulation) -> str:

@@ -66,7 +66,8 @@ def why_not_with_bias(matrices: tuple[Any, ...], given: Mapping[str, Any], enabl
         return None
     query, key, value = matrices
     checks.check_tensors(query, key, value, enable_gqa)
-    return unsupported(query, value, Added(**given))
+    reason = checks.unsupported(query, value, given["dropout_p"], given["softcap"])  # as float32 on a GPU
+    return reason or unsupported(query, value, Added(**given))
 
 
 def unsupported(query: Any, value: Any, added: Added) -> str | None:
