@@ -242,7 +242,7 @@ def attention(
     `masks_of`: masks by their names, which are right but for their numbers; None if `asked` has their ranges.
     """
     Q, K, V, alone = in_one_batch(query), in_one_batch(key), in_one_batch(value), None
-    if masks_of is not None:
+    if masks_of is not None and any(each is not None for each in masks_of.values()):
         alone = _alone(Q, K, masks_of) if sinks is None or BEGIN_WITH_SINKS else None
         asked = ranged(query, key, asked, masks_of) if alone is None else asked
     lse, known = None, known if sinks is asked.first is alone is None else None
