@@ -184,8 +184,7 @@ def attention(
         out, lse = torch.ops.pebblesim.attention(*x, *asked)
     else:
         out, lse = torch.ops.pebblesim.attention_with_sinks(*x, for_batches(sinks, query), *asked)
-    out = out.reshape(*query.shape[:-1], value.shape[-1])
-    out = out if kind is None else out.to(kind)
+    out = out.reshape(*query.shape[:-1], value.shape[-1]).to(kind or out.dtype)
     return (out, lse.reshape(query.shape[:-1]) * log(2)) if return_lse else out
 
 
