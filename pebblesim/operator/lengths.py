@@ -1,0 +1,192 @@
+"""Passes of a kind, traced once with symbols in the place of lengths and strides, and made for all that decide alike.
+
+What a pass launches follows from its sizes by expressions: grids, strides, lengths of descriptors, bytes of memory.
+A new length then costs their evaluation, and no search for kernels, no descriptor in Python, and no notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pebblesim.operator.direct import Direct, Driver
+from pebblesim.operator.fresh import fresh
+from pebblesim.operator.layout import BYTES
+from pebblesim.operator.masks import promise
+from pebblesim.operator.shadows import LENGTHS, Traced, traced
+from pebblesim.operator.symbols import Script, Untraced
+from pebblesim.operator.tape import Made, View
+
+EVEN = 256
+"""Tokens that a length is a multiple of if all tiles divide it."""
+
+GROUP = 16
+"""Tokens that a length is a multiple of if each head's numbers of queries begin where wide accesses can."""
+
+ALIGNED = 512
+"""Bytes that each piece of memory begins at a multiple of, as PyTorch's own do."""
+
+LITTLE = 2**26
+"""Bytes of memory that are taken in one piece."""
+
+Results = tuple[Any, ...]
+
+
+def parted(sizes: tuple[Any, ...]) -> tuple[Hashable, list[int]]:
+    """The kind of a pass, which is alike for many lengths, and the values of its symbols.
+
+    `sizes`: as of `recorded.sizes_of`.
+    """
+    way, device, rest, *tensors = sizes
+    kind, symbols, lengths = [way, device, rest], list[int](), dict[int, None]()
+    for each in tensors:
+        if each is None:
+            kind.append(None)
+            continue
+        shape, stride, dtype = each
+        if len(shape) == 4:
+            batch, heads, n, d = shape
+            symbols.append(n)
+            lengths[n] = None
+            kind += (batch, heads, d, dtype)
+        else:
+            long = LENGTHS.get(len(shape), ())
+            symbols += [shape[at] for at in long]
+            kind += [dtype, *(None if at in long else length for at, length in enumerate(shape))]
+        symbols += stride[:-1]
+        kind += stride[-1:]
+    kind += [((n - 1).bit_length(), n % EVEN == 0, n % GROUP == 0) for n in lengths]
+    return tuple(kind), symbols
+
+
+class Kind:
+    """A pass, as it was traced: for all sizes for which the host decides as it did."""
+
+    def __init__(
+        self, function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Any, ...], by: Driver
+    ) -> None:
+        """Trace a function of the inputs and the rest, whose kernels are compiled.
+
+        Raises:
+            Untraced: it does what is not traced, or what the driver alone does not do.
+        """
+        script = Script()
+        with traced(inputs, script) as (written, shadows):
+            results = [None if each is None else each.view_of for each in function(*shadows, *rest)]
+        self._inputs = [slot for slot, each in enumerate(inputs) if each is not None]
+        self._device = next(each for each in inputs if each is not None).device
+        self._several = several = _commands(written, by, self._device)
+        made = [each for each in written.steps if isinstance(each, Made)]
+        promised = [view for view, _ in written.promises]
+        self._sentences = [sentence for _, sentence in written.promises]
+        kept = {each.slot for each in (*results, *promised) if each is not None}
+        alone, rest_of = ([each for each in made if (each.slot in kept) == one] for one in (True, False))
+        self._types = [each.options["dtype"] for each in alone]
+        whole = {each.slot: (each.shape, each.stride) for each in alone}
+        for each in results:
+            if each is not None and each.slot in whole and each.shape.numel() == whole[each.slot][0].numel():
+                whole[each.slot] = each.shape, each.stride
+        ends = [*accumulate(map(_bytes, rest_of), initial=0)]
+        if ends[-1] > LITTLE:
+            raise Untraced
+        memory = tuple((each.slot, *whole[each.slot]) for each in alone)
+        begins = tuple((each.slot, begin) for each, begin in zip(rest_of, ends, strict=False))
+        views = tuple(None if each is None else _short(each, whole) for each in results)
+        holds = tuple(_short(each, whole) for each in promised)
+        self._find = script.function((several.form, memory, (ends[-1] // 4, begins), views, holds))
+        self._slots = [None] * (written.slots - len(inputs)), [0] * (written.slots - len(inputs))
+        self._stream_of = torch._C._cuda_getCurrentRawStream
+
+    def of(self, symbols: Sequence[int]) -> Found | None:
+        """The pass for other values of its symbols; None if some decision is another one."""
+        form = self._find(symbols)
+        return None if form is None else Found(self, form)
+
+    def make(self, inputs: Sequence[Tensor | None], form: Any) -> Results | None:
+        """Make the pass; None if the inputs are at other multiples of bytes."""
+        together, places = 0, [0] * len(inputs)
+        for slot in self._inputs:
+            places[slot] = address = inputs[slot].data_ptr()  # type: ignore[union-attr]
+            together |= address
+        if together % BYTES:
+            return None
+        made, nowhere = self._slots
+        tensors: list[Any] = [*inputs, *made]
+        places += nowhere
+        commands, memory, (words, begins), views, holds = form
+        for (slot, shape, stride), dtype in zip(memory, self._types, strict=True):
+            tensors[slot] = new = fresh(torch.empty_strided(shape, stride, dtype=dtype, device=self._device))
+            places[slot] = new.data_ptr()
+        if words:
+            room = fresh(torch.empty(words, dtype=torch.float32, device=self._device))
+            address = room.data_ptr()
+            for slot, begin in begins:
+                places[slot] = address + begin
+        self._several(tensors, places, self._stream_of(self._device.index or 0), commands)
+        for each, sentence in zip(holds, self._sentences, strict=True):
+            _assert(_tensor(tensors, each), sentence)
+        return tuple([None if each is None else _tensor(tensors, each) for each in views])
+
+
+class Found:
+    """A pass of some sizes, which is made again with other tensors."""
+
+    __slots__ = ("_form", "_kind")
+
+    def __init__(self, kind: Kind, form: Any) -> None:
+        self._kind, self._form = kind, form
+
+    def if_room(self, inputs: Sequence[Tensor | None]) -> Results | None:
+        """Results of tensors of these sizes; None if they are at other multiples of bytes, or memory is short."""
+        try:
+            return self._kind.make(inputs, self._form)
+        except torch.OutOfMemoryError:
+            return None
+
+
+def _assert(holds: Tensor, sentence: str) -> None:
+    """As `masks.promise`, without the operator that other calls have it by: that takes longer than a launch."""
+    if holds.is_cuda:
+        torch._assert_async(holds if holds.numel() == 1 else holds.all(), sentence)
+    else:
+        promise(holds, sentence)
+
+
+def _commands(written: Traced, by: Driver, device: torch.device) -> Direct:
+    """The steps of a pass as commands of the driver."""
+
+    def room(size: Any) -> int:
+        slot: int = written.empty(-(-size // 4), dtype=torch.float32, device=device).view_of.slot
+        return slot
+
+    several = Direct(by, written.types, room)
+    for step in [*written.steps]:
+        if not isinstance(step, Made) and not several.add(step):
+            raise Untraced
+    if not several.close():
+        raise Untraced
+    return several
+
+
+def _bytes(step: Made) -> Any:
+    size = step.options["dtype"].itemsize
+    words: Any = 1
+    for length, stride in zip(step.shape, step.stride, strict=True):
+        words = words + (length - 1) * stride
+    return -(-size * words // ALIGNED) * ALIGNED
+
+
+def _short(view: View, whole: dict[int, tuple[Any, Any]]) -> tuple[Any, ...]:
+    """A view, without a shape if it is all that is in its slot, as it lies there."""
+    same = view.offset == 0 and whole.get(view.slot) == (view.shape, view.stride)
+    return view.slot, view.offset, None if same else view.shape, view.stride
+
+
+def _tensor(tensors: list[Any], view: tuple[Any, ...]) -> Tensor:
+    slot, offset, shape, stride = view
+    one: Tensor = tensors[slot]
+    return one if shape is None else one.as_strided(shape, stride, one.storage_offset() + offset)

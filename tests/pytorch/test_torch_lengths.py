@@ -1,0 +1,315 @@
+"""Passes that are traced for all lengths of a kind: they launch what is launched when nothing is traced.
+
+On the CPU, with a stand-in for the driver that reads memory as the real one does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from hypothesis import Phase, given, settings, strategies as st  # noqa: E402
+from test_torch_launches import patch  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from triton.runtime import jit  # noqa: E402
+
+from pebblesim.operator import boxes, compiling, eager, launch, masks, operators, public, recorded  # noqa: E402
+from pebblesim.operator.launching import loaded  # noqa: E402
+from pebblesim.operator.recent import Recent  # noqa: E402
+from pebblesim.operator.symbols import Script  # noqa: E402
+
+# A module's folder is deleted with it, when the cache of modules is cleared.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Implicitly cleaning up:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+SIZES = st.integers(1, 40)
+
+
+@settings(max_examples=60)
+@given(sizes=st.lists(SIZES, min_size=2, max_size=3), others=st.lists(SIZES, min_size=3, max_size=3), data=st.data())
+def test_what_is_found_for_some_sizes_is_right_for_others_or_refused(sizes: list[int], others: Any, data: Any) -> None:
+    """Drawn expressions and decisions of sizes: the function gives what Python gives of other sizes, or None."""
+    steps = data.draw(st.lists(st.tuples(*(st.integers(0, 99) for _ in range(4))), min_size=1, max_size=14))
+
+    def code(given: Any) -> Any:
+        known, path = [*given], list[Any]()
+        for what, one, other, number in steps:
+            a, b = known[one % len(known)], known[other % len(known)] if number % 2 else number
+            kind = what % 9
+            if kind < 3:
+                known.append(a + b if kind == 0 else b - a if kind == 1 else a * b)
+            elif kind == 3 and b != 0:
+                known.append(a // b)
+            elif kind == 4 and b != 0:
+                known.append(a % b)
+            elif kind == 5:
+                known.append(max(a, b))
+            elif kind == 6:
+                path.append(bool(a < b))
+                known.append(a if a < b else -b)
+            elif kind == 7:
+                path.append(a == b)
+            else:
+                known.append((a * a).bit_length())
+        return tuple(known), tuple(path)
+
+    script = Script()
+    made, path = code([script.size(each) for each in sizes])
+    found, here = script.function(made), others[: len(sizes)]
+    assert found(sizes) == code(sizes)[0]
+    right, taken = code(here)
+    assert (found(here) == right and taken == path) or found(here) is None
+    if found(here) is None:
+        assert here != sizes
+
+
+def test_a_plain_integer_is_a_decision() -> None:
+    script = Script()
+    n = script.size(5)
+    made = [*range(n)], {n: 1}, 2 ** (n + 1)
+    assert made == ([0, 1, 2, 3, 4], {5: 1}, 64)
+    found = script.function((n + 2, None, "x"))
+    assert found([5]) == (7, None, "x") and found([6]) is None
+    with pytest.raises(TypeError):
+        n / 2
+    assert (n == None) is False and n != "5"  # noqa: E711
+    with pytest.raises(ZeroDivisionError):
+        n // 0
+
+
+class Watched(TorchDispatchMode):
+    """Fills and copies of PyTorch, as the driver would be asked for them; no memory is used twice."""
+
+    def __init__(self, noted: list[Any]) -> None:
+        super().__init__()
+        self.noted, self.kept = noted, list[Any]()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        if name == "fill_":
+            self.noted.append(("fill", args[0].data_ptr(), args[0].numel()))
+        elif name == "copy_":
+            to, of = args
+            apart = [4 * (x.stride(0) if x.shape[0] > 1 else x.shape[1]) for x in (of, to)]
+            where = [place for x, pitch in zip((of, to), apart, strict=True) for place in (x.data_ptr(), pitch)]
+            self.noted.append(("copy", *where, to.shape[1] * 4, to.shape[0]))
+        self.kept.append(function(*args, **(kwargs or {})))
+        return self.kept[-1]
+
+
+class Told:
+    """What is launched, filled and copied: by the driver, or by Triton and PyTorch."""
+
+    def __init__(self, patched: pytest.MonkeyPatch) -> None:
+        self.card, self.noted = patch(patched), list[Any]()
+        compile_one, driver = jit.JITFunction._do_compile, self.card.driver
+
+        def compiled(*given: Any) -> Any:
+            made = compile_one(*given)
+            self.card.kinds[made.function] = [each for kind in given[2].values() for each in self._flat(kind)]
+            return made
+
+        def launched(configuration: Any, function: Any, parameters: Any, extra: Any) -> int:
+            self.card.launch(configuration, function, parameters, extra)
+            number, grid, *_, taken = self.card.launches.pop()
+            kinds = self.card.kinds[number]
+            places = (ctypes.c_uint64 * len(kinds)).from_address(parameters)
+            at = [place for place, kind in zip(places, kinds, strict=True) if kind == "map"]
+            shapes = [struct.unpack("<8xQ", ctypes.string_at(each, 16))[0] for each in at]
+            self.noted.append(("launch", number, grid, *taken, *shapes))
+            return 0
+
+        def described(at: int, kind: int, rank: int, address: int, lengths: Any, strides: Any, *rest: Any) -> int:
+            ctypes.memmove(at + 8, struct.pack("<Q", self._shape(lengths, strides)), 8)
+            return self.card.encode(at, kind, rank, address, lengths, strides, *rest)
+
+        driver.launch, driver.describe = launched, described
+        driver.fill = lambda *given: self.noted.append(("fill", given[0], given[2])) or self.card.fill(*given)
+        driver.copy = self._copied
+        patched.setattr(jit.JITFunction, "_do_compile", compiled)
+        patched.setattr(launch, "launch", self._by_triton)
+        some = SimpleNamespace(multi_processor_count=132)
+        patched.setattr(torch.cuda, "get_device_properties", lambda device: some)
+        for module, name in ((recorded, "_KINDS"), (eager, "_CHECKED"), (eager, "_ALIKE")):
+            patched.setattr(module, name, Recent(100))
+
+    @staticmethod
+    def _shape(lengths: Any, strides: Any) -> int:
+        """A number that stands for what a descriptor is encoded for, from the innermost axis on."""
+        return hash((*lengths, *strides)) % 2**40
+
+    @staticmethod
+    def _flat(kind: str) -> list[str]:
+        """The arguments of the driver for one of a kernel."""
+        if kind.startswith("tensordesc"):
+            axes = kind.partition("[")[2].partition("]")[0].count(",") + 1
+            return ["map", *["i32"] * axes, *["i64"] * axes]
+        return [] if kind == "constexpr" else ["u64" if kind[0] == "*" else kind]
+
+    def _copied(self, told: int, stream: int) -> int:
+        given = struct.unpack("<16Q", ctypes.string_at(told, 128))
+        self.noted.append(("copy", given[4], given[6], given[11], given[13], given[14], given[15]))
+        return self.card.copy(told, stream)
+
+    def _by_triton(self, kernel: Any, grid: Any, stream: int, arguments: Any) -> None:
+        taken, shapes, types = list[Any](), list[int](), kernel.made.src.signature.values()
+        for kind, each in zip(types, arguments, strict=True):
+            if isinstance(each, boxes.Described):
+                one = each.boxes.one
+                taken += [each.address, *one.shape, *one.strides]
+                shapes.append(self._shape(one.shape[::-1], [2 * stride for stride in one.strides[-2::-1]]))
+            elif kind != "constexpr":
+                taken.append(each.data_ptr() if isinstance(each, torch.Tensor) else each)
+        self.noted.append(("launch", kernel.function, tuple(grid), *taken, *shapes))
+
+    def of(self, call: Any, inputs: list[Any], untraced: bool) -> Any:
+        """What a call tells the card, with places in the order in which they come in the place of addresses."""
+        self.noted.clear()
+        with pytest.MonkeyPatch.context() as patched:
+            if untraced:
+                patched.setattr(recorded, "sizes_of", lambda *given: None)
+            with Watched(self.noted):
+                results = call()
+        places = {each.data_ptr(): f"input {at}" for at, each in enumerate(inputs)}
+        told = list[Any]()
+        for what, *rest in self.noted:
+            told.append((what, *(self._place(each, places) for each in rest)))
+        shapes = [(each.shape, each.stride(), self._place(each.data_ptr(), places)) for each in results]
+        return told, shapes
+
+    @staticmethod
+    def _place(each: Any, places: dict[int, str]) -> Any:
+        if isinstance(each, int) and each > 2**40:
+            return places.setdefault(each, f"place {len(places)}")
+        return each
+
+
+@pytest.fixture(scope="module")
+def told() -> Iterator[Told]:
+    with pytest.MonkeyPatch.context() as patched:
+        yield Told(patched)
+    loaded.cache_clear()
+
+
+def matrices(sizes: Any, d: int, tokens_first: bool) -> Any:
+    batch, kv_heads, shared, n_q, n_k = sizes
+    of = (kv_heads * shared, n_q), (kv_heads, n_k), (kv_heads, n_k), (kv_heads * shared, n_q)
+    if tokens_first:
+        return [torch.empty(batch, n, heads, d, dtype=torch.bfloat16).transpose(1, 2) for heads, n in of]
+    return [torch.empty(batch, heads, n, d, dtype=torch.bfloat16) for heads, n in of]
+
+
+def check(told: Told, sizes: Any, d: int, left: Any, right: Any, tokens_first: bool = False) -> int:
+    """Both passes of these sizes, again and untraced; the number of those that were traced."""
+    traced = 0
+    asked = masks.Asked(None, None, left, right, False, d**-0.5, 0.0, None, False)
+    Q, K, V, dO = matrices(sizes, d, tokens_first)
+    for _ in range(2):  # kernels are compiled first
+        out, L = operators.forward(Q, K, V, asked)
+        operators.backward(dO, Q, K, V, out, L, asked)
+    for call, inputs in (
+        (lambda: operators.forward(Q, K, V, asked), [Q, K, V]),
+        (lambda: operators.backward(dO, Q, K, V, out, L, asked), [dO, Q, K, V, out, L]),
+    ):
+        assert told.of(call, inputs, False) == told.of(call, inputs, True)
+    for function, taken in (
+        (operators.without_notes, (Q, K, V, None, None, None)),
+        (operators.gradients_without_notes, (dO, None, Q, K, V, out, L, None, None, None)),
+    ):
+        traced += type(recorded.ready(function, taken, asked[2:])).__name__ == "Found"
+    return traced
+
+
+@pytest.mark.parametrize(
+    "d",
+    [
+        64,
+        pytest.param(128, marks=pytest.mark.slow),
+        pytest.param(256, marks=pytest.mark.slow),
+        pytest.param(512, marks=pytest.mark.slow),
+    ],
+)
+def test_traced_passes_launch_what_untraced_ones_do(told: Told, d: int) -> None:
+    """Lengths of all remainders, one after the other: kinds are traced at some of them and serve the others."""
+    lengths = [500, 511, 497, 512, 400, 384, 272, 257, 505, 448, 300]
+    recorded._KINDS.clear()
+    assert all(check(told, (2, 3, 1, n, n), d, None, 0) == 2 for n in lengths)
+    assert sum(len(each) for each in recorded._KINDS.values() if each) <= 8  # both passes, of 16 and 256 tokens or not
+
+
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None, phases=[Phase.generate])
+@given(
+    heads=st.tuples(st.integers(1, 3), st.integers(1, 2), st.sampled_from([1, 2, 3, 4])),
+    lengths=st.lists(st.tuples(st.integers(1, 700), st.integers(1, 700)), min_size=2, max_size=4),
+    d=st.sampled_from([16, 64, 96, 128, 192]),
+    limits=st.sampled_from([(None, None), (None, 0), (100, 0), (7, 30)]),
+    tokens_first=st.booleans(),
+)
+def test_drawn_passes_launch_what_untraced_ones_do(
+    told: Told, heads: Any, lengths: Any, d: int, limits: Any, tokens_first: bool
+) -> None:
+    """Groups of heads, queries without keys, windows and orders of memory."""
+    for n_q, n_k in lengths:
+        check(told, (*heads, n_q, n_k), d, *limits, tokens_first)
+        check(told, (*heads, n_k, n_k), d, *limits, tokens_first)
+
+
+def packed(n: int) -> dict[str, Any]:
+    return {"cu_seqlens": torch.tensor([0, n // 3, n // 3, n - 1], dtype=torch.int32), "is_causal": True}
+
+
+def packed_apart(n: int) -> dict[str, Any]:
+    return {"cu_seqlens": tuple(torch.tensor([0, n // at, n]) for at in (2, 3)), "window": (30, 0), "align": "end"}
+
+
+def padding(n: int) -> dict[str, Any]:
+    return {"key_padding_mask": (torch.arange(n) > n // 2).repeat(2, 1), "is_causal": True}
+
+
+def a_part_of_padding(n: int) -> dict[str, Any]:
+    return {"key_padding_mask": (torch.arange(n + 1) > n // 2).repeat(2, 1)[:, 1:], "is_causal": True}
+
+
+def padding_for_all(n: int) -> dict[str, Any]:
+    return {"key_padding_mask": (torch.arange(n) > n // 2)[None]}
+
+
+def sinks(n: int) -> dict[str, Any]:
+    return {"sinks": torch.zeros(4, requires_grad=True), "is_causal": True}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [packed, packed_apart, padding, a_part_of_padding, padding_for_all, sinks])
+def test_calls_with_masks_and_sinks_launch_what_untraced_ones_do(
+    told: Told, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of lengths that are new: the kernels that find ranges, both passes, and the gradient of sinks."""
+    monkeypatch.setattr(compiling, "can", lambda: False)
+    monkeypatch.setattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)  # of the one that watches
+    for table in (recorded._KINDS, recorded._KEPT, recorded._SEEN, eager._CHECKED, eager._ALIKE):
+        table.clear()
+    for n in (500, 511, 497, 400, 385):
+        batch = 1 if options in (packed, packed_apart) else 2
+        x = [torch.empty(batch, 4, n, 64, dtype=torch.bfloat16, requires_grad=True) for _ in "QKV"]
+        dO, rest = torch.empty(batch, 4, n, 64, dtype=torch.bfloat16), options(n)
+        learning = [*x, *(each for each in rest.values() if getattr(each, "requires_grad", False))]
+
+        def call() -> Any:
+            out = public.attention(*x, **rest)  # noqa: B023
+            return [out, *torch.autograd.grad(out, learning, dO)]  # noqa: B023
+
+        for _ in range(2):
+            call()
+        again = told.of(call, [*x, dO], False)
+        assert again == told.of(call, [*x, dO], True) and len(again[0]) >= 5
+    assert {type(each).__name__ for each in recorded._KEPT.values()} == {"Found"}
