@@ -11,8 +11,7 @@ draws four rows for each generator of the package, and for each kind of the thir
 A row is a graph and an M. A game is found with a fixed number of steps of the search, so that it does not depend on
 the load of the machine; where costs.csv has a cheaper game or a proven optimum, that counts. On graphs of up to 120
 vertices, `optimum` narrows what is left for 8 seconds. Rows are written as they are made, and a second call goes
-on where the first one ended. The mean is over the rows whose cost is above the compulsory words. "counting once" is
-the most that any bound with recomputation can prove that counts a value which is read once, however often it is read.
+on where the first one ended. The mean is over the rows whose cost is above the compulsory words.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ from pebblesim.dags.formats import load_graph
 from pebblesim.dags.generators import GENERATORS, generate
 from pebblesim.dags.optimum import optimum
 from pebblesim.dags.orders import Task
-from pebblesim.dags.recomputing_kernel import plan
 from pebblesim.dags.search import pebble
 from pebblesim.dags.task_data import TaskData
 from pebblesim.graphs.cdag import Cdag
@@ -62,7 +60,7 @@ BOUNDS = (
     "partition",
     "optimum",
 )
-COLUMNS = ("file", "vertices", "M", "cost", *BOUNDS, "counting once", "CPU seconds")
+COLUMNS = ("file", "vertices", "M", "cost", *BOUNDS, "CPU seconds")
 NARROWING = 8.0
 """Seconds for which `optimum` narrows what is left between the bounds and the game of a small graph."""
 FAMILIES = {
@@ -207,18 +205,8 @@ def row_of(folder: Path | None, known: dict[str, str], seconds: float, rules: st
     if max(made.values()) < cost and graph.vertices <= SIZES[0]:
         interval = optimum(graph, M, rules, seconds=NARROWING)
         made["optimum"], cost = interval.bound, min(cost, interval.io)
-    rest = {"counting once": counting_once(data), "CPU seconds": round(time.process_time() - began, 2)}
-    return {"file": known["file"], "vertices": graph.vertices, "M": M, "cost": cost, **made, **rest}
-
-
-def counting_once(data: TaskData) -> int:
-    """Return the compulsory words, and those of a game's other values that are read, if each counts once.
-
-    In this game values are stored so that each other one can be computed again in M places from those and the inputs.
-    """
-    is_input = data.task.board.input
-    stored = plan(data.task.order, *data.operands, is_input, data.M, float("inf"))[2] == 1
-    return data.words + int(2 * (stored & ~data.is_input).sum() - (stored & ~data.is_input & data.is_output).sum())
+    spent = round(time.process_time() - began, 2)
+    return {"file": known["file"], "vertices": graph.vertices, "M": M, "cost": cost, **made, "CPU seconds": spent}
 
 
 def table(

@@ -22,6 +22,38 @@ KERNELS = ("pebblesim/kernels/", "pebblesim/advice/tiles.py", "pebblesim/advice/
 BESIDE_KERNELS = tuple(f"pebblesim/kernels/{name}.py" for name in ("domains", "module", "nearest", "releases"))
 """Files of that room which `size.txt` has among others."""
 
+PARTS = {
+    "terms, statements, text": ("terms", "statements", "words", "identifiers"),
+    "lowering, masks, values": (
+        *("lowering", "triton_ranges", "triton_loops", "triton_values", "triton_places", "facts", "masked_once"),
+        *("orientation", "products", "bands", "key_ranges"),
+    ),
+    "tensors in memory": ("tables", "strides"),
+    "Triton": ("triton", "triton_kernel", "triton_grid", "triton_copies"),
+    "bias, sinks": ("bias", "sequences", "sinks"),
+    "Gluon: blocks, roles, text": (
+        *(
+            "gluon",
+            "gluon_block",
+            "gluon_boxes",
+            "gluon_plan",
+            "gluon_roles",
+            "gluon_scope",
+            "gluon_text",
+            "gluon_widths",
+        ),
+        "gluon_writer",
+    ),
+    "Gluon: rows": ("gluon_consumer",),
+    "Gluon: scores, products": ("gluon_parts", "gluon_parts_plan", "gluon_scores", "gluon_product"),
+    "Gluon: columns": ("gluon_columns", "gluon_columns_plan"),
+    "rules of Gluon programs": ("rules",),
+    "CUDA": ("cuda", "cuda_places"),
+    "forecasts": ("launch_costs", "storage", "readings", "additions", "gluon_bytes"),
+    "tiles": ("tiles",),
+}
+"""What the files of kernels are for."""
+
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -61,13 +93,15 @@ def main() -> None:
         size, room = lines_of_code(path.read_text(encoding="utf-8")), room_of(path)
         name = str(path.relative_to(ROOT))
         of_kernels = name.startswith(KERNELS) and name not in BESIDE_KERNELS
-        for part in (room, *["all"] * (room not in BESIDE), *["all of kernels"] * of_kernels):
+        parts = [f"  {part}" for part, names in PARTS.items() if of_kernels and path.stem in names]
+        for part in (room, *["all"] * (room not in BESIDE), *["all of kernels"] * of_kernels, *parts):
             lines[part] += size
             number[part] += 1
-    print(f"{'room':<16}{'files':>6}{'lines of code':>15}")
-    rooms = sorted((name for name in lines if not name.startswith("all")), key=lambda name: (name in BESIDE, name))
-    for name in (*rooms, "all", "all of kernels"):
-        print(f"{name:<16}{number[name]:>6}{lines[name]:>15,}")
+    assert lines["all of kernels"] == sum(lines[f"  {part}"] for part in PARTS), "a file of kernels has no part"
+    print(f"{'room':<28}{'files':>6}{'lines of code':>15}")
+    rooms = sorted((name for name in lines if name[0] != " " and name[:3] != "all"), key=lambda x: (x in BESIDE, x))
+    for name in (*rooms, "all", "all of kernels", *(f"  {part}" for part in PARTS)):
+        print(f"{name:<28}{number[name]:>6}{lines[name]:>15,}")
     print("tests and benchmarks are not part of all; kernels: what size.txt has as gpu/emit, tiles, launch costs")
 
 

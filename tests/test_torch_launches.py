@@ -29,7 +29,6 @@ from pebblesim.operator import (  # noqa: E402
     launch,
     launching,
     layout,
-    lengths,
     masks,
     operators,
     recorded,
@@ -78,20 +77,11 @@ def patch(patched: pytest.MonkeyPatch) -> Card:
     patched.setattr(layout, "on_gpu", lambda x: True)
     patched.setattr(recorded, "here", lambda x: True)
     patched.setattr(recorded, "driver", lambda: card.driver)
-    for module in (sequences, lengths):
-        patched.setattr(module, "promise", promise)
-    for name in ("_KEPT", "_SEEN", "_KINDS"):
+    patched.setattr(sequences, "promise", lambda holds, sentence: holds.all())  # for the assertion of a card
+    for name in ("_KEPT", "_SEEN"):
         patched.setattr(recorded, name, Recent(100))
     loaded.cache_clear()
     return card
-
-
-def promise(holds: Any, sentence: str) -> None:
-    """As `masks.promise`, with an operation of PyTorch in the place of the assertion of a card."""
-    if isinstance(holds, torch.Tensor):
-        holds.all()
-    else:  # a shadow
-        masks.promise(holds, sentence)
 
 
 class Counted(TorchDispatchMode):

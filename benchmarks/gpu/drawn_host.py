@@ -27,8 +27,7 @@ class Kind:
     Attributes:
         name: what is particular about it.
         shape: its sizes and mask.
-        extra: "sinks", "lse", "padding", "lengths" (another length at each call), "nothing" (a function of Python that
-            takes three matrices, and gives memory that nobody wrote, is all that is called), or nothing.
+        extra: "sinks", "lse", "padding", "lengths" (another length at each call), or nothing.
     """
 
     name: str
@@ -40,14 +39,13 @@ def kinds() -> Iterator[Kind]:
     """Small calls, in which the host is all that takes time; those that say most come first."""
     for n in (511, 516, 512):
         yield Kind(f"n = {n}, d = 128, causal", Shape(2, 8, 1, n, 128, "causal"))
-    yield Kind("new lengths, d = 128, causal", Shape(2, 8, 1, 500, 128, "causal"), "lengths")
-    yield Kind("nothing, n = 511, d = 128", Shape(2, 8, 1, 511, 128, "causal"), "nothing")
     yield Kind("packed, n = 511, d = 128", Shape(1, 8, 1, 511, 128, "packed", None, (0, 100, 300, 511)))
     yield Kind("16 heads on 2, n = 511, d = 128, causal", Shape(1, 2, 8, 511, 128, "causal"))
-    for extra in ("padding", "sinks", "lse"):
-        yield Kind(f"{extra}, n = 511, d = 128", Shape(2, 8, 1, 511, 128, "causal"), extra)
+    yield Kind("new lengths, d = 128, causal", Shape(2, 8, 1, 500, 128, "causal"), "lengths")
     for n, d in ((511, 64), (512, 64), (511, 256), (511, 512), (512, 512)):
         yield Kind(f"n = {n}, d = {d}, causal", Shape(2, 8, 1, n, d, "causal"))
+    for extra in ("padding", "sinks", "lse"):
+        yield Kind(f"{extra}, n = 511, d = 128", Shape(2, 8, 1, 511, 128, "causal"), extra)
     yield Kind("n = 511, d = 128", Shape(2, 8, 1, 511, 128, "none"))
     yield Kind("window of 128, n = 511, d = 128", Shape(2, 8, 1, 511, 128, "window", 128))
     yield Kind("n = 511, d = 96, causal", Shape(2, 8, 1, 511, 96, "causal"))
@@ -61,49 +59,26 @@ def host_times(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     import torch
 
     card = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
-    if "parts" not in known:
-        yield {"key": "parts", **card, "µs": _parts(torch)}
     for kind in kinds():
         if kind.name in known:
             continue
         if time.monotonic() > asked.until:
             return
         row: dict[str, Any] = {"key": kind.name, **card}
-        calls = [each for each in _calls(torch, kind) if each[0] in ("ours", "nothing") or not asked.ours]
-        for _ in range(ROUNDS):  # in turn, since the host is slower at times
-            for name, call, sets in calls:
-                if "refused" in row.get(name, {}):
-                    continue
-                _forget_lengths(kind)
-                try:
-                    row[name] = _least(row.get(name), _times(torch, call, sets))
-                except Exception as error:  # of a backend that does not take the kind
-                    row[name] = {"refused": f"{type(error).__name__}: {error}".splitlines()[0][:160]}
-        name, call, sets = calls[0]
-        if name == "ours" and "refused" not in row[name]:
-            row["off"] = _off(torch, call, sets)
-            _profiled(torch, kind, call, sets, asked.output / "profile.txt")
-        if asked.ours:
-            with _by_triton():
-                row["ours, by Triton's launcher"] = _times(torch, call, sets)
+        for name, call, sets in _calls(torch, kind):
+            if asked.ours and name != "ours":
+                continue
+            try:
+                row[name] = _times(torch, call, sets)
+                if name == "ours":
+                    row["off"] = _off(torch, call, sets)
+                    _profiled(torch, kind, call, sets, asked.output / "profile.txt")
+            except Exception as error:  # of a backend that does not take the kind
+                row[name] = {"refused": f"{type(error).__name__}: {error}".splitlines()[0][:160]}
+            if asked.ours:
+                with _by_triton():
+                    row["ours, by Triton's launcher"] = _times(torch, call, sets)
         yield row
-
-
-ROUNDS = 3
-"""Rounds of all backends; the least of their medians counts."""
-
-
-def _least(one: dict[str, float] | None, other: dict[str, float]) -> dict[str, float]:
-    return other if one is None else {way: min(one[way], time) for way, time in other.items()}
-
-
-def _forget_lengths(kind: Kind) -> None:
-    """Let lengths be new again, of which those that were traced are known."""
-    from pebblesim.operator import eager, recorded
-
-    if kind.extra == "lengths":
-        recorded._KEPT.clear()
-        eager._CHECKED.clear()
 
 
 @contextmanager
@@ -112,8 +87,7 @@ def _by_triton() -> Iterator[None]:
     from pebblesim.operator import eager, recorded
     from pebblesim.operator.recent import Recent
 
-    tables = [(recorded, "_KEPT"), (recorded, "_SEEN"), (recorded, "_KINDS"), (eager, "_CHECKED"), (eager, "_ALIKE")]
-    driver = recorded.driver
+    driver, tables = recorded.driver, [(recorded, "_KEPT"), (recorded, "_SEEN"), (eager, "_CHECKED")]
     kept = [getattr(*each) for each in tables]
     recorded.driver = lambda: None
     for module, name in tables:
@@ -131,7 +105,7 @@ def _off(torch: Any, call: Any, sets: list[Any]) -> float:
     from pebblesim.operator import eager, recorded
 
     (x, dO), found = sets[0], []
-    for table in (recorded._KEPT, recorded._SEEN, recorded._KINDS, eager._CHECKED, eager._ALIKE):
+    for table in (recorded._KEPT, recorded._SEEN, eager._CHECKED):
         table.clear()
     for _ in range(4):
         out = call(*x)
@@ -152,9 +126,6 @@ def _calls(torch: Any, kind: Kind) -> Iterator[tuple[str, Any, list[Any]]]:
     shape = kind.shape
     lengths = range(400, 560) if kind.extra == "lengths" else [shape.n]
     sets = [tensors(torch, replace(shape, n=n)) for n in lengths]
-    if kind.extra == "nothing":
-        yield "nothing", _nothing(torch), sets
-        return
     call, rest = ours(torch, shape), {}
     if kind.extra == "sinks":
         rest["sinks"] = torch.randn(shape.heads, device="cuda", requires_grad=True)
@@ -167,58 +138,6 @@ def _calls(torch: Any, kind: Kind) -> Iterator[tuple[str, Any, list[Any]]]:
         slow = kind.extra == "lengths" and name.startswith("cudnn")  # 40 to 80 ms for each length
         if name != "ours" and kind.extra in ("", "lengths") and not slow:
             yield name, each, sets
-
-
-def _parts(torch: Any) -> dict[str, float]:
-    """Microseconds of single things that calls are made of: of the driver, and of PyTorch."""
-    import ctypes
-
-    from pebblesim.operator import direct
-
-    by, x = direct.driver(), torch.empty(2, 8, 512, 128, device="cuda", dtype=torch.bfloat16)
-    stream, address, memory = torch.cuda.current_stream().cuda_stream, x.data_ptr(), ctypes.create_string_buffer(384)
-    assert by is not None
-    at = -(-ctypes.addressof(memory) // 128) * 128
-    lengths, strides = (ctypes.c_uint64 * 4)(128, 512, 8, 2), (ctypes.c_uint64 * 3)(256, 131072, 1048576)
-    box, ones = (ctypes.c_uint * 4)(64, 128, 1, 1), (ctypes.c_uint * 4)(1, 1, 1, 1)
-    size = direct.L2_128B
-    told = (ctypes.c_uint64 * 16)(0, 0, 2, 0, address, 0, 2048, 0, 0, 2, 0, address + 2**18, 0, 2048, 2048, 8)
-    calls = {
-        "a descriptor is encoded": partial(by.describe, at, 9, 4, address, lengths, strides, box, ones, 0, 3, size, 0),
-        "a descriptor is moved": partial(by.move, at, address),
-        "a fill": partial(by.fill, address, 0, 2**17, stream),
-        "a copy of rows": partial(by.copy, ctypes.addressof(told), stream),
-        "memory of PyTorch": partial(torch.empty_like, x),
-        "its sizes and strides": lambda: (x.shape, x.stride()),
-    }
-    found = {}
-    for name, call in calls.items():
-        refused = call()
-        torch.cuda.synchronize()
-        begin = time.perf_counter_ns()
-        for _ in range(200):
-            call()
-        found[name] = (time.perf_counter_ns() - begin) / 200e3
-        if isinstance(refused, int) and refused:
-            found[name] = float("nan")
-    return found
-
-
-def _nothing(torch: Any) -> Any:
-    """What the autograd engine and a function of Python take, without any kernel."""
-
-    class Nothing(torch.autograd.Function):  # type: ignore[misc, name-defined]
-        @staticmethod
-        def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
-            out = torch.empty_like(q)
-            ctx.save_for_backward(q, k, v, out)
-            return out
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return tuple(map(torch.empty_like, ctx.saved_tensors[:3]))
-
-    return Nothing.apply
 
 
 def _times(torch: Any, call: Any, sets: list[Any]) -> dict[str, float]:

@@ -37,7 +37,6 @@ def main() -> None:
     parser.add_argument("--peer", action="append", default=[], choices=("ffpa", "flash-attn"))
     parser.add_argument("--flex", choices=("masks", "all", "none"), default="none", help="where FlexAttention races")
     parser.add_argument("--workers", type=int, default=12, help="processes that compile kernels before the race")
-    parser.add_argument("--mask", choices=("none", "causal", "window", "packed"), help="shapes with this mask alone")
     parser.add_argument("--host", action="store_true", help="microseconds of the host, by kind of call")
     parser.add_argument("--ours", action="store_true", help="with --host: ours alone, by Triton's launcher as well")
     parser.add_argument("--first", action="store_true", help="seconds of first calls, with an empty cache of Triton")
@@ -86,7 +85,7 @@ def race(asked: Any, known: set[str]) -> Iterator[dict[str, Any]]:
     card = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
     pairs = [(seed, number) for number in range(asked.shapes) for seed in asked.seed]
     named = {str(each): each for each in GROUPS} if asked.groups else {f"{a}/{b}": drawn(a, b) for a, b in pairs}
-    wanted = [each for each in named.items() if each[0] not in known and asked.mask in (None, each[1].mask)]
+    wanted = [each for each in named.items() if each[0] not in known]
     began = time.monotonic()
     with ProcessPoolExecutor(max(1, asked.workers), get_context("spawn")) as pool:
         made = sum(pool.map(compiled, [each for _, each in wanted[: MOST_COMPILED if asked.workers else 0]]))

@@ -91,35 +91,22 @@ def table(folder: Path) -> None:
             alone = {who: f"{each['card_us']:,.0f}" for who, each in row.get(way, {}).items()}
             print(f"{row['shape']}, {way}, µs on the card alone: {alone}")
     if host := loaded(folder, "host"):
-        print("", *host_table(host, loaded(folder, "host_before")), sep="\n")
+        print("", *host_table(host), sep="\n")
     for row in loaded(folder, "first"):
         print(row["key"], *(f"{cache} {row[cache]}" for cache in ("empty", "kept")))
 
 
-def host_table(rows: list[dict[str, Any]], before: list[dict[str, Any]]) -> list[str]:
-    """Lines of a table: microseconds of the host by kind of call, forward with gradients / backward.
-
-    `before`: rows of the time when passes of each length were recorded by themselves.
-    """
-    lines = ["| call | recorded one by one | traced | PyTorch's least |", "| --- | --- | --- | --- |"]
-    old = {row["key"]: row for row in before}
+def host_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Lines of a table: microseconds of the host by kind of call, forward with gradients / backward."""
+    names = list(dict.fromkeys(name for row in rows for name, each in row.items() if isinstance(each, dict)))
+    lines = ["| call | " + " | ".join(names) + " |", "| --- " * (len(names) + 1) + "|"]
     for row in rows:
-        if "ours" in row:
-            cells = [_both(old.get(row["key"], {}).get("ours")), _both(row["ours"])]
-            best = [least(row, way) for way in ("forward", "backward")]
-            cells.append("–" if None in best else f"{best[0]:.0f} / {best[1]:.0f}")
-            lines.append(f"| {row['key']} | {' | '.join(cells)} |")
+        cells = []
+        for name in names:
+            each = row.get(name, {})
+            cells.append(f"{each['forward']:.0f} / {each['backward']:.0f}" if "forward" in each else "–")
+        lines.append(f"| {row['key']} | " + " | ".join(cells) + " |")
     return lines
-
-
-def _both(times: dict[str, float] | None) -> str:
-    return "–" if times is None else f"{times['forward']:.0f} / {times['backward']:.0f}"
-
-
-def least(row: dict[str, Any], way: str) -> float | None:
-    """Microseconds of the host that the quickest kernel of PyTorch takes; None if none takes the call."""
-    others = [each[way] for who, each in row.items() if isinstance(each, dict) and "ours" not in who and way in each]
-    return min(others, default=None)
 
 
 def picture(folder: Path, file: Path) -> None:

@@ -1,11 +1,13 @@
-"""Tiles of kernels on tensor cores."""
+"""Tiles of kernels on tensor cores (`tilings.toml`)."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
@@ -103,182 +105,31 @@ class Tiling:
         return warps, stages
 
 
-def _small_cache(schedule: str) -> tuple[Tiling, ...]:
-    return (
-        Tiling(schedule, {"a": 128, "b": 256, "c": 64}, 8, 4),
-        Tiling(schedule, {"a": 256, "b": 128, "c": 64}, 8, 3),
-        Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, 3),
-        Tiling(schedule, {"a": 128, "b": 64, "c": 64}, 4, 4, one_source=True),
-    )
+def _read() -> dict[str, dict[str, tuple[Tiling, ...]]]:
+    """The tables of `tilings.toml`, the kernels of each by their problem."""
+    text = (Path(__file__).parent / "tilings.toml").read_text(encoding="utf-8")
+    return {
+        table: {problem: tuple(_entered(each, table == "hopper") for each in listed) for problem, listed in of.items()}
+        for table, of in tomllib.loads(text).items()
+    }
 
 
-def _two_pass(
-    sides: tuple[int, int, int, int],
-    own: tuple[int, int],
-    widths: tuple[int, int],
-    even: bool = False,
-    **others: tuple[int, ...],
-) -> Tiling:
-    blocks, stages = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True)), 4 if widths[1] <= 128 else 3
-    described = ("dQ", "dK, dV") if widths[1] <= 64 else ()
-    apart = {"dK, dV": own, **others}
-    return Tiling("backward-two-pass-blocked", blocks, 8, stages, apart, widths, described, even=even)
+def _entered(line: Mapping[str, Any], gluon: bool) -> Tiling:
+    """The kernels of a line; its lists are tuples."""
+    lists = {name: tuple(value) for name, value in line.items() if isinstance(value, list)}
+    tables = {key: {name: tuple(own) for name, own in line.get(key, {}).items()} for key in ("apart", "sides")}
+    return Tiling(**{**line, **lists, **tables, "gluon": gluon})
 
 
-def _splits(
-    rows: int,
-    keys: int,
-    warps: int,
-    stages: int,
-    widths: tuple[int, int],
-    apart: Mapping[str, tuple[int, ...]] | None = None,
-) -> Tiling:
-    blocks = {"B_r": rows, "S": keys, "c": 64, "e": min(rows, 64)}
-    return Tiling("flash-decoding-blocked", blocks, warps, stages, apart or {}, widths, one_source=True)
+_TABLES = _read()
 
-
-TILINGS: Mapping[str, tuple[Tiling, ...]] = {
-    "forward": (
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 64)),
-        Tiling(
-            "flash2-forward", {"B_r": 64, "B_c": 128}, 4, 3, widths=(1, 64), described=("flash2-forward",), masked=True
-        ),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(65, 128), described=("flash2-forward",)),
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256), described=("flash2-forward",)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 256), one_source=True),
-        Tiling("flash2-forward", {"B_r": 32, "B_c": 32}, 8, 2, widths=(257, 512), one_source=True),
-        replace(_splits(16, 512, 4, 2, (1, 1024), {"merge": (8, 2)}), described=("splits",)),
-        *(
-            Tiling(
-                "flash-decoding",
-                {"B_r": 16, "S": keys, "B_c": at_once},
-                4,
-                3,
-                {"merge": (2, 2)},
-                widths=(1, 128),
-                early=True,
-                one_source=True,
-            )
-            for keys, at_once in ((256, 64), (512, 64), (2048, 128), (4096, 128))
-        ),
-        replace(_splits(64, 256, 4, 3, (1, 512)), masked=False),
-        replace(_splits(64, 256, 8, 3, (1, 512)), masked=True),  # four warps spill at widths that are no power of two
-        _splits(128, 256, 8, 3, (1, 256)),
-        *(replace(each, even=each.blocks["a"] == 256) for each in _small_cache("small-cache-forward-blocked")),
-        replace(_small_cache("scores-stored-blocked")[0], widths=(129, 1024), described=("A",)),
-        replace(_small_cache("scores-stored-blocked")[2], widths=(1, 256)),
-        Tiling(
-            "scores-stored-in-rows",  # a softmax of each tile, so that few rows are enough blocks
-            {"C": 2**14, "a": 128, "b": 256, "c": 64, "e": 256},
-            8,
-            4,
-            widths=(257, 1024),
-        ),
-    ),
-    "backward-qkv": (
-        *(
-            replace(each, widths=(513, 1024)) if each.blocks["a"] == 256 else each
-            for each in _small_cache("small-cache-backward-blocked")
-        ),
-        _two_pass((128, 64, 64, 64), (4, 3), (1, 64), dQ=(8, 4, 128)),
-        _two_pass((128, 64, 128, 64), (8, 3), (65, 128), even=True),
-        _two_pass((128, 32, 128, 32), (8, 3), (65, 128)),
-        _two_pass((64, 32, 64, 32), (8, 2), (129, 256), even=True),
-        _two_pass((32, 32, 32, 32), (8, 2), (129, 256), dQ=(8, 2)),
-        Tiling(  # few queries: half the launches, and P is not rounded before it becomes dS
-            "backward-two-pass-blocked",
-            dict.fromkeys(("B_r", "b_c", "B_c", "b_r"), 16),
-            8,
-            1,
-            widths=(257, 1024),
-            one_source=True,
-        ),
-        Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 4, 3, widths=(1, 64)),
-        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widths=(65, 128), even=True),
-    ),
-}
+TILINGS: Mapping[str, tuple[Tiling, ...]] = _TABLES["large"]
 """For each problem, the kernels that are forecast and raced."""
 
-
-def _small_room(schedule: str, *apart: str, even: bool = False) -> tuple[Tiling, ...]:
-    """Three stages, or two, `even`: for lengths that they divide; the launches `apart` spill registers with two."""
-    three = Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, 3, dict.fromkeys(apart, (8, 3)))
-    return three, replace(three, stages=2, even=even)
-
-
-def _two_pass_small(
-    sides: tuple[int, int, int, int], warps: int, own: tuple[int, int], widths: tuple[int, int]
-) -> Tiling:
-    blocks = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True))
-    return Tiling("backward-two-pass-blocked", blocks, warps, 3 if widths[1] <= 64 else 2, {"dK, dV": own}, widths)
-
-
-SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
-    "forward": (
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 128}, 8, 2, widths=(1, 64)),
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 4, 3, widths=(1, 64)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 64)),
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(65, 128)),
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 32}, 8, 3, widths=(65, 128)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 2, widths=(65, 128), even=True),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 2, widths=(65, 128)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 2, widths=(129, 256)),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 16}, 4, 2, widths=(129, 256)),
-        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 256, "c": 32, "e": 16}, 4, 2, {"merge": (8, 2)}),
-        *_small_room("small-cache-forward-blocked", "O", even=True),
-        *_small_room("scores-stored-blocked", even=True),
-    ),
-    "backward-qkv": (
-        *_small_room("small-cache-backward-blocked", "dQ", "dK", "dV"),
-        _two_pass_small((128, 64, 64, 64), 8, (4, 2), (1, 64)),
-        _two_pass_small((64, 64, 64, 64), 4, (4, 2), (1, 64)),
-        _two_pass_small((128, 32, 64, 32), 8, (4, 2), (65, 128)),
-        _two_pass_small((64, 32, 64, 32), 4, (4, 2), (65, 128)),
-        _two_pass_small((64, 16, 64, 16), 8, (8, 2), (129, 256)),
-    ),
-}
+SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = _TABLES["small"]
 """For blocks of threads that have less than `LARGE` bytes of shared memory: at most 163 KiB, many of them 64."""
 
-WARPS = 8
-"""Warps that hold the sums of a Gluon kernel, 64 rows for each four."""
-
-RESIDENT = {"a": 128, "b": 128, "c": 64, "e": 256}
-IN_PARTS = {**RESIDENT, "e": 192}
-NARROW_VALUES = {"d_v": (LEAST_SIDE, 128)}
-
-_gluon = partial(Tiling, warps=WARPS, gluon=True)
-
-HOPPER = (
-    _gluon("flash2-forward", {"B_r": 128, "B_c": 128}, stages=3, widths=(1, 64), persistent=True),
-    _gluon("flash2-forward", {"B_r": 128, "B_c": 128}, stages=2, widths=(65, 128), persistent=True),
-    _gluon(
-        "flash2-forward",
-        {"B_r": 128, "B_c": 128},
-        stages=2,
-        widths=(129, 192),
-        sides=NARROW_VALUES,
-        persistent=True,
-    ),
-    _gluon("flash2-forward", {"B_r": 128, "B_c": 64}, stages=2, widths=(129, 256), persistent=True),
-    _gluon("flash2-latent", {"B_r": 64, "B_c": 128}, stages=2, widths=(257, 512)),
-    _gluon("scores-stored-resident", RESIDENT, stages=8, widths=(1, 256)),
-    _gluon("scores-stored-resident", RESIDENT, stages=8, widths=(257, 576)),
-    _gluon("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, stages=3, widths=(1, 64), persistent=True),
-    _gluon("flash2-backward-blocked", {"B_c": 128, "b_r": 64}, stages=2, widths=(65, 128), persistent=True),
-    _gluon("small-cache-backward-resident", RESIDENT, stages=8, widths=(1, 128)),
-    _gluon("small-cache-backward-resident", IN_PARTS, stages=8, widths=(129, 192)),
-    _gluon("small-cache-backward-resident", RESIDENT, stages=8, widths=(193, 512)),
-    _gluon("small-cache-backward-resident", IN_PARTS, stages=8, widths=(513, 576)),
-    _gluon("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 128}, stages=3, widths=(1, 64)),
-    _gluon("backward-two-pass-blocked", {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 64}, stages=2, widths=(65, 128)),
-    _gluon(
-        "backward-two-pass-blocked",
-        {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 32},
-        stages=3,
-        widths=(129, 192),
-        sides=NARROW_VALUES,
-    ),
-)
+HOPPER: tuple[Tiling, ...] = _TABLES["hopper"]["kernels"]
 """The kernels of Gluon for Hopper, from narrow heads to wide ones: of each schedule the fastest that spill nothing."""
 
 LARGE = 200 * 1024

@@ -13,9 +13,6 @@ from pebblesim.dags.trees_kernel import _cuts
 TURNS: Any = 4
 """Kinds of lines: they follow first operands, last ones, second ones, or third ones."""
 
-MOST_LINES: Any = 64
-"""Most lines that are picked for an edge."""
-
 FAR: Any = 2**40
 """More vertices than any graph has."""
 
@@ -100,15 +97,19 @@ def _lines(size: int, first: Any, chosen: Any, above: Any, source: Any, line: An
 
 
 @part()
-def _free(turn: int, x: Any, u: Any, size: int, above: Any, source: Any, line: Any, picked: Any, count: int) -> bool:
-    """Whether a line to x may be picked for an edge from u beside those that are picked for the edge."""
+def _free(
+    turn: int, x: Any, u: Any, v: Any, size: int, above: Any, source: Any, line: Any, picked: Any, count: int
+) -> bool:  # fmt: skip
+    """Whether a line to x may be picked for the edge from u to v beside those that are picked."""
     s = source[turn, x]
     if s == u or leads(above, s, u):
         return False
     for k in range(count):
-        for word in range((size + 63) >> 6):
-            if line[picked[k, 0], picked[k, 1], word] & line[turn, x, word]:
-                return False
+        begin, to = picked[k, 0], picked[k, 1]
+        if to == u or (to == v and begin == u) or leads(above, to, u):
+            for word in range((size + 63) >> 6):
+                if line[picked[k, 2], picked[k, 3], word] & line[turn, x, word]:
+                    return False
     return True
 
 
@@ -116,26 +117,30 @@ def _free(turn: int, x: Any, u: Any, size: int, above: Any, source: Any, line: A
 def _pebbles(
     size: int, first: Any, chosen: Any, outside: Any, above: Any, source: Any, line: Any, picked: Any, least: Any
 ) -> Any:  # fmt: skip
-    """The pebbles that the last vertex of a cone needs at least if none of its values is read, and the work."""
+    """The pebbles that the last vertex of a cone needs at least if none of its values is read, and the work.
+
+    The work is lines that were compared.
+    """
     _lines(size, first, chosen, above, source, line)
-    work = size
+    count, work = 0, size
     for v in range(size):
         a, b = first[v], first[v + 1]
         least[v] = outside[v] + 1 if a == b else FAR
         for e in range(a, b):
-            count = 0
+            met = 0
             for other in range(a, b):
                 natural = _turn(other - a, b - a)
                 for more in range(TURNS):
                     turn, x = (natural + more) % TURNS, chosen[other]
                     if other == e or count == picked.shape[0]:
                         break
-                    work += count + 1
-                    if _free(turn, x, chosen[e], size, above, source, line, picked, count):
-                        picked[count, 0], picked[count, 1] = turn, x
-                        count += 1
+                    work += count
+                    if _free(turn, x, chosen[e], v, size, above, source, line, picked, count):
+                        picked[count, 0], picked[count, 1] = chosen[e], v
+                        picked[count, 2], picked[count, 3] = turn, x
+                        count, met = count + 1, met + 1
                         break
-            least[v] = min(least[v], least[chosen[e]] + count)
+            least[v] = min(least[v], least[chosen[e]] + met)
     return least[size - 1] if first[size - 1] < first[size] else 0, work
 
 
@@ -163,7 +168,7 @@ def cones(
     members, ends = np.zeros(most, np.int64), np.zeros(most + 2, np.int64)
     first, chosen, outside = np.zeros(most + 1, np.int64), np.zeros(edges, np.int64), np.zeros(most, np.int64)
     above, source = np.zeros((most, words), np.uint64), np.zeros((TURNS, most), np.int64)
-    line, picked = np.zeros((TURNS, most, words), np.uint64), np.zeros((MOST_LINES, 2), np.int64)
+    line, picked = np.zeros((TURNS, most, words), np.uint64), np.zeros((4 * most, 4), np.int64)
     least = np.zeros(most, np.int64)
     kept_ends, reads, kept, filled = [0], [0], np.zeros(1024, np.int64), 0
     for t in targets:

@@ -18,7 +18,6 @@ from pebblesim.advice.calls import SeenMask
 from pebblesim.explaining import masks, own_masks
 from pebblesim.explaining.probing import Options
 from pebblesim.explaining.recorder import Recorder
-from pebblesim.operator import with_bias
 from pebblesim.operator.checks import unsupported
 from pebblesim.operator.watchers import WATCHERS
 
@@ -103,7 +102,8 @@ def _ours(recorder: Recorder, given: dict[str, Any]) -> None:
     query, key, value = (given[name] for name in ("query", "key", "value"))
     if not all(isinstance(each, Tensor) and each.dim() > 2 for each in (query, key, value)):
         return  # attention refuses it
-    if given["fallback"] is not None and _falls_back(given):
+    asked = (given[name] for name in ("attn_mask", "dropout_p", "softcap"))
+    if given["fallback"] is not None and unsupported(query, value, *asked):
         return  # it calls PyTorch's function, which is recorded
     recorder.record(
         "pebblesim",
@@ -117,15 +117,6 @@ def _ours(recorder: Recorder, given: dict[str, Any]) -> None:
         softcap=bool(given["softcap"]),
         sinks=given["sinks"] is not None,
     )
-
-
-def _falls_back(given: dict[str, Any]) -> bool:
-    """Whether a call of our attention with a fallback needs it."""
-    query, key, value, dropout, softcap = (given[name] for name in ("query", "key", "value", "dropout_p", "softcap"))
-    if given["attn_mask"] is None:
-        return bool(unsupported(query, value, dropout, softcap))
-    added = {name: given.get(name) for name in with_bias.Added._fields} | {"masks_of": {}}
-    return bool(with_bias.why_not_with_bias((query, key, value), added, given["enable_gqa"]))
 
 
 ENTRIES: tuple[tuple[str, str, Replaced], ...] = (
@@ -208,7 +199,7 @@ def _known_masks(recorder: Recorder) -> Iterator[None]:
 
     try:
         ours = sys.modules.get("pebblesim.operator.transformers")
-        own = [name for name, each in before.items() if ours and each is vars(ours)["seen"]]
+        own = [name for name, each in before.items() if ours and getattr(each, "func", None) is vars(ours)["seen"]]
         known.update({name: remembering(before[name]) for name in ("sdpa", "eager", *own) if name in before})
         vars(utils).update({} if packed is None else {"find_packed_sequence_indices": one_sequence})
         yield

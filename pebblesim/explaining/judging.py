@@ -309,7 +309,7 @@ def _with_bias(call: AttentionCall, card: Card) -> Mapping[str, tuple[float, str
     groups = prod(mask.shape[:-3])
     if mask.also or not mask.given or call.batch % groups or call.softcap or d > WIDEST or not can_forecast(card):
         return None
-    sizes = forecast_of_bias.Sizes(call.batch, call.batch // groups, call.heads, call.n_q, call.n_k, max(d, 16))
+    sizes = forecast_of_bias.Sizes(call.batch, call.batch // groups, call.heads, call.n_q, call.n_k, d)
     dtype = "float32" if call.dtype == "float32" else "bfloat16"
     found = {}
     for way in ("forward", "backward"):

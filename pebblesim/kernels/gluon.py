@@ -25,7 +25,7 @@ from pebblesim.kernels.gluon_plan import check_shared, multiplies, refused, rows
 from pebblesim.kernels.gluon_product import ProductRoles
 from pebblesim.kernels.gluon_roles import Roles
 from pebblesim.kernels.gluon_scores import ScoresRoles
-from pebblesim.kernels.gluon_text import IMPORTS, common
+from pebblesim.kernels.gluon_text import HELPERS, common
 from pebblesim.kernels.gluon_widths import divided
 from pebblesim.kernels.gluon_writer import GluonWriter
 from pebblesim.kernels.products import products
@@ -124,7 +124,7 @@ def gluon(
     if not any(multiplies(launch) and not _is_of_table(launch) for launch in made if launch.kind != "fill"):
         raise refused(program, "it has no single loop within a grid of one dimension")
     of_tables = {launch.name: OF_TABLES for launch in made if launch.kind != "fill" and _is_of_table(launch)}
-    return module(setting, made, written, of_tables, OTHERS, IMPORTS, partial(_common, setting))
+    return module(setting, made, written, of_tables, OTHERS, HELPERS["imports"], partial(_common, setting))
 
 
 def _check_pairs(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask | None) -> None:
@@ -185,8 +185,9 @@ def _planned(
         loops = loops_of(divided(launch, sizes))
         product = None if loops is None else product_of(loops, sizes, kept.tiled)
         return None if product is None else (product, ProductRoles)
-    if scores := loops and scores_of(loops, sizes, stages):
-        found: tuple[Block, type[Roles]] = scores, ScoresRoles
+    found: tuple[Block, type[Roles]]
+    if loops is not None and (scores := scores_of(loops, sizes, stages)):
+        found = scores, ScoresRoles
     elif columns := columns_of(launch, sizes, stages):
         found = columns, ColumnsRoles
     else:

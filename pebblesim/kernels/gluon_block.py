@@ -194,15 +194,14 @@ class Addition:
 
 @dataclass(frozen=True, eq=False)
 class Nest:
-    """A loop of a block, and a loop within that adds up the parts of products.
+    """A loop within the loop of a block, that adds up the parts of products.
 
     Attributes:
-        loop, inner: the loops.
+        inner: the loop.
         reads: what the inner one reads.
         products: the primitives that add a part, each to some columns of the sums.
     """
 
-    loop: ir.Loop
     inner: ir.Loop
     reads: list[ir.Read]
     products: list[ir.Compute]
@@ -225,9 +224,9 @@ class Loops:
     Attributes:
         launch: the launch.
         grid: the ranges of its grid.
-        loop: the loop of each block.
+        loop: the loop that streams, the one of each block.
         inner: whether that has loops within.
-        nest: that loop with a single one within, if it does nothing but add up the parts of products.
+        nest: the single loop within it, if it does nothing but add up the parts of products.
     """
 
     launch: Launch
@@ -252,19 +251,15 @@ def loops_of(launch: Launch) -> Loops | None:
         nodes = [node for node in within[0].body if not isinstance(node, ir.Delete)]
         reads = [node for node in nodes if isinstance(node, ir.Read)]
         made = [node for node in products(nodes) if node.mode == "add"]
-        nest = Nest(loops[0], within[0], reads, made) if made and nodes == [*reads, *made] else None
+        nest = Nest(within[0], reads, made) if made and nodes == [*reads, *made] else None
     return Loops(launch, tuple(loop.range for loop in launch.grid), loops[0], bool(within), nest)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Block:
-    """A block of threads.
+class Block(Loops):
+    """A block of threads: the loops of a launch, and how they are divided.
 
     Attributes:
-        launch: the launch that it is of.
-        own: the range of the grid whose tiles the warpgroups divide among them.
-        loop: the loop that streams.
-        nest: that loop and the one within it, if sums have their terms in parts.
         warpgroups: how many have sums.
         shares: how many of these have the same rows, and divide columns.
         sides: lengths of a warpgroup's tiles, where they are not those of the schedule's.
@@ -282,10 +277,6 @@ class Block:
         roomy: whether threads have registers left, in which they exchange columns before they store sums.
     """
 
-    launch: Launch
-    own: ir.Range
-    loop: ir.Loop
-    nest: Nest | None = None
     warpgroups: int
     shares: int = 1
     sides: Mapping[ir.Range, int]

@@ -12,7 +12,7 @@ from typing import Any
 from pebblesim.kernels.sinks import SINKS, first_of_head
 from pebblesim.kernels.statements import Let
 from pebblesim.kernels.strides import WORDS
-from pebblesim.kernels.terms import ZERO, Call, Items, Name, Term, own, product, several as times, term, wide
+from pebblesim.kernels.terms import ZERO, Call, Items, Name, Term, own, product, term, wide
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.kernels.words import is_float32
 from pebblesim.language import program as ir
@@ -27,18 +27,13 @@ SPLIT = Let(("batch", "key_head"), (term("head") // HEADS, term("head") % HEADS)
 """The statement of a kernel that finds the batch and the head of keys of matrices with strides."""
 
 
-def several(setting: Setting, tensor: ir.Tensor) -> int:
-    """Rows of a matrix at each position."""
-    return setting.strides.several(tensor) if tensor in setting.strides.of else 1
-
-
 def sides(setting: Setting, tensor: ir.Tensor, box: Box) -> tuple[int, ...]:
     """The sides of a slot of shared memory for a box: batches or, of contiguous matrices, heads are one at a time."""
     if tensor in setting.tables.tiled:
         return box
     if tensor not in setting.strides.of:
         return 1, *box
-    (rows, width), together = box, several(setting, tensor)
+    (rows, width), together = box, setting.strides.several(tensor)
     if together > 1:  # of a position some heads, or all of them
         return 1, 1, max(rows // together, 1), min(rows, together), width
     return 1, 1, rows, width
@@ -50,14 +45,14 @@ def corner(setting: Setting, tensor: ir.Tensor, box: Box, row: Term, column: Any
         return Items((Name("head"), row))
     if tensor not in setting.strides.of:
         return Items((Name("head"), row, term(column)))
-    together = several(setting, tensor)
+    together = setting.strides.several(tensor)
     place = [row // together, row % together if together > box[0] else ZERO] if together > 1 else [row]
     return Items((Name("batch"), Name("key_head"), *place, term(column)))
 
 
 def described(setting: Setting, tensor: ir.Tensor, box: Box) -> Call:
     """The call that describes boxes of a tensor to the copy engine."""
-    start, together = setting.of[tensor], several(setting, tensor)
+    start, together = setting.of[tensor], setting.strides.several(tensor)
     if tensor in setting.tables.tiled:
         return own("pairs_of", start, *box)
     if len(box) == 1:
@@ -75,5 +70,5 @@ def address(setting: Setting, tensor: ir.Tensor) -> Term:
     if tensor not in setting.strides.of:
         return start + product([wide("head"), *setting.lengths(tensor)])
     batch, head, _ = setting.strides.of[tensor]
-    first = times("key_head", several(setting, tensor))
+    first = term("key_head") * setting.strides.several(tensor)
     return start + wide("batch") * batch * WORDS + wide(first) * head

@@ -22,17 +22,17 @@ from pebblesim.kernels.gluon_block import ROWS, Block, Buffer, Handed, filled
 from pebblesim.kernels.gluon_columns_plan import SHARES
 from pebblesim.kernels.gluon_roles import Issued, Roles
 from pebblesim.kernels.products import factors, products
-from pebblesim.kernels.terms import ZERO, Group, Name, Number, Term, maximum, term
+from pebblesim.kernels.terms import ZERO, Name, Number, Term, maximum, term
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.language import program as ir
 
-IN_TURN: tuple[Term, ...] = (Name("phase"), Group(term(1) - "phase"))
+IN_TURN: tuple[Term, ...] = (Name("phase"), term(1) - "phase")
 """The halves of a tile's keys, in the order in which their values are multiplied."""
 
 
 def slot_of(ring: Buffer, share: Term, part: Any) -> Term:
     """The number of the slot with a part of the keys of a warpgroup."""
-    return share if ring.across == 1 else share * ring.across + part
+    return share * ring.across + (part if ring.across > 1 else 0)
 
 
 class ColumnsRoles(Roles):
@@ -58,12 +58,12 @@ class ColumnsRoles(Roles):
     def streaming(self, at: Name) -> list[st.Statement]:
         """The halves of a tile of keys."""
         phase, share = term("phase"), Name("share")
-        half = Group(term("each") + phase + 1) & 1
+        half = (term("each") + phase + 1) & 1
         body: list[st.Statement] = [st.Let(("share",), (half,), "first the half that is freed first")]
         for ring in self.plan.rings:
             for part in range(ring.across):
                 slot = slot_of(ring, share, part)
-                body += self.filling(ring, slot, phase, [self.copy(ring, slot, Group(at * SHARES + share), part)])
+                body += self.filling(ring, slot, phase, [self.copy(ring, slot, at * SHARES + share, part)])
         halves = st.For("each", ZERO, Number(SHARES), tuple(body), unrolled=True)
         return [st.Let(("phase",), (at & 1,)), halves]
 
@@ -76,9 +76,9 @@ class ColumnsRoles(Roles):
         number = scope.numbers[node.range] = Name(scope.names.new(node.range.name))
         with self.apart() as made:
             self.say(st.Let(("phase",), (number & 1,)))
-            half = Group(term("w") + phase) & 1
+            half = (term("w") + phase) & 1
             self.say(st.Let(("mine",), (half,), "the half of the keys whose scores the warpgroup computes"))
-            self.say(*scope.named(node.range, Group(number * SHARES + "mine")))
+            self.say(*scope.named(node.range, number * SHARES + "mine"))
             self.asking = scope.ragged(node.range)
             self.looped(node.body)
             self.asking = False

@@ -65,9 +65,7 @@ def columns_of(launch: Launch, sizes: ir.Sizes, stages: int) -> Block | None:
             tile, name = each.target.tile, f"{each.target.tile.name}_of_all"
             handed_over.append(Handed(tile, name, name, (SHARES, 1, ROWS), 1, reduced=each.expr.op))
     return Block(
-        launch=launch,
-        own=own,
-        loop=loop,
+        **vars(loops),
         warpgroups=SHARES,
         shares=SHARES,
         sides={own: ROWS, loop.range: keys, wide: width},

@@ -23,14 +23,12 @@ from pebblesim.kernels.gluon_widths import columns_of_part
 from pebblesim.kernels.products import factors
 from pebblesim.kernels.terms import (
     ZERO,
-    Group,
     Held,
     Name,
     Number,
     Term,
     call,
     calls,
-    is_zero,
     term,
 )
 from pebblesim.kernels.triton_loops import Piece
@@ -63,7 +61,7 @@ class Consumer(Roles):
 
     def staying(self, buffer: Buffer) -> list[st.Statement]:
         """The rows of all warpgroups."""
-        at, parts = Group(self.number * buffer.slots + "w"), self.plan.together(buffer)
+        at, parts = self.number * buffer.slots + "w", self.plan.together(buffer)
         copied = tuple(self.copy(each, Name("w"), at, fill=ZERO) for each in parts)
         copies = st.For("w", ZERO, Number(buffer.slots), copied, unrolled=True)
         return self.filling(buffer, ZERO, self.turn, [copies], buffer.slots)
@@ -138,14 +136,12 @@ class Consumer(Roles):
 
     def take_turn(self, before: Term) -> None:
         """Wait until the other warpgroup has passed the turn."""
-        self.say(st.Wait(Name("turns").index("w"), Group(before - "w") & 1))
+        self.say(st.Wait(Name("turns").index("w"), (before - "w") & 1))
 
     def take_next_turn(self) -> None:
         """Wait for the turn of the next tile's products, if that was not done at this tile."""
         if self.waiting is not None:
-            low, _ = self.scope.limits()
-            before = TURNS + self.waiting
-            self.take_turn((before if is_zero(low) else before - low) + 2)
+            self.take_turn(TURNS + self.waiting - self.scope.limits()[0] + 2)
             self.waiting = None
 
     def pass_turn(self) -> None:
@@ -223,6 +219,9 @@ class Consumer(Roles):
         for ref in () if self._of_before else ir.refs(node.expr):
             self._fetch(ref.tile)
             self.settle(ref.tile)
+            if not product and ref.tile not in self.values.tiles:
+                why = f"line {node.line} takes entries of {ref.tile.name}, which shared memory has for products alone"
+                raise self.refused(why)
         state, scaled = self.values.state(node.target.tile), self.values.makes_scores(node.expr)
         if not product:
             self.settle(node.target.tile)

@@ -23,7 +23,7 @@ def product_of(loops: Loops, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[in
     if nest is None or len(loops.grid) != 2 or len(nest.reads) != 1 + len(nest.products):
         return None
     (own, columns), (table, *matrices), made = loops.grid, nest.reads, list(map(factors, nest.products))
-    loop, expr, tile = nest.loop, nest.expr, tiled.get(table.tensor)
+    loop, expr, tile = loops.loop, nest.expr, tiled.get(table.tensor)
     sums = [each.target.tile for each in nest.products]
     if [each.right.tile for each in made] != [each.tile for each in matrices] or sums != [
         each.tile for each in results
@@ -52,10 +52,7 @@ def product_of(loops: Loops, sizes: ir.Sizes, tiled: Mapping[ir.Tensor, tuple[in
     for at, (name, matrix) in enumerate(zip(names, matrices, strict=True)):
         buffers[matrix.tile] = Buffer(name, matrix, slots, deep, part, True, "", first=at * part, pitch=width)
     return Block(
-        launch=loops.launch,
-        own=own,
-        loop=loop,
-        nest=nest,
+        **vars(loops),
         warpgroups=block // ROWS,
         sides={own: ROWS, columns: width},
         across=part,
@@ -84,10 +81,7 @@ def scores_of(loops: Loops, sizes: ir.Sizes, stages: int) -> Block | None:
     names = [f"{each.tensor.name}_{rng.name}" for each, rng in ((rows[0], own), (part, loop.range))]
     name, tiles = f"{tables[0].tensor.name}_tile", groups * (1 + len(before))
     return Block(
-        launch=loops.launch,
-        own=own,
-        loop=loop,
-        nest=nest,
+        **vars(loops),
         warpgroups=groups,
         sides={own: ROWS},
         stages=stages,

@@ -105,9 +105,7 @@ def rows_of(
     groups = check_block(program, own, sizes)
     additions = _additions(program, own, loop, sizes, groups, stages)
     made = Block(
-        launch=launch,
-        own=own,
-        loop=loop,
+        **vars(loops),
         warpgroups=groups,
         sides={own: ROWS},
         stages=stages,

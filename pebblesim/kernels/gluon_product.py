@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon_block import ROWS, Block, filled, freed
-from pebblesim.kernels.gluon_boxes import several, sides
+from pebblesim.kernels.gluon_boxes import sides
 from pebblesim.kernels.gluon_parts import PartsRoles
 from pebblesim.kernels.gluon_roles import expecting
-from pebblesim.kernels.terms import ZERO, Group, Held, Items, Name, Number, Term, call, is_zero, maximum, minimum, term
+from pebblesim.kernels.terms import ZERO, Held, Items, Name, Number, Term, call, maximum, minimum, term
 from pebblesim.kernels.triton_grid import in_groups, longest_last
 from pebblesim.kernels.triton_loops import Piece
 from pebblesim.kernels.triton_ranges import GROUP, Setting
@@ -51,11 +51,10 @@ class ProductRoles(PartsRoles):
         if longest_last(scope.launch, rows, scope.mask):
             made.append(st.Let((number.id,), (tiles - 1 - number,)))
         low, high = self.scope.limits()
-        end = Group(high) * self.parts if self.parts > 1 else high
+        end = high * self.parts
         if not self.setting.even:  # parts beyond all terms are none
             end = minimum(end, call("cdiv", self.setting.size(plan.loop.range.dim), self.right.rows))
-        first = low if is_zero(low) else Group(low) * self.parts
-        return [*made, st.Let(("first", "end"), (first, end), "parts of terms"), *body]
+        return [*made, st.Let(("first", "end"), (low * self.parts, end), "parts of terms"), *body]
 
     def place(self, part: Term) -> Items:
         """Where a part of the table is among the rows of all its tiles."""
@@ -85,7 +84,7 @@ class ProductRoles(PartsRoles):
             *(self.copy(each, slot, k, self.named_tile[1]) for each in self.rights),
         ]
         free = st.Wait(freed("", slot), term("phase") ^ 1)
-        body = (self.scope.slot(Group(k - "first")), free, *expecting(full, copies))
+        body = (self.scope.slot(k - "first"), free, *expecting(full, copies))
         return [st.For("k", term("first"), term("end"), body, of=self.nest.inner)]
 
     # Products
@@ -130,7 +129,7 @@ class ProductRoles(PartsRoles):
         left = left.call("slice", *rows, dim=1).turned() if self.turned else left.call("slice", *rows)
         pairs, line = zip(to, self.rights, strict=True), self.nest.product.line
         issues = (st.Issue(each, left, right.slot("slot"), each, line=line) for each, right in pairs)
-        return to, [self.scope.slot(Group(turn)), st.Wait(filled("", "slot"), Name("phase")), *issues]
+        return to, [self.scope.slot(turn), st.Wait(filled("", "slot"), Name("phase")), *issues]
 
     def store(self, node: ir.Write | ir.Init, at: ir.Range | None, value: Term) -> None:
         """Hand the sums to the copy engine in a slot that all products are done with."""
@@ -142,14 +141,14 @@ class ProductRoles(PartsRoles):
         slots, tensor, box = self.plan.stages, node.tensor, result.box
         sent: Term = Name(result.name).index("w")
         room = sent.reshape(*box)
-        if several(self.setting, tensor) != several(self.setting, self.right.read.tensor):
+        if self.setting.strides.several(tensor) != self.setting.strides.several(self.right.read.tensor):
             sent = sent.reshape(*sides(self.setting, tensor, box))
         times = maximum(term("end") - "first" - "w" + (slots - 1), 0) // slots
         column = self.named_tile[1] * right.pitch
         place = self.at(node, term("part") * ROWS, column + right.first if right.first else column)
         self.say(
             st.Let(("filled",), (times,), "times that slot w was"),
-            st.Wait(freed("", "w"), Group(term("filled") & 1) ^ 1),
+            st.Wait(freed("", "w"), (term("filled") & 1) ^ 1),
             *st.put(room, self.values.in_words(value)),
             st.Send(f"{tensor.name}_tiles", place, sent, line=node.line),
             st.Sent(),

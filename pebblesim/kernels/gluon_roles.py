@@ -27,7 +27,6 @@ from pebblesim.kernels.lowering import Lowering
 from pebblesim.kernels.statements import terms_of, within
 from pebblesim.kernels.terms import (
     ZERO,
-    Group,
     Held,
     Items,
     Layout,
@@ -36,7 +35,6 @@ from pebblesim.kernels.terms import (
     Term,
     Word,
     all_of,
-    bare,
     call,
     minimum,
     own,
@@ -222,7 +220,7 @@ class Roles(Lowering):
             return [*opening, st.Let(("tile",), (call("program_id", 0),)), *each]
         blocks, (_, high) = call("num_programs", 0), self.scope.limits()
         turn = st.Let(("turn",), (tile // blocks,))
-        filled = st.Let(("filled",), (bare(self.scope.streamed_before(high)),), more=True)
+        filled = st.Let(("filled",), (self.scope.streamed_before(high),), more=True)
         loop = st.For("tile", call("program_id", 0), tiles * "heads", (turn, *each, filled), step=blocks)
         return [*opening, st.Let(("filled",), (Number(0),), "slots of each ring before a tile"), loop]
 
@@ -305,12 +303,12 @@ class Roles(Lowering):
         if made:
             self.say(st.When(self.scope.edge(), tuple(made)))
 
-    def fill(self, tile: ir.Tile, value: Term) -> None:
-        """Make a tile of one value, in its layout."""
+    def filled(self, tile: ir.Tile, value: Term) -> Term:
+        """A tile of one value, in its layout."""
         scope = self.scope
         shape = tuple(map(scope.length, tile.ranges[:: -1 if tile in self.facts.turned else 1]))
         layout = scope.of_vector(tile.ranges[0]) if len(shape) == 1 else scope.layout(shape[1])
-        self.say(st.Fill(self.values.named(tile), shape, value, layout))
+        return call("full", listed(*shape), value, Word("float32"), layout)
 
     def issue(
         self, to: Held, left: Term, right: Term, onto: Term | None, width: int, line: int, rows: int = ROWS
@@ -345,8 +343,8 @@ class Roles(Lowering):
         across = term(first) + across if first else across
         self.say(st.Let((columns.id,), (term("w") * width + across if divided else across,)))
         at_rows, at_columns = rows.along("[:, None]"), columns.along("[None, :]")
-        inside = [Group(at_rows < setting.size(ranges[0].dim))] if scope.ragged(ranges[0]) else []
-        inside += [Group(at_columns < length)] if first + whole > setting.sizes[ranges[1].dim] else []
+        inside = [at_rows < setting.size(ranges[0].dim)] if scope.ragged(ranges[0]) else []
+        inside += [at_columns < length] if first + whole > setting.sizes[ranges[1].dim] else []
         places = [at_rows * length]
         if node.tensor in setting.strides.of:
             places = setting.strides.places_of(node.tensor, rows)

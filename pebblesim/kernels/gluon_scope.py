@@ -8,7 +8,7 @@ from math import e, log2
 from pebblesim.kernels.gluon_block import Block
 from pebblesim.kernels.gluon_plan import APART
 from pebblesim.kernels.statements import Let
-from pebblesim.kernels.terms import ONE, Group, Layout, Name, Term, call, is_zero, maximum, minimum, term
+from pebblesim.kernels.terms import Layout, Name, Number, Term, call, maximum, minimum, term
 from pebblesim.kernels.triton_loops import Piece, bounds, pieces
 from pebblesim.kernels.triton_ranges import Scope, Setting, along
 from pebblesim.kernels.triton_values import Values
@@ -71,12 +71,11 @@ class RowsScope(Scope):
 
     def streamed_before(self, number: Term) -> Term:
         """How many tiles are streamed before a tile."""
-        low, _ = self.limits()
-        return number if is_zero(low) else Group(number - low)
+        return number - self.limits()[0]
 
     def slot(self, turn: Term) -> Let:
         """The slot of a ring, and the phase of its barriers, once so many were filled for this tile of the grid."""
-        stages, turn = self.plan.stages, Group(term("filled") + turn) if self.plan.persistent else turn
+        stages, turn = self.plan.stages, term("filled") + turn if self.plan.persistent else turn
         return Let(("slot", "phase"), (turn % stages, turn // stages & 1))
 
     def slot_of(self, number: Term) -> Let:
@@ -85,7 +84,7 @@ class RowsScope(Scope):
 
     def streamed(self, turn: Term) -> Term:
         """The number of the tile that is streamed at a turn."""
-        return Group(self.limits()[1] - 1 - turn) if self.from_last() else turn
+        return self.limits()[1] - 1 - turn if self.from_last() else turn
 
     def stream(self, differs: bool) -> list[Piece]:
         """The pieces of the loop, through which a ring goes in order; from its second tile on if products are put off.
@@ -98,8 +97,8 @@ class RowsScope(Scope):
         if self.plan.additions:
             return [Piece(low, high)]
         if self.from_last():
-            return [Piece(ONE, high, complete=True)]
-        begin = (ONE if is_zero(low) else low + 1) if late else low
+            return [Piece(Number(1), high, complete=True)]
+        begin = low + 1 if late else low
         if self.one_by_one():
             return [Piece(begin, high)]
         first, *others = pieces(self, self.plan.loop, differs)
@@ -123,7 +122,7 @@ class RowsScope(Scope):
             last = minimum(last, self.total(loop.range))
         if self.before is None:
             return behind > last
-        return Group(behind > last) | Group(self.numbers[loop.range] * block < stop - 1 - self.before)
+        return (behind > last) | (self.numbers[loop.range] * block < stop - 1 - self.before)
 
     # Layouts
 
@@ -150,12 +149,12 @@ class RowsScope(Scope):
         rows, across = along(0, frame), along(1, frame)
         assert self.after is not None
         if ranges[0] is stream:
-            limit = Group(self.index(ranges[1]) - self.after - first)
-            return [Group(limit.along(across) <= columns.along(rows))]
+            limit = self.index(ranges[1]) - self.after - first
+            return [limit.along(across) <= columns.along(rows)]
         last = self.index(ranges[0]) + self.after
         if existing and self.exist(stream, 1, frame):
             last = minimum(last, self.setting.size(stream.dim) - 1)
-        return [Group(columns.along(across) <= Group(last - first).along(rows))]
+        return [columns.along(across) <= (last - first).along(rows)]
 
 
 class RowsValues(Values):
@@ -180,4 +179,4 @@ class RowsValues(Values):
     def sigmoid(self, value: Term, times: float | None = None) -> Term:
         """σ of a value, multiplied by a number before; Gluon has exponentials only."""
         exponential = call("exp2", value * (-log2(e) * (1.0 if times is None else times)))
-        return Group(term(1.0) / Group(term(1.0) + exponential))
+        return term(1.0) / (term(1.0) + exponential)

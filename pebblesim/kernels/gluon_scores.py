@@ -18,7 +18,7 @@ from pebblesim.kernels.gluon_parts_plan import less
 from pebblesim.kernels.gluon_plan import check_block, refused
 from pebblesim.kernels.gluon_roles import expecting
 from pebblesim.kernels.statements import KernelProgram
-from pebblesim.kernels.terms import NOTHING, ZERO, Choice, Group, Items, Name, Number, Term, both, call, only, term
+from pebblesim.kernels.terms import NOTHING, ZERO, Choice, Items, Name, Number, Term, both, call, only, term
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.language import program as ir
 
@@ -65,7 +65,7 @@ class ScoresRoles(PartsRoles):
 
     def slot(self, number: Term) -> st.Let:
         """The slot of the ring, and the phase of its barriers, for part k of a tile of keys."""
-        return self.scope.slot(Group(self.scope.streamed_before(number) * self.parts + "k"))
+        return self.scope.slot(self.scope.streamed_before(number) * self.parts + "k")
 
     def place(self, tensor: ir.Tensor, number: Term) -> Items:
         """The first row of the warpgroup's part of a tile among the rows of all tiles of a table."""
@@ -105,7 +105,7 @@ class ScoresRoles(PartsRoles):
     def _at(self, number: Term) -> Term:
         """Where the warpgroup has its rows of a tile of the table."""
         w = term("w")
-        return w if self.before is None else Number(2) * w + Group(self.scope.streamed_before(number) & 1)
+        return w if self.before is None else Number(2) * w + (self.scope.streamed_before(number) & 1)
 
     def _sum(self) -> None:
         """The products of all parts, one issued while the one before runs."""
@@ -127,7 +127,7 @@ class ScoresRoles(PartsRoles):
             body.append(st.When(begun, (st.Arrive(turns.index("w")),)))
         if self.before is not None:
             half = both(k.equals(self.parts // 2), number + 1 < high)
-            body.append(st.When(half, tuple(self._fetch(self.before, Group(number + 1)))))
+            body.append(st.When(half, tuple(self._fetch(self.before, number + 1))))
         self.one_behind((to,), self.ring.name, self.parts, body)
 
     def _take(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from pebblesim.kernels.gluon_block import LOADING_REGISTERS, REGISTERS, ROWS
 from pebblesim.kernels.triton_ranges import Setting
@@ -24,73 +26,11 @@ def heads_together(heads: int, streamed: int) -> int:
     return -(-heads // -(-heads // max(STREAMED_TOGETHER // streamed, 1)))
 
 
-IMPORTS = """from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-"""
+HELPERS: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("gluon_helpers.toml").read_text(encoding="utf-8"))
+"""Text that kernels share: imports, and functions by their names."""
 
-FENCE = """from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
-"""
-
-ADDING = """from triton._C.libtriton import ir
-from triton.experimental.gluon.language._core import builtin
-"""
-
-COMMON = """
-@gluon.jit
-def barriers(slots: gl.constexpr, count: gl.constexpr):
-    made = gl.allocate_shared_memory(gl.int64, [slots, 1], mbarrier.MBarrierLayout())
-    for slot in gl.static_range(slots):
-        mbarrier.init(made.index(slot), count=count)
-    return made
-
-
-"""
-
-CONTIGUOUS = """
-def tiles_of(tensor, rows, width):
-    \"\"\"For the copy engine: tiles of the heads of a tensor; beyond its rows and columns they are 0.\"\"\"
-    layout = gl.NVMMASharedLayout.get_default_for([1, rows, width], gl.{dtype})
-    return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)"""
-
-APART = """
-def tiles_of(tensor, rows, width, several=1):
-    \"\"\"For the copy engine: tiles of (batch, heads, n, columns); beyond n and the columns they are 0.
-
-    A position has a row of each of `several` heads that share keys.
-    \"\"\"
-    (batch, heads, n, d), (far, wide, row, one) = tensor.shape, tensor.stride()
-    shape, strides, block = [batch, heads, n, d], [far, wide, row, one], [1, 1, rows, width]
-    if several > 1:
-        shape, strides = [batch, heads // several, n, several, d], [far, wide * several, row, wide, one]
-        block = [1, 1, max(rows // several, 1), min(rows, several), width]
-    layout = gl.NVMMASharedLayout.get_default_for(block, gl.{dtype})
-    return TensorDescriptor(tensor, shape, strides, block, layout)"""
-
-HELPERS = {
-    "vectors_of": """
-def vectors_of(tensor, length, rows):
-    layout = gl.NVMMASharedLayout.get_default_for([1, rows], gl.float32)
-    return TensorDescriptor(tensor, [tensor.shape[0], length], [tensor.shape[1], 1], [1, rows], layout)""",
-    "sums_of": """
-@builtin
-def tma_add(tiles, at, part, _semantic=None):
-    \"\"\"Add a tile in shared memory to memory by the copy engine, for which Gluon has no name yet.\"\"\"
-    at = _semantic._convert_to_ir_values(at, require_i64=False)
-    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, tiles.handle, at, part.handle)
-
-
-def sums_of(tensor, rows, width):
-    layout = gl.NVMMASharedLayout.get_default_for([1, rows, width], gl.float32)
-    return TensorDescriptor.from_tensor(tensor, [1, rows, width], layout)""",
-    "pairs_of": """
-def pairs_of(tensor, rows, width):
-    \"\"\"For the copy engine: a table of pairs, tile after tile.\"\"\"
-    layout, whole = gl.NVMMASharedLayout.get_default_for([rows, width], gl.{dtype}), tensor.shape[-1]
-    return TensorDescriptor(tensor, [tensor.numel() // whole, whole], [whole, 1], [rows, width], layout)""",
-}
-"""Functions that some kernels use, by name."""
+TOLD = ("vectors_of", "sums_of", "pairs_of")
+"""Functions of `run`, besides `tiles_of`, that tell the copy engine of tensors."""
 
 
 def common(dtype: str, apart: bool, widths: set[int], stored: set[int], helpers: set[str]) -> str:
@@ -100,17 +40,18 @@ def common(dtype: str, apart: bool, widths: set[int], stored: set[int], helpers:
         dtype: type of a word.
         apart: whether matrices have strides of their own.
         widths, stored: columns of the tiles of products, and of those that threads store to memory.
-        helpers: names of `HELPERS`, and whether threads store what the copy engine takes.
+        helpers: names of functions of `HELPERS`, and whether threads store what the copy engine takes.
     """
-    fence = FENCE * ("fence_async_shared" in helpers)
     layouts = [
         f"tile_{width} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16]))"
         for width in sorted(widths)
     ]
     layouts += [f"rows_{width} = gl.constexpr({_whole_sectors(width)})" for width in sorted(stored)]
-    functions = [COMMON, APART if apart else CONTIGUOUS, *(text for name, text in HELPERS.items() if name in helpers)]
-    written = "\n\n".join(each.format(dtype=dtype) for each in functions)
-    return ADDING * ("sums_of" in helpers) + fence + "\n".join(["", *layouts, "", written])
+    names = ["barriers", "tiles_of_strides" if apart else "tiles_of", *(name for name in TOLD if name in helpers)]
+    written = "\n\n".join(HELPERS[name].format(dtype=dtype) for name in names)
+    imports = HELPERS["imports_of_sums"] * ("sums_of" in helpers)
+    imports += HELPERS["imports_of_fences"] * ("fence_async_shared" in helpers)
+    return imports + "\n".join(["", *layouts, "", written])
 
 
 def _whole_sectors(width: int) -> str:

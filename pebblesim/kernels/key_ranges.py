@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pebblesim.kernels.statements import Let, Statement
-from pebblesim.kernels.terms import Group, Name, Term, call, several, term
+from pebblesim.kernels.terms import Name, Term, call, term
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
 
@@ -44,17 +44,16 @@ def reads_ranges(mask: Band | None, nodes: list[ir.Node]) -> bool:
 
 def opening(queries: Term, keys: Term, rows: int) -> list[Statement]:
     """Statements that move the addresses to a head's batch; `queries` and `keys` are their numbers."""
-    positions = queries if rows == 1 else Group(queries // rows)
-    moved = [*((name, positions) for name in (FIRST, END)), *((name, keys) for name in (ABOVE, BELOW))]
+    moved = [*((name, queries // rows) for name in (FIRST, END)), *((name, keys) for name in (ABOVE, BELOW))]
     return [Let((name,), (term("head") // SHARING * number,), more=True) for name, number in moved]
 
 
 def vectors(index: str, exists: Term | None, rows: int) -> list[Statement]:
     """Statements that read the ranges of a tile of rows, whose indices have this name; 0 where no row exists."""
-    position = term(index) if rows == 1 else term(index) // rows
     edge = {} if exists is None else {"mask": exists, "other": 0}
     return [
-        Let((f"{index}_{name}",), (call("load", term(f"{name}_ptr") + position, **edge),)) for name in ("first", "end")
+        Let((f"{index}_{name}",), (call("load", term(f"{name}_ptr") + term(index) // rows, **edge),))
+        for name in ("first", "end")
     ]
 
 
@@ -62,16 +61,16 @@ def predicate(rows: str, columns: str, along_rows: str, along_columns: str) -> l
     """The allowed pairs of a tile, by the names of its indices."""
     keys = Name(columns).along(along_columns)
     first, end = (Name(f"{rows}_{name}").along(along_rows) for name in ("first", "end"))
-    return [Group(keys >= first), Group(keys < end)]
+    return [keys >= first, keys < end]
 
 
 def seen_by_rows(start: Term, stop: Term, by_all: bool) -> tuple[Term, Term]:
     """The first key that some, or all, positions from `start` to before `stop` see, and the one after the last."""
-    first, last = (Group(stop - 1), start) if by_all else (start, Group(stop - 1))
+    first, last = (stop - 1, start) if by_all else (start, stop - 1)
     return call("load", Name(FIRST) + first), call("load", Name(END) + last)
 
 
 def seeing_columns(left: Term, right: Term, rows: int, by_all: bool) -> tuple[Term, Term]:
     """The first row that sees some, or all, of the keys from `left` to before `right`, and the one after the last."""
-    first, last = (Group(right - 1), left) if by_all else (left, Group(right - 1))
-    return several(call("load", Name(ABOVE) + first), rows), several(call("load", Name(BELOW) + last), rows)
+    first, last = (right - 1, left) if by_all else (left, right - 1)
+    return call("load", Name(ABOVE) + first) * rows, call("load", Name(BELOW) + last) * rows

@@ -17,7 +17,6 @@ from pebblesim.kernels.terms import (
     MINUS_INFINITY,
     NOTHING,
     Binary,
-    Group,
     Held,
     Name,
     Term,
@@ -249,7 +248,7 @@ class Lowering:
         if base_2 and tensor.name in self.scope.program.outputs and has_bias(self.scope.program):
             value = only(value, [Binary("!=", value, MINUS_INFINITY)], INFINITY)
         alike = base_2 == (tensor in self.setting.logarithms)
-        return value if alike else Group(value * (FROM_BASE_2 if base_2 else TO_BASE_2))
+        return value if alike else value * (FROM_BASE_2 if base_2 else TO_BASE_2)
 
     def write(self, node: ir.Write, there: bool = False) -> None:
         """Write a tile; entries of a table for which there is no pair, or no allowed one, are 0.
@@ -275,8 +274,11 @@ class Lowering:
 
     def fill(self, tile: ir.Tile, value: Term) -> None:
         """Make a tile of one value."""
-        sides = tuple(map(self.scope.length, tile.ranges[:: -1 if tile in self.facts.turned else 1]))
-        self.say(st.Fill(self.values.named(tile), sides, value))
+        self.say(st.Map(self.values.named(tile), self.filled(tile, value)))
+
+    def filled(self, tile: ir.Tile, value: Term) -> Term:
+        """A tile of one value, with the sides that it is held with."""
+        return full(map(self.scope.length, tile.ranges[:: -1 if tile in self.facts.turned else 1]), value)
 
     # Computing
 
@@ -321,7 +323,7 @@ class Lowering:
     def multiply(self, to: Held, onto: Term | None, node: ir.Compute, frame: bool) -> None:
         """Multiply two tiles, and add to what there is; `frame`: the transpose is computed."""
         left, right = self.values.operands(factors(node), node.line, frame)
-        self.say(st.Product(to, left, right, onto, node, self.values.precise, line=node.line))
+        self.say(st.Product(to, left, right, onto, self.values.precise, line=node.line))
 
     def bar(self, expr: ir.Expr) -> None:
         """Mask scores of which an expression is the first maximum or exponential."""

@@ -26,12 +26,15 @@ class Release:
         arguments_together: whether the function that launches takes the arguments of a kernel as one tuple, behind
             what Triton knows of their types.
         unread: arguments of the function that makes descriptors, behind those that it reads.
+        two_rooms: whether a kernel takes two pieces of memory behind its arguments, and Triton keeps (warps, blocks of
+            a cluster, bytes of shared memory) of it, so that the driver alone can launch it.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     options: str = ""
     arguments_together: bool = False
     unread: int = 0
+    two_rooms: bool = False
 
     def text(self, written: str) -> str:
         """A text of kernels, written for 3.6, as this release takes it."""
@@ -41,7 +44,7 @@ class Release:
 
 
 RELEASES = {
-    "3.6": Release(),
+    "3.6": Release(two_rooms=True),
     "3.7": Release(arguments_together=True),
     "3.8": Release(arguments_together=True, unread=1),
     "3.9": Release(

@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import e, inf, log2
 
 from pebblesim.core.errors import UsageError
-from pebblesim.kernels.terms import Number, Term, Word, minimum, several, wide
+from pebblesim.kernels.terms import Number, Term, Word, minimum, term, wide
 from pebblesim.language import program as ir
 
 SINKS = "sinks"
@@ -35,7 +35,7 @@ HIGHEST = 2.0**127
 
 def first_of_head(start: Term, head: str, shared: int) -> Term:
     """The address of the first sink of a head of keys, where `batch` and the head are known."""
-    return start + wide("batch") * SINKS_BATCH + wide(several(head, shared))
+    return start + wide("batch") * SINKS_BATCH + wide(term(head) * shared)
 
 
 def as_exponents(sinks: Term) -> Term:

@@ -9,22 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
-from pebblesim.kernels.terms import TRITON, ZERO, Held, Items, Language, Term, Word, call, full, own, sides, text, walk
+from pebblesim.kernels.terms import TRITON, ZERO, Held, Items, Language, Term, Word, call, dot, own, sides, text, walk
 from pebblesim.kernels.words import WORDS
 from pebblesim.language import program as ir
 
 
+@dataclass_transform(eq_default=False, frozen_default=True)
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Statement:
-    """A statement of a kernel."""
+    """A statement of a kernel: each kind is a record of its own, and no two of them are the same."""
 
     __match_args__: ClassVar[tuple[str, ...]]
     line: int = 0
 
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False)(cls)
 
-@dataclass(frozen=True, eq=False)
+
 class Let(Statement):
     """Names for values that are no tiles, `indices` for those of a tile's rows or columns; `more`: added to them."""
 
@@ -35,7 +38,6 @@ class Let(Statement):
     indices: bool = False
 
 
-@dataclass(frozen=True, eq=False)
 class Copy(Statement):
     """Memory → registers: the words at an address, or in a box of a descriptor; `absent` where `where` is false."""
 
@@ -47,7 +49,6 @@ class Copy(Statement):
     scale: Term | None = None
 
 
-@dataclass(frozen=True, eq=False)
 class Store(Statement):
     """Registers → memory: a value in the words of memory, at an address, where a predicate holds."""
 
@@ -57,17 +58,6 @@ class Store(Statement):
     where: Term | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Fill(Statement):
-    """A tile of one value."""
-
-    to: Held
-    shape: tuple[int, ...]
-    value: Term
-    layout: Term | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class Map(Statement):
     """A tile computed entry by entry, or reduced along rows; `more`: added to what it was."""
 
@@ -76,30 +66,16 @@ class Map(Statement):
     more: bool = False
 
 
-@dataclass(frozen=True, eq=False)
 class Product(Statement):
-    """A product of two operands in the words of memory, added to `onto`; `node`: what it is in the schedule."""
+    """A product of two operands in the words of memory, added to `onto`; `precise`: of words of float32."""
 
     to: Held
     left: Term
     right: Term
     onto: Term | None
-    node: ir.Compute
-    precise: bool = False
+    precise: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Describe(Statement):
-    """A descriptor of the tiles of a matrix."""
-
-    name: str
-    address: Term
-    shape: tuple[Term, ...]
-    strides: tuple[Term, ...]
-    block: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class For(Statement):
     """A loop over numbers; `stages`: iterations whose reads are in flight; `unrolled`: when it is compiled."""
 
@@ -113,7 +89,6 @@ class For(Statement):
     of: ir.Loop | None = None
 
 
-@dataclass(frozen=True, eq=False)
 class When(Statement):
     """Statements for where a condition holds, and for where it does not."""
 
@@ -122,12 +97,10 @@ class When(Statement):
     otherwise: tuple[Statement, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
 class Leave(Statement):
     """Nothing is left to do."""
 
 
-@dataclass(frozen=True, eq=False)
 class Do(Statement):
     """A call for what it does."""
 
@@ -138,7 +111,6 @@ class Do(Statement):
 # What only Gluon kernels have
 
 
-@dataclass(frozen=True, eq=False)
 class Wait(Statement):
     """Wait for a phase of a barrier."""
 
@@ -146,14 +118,12 @@ class Wait(Statement):
     phase: Term
 
 
-@dataclass(frozen=True, eq=False)
 class Arrive(Statement):
     """Arrive at a barrier."""
 
     barrier: Term
 
 
-@dataclass(frozen=True, eq=False)
 class Expect(Statement):
     """Bytes that are to arrive at a barrier."""
 
@@ -161,7 +131,6 @@ class Expect(Statement):
     bytes: int
 
 
-@dataclass(frozen=True, eq=False)
 class Fetch(Statement):
     """Memory → shared memory, by the copy engine: the box at a corner; its bytes arrive at a barrier."""
 
@@ -172,7 +141,6 @@ class Fetch(Statement):
     bytes: int
 
 
-@dataclass(frozen=True, eq=False)
 class Put(Statement):
     """Registers → shared memory: a tile in a slot."""
 
@@ -180,12 +148,10 @@ class Put(Statement):
     value: Term
 
 
-@dataclass(frozen=True, eq=False)
 class Fence(Statement):
     """Words that threads put into shared memory are there for the copy engine, and for products."""
 
 
-@dataclass(frozen=True, eq=False)
 class Send(Statement):
     """Shared memory → memory, by the copy engine; `added`: to what is there."""
 
@@ -195,12 +161,10 @@ class Send(Statement):
     added: bool = False
 
 
-@dataclass(frozen=True, eq=False)
 class Sent(Statement):
     """Wait until the copy engine has taken all that it was to send."""
 
 
-@dataclass(frozen=True, eq=False)
 class Issue(Statement):
     """A product that runs beside what follows, added to `onto` but where it is the first one."""
 
@@ -211,7 +175,6 @@ class Issue(Statement):
     added: Term | None = None
 
 
-@dataclass(frozen=True, eq=False)
 class Settle(Statement):
     """Wait for products, but for the last `left` that were issued: their results, and what they read, are there."""
 
@@ -219,7 +182,6 @@ class Settle(Statement):
     left: int
 
 
-@dataclass(frozen=True, eq=False)
 class Allocate(Statement):
     """Room in shared memory."""
 
@@ -230,7 +192,6 @@ class Allocate(Statement):
     note: str
 
 
-@dataclass(frozen=True, eq=False)
 class Barriers(Statement):
     """Barriers, each of which so many arrivals complete; several names for several groups of them.
 
@@ -359,19 +320,10 @@ def _simple(each: Statement, language: Language) -> Iterator[str]:
             yield f"{to.id} = {says(loaded if scale is None else loaded / scale)}"
         case Store(address=address, value=value, where=where):
             yield says(call("store", address, value, **({} if where is None else {"mask": where})))
-        case Fill(to=to, shape=lengths, value=value, layout=layout):
-            in_layout = (sides(*lengths), value, Word("float32"), layout)
-            yield f"{to.id} = {says(full(lengths, value) if layout is None else call('full', *in_layout))}"
         case Map(to=to, value=value, more=more):
             yield f"{to.id} {'+=' if more else '='} {says(value)}"
         case Product(to=to, left=left, right=right, onto=onto, precise=precise):
-            options = {"input_precision": '"ieee"'} if precise else {}
-            yield f"{to.id} = {says(call('dot', left, right, *([] if onto is None else [onto]), **options))}"
-        case Describe(name=name, address=address, shape=shape_, strides=strides, block=block):
-            yield f"{name} = {language.named('make_tensor_descriptor')}("
-            parts = (Items(shape_), Items(strides), sides(*block))
-            yield f"{INDENT}{', '.join(map(says, (address, *parts)))}"
-            yield ")"
+            yield f"{to.id} = {says(dot(left, right, onto, precise))}"
         case Leave():
             yield "return"
         case Do(call=made, note=note):

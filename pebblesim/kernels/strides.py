@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pebblesim.kernels.identifiers import Identifiers
 from pebblesim.kernels.statements import Let, Statement
-from pebblesim.kernels.terms import Group, Term, call, several, term
+from pebblesim.kernels.terms import Term, call, term
 from pebblesim.kernels.words import is_float32
 from pebblesim.language import program as ir
 
@@ -59,12 +59,12 @@ class Strides:
 
     def several(self, tensor: ir.Tensor) -> int:
         """Rows of a kernel's matrix at each position."""
-        return self.shared if tensor.shape[0] == self.queries else 1
+        return self.shared if tensor in self.of and tensor.shape[0] == self.queries else 1
 
     def opening(self, tensor: ir.Tensor, pointer: str) -> list[Statement]:
         """Statements of a kernel that move an address to the rows of its head, and count strides in words."""
         batch, head, _ = self.of[tensor]
-        heads, at = several("own", self.several(tensor)), term("batch")
+        heads, at = term("own") * self.several(tensor), term("batch")
         first = at * batch * WORDS
         if tensor in self.inner:
             number, within = self.inner[tensor]
@@ -83,10 +83,8 @@ class Strides:
     def places(self, tensor: ir.Tensor, first: Term, size: int) -> list[Term]:
         """Where rows begin, from the first on, as a column: terms of a sum."""
         (*_, row), shared, numbers = self.of[tensor], self.several(tensor), call("arange", 0, size)
-        if shared == 1:
-            return [first * row, numbers.along("[:, None]") * row]
         if size % shared:
-            return self.places_of(tensor, Group(first + numbers))
+            return self.places_of(tensor, first + numbers)
         return [first // shared * row, *self.places_of(tensor, numbers)]
 
     def places_of(self, tensor: ir.Tensor, numbers: Term) -> list[Term]:

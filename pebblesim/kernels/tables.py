@@ -18,7 +18,7 @@ from math import prod
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.kernels.bands import limited, tiles_across
 from pebblesim.kernels.sinks import SINKS
-from pebblesim.kernels.terms import Group, Name, Term, call, minimum, term
+from pebblesim.kernels.terms import Name, Term, call, minimum, term
 from pebblesim.kernels.words import is_float32, word_bytes
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
@@ -65,7 +65,7 @@ class Tables:
         """The lengths as terms; `size` gives a dimension, `even`: tiles divide all of them."""
         lengths = [size(dim) for dim in tensor.shape]
         if tensor in self.aligned and not even:
-            lengths[-1] = Group(call("cdiv", lengths[-1], GROUP_OF_WORDS) * GROUP_OF_WORDS)
+            lengths[-1] = call("cdiv", lengths[-1], GROUP_OF_WORDS) * GROUP_OF_WORDS
         if tensor.apart is not None:
             lengths.insert(0, call("cdiv", size(tensor.apart.dim), ir.length(tensor.apart.block, sizes)))
         if tensor in self.parts:

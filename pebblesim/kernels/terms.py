@@ -1,7 +1,7 @@
 """Terms: values in the text of a kernel, as data, and the one function that prints them.
 
-Passes build terms with Python's operators; parentheses follow from precedence, and a `Group` has some of its own. How a
-language names its functions is a table.
+Passes build terms with Python's operators. What adds nothing is left out, such as + 0 and * 1, and parentheses follow
+from precedence. How a language names its functions is a table.
 """
 
 from __future__ import annotations
@@ -11,21 +11,37 @@ from dataclasses import dataclass, field
 from functools import reduce
 from math import isinf
 from operator import add, and_, mul
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 from pebblesim.language import program as ir
 
 
 def _operation(op: str) -> Callable[[Any, Any], Term]:
     """The operation of two terms, or of a term with what becomes one."""
-    return lambda left, right: Binary(op, left, term(right))
+    return lambda left, right: _made(op, left, term(right))
 
 
-@dataclass(frozen=True)
+def _made(op: str, left: Term, right: Term) -> Term:
+    """An operation, or what it is equal to if one side is the integer that changes nothing, or makes all 0."""
+    if _is(right, UNITS.get(op)):
+        return left
+    if op == "+" and _is(left, 0):
+        return right
+    return ZERO if op in ("*", "//") and _is(left, 0) else Binary(op, left, right)
+
+
+def _is(made: Term, value: int | None) -> bool:
+    return isinstance(made, Number) and isinstance(made.value, int) and made.value == value
+
+
+@dataclass_transform(frozen_default=True)
 class Term:
-    """A value in a text; as a string it is written as Triton has it."""
+    """A value in a text, of which each kind is a record; as a string it is written as Triton has it."""
 
     __match_args__: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
     def __str__(self) -> str:
         return text(self)
@@ -73,35 +89,30 @@ class Term:
         return self.call("index", at)
 
 
-@dataclass(frozen=True)
 class Name(Term):
     """A name, or a constant as it is written."""
 
     id: str
 
 
-@dataclass(frozen=True)
 class Held(Name):
     """The value of a tile, under its name."""
 
     tile: ir.Tile
 
 
-@dataclass(frozen=True)
 class Number(Term):
     """A number."""
 
     value: int | float
 
 
-@dataclass(frozen=True)
 class Word(Term):
     """A word of the language, such as a type."""
 
     id: str
 
 
-@dataclass(frozen=True)
 class Binary(Term):
     """An operation on two values."""
 
@@ -110,21 +121,12 @@ class Binary(Term):
     right: Term
 
 
-@dataclass(frozen=True)
-class Group(Term):
-    """A value in parentheses of its own."""
-
-    inner: Term
-
-
-@dataclass(frozen=True)
 class Not(Term):
     """The opposite of a condition."""
 
     inner: Term
 
 
-@dataclass(frozen=True)
 class Call(Term):
     """A call of a function of the language or, if it is `own`, of the text and its imports."""
 
@@ -134,7 +136,6 @@ class Call(Term):
     own: bool = False
 
 
-@dataclass(frozen=True)
 class Method(Term):
     """A call of a method of a value."""
 
@@ -144,7 +145,6 @@ class Method(Term):
     named: tuple[tuple[str, Term], ...] = ()
 
 
-@dataclass(frozen=True)
 class Along(Term):
     """A value with more axes."""
 
@@ -152,7 +152,6 @@ class Along(Term):
     axes: str
 
 
-@dataclass(frozen=True)
 class Items(Term):
     """A list or, between parentheses, a tuple; `comma`: behind the last one, too."""
 
@@ -161,7 +160,6 @@ class Items(Term):
     comma: bool = False
 
 
-@dataclass(frozen=True)
 class Choice(Term):
     """One value where a condition holds, and another one elsewhere."""
 
@@ -170,13 +168,15 @@ class Choice(Term):
     otherwise: Term
 
 
-@dataclass(frozen=True)
 class Layout(Name):
     """The layout of a tile of so many columns in the registers of a warpgroup: as products have it, or to be stored."""
 
     width: int = 0
     stored: bool = False
 
+
+UNITS = {"+": 0, "-": 0, "*": 1, "//": 1}
+"""The integers that change nothing on the right of an operation."""
 
 ZERO, ONE = Number(0), Number(1)
 NOTHING = Number(0.0)
@@ -234,6 +234,12 @@ def full(shape: Iterable[int], value: Term) -> Term:
     return call("full", Items(tuple(map(term, shape)), round=True, comma=True), value, Word("float32"))
 
 
+def dot(left: Term, right: Term, onto: Term | None, precise: bool) -> Term:
+    """The product of two tiles, added to one; `precise`: of words of float32."""
+    options = {"input_precision": '"ieee"'} if precise else {}
+    return call("dot", left, right, *([] if onto is None else [onto]), **options)
+
+
 def wide(number: Any) -> Term:
     """A number in 64 bits."""
     return call("cast", number, Word("int64"))
@@ -247,11 +253,6 @@ def total(parts: Iterable[Term]) -> Term:
 def product(parts: Iterable[Term]) -> Term:
     """The product of some terms."""
     return reduce(mul, parts)
-
-
-def several(number: Any, times: int) -> Term:
-    """A number, so many times."""
-    return term(number) if times == 1 else term(number) * times
 
 
 def all_of(parts: Iterable[Term]) -> Term | None:
@@ -269,16 +270,6 @@ def only(value: Term, parts: Iterable[Term], otherwise: Any) -> Term:
 def both(left: Term, right: Term) -> Term:
     """The condition that two conditions hold, the second asked only where the first one does."""
     return Binary("and", left, right)
-
-
-def bare(made: Term) -> Term:
-    """A term without parentheses of its own around it."""
-    return made.inner if isinstance(made, Group) else made
-
-
-def is_zero(made: Term) -> bool:
-    """Whether a term is the number 0."""
-    return made == ZERO
 
 
 def walk(made: Any) -> Iterator[Term]:
@@ -319,6 +310,7 @@ HOST = Language("triton.", {"minimum": "min"})
 PRECEDENCE = {"and": 0, "<": 1, ">": 1, "<=": 1, ">=": 1, "==": 1, "!=": 1, "|": 2, "^": 3, "&": 4, "+": 6, "-": 6}
 PRECEDENCE |= dict.fromkeys(("*", "/", "//", "%"), 7)
 TIGHT = 9
+BITWISE = ("&", "|", "^")
 
 
 def _binding(made: Term) -> int:
@@ -347,11 +339,12 @@ def text(made: Term, language: Language = TRITON) -> str:
             return repr(value)
         case Word(id=word):
             return language.named(word)
-        case Group(inner=inner):
-            return f"({text(inner, language)})"
         case Binary(op=op, left=left, right=right):
             binding = PRECEDENCE[op]
-            return f"{within(left, binding)} {op} {within(right, binding + 1)}"
+            if op not in BITWISE:
+                return f"{within(left, binding)} {op} {within(right, binding + 1)}"
+            chained = isinstance(left, Binary) and left.op == op  # else parentheses: few know how these bind
+            return f"{within(left, binding if chained else TIGHT)} {op} {within(right, TIGHT)}"
         case Call(function=function, args=args, named=named, own=of_text):
             return f"{function if of_text else language.named(function)}({given(args, named)})"
         case Method(of=of, name=name, args=args, named=named):

@@ -14,7 +14,6 @@ from pebblesim.kernels.statements import Copy, Map
 from pebblesim.kernels.terms import (
     MINUS_INFINITY,
     NOTHING,
-    Group,
     Term,
     all_of,
     call,
@@ -102,9 +101,9 @@ def read_copies(values: Values, node: ir.Read) -> Copy:
     (copies, end), alone = values.copies, f"[:{', None' * len(ranges)}]"
     axes = ["[None, :]"] if len(ranges) == 1 else ["[None, :, None]", "[None, None, :]"]
     places = [scope.index(rng).along(axis) for rng, axis in zip(ranges, axes, strict=True)]
-    inside: list[Term] = [Group(term(copies).along(alone) < end)]
+    inside: list[Term] = [term(copies).along(alone) < end]
     for place, rng in zip(places, ranges, strict=True):
-        inside += [Group(place < setting.size(rng.dim))] * scope.ragged(rng)
+        inside += [place < setting.size(rng.dim)] * scope.ragged(rng)
     if len(ranges) == 2:
         places[0] = places[0] * lengths[-1]
     start = term(setting.of[node.tensor]) + product([wide(copies).along(alone), *lengths[1:]])

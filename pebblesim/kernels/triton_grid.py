@@ -11,7 +11,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.kernels.bands import launched_across
 from pebblesim.kernels.key_ranges import KeyRanges, seen_by_rows
 from pebblesim.kernels.statements import Leave, Let, Statement, When
-from pebblesim.kernels.terms import Binary, Group, Name, Not, Number, Term, call, minimum, term, walk
+from pebblesim.kernels.terms import Name, Not, Number, Term, call, minimum, term
 from pebblesim.kernels.triton_loops import bounds
 from pebblesim.kernels.triton_ranges import GROUP, Scope
 from pebblesim.language import program as ir
@@ -21,9 +21,7 @@ from pebblesim.launches.launches import Launch
 
 def programs(scope: Scope) -> list[Term]:
     """How many programs a kernel is launched with for each head: factors, one for each loop of its grid."""
-    counts = [_launched(scope, loop) for loop in scope.launch.grid]
-    divided = [any(isinstance(each, Binary) and each.op == "//" for each in walk(count)) for count in counts]
-    return [Group(count) if whole else count for count, whole in zip(counts, divided, strict=True)]
+    return [_launched(scope, loop) for loop in scope.launch.grid]
 
 
 def grid(scope: Scope) -> list[Statement]:
@@ -81,16 +79,16 @@ def _guard(scope: Scope, loop: ir.Loop) -> list[Statement]:
     (top, bottom), (left, right) = scope.positions(when.rows), scope.ends(when.columns)
     out: list[Term] = []
     if launched_across(loop, scope.mask, scope.sizes) is not None:
-        out.append(Group(left >= scope.setting.size(when.columns.dim)))
+        out.append(left >= scope.setting.size(when.columns.dim))
     if scope.after is not None:
-        out.append(Group(left - bottom >= scope.after))
+        out.append(left - bottom >= scope.after)
     if scope.before is not None:
-        out.append(Group(top - right >= scope.before))
+        out.append(top - right >= scope.before)
     if isinstance(scope.mask, KeyRanges) and None not in (when.rows.parent, when.columns.parent):
         first, end = seen_by_rows(top, bottom, False)
-        out += [Group(left >= end), Group(right <= first)]
+        out += [left >= end, right <= first]
     if out:
-        met = Group(reduce(or_, out))
+        met = reduce(or_, out)
         return [When(Not(met) if when.none else met, (Leave(),))]
     return [Leave()] if when.none else []
 

@@ -8,7 +8,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.kernels import key_ranges
 from pebblesim.kernels.key_ranges import KeyRanges
 from pebblesim.kernels.statements import For, Statement
-from pebblesim.kernels.terms import ZERO, Group, Number, Term, calls, cdiv, is_zero, maximum, minimum, several
+from pebblesim.kernels.terms import ZERO, Number, Term, calls, cdiv, maximum, minimum
 from pebblesim.kernels.triton_ranges import Scope
 from pebblesim.language import program as ir
 
@@ -57,11 +57,11 @@ def bounds(at: Scope, loop: ir.Loop) -> tuple[Term, Term]:
     back, forth = (at.before, at.after) if of_columns else (at.after, at.before)
     low = ZERO
     if back is not None:
-        first = several(maximum(start - back, 0), rows)
+        first = maximum(start - back, 0) * rows
         low = (maximum(first - "start", 0) if within else first) // block
     if forth is None:
         return low, count
-    last = several(stop + forth, rows) + (block - 1)
+    last = (stop + forth) * rows + (block - 1)
     return low, minimum((last - "start" if within else last) // block, count)
 
 
@@ -87,7 +87,7 @@ def _met(at: Scope, loop: ir.Loop, by_all: bool) -> tuple[Term, Term]:
     if when.columns is loop.range:
         return key_ranges.seen_by_rows(*at.positions(when.rows), by_all)
     low, end = key_ranges.seeing_columns(*at.ends(when.columns), at.mask.rows, by_all)
-    return (maximum(low - "start", 0), Group(end - "start")) if at.within(loop.range) else (low, end)
+    return (maximum(low - "start", 0), end - "start") if at.within(loop.range) else (low, end)
 
 
 def _around_whole(at: Scope, loop: ir.Loop, low: Term, high: Term, complete: bool) -> list[Piece]:
@@ -125,7 +125,7 @@ def pieces(at: Scope, loop: ir.Loop, differs: bool) -> list[Piece]:
         middle = minimum(maximum(start + at.after + 1, 0) // block, most)
         return [Piece(low, middle, whole=True, complete=full is not None), Piece(middle, high)]
     _, stop = at.ends(loop.when.columns)
-    first = several(maximum(stop - at.after - 1, 0), mask.rows)
+    first = maximum(stop - at.after - 1, 0) * mask.rows
     if at.within(loop.range):
         first = maximum(first - "start", 0)
     middle = minimum((first + (block - 1)) // block, high)
@@ -146,7 +146,7 @@ def split(low: Term, high: Term, full: Term | None, whole: bool) -> list[Piece]:
         return [Piece(low, high, whole)]
     return [
         Piece(low, minimum(high, full) if calls(high, "minimum") else full, whole, complete=True),
-        Piece(full if is_zero(low) else maximum(low, full), high, whole, stages=1),
+        Piece(full if low == ZERO else maximum(low, full), high, whole, stages=1),
     ]
 
 
@@ -155,10 +155,9 @@ def fused(at: Scope, outer: ir.Loop, inner: ir.Loop) -> list[Piece]:
     small, parts, total = at.length(inner.range), at.parts(inner), at.total(outer.range)
     last = cdiv(total, small)
     low, high = bounds(at, outer)
-    start = ZERO if is_zero(low) else Group(low) * parts
-    stop = minimum(Group(high) * parts, last) if calls(high, "minimum") else last
+    stop = minimum(high * parts, last) if calls(high, "minimum") else last
     full = total // small if at.ragged(outer.range) and not isinstance(total, Number) else None
-    return split(start, stop, full, at.whole)
+    return split(low * parts, stop, full, at.whole)
 
 
 def _keeps_pairs(loop: ir.Loop) -> bool:

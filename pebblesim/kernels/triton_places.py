@@ -13,11 +13,10 @@ from math import prod
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.sequences import Sequence
 from pebblesim.kernels.sinks import SINKS, first_of_head
-from pebblesim.kernels.statements import Describe, Let, Statement
+from pebblesim.kernels.statements import Let, Statement
 from pebblesim.kernels.strides import WORDS
 from pebblesim.kernels.terms import (
     ZERO,
-    Group,
     Items,
     Name,
     Number,
@@ -26,6 +25,7 @@ from pebblesim.kernels.terms import (
     call,
     maximum,
     product,
+    sides,
     term,
     total,
     wide,
@@ -81,7 +81,7 @@ class Places:
             elif self._heads_within(tensor):
                 copies, *lengths = self.setting.lengths(tensor)
                 first = Name("batch") * copies * call("num_programs", 1) + "own"
-                made.append(Let((name,), (product([Group(first), *lengths]),), more=True))
+                made.append(Let((name,), (product([first, *lengths]),), more=True))
             else:
                 words = product([Name("head"), *self.setting.lengths(tensor)])
                 made.append(Let((name,), (words,), more=True))
@@ -110,7 +110,7 @@ class Places:
         first = scope.counted[rows] * size
         if scope.within_rows(rows) and tensor not in self.setting.tables.parts:
             first = term("start") + first
-        first = wide(first) if self.setting.far else Group(first)
+        first = wide(first) if self.setting.far else first
         if own:
             return total([start, *strides.places(tensor, first, size), at_columns])
         return start + first * width + call("arange", 0, size).along("[:, None]") * width + at_columns
@@ -133,11 +133,10 @@ class Places:
         for rng, side, apart in zip(ranges, tile, (tile[1], 1), strict=True):
             number, parts = scope.counted[rng], side // scope.length(rng)
             if parts > 1:
-                first = number % parts * scope.length(rng)
-                within.append(first if apart == 1 else first * apart)
-            numbers.append(number // parts if parts > 1 else number)
+                within.append(number % parts * scope.length(rng) * apart)
+            numbers.append(number // parts)
         row, column = numbers
-        from_first = Group(term("start") // tile[0] + row) if scope.within_rows(ranges[0]) else row
+        from_first = term("start") // tile[0] + row if scope.within_rows(ranges[0]) else row
         column = self.in_row(tensor, from_first, column)
         row, across = row if tensor in kept.parts else from_first, self.setting.lengths(tensor)[1]
         rows, columns = (call("arange", 0, scope.length(rng)) for rng in ranges)
@@ -150,9 +149,7 @@ class Places:
         if kept.band is None or mask is None:
             return column
         tall, across = kept.tiled[tensor]
-        first = Group(row) * tall
-        least = maximum((first // mask.rows if mask.rows > 1 else first) - self.scope.before, 0)
-        return Group(column - least // across)
+        return column - maximum(row * tall // mask.rows - self.scope.before, 0) // across
 
     def inside(self, tensor: ir.Tensor, ranges: ir.Ranges) -> list[Term]:
         """The predicates of the entries in memory; empty where all are."""
@@ -220,7 +217,8 @@ class Places:
             strides = self.setting.strides.of
             apart = Name(strides[tensor][2]) if tensor in strides else width
             start = Name(self.setting.of[tensor])
-            made.append(Describe(name, start, (height, width), (apart, term(1)), (rows, columns)))
+            parts = (Items((height, width)), Items((apart, term(1))), sides(rows, columns))
+            made.append(Let((name,), (call("make_tensor_descriptor", start, *parts),)))
         return made
 
     def in_box(self, node: ir.Read) -> Term | None:

@@ -17,7 +17,7 @@ from pebblesim.kernels.key_ranges import KeyRanges, reads_ranges
 from pebblesim.kernels.statements import Let, Statement
 from pebblesim.kernels.strides import Strides
 from pebblesim.kernels.tables import Tables
-from pebblesim.kernels.terms import ZERO, Group, Name, Number, Term, all_of, call, cdiv, minimum, term
+from pebblesim.kernels.terms import ZERO, Name, Number, Term, all_of, call, cdiv, minimum, term
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
 from pebblesim.launches.launches import Launch
@@ -137,7 +137,7 @@ class Scope:
             made.append(Let(("rows",), (minimum("at_once", left),)))
         if self.mask is not None and self.mask.at_end:
             queries, keys = map(self.setting.size, self.program.pairs or ())
-            queries = queries if self.mask.rows == 1 else queries // self.mask.rows
+            queries = queries // self.mask.rows
             same = keys == queries
             if (after := self.mask.after) is not None:
                 made.append(Let(("after",), (term(after) if same else term(after) + keys - queries,)))
@@ -244,7 +244,7 @@ class Scope:
                 )
         elif self.cut(rng):
             assert rng.parent is not None
-            number = Group(self.numbers[rng.parent] * self.parts(loop) + number)
+            number = self.numbers[rng.parent] * self.parts(loop) + number
         return self.named(rng, number, self.within_rows(rng))
 
     def named(self, rng: ir.Range, number: Term, from_start: bool = False) -> list[Statement]:
@@ -267,11 +267,11 @@ class Scope:
         if rng.parent is None:
             return ZERO, self.setting.size(rng.dim)
         if rng is self.around:
-            return Name("start"), Group(term("start") + "rows")
+            return Name("start"), term("start") + "rows"
         number, block = self.numbers[rng], self.length(rng)
         first, last = number * block, (number + 1) * block
         if self.within(rng):
-            first, last = Group(term("start") + first), Group(term("start") + last)
+            first, last = term("start") + first, term("start") + last
         return first, self._to_the_end(rng, last)
 
     def _to_the_end(self, rng: ir.Range, last: Term) -> Term:
@@ -282,7 +282,7 @@ class Scope:
         start, stop = self.ends(rng)
         assert self.mask is not None
         rows = self.mask.rows
-        return (start, stop) if rows == 1 else (Group(start) // rows, Group(Group(stop - 1) // rows + 1))
+        return (start, stop) if rows == 1 else (start // rows, (stop - 1) // rows + 1)
 
     # Predicates: terms all of which hold
 
@@ -291,7 +291,7 @@ class Scope:
         (left, right), positions = self.ends(tile[1]), self.positions(tile[0])
         if isinstance(self.mask, KeyRanges):
             first, end = key_ranges.seen_by_rows(*positions, True)
-            return Group(left >= first) & Group(right <= end)
+            return (left >= first) & (right <= end)
         assert self.after is not None
         return right - positions[0] <= self.after + 1
 
@@ -300,7 +300,7 @@ class Scope:
         if not self.ragged(rng):
             return []
         index = self.index(rng)
-        return [Group((index if axis is None else index.along(along(axis, frame))) < self.setting.size(rng.dim))]
+        return [(index if axis is None else index.along(along(axis, frame))) < self.setting.size(rng.dim)]
 
     def pairs(self, ranges: ir.Ranges, frame: bool = False, existing: bool = False) -> list[Term]:
         """The predicates of the allowed pairs of a tile of pairs; empty for others, and where all are.
@@ -313,14 +313,14 @@ class Scope:
         rows, columns = map(self.index, ranges)
         if isinstance(self.mask, KeyRanges):
             return exist + key_ranges.predicate(str(rows), str(columns), along(0, frame), along(1, frame))
-        rows = rows if self.mask.rows == 1 else rows // self.mask.rows
+        rows = rows // self.mask.rows
         column, made = columns.along(along(1, frame)), list[Term]()
         if self.after is not None:  # with the last that exists, so that each pair is compared once
-            last: Term = Group(rows + self.after)
+            last: Term = rows + self.after
             last = minimum(last, self.setting.size(ranges[1].dim) - 1) if exist else last
-            made.append(Group(column <= last.along(along(0, frame))))
+            made.append(column <= last.along(along(0, frame)))
         if self.before is not None:
-            made.append(Group(column >= Group(rows - self.before).along(along(0, frame))))
+            made.append(column >= (rows - self.before).along(along(0, frame)))
         return made if self.after is not None else exist + made
 
 

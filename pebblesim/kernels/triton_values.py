@@ -12,7 +12,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.kernels.bias import has_bias
 from pebblesim.kernels.facts import Facts, gradient_of, makes_scores
 from pebblesim.kernels.masked_once import exponent_of
-from pebblesim.kernels.terms import MINUS_INFINITY, NOTHING, Binary, Group, Held, Number, Term, Word, call, only, term
+from pebblesim.kernels.terms import MINUS_INFINITY, NOTHING, Binary, Held, Number, Term, Word, call, dot, only, term
 from pebblesim.kernels.triton_ranges import Scope, along
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.language import program as ir
@@ -122,7 +122,7 @@ class Values:
             return value
         if ir.over_pairs(tile.ranges) and self.scope.setting.softcap:
             raise UsageError(f"{self.scope.program.name} keeps scores in memory, so it cannot cap them.")
-        return Group(value * self.scale)
+        return value * self.scale
 
     def part(self, tile: ir.Tile, line: int) -> UsageError:
         """The error for a part of a tile."""
@@ -138,7 +138,7 @@ class Values:
         if ref.ranges != ref.tile.ranges:
             raise self.part(ref.tile, line)
         value = self.scaled(ref.tile)
-        return Group(value * FROM_BASE_2) if self.state(ref.tile).base_2 else value
+        return value * FROM_BASE_2 if self.state(ref.tile).base_2 else value
 
     def facing(self, value: Term, ref: ir.Ref, frame: bool) -> Term:
         """A tile's value, transposed if it is not held as it is asked for; `frame`: the result is to be transposed."""
@@ -153,19 +153,16 @@ class Values:
                 value = value.to(Word("float32")) if self.state(expr.tile).loaded else value
                 return self.facing(value, expr, frame)
             case ir.Elementwise(op="exp", operands=(operand,)):
-                exponent = self.exponent(operand, line, frame)
-                return call("exp2", exponent.inner if isinstance(exponent, Group) else exponent)
+                return call("exp2", self.exponent(operand, line, frame))
             case ir.Elementwise(op="log"):
-                return Group(self.exponent(expr, line, frame) * FROM_BASE_2)
+                return self.exponent(expr, line, frame) * FROM_BASE_2
             case ir.Elementwise():
                 return self.elementwise(expr, [self.expr(each, line, frame) for each in expr.operands], frame)
             case ir.RowReduction():
                 frame = any(ref.tile in self.facts.turned for ref in ir.refs(expr.operand))
                 return self.reduced(expr, self.expr(expr.operand, line, frame), frame)
             case ir.MatMul():
-                left, right = self.operands(expr, line, frame)
-                options = {"input_precision": '"ieee"'} if self.precise else {}
-                return call("dot", left, right, **options)
+                return dot(*self.operands(expr, line, frame), None, self.precise)
 
     @property
     def precise(self) -> bool:
@@ -180,7 +177,7 @@ class Values:
         given = [value if full else value.along(rows) for value, full in zip(values, wide, strict=True)]
         match expr.op:
             case "div" if not wide[1]:  # one division for each row
-                return Group(given[0] * self.reciprocal(values[1]).along(rows))
+                return given[0] * self.reciprocal(values[1]).along(rows)
             case "max":
                 return call("maximum", *given)
             case "relu":
@@ -189,7 +186,7 @@ class Values:
                 return call("where", given[0] > 0, 1.0, 0.0)
             case "sigmoid":
                 return self.sigmoid(given[0])
-        made = Group(Binary(ARITHMETIC[expr.op], *given))
+        made = Binary(ARITHMETIC[expr.op], *given)
         if self.lacking and expr.op == "div":  # a row without an allowed pair has 0/0 = 0
             return call("where", given[1].equals(NOTHING), 0.0, made)
         if self.lacking and expr.op == "sub" and len(expr.shape) == 1:  # and (-inf) - (-inf) = 0
@@ -266,7 +263,7 @@ class Values:
         cap, to_base_2 = self.scope.setting.softcap, log2(euler)
         if not cap:
             return scores * (self.factor * to_base_2)
-        return Group(self._capped(scores) * (2 * cap * to_base_2) - cap * to_base_2)
+        return self._capped(scores) * (2 * cap * to_base_2) - cap * to_base_2
 
     def sigmoid(self, value: Term, times: float | None = None) -> Term:
         """σ of a value, multiplied by a number before."""
@@ -279,7 +276,7 @@ class Values:
     def slope(self, scores: Term) -> Term:
         """The derivative of capped scores by the scaled ones: 1 - tanh² = 4 σ (1 - σ)."""
         sigmoid = self._capped(scores)
-        return Group(term(4.0) * sigmoid * (term(1.0) - sigmoid))
+        return term(4.0) * sigmoid * (term(1.0) - sigmoid)
 
     def times_slope(self, value: Term, node: ir.Compute) -> Term:
         """A gradient of scores, made one of scores that were not capped yet."""
@@ -294,7 +291,7 @@ class Values:
 
     def reciprocal(self, vector: Term) -> Term:
         """1 / vector; 0 for a row without an allowed pair, which a mask or a bias may leave: it has 0/0 = 0."""
-        made = Group(term(1.0) / vector)
+        made = term(1.0) / vector
         return made if not self.lacking else call("where", vector.equals(NOTHING), 0.0, made)
 
     # Products

@@ -19,7 +19,6 @@ from torch import Tensor
 from pebblesim.kernels import releases
 from pebblesim.operator.layout import BYTES
 from pebblesim.operator.recent import Recent
-from pebblesim.operator.symbols import Untraced
 
 MOST_SHAPES = 1024
 """Shapes that are kept, for each function that describes tensors."""
@@ -126,17 +125,11 @@ def remembered(make: Callable[..., Any]) -> Callable[..., Described]:
         assert outline is not None
         lengths, strides, sides = outline(place, *box)
         kind = place.dtype, len(lengths), *sides
-        if (one := kinds.get(kind)) is None and not isinstance(place.address, int):
-            raise Untraced
-        if one is None:
+        if (one := kinds.get(kind)) is None:
             one = kinds[kind] = make(place, *box)
         return _with(one, base=place, shape=lengths, strides=strides)
 
-    def described(x: Any, *box: int) -> Described:
-        if not isinstance(x, Tensor):  # a shadow
-            if outline is None:
-                raise Untraced
-            return Described(Boxes(alike(Place.of(x), box)), x.data_ptr())
+    def described(x: Tensor, *box: int) -> Described:
         shape = (x.shape, x.stride(), box)
         boxes = known.get(shape)
         if boxes is None:

@@ -1,8 +1,8 @@
 """Launches, fills and copies by the driver of the card, whose arguments stay in memory from one call to the next.
 
 Triton's launcher takes all arguments of a kernel anew at each launch, and PyTorch finds out anew how it copies. Of a
-pass that is made again addresses alone are new, and what follows from its lengths: here they are written where the
-driver reads them, and the driver is called. What it does not know how to do in this way is left to Triton and PyTorch.
+pass that is made again addresses alone are new: here they are written where the driver reads them, and the driver is
+called. What it does not know how to do in this way is left to Triton and to PyTorch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import torch
 from torch import Tensor
 
 from pebblesim.kernels import releases
-from pebblesim.operator.recent import Recent
-from pebblesim.operator.symbols import Number, Untraced, plain
 from pebblesim.operator.tape import Done, Launched, Place, Step, View
 
 MAP, WORD = 128, 8
@@ -32,9 +30,6 @@ ON_CARD, L2_128B, WITHOUT_CONTEXT = 2, 2, 201
 FORMATS = {"i1": "<b", "i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q", "u1": "<B", "u8": "<B", "u16": "<H"}
 FORMATS |= {"u32": "<I", "u64": "<Q", "fp32": "<f", "f32": "<f", "fp64": "<d"}
 """How a number lies in memory, by its type in a kernel."""
-
-INTEGERS = ("i32", "i64")
-"""Types of numbers that may follow from sizes."""
 
 
 class Configuration(ctypes.Structure):
@@ -79,21 +74,13 @@ def _function(library: Any, name: str, *types: Any) -> Callable[..., int]:
 
 @cache
 def driver() -> Driver | None:
-    """The driver of the card; None without one, and with a Triton that may give kernels other arguments.
-
-    In all releases that are listed a kernel takes its arguments, lengths and strides of a descriptor behind it, and two
-    pieces of memory; Triton keeps (warps, blocks of a cluster, bytes of shared memory) of it.
-    """
-    if releases.release_of(releases.installed() or "") is None:
+    """The driver of the card; None without one, or if the Triton here gives kernels other arguments."""
+    if not releases.here().two_rooms:
         return None
     try:
         return Driver(ctypes.CDLL("libcuda.so.1"))
     except (OSError, AttributeError):
         return None
-
-
-Form = tuple[Any, ...]
-"""The part of commands that follows from sizes: see `Direct.form`."""
 
 
 class Direct:
@@ -102,12 +89,12 @@ class Direct:
     def __init__(self, by: Driver, types: dict[int, torch.dtype], room: Callable[[int], int]) -> None:
         """`types`: those of the words of slots; `room`: a function that makes a slot of so many bytes."""
         self._by, self._types, self._room = by, types, room
-        self._words: list[Any] = []
+        self._words: list[int] = []
         self._places: list[tuple[int, Place]] = []  # words that are addresses
         self._maps: list[tuple[Any, Any, Place]] = []  # boxes, what Triton knows of them, and where they are
         self._made: list[tuple[Any, ...]] = []
         self._lock = threading.Lock()
-        self._known: tuple[list[int], int, Form] | None = None
+        self._known: tuple[list[int], int] | None = None
 
     def add(self, step: Step) -> bool:
         """Take a step, if it is one for the driver."""
@@ -140,7 +127,7 @@ class Direct:
         self._made.append(("launch", kernel, step.grid, parameters))
         return True
 
-    def _word(self, value: Any) -> int:
+    def _word(self, value: int) -> int:
         """The number of a new word with this value."""
         self._words.append(value)
         return len(self._words) - 1
@@ -174,45 +161,40 @@ class Direct:
         self._made.append(("copy", begin))
         return True
 
-    @property
-    def form(self) -> Form:
-        """The part that follows from sizes, as numbers of a script where these are symbols.
-
-        Words that are no addresses; places of addresses; slots, lengths and strides of boxes; grids; and fills.
-        """
-        words = tuple((at, word) for at, word in enumerate(self._words) if isinstance(word, Number))
-        places = tuple((at, *place) for at, place in self._places)
-        maps = tuple((*place, *_described(boxes, made_as)) for boxes, made_as, place in self._maps)
-        grids = tuple(tuple(grid) for what, *rest in self._made if what == "launch" for grid in rest[1:2])
-        fills = tuple((*place, number) for what, *rest in self._made if what == "fill" for place, number in [rest])
-        return words, places, maps, grids, fills
-
     def close(self) -> bool:
         """Lay the arguments out, when all commands are there; whether that could be done."""
         bytes_of = len(self._maps) * MAP + len(self._words) * WORD
         self._memory = ctypes.create_string_buffer(bytes_of + MAP)
         start = -(-ctypes.addressof(self._memory) // MAP) * MAP
         self._begin = start + len(self._maps) * MAP
-        whole = (ctypes.c_int64 * max(len(self._words), 1)).from_address(self._begin)
+        whole = (ctypes.c_uint64 * max(len(self._words), 1)).from_address(self._begin)
         for at, word in enumerate(self._words):
-            whole[at] = plain(word)
-        self._whole = memoryview(whole).cast("B").cast("q")
+            whole[at] = word
+        self._whole = memoryview(whole).cast("B").cast("Q")
         self._at = [start + number * MAP for number in range(len(self._maps))]
-        self._boxes = [Encoded(self._by, at, *each[:2]) for at, each in zip(self._at, self._maps, strict=True)]
-        for box, (boxes, made_as, _) in zip(self._boxes, self._maps, strict=True):
-            lengths, strides = _described(boxes, made_as)
-            if not box.resize(tuple(map(plain, lengths)), tuple(map(plain, strides))):
-                return False
+        if not all(self._described(*each) for each in zip(self._at, self._maps, strict=True)):
+            return False
         self._configurations, self._commands = list[Configuration](), list[Callable[[], int]]()
-        self._fills, self._copies, self._kept = list[int](), list[tuple[int, int]](), list[Any]()
+        self._fills, self._copies, self._kept = list[tuple[int, Place, int]](), list[tuple[int, int]](), list[Any]()
         for what, *rest in self._made:
             getattr(self, f"_close_{what}")(*rest)
-        self._own = self.form
         return True
+
+    def _described(self, at: int, one: tuple[Any, Any, Place]) -> bool:
+        from triton.backends.nvidia import driver as nvidia
+
+        boxes, made_as, _ = one
+        rank, size = len(boxes.shape), made_as["elem_size"]
+        lengths = (ctypes.c_uint64 * rank)(*reversed(boxes.shape))
+        strides = (ctypes.c_uint64 * rank)(*(size * each for each in reversed(boxes.strides[:-1])))
+        box, ones = (ctypes.c_uint * rank)(*reversed(made_as["block_size"])), (ctypes.c_uint * rank)(*[1] * rank)
+        kind = nvidia.TMA_DTYPE_DEVICE_TO_HOST[made_as["elem_type"]]
+        rest = 0, made_as["swizzle"], L2_128B, int(boxes.padding == "nan")
+        return not self._by.describe(at, kind, rank, ANYWHERE, lengths, strides, box, ones, *rest)
 
     def _close_launch(self, kernel: Any, grid: tuple[int, int, int], parameters: list[int]) -> None:
         warps, _, shared = kernel.metadata
-        made = Configuration((ctypes.c_uint * 3)(*map(plain, grid)), (ctypes.c_uint * 3)(32 * warps, 1, 1), shared)
+        made = Configuration((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(32 * warps, 1, 1), shared)
         whole = [self._at[-1 - each] if each < 0 else self._begin + each * WORD for each in parameters]
         pointers = (ctypes.c_void_p * len(whole))(*whole)
         self._configurations.append(made)
@@ -221,101 +203,42 @@ class Direct:
         self._commands.append(partial(self._by.launch, *given))
 
     def _close_fill(self, place: Place, number: int) -> None:
-        self._fills.append(len(self._commands))
+        self._fills.append((len(self._commands), place, number))
         self._commands.append(int)
 
     def _close_copy(self, begin: int) -> None:
         self._copies.append((len(self._commands), self._begin + begin * WORD))
         self._commands.append(int)
 
-    def __call__(self, tensors: Sequence[Any], places: Sequence[int], stream: int, form: Form | None = None) -> None:
+    def __call__(self, tensors: Sequence[Any], places: Sequence[int], stream: int) -> None:
         """Give the commands for slots at these addresses, to a stream.
-
-        Args:
-            tensors: are not read.
-            places: addresses of slots.
-            stream: of the card.
-            form: as the attribute, for these sizes; None if no size is a symbol.
 
         Raises:
             RuntimeError: the driver refuses one.
         """
-        form = self._own if form is None else form
         with self._lock:
-            known = self._known
-            if known is None or known[2] is not form or known[:2] != (places, stream):
-                self._move(places, stream, form)
+            if self._known != (places, stream):
+                self._move(places, stream)
             for command in self._commands:
                 if refused := command():
                     _again(self._by, refused, command)
 
-    def _move(self, places: Sequence[int], stream: int, form: Form) -> None:
-        before, same = (None, False) if self._known is None else (self._known[0], self._known[2] is form)
+    def _move(self, places: Sequence[int], stream: int) -> None:
+        before = self._known and self._known[0]
         self._known = None
-        whole, (words, addresses, maps, grids, fills) = self._whole, form
-        for at, slot, offset in addresses:
+        whole = self._whole
+        for at, (slot, offset) in self._places:
             whole[at] = places[slot] + offset
-        if not same:
-            for at, word in words:
-                whole[at] = word
-            for one, grid in zip(self._configurations, grids, strict=True):
-                one.grid[:] = grid
-        for box, (slot, offset, lengths, strides) in zip(self._boxes, maps, strict=True):
-            if same and before is not None and before[slot] == places[slot]:
-                continue
-            if not (same or box.resize(lengths, strides)) or self._by.move(box.at, places[slot] + offset):
-                raise RuntimeError("the driver of the card does not take a descriptor.")
+        for at, (_, _, (slot, offset)) in zip(self._at, self._maps, strict=True):
+            if (before is None or before[slot] != places[slot]) and self._by.move(at, places[slot] + offset):
+                raise RuntimeError("the driver of the card does not move a descriptor.")
         for one in self._configurations:
             one.stream = stream
-        for at, (slot, offset, number) in zip(self._fills, fills, strict=True):
+        for at, (slot, offset), number in self._fills:
             self._commands[at] = partial(self._by.fill, places[slot] + offset, 0, number, stream)
         for at, begin in self._copies:
             self._commands[at] = partial(self._by.copy, begin, stream)
-        self._known = [*places], stream, form
-
-
-class Encoded:
-    """Boxes of a tensor, as the driver encodes them at an address `at`: for lengths and strides that may change.
-
-    The driver takes longer to encode boxes than to launch a kernel, and tensors of one shape differ in their addresses
-    alone: so what it has encoded is kept, and copied.
-    """
-
-    def __init__(self, by: Driver, at: int, boxes: Any, made_as: Any) -> None:
-        from triton.backends.nvidia import driver as nvidia
-
-        rank, box = len(boxes.shape), tuple(reversed(made_as["block_size"]))
-        kind = nvidia.TMA_DTYPE_DEVICE_TO_HOST[made_as["elem_type"]]
-        self.at, self._by, self._kind = at, by, (kind, made_as["swizzle"], int(boxes.padding == "nan"))
-        self._known = _encoded(*self._kind, box)
-        self._memory = memoryview((ctypes.c_char * MAP).from_address(at)).cast("B")
-        self._lengths, self._strides = (ctypes.c_uint64 * rank)(), (ctypes.c_uint64 * (rank - 1))()
-        self._box, self._ones = (ctypes.c_uint * rank)(*box), (ctypes.c_uint * rank)(*[1] * rank)
-
-    def resize(self, lengths: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-        """Take other lengths, and strides in bytes, from the innermost axis on, if the driver does."""
-        if (known := self._known.get((lengths, strides))) is not None:
-            self._memory[:] = known
-            return True
-        self._lengths[:], self._strides[:] = [*lengths], [*strides]
-        kind, swizzle, nan = self._kind
-        given = self._lengths, self._strides, self._box, self._ones, 0, swizzle, L2_128B, nan
-        if self._by.describe(self.at, kind, len(lengths), ANYWHERE, *given):
-            return False
-        self._known[lengths, strides] = bytes(self._memory)
-        return True
-
-
-@cache
-def _encoded(*kind: Any) -> Recent[tuple[Any, ...], bytes]:
-    """All that the driver has encoded for boxes of a kind, by lengths and strides."""
-    return Recent(2**11)
-
-
-def _described(one: Any, made_as: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Lengths of boxes, and strides in bytes, from the innermost axis on."""
-    size = made_as["elem_size"]
-    return tuple(reversed(one.shape)), tuple(size * each for each in reversed(one.strides[:-1]))
+        self._known = [*places], stream
 
 
 ANYWHERE = 2**32
@@ -327,7 +250,7 @@ def _types(kernel: Any) -> tuple[str, ...] | None:
     run, source = kernel.run, getattr(kernel.made, "src", None)
     if run.profile_scratch_size or run.launch_cooperative_grid or run.launch_pdl:
         return None
-    if kernel.metadata[1] != 1 or source is None or not all(map(_tiled, kernel.made_as)):
+    if kernel.metadata[1] != 1 or source is None or any(each is None or each["fp4_padded"] for each in kernel.made_as):
         return None
     types = tuple(source.signature.values())
     known = {"constexpr", *FORMATS}
@@ -335,22 +258,13 @@ def _types(kernel: Any) -> tuple[str, ...] | None:
     return types if right and sum(map(_boxes, types)) == len(kernel.made_as) else None
 
 
-def _tiled(made_as: Any) -> bool:
-    """Whether a descriptor is one of tiles, whose words stay as they are."""
-    return made_as is not None and not made_as["fp4_padded"] and not made_as.get("is_im2col", False)
-
-
 def _boxes(kind: Any) -> bool:
     return isinstance(kind, str) and kind.startswith("tensordesc")
 
 
-def _packed(kind: str, number: Any) -> Any:
+def _packed(kind: str, number: Any) -> int:
     """A number as a word of 64 bits, of which the kernel reads the first ones."""
-    if isinstance(number, Number):
-        if kind not in INTEGERS:
-            raise Untraced
-        return number
-    return int.from_bytes(struct.pack(FORMATS[kind], number).ljust(WORD, b"\0"), "little", signed=True)
+    return int.from_bytes(struct.pack(FORMATS[kind], number).ljust(WORD, b"\0"), "little")
 
 
 def _contiguous(view: View) -> bool:

@@ -17,10 +17,9 @@ from torch.autograd import forward_ad
 
 from pebblesim.operator import compiling, layout, masks, operators, recorded
 from pebblesim.operator.layout import in_one_batch, numbers_from, numbers_of
-from pebblesim.operator.lengths import EVEN, Found
 from pebblesim.operator.masks import Asked
 from pebblesim.operator.operators_of_sinks import backward, forward, from_definition
-from pebblesim.operator.pattern import LONG
+from pebblesim.operator.pattern import Within
 from pebblesim.operator.recent import Recent
 from pebblesim.operator.recorded import Again
 from pebblesim.operator.texts import BEGIN_WITH_SINKS
@@ -42,8 +41,8 @@ class Known:
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
-        self.forward: Again | Found | None = None
-        self.backward: dict[Hashable, Again | Found] = {}
+        self.forward: Again | None = None
+        self.backward: dict[Hashable, Again] = {}
 
 
 _CHECKED: Recent[Hashable, Known] = Recent(MOST)
@@ -71,6 +70,9 @@ def call_of(
 
 _COMPILED: Recent[Hashable, bool] = Recent(MOST)
 
+EVEN = 256
+"""Tokens that a length is a multiple of if all tiles divide it."""
+
 
 def _kind(x: Any) -> Hashable:
     """The sizes and the type of a plain tensor, or of several; False of anything else."""
@@ -95,109 +97,40 @@ def plain(*tensors: Any) -> bool:
     return True
 
 
-def checked(call: tuple[Any, ...] | None) -> Known | None:
-    """Arguments and passes of plain calls like this one, if one was checked and made; else None.
-
-    It has the same options and sizes, or other lengths and strides with which nothing is refused, and its kernels are
-    compiled.
-    """
+def checked(call: tuple[Hashable, ...] | None) -> Known | None:
+    """Arguments and passes of plain calls with these sizes and options, if one was checked and made; else None."""
     try:
-        known = None if call is None else _CHECKED.get(call)
-        if known is None and call is not None and (asked := _ALIKE.get(_alike(call))) is not None:
-            known = _CHECKED[call] = Known(asked)
+        return None if call is None else _CHECKED.get(call)
     except TypeError:  # attention takes no option without a hash
         return None
-    return known
 
 
-def keep(call: tuple[Any, ...], asked: Asked) -> None:
+def keep(call: tuple[Hashable, ...], asked: Asked) -> None:
     """Keep the arguments of the operators for plain calls like this one, which was checked and made."""
     _CHECKED[call] = Known(asked)
-    if (kind := _alike(call)) is not None:
-        _ALIKE[kind] = asked
-
-
-_ALIKE: Recent[Hashable, Asked] = Recent(MOST)
-"""The arguments of the operators for calls that are alike but for their lengths and strides."""
-
-
-def _alike(call: tuple[Any, ...]) -> Hashable:
-    """A key that calls which are checked, compiled and asked for alike have in common; None if all sizes matter.
-
-    That is the case with masks in tensors, with a limit of memory, and where limits may leave out no pair.
-    """
-    (query, key, value), kinds, window, workspace = call[:3], call[10], call[14], call[17]
-    n_q, n_k = query[-2], key[-2]
-    if kinds is not None or workspace is not None or not n_q or not n_k or value[-2] != n_k:
-        return None
-    if window is not None and not all(each is None or each < LONG for each in window):
-        return None
-    lengths = [((n - 1).bit_length(), n % EVEN == 0) for n in (n_q, n_k)]
-    widths = query[:-2], query[-1], key[:-2], key[-1], value[:-2], value[-1]
-    return *widths, n_q == n_k, *lengths, *call[6:]
 
 
 def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -> Asked:
-    """As `masks.ranged`, for masks that are right but for their numbers: sequences or padding alone by one kernel."""
-    Q, K = in_one_batch(query), in_one_batch(key)
-    if (alone := _alone(Q, K, masks_of)) is None:
+    """As `masks.ranged`, for masks that are right but for their numbers: packed sequences alone by one kernel."""
+    if all(each is None for each in masks_of.values()):
+        return asked
+    starts, (n_q, n_k) = masks_of["cu_seqlens"], (query.shape[-2], key.shape[-2])
+    pair = starts if isinstance(starts, tuple | list) else (starts, starts)
+    alone = starts is not None and masks_of["key_padding_mask"] is masks_of["key_ranges"] is None
+    if not (
+        alone and n_q and all(layout.on_gpu(each) and each.dtype in WHOLE and each.is_contiguous() for each in pair)
+    ):
         return masks.ranged(query, key, asked, masks_of)
-    first, end = recorded.made(_ranges, (Q, K, *alone), asked[2:5])
+    of_q, of_k = pair
+    found = recorded.made(_packed, (of_q, None if of_k is of_q else of_k), (n_q, n_k, asked[2:5]))
+    first, end = (each.expand(query.shape[:-3].numel(), n_q) for each in found)
     return asked._replace(first=first, end=end, left=None, right=None, at_end=False)
 
 
-Alone = tuple[Tensor | None, Tensor | None, Tensor | None]
-"""Starts of sequences of queries, of keys if they are others, and padding: one of both."""
+def _packed(of_q: Tensor, of_k: Tensor | None, n_q: int, n_k: int, within: Within) -> masks.Ranges:
+    from pebblesim.operator.sequences import ranges_of_sequences
 
-
-def _alone(query: Tensor, key: Tensor, masks_of: dict[str, Any]) -> Alone | None:
-    """The mask whose ranges one kernel finds, if it is the only one."""
-    starts, padding = masks_of["cu_seqlens"], masks_of["key_padding_mask"]
-    if masks_of["key_ranges"] is not None or (starts is None) is (padding is None):
-        return None
-    if not (query.shape[0] and query.shape[2] and key.shape[2]):
-        return None
-    if starts is None:
-        return (None, None, _aligned(padding)) if layout.on_gpu(padding) else None
-    of_q, of_k = pair = starts if isinstance(starts, tuple | list) else (starts, starts)
-    if not all(layout.on_gpu(each) and each.dtype in WHOLE and each.is_contiguous() for each in pair):
-        return None
-    return _aligned(of_q), None if of_k is of_q else _aligned(of_k), None
-
-
-def _aligned(x: Tensor) -> Tensor:
-    """Itself, or a copy that passes which are made again take: a part of a mask may begin anywhere."""
-    as_it_is = x.data_ptr() % layout.BYTES == 0 and x.is_contiguous()
-    return x if as_it_is else x.clone(memory_format=torch.contiguous_format)
-
-
-def _ranges(
-    query: Tensor, key: Tensor, of_q: Tensor | None, of_k: Tensor | None, padding: Tensor | None, *within: Any
-) -> masks.Ranges:
-    """Ranges (batch, n_q) of the keys of each query."""
-    from pebblesim.operator.sequences import ranges_of_padding, ranges_of_sequences
-
-    batch, n_q, n_k = query.shape[0], query.shape[2], key.shape[2]
-    if of_q is None:
-        return ranges_of_padding(padding, batch, n_q, within)
-    found = ranges_of_sequences(of_q, of_q if of_k is None else of_k, n_q, n_k, within)
-    return found if batch == 1 else tuple(each.expand(batch, n_q).contiguous() for each in found)
-
-
-def _with_ranges(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    sinks: Tensor | None,
-    of_q: Tensor | None,
-    of_k: Tensor | None,
-    padding: Tensor | None,
-    *rest: Any,
-) -> tuple[Tensor, ...]:
-    """O, L, and the ranges of keys, of the arguments of `Asked` without ranges."""
-    first, end = _ranges(query, key, of_q, of_k, padding, *rest[:3])
-    out, L = operators.without_notes(query, key, value, sinks, first, end, None, None, False, *rest[3:])
-    return out, L, first, end
+    return ranges_of_sequences(of_q, of_q if of_k is None else of_k, n_q, n_k, within)
 
 
 WHOLE = (torch.int32, torch.int64)
@@ -235,48 +168,32 @@ def attention(
     asked: Asked,
     return_lse: bool,
     known: Known | None = None,
-    masks_of: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """O of a plain call, (…, heads, n_q, d_v), and L to base 2 if it is wanted, with gradients if they are wanted.
-
-    `masks_of`: masks by their names, which are right but for their numbers; None if `asked` has their ranges.
-    """
-    Q, K, V, alone = in_one_batch(query), in_one_batch(key), in_one_batch(value), None
-    if masks_of is not None:
-        alone = _alone(Q, K, masks_of) if sinks is None or BEGIN_WITH_SINKS else None
-        asked = ranged(query, key, asked, masks_of) if alone is None else asked
-    lse, known = None, known if sinks is asked.first is alone is None else None
+    """O of a plain call, (…, heads, n_q, d_v), and L to base 2 if it is wanted, with gradients if they are wanted."""
+    Q, K, V = in_one_batch(query), in_one_batch(key), in_one_batch(value)
+    lse, known = None, known if sinks is asked.first is None else None
     learning = Q.requires_grad or K.requires_grad or V.requires_grad or (sinks is not None and sinks.requires_grad)
     if learning and torch.is_grad_enabled():
-        out, lse = _Passes.apply(Q, K, V, sinks, return_lse, asked, known, alone)
+        out, lse = _Passes.apply(Q, K, V, sinks, return_lse, asked, known)
     else:
-        out, L, _ = _forward(Q, K, V, sinks, asked, known, alone)
+        out, L = _forward(Q, K, V, sinks, asked, known)
         lse = numbers_from(L, Q, K.shape[1]) if return_lse else None
     return out if Q is query else out.reshape(*query.shape[:-1], value.shape[-1]), lse
 
 
 def _forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    sinks: Tensor | None,
-    asked: Asked,
-    known: Known | None,
-    alone: Alone | None,
-) -> tuple[Tensor, Tensor, Asked]:
-    """O and L by kernels, those that are known if some are, and the arguments with ranges."""
-    if alone is not None:
-        out, L, first, end = recorded.made(_with_ranges, (query, key, value, sinks, *alone), asked[2:])
-        return out, L, asked._replace(first=first, end=end, left=None, right=None, at_end=False)
+    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, asked: Asked, known: Known | None
+) -> tuple[Tensor, Tensor]:
+    """O and L by kernels: those that are known, if some are."""
     if known is None:
-        return *forward(query, key, value, sinks, asked), asked
+        return forward(query, key, value, sinks, asked)
     given = query, key, value, None, None, None
-    if known.forward is None:
-        known.forward = recorded.ready(operators.without_notes, given, asked[2:])
     if known.forward is not None and (found := known.forward.if_room(given)) is not None:
         out, L = found
-        return out, L, asked
-    return *forward(query, key, value, None, asked), asked
+        return out, L
+    out, L = forward(query, key, value, None, asked)
+    known.forward = recorded.kept(operators.without_notes, given, asked[2:])
+    return out, L
 
 
 def _backward(
@@ -285,13 +202,13 @@ def _backward(
     """Gradients by kernels that are known for this gradient of O, if some are."""
     given, kind = (grad, None, query, key, value, out, L, None, None, None), (grad.stride(), grad.dtype)
     again = known.backward.get(kind)
-    if again is None:
-        again = recorded.ready(operators.gradients_without_notes, given, known.asked[2:])
-        if again is not None and len(known.backward) < MOST_GRADIENTS:
-            known.backward[kind] = again
     if again is not None and (found := again.if_room(given)) is not None:
         return found
-    return operators.backward(grad, query, key, value, out, L, known.asked)
+    made = operators.backward(grad, query, key, value, out, L, known.asked)
+    again = recorded.kept(operators.gradients_without_notes, given, known.asked[2:])
+    if again is not None and len(known.backward) < MOST_GRADIENTS:
+        known.backward[kind] = again
+    return made
 
 
 MOST_GRADIENTS = 16
@@ -311,9 +228,8 @@ class _Passes(torch.autograd.Function):
         return_lse: bool,
         asked: Asked,
         known: Known | None,
-        alone: Alone | None,
     ) -> tuple[Tensor, Tensor | None]:
-        out, L, asked = _forward(query, key, value, sinks, asked, known, alone)
+        out, L = _forward(query, key, value, sinks, asked, known)
         ctx.known, ctx.asked = known, asked[2:]
         if known is None:
             ctx.save_for_backward(query, key, value, out, L, sinks, asked.first, asked.end)
@@ -327,7 +243,7 @@ class _Passes(torch.autograd.Function):
         query, key, value, out, L, *others = ctx.saved_tensors
         needed, known = ctx.needs_input_grad, ctx.known
         if grad is None and grad_lse is None:
-            return (None,) * 8
+            return (None,) * 7
         dO = torch.zeros_like(out) if grad is None else grad
         learning = not torch.is_grad_enabled() and plain(dO)
         if known is not None and grad_lse is None and learning:
@@ -336,7 +252,6 @@ class _Passes(torch.autograd.Function):
                 dQ if needed[0] else None,
                 dK if needed[1] else None,
                 dV if needed[2] else None,
-                None,
                 None,
                 None,
                 None,
@@ -358,4 +273,4 @@ class _Passes(torch.autograd.Function):
         if needed[3] and of_sinks is None:
             of_sinks = from_definition(grad, grad_lse, out, numbers_from(L, query, kv_heads), sinks)
         wanted = (each if needs else None for each, needs in zip(made, needed, strict=False))
-        return *wanted, of_sinks, None, None, None, None
+        return *wanted, of_sinks, None, None, None

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from pebblesim.kernels.sinks import HIGHEST
-from pebblesim.operator import layout
 
 
 def gradient_of_sinks(
@@ -32,7 +31,7 @@ def gradient_of_sinks(
     seeing = slice(queries.start * shared, queries.stop * shared)
     of_seeing, v = L[:, seeing], v[:, : seeing.stop - seeing.start]
     others = None if grad_L is None or v.shape == L.shape else [grad_L[:, : seeing.start], grad_L[:, seeing.stop :]]
-    if layout.on_gpu(v) and v.numel() and others is None:
+    if v.is_cuda and v.numel() and others is None:
         from pebblesim.operator.kernel_of_sinks import summed
 
         return summed(v, of_seeing, sinks, kv_heads)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import e, log2
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -59,7 +60,7 @@ def summed(v: Tensor, L: Tensor, sinks: Tensor, kv_heads: int) -> Tensor:
     heads, batch, groups = sinks.shape[-1], v.shape[0] // kv_heads, sinks.shape[:-1].numel()
     shared = heads // kv_heads
     n, apart = v.shape[1] // shared, sinks.stride(0) if sinks.dim() > 1 else 0
-    made = fresh(sinks.new_empty(sinks.shape))
+    made = fresh(torch.empty(sinks.shape, dtype=sinks.dtype, device=sinks.device))
     numbers = batch // groups * n, n, kv_heads, shared, v.stride(0), L.stride(0), apart
     KERNEL[heads, groups](v, L, sinks, made, *numbers, num_warps=WARPS)
     return made

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from functools import partial
-from itertools import repeat
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pebblesim.kernels import releases
 from pebblesim.operator.boxes import Described, start_of
 from pebblesim.operator.compiling import compiled_only
 from pebblesim.operator.fresh import fresh
-from pebblesim.operator.symbols import Number, Untraced
 from pebblesim.operator.tape import notes
 
 
@@ -25,9 +24,8 @@ class Torch:
         return getattr(torch, name)
 
     @staticmethod
-    def empty(*given: Any, **options: Any) -> Any:
-        written = notes()
-        return fresh((torch if written is None else written).empty(*given, **options))
+    def empty(*given: Any, **options: Any) -> Tensor:
+        return fresh(torch.empty(*given, **options))
 
 
 class Triton:
@@ -124,7 +122,6 @@ class Kernel:
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
-        self._plain = [bool(each.do_not_specialize) for each in getattr(kernel, "params", ())] or repeat(False)
         self._made: dict[tuple[Any, ...], Any] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
@@ -137,13 +134,8 @@ class Kernel:
         from torch._C import _cuda_getCurrentRawStream as stream_of, _cuda_getDevice as current
 
         device = current()
-        key = (device, *map(_specialised, arguments, self._plain))
-        made, written = self._made.get(key), notes()
-        if written is not None and written.dry:
-            if made is None:
-                raise Untraced
-            written.launched(made, grid, arguments)
-            return
+        key = (device, *map(_specialised, arguments))
+        made = self._made.get(key)
         if compiled_only():
             if made is None:
                 self._kernel.run(*map(for_triton, arguments), grid=grid, warmup=True, **options)
@@ -152,18 +144,16 @@ class Kernel:
             made = self._made[key] = Compiled(with_room(self._kernel[grid], *map(for_triton, arguments), **options))
         else:
             launch(made, grid, stream_of(device), arguments)
-        if written is not None:
+        if (written := notes()) is not None:
             written.launched(made, grid, arguments)
 
 
-def _specialised(argument: Any, plain: bool = False) -> Any:
+def _specialised(argument: Any) -> Any:
     """The facts of an argument that a kernel is compiled for: the width of a number, and whether 16 divides it; of a
     tensor its type, too.
-
-    `plain`: the kernel is compiled for the width of a number alone.
     """
-    if isinstance(argument, int | Number):
-        return argument >= 2**31 if plain else (argument == 1, argument % 16 == 0, argument >= 2**31)
+    if isinstance(argument, int):
+        return (argument == 1, argument % 16 == 0, argument >= 2**31)
     if type(argument) is Described:
         return None
     return argument.dtype, argument.data_ptr() % 16 == 0

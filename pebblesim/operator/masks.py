@@ -70,7 +70,7 @@ def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: Mapping[str, Any]
     found = ranges_of(sizes, query.device, asked[2:5], **masks_of)
     if found is None:
         return asked
-    first, end = (each.expand(sizes[:2]).contiguous() for each in found)
+    first, end = (each.expand(sizes[:2]) for each in found)
     return asked._replace(first=first, end=end, left=None, right=None, at_end=False)
 
 
@@ -152,16 +152,9 @@ def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right
     return first.clamp(max=n_k).int()[None], end.clamp(max=n_k).int()[None]
 
 
-def promised(n: int | None) -> str:
-    """The sentence where starts of sequences are wrong; n: tokens, if they are known."""
-    tokens = "tokens" if n is None else f"{counted(n)} tokens"
-    return f"cu_seqlens must begin with 0, must not decrease, and may go up to the {tokens} that are here."
-
-
-OUTSIDE = (
-    "key_padding_mask has padding between two keys of the text; padding may be on the left and on the right of it."
-)
-"""The sentence where padding is between keys."""
+def promised(n: int) -> str:
+    """The sentence where starts of sequences are wrong; n: tokens."""
+    return f"cu_seqlens must begin with 0, must not decrease, and may go up to the {counted(n)} tokens that are here."
 
 
 def ranges_of_padding(padding: Any, batch: int, n_q: int, n_k: int) -> Ranges:
@@ -189,7 +182,10 @@ def ranges_of_padding(padding: Any, batch: int, n_q: int, n_k: int) -> Ranges:
     real = ~padding
     first = real.int().argmax(-1)
     end = torch.where(real.any(-1), n_k - real.flip(-1).int().argmax(-1), 0)
-    promise(real.sum(-1) == end - first * real.any(-1), OUTSIDE)
+    promise(
+        real.sum(-1) == end - first * real.any(-1),
+        "key_padding_mask has padding between two keys of the text; padding may be on the left and on the right of it.",
+    )
     first, end = (each[:, None].expand(-1, n_q).int().contiguous() for each in (first, end))
     return first, end
 

@@ -445,7 +445,7 @@ def _rounded(dims: Dims, pattern: Pattern, steps: int) -> Dims:
 
     def up(size: int) -> int:
         unit = max(1, 2 ** (size - 1).bit_length() // 2 // steps if steps > 1 else 2 ** (size - 1).bit_length())
-        return int(-(-size // unit) * unit)
+        return -(-size // unit) * unit
 
     return tuple(
         (name, up(-(-size // by)) * by if name.startswith("n") else size)

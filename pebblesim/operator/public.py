@@ -73,8 +73,8 @@ def attention(
         key: (…, kv_heads, n_k, d_k), in the type of `query`. d_k is up to 1,024.
         value: (…, kv_heads, n_k, d_v), in the type of `query`. d_v is up to 1,024, and may differ from d_k. Keys and
             values must be finite also where no query attends to them, as in padding: 0 · NaN is NaN.
-        attn_mask: (…, n_q, n_k), broadcast to (…, heads, n_q, n_k); booleans, True where a query attends to a key, or
-            numbers in the type of `query` or float32, which are added to scores. Head dimensions are up to 128.
+        attn_mask: only with `fallback`: (…, n_q, n_k), broadcast to (…, heads, n_q, n_k); booleans, True where a query
+            attends to a key, or numbers in the type of `query` or float32, which are added to scores.
         dropout_p: only with `fallback`, if it is not 0.
         is_causal: True if a query does not attend to keys after its position.
         scale: a finite number; it may be 0 or negative. 1/√d_k if None.
@@ -99,12 +99,12 @@ def attention(
             as if each query attended to one more key, with the score s and the value 0. Neither `scale` nor `softcap`
             changes it. Finite, or -∞ for a head without a sink.
         bias: numbers that are added to scores, differentiable: of any shape that broadcasts to (…, heads, n_q, n_k), in
-            the type of `query` or float32; -∞ leaves a key out. Its gradient is summed over all that share an entry, in
-            the same order in every run. Sequences that share a bias are batches: query (batch, sequences, heads, n, d)
-            and bias (batch, 1, heads, n, n). Head dimensions are up to 128, and on a GPU `query` may be float32, too.
-            Other masks are put into the bias, in the shape that both broadcast to. Softcap, dropout and `fallback` are
-            refused with it, and `deterministic` and `workspace` have no effect: tables for the gradient take 1 GiB at
-            most, or one head's batch if that is more.
+            the type of `query` or float32, finite. Its gradient is summed over all that share an entry, in the same
+            order in every run. Sequences that share a bias are batches: query (batch, sequences, heads, n, d) and bias
+            (batch, 1, heads, n, n). Head dimensions are up to 128, and on a GPU `query` may be float32, too.
+            `is_causal`, `window`, `align`, `scale`, `compute_dtype` and `return_lse` work with a bias; other masks and
+            options are refused, and `deterministic` and `workspace` have no effect: tables for the gradient take 1 GiB
+            at most, or one head's batch if that is more.
         return_lse: True to return (O, L).
         compute_dtype: torch.bfloat16 or torch.float16, to which `query`, `key` and `value` are rounded first; they may
             then be of several types. It goes before autocast, which otherwise rounds all types but float64.
@@ -113,10 +113,9 @@ def attention(
             fewer rows. On the CPU it has no effect, but it is refused there, too, if it is too small for every kernel.
         deterministic: True to have all results the same to the last bit in every run, also where other kernels are
             faster, as with `torch.use_deterministic_algorithms(True)`.
-        fallback: "sdpa" to have PyTorch's attention compute what these kernels do not support: dropout, float32 and
-            float64 on a GPU, head dimensions above 1,024, or above 128 with `attn_mask`, cards with a compute
-            capability below 8.0. All masks still apply. A warning gives each reason once. Not with `return_lse`,
-            `softcap` or `sinks`.
+        fallback: "sdpa" to have PyTorch's attention compute what these kernels do not support: `attn_mask`, dropout,
+            float32 and float64 on a GPU, head dimensions above 1,024, cards with a compute capability below 8.0. All
+            other masks still apply. A warning gives each reason once. Not with `return_lse`, `softcap` or `sinks`.
         key_padding: is refused; it was the negation of `key_padding_mask`.
 
     Returns:
@@ -150,8 +149,7 @@ def attention(
         beside = cu_seqlens, key_padding_mask, key_ranges, sinks
         call = eager.call_of(query, key, value, beside, (*options, return_lse))
         if (known := eager.checked(call)) is not None:
-            masked = None if cu_seqlens is key_padding_mask is key_ranges is None else masks_of
-            return _plain(query, key, value, sinks, known.asked, return_lse, known, masked)
+            return _plain(query, key, value, sinks, eager.ranged(query, key, known.asked, masks_of), return_lse, known)
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
     query, key, value = _cast((query, key, value), compute_dtype)
@@ -185,8 +183,7 @@ def attention(
         out, lse = torch.ops.pebblesim.attention(*x, *asked)
     else:
         out, lse = torch.ops.pebblesim.attention_with_sinks(*x, for_batches(sinks, query), *asked)
-    out = out.reshape(*query.shape[:-1], value.shape[-1])
-    out = out if kind is None else out.to(kind)
+    out = out.reshape(*query.shape[:-1], value.shape[-1]).to(kind or out.dtype)
     return (out, lse.reshape(query.shape[:-1]) * log(2)) if return_lse else out
 
 
@@ -213,8 +210,7 @@ def _plain(
     asked: masks.Asked,
     return_lse: bool,
     known: eager.Known | None = None,
-    masks_of: dict[str, Any] | None = None,
 ) -> Any:
     """A plain call, whose arguments are right."""
-    out, lse = eager.attention(query, key, value, sinks, asked, return_lse, known, masks_of)
+    out, lse = eager.attention(query, key, value, sinks, asked, return_lse, known)
     return out if lse is None else (out, lse.reshape(query.shape[:-1]) * log(2))

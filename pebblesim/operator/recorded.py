@@ -18,7 +18,6 @@ from pebblesim.operator.direct import Direct, driver
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import launch
 from pebblesim.operator.layout import BYTES
-from pebblesim.operator.lengths import ALIGNED, LITTLE, Found, Kind, parted
 from pebblesim.operator.recent import Recent
 from pebblesim.operator.tape import Done, Launched, Made, Notes, Place, Step, View, noted
 
@@ -76,13 +75,7 @@ class Again:
             return None
 
 
-_KEPT: Recent[Hashable, Again | Found] = Recent(MOST)
-
-_KINDS: Recent[Hashable, list[Kind] | None] = Recent(MOST)
-"""Traced passes by their kind; None if their sizes are noted one by one."""
-
-MOST_OF_KIND = 8
-"""Traced passes of a kind whose decisions differ."""
+_KEPT: Recent[Hashable, Again] = Recent(MOST)
 
 _SEEN: Recent[Hashable, bool] = Recent(MOST)
 """Sizes of passes that were made, and whether they may be noted."""
@@ -101,11 +94,12 @@ def made(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest
         inputs: tensors, at least one.
         rest: options.
     """
-    if (known := ready(function, inputs, rest)) is not None:
+    sizes = sizes_of(function.__name__, inputs, rest)
+    if sizes is None:
+        return function(*inputs, *rest)
+    if (known := _KEPT.get(sizes)) is not None:
         found = known.if_room(inputs)
         return function(*inputs, *rest) if found is None else found
-    if (sizes := sizes_of(function.__name__, inputs, rest)) is None:
-        return function(*inputs, *rest)
     again = _SEEN.get(sizes)
     if again is None:
         _SEEN[sizes] = True
@@ -115,43 +109,10 @@ def made(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest
     return _noted(function, inputs, rest, sizes)
 
 
-def ready(
-    function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Hashable, ...]
-) -> Again | Found | None:
-    """The pass that `made` makes again for such tensors, if it is kept, or traced for others of its kind."""
+def kept(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Hashable, ...]) -> Again | None:
+    """The pass that `made` makes again for such tensors; None if it is not kept."""
     sizes = sizes_of(function.__name__, inputs, rest)
-    if sizes is None:
-        return None
-    known = _KEPT.get(sizes)
-    return _traced(function, inputs, rest, sizes) if known is None else known
-
-
-def _traced(
-    function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Any, ...], sizes: tuple[Any, ...]
-) -> Found | None:
-    """The pass of a kind that was seen before, for these sizes; None of a new one, and where it is not traced."""
-    kind, symbols = parted(sizes)
-    if kind not in _KINDS:
-        _KINDS[kind] = []  # its kernels are compiled now
-        return None
-    known, by = _KINDS[kind], driver()
-    if known is None or by is None:
-        return None
-    for each in known:
-        if (found := each.of(symbols)) is not None:
-            _KEPT[sizes] = found
-            return found
-    if len(known) == MOST_OF_KIND:
-        return None
-    try:
-        one = Kind(function, inputs, rest, by)
-    except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong with it
-        _KINDS[kind] = None
-        return None
-    known.append(one)
-    if (found := one.of(symbols)) is not None:
-        _KEPT[sizes] = found
-    return found
+    return None if sizes is None else _KEPT.get(sizes)
 
 
 def _noted(function: Any, inputs: Sequence[Tensor | None], rest: tuple[Any, ...], sizes: Hashable) -> Results:
@@ -270,6 +231,13 @@ def _together(steps: Sequence[Step], kept: set[int], whole: Whole, written: Note
     rest = [each for each in made if each.slot not in apart]
     calls += [_in_one(rest)] if rest and little else [_call(each, whole) for each in rest]
     return calls + [each if isinstance(each, Direct) else _call(each, whole) for each in parts]
+
+
+LITTLE = 2**26
+"""Bytes of memory that are taken in one piece."""
+
+ALIGNED = 512
+"""Bytes that each piece of memory begins at a multiple of, as PyTorch's own do."""
 
 
 def _at_once(steps: Sequence[Step], kept: set[int]) -> bool:

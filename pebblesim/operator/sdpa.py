@@ -128,7 +128,7 @@ def on_gpu(query: Tensor) -> bool:
 def replaced_sdpa() -> Iterator[None]:
     """Meanwhile `torch.nn.functional.scaled_dot_product_attention` is `attention`, for all threads.
 
-    What these kernels do not support, such as dropout, PyTorch computes as before, and a warning gives
+    What these kernels do not support, such as dropout and dense masks, PyTorch computes as before, and a warning gives
     each reason once; tensors of the CPU stay with PyTorch, too. A program that took the function by its name before,
     with `from torch.nn.functional import …`, keeps PyTorch's.
     """

@@ -1,7 +1,7 @@
-"""Ranges of keys of packed or padded sequences by one kernel of Triton, in the place of many operations of PyTorch.
+"""Ranges of keys of packed sequences by one kernel of Triton, in the place of some twenty operations of PyTorch.
 
-Kernels give what `masks.ranges_of` gives, with the same promises, for plain calls on a GPU. Only what launches kernels
-imports them, since they need Triton.
+It gives what `masks.ranges_of_sequences` gives, with the same promises, for plain calls on a GPU. Only what launches
+kernels imports it, since it needs Triton.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import Kernel
-from pebblesim.operator.masks import OUTSIDE, Ranges, promise, promised
+from pebblesim.operator.masks import Ranges, promise, promised
 from pebblesim.operator.pattern import Within
 
 TOKENS = 256
@@ -85,7 +85,7 @@ COUNTED = Kernel(counted)
 def above_and_below(first: Tensor, end: Tensor, n_k: int) -> Ranges:
     """As the last two of `masks.arguments_of`, of ranges (batch, n_q) in int32, contiguous."""
     (batch, n_q), grid = first.shape, (-(-n_k // TOKENS), first.shape[0], 1)
-    above, below = (fresh(first.new_empty((batch, n_k))) for _ in "ab")
+    above, below = (fresh(torch.empty((batch, n_k), dtype=torch.int32, device=first.device)) for _ in "ab")
     COUNTED[grid](first, end, above, below, n_q, n_k, n_q.bit_length(), num_warps=4)
     return above, below
 
@@ -104,66 +104,14 @@ def ranges_of_sequences(of_q: Tensor, of_k: Tensor, n_q: int, n_k: int, within: 
         n_q, n_k: numbers of queries and keys.
         within: limits of j - i within a sequence.
     """
-    first, end = (fresh(of_q.new_empty((1, n_q), dtype=torch.int32)) for _ in "ab")
-    holds = fresh(of_q.new_empty((2,), dtype=torch.bool))
+    first, end = (fresh(torch.empty((1, n_q), dtype=torch.int32, device=of_q.device)) for _ in "ab")
+    holds = fresh(torch.empty(2, dtype=torch.bool, device=of_q.device))
     left, right, at_end = within
     most = (min(n_q, n_k),) * 2 if of_q is of_k else (n_q, n_k)
     last = of_q.shape[0] - 1
     limits = -1 if left is None else left, -1 if right is None else right, int(at_end)
     grid, numbers = (-(-n_q // TOKENS), 1, 1), (n_q, n_k, *most, last, *limits, (last + 1).bit_length())
     _kernel(of_q.dtype, of_k.dtype)[grid](of_q, of_k, first, end, holds, *numbers, num_warps=4)
-    for at in range(1 if of_q is of_k else 2):
-        promise(holds[at], promised(None))
-    return first, end
-
-
-KEYS = 1024
-"""Keys that a thread block looks at together."""
-
-WIDE = tl.constexpr(KEYS)
-
-
-@triton.jit(do_not_specialize=["n_q", "n_k", "apart", "shift", "left", "right"])
-def unpadded(padding, first, end, holds, n_q, n_k, apart, shift, left, right):  # type: ignore[no-untyped-def]
-    """First keys and ends of queries whose keys are padded before and behind; limits below 0 are none."""
-    batch, at = tl.program_id(1).to(tl.int64), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    low, number = tl.zeros([WIDE], tl.int32) + n_k, tl.zeros([WIDE], tl.int32)
-    high = tl.zeros([WIDE], tl.int32)
-    for start in range(0, n_k, WIDE):
-        key = start + tl.arange(0, WIDE)
-        inside = key < n_k
-        real = inside & (tl.load(padding + batch * apart + key, mask=inside, other=1) == 0)
-        low, high = tl.where(real, tl.minimum(low, key), low), tl.where(real, key + 1, high)
-        number += real.to(tl.int32)
-    real, begins, ends = tl.sum(number), tl.min(low), tl.max(high)
-    begins = tl.where(real > 0, begins, 0)
-    one, other = tl.zeros([BLOCK], tl.int32) + begins, tl.zeros([BLOCK], tl.int32) + ends
-    seen = at + shift
-    one = tl.where(left >= 0, tl.maximum(one, tl.minimum(tl.maximum(seen - left, 0), n_k)), one)
-    other = tl.where(right >= 0, tl.minimum(other, tl.minimum(tl.maximum(seen + right + 1, 0), n_k)), other)
-    tl.store(first + batch * n_q + at, one, mask=at < n_q)
-    tl.store(end + batch * n_q + at, other, mask=at < n_q)
-    if tl.program_id(0) == 0:
-        tl.store(holds + batch, real == ends - begins)
-
-
-UNPADDED = Kernel(unpadded)
-
-
-def ranges_of_padding(padding: Tensor, batch: int, n_q: int, within: Within) -> Ranges:
-    """Ranges (batch, n_q) of keys that are padded before and behind, for a padding that is right but for its numbers.
-
-    Args:
-        padding: (batch, n_k) or (1, n_k), True where a key is padding, with at least one key.
-        batch, n_q: sizes.
-        within: limits of j - i.
-    """
-    n_k, (left, right, at_end) = padding.shape[1], within
-    padding = padding.contiguous()
-    first, end = (fresh(padding.new_empty((batch, n_q), dtype=torch.int32)) for _ in "ab")
-    holds = fresh(padding.new_empty((batch,), dtype=torch.bool))
-    apart = n_k if padding.shape[0] > 1 else 0
-    limits = n_k - n_q if at_end else 0, -1 if left is None else left, -1 if right is None else right
-    UNPADDED[-(-n_q // TOKENS), batch, 1](padding, first, end, holds, n_q, n_k, apart, *limits, num_warps=4)
-    promise(holds, OUTSIDE)
+    for at, n in enumerate(most[:1] if of_q is of_k else most):
+        promise(holds[at], promised(n))
     return first, end

@@ -74,10 +74,7 @@ class Notes:
         slots: number of inputs, and of what was made since.
         types: of the words of each.
         other: whether something was done that cannot be noted; then nothing more is.
-        dry: whether all of it is noted, and nothing is done (`shadows`).
     """
-
-    dry = False
 
     def __init__(self, inputs: Sequence[Tensor | None] = ()) -> None:
         self.inputs = [None if x is None else (x.data_ptr(), x.shape, x.stride(), x.element_size()) for x in inputs]
@@ -115,10 +112,6 @@ class Notes:
         self.other |= len(new) not in (0, len(found)) or bool(new and changed)
         given, named = self._views(arguments), {name: self._views(each) for name, each in options.items()}
         self.steps.append(Done(_method(function), given, named, tuple([self._slot(each) for each in new])))
-
-    def empty(self, *given: Any, **options: Any) -> Any:
-        """Memory that nobody has written yet; what PyTorch does is noted."""
-        return torch.empty(*given, **options)
 
     def _make(self, x: Tensor) -> None:
         """Note memory that nobody has written yet."""

@@ -66,8 +66,7 @@ def why_not_with_bias(matrices: tuple[Any, ...], given: Mapping[str, Any], enabl
         return None
     query, key, value = matrices
     checks.check_tensors(query, key, value, enable_gqa)
-    reason = checks.unsupported(query, value, given["dropout_p"], given["softcap"])  # as float32 on a GPU
-    return reason or unsupported(query, value, Added(**given))
+    return unsupported(query, value, Added(**given))
 
 
 def unsupported(query: Any, value: Any, added: Added) -> str | None:
@@ -238,13 +237,13 @@ def _plain(x: tuple[Tensor, ...], known: Known) -> tuple[Tensor, Tensor]:
 
 def _forward(x: tuple[Tensor, ...], known: Known) -> tuple[Tensor, Tensor]:
     """O and L by kernels: those that are known, if some are."""
-    if known.forward is None:
-        known.forward = recorded.ready(operators_of_bias.biased_without_notes, x, tuple(known.asked))
     if known.forward is not None and (found := known.forward.if_room(x)) is not None:
         out, lse = found
         return out, lse
     query, key, value, bias = x
-    return operators_of_bias.forward(query, key, value, bias, known.asked)
+    made = operators_of_bias.forward(query, key, value, bias, known.asked)
+    known.forward = recorded.kept(operators_of_bias.biased_without_notes, x, tuple(known.asked))
+    return made
 
 
 def _backward(tensors: tuple[Tensor | None, ...], of_bias: bool, known: Known) -> Any:
@@ -253,14 +252,13 @@ def _backward(tensors: tuple[Tensor | None, ...], of_bias: bool, known: Known) -
     assert grad is not None
     kind = grad.stride(), grad.dtype, None if grad_lse is None else (grad_lse.stride(), grad_lse.dtype), of_bias
     again = known.backward.get(kind)
-    if again is None:
-        rest = of_bias, *known.asked
-        again = recorded.ready(operators_of_bias.gradients_of_biased_without_notes, tensors, rest)
-        if again is not None and len(known.backward) < eager.MOST_GRADIENTS:
-            known.backward[kind] = again
     if again is not None and (found := again.if_room(tensors)) is not None:
         return found
-    return operators_of_bias.backward(tensors, of_bias, known.asked)
+    made = operators_of_bias.backward(tensors, of_bias, known.asked)
+    again = recorded.kept(operators_of_bias.gradients_of_biased_without_notes, tensors, (of_bias, *known.asked))
+    if again is not None and len(known.backward) < eager.MOST_GRADIENTS:
+        known.backward[kind] = again
+    return made
 
 
 class _Passes(torch.autograd.Function):

@@ -234,27 +234,9 @@ def test_what_is_gained_in_the_step() -> None:
     assert made.other_seconds == 3e9 / 989e12
     percent = f"{(theirs - ours) / (made.other_seconds + theirs):.1%}".removeprefix("-")
     assert f"at most {percent}" in str(made.parts()[2])
-    refused = judged(call(mask=SeenMask("bias", given=True, shape=(1, 8, 512, 512), gradient=True, also="padding")))
+    refused = judged(call(mask=SeenMask("bias", given=True, shape=(1, 8, 512, 512), gradient=True)))
     assert refused.both is None and "its time is not forecast" in str(refused)
     assert refused.rows[0].passes["forward"].kernel == ""
-
-
-def test_a_bias_is_forecast() -> None:
-    """The gradient of the bias takes time, and a bias that all sequences share takes less than one for each."""
-    seconds = {}
-    for name, shape, gradient in (
-        ("shared", (1, 8, 512, 512), True), ("without", (1, 8, 512, 512), False), ("own", (64, 8, 512, 512), True),
-    ):  # fmt: skip
-        mask = SeenMask("bias", given=True, shape=shape, gradient=gradient)
-        (row,) = judged(call(batch=64, mask=mask, training=True)).rows
-        assert not row.refusal and row.passes["backward"].kernel.startswith("kernels with a bias: dQ in tiles of")
-        assert ("dB in tiles of" in row.passes["backward"].kernel) is gradient
-        seconds[name] = {way: each.ours for way, each in row.passes.items()}
-    assert seconds["shared"]["forward"] == seconds["without"]["forward"] > 0
-    assert seconds["own"]["backward"] > seconds["shared"]["backward"] > seconds["without"]["backward"] > 0
-
-
-def test_eager_masks_with_a_bias() -> None:
     joined = judged(call(entry="eager", mask=SeenMask("causal", None, 0, given=True, also="bias"))).rows[0]
     assert "its time is not forecast" in joined.refusal and joined.passes["forward"].least is not None
 

@@ -10,11 +10,9 @@ from checkout import ROOT
 from oracle_games import least_io
 from oracle_layers import least_by_layers
 
-from pebblesim.dags.bounds import paths, trees
 from pebblesim.dags.formats import save_graph
 from pebblesim.dags.generators import GENERATORS, generate
 from pebblesim.dags.orders import Task
-from pebblesim.dags.task_data import TaskData
 
 sys.path.append(str(ROOT / "benchmarks"))
 import bounds_of_dags
@@ -73,12 +71,3 @@ def test_rows_of_generators_are_drawn_again_by_their_seed() -> None:
         again, M = bounds_of_dags.of_generator(*row["file"].split()[1:])
         assert str(M) == row["M"] and Task(again, M, "hong-kung").least_M <= M
         assert (again.preds == bounds_of_dags.graph_of(None, row["file"]).preds).all()
-
-
-def test_no_bound_that_counts_values_once_is_above_that_of_a_game() -> None:
-    """Of a binary tree at M = 3 each sum of two sums has one operand cut off; of others the bounds stay below."""
-    tree = TaskData(Task(generate("tree", depth=5), 3, "hong-kung"), 3)
-    assert bounds_of_dags.counting_once(tree) == trees(tree).value == 33 + 2 * (1 + 2 + 4 + 8)
-    for n, more, M in ((60, 3, 5), (200, 4, 8)):
-        data = TaskData(Task(bounds_of_dags.drawn("triangular", n, more, 5), M, "hong-kung"), M)
-        assert data.words < max(trees(data).value, paths(data, 1.0).value) <= bounds_of_dags.counting_once(data)

@@ -173,16 +173,6 @@ def test_sets_of_a_grid_are_triangles() -> None:
     assert (nine, 2) in of[4]
 
 
-def test_lines_of_an_edge_have_no_value_in_common() -> None:
-    """Three values of four inputs each, two uses of each, and a sum of those: c = 4 + 1 + 2, and not 4 + 1 + 4."""
-    edges = [(4 * k + i, 12 + k) for k in range(3) for i in range(4)]
-    edges += [(12 + k, 15 + 2 * k + i) for k in range(3) for i in range(2)] + [(u, 21) for u in range(15, 21)]
-    graph = Cdag.from_edges(22, edges)
-    operands: list[list[int]] = [[], [], [], [0], [0], [1], [1], [2], [2], [3, 4, 5, 6, 7, 8]]
-    assert pebbles(operands, [4] * 3 + [0] * 7, 9) == 7
-    assert sets_of(graph, 7) == []
-
-
 @given(graph=graphs(), rules=st.sampled_from(["hong-kung", "replace"]), more=st.integers(0, 1))
 @draws(15, 1_000)
 def test_no_bound_exceeds_the_least_of_all_games(graph: Cdag, rules: str, more: int) -> None:

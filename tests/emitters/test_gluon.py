@@ -228,7 +228,7 @@ def test_a_query_without_a_key_is_refused_at_the_call() -> None:
         (("mbarrier.arrive(K_j_free.index(slot), count=1)", "pass"), "all roles wait"),
         (("mbarrier.arrive(turns.index(1 - w), count=1)", "pass"), "all roles wait"),
         (("mbarrier.expect(Q_i_full.index(0), ", "mbarrier.expect(Q_i_full.index(0), 2 * "), "all roles wait"),
-        (("mbarrier.wait(Q_i_free.index(0), turn & 1 ^ 1)", "pass"), "is filled|may not have|nobody read"),
+        (("mbarrier.wait(Q_i_free.index(0), (turn & 1) ^ 1)", "pass"), "is filled|may not have|nobody read"),
         (("deps=(O_i, P_late)", "deps=(O_i, O_i)"), "not kept"),
     ],
 )
@@ -292,7 +292,7 @@ def test_the_interpreter_finds_what_is_left_out_of_additions(change: tuple[str, 
             "is filled|nobody read|may not have|more arrivals",
         ),
         (
-            ("mbarrier.wait(dS_tile_full.index(2 * w + (j & 1)), j // 2 & 1)", "pass"),
+            ("mbarrier.wait(dS_tile_full.index(2 * w + (j & 1)), (j // 2) & 1)", "pass"),
             "may not have arrived|never filled",
         ),
         (
@@ -338,6 +338,7 @@ def test_the_interpreter_finds_what_is_left_out_of_tables(change: tuple[str, str
         (ONE_PASS, {"b_r": 32}, None, "bfloat16", "adds 32 x 64 words"),
         (PAIRS, {"a": 256}, None, "bfloat16", "block a is 256"),
         ("small-cache-forward-blocked", {}, None, "bfloat16", "no single loop"),
+        ("flash1-backward", {"B_r": 64, "B_c": 64}, None, "bfloat16", "takes entries of dO_i"),
         ("dS-stored-blocked", {}, None, "bfloat16", "whole rows|no single loop|matrix of pairs"),
     ],
 )

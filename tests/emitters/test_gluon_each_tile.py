@@ -104,5 +104,5 @@ def test_rows_that_do_not_exist_are_asked_for_once_in_each_tile_of_a_table(share
     sizes = {**dims, "a": 128, "b": 128, "c": 64, "e": 128}
     text = gluon(get("scores-stored-resident").in_dims(dims).program, sizes, stages=8, shared=shared).text
     (role,) = re.findall(r"def A_rows\(.*?(?=\n@gluon)", text, re.DOTALL)
-    asked = re.findall(r"if \(part \+ 1\) \* 64 > (?:n_q|n \* 2|n):\n +(\w+) = gl\.where\(\(at_i\[:, None\]", role)
-    assert asked == ["S_ij"] * 2 and role.count("gl.where((at_i[:, None]") == 2
+    asked = re.findall(r"if \(part \+ 1\) \* 64 > (?:n_q|n \* 2|n):\n +(\w+) = gl\.where\(at_i\[:, None\]", role)
+    assert asked == ["S_ij"] * 2 and role.count("gl.where(at_i[:, None]") == 2

@@ -71,10 +71,10 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     v_i = tl.full((128,), 0.0, tl.float32)
     for k in range(2):
         at_k = k * 64 + tl.arange(0, 64)
-        x = tl.load(dO_ptr + (i * 128) // 4 * dO_row + (tl.arange(0, 128) // 4)[:, None] * dO_row + (tl.arange(0, 128) % 4)[:, None] * dO_head + at_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        x_2 = tl.load(O_ptr + (i * 128) // 4 * O_row + (tl.arange(0, 128) // 4)[:, None] * O_row + (tl.arange(0, 128) % 4)[:, None] * O_head + at_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        v_i += tl.sum((x.to(tl.float32) * x_2.to(tl.float32)), axis=1)
-    tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=(at_i < n_q))
+        x = tl.load(dO_ptr + i * 128 // 4 * dO_row + (tl.arange(0, 128) // 4)[:, None] * dO_row + (tl.arange(0, 128) % 4)[:, None] * dO_head + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        x_2 = tl.load(O_ptr + i * 128 // 4 * O_row + (tl.arange(0, 128) // 4)[:, None] * O_row + (tl.arange(0, 128) % 4)[:, None] * O_head + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
+    tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @gluon.jit
 def dQ_dK_dV_2_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i_free, dO_i, dO_i_full, dO_i_free, L_i_ring, v_i_ring, n_q, n_k, heads, together, own):
@@ -86,12 +86,12 @@ def dQ_dK_dV_2_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j,
     batch, key_head = head // own, head % own
     mbarrier.expect(K_j_full.index(0), 32768)
     for w in gl.static_range(1):
-        tma.async_copy_global_to_shared(K_tiles, [batch, key_head, (j * 1 + w) * 128, 0], K_j_full.index(0), K_j.index(w))
+        tma.async_copy_global_to_shared(K_tiles, [batch, key_head, (j + w) * 128, 0], K_j_full.index(0), K_j.index(w))
     mbarrier.expect(V_j_full.index(0), 32768)
     for w in gl.static_range(2):
         tma.async_copy_global_to_shared(V_tiles, [batch, key_head, (j * 2 + w) * 64, 0], V_j_full.index(0), V_j.index(w))
-    for i in range(gl.maximum(j * 128 - 0, 0) * 4 // 64, gl.cdiv(n_q, 64)):
-        slot, phase = (i - gl.maximum(j * 128 - 0, 0) * 4 // 64) % 2, (i - gl.maximum(j * 128 - 0, 0) * 4 // 64) // 2 & 1
+    for i in range(gl.maximum(j * 128, 0) * 4 // 64, gl.cdiv(n_q, 64)):
+        slot, phase = (i - gl.maximum(j * 128, 0) * 4 // 64) % 2, ((i - gl.maximum(j * 128, 0) * 4 // 64) // 2) & 1
         mbarrier.wait(Q_i_free.index(slot), phase ^ 1)
         mbarrier.expect(Q_i_full.index(slot), 16384)
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, i * 64 // 4, 0, 0], Q_i_full.index(slot), Q_i.index(slot))
@@ -119,8 +119,8 @@ def dQ_dK_dV_2_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full
     dV_j = gl.full([64, 128], 0.0, gl.float32, tile_128)
     mbarrier.wait(K_j_full.index(0), 0)
     mbarrier.wait(V_j_full.index(0), 0)
-    for i in range(gl.maximum(j * 128 - 0, 0) * 4 // 64, gl.cdiv(n_q, 64)):
-        slot, phase = (i - gl.maximum(j * 128 - 0, 0) * 4 // 64) % 2, (i - gl.maximum(j * 128 - 0, 0) * 4 // 64) // 2 & 1
+    for i in range(gl.maximum(j * 128, 0) * 4 // 64, gl.cdiv(n_q, 64)):
+        slot, phase = (i - gl.maximum(j * 128, 0) * 4 // 64) % 2, ((i - gl.maximum(j * 128, 0) * 4 // 64) // 2) & 1
         at_i = i * 64 + gl.arange(0, 64, gl.SliceLayout(0, tile_64))
         mbarrier.wait(Q_i_full.index(slot), phase)
         P = warpgroup_mma(K_j.index(0).reshape([128, 128]).slice(w * 64, 64), Q_i.index(slot).reshape([64, 128]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
@@ -128,13 +128,13 @@ def dQ_dK_dV_2_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full
         dS = warpgroup_mma(V_j.index(w).reshape([64, 128]), dO_i.index(slot).reshape([64, 128]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
         P = warpgroup_mma_wait(1, deps=(P,))
         L_i = L_i_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
-        P = gl.where((at_j[:, None] <= gl.minimum((at_i // 4 + 0), n_k - 1)[None, :]), P, float("-inf"))
+        P = gl.where(at_j[:, None] <= gl.minimum(at_i // 4, n_k - 1)[None, :], P, float("-inf"))
         P = gl.exp2(P * 0.18033688011112042 - gl.where(L_i != float("-inf"), L_i, 0.0)[None, :])
         P_16 = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_128, 2))
         dV_j = warpgroup_mma(P_16, dO_i.index(slot).reshape([64, 128]), dV_j, is_async=True)
         dS = warpgroup_mma_wait(1, deps=(dS,))
         v_i = v_i_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
-        dS = (P * (dS - v_i[None, :]))
+        dS = P * (dS - v_i[None, :])
         dS_of_all.index(slot).slice(w * 64, 64).store(dS.to(gl.bfloat16))
         fence_async_shared()
         mbarrier.arrive(dS_of_all_full.index(slot), count=1)
@@ -146,16 +146,16 @@ def dQ_dK_dV_2_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full
         mbarrier.arrive(dO_i_free.index(slot), count=1)
         mbarrier.arrive(Q_i_free.index(slot), count=1)
         tma.store_wait(0)
-        dQ_part.index(w).reshape([64, 64]).store((dQ_added * 0.125))
+        dQ_part.index(w).reshape([64, 64]).store(dQ_added * 0.125)
         fence_async_shared()
         tma_add(dQ_tiles, [head, i * 64, w * 64], dQ_part.index(w))
     tma.store_wait(0)
     down = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_128))
     across = gl.arange(0, 128, gl.SliceLayout(0, tile_128))
-    gl.store(dK_at + down[:, None] * dK_row + across[None, :], (dK_j * 0.125).to(dK_at.dtype.element_ty), mask=(down[:, None] < n_k))
+    gl.store(dK_at + down[:, None] * dK_row + across[None, :], (dK_j * 0.125).to(dK_at.dtype.element_ty), mask=down[:, None] < n_k)
     down_2 = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_128))
     across_2 = gl.arange(0, 128, gl.SliceLayout(0, tile_128))
-    gl.store(dV_at + down_2[:, None] * dV_row + across_2[None, :], dV_j.to(dV_at.dtype.element_ty), mask=(down_2[:, None] < n_k))
+    gl.store(dV_at + down_2[:, None] * dV_row + across_2[None, :], dV_j.to(dV_at.dtype.element_ty), mask=down_2[:, None] < n_k)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own", "dK_batch", "dK_head", "dK_row", "dV_batch", "dV_head", "dV_row"])
 def dQ_dK_dV_2(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, dQ_tiles, dK_ptr, dV_ptr, n_q, n_k, heads, together, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
@@ -197,10 +197,10 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     dK_batch, dK_head, dK_row = (each // 8 for each in dK_ptr.stride()[:3])
     dV_batch, dV_head, dV_row = (each // 8 for each in dV_ptr.stride()[:3])
     if n_q % 16:  # each head's begins where wide accesses can
-        given, L_ptr = L_ptr, torch.empty((heads, (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
         L_ptr[:, :n_q].copy_(given)
     dQ_ptr = torch.empty((heads, n_q, 128), dtype=torch.float32, device=device)
-    v_ptr = torch.empty((heads, (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+    v_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
     v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)

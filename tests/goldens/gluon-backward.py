@@ -71,9 +71,9 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     v_i = tl.full((128,), 0.0, tl.float32)
     for k in range(2):
         at_k = k * 64 + tl.arange(0, 64)
-        x = tl.load(dO_ptr + (i * 128) * dO_row + tl.arange(0, 128)[:, None] * dO_row + at_k[None, :])
-        x_2 = tl.load(O_ptr + (i * 128) * O_row + tl.arange(0, 128)[:, None] * O_row + at_k[None, :])
-        v_i += tl.sum((x.to(tl.float32) * x_2.to(tl.float32)), axis=1)
+        x = tl.load(dO_ptr + i * 128 * dO_row + tl.arange(0, 128)[:, None] * dO_row + at_k[None, :])
+        x_2 = tl.load(O_ptr + i * 128 * O_row + tl.arange(0, 128)[:, None] * O_row + at_k[None, :])
+        v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty))
 
 @gluon.jit
@@ -84,16 +84,16 @@ def dQ_dK_dV_2_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j,
         turn = tile // gl.num_programs(0)
         head, j = tile // tiles, tile % tiles
         batch, key_head = head // own, head % own
-        mbarrier.wait(K_j_free.index(0), turn & 1 ^ 1)
+        mbarrier.wait(K_j_free.index(0), (turn & 1) ^ 1)
         mbarrier.expect(K_j_full.index(0), 32768)
         for w in gl.static_range(1):
-            tma.async_copy_global_to_shared(K_tiles, [batch, key_head, (j * 1 + w) * 128, 0], K_j_full.index(0), K_j.index(w))
-        mbarrier.wait(V_j_free.index(0), turn & 1 ^ 1)
+            tma.async_copy_global_to_shared(K_tiles, [batch, key_head, (j + w) * 128, 0], K_j_full.index(0), K_j.index(w))
+        mbarrier.wait(V_j_free.index(0), (turn & 1) ^ 1)
         mbarrier.expect(V_j_full.index(0), 32768)
         for w in gl.static_range(2):
             tma.async_copy_global_to_shared(V_tiles, [batch, key_head, (j * 2 + w) * 64, 0], V_j_full.index(0), V_j.index(w))
         for i in range(n_q // 64):
-            slot, phase = (filled + i) % 2, (filled + i) // 2 & 1
+            slot, phase = (filled + i) % 2, ((filled + i) // 2) & 1
             mbarrier.wait(Q_i_free.index(slot), phase ^ 1)
             mbarrier.expect(Q_i_full.index(slot), 16384)
             tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, i * 64, 0], Q_i_full.index(slot), Q_i.index(slot))
@@ -122,7 +122,7 @@ def dQ_dK_dV_2_rows(w: gl.constexpr, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j
         mbarrier.wait(K_j_full.index(0), turn & 1)
         mbarrier.wait(V_j_full.index(0), turn & 1)
         for i in range(n_q // 64):
-            slot, phase = (filled + i) % 2, (filled + i) // 2 & 1
+            slot, phase = (filled + i) % 2, ((filled + i) // 2) & 1
             mbarrier.wait(Q_i_full.index(slot), phase)
             P = warpgroup_mma(K_j.index(0).reshape([128, 128]).slice(w * 64, 64), Q_i.index(slot).reshape([64, 128]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
             mbarrier.wait(dO_i_full.index(slot), phase)
@@ -134,7 +134,7 @@ def dQ_dK_dV_2_rows(w: gl.constexpr, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j
             dV_j = warpgroup_mma(P_16, dO_i.index(slot).reshape([64, 128]), dV_j, is_async=True)
             dS = warpgroup_mma_wait(1, deps=(dS,))
             v_i = v_i_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
-            dS = (P * (dS - v_i[None, :]))
+            dS = P * (dS - v_i[None, :])
             dS_of_all.index(slot).slice(w * 64, 64).store(dS.to(gl.bfloat16))
             fence_async_shared()
             mbarrier.arrive(dS_of_all_full.index(slot), count=1)
@@ -146,7 +146,7 @@ def dQ_dK_dV_2_rows(w: gl.constexpr, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j
             mbarrier.arrive(dO_i_free.index(slot), count=1)
             mbarrier.arrive(Q_i_free.index(slot), count=1)
             tma.store_wait(0)
-            dQ_part.index(w).reshape([64, 64]).store((dQ_added * 0.125))
+            dQ_part.index(w).reshape([64, 64]).store(dQ_added * 0.125)
             fence_async_shared()
             tma_add(dQ_tiles, [head, i * 64, w * 64], dQ_part.index(w))
         mbarrier.arrive(K_j_free.index(0), count=1)
@@ -205,7 +205,7 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
         raise ValueError("these kernels need n_q to be a multiple of 128 and n_k to be a multiple of 128")
     dQ_ptr = torch.empty((heads, n_q, 128), dtype=torch.float32, device=device)
     v_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
-    v[((n_q // 128), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
+    v[(n_q // 128, own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
     dQ_ptr.fill_(0.0)

@@ -45,12 +45,12 @@ def flash2_forward_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, Q_i_free, K_j
         turn = tile // gl.num_programs(0)
         head, i = tile // tiles, tile % tiles
         batch, key_head = head // own, head % own
-        mbarrier.wait(Q_i_free.index(0), turn & 1 ^ 1)
+        mbarrier.wait(Q_i_free.index(0), (turn & 1) ^ 1)
         mbarrier.expect(Q_i_full.index(0), 16384)
         for w in gl.static_range(2):
             tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, (i * 2 + w) * 64 // 4, 0, 0], Q_i_full.index(0), Q_i.index(w))
         for j in range(gl.cdiv(n_k, 128)):
-            slot, phase = (filled + j) % 3, (filled + j) // 3 & 1
+            slot, phase = (filled + j) % 3, ((filled + j) // 3) & 1
             mbarrier.wait(K_j_free.index(slot), phase ^ 1)
             mbarrier.expect(K_j_full.index(slot), 16384)
             tma.async_copy_global_to_shared(K_tiles, [batch, key_head, (gl.cdiv(n_k, 128) - 1 - j) * 128, 0], K_j_full.index(slot), K_j.index(slot))
@@ -76,7 +76,7 @@ def flash2_forward_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full,
         l_i = gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, tile_128))
         m_i = gl.full([64], -float("inf"), gl.float32, gl.SliceLayout(1, tile_128))
         j = 0
-        slot, phase = (filled + j) % 3, (filled + j) // 3 & 1
+        slot, phase = (filled + j) % 3, ((filled + j) // 3) & 1
         mbarrier.wait(turns.index(w), (filled + turn + 1 - w) & 1)
         at_j = (gl.cdiv(n_k, 128) - 1 - j) * 128 + gl.arange(0, 128, gl.SliceLayout(0, tile_128))
         mbarrier.wait(Q_i_full.index(0), turn & 1)
@@ -85,20 +85,20 @@ def flash2_forward_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full,
         P = warpgroup_mma_wait(0, deps=(P,))
         mbarrier.arrive(turns.index(1 - w), count=1)
         mbarrier.arrive(K_j_free.index(slot), count=1)
-        P = gl.where((at_j[None, :] < n_k), P, float("-inf"))
+        P = gl.where(at_j[None, :] < n_k, P, float("-inf"))
         m_new = gl.max(P, axis=1) * 0.18033688011112042
         m_new = gl.maximum(m_i, m_new)
         m_i = gl.exp2(m_i - m_new)
         P = gl.exp2(P * 0.18033688011112042 - m_new[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += gl.sum(P, axis=1)
-        O_i = (gl.convert_layout(m_i, gl.SliceLayout(1, tile_64))[:, None] * O_i)
+        O_i = gl.convert_layout(m_i, gl.SliceLayout(1, tile_64))[:, None] * O_i
         m_i = m_new
         mbarrier.wait(turns.index(w), (filled + turn + j + 2 - w) & 1)
         P_late = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
         for j_2 in range(1, gl.cdiv(n_k, 128)):
             last, last_phase = slot, phase
-            slot, phase = (filled + j_2) % 3, (filled + j_2) // 3 & 1
+            slot, phase = (filled + j_2) % 3, ((filled + j_2) // 3) & 1
             mbarrier.wait(K_j_full.index(slot), phase)
             P = warpgroup_mma(Q_i.index(w).reshape([64, 64]), K_j.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)
             mbarrier.wait(V_j_full.index(last), last_phase)
@@ -110,12 +110,12 @@ def flash2_forward_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full,
             m_new = gl.maximum(m_i, m_new)
             m_i = gl.exp2(m_i - m_new)
             P = gl.exp2(P * 0.18033688011112042 - m_new[:, None])
-            l_i = (m_i * l_i)
+            l_i = m_i * l_i
             l_i += gl.sum(P, axis=1)
             mbarrier.wait(turns.index(w), (filled + turn + j_2 + 2 - w) & 1)
             O_i, P_late = warpgroup_mma_wait(0, deps=(O_i, P_late))
             mbarrier.arrive(V_j_free.index(last), count=1)
-            O_i = (gl.convert_layout(m_i, gl.SliceLayout(1, tile_64))[:, None] * O_i)
+            O_i = gl.convert_layout(m_i, gl.SliceLayout(1, tile_64))[:, None] * O_i
             m_i = m_new
             P_late = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
         mbarrier.arrive(Q_i_free.index(0), count=1)
@@ -125,12 +125,12 @@ def flash2_forward_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full,
         mbarrier.arrive(turns.index(1 - w), count=1)
         O_i, P_late = warpgroup_mma_wait(0, deps=(O_i, P_late))
         mbarrier.arrive(V_j_free.index(last), count=1)
-        O_i = (O_i * (1.0 / gl.convert_layout(l_i, gl.SliceLayout(1, tile_64)))[:, None])
+        O_i = O_i * (1.0 / gl.convert_layout(l_i, gl.SliceLayout(1, tile_64)))[:, None]
         down = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, rows_64))
         across = gl.arange(0, 64, gl.SliceLayout(0, rows_64))
-        gl.store(O_at + (down // 4)[:, None] * O_row + (down % 4)[:, None] * O_head + across[None, :], gl.convert_layout(O_i.to(O_at.dtype.element_ty), rows_64), mask=(down[:, None] < n_q))
-        m_i = (m_i + gl.log2(l_i))
-        gl.store(L_at + at_i, m_i.to(L_at.dtype.element_ty), mask=(at_i < n_q))
+        gl.store(O_at + (down // 4)[:, None] * O_row + (down % 4)[:, None] * O_head + across[None, :], gl.convert_layout(O_i.to(O_at.dtype.element_ty), rows_64), mask=down[:, None] < n_q)
+        m_i = m_i + gl.log2(l_i)
+        gl.store(L_at + at_i, m_i.to(L_at.dtype.element_ty), mask=at_i < n_q)
         filled += gl.cdiv(n_k, 128)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "own", "O_batch", "O_head", "O_row"])

@@ -39,7 +39,7 @@ def tiles_of(tensor, rows, width, several=1):
 
 @gluon.jit
 def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, n_q, n_k, heads, together, own):
-    after = 0 + n_k - n_q // 4
+    after = n_k - n_q // 4
     before = 256 - n_k + n_q // 4
     tiles = gl.cdiv(n_q, 128)
     tile = gl.program_id(0)
@@ -51,8 +51,8 @@ def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, K_j, K_j_fu
     mbarrier.expect(Q_i_full.index(0), 16384)
     for w in gl.static_range(2):
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, (i * 2 + w) * 64 // 4, 0, 0], Q_i_full.index(0), Q_i.index(w))
-    for j in range(gl.maximum((i * 128) // 4 - before, 0) // 128, gl.minimum((((gl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1) + after + 127) // 128, gl.cdiv(n_k, 128))):
-        slot, phase = (j - gl.maximum((i * 128) // 4 - before, 0) // 128) % 3, (j - gl.maximum((i * 128) // 4 - before, 0) // 128) // 3 & 1
+    for j in range(gl.maximum(i * 128 // 4 - before, 0) // 128, gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1 + after + 127) // 128, gl.cdiv(n_k, 128))):
+        slot, phase = (j - gl.maximum(i * 128 // 4 - before, 0) // 128) % 3, ((j - gl.maximum(i * 128 // 4 - before, 0) // 128) // 3) & 1
         mbarrier.wait(K_j_free.index(slot), phase ^ 1)
         mbarrier.expect(K_j_full.index(slot), 16384)
         tma.async_copy_global_to_shared(K_tiles, [batch, key_head, j * 128, 0], K_j_full.index(slot), K_j.index(slot))
@@ -63,7 +63,7 @@ def flash2_forward_1_loads(Q_tiles, K_tiles, V_tiles, Q_i, Q_i_full, K_j, K_j_fu
 @gluon.jit
 def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, O_ptr, L_ptr, n_q, n_k, heads, together, own, O_batch, O_head, O_row):
     O_head, O_row = O_head * 8, O_row * 8
-    after = 0 + n_k - n_q // 4
+    after = n_k - n_q // 4
     before = 256 - n_k + n_q // 4
     tiles = gl.cdiv(n_q, 128)
     tile = gl.program_id(0)
@@ -79,7 +79,7 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_fre
     O_i = gl.full([64, 64], 0.0, gl.float32, tile_64)
     l_i = gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, tile_128))
     m_i = gl.full([64], -float("inf"), gl.float32, gl.SliceLayout(1, tile_128))
-    j = gl.maximum((i * 128) // 4 - before, 0) // 128
+    j = gl.maximum(i * 128 // 4 - before, 0) // 128
     slot, phase = 0, 0
     at_j = j * 128 + gl.arange(0, 128, gl.SliceLayout(0, tile_128))
     mbarrier.wait(Q_i_full.index(0), 0)
@@ -87,19 +87,19 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_fre
     P = warpgroup_mma(Q_i.index(w).reshape([64, 64]), K_j.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)
     P = warpgroup_mma_wait(0, deps=(P,))
     mbarrier.arrive(K_j_free.index(slot), count=1)
-    P = gl.where((at_j[None, :] <= gl.minimum((at_i // 4 + after), n_k - 1)[:, None]) & (at_j[None, :] >= (at_i // 4 - before)[:, None]), P, float("-inf"))
+    P = gl.where((at_j[None, :] <= gl.minimum(at_i // 4 + after, n_k - 1)[:, None]) & (at_j[None, :] >= (at_i // 4 - before)[:, None]), P, float("-inf"))
     m_new = gl.max(P, axis=1) * 0.18033688011112042
     m_new = gl.maximum(m_i, m_new)
-    m_i = gl.exp2(gl.where(m_i == m_new, 0.0, (m_i - m_new)))
+    m_i = gl.exp2(gl.where(m_i == m_new, 0.0, m_i - m_new))
     P = gl.exp2(P * 0.18033688011112042 - gl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
-    l_i = (m_i * l_i)
+    l_i = m_i * l_i
     l_i += gl.sum(P, axis=1)
-    O_i = (gl.convert_layout(m_i, gl.SliceLayout(1, tile_64))[:, None] * O_i)
+    O_i = gl.convert_layout(m_i, gl.SliceLayout(1, tile_64))[:, None] * O_i
     m_i = m_new
     P_late = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
-    for j_2 in range(gl.maximum((i * 128) // 4 - before, 0) // 128 + 1, gl.minimum((((gl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1) + after + 127) // 128, gl.cdiv(n_k, 128))):
+    for j_2 in range(gl.maximum(i * 128 // 4 - before, 0) // 128 + 1, gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1 + after + 127) // 128, gl.cdiv(n_k, 128))):
         last, last_phase = slot, phase
-        slot, phase = (j_2 - gl.maximum((i * 128) // 4 - before, 0) // 128) % 3, (j_2 - gl.maximum((i * 128) // 4 - before, 0) // 128) // 3 & 1
+        slot, phase = (j_2 - gl.maximum(i * 128 // 4 - before, 0) // 128) % 3, ((j_2 - gl.maximum(i * 128 // 4 - before, 0) // 128) // 3) & 1
         at_j_2 = j_2 * 128 + gl.arange(0, 128, gl.SliceLayout(0, tile_128))
         mbarrier.wait(K_j_full.index(slot), phase)
         P = warpgroup_mma(Q_i.index(w).reshape([64, 64]), K_j.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)
@@ -107,17 +107,17 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_fre
         O_i = warpgroup_mma(P_late, V_j.index(last).reshape([128, 64]), O_i, is_async=True)
         P = warpgroup_mma_wait(1, deps=(P,))
         mbarrier.arrive(K_j_free.index(slot), count=1)
-        if ((j_2 + 1) * 128 > gl.minimum((i * 128) // 4 + after + 1, n_k)) | (j_2 * 128 < ((gl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1) - 1 - before):
-            P = gl.where((at_j_2[None, :] <= gl.minimum((at_i // 4 + after), n_k - 1)[:, None]) & (at_j_2[None, :] >= (at_i // 4 - before)[:, None]), P, float("-inf"))
+        if ((j_2 + 1) * 128 > gl.minimum(i * 128 // 4 + after + 1, n_k)) | (j_2 * 128 < (gl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1 - 1 - before):
+            P = gl.where((at_j_2[None, :] <= gl.minimum(at_i // 4 + after, n_k - 1)[:, None]) & (at_j_2[None, :] >= (at_i // 4 - before)[:, None]), P, float("-inf"))
         m_new = gl.max(P, axis=1) * 0.18033688011112042
         m_new = gl.maximum(m_i, m_new)
-        m_i = gl.exp2(gl.where(m_i == m_new, 0.0, (m_i - m_new)))
+        m_i = gl.exp2(gl.where(m_i == m_new, 0.0, m_i - m_new))
         P = gl.exp2(P * 0.18033688011112042 - gl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += gl.sum(P, axis=1)
         O_i, P_late = warpgroup_mma_wait(0, deps=(O_i, P_late))
         mbarrier.arrive(V_j_free.index(last), count=1)
-        O_i = (gl.convert_layout(m_i, gl.SliceLayout(1, tile_64))[:, None] * O_i)
+        O_i = gl.convert_layout(m_i, gl.SliceLayout(1, tile_64))[:, None] * O_i
         m_i = m_new
         P_late = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
     last, last_phase = slot, phase
@@ -125,12 +125,12 @@ def flash2_forward_1_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_fre
     O_i = warpgroup_mma(P_late, V_j.index(last).reshape([128, 64]), O_i, is_async=True)
     O_i, P_late = warpgroup_mma_wait(0, deps=(O_i, P_late))
     mbarrier.arrive(V_j_free.index(last), count=1)
-    O_i = (O_i * gl.where(gl.convert_layout(l_i, gl.SliceLayout(1, tile_64)) == 0.0, 0.0, (1.0 / gl.convert_layout(l_i, gl.SliceLayout(1, tile_64))))[:, None])
+    O_i = O_i * gl.where(gl.convert_layout(l_i, gl.SliceLayout(1, tile_64)) == 0.0, 0.0, 1.0 / gl.convert_layout(l_i, gl.SliceLayout(1, tile_64)))[:, None]
     down = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, rows_64))
     across = gl.arange(0, 64, gl.SliceLayout(0, rows_64))
-    gl.store(O_at + (down // 4)[:, None] * O_row + (down % 4)[:, None] * O_head + across[None, :], gl.convert_layout(O_i.to(O_at.dtype.element_ty), rows_64), mask=(down[:, None] < n_q))
-    m_i = (m_i + gl.log2(l_i))
-    gl.store(L_at + at_i, m_i.to(L_at.dtype.element_ty), mask=(at_i < n_q))
+    gl.store(O_at + (down // 4)[:, None] * O_row + (down % 4)[:, None] * O_head + across[None, :], gl.convert_layout(O_i.to(O_at.dtype.element_ty), rows_64), mask=down[:, None] < n_q)
+    m_i = m_i + gl.log2(l_i)
+    gl.store(L_at + at_i, m_i.to(L_at.dtype.element_ty), mask=at_i < n_q)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own", "O_batch", "O_head", "O_row"])
 def flash2_forward_1(Q_tiles, K_tiles, V_tiles, O_ptr, L_ptr, n_q, n_k, heads, together, own, O_batch, O_head, O_row):

@@ -52,9 +52,9 @@ def flash2_latent_loads(Q_C_tiles, Q_R_tiles, C_tiles, R_tiles, Q_C_i, Q_C_i_ful
         phase = j & 1
         for each in gl.static_range(2):
             share = (each + phase + 1) & 1  # first the half that is freed first
-            mbarrier.wait(C_j_free.index(share * 2 + 0), phase ^ 1)
-            mbarrier.expect(C_j_full.index(share * 2 + 0), 32768)
-            tma.async_copy_global_to_shared(C_tiles, [batch, key_head, (j * 2 + share) * 64, 0], C_j_full.index(share * 2 + 0), C_j.index(share * 2 + 0))
+            mbarrier.wait(C_j_free.index(share * 2), phase ^ 1)
+            mbarrier.expect(C_j_full.index(share * 2), 32768)
+            tma.async_copy_global_to_shared(C_tiles, [batch, key_head, (j * 2 + share) * 64, 0], C_j_full.index(share * 2), C_j.index(share * 2))
             mbarrier.wait(C_j_free.index(share * 2 + 1), phase ^ 1)
             mbarrier.expect(C_j_full.index(share * 2 + 1), 32768)
             tma.async_copy_global_to_shared(C_tiles, [batch, key_head, (j * 2 + share) * 64, 256], C_j_full.index(share * 2 + 1), C_j.index(share * 2 + 1))
@@ -80,17 +80,17 @@ def flash2_latent_rows(w: gl.constexpr, Q_C_i, Q_C_i_full, Q_R_i, Q_R_i_full, C_
         phase = j & 1
         mine = (w + phase) & 1  # the half of the keys whose scores the warpgroup computes
         at_j = (j * 2 + mine) * 64 + gl.arange(0, 64, gl.SliceLayout(0, tile_64))
-        mbarrier.wait(C_j_full.index(mine * 2 + 0), phase)
-        P = warpgroup_mma(Q_C_i.index(0).reshape([64, 256]), C_j.index(mine * 2 + 0).reshape([64, 256]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
+        mbarrier.wait(C_j_full.index(mine * 2), phase)
+        P = warpgroup_mma(Q_C_i.index(0).reshape([64, 256]), C_j.index(mine * 2).reshape([64, 256]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
         mbarrier.wait(C_j_full.index(mine * 2 + 1), phase)
         P = warpgroup_mma(Q_C_i.index(1).reshape([64, 256]), C_j.index(mine * 2 + 1).reshape([64, 256]).permute((1, 0)), P, is_async=True)
         mbarrier.wait(R_j_full.index(mine), phase)
         P = warpgroup_mma(Q_R_i.index(0).reshape([64, 64]), R_j.index(mine).reshape([64, 64]).permute((1, 0)), P, is_async=True)
         P = warpgroup_mma_wait(0, deps=(P,))
-        mbarrier.arrive(C_j_free.index(mine * 2 + 0), count=1)
+        mbarrier.arrive(C_j_free.index(mine * 2), count=1)
         mbarrier.arrive(C_j_free.index(mine * 2 + 1), count=1)
         if (j + 1) * 128 > n_k:
-            P = gl.where((at_j[None, :] < n_k), P, float("-inf"))
+            P = gl.where(at_j[None, :] < n_k, P, float("-inf"))
         m_new = gl.max(P, axis=1) * 0.18033688011112042
         m_new_of_all.index(w).reshape([64]).store(m_new)
         fence_async_shared()
@@ -103,34 +103,34 @@ def flash2_latent_rows(w: gl.constexpr, Q_C_i, Q_C_i_full, Q_R_i, Q_R_i_full, C_
         R_j.index(mine).reshape([64, 64]).store(P.to(gl.bfloat16))
         fence_async_shared()
         mbarrier.arrive(P_full.index(mine), count=1)
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += gl.sum(P, axis=1)
-        O_i = (gl.convert_layout(m_i, gl.SliceLayout(1, tile_256))[:, None] * O_i)
+        O_i = gl.convert_layout(m_i, gl.SliceLayout(1, tile_256))[:, None] * O_i
         m_i = m_new
         mbarrier.wait(P_full.index(phase), phase)
         mbarrier.wait(C_j_full.index(phase * 2 + w), phase)
         O_i = warpgroup_mma(R_j.index(phase).reshape([64, 64]), C_j.index(phase * 2 + w).reshape([64, 256]), O_i, is_async=True)
-        mbarrier.wait(P_full.index((1 - phase)), phase)
+        mbarrier.wait(P_full.index(1 - phase), phase)
         mbarrier.wait(C_j_full.index((1 - phase) * 2 + w), phase)
-        O_i = warpgroup_mma(R_j.index((1 - phase)).reshape([64, 64]), C_j.index((1 - phase) * 2 + w).reshape([64, 256]), O_i, is_async=True)
+        O_i = warpgroup_mma(R_j.index(1 - phase).reshape([64, 64]), C_j.index((1 - phase) * 2 + w).reshape([64, 256]), O_i, is_async=True)
         O_i = warpgroup_mma_wait(1, deps=(O_i,))
         mbarrier.arrive(C_j_free.index(phase * 2 + w), count=1)
         mbarrier.arrive(R_j_free.index(phase), count=1)
         O_i = warpgroup_mma_wait(0, deps=(O_i,))
         mbarrier.arrive(C_j_free.index((1 - phase) * 2 + w), count=1)
-        mbarrier.arrive(R_j_free.index((1 - phase)), count=1)
+        mbarrier.arrive(R_j_free.index(1 - phase), count=1)
     l_i_of_all.index(w).reshape([64]).store(l_i)
     fence_async_shared()
     mbarrier.arrive(l_i_of_all_full.index(w), count=1)
     mbarrier.wait(l_i_of_all_full.index(1 - w), 0)
     l_i = l_i + l_i_of_all.index(1 - w).reshape([64]).load(gl.SliceLayout(1, tile_64))
-    O_i = (O_i * (1.0 / gl.convert_layout(l_i, gl.SliceLayout(1, tile_256)))[:, None])
+    O_i = O_i * (1.0 / gl.convert_layout(l_i, gl.SliceLayout(1, tile_256)))[:, None]
     down = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, rows_256))
     across = w * 256 + gl.arange(0, 256, gl.SliceLayout(0, rows_256))
-    gl.store(O_at + (down // 128)[:, None] * O_row + (down % 128)[:, None] * O_head + across[None, :], gl.convert_layout(O_i.to(O_at.dtype.element_ty), rows_256), mask=(down[:, None] < n_q))
-    m_i = (m_i + gl.log2(l_i))
+    gl.store(O_at + (down // 128)[:, None] * O_row + (down % 128)[:, None] * O_head + across[None, :], gl.convert_layout(O_i.to(O_at.dtype.element_ty), rows_256), mask=down[:, None] < n_q)
+    m_i = m_i + gl.log2(l_i)
     if w == 0:
-        gl.store(L_at + at_i, m_i.to(L_at.dtype.element_ty), mask=(at_i < n_q))
+        gl.store(L_at + at_i, m_i.to(L_at.dtype.element_ty), mask=at_i < n_q)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "own", "O_batch", "O_head", "O_row"])
 def flash2_latent(Q_C_tiles, Q_R_tiles, C_tiles, R_tiles, O_ptr, L_ptr, n_q, n_k, own, O_batch, O_head, O_row):

@@ -58,10 +58,10 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     v_i = tl.full((128,), 0.0, tl.float32)
     for k in range(2):
         at_k = k * 64 + tl.arange(0, 64)
-        x = tl.load(dO_ptr + (i * 128) // 2 * dO_row + (tl.arange(0, 128) // 2)[:, None] * dO_row + (tl.arange(0, 128) % 2)[:, None] * dO_head + at_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        x_2 = tl.load(O_ptr + (i * 128) // 2 * O_row + (tl.arange(0, 128) // 2)[:, None] * O_row + (tl.arange(0, 128) % 2)[:, None] * O_head + at_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        v_i += tl.sum((x.to(tl.float32) * x_2.to(tl.float32)), axis=1)
-    tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=(at_i < n_q))
+        x = tl.load(dO_ptr + i * 128 // 2 * dO_row + (tl.arange(0, 128) // 2)[:, None] * dO_row + (tl.arange(0, 128) % 2)[:, None] * dO_head + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        x_2 = tl.load(O_ptr + i * 128 // 2 * O_row + (tl.arange(0, 128) // 2)[:, None] * O_row + (tl.arange(0, 128) % 2)[:, None] * O_head + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
+    tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @gluon.jit
 def P_loads(Q_tiles, K_tiles, Q_i, Q_i_full, K_j, K_j_full, K_j_free, n_q, n_k, heads, together, own):
@@ -75,9 +75,9 @@ def P_loads(Q_tiles, K_tiles, Q_i, Q_i_full, K_j, K_j_full, K_j_free, n_q, n_k, 
     for k in range(2):
         mbarrier.expect(Q_i_full.index(k), 16384)
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, i * 128 // 2, 0, k * 64], Q_i_full.index(k), Q_i.index(k))
-    for j in range(gl.maximum((i * 128) // 2 - 256, 0) // 128, gl.minimum((((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1) + 0 + 127) // 128, gl.cdiv(n_k, 128))):
+    for j in range(gl.maximum(i * 128 // 2 - 256, 0) // 128, gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128))):
         for k in range(2):
-            slot, phase = ((j - gl.maximum((i * 128) // 2 - 256, 0) // 128) * 2 + k) % 8, ((j - gl.maximum((i * 128) // 2 - 256, 0) // 128) * 2 + k) // 8 & 1
+            slot, phase = ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, (((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8) & 1
             mbarrier.wait(K_j_free.index(slot), phase ^ 1)
             mbarrier.expect(K_j_full.index(slot), 16384)
             tma.async_copy_global_to_shared(K_tiles, [batch, key_head, j * 128, k * 64], K_j_full.index(slot), K_j.index(slot))
@@ -96,17 +96,17 @@ def P_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_free, P_tile, turn
     at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_128))
     for k in gl.static_range(2):
         mbarrier.wait(Q_i_full.index(k), 0)
-    L_i = gl.load(L_at + at_i, mask=(at_i < n_q), other=float("inf"))
-    for j in range(gl.maximum((i * 128) // 2 - 256, 0) // 128, gl.minimum(gl.minimum((((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1) + 0 + 127) // 128, gl.cdiv(n_k, 128)), n_k // 128)):
+    L_i = gl.load(L_at + at_i, mask=at_i < n_q, other=float("inf"))
+    for j in range(gl.maximum(i * 128 // 2 - 256, 0) // 128, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)), n_k // 128)):
         at_j = j * 128 + gl.arange(0, 128, gl.SliceLayout(0, tile_128))
         S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
-        if w > 0 and j == gl.maximum((i * 128) // 2 - 256, 0) // 128:
+        if w > 0 and j == gl.maximum(i * 128 // 2 - 256, 0) // 128:
             mbarrier.wait(turns.index(w - 1), 0)
         for k in gl.static_range(2):
-            slot, phase = ((j - gl.maximum((i * 128) // 2 - 256, 0) // 128) * 2 + k) % 8, ((j - gl.maximum((i * 128) // 2 - 256, 0) // 128) * 2 + k) // 8 & 1
+            slot, phase = ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, (((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8) & 1
             mbarrier.wait(K_j_full.index(slot), phase)
             S_ij = warpgroup_mma(Q_i.index(k).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
-            if k == 0 and w < 1 and j == gl.maximum((i * 128) // 2 - 256, 0) // 128:
+            if k == 0 and w < 1 and j == gl.maximum(i * 128 // 2 - 256, 0) // 128:
                 mbarrier.arrive(turns.index(w), count=1)
             if k > 0:
                 S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
@@ -114,22 +114,22 @@ def P_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_free, P_tile, turn
             last = slot
         S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
         mbarrier.arrive(K_j_free.index(last), count=1)
-        S_ij = gl.where((at_j[None, :] <= (at_i // 2 + 0)[:, None]) & (at_j[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, float("-inf"))
+        S_ij = gl.where((at_j[None, :] <= (at_i // 2)[:, None]) & (at_j[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, float("-inf"))
         S_ij = gl.exp2(S_ij * 0.18033688011112042 - gl.where(L_i != float("-inf"), L_i, 0.0)[:, None])
         tma.store_wait(0)
         P_tile.index(w).store(S_ij.to(gl.bfloat16))
         fence_async_shared()
-        tma.async_copy_shared_to_global(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j - gl.maximum((i) * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], P_tile.index(w))
-    for j_2 in range(gl.maximum(gl.maximum((i * 128) // 2 - 256, 0) // 128, n_k // 128), gl.minimum((((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1) + 0 + 127) // 128, gl.cdiv(n_k, 128))):
+        tma.async_copy_shared_to_global(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], P_tile.index(w))
+    for j_2 in range(gl.maximum(gl.maximum(i * 128 // 2 - 256, 0) // 128, n_k // 128), gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128))):
         at_j_2 = j_2 * 128 + gl.arange(0, 128, gl.SliceLayout(0, tile_128))
         S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
-        if w > 0 and j_2 == gl.maximum((i * 128) // 2 - 256, 0) // 128:
+        if w > 0 and j_2 == gl.maximum(i * 128 // 2 - 256, 0) // 128:
             mbarrier.wait(turns.index(w - 1), 0)
         for k in gl.static_range(2):
-            slot, phase = ((j_2 - gl.maximum((i * 128) // 2 - 256, 0) // 128) * 2 + k) % 8, ((j_2 - gl.maximum((i * 128) // 2 - 256, 0) // 128) * 2 + k) // 8 & 1
+            slot, phase = ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, (((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8) & 1
             mbarrier.wait(K_j_full.index(slot), phase)
             S_ij = warpgroup_mma(Q_i.index(k).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
-            if k == 0 and w < 1 and j_2 == gl.maximum((i * 128) // 2 - 256, 0) // 128:
+            if k == 0 and w < 1 and j_2 == gl.maximum(i * 128 // 2 - 256, 0) // 128:
                 mbarrier.arrive(turns.index(w), count=1)
             if k > 0:
                 S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
@@ -137,12 +137,12 @@ def P_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_free, P_tile, turn
             last = slot
         S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
         mbarrier.arrive(K_j_free.index(last), count=1)
-        S_ij = gl.where((at_j_2[None, :] <= gl.minimum((at_i // 2 + 0), n_k - 1)[:, None]) & (at_j_2[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, float("-inf"))
+        S_ij = gl.where((at_j_2[None, :] <= gl.minimum(at_i // 2, n_k - 1)[:, None]) & (at_j_2[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, float("-inf"))
         S_ij = gl.exp2(S_ij * 0.18033688011112042 - gl.where(L_i != float("-inf"), L_i, 0.0)[:, None])
         tma.store_wait(0)
         P_tile.index(w).store(S_ij.to(gl.bfloat16))
         fence_async_shared()
-        tma.async_copy_shared_to_global(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j_2 - gl.maximum((i) * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], P_tile.index(w))
+        tma.async_copy_shared_to_global(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], P_tile.index(w))
     tma.store_wait(0)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own"])
@@ -168,12 +168,12 @@ def dV_loads(P_tiles, dO_tiles, P_part, dO_part, full, free, n_q, n_k, own):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = (gl.maximum(i * 128 - 0, 0) * 2 // 128) * 2, gl.minimum((gl.minimum(((gl.minimum((i + 1) * 128, n_k) + 256) * 2 + 127) // 128, gl.cdiv(n_q, 128))) * 2, gl.cdiv(n_q, 64))  # parts of terms
+    first, end = gl.maximum(i * 128, 0) * 2 // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_k) + 256) * 2 + 127) // 128, gl.cdiv(n_q, 128)) * 2, gl.cdiv(n_q, 64))  # parts of terms
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
         mbarrier.expect(full.index(slot), 49152)
-        tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + k // 2) * gl.minimum(gl.cdiv(n_k, 128), 4) + (i - gl.maximum((k // 2) * 128 // 2 - 256, 0) // 128)) * 128 + k % 2 * 64, 0], full.index(slot), P_part.index(slot))
+        tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + k // 2) * gl.minimum(gl.cdiv(n_k, 128), 4) + (i - gl.maximum(k // 2 * 128 // 2 - 256, 0) // 128)) * 128 + k % 2 * 64, 0], full.index(slot), P_part.index(slot))
         tma.async_copy_global_to_shared(dO_tiles, [batch, key_head, k * 64 // 2, 0, j * 256], full.index(slot), dO_part.index(slot))
 
 @gluon.jit
@@ -184,11 +184,11 @@ def dV_rows(w: gl.constexpr, P_part, dO_part, full, free, dV_tiles, n_q, n_k, ow
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = (gl.maximum(i * 128 - 0, 0) * 2 // 128) * 2, gl.minimum((gl.minimum(((gl.minimum((i + 1) * 128, n_k) + 256) * 2 + 127) // 128, gl.cdiv(n_q, 128))) * 2, gl.cdiv(n_q, 64))  # parts of terms
+    first, end = gl.maximum(i * 128, 0) * 2 // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_k) + 256) * 2 + 127) // 128, gl.cdiv(n_q, 128)) * 2, gl.cdiv(n_q, 64))  # parts of terms
     part = i * 2 + w  # these 64 rows of tile i
     C_ij = gl.full([64, 256], 0.0, gl.float32, tile_256)
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(full.index(slot), phase)
         C_ij = warpgroup_mma(P_part.index(slot).slice(w * 64, 64, dim=1).permute((1, 0)), dO_part.index(slot).reshape([64, 256]), C_ij, is_async=True)
         C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
@@ -227,9 +227,9 @@ def dS_loads(dO_tiles, V_tiles, dO_i, dO_i_full, V_j, V_j_full, V_j_free, n_q, n
     for k in range(2):
         mbarrier.expect(dO_i_full.index(k), 16384)
         tma.async_copy_global_to_shared(dO_tiles, [batch, key_head, i * 128 // 2, 0, k * 64], dO_i_full.index(k), dO_i.index(k))
-    for j in range(gl.maximum((i * 128) // 2 - 256, 0) // 128, gl.minimum((((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1) + 0 + 127) // 128, gl.cdiv(n_k, 128))):
+    for j in range(gl.maximum(i * 128 // 2 - 256, 0) // 128, gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128))):
         for k in range(2):
-            slot, phase = ((j - gl.maximum((i * 128) // 2 - 256, 0) // 128) * 2 + k) % 8, ((j - gl.maximum((i * 128) // 2 - 256, 0) // 128) * 2 + k) // 8 & 1
+            slot, phase = ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, (((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8) & 1
             mbarrier.wait(V_j_free.index(slot), phase ^ 1)
             mbarrier.expect(V_j_full.index(slot), 16384)
             tma.async_copy_global_to_shared(V_tiles, [batch, key_head, j * 128, k * 64], V_j_full.index(slot), V_j.index(slot))
@@ -248,65 +248,65 @@ def dS_rows(w: gl.constexpr, dO_i, dO_i_full, V_j, V_j_full, V_j_free, dS_tile, 
     at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_128))
     for k in gl.static_range(2):
         mbarrier.wait(dO_i_full.index(k), 0)
-    v_i = gl.load(v_at + at_i, mask=(at_i < n_q), other=0.0)
-    if gl.maximum((i * 128) // 2 - 256, 0) // 128 < gl.minimum((((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1) + 0 + 127) // 128, gl.cdiv(n_k, 128)):
+    v_i = gl.load(v_at + at_i, mask=at_i < n_q, other=0.0)
+    if gl.maximum(i * 128 // 2 - 256, 0) // 128 < gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)):
         tma.store_wait(0)
-        mbarrier.expect(dS_tile_full.index(2 * w + ((gl.maximum((i * 128) // 2 - 256, 0) // 128 - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)), 16384)
-        tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (gl.maximum((i * 128) // 2 - 256, 0) // 128 - gl.maximum((i) * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile_full.index(2 * w + ((gl.maximum((i * 128) // 2 - 256, 0) // 128 - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)), dS_tile.index(2 * w + ((gl.maximum((i * 128) // 2 - 256, 0) // 128 - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)))
-    for j in range(gl.maximum((i * 128) // 2 - 256, 0) // 128, gl.minimum(gl.minimum((((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1) + 0 + 127) // 128, gl.cdiv(n_k, 128)), n_k // 128)):
+        mbarrier.expect(dS_tile_full.index(2 * w + ((gl.maximum(i * 128 // 2 - 256, 0) // 128 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), 16384)
+        tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (gl.maximum(i * 128 // 2 - 256, 0) // 128 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile_full.index(2 * w + ((gl.maximum(i * 128 // 2 - 256, 0) // 128 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), dS_tile.index(2 * w + ((gl.maximum(i * 128 // 2 - 256, 0) // 128 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)))
+    for j in range(gl.maximum(i * 128 // 2 - 256, 0) // 128, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)), n_k // 128)):
         at_j = j * 128 + gl.arange(0, 128, gl.SliceLayout(0, tile_128))
         S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
-        if w > 0 and j == gl.maximum((i * 128) // 2 - 256, 0) // 128:
+        if w > 0 and j == gl.maximum(i * 128 // 2 - 256, 0) // 128:
             mbarrier.wait(turns.index(w - 1), 0)
         for k in gl.static_range(2):
-            slot, phase = ((j - gl.maximum((i * 128) // 2 - 256, 0) // 128) * 2 + k) % 8, ((j - gl.maximum((i * 128) // 2 - 256, 0) // 128) * 2 + k) // 8 & 1
+            slot, phase = ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, (((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8) & 1
             mbarrier.wait(V_j_full.index(slot), phase)
             S_ij = warpgroup_mma(dO_i.index(k).reshape([128, 64]).slice(w * 64, 64), V_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
-            if k == 0 and w < 1 and j == gl.maximum((i * 128) // 2 - 256, 0) // 128:
+            if k == 0 and w < 1 and j == gl.maximum(i * 128 // 2 - 256, 0) // 128:
                 mbarrier.arrive(turns.index(w), count=1)
-            if k == 1 and j + 1 < gl.minimum((((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1) + 0 + 127) // 128, gl.cdiv(n_k, 128)):
+            if k == 1 and j + 1 < gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)):
                 tma.store_wait(0)
-                mbarrier.expect(dS_tile_full.index(2 * w + (((j + 1) - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)), 16384)
-                tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + ((j + 1) - gl.maximum((i) * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile_full.index(2 * w + (((j + 1) - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)), dS_tile.index(2 * w + (((j + 1) - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)))
+                mbarrier.expect(dS_tile_full.index(2 * w + ((j + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), 16384)
+                tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile_full.index(2 * w + ((j + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), dS_tile.index(2 * w + ((j + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)))
             if k > 0:
                 S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
                 mbarrier.arrive(V_j_free.index(last), count=1)
             last = slot
         S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
         mbarrier.arrive(V_j_free.index(last), count=1)
-        mbarrier.wait(dS_tile_full.index(2 * w + ((j - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)), (j - gl.maximum((i * 128) // 2 - 256, 0) // 128) // 2 & 1)
-        P_ij = dS_tile.index(2 * w + ((j - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)).load(tile_128)
-        S_ij = (P_ij.to(gl.float32) * (S_ij - v_i.to(gl.float32)[:, None]))
-        dS_tile.index(2 * w + ((j - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)).store(gl.where((at_j[None, :] <= (at_i // 2 + 0)[:, None]) & (at_j[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, 0.0).to(gl.bfloat16))
+        mbarrier.wait(dS_tile_full.index(2 * w + ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) // 2) & 1)
+        P_ij = dS_tile.index(2 * w + ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)).load(tile_128)
+        S_ij = P_ij.to(gl.float32) * (S_ij - v_i.to(gl.float32)[:, None])
+        dS_tile.index(2 * w + ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)).store(gl.where((at_j[None, :] <= (at_i // 2)[:, None]) & (at_j[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, 0.0).to(gl.bfloat16))
         fence_async_shared()
-        tma.async_copy_shared_to_global(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j - gl.maximum((i) * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile.index(2 * w + ((j - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)))
-    for j_2 in range(gl.maximum(gl.maximum((i * 128) // 2 - 256, 0) // 128, n_k // 128), gl.minimum((((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1) + 0 + 127) // 128, gl.cdiv(n_k, 128))):
+        tma.async_copy_shared_to_global(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile.index(2 * w + ((j - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)))
+    for j_2 in range(gl.maximum(gl.maximum(i * 128 // 2 - 256, 0) // 128, n_k // 128), gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128))):
         at_j_2 = j_2 * 128 + gl.arange(0, 128, gl.SliceLayout(0, tile_128))
         S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
-        if w > 0 and j_2 == gl.maximum((i * 128) // 2 - 256, 0) // 128:
+        if w > 0 and j_2 == gl.maximum(i * 128 // 2 - 256, 0) // 128:
             mbarrier.wait(turns.index(w - 1), 0)
         for k in gl.static_range(2):
-            slot, phase = ((j_2 - gl.maximum((i * 128) // 2 - 256, 0) // 128) * 2 + k) % 8, ((j_2 - gl.maximum((i * 128) // 2 - 256, 0) // 128) * 2 + k) // 8 & 1
+            slot, phase = ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) % 8, (((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) * 2 + k) // 8) & 1
             mbarrier.wait(V_j_full.index(slot), phase)
             S_ij = warpgroup_mma(dO_i.index(k).reshape([128, 64]).slice(w * 64, 64), V_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
-            if k == 0 and w < 1 and j_2 == gl.maximum((i * 128) // 2 - 256, 0) // 128:
+            if k == 0 and w < 1 and j_2 == gl.maximum(i * 128 // 2 - 256, 0) // 128:
                 mbarrier.arrive(turns.index(w), count=1)
-            if k == 1 and j_2 + 1 < gl.minimum((((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1) + 0 + 127) // 128, gl.cdiv(n_k, 128)):
+            if k == 1 and j_2 + 1 < gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)):
                 tma.store_wait(0)
-                mbarrier.expect(dS_tile_full.index(2 * w + (((j_2 + 1) - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)), 16384)
-                tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + ((j_2 + 1) - gl.maximum((i) * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile_full.index(2 * w + (((j_2 + 1) - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)), dS_tile.index(2 * w + (((j_2 + 1) - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)))
+                mbarrier.expect(dS_tile_full.index(2 * w + ((j_2 + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), 16384)
+                tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j_2 + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile_full.index(2 * w + ((j_2 + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), dS_tile.index(2 * w + ((j_2 + 1 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)))
             if k > 0:
                 S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
                 mbarrier.arrive(V_j_free.index(last), count=1)
             last = slot
         S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
         mbarrier.arrive(V_j_free.index(last), count=1)
-        mbarrier.wait(dS_tile_full.index(2 * w + ((j_2 - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)), (j_2 - gl.maximum((i * 128) // 2 - 256, 0) // 128) // 2 & 1)
-        P_ij = dS_tile.index(2 * w + ((j_2 - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)).load(tile_128)
-        S_ij = (P_ij.to(gl.float32) * (S_ij - v_i.to(gl.float32)[:, None]))
-        dS_tile.index(2 * w + ((j_2 - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)).store(gl.where((at_j_2[None, :] <= (at_i // 2 + 0)[:, None]) & (at_j_2[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, 0.0).to(gl.bfloat16))
+        mbarrier.wait(dS_tile_full.index(2 * w + ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)), ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) // 2) & 1)
+        P_ij = dS_tile.index(2 * w + ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)).load(tile_128)
+        S_ij = P_ij.to(gl.float32) * (S_ij - v_i.to(gl.float32)[:, None])
+        dS_tile.index(2 * w + ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)).store(gl.where((at_j_2[None, :] <= (at_i // 2)[:, None]) & (at_j_2[None, :] >= (at_i // 2 - 256)[:, None]), S_ij, 0.0).to(gl.bfloat16))
         fence_async_shared()
-        tma.async_copy_shared_to_global(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j_2 - gl.maximum((i) * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile.index(2 * w + ((j_2 - gl.maximum((i * 128) // 2 - 256, 0) // 128) & 1)))
+        tma.async_copy_shared_to_global(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128 + w * 64, 0], dS_tile.index(2 * w + ((j_2 - gl.maximum(i * 128 // 2 - 256, 0) // 128) & 1)))
     tma.store_wait(0)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own"])
@@ -334,12 +334,12 @@ def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k, own):
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
     i = tiles - 1 - i
-    first, end = (gl.maximum((i * 128) // 2 - 256, 0) // 128) * 2, gl.minimum((gl.minimum((((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1) + 0 + 127) // 128, gl.cdiv(n_k, 128))) * 2, gl.cdiv(n_k, 64))  # parts of terms
+    first, end = gl.maximum(i * 128 // 2 - 256, 0) // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
         mbarrier.expect(full.index(slot), 49152)
-        tma.async_copy_global_to_shared(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (k // 2 - gl.maximum((i) * 128 // 2 - 256, 0) // 128)) * 128, k % 2 * 64], full.index(slot), dS_part.index(slot))
+        tma.async_copy_global_to_shared(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.minimum(gl.cdiv(n_k, 128), 4) + (k // 2 - gl.maximum(i * 128 // 2 - 256, 0) // 128)) * 128, k % 2 * 64], full.index(slot), dS_part.index(slot))
         tma.async_copy_global_to_shared(K_tiles, [batch, key_head, k * 64, j * 256], full.index(slot), K_part.index(slot))
 
 @gluon.jit
@@ -351,11 +351,11 @@ def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k, ow
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
     i = tiles - 1 - i
-    first, end = (gl.maximum((i * 128) // 2 - 256, 0) // 128) * 2, gl.minimum((gl.minimum((((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1) + 0 + 127) // 128, gl.cdiv(n_k, 128))) * 2, gl.cdiv(n_k, 64))  # parts of terms
+    first, end = gl.maximum(i * 128 // 2 - 256, 0) // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_q) - 1) // 2 + 1 + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
     part = i * 2 + w  # these 64 rows of tile i
     C_ij = gl.full([64, 256], 0.0, gl.float32, tile_256)
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(full.index(slot), phase)
         C_ij = warpgroup_mma(dS_part.index(slot).slice(w * 64, 64), K_part.index(slot).reshape([64, 256]), C_ij, is_async=True)
         C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
@@ -390,12 +390,12 @@ def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k, own):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = (gl.maximum(i * 128 - 0, 0) * 2 // 128) * 2, gl.minimum((gl.minimum(((gl.minimum((i + 1) * 128, n_k) + 256) * 2 + 127) // 128, gl.cdiv(n_q, 128))) * 2, gl.cdiv(n_q, 64))  # parts of terms
+    first, end = gl.maximum(i * 128, 0) * 2 // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_k) + 256) * 2 + 127) // 128, gl.cdiv(n_q, 128)) * 2, gl.cdiv(n_q, 64))  # parts of terms
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
         mbarrier.expect(full.index(slot), 49152)
-        tma.async_copy_global_to_shared(dS_tiles, [((head * gl.cdiv(n_q, 128) + k // 2) * gl.minimum(gl.cdiv(n_k, 128), 4) + (i - gl.maximum((k // 2) * 128 // 2 - 256, 0) // 128)) * 128 + k % 2 * 64, 0], full.index(slot), dS_part.index(slot))
+        tma.async_copy_global_to_shared(dS_tiles, [((head * gl.cdiv(n_q, 128) + k // 2) * gl.minimum(gl.cdiv(n_k, 128), 4) + (i - gl.maximum(k // 2 * 128 // 2 - 256, 0) // 128)) * 128 + k % 2 * 64, 0], full.index(slot), dS_part.index(slot))
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, k * 64 // 2, 0, j * 256], full.index(slot), Q_part.index(slot))
 
 @gluon.jit
@@ -406,11 +406,11 @@ def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k, ow
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = (gl.maximum(i * 128 - 0, 0) * 2 // 128) * 2, gl.minimum((gl.minimum(((gl.minimum((i + 1) * 128, n_k) + 256) * 2 + 127) // 128, gl.cdiv(n_q, 128))) * 2, gl.cdiv(n_q, 64))  # parts of terms
+    first, end = gl.maximum(i * 128, 0) * 2 // 128 * 2, gl.minimum(gl.minimum(((gl.minimum((i + 1) * 128, n_k) + 256) * 2 + 127) // 128, gl.cdiv(n_q, 128)) * 2, gl.cdiv(n_q, 64))  # parts of terms
     part = i * 2 + w  # these 64 rows of tile i
     C_ij = gl.full([64, 256], 0.0, gl.float32, tile_256)
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(full.index(slot), phase)
         C_ij = warpgroup_mma(dS_part.index(slot).slice(w * 64, 64, dim=1).permute((1, 0)), Q_part.index(slot).reshape([64, 256]), C_ij, is_async=True)
         C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
@@ -456,11 +456,11 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     dK_batch, dK_head, dK_row = (each // 8 for each in dK_ptr.stride()[:3])
     dV_batch, dV_head, dV_row = (each // 8 for each in dV_ptr.stride()[:3])
     if n_q % 16:  # each head's begins where wide accesses can
-        given, L_ptr = L_ptr, torch.empty((heads, (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
         L_ptr[:, :n_q].copy_(given)
     P_ptr = torch.empty((heads, triton.cdiv(n_q, 128), min(triton.cdiv(n_k, 128), 4), 128, 128), dtype=torch.bfloat16, device=device)
     dS_ptr = P_ptr  # tile by tile in its place
-    v_ptr = torch.empty((heads, (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+    v_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
     v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)

@@ -47,9 +47,9 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k):
     v_i = tl.full((128,), 0.0, tl.float32)
     for k in range(2):
         at_k = k * 64 + tl.arange(0, 64)
-        x = tl.load(dO_ptr + (i * 128) * 128 + tl.arange(0, 128)[:, None] * 128 + at_k[None, :])
-        x_2 = tl.load(O_ptr + (i * 128) * 128 + tl.arange(0, 128)[:, None] * 128 + at_k[None, :])
-        v_i += tl.sum((x.to(tl.float32) * x_2.to(tl.float32)), axis=1)
+        x = tl.load(dO_ptr + i * 128 * 128 + tl.arange(0, 128)[:, None] * 128 + at_k[None, :])
+        x_2 = tl.load(O_ptr + i * 128 * 128 + tl.arange(0, 128)[:, None] * 128 + at_k[None, :])
+        v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty))
 
 @gluon.jit
@@ -60,7 +60,7 @@ def P_loads(Q_tiles, K_tiles, Q_i, Q_i_full, K_j, K_j_full, K_j_free, n_q, n_k):
         tma.async_copy_global_to_shared(Q_tiles, [head, i * 128, k * 64], Q_i_full.index(k), Q_i.index(k))
     for j in range(n_k // 128):
         for k in range(2):
-            slot, phase = (j * 2 + k) % 8, (j * 2 + k) // 8 & 1
+            slot, phase = (j * 2 + k) % 8, ((j * 2 + k) // 8) & 1
             mbarrier.wait(K_j_free.index(slot), phase ^ 1)
             mbarrier.expect(K_j_full.index(slot), 16384)
             tma.async_copy_global_to_shared(K_tiles, [head, j * 128, k * 64], K_j_full.index(slot), K_j.index(slot))
@@ -79,7 +79,7 @@ def P_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_free, P_tile, turn
         if w > 0 and j == 0:
             mbarrier.wait(turns.index(w - 1), 0)
         for k in gl.static_range(2):
-            slot, phase = (j * 2 + k) % 8, (j * 2 + k) // 8 & 1
+            slot, phase = (j * 2 + k) % 8, ((j * 2 + k) // 8) & 1
             mbarrier.wait(K_j_full.index(slot), phase)
             S_ij = warpgroup_mma(Q_i.index(k).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
             if k == 0 and w < 1 and j == 0:
@@ -119,9 +119,9 @@ def dV_loads(P_tiles, dO_tiles, P_part, dO_part, full, free, n_q, n_k):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = 0, (n_q // 128) * 2  # parts of terms
+    first, end = 0, n_q // 128 * 2  # parts of terms
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
         mbarrier.expect(full.index(slot), 49152)
         tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + k // 2) * gl.cdiv(n_k, 128) + i) * 128 + k % 2 * 64, 0], full.index(slot), P_part.index(slot))
@@ -134,11 +134,11 @@ def dV_rows(w: gl.constexpr, P_part, dO_part, full, free, dV_tiles, n_q, n_k):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = 0, (n_q // 128) * 2  # parts of terms
+    first, end = 0, n_q // 128 * 2  # parts of terms
     part = i * 2 + w  # these 64 rows of tile i
     C_ij = gl.full([64, 256], 0.0, gl.float32, tile_256)
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(full.index(slot), phase)
         C_ij = warpgroup_mma(P_part.index(slot).slice(w * 64, 64, dim=1).permute((1, 0)), dO_part.index(slot).reshape([64, 256]), C_ij, is_async=True)
         C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
@@ -173,7 +173,7 @@ def dS_loads(dO_tiles, V_tiles, dO_i, dO_i_full, V_j, V_j_full, V_j_free, n_q, n
         tma.async_copy_global_to_shared(dO_tiles, [head, i * 128, k * 64], dO_i_full.index(k), dO_i.index(k))
     for j in range(n_k // 128):
         for k in range(2):
-            slot, phase = (j * 2 + k) % 8, (j * 2 + k) // 8 & 1
+            slot, phase = (j * 2 + k) % 8, ((j * 2 + k) // 8) & 1
             mbarrier.wait(V_j_free.index(slot), phase ^ 1)
             mbarrier.expect(V_j_full.index(slot), 16384)
             tma.async_copy_global_to_shared(V_tiles, [head, j * 128, k * 64], V_j_full.index(slot), V_j.index(slot))
@@ -190,13 +190,13 @@ def dS_rows(w: gl.constexpr, dO_i, dO_i_full, V_j, V_j_full, V_j_free, dS_tile, 
     if 0 < n_k // 128:
         tma.store_wait(0)
         mbarrier.expect(dS_tile_full.index(2 * w + (0 & 1)), 16384)
-        tma.async_copy_global_to_shared(P_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + 0) * 128 + w * 64, 0], dS_tile_full.index(2 * w + (0 & 1)), dS_tile.index(2 * w + (0 & 1)))
+        tma.async_copy_global_to_shared(P_tiles, [(head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) * 128 + w * 64, 0], dS_tile_full.index(2 * w + (0 & 1)), dS_tile.index(2 * w + (0 & 1)))
     for j in range(n_k // 128):
         S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
         if w > 0 and j == 0:
             mbarrier.wait(turns.index(w - 1), 0)
         for k in gl.static_range(2):
-            slot, phase = (j * 2 + k) % 8, (j * 2 + k) // 8 & 1
+            slot, phase = (j * 2 + k) % 8, ((j * 2 + k) // 8) & 1
             mbarrier.wait(V_j_full.index(slot), phase)
             S_ij = warpgroup_mma(dO_i.index(k).reshape([128, 64]).slice(w * 64, 64), V_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
             if k == 0 and w < 1 and j == 0:
@@ -211,9 +211,9 @@ def dS_rows(w: gl.constexpr, dO_i, dO_i_full, V_j, V_j_full, V_j_free, dS_tile, 
             last = slot
         S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
         mbarrier.arrive(V_j_free.index(last), count=1)
-        mbarrier.wait(dS_tile_full.index(2 * w + (j & 1)), j // 2 & 1)
+        mbarrier.wait(dS_tile_full.index(2 * w + (j & 1)), (j // 2) & 1)
         P_ij = dS_tile.index(2 * w + (j & 1)).load(tile_128)
-        S_ij = (P_ij.to(gl.float32) * (S_ij - v_i.to(gl.float32)[:, None]))
+        S_ij = P_ij.to(gl.float32) * (S_ij - v_i.to(gl.float32)[:, None])
         dS_tile.index(2 * w + (j & 1)).store(S_ij.to(gl.bfloat16))
         fence_async_shared()
         tma.async_copy_shared_to_global(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + j) * 128 + w * 64, 0], dS_tile.index(2 * w + (j & 1)))
@@ -242,9 +242,9 @@ def dQ_loads(dS_tiles, K_tiles, dS_part, K_part, full, free, n_q, n_k):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = 0, (n_k // 128) * 2  # parts of terms
+    first, end = 0, n_k // 128 * 2  # parts of terms
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
         mbarrier.expect(full.index(slot), 49152)
         tma.async_copy_global_to_shared(dS_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + k // 2) * 128, k % 2 * 64], full.index(slot), dS_part.index(slot))
@@ -257,11 +257,11 @@ def dQ_rows(w: gl.constexpr, dS_part, K_part, full, free, dQ_tiles, n_q, n_k):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = 0, (n_k // 128) * 2  # parts of terms
+    first, end = 0, n_k // 128 * 2  # parts of terms
     part = i * 2 + w  # these 64 rows of tile i
     C_ij = gl.full([64, 256], 0.0, gl.float32, tile_256)
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(full.index(slot), phase)
         C_ij = warpgroup_mma(dS_part.index(slot).slice(w * 64, 64), K_part.index(slot).reshape([64, 256]), C_ij, is_async=True)
         C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
@@ -295,9 +295,9 @@ def dK_loads(dS_tiles, Q_tiles, dS_part, Q_part, full, free, n_q, n_k):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = 0, (n_q // 128) * 2  # parts of terms
+    first, end = 0, n_q // 128 * 2  # parts of terms
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
         mbarrier.expect(full.index(slot), 49152)
         tma.async_copy_global_to_shared(dS_tiles, [((head * gl.cdiv(n_q, 128) + k // 2) * gl.cdiv(n_k, 128) + i) * 128 + k % 2 * 64, 0], full.index(slot), dS_part.index(slot))
@@ -310,11 +310,11 @@ def dK_rows(w: gl.constexpr, dS_part, Q_part, full, free, dK_tiles, n_q, n_k):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, j = group * 8 + rank % side, rank // side
-    first, end = 0, (n_q // 128) * 2  # parts of terms
+    first, end = 0, n_q // 128 * 2  # parts of terms
     part = i * 2 + w  # these 64 rows of tile i
     C_ij = gl.full([64, 256], 0.0, gl.float32, tile_256)
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(full.index(slot), phase)
         C_ij = warpgroup_mma(dS_part.index(slot).slice(w * 64, 64, dim=1).permute((1, 0)), Q_part.index(slot).reshape([64, 256]), C_ij, is_async=True)
         C_ij = warpgroup_mma_wait(1, deps=(C_ij,))
@@ -357,7 +357,7 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, dL=None):
     dQ_ptr = torch.empty((heads, n_q, 128), dtype=torch.bfloat16, device=device)
     dK_ptr = torch.empty((heads, n_k, 128), dtype=torch.bfloat16, device=device)
     dV_ptr = torch.empty((heads, n_k, 128), dtype=torch.bfloat16, device=device)
-    v[((n_q // 128), heads)](dO_ptr, O_ptr, v_ptr, n_q, n_k, num_warps=8, num_stages=3)
+    v[(n_q // 128, heads)](dO_ptr, O_ptr, v_ptr, n_q, n_k, num_warps=8, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
     Q_tiles = tiles_of(Q_ptr, 128, 64)

@@ -54,12 +54,12 @@ def A_1_loads(Q_tiles, K_tiles, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free
     i = tiles - 1 - i
     batch, key_head = head // own, head % own
     for k in range(8):
-        mbarrier.wait(Q_i_free.index(k % 4), k // 4 & 1 ^ 1)
+        mbarrier.wait(Q_i_free.index(k % 4), ((k // 4) & 1) ^ 1)
         mbarrier.expect(Q_i_full.index(k % 4), 16384)
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, i * 128, k * 64], Q_i_full.index(k % 4), Q_i.index(k % 4))
-    for j in range(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 0 + 127) // 128, gl.cdiv(n_k, 128))):
+    for j in range(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
         for k in range(8):
-            slot, phase = (j * 8 + k) % 8, (j * 8 + k) // 8 & 1
+            slot, phase = (j * 8 + k) % 8, ((j * 8 + k) // 8) & 1
             mbarrier.wait(K_j_free.index(slot), phase ^ 1)
             mbarrier.expect(K_j_full.index(slot), 16384)
             tma.async_copy_global_to_shared(K_tiles, [batch, key_head, j * 128, k * 64], K_j_full.index(slot), K_j.index(slot))
@@ -80,19 +80,19 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
     at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_128))
     Q_i_kept = ()  # in registers
     for k in gl.static_range(4):
-        mbarrier.wait(Q_i_full.index(k % 4), k // 4 & 1)
+        mbarrier.wait(Q_i_full.index(k % 4), (k // 4) & 1)
         Q_i_kept += (Q_i.index(k % 4).reshape([128, 64]).slice(w * 64, 64).load(gl.DotOperandLayout(0, tile_128, 2)),)
         mbarrier.arrive(Q_i_free.index(k % 4), count=1)
     for k in gl.static_range(4, 8):
-        mbarrier.wait(Q_i_full.index(k % 4), k // 4 & 1)
+        mbarrier.wait(Q_i_full.index(k % 4), (k // 4) & 1)
     l_i = gl.full([64], 0.0, gl.float32, gl.SliceLayout(1, tile_128))
     m_i = gl.full([64], -float("inf"), gl.float32, gl.SliceLayout(1, tile_128))
-    for j in range(gl.minimum(gl.maximum(i * 128 + 0 + 1, 0) // 128, n_k // 128)):
+    for j in range(gl.minimum(gl.maximum(i * 128 + 1, 0) // 128, n_k // 128)):
         S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
         if w > 0 and j == 0:
             mbarrier.wait(turns.index(w - 1), 0)
         for k in gl.static_range(8):
-            slot, phase = (j * 8 + k) % 8, (j * 8 + k) // 8 & 1
+            slot, phase = (j * 8 + k) % 8, ((j * 8 + k) // 8) & 1
             mbarrier.wait(K_j_full.index(slot), phase)
             S_ij = warpgroup_mma(Q_i_kept[k] if k < 4 else Q_i.index(k % 4).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
             if k == 5 and w < 1 and j == 0:
@@ -105,24 +105,24 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
         mbarrier.arrive(K_j_free.index(last), count=1)
         m_new = gl.max(S_ij, axis=1) * 0.18033688011112042
         m_new = gl.maximum(m_i, m_new)
-        m_i = gl.exp2(gl.where(m_i == m_new, 0.0, (m_i - m_new)))
-        gl.store(a_at + gl.cast(j, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, m_i.to(a_at.dtype.element_ty), mask=(at_i < n_q))
+        m_i = gl.exp2(gl.where(m_i == m_new, 0.0, m_i - m_new))
+        gl.store(a_at + gl.cast(j, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, m_i.to(a_at.dtype.element_ty), mask=at_i < n_q)
         S_ij = gl.exp2(S_ij * 0.18033688011112042 - m_new[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += gl.sum(S_ij, axis=1)
         if (part + 1) * 64 > n_q:
-            S_ij = gl.where((at_i[:, None] < n_q), S_ij, 0.0)
+            S_ij = gl.where(at_i[:, None] < n_q, S_ij, 0.0)
         tma.store_wait(0)
         A_tile.index(w).store(S_ij.to(gl.bfloat16))
         fence_async_shared()
         tma.async_copy_shared_to_global(A_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + j) * 128 + w * 64, 0], A_tile.index(w))
         m_i = m_new
-    for j_2 in range(gl.minimum(gl.maximum(i * 128 + 0 + 1, 0) // 128, n_k // 128), gl.minimum((gl.minimum((i + 1) * 128, n_q) + 0 + 127) // 128, gl.cdiv(n_k, 128))):
+    for j_2 in range(gl.minimum(gl.maximum(i * 128 + 1, 0) // 128, n_k // 128), gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
         S_ij = gl.full([64, 128], 0.0, gl.float32, tile_128)
         if w > 0 and j_2 == 0:
             mbarrier.wait(turns.index(w - 1), 0)
         for k in gl.static_range(8):
-            slot, phase = (j_2 * 8 + k) % 8, (j_2 * 8 + k) // 8 & 1
+            slot, phase = (j_2 * 8 + k) % 8, ((j_2 * 8 + k) // 8) & 1
             mbarrier.wait(K_j_full.index(slot), phase)
             S_ij = warpgroup_mma(Q_i_kept[k] if k < 4 else Q_i.index(k % 4).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
             if k == 5 and w < 1 and j_2 == 0:
@@ -133,25 +133,25 @@ def A_1_rows(w: gl.constexpr, Q_i, Q_i_full, Q_i_free, K_j, K_j_full, K_j_free, 
             last = slot
         S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
         mbarrier.arrive(K_j_free.index(last), count=1)
-        S_ij = gl.where((gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (gl.minimum(at_i + 0, n_k - 1) - j_2 * 128)[:, None]), S_ij, float("-inf"))
+        S_ij = gl.where(gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :] <= (gl.minimum(at_i, n_k - 1) - j_2 * 128)[:, None], S_ij, float("-inf"))
         m_new = gl.max(S_ij, axis=1) * 0.18033688011112042
         m_new = gl.maximum(m_i, m_new)
-        m_i = gl.exp2(gl.where(m_i == m_new, 0.0, (m_i - m_new)))
-        gl.store(a_at + gl.cast(j_2, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, m_i.to(a_at.dtype.element_ty), mask=(at_i < n_q))
+        m_i = gl.exp2(gl.where(m_i == m_new, 0.0, m_i - m_new))
+        gl.store(a_at + gl.cast(j_2, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, m_i.to(a_at.dtype.element_ty), mask=at_i < n_q)
         S_ij = gl.exp2(S_ij * 0.18033688011112042 - gl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += gl.sum(S_ij, axis=1)
         if (part + 1) * 64 > n_q:
-            S_ij = gl.where((at_i[:, None] < n_q), S_ij, 0.0)
+            S_ij = gl.where(at_i[:, None] < n_q, S_ij, 0.0)
         tma.store_wait(0)
         A_tile.index(w).store(S_ij.to(gl.bfloat16))
         fence_async_shared()
         tma.async_copy_shared_to_global(A_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + j_2) * 128 + w * 64, 0], A_tile.index(w))
         m_i = m_new
     tma.store_wait(0)
-    gl.store(l_m_at + at_i, l_i.to(l_m_at.dtype.element_ty), mask=(at_i < n_q))
-    m_i = (m_i + gl.log2(l_i))
-    gl.store(L_at + at_i, m_i.to(L_at.dtype.element_ty), mask=(at_i < n_q))
+    gl.store(l_m_at + at_i, l_i.to(l_m_at.dtype.element_ty), mask=at_i < n_q)
+    m_i = m_i + gl.log2(l_i)
+    gl.store(L_at + at_i, m_i.to(L_at.dtype.element_ty), mask=at_i < n_q)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own"])
 def A_1(Q_tiles, K_tiles, A_tiles, a_ptr, l_m_ptr, L_ptr, n_q, n_k, heads, together, own):
@@ -178,9 +178,9 @@ def O_1_loads(A_tiles, V_tiles, A_part, V_part, full, free, n_q, n_k, own):
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, k_2 = group * 8 + rank % side, rank // side
     i = tiles - 1 - i
-    first, end = 0, gl.minimum((gl.minimum((gl.minimum((i + 1) * 128, n_q) + 0 + 127) // 128, gl.cdiv(n_k, 128))) * 2, gl.cdiv(n_k, 64))  # parts of terms
+    first, end = 0, gl.minimum(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
         mbarrier.expect(full.index(slot), 49152)
         tma.async_copy_global_to_shared(A_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + k // 2) * 128, k % 2 * 64], full.index(slot), A_part.index(slot))
@@ -195,17 +195,17 @@ def O_1_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_pt
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, k_2 = group * 8 + rank % side, rank // side
     i = tiles - 1 - i
-    first, end = 0, gl.minimum((gl.minimum((gl.minimum((i + 1) * 128, n_q) + 0 + 127) // 128, gl.cdiv(n_k, 128))) * 2, gl.cdiv(n_k, 64))  # parts of terms
+    first, end = 0, gl.minimum(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)) * 2, gl.cdiv(n_k, 64))  # parts of terms
     l_m_at = l_m_ptr + gl.cast(head, gl.int64) * n_q
     a_at = a_ptr + gl.cast(head, gl.int64) * gl.cdiv(n_k, 128) * (gl.cdiv(n_q, 16) * 16)
     part = i * 2 + w  # these 64 rows of tile i
     at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_256))
     O_ik = gl.full([64, 256], 0.0, gl.float32, tile_256)
-    for j in range(gl.minimum(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 0 + 127) // 128, gl.cdiv(n_k, 128)), n_k // 128)):
-        x = gl.load(a_at + gl.cast(j, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, mask=(at_i < n_q), other=0.0)
-        O_ik = (gl.convert_layout(x.to(gl.float32), gl.SliceLayout(1, tile_256))[:, None] * O_ik)
+    for j in range(gl.minimum(gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128)), n_k // 128)):
+        x = gl.load(a_at + gl.cast(j, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, mask=at_i < n_q, other=0.0)
+        O_ik = gl.convert_layout(x.to(gl.float32), gl.SliceLayout(1, tile_256))[:, None] * O_ik
         for k in gl.static_range(2):
-            slot, phase = (j * 2 - first + k) % 4, (j * 2 - first + k) // 4 & 1
+            slot, phase = (j * 2 - first + k) % 4, ((j * 2 - first + k) // 4) & 1
             mbarrier.wait(full.index(slot), phase)
             O_ik = warpgroup_mma(A_part.index(slot).slice(w * 64, 64), V_part.index(slot).reshape([64, 256]), O_ik, is_async=True)
             if k > 0:
@@ -214,17 +214,17 @@ def O_1_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_pt
             last = slot
         O_ik = warpgroup_mma_wait(0, deps=(O_ik,))
         mbarrier.arrive(free.index(last), count=1)
-    for j_2 in range(gl.maximum(0, n_k // 128), gl.minimum((gl.minimum((i + 1) * 128, n_q) + 0 + 127) // 128, gl.cdiv(n_k, 128))):
-        x = gl.load(a_at + gl.cast(j_2, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, mask=(at_i < n_q), other=0.0)
-        O_ik = (gl.convert_layout(x.to(gl.float32), gl.SliceLayout(1, tile_256))[:, None] * O_ik)
+    for j_2 in range(gl.maximum(0, n_k // 128), gl.minimum((gl.minimum((i + 1) * 128, n_q) + 127) // 128, gl.cdiv(n_k, 128))):
+        x = gl.load(a_at + gl.cast(j_2, gl.int64) * (gl.cdiv(n_q, 16) * 16) + at_i, mask=at_i < n_q, other=0.0)
+        O_ik = gl.convert_layout(x.to(gl.float32), gl.SliceLayout(1, tile_256))[:, None] * O_ik
         for k in range(j_2 * 2, end):
-            slot, phase = (k - first) % 4, (k - first) // 4 & 1
+            slot, phase = (k - first) % 4, ((k - first) // 4) & 1
             mbarrier.wait(full.index(slot), phase)
             O_ik = warpgroup_mma(A_part.index(slot).slice(w * 64, 64), V_part.index(slot).reshape([64, 256]), O_ik, is_async=True)
             O_ik = warpgroup_mma_wait(0, deps=(O_ik,))
             mbarrier.arrive(free.index(slot), count=1)
-    x_2 = gl.load(l_m_at + at_i, mask=(at_i < n_q), other=0.0)
-    O_ik = (O_ik * gl.where(gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256)) == 0.0, 0.0, (1.0 / gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256))))[:, None])
+    x_2 = gl.load(l_m_at + at_i, mask=at_i < n_q, other=0.0)
+    O_ik = O_ik * gl.where(gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256)) == 0.0, 0.0, 1.0 / gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256)))[:, None]
     filled = gl.maximum(end - first - w + 3, 0) // 4  # times that slot w was
     mbarrier.wait(free.index(w), (filled & 1) ^ 1)
     V_part.index(w).reshape([64, 256]).store(O_ik.to(gl.bfloat16))
@@ -258,7 +258,7 @@ def run(Q_ptr, K_ptr, V_ptr, results):
     A_ptr = torch.empty((heads, triton.cdiv(n_q, 128), triton.cdiv(n_k, 128), 128, 128), dtype=torch.bfloat16, device=device)
     l_m_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
     L_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
-    a_ptr = torch.empty((heads, triton.cdiv(n_k, 128), (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+    a_ptr = torch.empty((heads, triton.cdiv(n_k, 128), triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
     Q_tiles = tiles_of(Q_ptr, 128, 64)
     K_tiles = tiles_of(K_ptr, 128, 64)
     A_tiles = pairs_of(A_ptr, 64, 128)

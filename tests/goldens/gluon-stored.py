@@ -53,7 +53,7 @@ def A_loads(Q_tiles, K_tiles, Q_i, Q_i_full, K_j, K_j_full, K_j_free, n_q, n_k, 
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, i * 128, k * 64], Q_i_full.index(k), Q_i.index(k))
     for j in range(n_k // 128):
         for k in range(2):
-            slot, phase = (j * 2 + k) % 8, (j * 2 + k) // 8 & 1
+            slot, phase = (j * 2 + k) % 8, ((j * 2 + k) // 8) & 1
             mbarrier.wait(K_j_free.index(slot), phase ^ 1)
             mbarrier.expect(K_j_full.index(slot), 16384)
             tma.async_copy_global_to_shared(K_tiles, [batch, key_head, j * 128, k * 64], K_j_full.index(slot), K_j.index(slot))
@@ -76,7 +76,7 @@ def A_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_free, A_tile, turn
         if w > 0 and j == 0:
             mbarrier.wait(turns.index(w - 1), 0)
         for k in gl.static_range(2):
-            slot, phase = (j * 2 + k) % 8, (j * 2 + k) // 8 & 1
+            slot, phase = (j * 2 + k) % 8, ((j * 2 + k) // 8) & 1
             mbarrier.wait(K_j_full.index(slot), phase)
             S_ij = warpgroup_mma(Q_i.index(k).reshape([128, 64]).slice(w * 64, 64), K_j.index(slot).reshape([128, 64]).permute((1, 0)), S_ij, use_acc=k > 0, is_async=True)
             if k == 0 and w < 1 and j == 0:
@@ -92,7 +92,7 @@ def A_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_free, A_tile, turn
         m_i = gl.exp2(m_i - m_new)
         gl.store(a_at + gl.cast(j, gl.int64) * n_q + at_i, m_i.to(a_at.dtype.element_ty))
         S_ij = gl.exp2(S_ij * 0.18033688011112042 - m_new[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += gl.sum(S_ij, axis=1)
         tma.store_wait(0)
         A_tile.index(w).store(S_ij.to(gl.bfloat16))
@@ -101,7 +101,7 @@ def A_rows(w: gl.constexpr, Q_i, Q_i_full, K_j, K_j_full, K_j_free, A_tile, turn
         m_i = m_new
     tma.store_wait(0)
     gl.store(l_m_at + at_i, l_i.to(l_m_at.dtype.element_ty))
-    m_i = (m_i + gl.log2(l_i))
+    m_i = m_i + gl.log2(l_i)
     gl.store(L_at + at_i, m_i.to(L_at.dtype.element_ty))
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "own"])
@@ -127,9 +127,9 @@ def O_loads(A_tiles, V_tiles, A_part, V_part, full, free, n_q, n_k, own):
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, k_2 = group * 8 + rank % side, rank // side
-    first, end = 0, (n_k // 128) * 2  # parts of terms
+    first, end = 0, n_k // 128 * 2  # parts of terms
     for k in range(first, end):
-        slot, phase = (k - first) % 4, (k - first) // 4 & 1
+        slot, phase = (k - first) % 4, ((k - first) // 4) & 1
         mbarrier.wait(free.index(slot), phase ^ 1)
         mbarrier.expect(full.index(slot), 49152)
         tma.async_copy_global_to_shared(A_tiles, [((head * gl.cdiv(n_q, 128) + i) * gl.cdiv(n_k, 128) + k // 2) * 128, k % 2 * 64], full.index(slot), A_part.index(slot))
@@ -143,7 +143,7 @@ def O_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr,
     group, rank = gl.program_id(0) // (8 * wide), gl.program_id(0) % (8 * wide)
     side = gl.minimum(tiles - group * 8, 8)  # tiles of rows that share columns in L2
     i, k_2 = group * 8 + rank % side, rank // side
-    first, end = 0, (n_k // 128) * 2  # parts of terms
+    first, end = 0, n_k // 128 * 2  # parts of terms
     l_m_at = l_m_ptr + gl.cast(head, gl.int64) * n_q
     a_at = a_ptr + gl.cast(head, gl.int64) * gl.cdiv(n_k, 128) * n_q
     part = i * 2 + w  # these 64 rows of tile i
@@ -151,9 +151,9 @@ def O_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr,
     O_ik = gl.full([64, 256], 0.0, gl.float32, tile_256)
     for j in range(n_k // 128):
         x = gl.load(a_at + gl.cast(j, gl.int64) * n_q + at_i)
-        O_ik = (gl.convert_layout(x.to(gl.float32), gl.SliceLayout(1, tile_256))[:, None] * O_ik)
+        O_ik = gl.convert_layout(x.to(gl.float32), gl.SliceLayout(1, tile_256))[:, None] * O_ik
         for k in gl.static_range(2):
-            slot, phase = (j * 2 - first + k) % 4, (j * 2 - first + k) // 4 & 1
+            slot, phase = (j * 2 - first + k) % 4, ((j * 2 - first + k) // 4) & 1
             mbarrier.wait(full.index(slot), phase)
             O_ik = warpgroup_mma(A_part.index(slot).slice(w * 64, 64), V_part.index(slot).reshape([64, 256]), O_ik, is_async=True)
             if k > 0:
@@ -163,7 +163,7 @@ def O_rows(w: gl.constexpr, A_part, V_part, full, free, O_tiles, a_ptr, l_m_ptr,
         O_ik = warpgroup_mma_wait(0, deps=(O_ik,))
         mbarrier.arrive(free.index(last), count=1)
     x_2 = gl.load(l_m_at + at_i)
-    O_ik = (O_ik * (1.0 / gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256)))[:, None])
+    O_ik = O_ik * (1.0 / gl.convert_layout(x_2.to(gl.float32), gl.SliceLayout(1, tile_256)))[:, None]
     filled = gl.maximum(end - first - w + 3, 0) // 4  # times that slot w was
     mbarrier.wait(free.index(w), (filled & 1) ^ 1)
     V_part.index(w).reshape([64, 256]).store(O_ik.to(gl.bfloat16))

@@ -45,9 +45,9 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k):
     v_i = tl.full((128,), 0.0, tl.float32)
     for k in range(1):
         at_k = k * 64 + tl.arange(0, 64)
-        x = tl.load(dO_ptr + (i * 128) * 64 + tl.arange(0, 128)[:, None] * 64 + at_k[None, :])
-        x_2 = tl.load(O_ptr + (i * 128) * 64 + tl.arange(0, 128)[:, None] * 64 + at_k[None, :])
-        v_i += tl.sum((x.to(tl.float32) * x_2.to(tl.float32)), axis=1)
+        x = tl.load(dO_ptr + i * 128 * 64 + tl.arange(0, 128)[:, None] * 64 + at_k[None, :])
+        x_2 = tl.load(O_ptr + i * 128 * 64 + tl.arange(0, 128)[:, None] * 64 + at_k[None, :])
+        v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty))
 
 @gluon.jit
@@ -64,8 +64,8 @@ def dQ_1_loads(dO_tiles, Q_tiles, K_tiles, V_tiles, dO_i, dO_i_full, Q_i, Q_i_fu
     mbarrier.expect(Q_i_full.index(0), 16384)
     for w in gl.static_range(2):
         tma.async_copy_global_to_shared(Q_tiles, [head, (i * 2 + w) * 64, 0], Q_i_full.index(0), Q_i.index(w))
-    for j in range(gl.minimum(((i + 1) * 128 + 0 + 63) // 64, n_k // 64)):
-        slot, phase = j % 3, j // 3 & 1
+    for j in range(gl.minimum(((i + 1) * 128 + 63) // 64, n_k // 64)):
+        slot, phase = j % 3, (j // 3) & 1
         mbarrier.wait(K_j_free.index(slot), phase ^ 1)
         mbarrier.expect(K_j_full.index(slot), 8192)
         tma.async_copy_global_to_shared(K_tiles, [head, j * 64, 0], K_j_full.index(slot), K_j.index(slot))
@@ -98,27 +98,27 @@ def dQ_1_rows(w: gl.constexpr, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_
     mbarrier.wait(V_j_full.index(slot), phase)
     dS = warpgroup_mma(dO_i.index(w).reshape([64, 64]), V_j.index(slot).reshape([64, 64]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
     P = warpgroup_mma_wait(1, deps=(P,))
-    P = gl.where((gl.arange(0, 64, gl.SliceLayout(0, tile_64))[None, :] <= (at_i + 0 - j * 64)[:, None]), P, float("-inf"))
+    P = gl.where(gl.arange(0, 64, gl.SliceLayout(0, tile_64))[None, :] <= (at_i - j * 64)[:, None], P, float("-inf"))
     P = gl.exp2(P * 0.18033688011112042 - gl.where(L_i != float("-inf"), L_i, 0.0)[:, None])
     dS = warpgroup_mma_wait(0, deps=(dS,))
     mbarrier.arrive(V_j_free.index(slot), count=1)
-    dS = (P * (dS - v_i.to(gl.float32)[:, None]))
+    dS = P * (dS - v_i.to(gl.float32)[:, None])
     dS_late = gl.convert_layout(dS.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
-    for j_2 in range(1, gl.minimum(((i + 1) * 128 + 0 + 63) // 64, n_k // 64)):
+    for j_2 in range(1, gl.minimum(((i + 1) * 128 + 63) // 64, n_k // 64)):
         last, last_phase = slot, phase
-        slot, phase = j_2 % 3, j_2 // 3 & 1
+        slot, phase = j_2 % 3, (j_2 // 3) & 1
         mbarrier.wait(K_j_full.index(slot), phase)
         P = warpgroup_mma(Q_i.index(w).reshape([64, 64]), K_j.index(slot).reshape([64, 64]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
         mbarrier.wait(V_j_full.index(slot), phase)
         dS = warpgroup_mma(dO_i.index(w).reshape([64, 64]), V_j.index(slot).reshape([64, 64]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
         dQ_i = warpgroup_mma(dS_late, K_j.index(last).reshape([64, 64]), dQ_i, is_async=True)
         P = warpgroup_mma_wait(2, deps=(P,))
-        if (j_2 + 1) * 64 > i * 128 + 0 + 1:
-            P = gl.where((gl.arange(0, 64, gl.SliceLayout(0, tile_64))[None, :] <= (at_i + 0 - j_2 * 64)[:, None]), P, float("-inf"))
+        if (j_2 + 1) * 64 > i * 128 + 1:
+            P = gl.where(gl.arange(0, 64, gl.SliceLayout(0, tile_64))[None, :] <= (at_i - j_2 * 64)[:, None], P, float("-inf"))
         P = gl.exp2(P * 0.18033688011112042 - gl.where(L_i != float("-inf"), L_i, 0.0)[:, None])
         dS = warpgroup_mma_wait(1, deps=(dS,))
         mbarrier.arrive(V_j_free.index(slot), count=1)
-        dS = (P * (dS - v_i.to(gl.float32)[:, None]))
+        dS = P * (dS - v_i.to(gl.float32)[:, None])
         dQ_i, dS_late = warpgroup_mma_wait(0, deps=(dQ_i, dS_late))
         mbarrier.arrive(K_j_free.index(last), count=1)
         dS_late = gl.convert_layout(dS.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
@@ -161,8 +161,8 @@ def dK_dV_1_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_
     mbarrier.expect(V_j_full.index(0), 16384)
     for w in gl.static_range(2):
         tma.async_copy_global_to_shared(V_tiles, [head, (j * 2 + w) * 64, 0], V_j_full.index(0), V_j.index(w))
-    for i in range(gl.maximum(j * 128 - 0, 0) // 128, n_q // 128):
-        slot, phase = (i - gl.maximum(j * 128 - 0, 0) // 128) % 3, (i - gl.maximum(j * 128 - 0, 0) // 128) // 3 & 1
+    for i in range(gl.maximum(j * 128, 0) // 128, n_q // 128):
+        slot, phase = (i - gl.maximum(j * 128, 0) // 128) % 3, ((i - gl.maximum(j * 128, 0) // 128) // 3) & 1
         mbarrier.wait(Q_i_free.index(slot), phase ^ 1)
         mbarrier.expect(Q_i_full.index(slot), 16384)
         tma.async_copy_global_to_shared(Q_tiles, [head, i * 128, 0], Q_i_full.index(slot), Q_i.index(slot))
@@ -187,28 +187,28 @@ def dK_dV_1_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q
     dV_j = gl.full([64, 64], 0.0, gl.float32, tile_64)
     mbarrier.wait(K_j_full.index(0), 0)
     mbarrier.wait(V_j_full.index(0), 0)
-    for i in range(gl.maximum(j * 128 - 0, 0) // 128, gl.minimum((gl.maximum((j + 1) * 128 - 0 - 1, 0) + 127) // 128, n_q // 128)):
-        slot, phase = (i - gl.maximum(j * 128 - 0, 0) // 128) % 3, (i - gl.maximum(j * 128 - 0, 0) // 128) // 3 & 1
+    for i in range(gl.maximum(j * 128, 0) // 128, gl.minimum((gl.maximum((j + 1) * 128 - 1, 0) + 127) // 128, n_q // 128)):
+        slot, phase = (i - gl.maximum(j * 128, 0) // 128) % 3, ((i - gl.maximum(j * 128, 0) // 128) // 3) & 1
         mbarrier.wait(Q_i_full.index(slot), phase)
         P = warpgroup_mma(K_j.index(w).reshape([64, 64]), Q_i.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)
         mbarrier.wait(dO_i_full.index(slot), phase)
         dS = warpgroup_mma(V_j.index(w).reshape([64, 64]), dO_i.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)
         P = warpgroup_mma_wait(1, deps=(P,))
         L_i = L_i_ring.index(slot).reshape([128]).load(gl.SliceLayout(0, tile_128))
-        P = gl.where(((at_j - 0 - i * 128)[:, None] <= gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :]), P, float("-inf"))
+        P = gl.where((at_j - i * 128)[:, None] <= gl.arange(0, 128, gl.SliceLayout(0, tile_128))[None, :], P, float("-inf"))
         P = gl.exp2(P * 0.18033688011112042 - gl.where(L_i != float("-inf"), L_i, 0.0)[None, :])
         P_16 = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
         dV_j = warpgroup_mma(P_16, dO_i.index(slot).reshape([128, 64]), dV_j, is_async=True)
         dS = warpgroup_mma_wait(1, deps=(dS,))
         v_i = v_i_ring.index(slot).reshape([128]).load(gl.SliceLayout(0, tile_128))
-        dS = (P * (dS - v_i[None, :]))
+        dS = P * (dS - v_i[None, :])
         dS_16 = gl.convert_layout(dS.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
         dK_j = warpgroup_mma(dS_16, Q_i.index(slot).reshape([128, 64]), dK_j, is_async=True)
         dV_j, P_16, dK_j, dS_16 = warpgroup_mma_wait(0, deps=(dV_j, P_16, dK_j, dS_16))
         mbarrier.arrive(dO_i_free.index(slot), count=1)
         mbarrier.arrive(Q_i_free.index(slot), count=1)
-    for i_2 in range(gl.minimum((gl.maximum((j + 1) * 128 - 0 - 1, 0) + 127) // 128, n_q // 128), n_q // 128):
-        slot, phase = (i_2 - gl.maximum(j * 128 - 0, 0) // 128) % 3, (i_2 - gl.maximum(j * 128 - 0, 0) // 128) // 3 & 1
+    for i_2 in range(gl.minimum((gl.maximum((j + 1) * 128 - 1, 0) + 127) // 128, n_q // 128), n_q // 128):
+        slot, phase = (i_2 - gl.maximum(j * 128, 0) // 128) % 3, ((i_2 - gl.maximum(j * 128, 0) // 128) // 3) & 1
         mbarrier.wait(Q_i_full.index(slot), phase)
         P = warpgroup_mma(K_j.index(w).reshape([64, 64]), Q_i.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)
         mbarrier.wait(dO_i_full.index(slot), phase)
@@ -220,7 +220,7 @@ def dK_dV_1_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q
         dV_j = warpgroup_mma(P_16, dO_i.index(slot).reshape([128, 64]), dV_j, is_async=True)
         dS = warpgroup_mma_wait(1, deps=(dS,))
         v_i = v_i_ring.index(slot).reshape([128]).load(gl.SliceLayout(0, tile_128))
-        dS = (P * (dS - v_i[None, :]))
+        dS = P * (dS - v_i[None, :])
         dS_16 = gl.convert_layout(dS.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
         dK_j = warpgroup_mma(dS_16, Q_i.index(slot).reshape([128, 64]), dK_j, is_async=True)
         dV_j, P_16, dK_j, dS_16 = warpgroup_mma_wait(0, deps=(dV_j, P_16, dK_j, dS_16))
@@ -267,7 +267,7 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, dL=None):
     dK_ptr = torch.empty((heads, n_k, 64), dtype=torch.bfloat16, device=device)
     dV_ptr = torch.empty((heads, n_k, 64), dtype=torch.bfloat16, device=device)
     v_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
-    v[((n_q // 128), heads)](dO_ptr, O_ptr, v_ptr, n_q, n_k, num_warps=8, num_stages=3)
+    v[(n_q // 128, heads)](dO_ptr, O_ptr, v_ptr, n_q, n_k, num_warps=8, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
     if n_q > n_k:

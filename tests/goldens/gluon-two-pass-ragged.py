@@ -56,10 +56,10 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     v_i = tl.full((128,), 0.0, tl.float32)
     for k in range(1):
         at_k = k * 64 + tl.arange(0, 64)
-        x = tl.load(dO_ptr + (i * 128) * dO_row + tl.arange(0, 128)[:, None] * dO_row + at_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        x_2 = tl.load(O_ptr + (i * 128) * O_row + tl.arange(0, 128)[:, None] * O_row + at_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        v_i += tl.sum((x.to(tl.float32) * x_2.to(tl.float32)), axis=1)
-    tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=(at_i < n_q))
+        x = tl.load(dO_ptr + i * 128 * dO_row + tl.arange(0, 128)[:, None] * dO_row + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        x_2 = tl.load(O_ptr + i * 128 * O_row + tl.arange(0, 128)[:, None] * O_row + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
+    tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @gluon.jit
 def dQ_loads(dO_tiles, Q_tiles, K_tiles, V_tiles, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_free, V_j, V_j_full, V_j_free, n_q, n_k, own):
@@ -72,7 +72,7 @@ def dQ_loads(dO_tiles, Q_tiles, K_tiles, V_tiles, dO_i, dO_i_full, Q_i, Q_i_full
     for w in gl.static_range(2):
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, (i * 2 + w) * 64, 0], Q_i_full.index(0), Q_i.index(w))
     for j in range(gl.cdiv(n_k, 64)):
-        slot, phase = j % 3, j // 3 & 1
+        slot, phase = j % 3, (j // 3) & 1
         mbarrier.wait(K_j_free.index(slot), phase ^ 1)
         mbarrier.expect(K_j_full.index(slot), 8192)
         tma.async_copy_global_to_shared(K_tiles, [batch, key_head, (gl.cdiv(n_k, 64) - 1 - j) * 64, 0], K_j_full.index(slot), K_j.index(slot))
@@ -90,8 +90,8 @@ def dQ_rows(w: gl.constexpr, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_
     v_at = v_ptr + gl.cast(head, gl.int64) * (gl.cdiv(n_q, 16) * 16)
     part = i * 2 + w  # these 64 rows of tile i
     at_i = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_64))
-    v_i = gl.load(v_at + at_i, mask=(at_i < n_q), other=0.0)
-    L_i = gl.load(L_at + at_i, mask=(at_i < n_q), other=float("inf"))
+    v_i = gl.load(v_at + at_i, mask=at_i < n_q, other=0.0)
+    L_i = gl.load(L_at + at_i, mask=at_i < n_q, other=float("inf"))
     dQ_i = gl.full([64, 64], 0.0, gl.float32, tile_64)
     j = 0
     slot, phase = 0, 0
@@ -103,15 +103,15 @@ def dQ_rows(w: gl.constexpr, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_
     mbarrier.wait(V_j_full.index(slot), phase)
     dS = warpgroup_mma(dO_i.index(w).reshape([64, 64]), V_j.index(slot).reshape([64, 64]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
     P = warpgroup_mma_wait(1, deps=(P,))
-    P = gl.where((at_j[None, :] < n_k), P, float("-inf"))
+    P = gl.where(at_j[None, :] < n_k, P, float("-inf"))
     P = gl.exp2(P * 0.18033688011112042 - L_i[:, None])
     dS = warpgroup_mma_wait(0, deps=(dS,))
     mbarrier.arrive(V_j_free.index(slot), count=1)
-    dS = (P * (dS - v_i.to(gl.float32)[:, None]))
+    dS = P * (dS - v_i.to(gl.float32)[:, None])
     dS_late = gl.convert_layout(dS.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
     for j_2 in range(1, gl.cdiv(n_k, 64)):
         last, last_phase = slot, phase
-        slot, phase = j_2 % 3, j_2 // 3 & 1
+        slot, phase = j_2 % 3, (j_2 // 3) & 1
         mbarrier.wait(K_j_full.index(slot), phase)
         P = warpgroup_mma(Q_i.index(w).reshape([64, 64]), K_j.index(slot).reshape([64, 64]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
         mbarrier.wait(V_j_full.index(slot), phase)
@@ -121,7 +121,7 @@ def dQ_rows(w: gl.constexpr, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_
         P = gl.exp2(P * 0.18033688011112042 - L_i[:, None])
         dS = warpgroup_mma_wait(1, deps=(dS,))
         mbarrier.arrive(V_j_free.index(slot), count=1)
-        dS = (P * (dS - v_i.to(gl.float32)[:, None]))
+        dS = P * (dS - v_i.to(gl.float32)[:, None])
         dQ_i, dS_late = warpgroup_mma_wait(0, deps=(dQ_i, dS_late))
         mbarrier.arrive(K_j_free.index(last), count=1)
         dS_late = gl.convert_layout(dS.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
@@ -131,7 +131,7 @@ def dQ_rows(w: gl.constexpr, dO_i, dO_i_full, Q_i, Q_i_full, K_j, K_j_full, K_j_
     mbarrier.arrive(K_j_free.index(last), count=1)
     down = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, rows_64))
     across = gl.arange(0, 64, gl.SliceLayout(0, rows_64))
-    gl.store(dQ_at + down[:, None] * dQ_row + across[None, :], gl.convert_layout((dQ_i * 0.125).to(dQ_at.dtype.element_ty), rows_64), mask=(down[:, None] < n_q))
+    gl.store(dQ_at + down[:, None] * dQ_row + across[None, :], gl.convert_layout((dQ_i * 0.125).to(dQ_at.dtype.element_ty), rows_64), mask=down[:, None] < n_q)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "own", "dQ_batch", "dQ_head", "dQ_row"])
 def dQ(dO_tiles, Q_tiles, K_tiles, V_tiles, v_ptr, L_ptr, dQ_ptr, n_q, n_k, own, dQ_batch, dQ_head, dQ_row):
@@ -162,7 +162,7 @@ def dK_dV_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_
     for w in gl.static_range(2):
         tma.async_copy_global_to_shared(V_tiles, [batch, key_head, (j * 2 + w) * 64, 0], V_j_full.index(0), V_j.index(w))
     for i in range(gl.cdiv(n_q, 128)):
-        slot, phase = i % 3, i // 3 & 1
+        slot, phase = i % 3, (i // 3) & 1
         mbarrier.wait(Q_i_free.index(slot), phase ^ 1)
         mbarrier.expect(Q_i_full.index(slot), 16384)
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, i * 128, 0], Q_i_full.index(slot), Q_i.index(slot))
@@ -186,7 +186,7 @@ def dK_dV_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i
     mbarrier.wait(K_j_full.index(0), 0)
     mbarrier.wait(V_j_full.index(0), 0)
     for i in range(n_q // 128):
-        slot, phase = i % 3, i // 3 & 1
+        slot, phase = i % 3, (i // 3) & 1
         mbarrier.wait(Q_i_full.index(slot), phase)
         P = warpgroup_mma(K_j.index(w).reshape([64, 64]), Q_i.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)
         mbarrier.wait(dO_i_full.index(slot), phase)
@@ -198,14 +198,14 @@ def dK_dV_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i
         dV_j = warpgroup_mma(P_16, dO_i.index(slot).reshape([128, 64]), dV_j, is_async=True)
         dS = warpgroup_mma_wait(1, deps=(dS,))
         v_i = v_i_ring.index(slot).reshape([128]).load(gl.SliceLayout(0, tile_128))
-        dS = (P * (dS - v_i[None, :]))
+        dS = P * (dS - v_i[None, :])
         dS_16 = gl.convert_layout(dS.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
         dK_j = warpgroup_mma(dS_16, Q_i.index(slot).reshape([128, 64]), dK_j, is_async=True)
         dV_j, P_16, dK_j, dS_16 = warpgroup_mma_wait(0, deps=(dV_j, P_16, dK_j, dS_16))
         mbarrier.arrive(dO_i_free.index(slot), count=1)
         mbarrier.arrive(Q_i_free.index(slot), count=1)
     for i_2 in range(n_q // 128, gl.cdiv(n_q, 128)):
-        slot, phase = i_2 % 3, i_2 // 3 & 1
+        slot, phase = i_2 % 3, (i_2 // 3) & 1
         mbarrier.wait(Q_i_full.index(slot), phase)
         P = warpgroup_mma(K_j.index(w).reshape([64, 64]), Q_i.index(slot).reshape([128, 64]).permute((1, 0)), gl.zeros([64, 128], gl.float32, tile_128), use_acc=False, is_async=True)
         mbarrier.wait(dO_i_full.index(slot), phase)
@@ -217,7 +217,7 @@ def dK_dV_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i
         dV_j = warpgroup_mma(P_16, dO_i.index(slot).reshape([128, 64]), dV_j, is_async=True)
         dS = warpgroup_mma_wait(1, deps=(dS,))
         v_i = v_i_ring.index(slot).reshape([128]).load(gl.SliceLayout(0, tile_128))
-        dS = (P * (dS - v_i[None, :]))
+        dS = P * (dS - v_i[None, :])
         dS_16 = gl.convert_layout(dS.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
         dK_j = warpgroup_mma(dS_16, Q_i.index(slot).reshape([128, 64]), dK_j, is_async=True)
         dV_j, P_16, dK_j, dS_16 = warpgroup_mma_wait(0, deps=(dV_j, P_16, dK_j, dS_16))
@@ -225,10 +225,10 @@ def dK_dV_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_i, Q_i_full, Q_i
         mbarrier.arrive(Q_i_free.index(slot), count=1)
     down = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_64))
     across = gl.arange(0, 64, gl.SliceLayout(0, tile_64))
-    gl.store(dK_at + down[:, None] * dK_row + across[None, :], (dK_j * 0.125).to(dK_at.dtype.element_ty), mask=(down[:, None] < n_k))
+    gl.store(dK_at + down[:, None] * dK_row + across[None, :], (dK_j * 0.125).to(dK_at.dtype.element_ty), mask=down[:, None] < n_k)
     down_2 = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_64))
     across_2 = gl.arange(0, 64, gl.SliceLayout(0, tile_64))
-    gl.store(dV_at + down_2[:, None] * dV_row + across_2[None, :], dV_j.to(dV_at.dtype.element_ty), mask=(down_2[:, None] < n_k))
+    gl.store(dV_at + down_2[:, None] * dV_row + across_2[None, :], dV_j.to(dV_at.dtype.element_ty), mask=down_2[:, None] < n_k)
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "own", "dK_batch", "dK_head", "dK_row", "dV_batch", "dV_head", "dV_row"])
 def dK_dV(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, dK_ptr, dV_ptr, n_q, n_k, own, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
@@ -269,9 +269,9 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     dK_batch, dK_head, dK_row = (each // 8 for each in dK_ptr.stride()[:3])
     dV_batch, dV_head, dV_row = (each // 8 for each in dV_ptr.stride()[:3])
     if n_q % 16:  # each head's begins where wide accesses can
-        given, L_ptr = L_ptr, torch.empty((heads, (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
         L_ptr[:, :n_q].copy_(given)
-    v_ptr = torch.empty((heads, (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+    v_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
     v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)

@@ -34,22 +34,22 @@ def dB(bias_ptr, dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dB_ptr, R, n_q, n_k,
     at_i = i * 64 + tl.arange(0, 64)
     at_j = j * 64 + tl.arange(0, 64)
     dB = tl.full((64, 64,), 0.0, tl.float32)
-    bias = tl.load(bias_ptr + (i * 64) * bias_row + tl.arange(0, 64)[:, None] * bias_row + at_j[None, :], mask=(at_i[:, None] < n_q) & (at_j[None, :] < n_k), other=0.0)
+    bias = tl.load(bias_ptr + i * 64 * bias_row + tl.arange(0, 64)[:, None] * bias_row + at_j[None, :], mask=(at_i[:, None] < n_q) & (at_j[None, :] < n_k), other=0.0)
     for r in range(tl.cdiv(R, 1)):
-        at_r = r * 1 + tl.arange(0, 1)
-        dO_i = tl.load(dO_ptr + tl.cast(r, tl.int64) * dO_copy + (i * 64) * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_d_v[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        v_i = tl.load(v_ptr + tl.cast(r, tl.int64) * tl.num_programs(1) * (tl.cdiv(n_q, 16) * 16) + at_i, mask=(at_i < n_q), other=0.0)
-        Q_i = tl.load(Q_ptr + tl.cast(r, tl.int64) * Q_copy + (i * 64) * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        L_i = tl.load(L_ptr + tl.cast(r, tl.int64) * tl.num_programs(1) * (tl.cdiv(n_q, 16) * 16) + at_i, mask=(at_i < n_q), other=float("inf"))
-        K_j = tl.load(K_ptr + tl.cast(r, tl.int64) * K_copy + (j * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :], mask=(at_j[:, None] < n_k), other=0.0)
+        at_r = r + tl.arange(0, 1)
+        dO_i = tl.load(dO_ptr + tl.cast(r, tl.int64) * dO_copy + i * 64 * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_d_v[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        v_i = tl.load(v_ptr + tl.cast(r, tl.int64) * tl.num_programs(1) * (tl.cdiv(n_q, 16) * 16) + at_i, mask=at_i < n_q, other=0.0)
+        Q_i = tl.load(Q_ptr + tl.cast(r, tl.int64) * Q_copy + i * 64 * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        L_i = tl.load(L_ptr + tl.cast(r, tl.int64) * tl.num_programs(1) * (tl.cdiv(n_q, 16) * 16) + at_i, mask=at_i < n_q, other=float("inf"))
+        K_j = tl.load(K_ptr + tl.cast(r, tl.int64) * K_copy + j * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :], mask=at_j[:, None] < n_k, other=0.0)
         P = tl.dot(Q_i, tl.trans(K_j))
-        P = (P * 0.125) + bias.to(tl.float32)
-        x = tl.load(V_ptr + tl.cast(r, tl.int64) * V_copy + (j * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :], mask=(at_j[:, None] < n_k), other=0.0)
+        P = P * 0.125 + bias.to(tl.float32)
+        x = tl.load(V_ptr + tl.cast(r, tl.int64) * V_copy + j * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :], mask=at_j[:, None] < n_k, other=0.0)
         dS = tl.dot(dO_i, tl.trans(x))
         P = tl.math.exp2(P * 1.4426950408889634 - L_i[:, None])
-        dS = (P * (dS - v_i.to(tl.float32)[:, None]))
+        dS = P * (dS - v_i.to(tl.float32)[:, None])
         dB += dS
-    tl.store(dB_ptr + (i * 64) * dB_row + tl.arange(0, 64)[:, None] * dB_row + at_j[None, :], dB.to(dB_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q) & (at_j[None, :] < n_k))
+    tl.store(dB_ptr + i * 64 * dB_row + tl.arange(0, 64)[:, None] * dB_row + at_j[None, :], dB.to(dB_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q) & (at_j[None, :] < n_k))
 
 
 def run(Q_ptr, K_ptr, V_ptr, dO_ptr, L_ptr, bias_ptr, v_ptr, results):
@@ -68,10 +68,10 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, L_ptr, bias_ptr, v_ptr, results):
     bias_several = bias_ptr.shape[1]
     dB_batch, dB_head, dB_row = (each // 8 for each in dB_ptr.stride()[:3])
     if n_q % 16:  # each head's begins where wide accesses can
-        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(R, 1), (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(R, 1), triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
         L_ptr[:, :, :n_q].copy_(given)
     if n_q % 16:  # each head's begins where wide accesses can
-        given, v_ptr = v_ptr, torch.empty((heads, triton.cdiv(R, 1), (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+        given, v_ptr = v_ptr, torch.empty((heads, triton.cdiv(R, 1), triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
         v_ptr[:, :, :n_q].copy_(given)
     dB[(triton.cdiv(n_q, 64) * triton.cdiv(n_k, 64), own, batch)](bias_ptr, dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dB_ptr, R, n_q, n_k, bias_batch, bias_head, bias_row, bias_several, bias_within, dO_batch, dO_head, dO_row, dO_copy, Q_batch, Q_head, Q_row, Q_copy, K_batch, K_head, K_row, K_copy, V_batch, V_head, V_row, V_copy, dB_batch, dB_head, dB_row, num_warps=8, num_stages=3)
     return {"dB": dB_ptr}

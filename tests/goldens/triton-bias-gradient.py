@@ -34,22 +34,22 @@ def dB(bias_ptr, dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dB_ptr, R, n_q, n_k,
     at_i = i * 64 + tl.arange(0, 64)
     at_j = j * 64 + tl.arange(0, 64)
     dB = tl.full((64, 64,), 0.0, tl.float32)
-    bias = tl.load(bias_ptr + (i * 64) * bias_row + tl.arange(0, 64)[:, None] * bias_row + at_j[None, :])
-    for r in range(R // 1):
-        at_r = r * 1 + tl.arange(0, 1)
-        dO_i = tl.load(dO_ptr + tl.cast(r, tl.int64) * dO_copy + (i * 64) * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_d_v[None, :])
+    bias = tl.load(bias_ptr + i * 64 * bias_row + tl.arange(0, 64)[:, None] * bias_row + at_j[None, :])
+    for r in range(R):
+        at_r = r + tl.arange(0, 1)
+        dO_i = tl.load(dO_ptr + tl.cast(r, tl.int64) * dO_copy + i * 64 * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_d_v[None, :])
         v_i = tl.load(v_ptr + tl.cast(r, tl.int64) * tl.num_programs(1) * n_q + at_i)
-        Q_i = tl.load(Q_ptr + tl.cast(r, tl.int64) * Q_copy + (i * 64) * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :])
+        Q_i = tl.load(Q_ptr + tl.cast(r, tl.int64) * Q_copy + i * 64 * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :])
         L_i = tl.load(L_ptr + tl.cast(r, tl.int64) * tl.num_programs(1) * n_q + at_i)
-        K_j = tl.load(K_ptr + tl.cast(r, tl.int64) * K_copy + (j * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
+        K_j = tl.load(K_ptr + tl.cast(r, tl.int64) * K_copy + j * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
         P = tl.dot(Q_i, tl.trans(K_j))
-        P = (P * 0.125) + bias.to(tl.float32)
-        x = tl.load(V_ptr + tl.cast(r, tl.int64) * V_copy + (j * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
+        P = P * 0.125 + bias.to(tl.float32)
+        x = tl.load(V_ptr + tl.cast(r, tl.int64) * V_copy + j * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
         dS = tl.dot(dO_i, tl.trans(x))
         P = tl.math.exp2(P * 1.4426950408889634 - L_i[:, None])
-        dS = (P * (dS - v_i.to(tl.float32)[:, None]))
+        dS = P * (dS - v_i.to(tl.float32)[:, None])
         dB += dS
-    tl.store(dB_ptr + (i * 64) * dB_row + tl.arange(0, 64)[:, None] * dB_row + at_j[None, :], dB.to(dB_ptr.dtype.element_ty))
+    tl.store(dB_ptr + i * 64 * dB_row + tl.arange(0, 64)[:, None] * dB_row + at_j[None, :], dB.to(dB_ptr.dtype.element_ty))
 
 
 def run(Q_ptr, K_ptr, V_ptr, dO_ptr, L_ptr, bias_ptr, v_ptr, results):
@@ -69,5 +69,5 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, L_ptr, bias_ptr, v_ptr, results):
     dB_batch, dB_head, dB_row = (each // 8 for each in dB_ptr.stride()[:3])
     if R % 1 or n_q % 64 or n_k % 64:
         raise ValueError("these kernels need R to be a multiple of 1 and n_q to be a multiple of 64 and n_k to be a multiple of 64")
-    dB[((n_q // 64) * (n_k // 64), own, batch)](bias_ptr, dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dB_ptr, R, n_q, n_k, bias_batch, bias_head, bias_row, bias_several, bias_within, dO_batch, dO_head, dO_row, dO_copy, Q_batch, Q_head, Q_row, Q_copy, K_batch, K_head, K_row, K_copy, V_batch, V_head, V_row, V_copy, dB_batch, dB_head, dB_row, num_warps=8, num_stages=3)
+    dB[(n_q // 64 * (n_k // 64), own, batch)](bias_ptr, dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dB_ptr, R, n_q, n_k, bias_batch, bias_head, bias_row, bias_several, bias_within, dO_batch, dO_head, dO_row, dO_copy, Q_batch, Q_head, Q_row, Q_copy, K_batch, K_head, K_row, K_copy, V_batch, V_head, V_row, V_copy, dB_batch, dB_head, dB_row, num_warps=8, num_stages=3)
     return {"dB": dB_ptr}

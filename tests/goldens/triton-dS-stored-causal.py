@@ -18,10 +18,10 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     v_i = tl.full((64,), 0.0, tl.float32)
     for k in range(1):
         at_k = k * 64 + tl.arange(0, 64)
-        x = tl.load(dO_ptr + (i * 64) * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        x_2 = tl.load(O_ptr + (i * 64) * O_row + tl.arange(0, 64)[:, None] * O_row + at_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        v_i += tl.sum((x.to(tl.float32) * x_2.to(tl.float32)), axis=1)
-    tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=(at_i < n_q))
+        x = tl.load(dO_ptr + i * 64 * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        x_2 = tl.load(O_ptr + i * 64 * O_row + tl.arange(0, 64)[:, None] * O_row + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
+    tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "K_batch", "K_head", "K_row", "V_batch", "V_head", "V_row", "Q_batch", "Q_head", "Q_row", "dO_batch", "dO_head", "dO_row", "dK_batch", "dK_head", "dK_row", "dV_batch", "dV_head", "dV_row"])
 def dK_dV_dS_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dS_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
@@ -46,43 +46,43 @@ def dK_dV_dS_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dS_ptr, dK_ptr, dV_ptr
     dV_ptr += batch * dV_batch * 8 + own * dV_head
     j = tl.program_id(0)
     at_j = j * 64 + tl.arange(0, 64)
-    if ((j * 64 - n_q >= 0)):
+    if j * 64 - n_q >= 0:
         return
-    K_j = tl.load(K_ptr + (j * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :], mask=(at_j[:, None] < n_k), other=0.0)
-    V_j = tl.load(V_ptr + (j * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :], mask=(at_j[:, None] < n_k), other=0.0)
+    K_j = tl.load(K_ptr + j * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :], mask=at_j[:, None] < n_k, other=0.0)
+    V_j = tl.load(V_ptr + j * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :], mask=at_j[:, None] < n_k, other=0.0)
     dK_j = tl.full((64, 64,), 0.0, tl.float32)
     dV_j = tl.full((64, 64,), 0.0, tl.float32)
-    for i in range(tl.maximum(j * 64 - 0, 0) // 64, tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 0 - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)) + tl.maximum(tl.cdiv(n_q, 64) - tl.maximum(tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 0 - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)), n_q // 64), 0)):
-        i = tl.where(i < tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 0 - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)), i, i - tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 0 - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)) + n_q // 64)
+    for i in range(tl.maximum(j * 64, 0) // 64, tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)) + tl.maximum(tl.cdiv(n_q, 64) - tl.maximum(tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)), n_q // 64), 0)):
+        i = tl.where(i < tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)), i, i - tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)) + n_q // 64)
         at_i = i * 64 + tl.arange(0, 64)
-        Q_i = tl.load(Q_ptr + (i * 64) * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        dO_i = tl.load(dO_ptr + (i * 64) * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_d_v[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        L_i = tl.load(L_ptr + at_i, mask=(at_i < n_q), other=float("inf"))
-        v_i = tl.load(v_ptr + at_i, mask=(at_i < n_q), other=0.0)
+        Q_i = tl.load(Q_ptr + i * 64 * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        dO_i = tl.load(dO_ptr + i * 64 * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_d_v[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        L_i = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
+        v_i = tl.load(v_ptr + at_i, mask=at_i < n_q, other=0.0)
         P = tl.dot(K_j, tl.trans(Q_i))
         dS_ij = tl.dot(V_j, tl.trans(dO_i))
-        P = tl.where((at_j[:, None] <= tl.minimum((at_i + 0), n_k - 1)[None, :]), P, float("-inf"))
+        P = tl.where(at_j[:, None] <= tl.minimum(at_i, n_k - 1)[None, :], P, float("-inf"))
         P = tl.math.exp2(P * 0.18033688011112042 - tl.where(L_i != float("-inf"), L_i, 0.0)[None, :])
         dV_j = tl.dot(P.to(tl.bfloat16), dO_i, dV_j)
-        dS_ij = (P * (dS_ij - v_i.to(tl.float32)[None, :]))
+        dS_ij = P * (dS_ij - v_i.to(tl.float32)[None, :])
         tl.store(dS_ptr + tl.cast(i * tl.cdiv(n_k, 64) + j, tl.int64) * 4096 + tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :], tl.trans(dS_ij).to(dS_ptr.dtype.element_ty))
         dK_j = tl.dot(dS_ij.to(tl.bfloat16), Q_i, dK_j)
-    for i_2 in range(tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 0 - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)), n_q // 64):
+    for i_2 in range(tl.minimum((tl.maximum(tl.minimum((j + 1) * 64, n_k) - 1, 0) + 63) // 64, tl.cdiv(n_q, 64)), n_q // 64):
         at_i_2 = i_2 * 64 + tl.arange(0, 64)
-        Q_i = tl.load(Q_ptr + (i_2 * 64) * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :])
-        dO_i = tl.load(dO_ptr + (i_2 * 64) * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_d_v[None, :])
+        Q_i = tl.load(Q_ptr + i_2 * 64 * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :])
+        dO_i = tl.load(dO_ptr + i_2 * 64 * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_d_v[None, :])
         L_i = tl.load(L_ptr + at_i_2)
         v_i = tl.load(v_ptr + at_i_2)
         P = tl.dot(K_j, tl.trans(Q_i))
         dS_ij = tl.dot(V_j, tl.trans(dO_i))
-        P = tl.where((at_j[:, None] < n_k), P, float("-inf"))
+        P = tl.where(at_j[:, None] < n_k, P, float("-inf"))
         P = tl.math.exp2(P * 0.18033688011112042 - tl.where(L_i != float("-inf"), L_i, 0.0)[None, :])
         dV_j = tl.dot(P.to(tl.bfloat16), dO_i, dV_j)
-        dS_ij = (P * (dS_ij - v_i.to(tl.float32)[None, :]))
+        dS_ij = P * (dS_ij - v_i.to(tl.float32)[None, :])
         tl.store(dS_ptr + tl.cast(i_2 * tl.cdiv(n_k, 64) + j, tl.int64) * 4096 + tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :], tl.trans(dS_ij).to(dS_ptr.dtype.element_ty))
         dK_j = tl.dot(dS_ij.to(tl.bfloat16), Q_i, dK_j)
-    tl.store(dK_ptr + (j * 64) * dK_row + tl.arange(0, 64)[:, None] * dK_row + at_d_k[None, :], (dK_j * 0.125).to(dK_ptr.dtype.element_ty), mask=(at_j[:, None] < n_k))
-    tl.store(dV_ptr + (j * 64) * dV_row + tl.arange(0, 64)[:, None] * dV_row + at_d_v[None, :], dV_j.to(dV_ptr.dtype.element_ty), mask=(at_j[:, None] < n_k))
+    tl.store(dK_ptr + j * 64 * dK_row + tl.arange(0, 64)[:, None] * dK_row + at_d_k[None, :], (dK_j * 0.125).to(dK_ptr.dtype.element_ty), mask=at_j[:, None] < n_k)
+    tl.store(dV_ptr + j * 64 * dV_row + tl.arange(0, 64)[:, None] * dV_row + at_d_v[None, :], dV_j.to(dV_ptr.dtype.element_ty), mask=at_j[:, None] < n_k)
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "K_batch", "K_head", "K_row", "dQ_batch", "dQ_head", "dQ_row"])
 def dQ(dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_head, dQ_row):
@@ -100,17 +100,17 @@ def dQ(dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_hea
     at_i = i * 64 + tl.arange(0, 64)
     at_j = j * 128 + tl.arange(0, 128)
     C_ij = tl.full((64, 128,), 0.0, tl.float32)
-    for k in range(tl.minimum(tl.minimum((tl.minimum((tl.minimum((i + 1) * 64, n_q) + 0 + 63) // 64, tl.cdiv(n_k, 64))) * 1, tl.cdiv(n_k, 64)), n_k // 64)):
+    for k in range(tl.minimum(tl.minimum(tl.minimum((tl.minimum((i + 1) * 64, n_q) + 63) // 64, tl.cdiv(n_k, 64)), tl.cdiv(n_k, 64)), n_k // 64)):
         at_k = k * 64 + tl.arange(0, 64)
         A_ik = tl.load(dS_ptr + tl.cast(i * tl.cdiv(n_k, 64) + k, tl.int64) * 4096 + tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :])
-        B_kj = tl.load(K_ptr + (k * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_j[None, :], mask=(at_j[None, :] < 64), other=0.0)
+        B_kj = tl.load(K_ptr + k * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_j[None, :], mask=at_j[None, :] < 64, other=0.0)
         C_ij = tl.dot(A_ik, B_kj, C_ij)
-    for k_2 in tl.range(n_k // 64, tl.minimum((tl.minimum((tl.minimum((i + 1) * 64, n_q) + 0 + 63) // 64, tl.cdiv(n_k, 64))) * 1, tl.cdiv(n_k, 64)), num_stages=1):
+    for k_2 in tl.range(n_k // 64, tl.minimum(tl.minimum((tl.minimum((i + 1) * 64, n_q) + 63) // 64, tl.cdiv(n_k, 64)), tl.cdiv(n_k, 64)), num_stages=1):
         at_k_2 = k_2 * 64 + tl.arange(0, 64)
         A_ik = tl.load(dS_ptr + tl.cast(i * tl.cdiv(n_k, 64) + k_2, tl.int64) * 4096 + tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :])
-        B_kj = tl.load(K_ptr + (k_2 * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_j[None, :], mask=(at_k_2[:, None] < n_k) & (at_j[None, :] < 64), other=0.0)
+        B_kj = tl.load(K_ptr + k_2 * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_j[None, :], mask=(at_k_2[:, None] < n_k) & (at_j[None, :] < 64), other=0.0)
         C_ij = tl.dot(A_ik, B_kj, C_ij)
-    tl.store(dQ_ptr + (i * 64) * dQ_row + tl.arange(0, 64)[:, None] * dQ_row + at_j[None, :], (C_ij * 0.125).to(dQ_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q) & (at_j[None, :] < 64))
+    tl.store(dQ_ptr + i * 64 * dQ_row + tl.arange(0, 64)[:, None] * dQ_row + at_j[None, :], (C_ij * 0.125).to(dQ_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q) & (at_j[None, :] < 64))
 
 
 def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
@@ -131,13 +131,13 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     dK_batch, dK_head, dK_row = (each // 8 for each in dK_ptr.stride()[:3])
     dV_batch, dV_head, dV_row = (each // 8 for each in dV_ptr.stride()[:3])
     if n_q % 16:  # each head's begins where wide accesses can
-        given, L_ptr = L_ptr, torch.empty((heads, (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
         L_ptr[:, :n_q].copy_(given)
-    v_ptr = torch.empty((heads, (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+    v_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
     dS_ptr = torch.empty((heads, triton.cdiv(n_q, 64), triton.cdiv(n_k, 64), 64, 64), dtype=torch.bfloat16, device=device)
     v[(triton.cdiv(n_q, 64), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=4, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
     dK_dV_dS_1[(triton.cdiv(n_k, 64), own, batch)](K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dS_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row, num_warps=4, num_stages=3)
-    dQ[(triton.cdiv(n_q, 64) * 1, own, batch)](dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_head, dQ_row, num_warps=4, num_stages=3)
+    dQ[(triton.cdiv(n_q, 64), own, batch)](dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_head, dQ_row, num_warps=4, num_stages=3)
     return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}

@@ -25,43 +25,43 @@ def splits(Q_ptr, K_ptr, V_ptr, O_s_ptr, L_s_ptr, n_q, n_k, Q_batch, Q_head, Q_r
     i, s = group * 8 + rank % tl.minimum(tall - group * 8, 8), rank // tl.minimum(tall - group * 8, 8)
     at_i = i * 16 + tl.arange(0, 16)
     at_s = s * 256 + tl.arange(0, 256)
-    Q_i = tl.load(Q_ptr + (i * 16) // 8 * Q_row + (tl.arange(0, 16) // 8)[:, None] * Q_row + (tl.arange(0, 16) % 8)[:, None] * Q_head + at_d_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
+    Q_i = tl.load(Q_ptr + i * 16 // 8 * Q_row + (tl.arange(0, 16) // 8)[:, None] * Q_row + (tl.arange(0, 16) % 8)[:, None] * Q_head + at_d_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
     O_i = tl.full((16, 128,), 0.0, tl.float32)
     l_i = tl.full((16,), 0.0, tl.float32)
     m_i = tl.full((16,), -float("inf"), tl.float32)
     for j in range(tl.minimum(n_k // 64 - s * 4, 4)):
         at_j = (s * 4 + j) * 64 + tl.arange(0, 64)
-        K_j = tl.load(K_ptr + ((s * 4 + j) * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
+        K_j = tl.load(K_ptr + (s * 4 + j) * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
         P = tl.dot(Q_i, tl.trans(K_j))
         m_new = tl.max(P, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
         m_i = tl.math.exp2(m_i - m_new)
         P = tl.math.exp2(P * 0.18033688011112042 - m_new[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(P, axis=1)
-        O_i = (m_i[:, None] * O_i)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
-        V_j = tl.load(V_ptr + ((s * 4 + j) * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
+        V_j = tl.load(V_ptr + (s * 4 + j) * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
         O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
     for j_2 in tl.range(n_k // 64 - s * 4, tl.minimum(tl.cdiv(n_k, 64) - s * 4, 4), num_stages=1):
         at_j_2 = (s * 4 + j_2) * 64 + tl.arange(0, 64)
-        K_j = tl.load(K_ptr + ((s * 4 + j_2) * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :], mask=(at_j_2[:, None] < n_k), other=0.0)
+        K_j = tl.load(K_ptr + (s * 4 + j_2) * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :], mask=at_j_2[:, None] < n_k, other=0.0)
         P = tl.dot(Q_i, tl.trans(K_j))
-        P = tl.where((at_j_2[None, :] < n_k), P, float("-inf"))
+        P = tl.where(at_j_2[None, :] < n_k, P, float("-inf"))
         m_new = tl.max(P, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
         m_i = tl.math.exp2(m_i - m_new)
         P = tl.math.exp2(P * 0.18033688011112042 - m_new[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(P, axis=1)
-        O_i = (m_i[:, None] * O_i)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
-        V_j = tl.load(V_ptr + ((s * 4 + j_2) * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :], mask=(at_j_2[:, None] < n_k), other=0.0)
+        V_j = tl.load(V_ptr + (s * 4 + j_2) * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :], mask=at_j_2[:, None] < n_k, other=0.0)
         O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
-    O_i = (O_i * (1.0 / l_i)[:, None])
-    tl.store(O_s_ptr + tl.cast(s, tl.int64) * n_q * 128 + (i * 16) * 128 + tl.arange(0, 16)[:, None] * 128 + at_d_v[None, :], O_i.to(O_s_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q))
-    m_i = (m_i + tl.log2(l_i))
-    tl.store(L_s_ptr + tl.cast(s, tl.int64) * (tl.cdiv(n_q, 16) * 16) + at_i, m_i.to(L_s_ptr.dtype.element_ty), mask=(at_i < n_q))
+    O_i = O_i * (1.0 / l_i)[:, None]
+    tl.store(O_s_ptr + tl.cast(s, tl.int64) * n_q * 128 + i * 16 * 128 + tl.arange(0, 16)[:, None] * 128 + at_d_v[None, :], O_i.to(O_s_ptr.dtype.element_ty), mask=at_i[:, None] < n_q)
+    m_i = m_i + tl.log2(l_i)
+    tl.store(L_s_ptr + tl.cast(s, tl.int64) * (tl.cdiv(n_q, 16) * 16) + at_i, m_i.to(L_s_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "O_batch", "O_head", "O_row"])
 def merge(L_s_ptr, O_s_ptr, O_ptr, L_ptr, n_q, n_k, O_batch, O_head, O_row):
@@ -76,7 +76,7 @@ def merge(L_s_ptr, O_s_ptr, O_ptr, L_ptr, n_q, n_k, O_batch, O_head, O_row):
     tl.extra.cuda.gdc_wait()  # for the launch before, of which blocks may still run
     tl.extra.cuda.gdc_launch_dependents()  # earlier, they would crowd where blocks end first
     i = tl.program_id(0)
-    at_i = i * 1 + tl.arange(0, 1)
+    at_i = i + tl.arange(0, 1)
     O_i = tl.full((1, 128,), 0.0, tl.float32)
     W_i = tl.full((1,), 0.0, tl.float32)
     top_i = tl.full((1,), -float("inf"), tl.float32)
@@ -87,13 +87,13 @@ def merge(L_s_ptr, O_s_ptr, O_ptr, L_ptr, n_q, n_k, O_batch, O_head, O_row):
         top = tl.maximum(top_i, tl.max(w, axis=0))
         top_i = tl.math.exp2(top_i - top)
         w = tl.math.exp2(w - top[None, :])
-        W_i = (top_i * W_i) + tl.sum(w, axis=0)
-        O_i = (top_i[:, None] * O_i) + tl.sum((w[:, :, None] * x.to(tl.float32)), axis=0)
+        W_i = top_i * W_i + tl.sum(w, axis=0)
+        O_i = top_i[:, None] * O_i + tl.sum(w[:, :, None] * x.to(tl.float32), axis=0)
         top_i = top
-    O_i = (O_i * (1.0 / W_i)[:, None])
-    tl.store(O_ptr + (((i * 1) + tl.arange(0, 1)) // 8)[:, None] * O_row + (((i * 1) + tl.arange(0, 1)) % 8)[:, None] * O_head + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q))
-    top_i = (top_i + tl.log2(W_i))
-    tl.store(L_ptr + at_i, top_i.to(L_ptr.dtype.element_ty), mask=(at_i < n_q))
+    O_i = O_i * (1.0 / W_i)[:, None]
+    tl.store(O_ptr + ((i + tl.arange(0, 1)) // 8)[:, None] * O_row + ((i + tl.arange(0, 1)) % 8)[:, None] * O_head + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty), mask=at_i[:, None] < n_q)
+    top_i = top_i + tl.log2(W_i)
+    tl.store(L_ptr + at_i, top_i.to(L_ptr.dtype.element_ty), mask=at_i < n_q)
 
 
 def run(Q_ptr, K_ptr, V_ptr, results):
@@ -108,7 +108,7 @@ def run(Q_ptr, K_ptr, V_ptr, results):
     V_batch, V_head, V_row = (each // 8 for each in V_ptr.stride()[:3])
     O_batch, O_head, O_row = (each // 8 for each in O_ptr.stride()[:3])
     O_s_ptr = torch.empty((heads, triton.cdiv(n_k, 256), n_q, 128), dtype=torch.bfloat16, device=device)
-    L_s_ptr = torch.empty((heads, triton.cdiv(n_k, 256), (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+    L_s_ptr = torch.empty((heads, triton.cdiv(n_k, 256), triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
     L_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
     splits[(triton.cdiv(n_q, 16) * triton.cdiv(n_k, 256), own, batch)](Q_ptr, K_ptr, V_ptr, O_s_ptr, L_s_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, V_batch, V_head, V_row, launch_pdl=True, num_warps=4, num_stages=3)
     merge[(triton.cdiv(n_q, 1), own, batch)](L_s_ptr, O_s_ptr, O_ptr, L_ptr, n_q, n_k, O_batch, O_head, O_row, launch_pdl=True, num_warps=2, num_stages=2)

@@ -17,44 +17,44 @@ def flash2_forward_1(Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, n_q, n_k):
     i = tl.program_id(0)
     i = n_q // 64 - 1 - i  # the longest first
     at_i = i * 64 + tl.arange(0, 64)
-    if ((0 - (i + 1) * 64 >= 0)):
+    if 0 - (i + 1) * 64 >= 0:
         return
-    Q_i = tl.load(Q_ptr + (i * 64) * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_k[None, :])
+    Q_i = tl.load(Q_ptr + i * 64 * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_k[None, :])
     O_i = tl.full((64, 64,), 0.0, tl.float32)
     l_i = tl.full((64,), 0.0, tl.float32)
     m_i = tl.full((64,), -float("inf"), tl.float32)
-    for j in range(tl.minimum(tl.maximum(i * 64 + 0 + 1, 0) // 64, n_k // 64)):
+    for j in range(tl.minimum(tl.maximum(i * 64 + 1, 0) // 64, n_k // 64)):
         at_j = j * 64 + tl.arange(0, 64)
-        K_j = tl.load(K_ptr + (j * 64) * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_k[None, :])
+        K_j = tl.load(K_ptr + j * 64 * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_k[None, :])
         P = tl.dot(Q_i, tl.trans(K_j))
         m_new = tl.max(P, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
-        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, (m_i - m_new)))
+        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, m_i - m_new))
         P = tl.math.exp2(P * 0.18033688011112042 - m_new[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(P, axis=1)
-        O_i = (m_i[:, None] * O_i)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
-        V_j = tl.load(V_ptr + (j * 64) * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_v[None, :])
+        V_j = tl.load(V_ptr + j * 64 * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_v[None, :])
         O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
-    for j_2 in range(tl.minimum(tl.maximum(i * 64 + 0 + 1, 0) // 64, n_k // 64), tl.minimum(((i + 1) * 64 + 0 + 63) // 64, n_k // 64)):
+    for j_2 in range(tl.minimum(tl.maximum(i * 64 + 1, 0) // 64, n_k // 64), tl.minimum(((i + 1) * 64 + 63) // 64, n_k // 64)):
         at_j_2 = j_2 * 64 + tl.arange(0, 64)
-        K_j = tl.load(K_ptr + (j_2 * 64) * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_k[None, :])
+        K_j = tl.load(K_ptr + j_2 * 64 * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_k[None, :])
         P = tl.dot(Q_i, tl.trans(K_j))
-        P = tl.where((at_j_2[None, :] <= (at_i + 0)[:, None]), P, float("-inf"))
+        P = tl.where(at_j_2[None, :] <= at_i[:, None], P, float("-inf"))
         m_new = tl.max(P, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
-        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, (m_i - m_new)))
+        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, m_i - m_new))
         P = tl.math.exp2(P * 0.18033688011112042 - tl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(P, axis=1)
-        O_i = (m_i[:, None] * O_i)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
-        V_j = tl.load(V_ptr + (j_2 * 64) * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_v[None, :])
+        V_j = tl.load(V_ptr + j_2 * 64 * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_v[None, :])
         O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
-    O_i = (O_i * tl.where(l_i == 0.0, 0.0, (1.0 / l_i))[:, None])
-    tl.store(O_ptr + (i * 64) * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty))
-    m_i = (m_i + tl.log2(l_i))
+    O_i = O_i * tl.where(l_i == 0.0, 0.0, 1.0 / l_i)[:, None]
+    tl.store(O_ptr + i * 64 * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty))
+    m_i = m_i + tl.log2(l_i)
     tl.store(L_ptr + at_i, m_i.to(L_ptr.dtype.element_ty))
 
 @triton.jit
@@ -65,9 +65,9 @@ def flash2_forward_2(O_ptr, L_ptr, n_q, n_k):
     L_ptr += head * n_q
     i = tl.program_id(0)
     at_i = i * 64 + tl.arange(0, 64)
-    if not ((0 - (i + 1) * 64 >= 0)):
+    if not 0 - (i + 1) * 64 >= 0:
         return
-    tl.store(O_ptr + (i * 64) * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_v[None, :], tl.full((64, 64,), 0.0, tl.float32).to(O_ptr.dtype.element_ty))
+    tl.store(O_ptr + i * 64 * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_v[None, :], tl.full((64, 64,), 0.0, tl.float32).to(O_ptr.dtype.element_ty))
     tl.store(L_ptr + at_i, tl.full((64,), -float("inf"), tl.float32).to(L_ptr.dtype.element_ty))
 
 
@@ -82,6 +82,6 @@ def run(Q_ptr, K_ptr, V_ptr):
         raise ValueError("these kernels need heads of less than 2**31 words")
     O_ptr = torch.empty((heads, n_q, 64), dtype=torch.bfloat16, device=device)
     L_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
-    flash2_forward_1[((n_q // 64), heads)](Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, n_q, n_k, num_warps=4, num_stages=3)
-    flash2_forward_2[((n_q // 64), heads)](O_ptr, L_ptr, n_q, n_k, num_warps=4, num_stages=3)
+    flash2_forward_1[(n_q // 64, heads)](Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, n_q, n_k, num_warps=4, num_stages=3)
+    flash2_forward_2[(n_q // 64, heads)](O_ptr, L_ptr, n_q, n_k, num_warps=4, num_stages=3)
     return {"O": O_ptr, "L": L_ptr}

@@ -23,15 +23,11 @@ def flash2_forward(Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, n_q, n_k, Q_batch, Q_head,
     O_head, O_row = O_head * 8, 128
     O_ptr += batch * O_batch * 8 + own * O_head
     L_ptr += head * n_q
-    K_tiles = tl.make_tensor_descriptor(
-        K_ptr, [n_k, 128], [K_row, 1], [64, 128]
-    )
-    V_tiles = tl.make_tensor_descriptor(
-        V_ptr, [n_k, 128], [V_row, 1], [64, 128]
-    )
+    K_tiles = tl.make_tensor_descriptor(K_ptr, [n_k, 128], [K_row, 1], [64, 128])
+    V_tiles = tl.make_tensor_descriptor(V_ptr, [n_k, 128], [V_row, 1], [64, 128])
     i = tl.program_id(0)
     at_i = i * 64 + tl.arange(0, 64)
-    Q_i = tl.load(Q_ptr + (i * 64) * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
+    Q_i = tl.load(Q_ptr + i * 64 * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
     O_i = tl.full((64, 128,), 0.0, tl.float32)
     l_i = tl.full((64,), 0.0, tl.float32)
     m_i = tl.full((64,), -float("inf"), tl.float32)
@@ -43,9 +39,9 @@ def flash2_forward(Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, n_q, n_k, Q_batch, Q_head,
         m_new = tl.maximum(m_i, m_new)
         m_i = tl.math.exp2(m_i - m_new)
         P = tl.math.exp2(P * 0.18033688011112042 - m_new[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(P, axis=1)
-        O_i = (m_i[:, None] * O_i)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
         V_j = V_tiles.load([j * 64, 0])
         O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
@@ -53,21 +49,21 @@ def flash2_forward(Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, n_q, n_k, Q_batch, Q_head,
         at_j_2 = j_2 * 64 + tl.arange(0, 64)
         K_j = K_tiles.load([j_2 * 64, 0])
         P = tl.dot(Q_i, tl.trans(K_j))
-        P = tl.where((at_j_2[None, :] < n_k), P, float("-inf"))
+        P = tl.where(at_j_2[None, :] < n_k, P, float("-inf"))
         m_new = tl.max(P, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
         m_i = tl.math.exp2(m_i - m_new)
         P = tl.math.exp2(P * 0.18033688011112042 - m_new[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(P, axis=1)
-        O_i = (m_i[:, None] * O_i)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
         V_j = V_tiles.load([j_2 * 64, 0])
         O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
-    O_i = (O_i * (1.0 / l_i)[:, None])
-    tl.store(O_ptr + (i * 64) * O_row + tl.arange(0, 64)[:, None] * O_row + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q))
-    m_i = (m_i + tl.log2(l_i))
-    tl.store(L_ptr + at_i, m_i.to(L_ptr.dtype.element_ty), mask=(at_i < n_q))
+    O_i = O_i * (1.0 / l_i)[:, None]
+    tl.store(O_ptr + i * 64 * O_row + tl.arange(0, 64)[:, None] * O_row + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty), mask=at_i[:, None] < n_q)
+    m_i = m_i + tl.log2(l_i)
+    tl.store(L_ptr + at_i, m_i.to(L_ptr.dtype.element_ty), mask=at_i < n_q)
 
 
 def run(Q_ptr, K_ptr, V_ptr, results):

@@ -16,43 +16,43 @@ def flash2_forward(Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, n_q, n_k):
     L_ptr += head * n_q
     i = tl.program_id(0)
     at_i = i * 64 + tl.arange(0, 64)
-    Q_i = tl.load(Q_ptr + (i * 64) * 48 + tl.arange(0, 64)[:, None] * 48 + at_d_k[None, :], mask=(at_i[:, None] < n_q) & (at_d_k[None, :] < 48), other=0.0)
+    Q_i = tl.load(Q_ptr + i * 64 * 48 + tl.arange(0, 64)[:, None] * 48 + at_d_k[None, :], mask=(at_i[:, None] < n_q) & (at_d_k[None, :] < 48), other=0.0)
     O_i = tl.full((64, 64,), 0.0, tl.float32)
     l_i = tl.full((64,), 0.0, tl.float32)
     m_i = tl.full((64,), -float("inf"), tl.float32)
     for j in range(n_k // 64):
         at_j = j * 64 + tl.arange(0, 64)
-        K_j = tl.load(K_ptr + (j * 64) * 48 + tl.arange(0, 64)[:, None] * 48 + at_d_k[None, :], mask=(at_d_k[None, :] < 48), other=0.0)
+        K_j = tl.load(K_ptr + j * 64 * 48 + tl.arange(0, 64)[:, None] * 48 + at_d_k[None, :], mask=at_d_k[None, :] < 48, other=0.0)
         P = tl.dot(Q_i, tl.trans(K_j))
         m_new = tl.max(P, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
         m_i = tl.math.exp2(m_i - m_new)
         P = tl.math.exp2(P * 0.18033688011112042 - m_new[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(P, axis=1)
-        O_i = (m_i[:, None] * O_i)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
-        V_j = tl.load(V_ptr + (j * 64) * 48 + tl.arange(0, 64)[:, None] * 48 + at_d_v[None, :], mask=(at_d_v[None, :] < 48), other=0.0)
+        V_j = tl.load(V_ptr + j * 64 * 48 + tl.arange(0, 64)[:, None] * 48 + at_d_v[None, :], mask=at_d_v[None, :] < 48, other=0.0)
         O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
     for j_2 in tl.range(n_k // 64, tl.cdiv(n_k, 64), num_stages=1):
         at_j_2 = j_2 * 64 + tl.arange(0, 64)
-        K_j = tl.load(K_ptr + (j_2 * 64) * 48 + tl.arange(0, 64)[:, None] * 48 + at_d_k[None, :], mask=(at_j_2[:, None] < n_k) & (at_d_k[None, :] < 48), other=0.0)
+        K_j = tl.load(K_ptr + j_2 * 64 * 48 + tl.arange(0, 64)[:, None] * 48 + at_d_k[None, :], mask=(at_j_2[:, None] < n_k) & (at_d_k[None, :] < 48), other=0.0)
         P = tl.dot(Q_i, tl.trans(K_j))
-        P = tl.where((at_j_2[None, :] < n_k), P, float("-inf"))
+        P = tl.where(at_j_2[None, :] < n_k, P, float("-inf"))
         m_new = tl.max(P, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
         m_i = tl.math.exp2(m_i - m_new)
         P = tl.math.exp2(P * 0.18033688011112042 - m_new[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(P, axis=1)
-        O_i = (m_i[:, None] * O_i)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
-        V_j = tl.load(V_ptr + (j_2 * 64) * 48 + tl.arange(0, 64)[:, None] * 48 + at_d_v[None, :], mask=(at_j_2[:, None] < n_k) & (at_d_v[None, :] < 48), other=0.0)
+        V_j = tl.load(V_ptr + j_2 * 64 * 48 + tl.arange(0, 64)[:, None] * 48 + at_d_v[None, :], mask=(at_j_2[:, None] < n_k) & (at_d_v[None, :] < 48), other=0.0)
         O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
-    O_i = (O_i * (1.0 / l_i)[:, None])
-    tl.store(O_ptr + (i * 64) * 48 + tl.arange(0, 64)[:, None] * 48 + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q) & (at_d_v[None, :] < 48))
-    m_i = (m_i + tl.log2(l_i))
-    tl.store(L_ptr + at_i, m_i.to(L_ptr.dtype.element_ty), mask=(at_i < n_q))
+    O_i = O_i * (1.0 / l_i)[:, None]
+    tl.store(O_ptr + i * 64 * 48 + tl.arange(0, 64)[:, None] * 48 + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q) & (at_d_v[None, :] < 48))
+    m_i = m_i + tl.log2(l_i)
+    tl.store(L_ptr + at_i, m_i.to(L_ptr.dtype.element_ty), mask=at_i < n_q)
 
 
 def run(Q_ptr, K_ptr, V_ptr):

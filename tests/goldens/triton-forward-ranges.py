@@ -28,57 +28,57 @@ def flash2_forward_1(Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, first_ptr, end_ptr, abov
     at_i = i * 64 + tl.arange(0, 64)
     at_i_first = tl.load(first_ptr + at_i)
     at_i_end = tl.load(end_ptr + at_i)
-    Q_i = tl.load(Q_ptr + (i * 64) * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :])
+    Q_i = tl.load(Q_ptr + i * 64 * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :])
     O_i = tl.full((64, 64,), 0.0, tl.float32)
     l_i = tl.full((64,), 0.0, tl.float32)
     m_i = tl.full((64,), -float("inf"), tl.float32)
     for j in range(tl.load(first_ptr + i * 64) // 64, tl.minimum(tl.maximum(tl.cdiv(tl.load(first_ptr + ((i + 1) * 64 - 1)), 64), tl.load(first_ptr + i * 64) // 64), tl.minimum(tl.cdiv(tl.load(end_ptr + ((i + 1) * 64 - 1)), 64), n_k // 64) * (tl.load(first_ptr + i * 64) < tl.load(end_ptr + ((i + 1) * 64 - 1))))):
         at_j = j * 64 + tl.arange(0, 64)
-        K_j = tl.load(K_ptr + (j * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
+        K_j = tl.load(K_ptr + j * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
         P = tl.dot(Q_i, tl.trans(K_j))
         P = tl.where((at_j[None, :] >= at_i_first[:, None]) & (at_j[None, :] < at_i_end[:, None]), P, float("-inf"))
         m_new = tl.max(P, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
-        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, (m_i - m_new)))
+        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, m_i - m_new))
         P = tl.math.exp2(P * 0.18033688011112042 - tl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(P, axis=1)
-        O_i = (m_i[:, None] * O_i)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
-        V_j = tl.load(V_ptr + (j * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
+        V_j = tl.load(V_ptr + j * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
         O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
     for j_2 in range(tl.minimum(tl.maximum(tl.cdiv(tl.load(first_ptr + ((i + 1) * 64 - 1)), 64), tl.load(first_ptr + i * 64) // 64), tl.minimum(tl.cdiv(tl.load(end_ptr + ((i + 1) * 64 - 1)), 64), n_k // 64) * (tl.load(first_ptr + i * 64) < tl.load(end_ptr + ((i + 1) * 64 - 1)))), tl.minimum(tl.maximum(tl.load(end_ptr + i * 64) // 64, tl.minimum(tl.maximum(tl.cdiv(tl.load(first_ptr + ((i + 1) * 64 - 1)), 64), tl.load(first_ptr + i * 64) // 64), tl.minimum(tl.cdiv(tl.load(end_ptr + ((i + 1) * 64 - 1)), 64), n_k // 64) * (tl.load(first_ptr + i * 64) < tl.load(end_ptr + ((i + 1) * 64 - 1))))), tl.minimum(tl.cdiv(tl.load(end_ptr + ((i + 1) * 64 - 1)), 64), n_k // 64) * (tl.load(first_ptr + i * 64) < tl.load(end_ptr + ((i + 1) * 64 - 1))))):
         at_j_2 = j_2 * 64 + tl.arange(0, 64)
-        K_j = tl.load(K_ptr + (j_2 * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
+        K_j = tl.load(K_ptr + j_2 * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
         P = tl.dot(Q_i, tl.trans(K_j))
         m_new = tl.max(P, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
-        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, (m_i - m_new)))
+        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, m_i - m_new))
         P = tl.math.exp2(P * 0.18033688011112042 - m_new[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(P, axis=1)
-        O_i = (m_i[:, None] * O_i)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
-        V_j = tl.load(V_ptr + (j_2 * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
+        V_j = tl.load(V_ptr + j_2 * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
         O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
     for j_3 in range(tl.minimum(tl.maximum(tl.load(end_ptr + i * 64) // 64, tl.minimum(tl.maximum(tl.cdiv(tl.load(first_ptr + ((i + 1) * 64 - 1)), 64), tl.load(first_ptr + i * 64) // 64), tl.minimum(tl.cdiv(tl.load(end_ptr + ((i + 1) * 64 - 1)), 64), n_k // 64) * (tl.load(first_ptr + i * 64) < tl.load(end_ptr + ((i + 1) * 64 - 1))))), tl.minimum(tl.cdiv(tl.load(end_ptr + ((i + 1) * 64 - 1)), 64), n_k // 64) * (tl.load(first_ptr + i * 64) < tl.load(end_ptr + ((i + 1) * 64 - 1)))), tl.minimum(tl.cdiv(tl.load(end_ptr + ((i + 1) * 64 - 1)), 64), n_k // 64) * (tl.load(first_ptr + i * 64) < tl.load(end_ptr + ((i + 1) * 64 - 1)))):
         at_j_3 = j_3 * 64 + tl.arange(0, 64)
-        K_j = tl.load(K_ptr + (j_3 * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
+        K_j = tl.load(K_ptr + j_3 * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
         P = tl.dot(Q_i, tl.trans(K_j))
         P = tl.where((at_j_3[None, :] >= at_i_first[:, None]) & (at_j_3[None, :] < at_i_end[:, None]), P, float("-inf"))
         m_new = tl.max(P, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
-        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, (m_i - m_new)))
+        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, m_i - m_new))
         P = tl.math.exp2(P * 0.18033688011112042 - tl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(P, axis=1)
-        O_i = (m_i[:, None] * O_i)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
-        V_j = tl.load(V_ptr + (j_3 * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
+        V_j = tl.load(V_ptr + j_3 * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
         O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
-    O_i = (O_i * tl.where(l_i == 0.0, 0.0, (1.0 / l_i))[:, None])
-    tl.store(O_ptr + (i * 64) * O_row + tl.arange(0, 64)[:, None] * O_row + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty))
-    m_i = (m_i + tl.log2(l_i))
+    O_i = O_i * tl.where(l_i == 0.0, 0.0, 1.0 / l_i)[:, None]
+    tl.store(O_ptr + i * 64 * O_row + tl.arange(0, 64)[:, None] * O_row + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty))
+    m_i = m_i + tl.log2(l_i)
     tl.store(L_ptr + at_i, m_i.to(L_ptr.dtype.element_ty))
 
 
@@ -97,5 +97,5 @@ def run(Q_ptr, K_ptr, V_ptr, first_ptr, end_ptr, above_ptr, below_ptr, results):
     if n_q % 64 or n_k % 64:
         raise ValueError("these kernels need n_q to be a multiple of 64 and n_k to be a multiple of 64")
     L_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
-    flash2_forward_1[((n_q // 64), own, batch)](Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, first_ptr, end_ptr, above_ptr, below_ptr, sharing, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, V_batch, V_head, V_row, O_batch, O_head, O_row, num_warps=4, num_stages=3)
+    flash2_forward_1[(n_q // 64, own, batch)](Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, first_ptr, end_ptr, above_ptr, below_ptr, sharing, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, V_batch, V_head, V_row, O_batch, O_head, O_row, num_warps=4, num_stages=3)
     return {"O": O_ptr, "L": L_ptr}

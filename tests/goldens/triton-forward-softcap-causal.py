@@ -22,43 +22,43 @@ def flash2_forward_1(Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, n_q, n_k, Q_batch, Q_hea
     i = tl.program_id(0)
     i = n_q // 64 - 1 - i  # the longest first
     at_i = i * 64 + tl.arange(0, 64)
-    if ((0 - (i + 1) * 64 >= 0)):
+    if 0 - (i + 1) * 64 >= 0:
         return
-    Q_i = tl.load(Q_ptr + (i * 64) * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :])
+    Q_i = tl.load(Q_ptr + i * 64 * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :])
     O_i = tl.full((64, 64,), 0.0, tl.float32)
     l_i = tl.full((64,), 0.0, tl.float32)
     m_i = tl.full((64,), -float("inf"), tl.float32)
-    for j in range(tl.minimum(tl.maximum(i * 64 + 0 + 1, 0) // 64, n_k // 64)):
+    for j in range(tl.minimum(tl.maximum(i * 64 + 1, 0) // 64, n_k // 64)):
         at_j = j * 64 + tl.arange(0, 64)
-        K_j = tl.load(K_ptr + (j * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
+        K_j = tl.load(K_ptr + j * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
         P = tl.dot(Q_i, tl.trans(K_j))
-        m_new = (tl.sigmoid(tl.max(P, axis=1) * 0.005) * 144.26950408889633 - 72.13475204444816)
+        m_new = tl.sigmoid(tl.max(P, axis=1) * 0.005) * 144.26950408889633 - 72.13475204444816
         m_new = tl.maximum(m_i, m_new)
-        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, (m_i - m_new)))
-        P = tl.math.exp2((tl.sigmoid(P * 0.005) * 144.26950408889633 - 72.13475204444816) - m_new[:, None])
-        l_i = (m_i * l_i)
+        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, m_i - m_new))
+        P = tl.math.exp2(tl.sigmoid(P * 0.005) * 144.26950408889633 - 72.13475204444816 - m_new[:, None])
+        l_i = m_i * l_i
         l_i += tl.sum(P, axis=1)
-        O_i = (m_i[:, None] * O_i)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
-        V_j = tl.load(V_ptr + (j * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
+        V_j = tl.load(V_ptr + j * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
         O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
-    for j_2 in range(tl.minimum(tl.maximum(i * 64 + 0 + 1, 0) // 64, n_k // 64), tl.minimum(((i + 1) * 64 + 0 + 63) // 64, n_k // 64)):
+    for j_2 in range(tl.minimum(tl.maximum(i * 64 + 1, 0) // 64, n_k // 64), tl.minimum(((i + 1) * 64 + 63) // 64, n_k // 64)):
         at_j_2 = j_2 * 64 + tl.arange(0, 64)
-        K_j = tl.load(K_ptr + (j_2 * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
+        K_j = tl.load(K_ptr + j_2 * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
         P = tl.dot(Q_i, tl.trans(K_j))
-        m_new = (tl.sigmoid(tl.max(tl.where((at_j_2[None, :] <= (at_i + 0)[:, None]), P, float("-inf")), axis=1) * 0.005) * 144.26950408889633 - 72.13475204444816)
+        m_new = tl.sigmoid(tl.max(tl.where(at_j_2[None, :] <= at_i[:, None], P, float("-inf")), axis=1) * 0.005) * 144.26950408889633 - 72.13475204444816
         m_new = tl.maximum(m_i, m_new)
-        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, (m_i - m_new)))
-        P = tl.math.exp2((tl.sigmoid(P * 0.005) * 144.26950408889633 - 72.13475204444816) - m_new[:, None])
-        l_i = (m_i * l_i)
-        l_i += tl.sum(tl.where((at_j_2[None, :] <= (at_i + 0)[:, None]), P, 0.0), axis=1)
-        O_i = (m_i[:, None] * O_i)
+        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, m_i - m_new))
+        P = tl.math.exp2(tl.sigmoid(P * 0.005) * 144.26950408889633 - 72.13475204444816 - m_new[:, None])
+        l_i = m_i * l_i
+        l_i += tl.sum(tl.where(at_j_2[None, :] <= at_i[:, None], P, 0.0), axis=1)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
-        V_j = tl.load(V_ptr + (j_2 * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
-        O_i = tl.dot(tl.where((at_j_2[None, :] <= (at_i + 0)[:, None]), P, 0.0).to(tl.bfloat16), V_j, O_i)
-    O_i = (O_i * tl.where(l_i == 0.0, 0.0, (1.0 / l_i))[:, None])
-    tl.store(O_ptr + (i * 64) * O_row + tl.arange(0, 64)[:, None] * O_row + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty))
-    m_i = (m_i + tl.log2(l_i))
+        V_j = tl.load(V_ptr + j_2 * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
+        O_i = tl.dot(tl.where(at_j_2[None, :] <= at_i[:, None], P, 0.0).to(tl.bfloat16), V_j, O_i)
+    O_i = O_i * tl.where(l_i == 0.0, 0.0, 1.0 / l_i)[:, None]
+    tl.store(O_ptr + i * 64 * O_row + tl.arange(0, 64)[:, None] * O_row + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty))
+    m_i = m_i + tl.log2(l_i)
     tl.store(L_ptr + at_i, m_i.to(L_ptr.dtype.element_ty))
 
 
@@ -76,5 +76,5 @@ def run(Q_ptr, K_ptr, V_ptr, results):
     if n_q % 64 or n_k % 64:
         raise ValueError("these kernels need n_q to be a multiple of 64 and n_k to be a multiple of 64")
     L_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
-    flash2_forward_1[((n_q // 64), own, batch)](Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, V_batch, V_head, V_row, O_batch, O_head, O_row, num_warps=4, num_stages=3)
+    flash2_forward_1[(n_q // 64, own, batch)](Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, V_batch, V_head, V_row, O_batch, O_head, O_row, num_warps=4, num_stages=3)
     return {"O": O_ptr, "L": L_ptr}

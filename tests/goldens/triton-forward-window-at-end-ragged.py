@@ -19,51 +19,51 @@ def flash2_forward_1(Q_ptr, K_ptr, V_ptr, O_ptr, L_ptr, n_q, n_k, Q_batch, Q_hea
     O_head, O_row = O_head * 8, 64
     O_ptr += batch * O_batch * 8 + own * O_head
     L_ptr += head * n_q
-    after = 0 + n_k - n_q
+    after = n_k - n_q
     before = 256 - n_k + n_q
     i = tl.program_id(0)
     i = tl.cdiv(n_q, 64) - 1 - i  # the longest first
     at_i = i * 64 + tl.arange(0, 64)
-    if ((0 - tl.minimum((i + 1) * 64, n_q) >= after) | (i * 64 - n_k >= before)):
+    if (0 - tl.minimum((i + 1) * 64, n_q) >= after) | (i * 64 - n_k >= before):
         return
-    Q_i = tl.load(Q_ptr + (i * 64) * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
+    Q_i = tl.load(Q_ptr + i * 64 * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_d_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
     O_i = tl.full((64, 64,), 0.0, tl.float32)
     l_i = tl.full((64,), 0.0, tl.float32)
     m_i = tl.full((64,), -float("inf"), tl.float32)
     for j in range(tl.maximum(i * 64 - before, 0) // 64, tl.minimum(tl.minimum((tl.minimum((i + 1) * 64, n_q) + after + 63) // 64, tl.cdiv(n_k, 64)), n_k // 64)):
         at_j = j * 64 + tl.arange(0, 64)
-        K_j = tl.load(K_ptr + (j * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
+        K_j = tl.load(K_ptr + j * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
         P = tl.dot(Q_i, tl.trans(K_j))
         P = tl.where((at_j[None, :] <= (at_i + after)[:, None]) & (at_j[None, :] >= (at_i - before)[:, None]), P, float("-inf"))
         m_new = tl.max(P, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
-        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, (m_i - m_new)))
+        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, m_i - m_new))
         P = tl.math.exp2(P * 0.18033688011112042 - tl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(P, axis=1)
-        O_i = (m_i[:, None] * O_i)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
-        V_j = tl.load(V_ptr + (j * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
+        V_j = tl.load(V_ptr + j * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
         O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
     for j_2 in tl.range(tl.maximum(tl.maximum(i * 64 - before, 0) // 64, n_k // 64), tl.minimum((tl.minimum((i + 1) * 64, n_q) + after + 63) // 64, tl.cdiv(n_k, 64)), num_stages=1):
         at_j_2 = j_2 * 64 + tl.arange(0, 64)
-        K_j = tl.load(K_ptr + (j_2 * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :], mask=(at_j_2[:, None] < n_k), other=0.0)
+        K_j = tl.load(K_ptr + j_2 * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :], mask=at_j_2[:, None] < n_k, other=0.0)
         P = tl.dot(Q_i, tl.trans(K_j))
-        P = tl.where((at_j_2[None, :] <= tl.minimum((at_i + after), n_k - 1)[:, None]) & (at_j_2[None, :] >= (at_i - before)[:, None]), P, float("-inf"))
+        P = tl.where((at_j_2[None, :] <= tl.minimum(at_i + after, n_k - 1)[:, None]) & (at_j_2[None, :] >= (at_i - before)[:, None]), P, float("-inf"))
         m_new = tl.max(P, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
-        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, (m_i - m_new)))
+        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, m_i - m_new))
         P = tl.math.exp2(P * 0.18033688011112042 - tl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(P, axis=1)
-        O_i = (m_i[:, None] * O_i)
+        O_i = m_i[:, None] * O_i
         m_i = m_new
-        V_j = tl.load(V_ptr + (j_2 * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :], mask=(at_j_2[:, None] < n_k), other=0.0)
+        V_j = tl.load(V_ptr + j_2 * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :], mask=at_j_2[:, None] < n_k, other=0.0)
         O_i = tl.dot(P.to(tl.bfloat16), V_j, O_i)
-    O_i = (O_i * tl.where(l_i == 0.0, 0.0, (1.0 / l_i))[:, None])
-    tl.store(O_ptr + (i * 64) * O_row + tl.arange(0, 64)[:, None] * O_row + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q))
-    m_i = (m_i + tl.log2(l_i))
-    tl.store(L_ptr + at_i, m_i.to(L_ptr.dtype.element_ty), mask=(at_i < n_q))
+    O_i = O_i * tl.where(l_i == 0.0, 0.0, 1.0 / l_i)[:, None]
+    tl.store(O_ptr + i * 64 * O_row + tl.arange(0, 64)[:, None] * O_row + at_d_v[None, :], O_i.to(O_ptr.dtype.element_ty), mask=at_i[:, None] < n_q)
+    m_i = m_i + tl.log2(l_i)
+    tl.store(L_ptr + at_i, m_i.to(L_ptr.dtype.element_ty), mask=at_i < n_q)
 
 
 def run(Q_ptr, K_ptr, V_ptr, results):

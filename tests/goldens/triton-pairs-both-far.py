@@ -20,7 +20,7 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
         at_k = k * 64 + tl.arange(0, 64)
         x = tl.load(dO_ptr + tl.cast(i * 128, tl.int64) * dO_row + tl.arange(0, 128)[:, None] * dO_row + at_k[None, :])
         x_2 = tl.load(O_ptr + tl.cast(i * 128, tl.int64) * O_row + tl.arange(0, 128)[:, None] * O_row + at_k[None, :])
-        v_i += tl.sum((x.to(tl.float32) * x_2.to(tl.float32)), axis=1)
+        v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty))
 
 @triton.jit(do_not_specialize=["Q_batch", "Q_head", "Q_row", "K_batch", "K_head", "K_row"])
@@ -39,7 +39,7 @@ def P(Q_ptr, K_ptr, L_ptr, P_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_h
     at_i = i * 128 + tl.arange(0, 128)
     j += tl.maximum(i * 128 - 100, 0) // 256
     at_j = j * 256 + tl.arange(0, 256)
-    if ((j * 256 >= n_k) | (j * 256 - (i + 1) * 128 >= 28) | (i * 128 - (j + 1) * 256 >= 100)):
+    if (j * 256 >= n_k) | (j * 256 - (i + 1) * 128 >= 28) | (i * 128 - (j + 1) * 256 >= 100):
         return
     C_ij = tl.full((128, 256,), 0.0, tl.float32)
     for k in range(2):
@@ -50,7 +50,7 @@ def P(Q_ptr, K_ptr, L_ptr, P_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_h
     x = tl.load(L_ptr + at_i)
     C_ij = tl.where((at_j[None, :] <= (at_i + 28)[:, None]) & (at_j[None, :] >= (at_i - 100)[:, None]), C_ij, float("-inf"))
     C_ij = tl.math.exp2(C_ij * 0.18033688011112042 - tl.where(x != float("-inf"), x, 0.0)[:, None])
-    tl.store(P_ptr + tl.cast(i * tl.minimum(tl.cdiv(n_k, 256), 2) + (j - tl.maximum((i) * 128 - 100, 0) // 256), tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], C_ij.to(P_ptr.dtype.element_ty))
+    tl.store(P_ptr + tl.cast(i * tl.minimum(tl.cdiv(n_k, 256), 2) + (j - tl.maximum(i * 128 - 100, 0) // 256), tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], C_ij.to(P_ptr.dtype.element_ty))
 
 @triton.jit(do_not_specialize=["dO_batch", "dO_head", "dO_row", "dV_batch", "dV_head", "dV_row"])
 def dV(P_ptr, dO_ptr, dV_ptr, n_q, n_k, dO_batch, dO_head, dO_row, dV_batch, dV_head, dV_row):
@@ -67,9 +67,9 @@ def dV(P_ptr, dO_ptr, dV_ptr, n_q, n_k, dO_batch, dO_head, dO_row, dV_batch, dV_
     at_i = i * 256 + tl.arange(0, 256)
     at_j = j * 128 + tl.arange(0, 128)
     C_ij = tl.full((256, 128,), 0.0, tl.float32)
-    for k in range((tl.maximum(i * 256 - 28, 0) // 128) * 2, tl.minimum((tl.minimum(((i + 1) * 256 + 100 + 127) // 128, n_q // 128)) * 2, tl.cdiv(n_q, 64))):
+    for k in range(tl.maximum(i * 256 - 28, 0) // 128 * 2, tl.minimum(tl.minimum(((i + 1) * 256 + 100 + 127) // 128, n_q // 128) * 2, tl.cdiv(n_q, 64))):
         at_k = k * 64 + tl.arange(0, 64)
-        A_ik = tl.load(P_ptr + tl.cast(k // 2 * tl.minimum(tl.cdiv(n_k, 256), 2) + (i - tl.maximum((k // 2) * 128 - 100, 0) // 256), tl.int64) * 32768 + k % 2 * 64 * 256 + tl.arange(0, 64)[:, None] * 256 + tl.arange(0, 256)[None, :])
+        A_ik = tl.load(P_ptr + tl.cast(k // 2 * tl.minimum(tl.cdiv(n_k, 256), 2) + (i - tl.maximum(k // 2 * 128 - 100, 0) // 256), tl.int64) * 32768 + k % 2 * 64 * 256 + tl.arange(0, 64)[:, None] * 256 + tl.arange(0, 256)[None, :])
         B_kj = tl.load(dO_ptr + tl.cast(k * 64, tl.int64) * dO_row + tl.arange(0, 64)[:, None] * dO_row + at_j[None, :])
         C_ij = tl.dot(tl.trans(A_ik), B_kj, C_ij)
     tl.store(dV_ptr + tl.cast(i * 256, tl.int64) * dV_row + tl.arange(0, 256)[:, None] * dV_row + at_j[None, :], C_ij.to(dV_ptr.dtype.element_ty))
@@ -91,7 +91,7 @@ def dS(dO_ptr, V_ptr, v_ptr, P_ptr, dS_ptr, n_q, n_k, dO_batch, dO_head, dO_row,
     at_i = i * 128 + tl.arange(0, 128)
     j += tl.maximum(i * 128 - 100, 0) // 256
     at_j = j * 256 + tl.arange(0, 256)
-    if ((j * 256 >= n_k) | (j * 256 - (i + 1) * 128 >= 28) | (i * 128 - (j + 1) * 256 >= 100)):
+    if (j * 256 >= n_k) | (j * 256 - (i + 1) * 128 >= 28) | (i * 128 - (j + 1) * 256 >= 100):
         return
     C_ij = tl.full((128, 256,), 0.0, tl.float32)
     for k in range(2):
@@ -100,9 +100,9 @@ def dS(dO_ptr, V_ptr, v_ptr, P_ptr, dS_ptr, n_q, n_k, dO_batch, dO_head, dO_row,
         B_kj = tl.load(V_ptr + tl.cast(j * 256, tl.int64) * V_row + tl.arange(0, 256)[:, None] * V_row + at_k[None, :])
         C_ij = tl.dot(A_ik, tl.trans(B_kj), C_ij)
     v_i = tl.load(v_ptr + at_i)
-    P_ij = tl.load(P_ptr + tl.cast(i * tl.minimum(tl.cdiv(n_k, 256), 2) + (j - tl.maximum((i) * 128 - 100, 0) // 256), tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :])
-    C_ij = (P_ij.to(tl.float32) * (C_ij - v_i.to(tl.float32)[:, None]))
-    tl.store(dS_ptr + tl.cast(i * tl.minimum(tl.cdiv(n_k, 256), 2) + (j - tl.maximum((i) * 128 - 100, 0) // 256), tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], tl.where((at_j[None, :] <= (at_i + 28)[:, None]) & (at_j[None, :] >= (at_i - 100)[:, None]), C_ij, 0.0).to(dS_ptr.dtype.element_ty))
+    P_ij = tl.load(P_ptr + tl.cast(i * tl.minimum(tl.cdiv(n_k, 256), 2) + (j - tl.maximum(i * 128 - 100, 0) // 256), tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :])
+    C_ij = P_ij.to(tl.float32) * (C_ij - v_i.to(tl.float32)[:, None])
+    tl.store(dS_ptr + tl.cast(i * tl.minimum(tl.cdiv(n_k, 256), 2) + (j - tl.maximum(i * 128 - 100, 0) // 256), tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], tl.where((at_j[None, :] <= (at_i + 28)[:, None]) & (at_j[None, :] >= (at_i - 100)[:, None]), C_ij, 0.0).to(dS_ptr.dtype.element_ty))
 
 @triton.jit(do_not_specialize=["K_batch", "K_head", "K_row", "dQ_batch", "dQ_head", "dQ_row"])
 def dQ(dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_head, dQ_row):
@@ -120,12 +120,12 @@ def dQ(dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_hea
     at_i = i * 128 + tl.arange(0, 128)
     at_j = j * 256 + tl.arange(0, 256)
     C_ij = tl.full((128, 256,), 0.0, tl.float32)
-    for k in range((tl.maximum(i * 128 - 100, 0) // 256) * 4, tl.minimum((tl.minimum(((i + 1) * 128 + 28 + 255) // 256, n_k // 256)) * 4, tl.cdiv(n_k, 64))):
+    for k in range(tl.maximum(i * 128 - 100, 0) // 256 * 4, tl.minimum(tl.minimum(((i + 1) * 128 + 28 + 255) // 256, n_k // 256) * 4, tl.cdiv(n_k, 64))):
         at_k = k * 64 + tl.arange(0, 64)
-        A_ik = tl.load(dS_ptr + tl.cast(i * tl.minimum(tl.cdiv(n_k, 256), 2) + (k // 4 - tl.maximum((i) * 128 - 100, 0) // 256), tl.int64) * 32768 + k % 4 * 64 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 64)[None, :])
-        B_kj = tl.load(K_ptr + tl.cast(k * 64, tl.int64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_j[None, :], mask=(at_j[None, :] < 128), other=0.0)
+        A_ik = tl.load(dS_ptr + tl.cast(i * tl.minimum(tl.cdiv(n_k, 256), 2) + (k // 4 - tl.maximum(i * 128 - 100, 0) // 256), tl.int64) * 32768 + k % 4 * 64 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 64)[None, :])
+        B_kj = tl.load(K_ptr + tl.cast(k * 64, tl.int64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_j[None, :], mask=at_j[None, :] < 128, other=0.0)
         C_ij = tl.dot(A_ik, B_kj, C_ij)
-    tl.store(dQ_ptr + tl.cast(i * 128, tl.int64) * dQ_row + tl.arange(0, 128)[:, None] * dQ_row + at_j[None, :], (C_ij * 0.125).to(dQ_ptr.dtype.element_ty), mask=(at_j[None, :] < 128))
+    tl.store(dQ_ptr + tl.cast(i * 128, tl.int64) * dQ_row + tl.arange(0, 128)[:, None] * dQ_row + at_j[None, :], (C_ij * 0.125).to(dQ_ptr.dtype.element_ty), mask=at_j[None, :] < 128)
 
 @triton.jit(do_not_specialize=["Q_batch", "Q_head", "Q_row", "dK_batch", "dK_head", "dK_row"])
 def dK(dS_ptr, Q_ptr, dK_ptr, n_q, n_k, Q_batch, Q_head, Q_row, dK_batch, dK_head, dK_row):
@@ -142,9 +142,9 @@ def dK(dS_ptr, Q_ptr, dK_ptr, n_q, n_k, Q_batch, Q_head, Q_row, dK_batch, dK_hea
     at_i = i * 256 + tl.arange(0, 256)
     at_j = j * 128 + tl.arange(0, 128)
     C_ij = tl.full((256, 128,), 0.0, tl.float32)
-    for k in range((tl.maximum(i * 256 - 28, 0) // 128) * 2, tl.minimum((tl.minimum(((i + 1) * 256 + 100 + 127) // 128, n_q // 128)) * 2, tl.cdiv(n_q, 64))):
+    for k in range(tl.maximum(i * 256 - 28, 0) // 128 * 2, tl.minimum(tl.minimum(((i + 1) * 256 + 100 + 127) // 128, n_q // 128) * 2, tl.cdiv(n_q, 64))):
         at_k = k * 64 + tl.arange(0, 64)
-        A_ik = tl.load(dS_ptr + tl.cast(k // 2 * tl.minimum(tl.cdiv(n_k, 256), 2) + (i - tl.maximum((k // 2) * 128 - 100, 0) // 256), tl.int64) * 32768 + k % 2 * 64 * 256 + tl.arange(0, 64)[:, None] * 256 + tl.arange(0, 256)[None, :])
+        A_ik = tl.load(dS_ptr + tl.cast(k // 2 * tl.minimum(tl.cdiv(n_k, 256), 2) + (i - tl.maximum(k // 2 * 128 - 100, 0) // 256), tl.int64) * 32768 + k % 2 * 64 * 256 + tl.arange(0, 64)[:, None] * 256 + tl.arange(0, 256)[None, :])
         B_kj = tl.load(Q_ptr + tl.cast(k * 64, tl.int64) * Q_row + tl.arange(0, 64)[:, None] * Q_row + at_j[None, :])
         C_ij = tl.dot(tl.trans(A_ik), B_kj, C_ij)
     tl.store(dK_ptr + tl.cast(i * 256, tl.int64) * dK_row + tl.arange(0, 256)[:, None] * dK_row + at_j[None, :], (C_ij * 0.125).to(dK_ptr.dtype.element_ty))
@@ -172,12 +172,12 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     P_ptr = torch.empty((heads, triton.cdiv(n_q, 128), min(triton.cdiv(n_k, 256), 2), 128, 256), dtype=torch.bfloat16, device=device)
     dS_ptr = P_ptr  # tile by tile in its place
     v_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
-    v[((n_q // 128), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=4)
+    v[(n_q // 128, own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=4)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
-    P[((n_q // 128) * (min(n_k // 256, 2)), own, batch)](Q_ptr, K_ptr, L_ptr, P_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, num_warps=8, num_stages=4)
-    dV[((n_k // 256) * 1, own, batch)](P_ptr, dO_ptr, dV_ptr, n_q, n_k, dO_batch, dO_head, dO_row, dV_batch, dV_head, dV_row, num_warps=8, num_stages=4)
-    dS[((n_q // 128) * (min(n_k // 256, 2)), own, batch)](dO_ptr, V_ptr, v_ptr, P_ptr, dS_ptr, n_q, n_k, dO_batch, dO_head, dO_row, V_batch, V_head, V_row, num_warps=8, num_stages=4)
-    dQ[((n_q // 128) * 1, own, batch)](dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_head, dQ_row, num_warps=8, num_stages=4)
-    dK[((n_k // 256) * 1, own, batch)](dS_ptr, Q_ptr, dK_ptr, n_q, n_k, Q_batch, Q_head, Q_row, dK_batch, dK_head, dK_row, num_warps=8, num_stages=4)
+    P[(n_q // 128 * min(n_k // 256, 2), own, batch)](Q_ptr, K_ptr, L_ptr, P_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, num_warps=8, num_stages=4)
+    dV[(n_k // 256, own, batch)](P_ptr, dO_ptr, dV_ptr, n_q, n_k, dO_batch, dO_head, dO_row, dV_batch, dV_head, dV_row, num_warps=8, num_stages=4)
+    dS[(n_q // 128 * min(n_k // 256, 2), own, batch)](dO_ptr, V_ptr, v_ptr, P_ptr, dS_ptr, n_q, n_k, dO_batch, dO_head, dO_row, V_batch, V_head, V_row, num_warps=8, num_stages=4)
+    dQ[(n_q // 128, own, batch)](dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_head, dQ_row, num_warps=8, num_stages=4)
+    dK[(n_k // 256, own, batch)](dS_ptr, Q_ptr, dK_ptr, n_q, n_k, Q_batch, Q_head, Q_row, dK_batch, dK_head, dK_row, num_warps=8, num_stages=4)
     return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}

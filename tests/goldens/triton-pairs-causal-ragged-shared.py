@@ -18,10 +18,10 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     v_i = tl.full((128,), 0.0, tl.float32)
     for k in range(2):
         at_k = k * 64 + tl.arange(0, 64)
-        x = tl.load(dO_ptr + (i * 128) // 4 * dO_row + (tl.arange(0, 128) // 4)[:, None] * dO_row + (tl.arange(0, 128) % 4)[:, None] * dO_head + at_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        x_2 = tl.load(O_ptr + (i * 128) // 4 * O_row + (tl.arange(0, 128) // 4)[:, None] * O_row + (tl.arange(0, 128) % 4)[:, None] * O_head + at_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        v_i += tl.sum((x.to(tl.float32) * x_2.to(tl.float32)), axis=1)
-    tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=(at_i < n_q))
+        x = tl.load(dO_ptr + i * 128 // 4 * dO_row + (tl.arange(0, 128) // 4)[:, None] * dO_row + (tl.arange(0, 128) % 4)[:, None] * dO_head + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        x_2 = tl.load(O_ptr + i * 128 // 4 * O_row + (tl.arange(0, 128) // 4)[:, None] * O_row + (tl.arange(0, 128) % 4)[:, None] * O_head + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
+    tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "Q_batch", "Q_head", "Q_row", "K_batch", "K_head", "K_row"])
 def P(Q_ptr, K_ptr, L_ptr, P_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row):
@@ -38,18 +38,18 @@ def P(Q_ptr, K_ptr, L_ptr, P_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_h
     i, j = group * 8 + rank % tl.minimum(tall - group * 8, 8), rank // tl.minimum(tall - group * 8, 8)
     at_i = i * 128 + tl.arange(0, 128)
     at_j = j * 256 + tl.arange(0, 256)
-    if ((j * 256 - ((tl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1) >= 0)):
+    if j * 256 - ((tl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1) >= 0:
         return
     C_ij = tl.full((128, 256,), 0.0, tl.float32)
     for k in range(2):
         at_k = k * 64 + tl.arange(0, 64)
-        A_ik = tl.load(Q_ptr + (i * 128) // 4 * Q_row + (tl.arange(0, 128) // 4)[:, None] * Q_row + (tl.arange(0, 128) % 4)[:, None] * Q_head + at_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        B_kj = tl.load(K_ptr + (j * 256) * K_row + tl.arange(0, 256)[:, None] * K_row + at_k[None, :], mask=(at_j[:, None] < n_k), other=0.0)
+        A_ik = tl.load(Q_ptr + i * 128 // 4 * Q_row + (tl.arange(0, 128) // 4)[:, None] * Q_row + (tl.arange(0, 128) % 4)[:, None] * Q_head + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        B_kj = tl.load(K_ptr + j * 256 * K_row + tl.arange(0, 256)[:, None] * K_row + at_k[None, :], mask=at_j[:, None] < n_k, other=0.0)
         C_ij = tl.dot(A_ik, tl.trans(B_kj), C_ij)
-    x = tl.load(L_ptr + at_i, mask=(at_i < n_q), other=float("inf"))
-    C_ij = tl.where((at_j[None, :] <= tl.minimum((at_i // 4 + 0), n_k - 1)[:, None]), C_ij, float("-inf"))
+    x = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
+    C_ij = tl.where(at_j[None, :] <= tl.minimum(at_i // 4, n_k - 1)[:, None], C_ij, float("-inf"))
     C_ij = tl.math.exp2(C_ij * 0.18033688011112042 - tl.where(x != float("-inf"), x, 0.0)[:, None])
-    if tl.minimum((j + 1) * 256, n_k) - (i * 128) // 4 <= 0 + 1:
+    if tl.minimum((j + 1) * 256, n_k) - i * 128 // 4 <= 1:
         tl.store(P_ptr + tl.cast(i * tl.cdiv(n_k, 256) + j, tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], C_ij.to(P_ptr.dtype.element_ty))
     else:
         tl.store(P_ptr + tl.cast(i * tl.cdiv(n_k, 256) + j, tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], C_ij.to(P_ptr.dtype.element_ty))
@@ -69,17 +69,17 @@ def dV(P_ptr, dO_ptr, dV_ptr, n_q, n_k, dO_batch, dO_head, dO_row, dV_batch, dV_
     at_i = i * 256 + tl.arange(0, 256)
     at_j = j * 128 + tl.arange(0, 128)
     C_ij = tl.full((256, 128,), 0.0, tl.float32)
-    for k in range((tl.maximum(i * 256 - 0, 0) * 4 // 128) * 2, n_q // 64):
+    for k in range(tl.maximum(i * 256, 0) * 4 // 128 * 2, n_q // 64):
         at_k = k * 64 + tl.arange(0, 64)
         A_ik = tl.load(P_ptr + tl.cast(k // 2 * tl.cdiv(n_k, 256) + i, tl.int64) * 32768 + k % 2 * 64 * 256 + tl.arange(0, 64)[:, None] * 256 + tl.arange(0, 256)[None, :])
-        B_kj = tl.load(dO_ptr + (k * 64) // 4 * dO_row + (tl.arange(0, 64) // 4)[:, None] * dO_row + (tl.arange(0, 64) % 4)[:, None] * dO_head + at_j[None, :])
+        B_kj = tl.load(dO_ptr + k * 64 // 4 * dO_row + (tl.arange(0, 64) // 4)[:, None] * dO_row + (tl.arange(0, 64) % 4)[:, None] * dO_head + at_j[None, :])
         C_ij = tl.dot(tl.trans(A_ik), B_kj, C_ij)
-    for k_2 in tl.range(tl.maximum((tl.maximum(i * 256 - 0, 0) * 4 // 128) * 2, n_q // 64), tl.cdiv(n_q, 64), num_stages=1):
+    for k_2 in tl.range(tl.maximum(tl.maximum(i * 256, 0) * 4 // 128 * 2, n_q // 64), tl.cdiv(n_q, 64), num_stages=1):
         at_k_2 = k_2 * 64 + tl.arange(0, 64)
         A_ik = tl.load(P_ptr + tl.cast(k_2 // 2 * tl.cdiv(n_k, 256) + i, tl.int64) * 32768 + k_2 % 2 * 64 * 256 + tl.arange(0, 64)[:, None] * 256 + tl.arange(0, 256)[None, :])
-        B_kj = tl.load(dO_ptr + (k_2 * 64) // 4 * dO_row + (tl.arange(0, 64) // 4)[:, None] * dO_row + (tl.arange(0, 64) % 4)[:, None] * dO_head + at_j[None, :], mask=(at_k_2[:, None] < n_q), other=0.0)
+        B_kj = tl.load(dO_ptr + k_2 * 64 // 4 * dO_row + (tl.arange(0, 64) // 4)[:, None] * dO_row + (tl.arange(0, 64) % 4)[:, None] * dO_head + at_j[None, :], mask=at_k_2[:, None] < n_q, other=0.0)
         C_ij = tl.dot(tl.trans(A_ik), B_kj, C_ij)
-    tl.store(dV_ptr + (i * 256) * dV_row + tl.arange(0, 256)[:, None] * dV_row + at_j[None, :], C_ij.to(dV_ptr.dtype.element_ty), mask=(at_i[:, None] < n_k))
+    tl.store(dV_ptr + i * 256 * dV_row + tl.arange(0, 256)[:, None] * dV_row + at_j[None, :], C_ij.to(dV_ptr.dtype.element_ty), mask=at_i[:, None] < n_k)
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "dO_batch", "dO_head", "dO_row", "V_batch", "V_head", "V_row"])
 def dS(dO_ptr, V_ptr, v_ptr, P_ptr, dS_ptr, n_q, n_k, dO_batch, dO_head, dO_row, V_batch, V_head, V_row):
@@ -97,21 +97,21 @@ def dS(dO_ptr, V_ptr, v_ptr, P_ptr, dS_ptr, n_q, n_k, dO_batch, dO_head, dO_row,
     i, j = group * 8 + rank % tl.minimum(tall - group * 8, 8), rank // tl.minimum(tall - group * 8, 8)
     at_i = i * 128 + tl.arange(0, 128)
     at_j = j * 256 + tl.arange(0, 256)
-    if ((j * 256 - ((tl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1) >= 0)):
+    if j * 256 - ((tl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1) >= 0:
         return
     C_ij = tl.full((128, 256,), 0.0, tl.float32)
     for k in range(2):
         at_k = k * 64 + tl.arange(0, 64)
-        A_ik = tl.load(dO_ptr + (i * 128) // 4 * dO_row + (tl.arange(0, 128) // 4)[:, None] * dO_row + (tl.arange(0, 128) % 4)[:, None] * dO_head + at_k[None, :], mask=(at_i[:, None] < n_q), other=0.0)
-        B_kj = tl.load(V_ptr + (j * 256) * V_row + tl.arange(0, 256)[:, None] * V_row + at_k[None, :], mask=(at_j[:, None] < n_k), other=0.0)
+        A_ik = tl.load(dO_ptr + i * 128 // 4 * dO_row + (tl.arange(0, 128) // 4)[:, None] * dO_row + (tl.arange(0, 128) % 4)[:, None] * dO_head + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
+        B_kj = tl.load(V_ptr + j * 256 * V_row + tl.arange(0, 256)[:, None] * V_row + at_k[None, :], mask=at_j[:, None] < n_k, other=0.0)
         C_ij = tl.dot(A_ik, tl.trans(B_kj), C_ij)
-    v_i = tl.load(v_ptr + at_i, mask=(at_i < n_q), other=0.0)
+    v_i = tl.load(v_ptr + at_i, mask=at_i < n_q, other=0.0)
     P_ij = tl.load(P_ptr + tl.cast(i * tl.cdiv(n_k, 256) + j, tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :])
-    C_ij = (P_ij.to(tl.float32) * (C_ij - v_i.to(tl.float32)[:, None]))
-    if tl.minimum((j + 1) * 256, n_k) - (i * 128) // 4 <= 0 + 1:
+    C_ij = P_ij.to(tl.float32) * (C_ij - v_i.to(tl.float32)[:, None])
+    if tl.minimum((j + 1) * 256, n_k) - i * 128 // 4 <= 1:
         tl.store(dS_ptr + tl.cast(i * tl.cdiv(n_k, 256) + j, tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], C_ij.to(dS_ptr.dtype.element_ty))
     else:
-        tl.store(dS_ptr + tl.cast(i * tl.cdiv(n_k, 256) + j, tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], tl.where((at_j[None, :] <= (at_i // 4 + 0)[:, None]), C_ij, 0.0).to(dS_ptr.dtype.element_ty))
+        tl.store(dS_ptr + tl.cast(i * tl.cdiv(n_k, 256) + j, tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], tl.where(at_j[None, :] <= (at_i // 4)[:, None], C_ij, 0.0).to(dS_ptr.dtype.element_ty))
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "K_batch", "K_head", "K_row", "dQ_batch", "dQ_head", "dQ_row"])
 def dQ(dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_head, dQ_row):
@@ -129,17 +129,17 @@ def dQ(dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_hea
     at_i = i * 128 + tl.arange(0, 128)
     at_j = j * 256 + tl.arange(0, 256)
     C_ij = tl.full((128, 256,), 0.0, tl.float32)
-    for k in range(tl.minimum(tl.minimum((tl.minimum((((tl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1) + 0 + 255) // 256, tl.cdiv(n_k, 256))) * 4, tl.cdiv(n_k, 64)), n_k // 64)):
+    for k in range(tl.minimum(tl.minimum(tl.minimum(((tl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1 + 255) // 256, tl.cdiv(n_k, 256)) * 4, tl.cdiv(n_k, 64)), n_k // 64)):
         at_k = k * 64 + tl.arange(0, 64)
         A_ik = tl.load(dS_ptr + tl.cast(i * tl.cdiv(n_k, 256) + k // 4, tl.int64) * 32768 + k % 4 * 64 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 64)[None, :])
-        B_kj = tl.load(K_ptr + (k * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_j[None, :], mask=(at_j[None, :] < 128), other=0.0)
+        B_kj = tl.load(K_ptr + k * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_j[None, :], mask=at_j[None, :] < 128, other=0.0)
         C_ij = tl.dot(A_ik, B_kj, C_ij)
-    for k_2 in tl.range(n_k // 64, tl.minimum((tl.minimum((((tl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1) + 0 + 255) // 256, tl.cdiv(n_k, 256))) * 4, tl.cdiv(n_k, 64)), num_stages=1):
+    for k_2 in tl.range(n_k // 64, tl.minimum(tl.minimum(((tl.minimum((i + 1) * 128, n_q) - 1) // 4 + 1 + 255) // 256, tl.cdiv(n_k, 256)) * 4, tl.cdiv(n_k, 64)), num_stages=1):
         at_k_2 = k_2 * 64 + tl.arange(0, 64)
         A_ik = tl.load(dS_ptr + tl.cast(i * tl.cdiv(n_k, 256) + k_2 // 4, tl.int64) * 32768 + k_2 % 4 * 64 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 64)[None, :])
-        B_kj = tl.load(K_ptr + (k_2 * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_j[None, :], mask=(at_k_2[:, None] < n_k) & (at_j[None, :] < 128), other=0.0)
+        B_kj = tl.load(K_ptr + k_2 * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_j[None, :], mask=(at_k_2[:, None] < n_k) & (at_j[None, :] < 128), other=0.0)
         C_ij = tl.dot(A_ik, B_kj, C_ij)
-    tl.store(dQ_ptr + (i * 128) // 4 * dQ_row + (tl.arange(0, 128) // 4)[:, None] * dQ_row + (tl.arange(0, 128) % 4)[:, None] * dQ_head + at_j[None, :], (C_ij * 0.125).to(dQ_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q) & (at_j[None, :] < 128))
+    tl.store(dQ_ptr + i * 128 // 4 * dQ_row + (tl.arange(0, 128) // 4)[:, None] * dQ_row + (tl.arange(0, 128) % 4)[:, None] * dQ_head + at_j[None, :], (C_ij * 0.125).to(dQ_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q) & (at_j[None, :] < 128))
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "Q_batch", "Q_head", "Q_row", "dK_batch", "dK_head", "dK_row"])
 def dK(dS_ptr, Q_ptr, dK_ptr, n_q, n_k, Q_batch, Q_head, Q_row, dK_batch, dK_head, dK_row):
@@ -156,17 +156,17 @@ def dK(dS_ptr, Q_ptr, dK_ptr, n_q, n_k, Q_batch, Q_head, Q_row, dK_batch, dK_hea
     at_i = i * 256 + tl.arange(0, 256)
     at_j = j * 128 + tl.arange(0, 128)
     C_ij = tl.full((256, 128,), 0.0, tl.float32)
-    for k in range((tl.maximum(i * 256 - 0, 0) * 4 // 128) * 2, n_q // 64):
+    for k in range(tl.maximum(i * 256, 0) * 4 // 128 * 2, n_q // 64):
         at_k = k * 64 + tl.arange(0, 64)
         A_ik = tl.load(dS_ptr + tl.cast(k // 2 * tl.cdiv(n_k, 256) + i, tl.int64) * 32768 + k % 2 * 64 * 256 + tl.arange(0, 64)[:, None] * 256 + tl.arange(0, 256)[None, :])
-        B_kj = tl.load(Q_ptr + (k * 64) // 4 * Q_row + (tl.arange(0, 64) // 4)[:, None] * Q_row + (tl.arange(0, 64) % 4)[:, None] * Q_head + at_j[None, :])
+        B_kj = tl.load(Q_ptr + k * 64 // 4 * Q_row + (tl.arange(0, 64) // 4)[:, None] * Q_row + (tl.arange(0, 64) % 4)[:, None] * Q_head + at_j[None, :])
         C_ij = tl.dot(tl.trans(A_ik), B_kj, C_ij)
-    for k_2 in tl.range(tl.maximum((tl.maximum(i * 256 - 0, 0) * 4 // 128) * 2, n_q // 64), tl.cdiv(n_q, 64), num_stages=1):
+    for k_2 in tl.range(tl.maximum(tl.maximum(i * 256, 0) * 4 // 128 * 2, n_q // 64), tl.cdiv(n_q, 64), num_stages=1):
         at_k_2 = k_2 * 64 + tl.arange(0, 64)
         A_ik = tl.load(dS_ptr + tl.cast(k_2 // 2 * tl.cdiv(n_k, 256) + i, tl.int64) * 32768 + k_2 % 2 * 64 * 256 + tl.arange(0, 64)[:, None] * 256 + tl.arange(0, 256)[None, :])
-        B_kj = tl.load(Q_ptr + (k_2 * 64) // 4 * Q_row + (tl.arange(0, 64) // 4)[:, None] * Q_row + (tl.arange(0, 64) % 4)[:, None] * Q_head + at_j[None, :], mask=(at_k_2[:, None] < n_q), other=0.0)
+        B_kj = tl.load(Q_ptr + k_2 * 64 // 4 * Q_row + (tl.arange(0, 64) // 4)[:, None] * Q_row + (tl.arange(0, 64) % 4)[:, None] * Q_head + at_j[None, :], mask=at_k_2[:, None] < n_q, other=0.0)
         C_ij = tl.dot(tl.trans(A_ik), B_kj, C_ij)
-    tl.store(dK_ptr + (i * 256) * dK_row + tl.arange(0, 256)[:, None] * dK_row + at_j[None, :], (C_ij * 0.125).to(dK_ptr.dtype.element_ty), mask=(at_i[:, None] < n_k))
+    tl.store(dK_ptr + i * 256 * dK_row + tl.arange(0, 256)[:, None] * dK_row + at_j[None, :], (C_ij * 0.125).to(dK_ptr.dtype.element_ty), mask=at_i[:, None] < n_k)
 
 
 def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
@@ -187,17 +187,17 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     dK_batch, dK_head, dK_row = (each // 8 for each in dK_ptr.stride()[:3])
     dV_batch, dV_head, dV_row = (each // 8 for each in dV_ptr.stride()[:3])
     if n_q % 16:  # each head's begins where wide accesses can
-        given, L_ptr = L_ptr, torch.empty((heads, (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
         L_ptr[:, :n_q].copy_(given)
     P_ptr = torch.empty((heads, triton.cdiv(n_q, 128), triton.cdiv(n_k, 256), 128, 256), dtype=torch.bfloat16, device=device)
     dS_ptr = P_ptr  # tile by tile in its place
-    v_ptr = torch.empty((heads, (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+    v_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
     v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=4)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
     P[(triton.cdiv(n_q, 128) * triton.cdiv(n_k, 256), own, batch)](Q_ptr, K_ptr, L_ptr, P_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, num_warps=8, num_stages=4)
-    dV[(triton.cdiv(n_k, 256) * 1, own, batch)](P_ptr, dO_ptr, dV_ptr, n_q, n_k, dO_batch, dO_head, dO_row, dV_batch, dV_head, dV_row, num_warps=8, num_stages=4)
+    dV[(triton.cdiv(n_k, 256), own, batch)](P_ptr, dO_ptr, dV_ptr, n_q, n_k, dO_batch, dO_head, dO_row, dV_batch, dV_head, dV_row, num_warps=8, num_stages=4)
     dS[(triton.cdiv(n_q, 128) * triton.cdiv(n_k, 256), own, batch)](dO_ptr, V_ptr, v_ptr, P_ptr, dS_ptr, n_q, n_k, dO_batch, dO_head, dO_row, V_batch, V_head, V_row, num_warps=8, num_stages=4)
-    dQ[(triton.cdiv(n_q, 128) * 1, own, batch)](dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_head, dQ_row, num_warps=8, num_stages=4)
-    dK[(triton.cdiv(n_k, 256) * 1, own, batch)](dS_ptr, Q_ptr, dK_ptr, n_q, n_k, Q_batch, Q_head, Q_row, dK_batch, dK_head, dK_row, num_warps=8, num_stages=4)
+    dQ[(triton.cdiv(n_q, 128), own, batch)](dS_ptr, K_ptr, dQ_ptr, n_q, n_k, K_batch, K_head, K_row, dQ_batch, dQ_head, dQ_row, num_warps=8, num_stages=4)
+    dK[(triton.cdiv(n_k, 256), own, batch)](dS_ptr, Q_ptr, dK_ptr, n_q, n_k, Q_batch, Q_head, Q_row, dK_batch, dK_head, dK_row, num_warps=8, num_stages=4)
     return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}

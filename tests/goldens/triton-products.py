@@ -19,17 +19,17 @@ def L(Q_ptr, K_ptr, L_ptr, n_q, n_k):
         C_ij = tl.full((128, 256,), 0.0, tl.float32)
         for k in range(2):
             at_k = k * 64 + tl.arange(0, 64)
-            A_ik = tl.load(Q_ptr + (i * 128) * 128 + tl.arange(0, 128)[:, None] * 128 + at_k[None, :])
-            B_kj = tl.load(K_ptr + (j * 256) * 128 + tl.arange(0, 256)[:, None] * 128 + at_k[None, :])
+            A_ik = tl.load(Q_ptr + i * 128 * 128 + tl.arange(0, 128)[:, None] * 128 + at_k[None, :])
+            B_kj = tl.load(K_ptr + j * 256 * 128 + tl.arange(0, 256)[:, None] * 128 + at_k[None, :])
             C_ij = tl.dot(A_ik, tl.trans(B_kj), C_ij)
         m_new = tl.max(C_ij, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
         m_i = tl.math.exp2(m_i - m_new)
         C_ij = tl.math.exp2(C_ij * 0.18033688011112042 - m_new[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(C_ij, axis=1)
         m_i = m_new
-    m_i = (m_i + tl.log2(l_i))
+    m_i = m_i + tl.log2(l_i)
     tl.store(L_ptr + at_i, m_i.to(L_ptr.dtype.element_ty))
 
 @triton.jit
@@ -47,8 +47,8 @@ def f(Q_ptr, K_ptr, L_ptr, f_ptr, n_q, n_k):
     C_ij = tl.full((128, 256,), 0.0, tl.float32)
     for k in range(2):
         at_k = k * 64 + tl.arange(0, 64)
-        A_ik = tl.load(Q_ptr + (i * 128) * 128 + tl.arange(0, 128)[:, None] * 128 + at_k[None, :])
-        B_kj = tl.load(K_ptr + (j * 256) * 128 + tl.arange(0, 256)[:, None] * 128 + at_k[None, :])
+        A_ik = tl.load(Q_ptr + i * 128 * 128 + tl.arange(0, 128)[:, None] * 128 + at_k[None, :])
+        B_kj = tl.load(K_ptr + j * 256 * 128 + tl.arange(0, 256)[:, None] * 128 + at_k[None, :])
         C_ij = tl.dot(A_ik, tl.trans(B_kj), C_ij)
     x = tl.load(L_ptr + at_i)
     C_ij = tl.math.exp2(C_ij * 0.18033688011112042 - x[:, None])
@@ -69,9 +69,9 @@ def O(f_ptr, V_ptr, O_ptr, n_q, n_k):
     for k in range(tl.cdiv(n_k, 64)):
         at_k = k * 64 + tl.arange(0, 64)
         A_ik = tl.load(f_ptr + tl.cast(i * tl.cdiv(n_k, 256) + k // 4, tl.int64) * 32768 + k % 4 * 64 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 64)[None, :])
-        B_kj = tl.load(V_ptr + (k * 64) * 128 + tl.arange(0, 64)[:, None] * 128 + at_j[None, :], mask=(at_j[None, :] < 128), other=0.0)
+        B_kj = tl.load(V_ptr + k * 64 * 128 + tl.arange(0, 64)[:, None] * 128 + at_j[None, :], mask=at_j[None, :] < 128, other=0.0)
         C_ij = tl.dot(A_ik, B_kj, C_ij)
-    tl.store(O_ptr + (i * 128) * 128 + tl.arange(0, 128)[:, None] * 128 + at_j[None, :], C_ij.to(O_ptr.dtype.element_ty), mask=(at_j[None, :] < 128))
+    tl.store(O_ptr + i * 128 * 128 + tl.arange(0, 128)[:, None] * 128 + at_j[None, :], C_ij.to(O_ptr.dtype.element_ty), mask=at_j[None, :] < 128)
 
 
 def run(Q_ptr, K_ptr, V_ptr):
@@ -86,7 +86,7 @@ def run(Q_ptr, K_ptr, V_ptr):
     O_ptr = torch.empty((heads, n_q, 128), dtype=torch.bfloat16, device=device)
     L_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
     f_ptr = torch.empty((heads, triton.cdiv(n_q, 128), triton.cdiv(n_k, 256), 128, 256), dtype=torch.bfloat16, device=device)
-    L[((n_q // 128), heads)](Q_ptr, K_ptr, L_ptr, n_q, n_k, num_warps=8, num_stages=4)
-    f[((n_q // 128) * (n_k // 256), heads)](Q_ptr, K_ptr, L_ptr, f_ptr, n_q, n_k, num_warps=8, num_stages=4)
-    O[((n_q // 128) * 1, heads)](f_ptr, V_ptr, O_ptr, n_q, n_k, num_warps=8, num_stages=4)
+    L[(n_q // 128, heads)](Q_ptr, K_ptr, L_ptr, n_q, n_k, num_warps=8, num_stages=4)
+    f[(n_q // 128 * (n_k // 256), heads)](Q_ptr, K_ptr, L_ptr, f_ptr, n_q, n_k, num_warps=8, num_stages=4)
+    O[(n_q // 128, heads)](f_ptr, V_ptr, O_ptr, n_q, n_k, num_warps=8, num_stages=4)
     return {"O": O_ptr, "L": L_ptr}

@@ -20,12 +20,8 @@ def A(Q_ptr, K_ptr, a_ptr, A_ptr, l_m_ptr, L_ptr, n_q, n_k, Q_batch, Q_head, Q_r
     A_ptr += head * tl.cdiv(n_q, 128) * tl.cdiv(n_k, 256) * 128 * 256
     l_m_ptr += head * n_q
     L_ptr += head * n_q
-    Q_tiles = tl.make_tensor_descriptor(
-        Q_ptr, [n_q, 256], [Q_row, 1], [128, 64]
-    )
-    K_tiles = tl.make_tensor_descriptor(
-        K_ptr, [n_k, 256], [K_row, 1], [256, 64]
-    )
+    Q_tiles = tl.make_tensor_descriptor(Q_ptr, [n_q, 256], [Q_row, 1], [128, 64])
+    K_tiles = tl.make_tensor_descriptor(K_ptr, [n_k, 256], [K_row, 1], [256, 64])
     i = tl.program_id(0)
     at_i = i * 128 + tl.arange(0, 128)
     l_i = tl.full((128,), 0.0, tl.float32)
@@ -41,11 +37,11 @@ def A(Q_ptr, K_ptr, a_ptr, A_ptr, l_m_ptr, L_ptr, n_q, n_k, Q_batch, Q_head, Q_r
         m_new = tl.max(C_ij, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
         m_i = tl.math.exp2(m_i - m_new)
-        tl.store(a_ptr + tl.cast(j, tl.int64) * (tl.cdiv(n_q, 16) * 16) + at_i, m_i.to(a_ptr.dtype.element_ty), mask=(at_i < n_q))
+        tl.store(a_ptr + tl.cast(j, tl.int64) * (tl.cdiv(n_q, 16) * 16) + at_i, m_i.to(a_ptr.dtype.element_ty), mask=at_i < n_q)
         C_ij = tl.math.exp2(C_ij * 0.18033688011112042 - m_new[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(C_ij, axis=1)
-        tl.store(A_ptr + tl.cast(i * tl.cdiv(n_k, 256) + j, tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], tl.where((at_i[:, None] < n_q), C_ij, 0.0).to(A_ptr.dtype.element_ty))
+        tl.store(A_ptr + tl.cast(i * tl.cdiv(n_k, 256) + j, tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], tl.where(at_i[:, None] < n_q, C_ij, 0.0).to(A_ptr.dtype.element_ty))
         m_i = m_new
     for j_2 in tl.range(n_k // 256, tl.cdiv(n_k, 256), num_stages=1):
         at_j_2 = j_2 * 256 + tl.arange(0, 256)
@@ -55,19 +51,19 @@ def A(Q_ptr, K_ptr, a_ptr, A_ptr, l_m_ptr, L_ptr, n_q, n_k, Q_batch, Q_head, Q_r
             A_ik = Q_tiles.load([i * 128, k_2 * 64])
             B_kj = K_tiles.load([j_2 * 256, k_2 * 64])
             C_ij = tl.dot(A_ik, tl.trans(B_kj), C_ij)
-        C_ij = tl.where((at_j_2[None, :] < n_k), C_ij, float("-inf"))
+        C_ij = tl.where(at_j_2[None, :] < n_k, C_ij, float("-inf"))
         m_new = tl.max(C_ij, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
         m_i = tl.math.exp2(m_i - m_new)
-        tl.store(a_ptr + tl.cast(j_2, tl.int64) * (tl.cdiv(n_q, 16) * 16) + at_i, m_i.to(a_ptr.dtype.element_ty), mask=(at_i < n_q))
+        tl.store(a_ptr + tl.cast(j_2, tl.int64) * (tl.cdiv(n_q, 16) * 16) + at_i, m_i.to(a_ptr.dtype.element_ty), mask=at_i < n_q)
         C_ij = tl.math.exp2(C_ij * 0.18033688011112042 - m_new[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(C_ij, axis=1)
-        tl.store(A_ptr + tl.cast(i * tl.cdiv(n_k, 256) + j_2, tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], tl.where((at_i[:, None] < n_q), C_ij, 0.0).to(A_ptr.dtype.element_ty))
+        tl.store(A_ptr + tl.cast(i * tl.cdiv(n_k, 256) + j_2, tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], tl.where(at_i[:, None] < n_q, C_ij, 0.0).to(A_ptr.dtype.element_ty))
         m_i = m_new
-    tl.store(l_m_ptr + at_i, l_i.to(l_m_ptr.dtype.element_ty), mask=(at_i < n_q))
-    m_i = (m_i + tl.log2(l_i))
-    tl.store(L_ptr + at_i, m_i.to(L_ptr.dtype.element_ty), mask=(at_i < n_q))
+    tl.store(l_m_ptr + at_i, l_i.to(l_m_ptr.dtype.element_ty), mask=at_i < n_q)
+    m_i = m_i + tl.log2(l_i)
+    tl.store(L_ptr + at_i, m_i.to(L_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "V_batch", "V_head", "V_row", "O_batch", "O_head", "O_row"])
 def O(a_ptr, A_ptr, V_ptr, l_m_ptr, O_ptr, n_q, n_k, V_batch, V_head, V_row, O_batch, O_head, O_row):
@@ -88,25 +84,25 @@ def O(a_ptr, A_ptr, V_ptr, l_m_ptr, O_ptr, n_q, n_k, V_batch, V_head, V_row, O_b
     O_ik = tl.full((128, 256,), 0.0, tl.float32)
     for j in range(n_k // 256):
         at_j = j * 256 + tl.arange(0, 256)
-        x = tl.load(a_ptr + tl.cast(j, tl.int64) * (tl.cdiv(n_q, 16) * 16) + at_i, mask=(at_i < n_q), other=0.0)
-        O_ik = (x.to(tl.float32)[:, None] * O_ik)
+        x = tl.load(a_ptr + tl.cast(j, tl.int64) * (tl.cdiv(n_q, 16) * 16) + at_i, mask=at_i < n_q, other=0.0)
+        O_ik = x.to(tl.float32)[:, None] * O_ik
         for part in range(4):
             at_part = (j * 4 + part) * 64 + tl.arange(0, 64)
             x_2 = tl.load(A_ptr + tl.cast(i * tl.cdiv(n_k, 256) + (j * 4 + part) // 4, tl.int64) * 32768 + (j * 4 + part) % 4 * 64 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 64)[None, :])
-            x_3 = tl.load(V_ptr + ((j * 4 + part) * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_k[None, :])
+            x_3 = tl.load(V_ptr + (j * 4 + part) * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_k[None, :])
             O_ik = tl.dot(x_2, x_3, O_ik)
     for j_2 in tl.range(n_k // 256, tl.cdiv(n_k, 256), num_stages=1):
         at_j_2 = j_2 * 256 + tl.arange(0, 256)
-        x = tl.load(a_ptr + tl.cast(j_2, tl.int64) * (tl.cdiv(n_q, 16) * 16) + at_i, mask=(at_i < n_q), other=0.0)
-        O_ik = (x.to(tl.float32)[:, None] * O_ik)
+        x = tl.load(a_ptr + tl.cast(j_2, tl.int64) * (tl.cdiv(n_q, 16) * 16) + at_i, mask=at_i < n_q, other=0.0)
+        O_ik = x.to(tl.float32)[:, None] * O_ik
         for part_2 in range(tl.minimum(tl.cdiv(n_k, 64) - j_2 * 4, 4)):
             at_part_2 = (j_2 * 4 + part_2) * 64 + tl.arange(0, 64)
             x_2 = tl.load(A_ptr + tl.cast(i * tl.cdiv(n_k, 256) + (j_2 * 4 + part_2) // 4, tl.int64) * 32768 + (j_2 * 4 + part_2) % 4 * 64 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 64)[None, :])
-            x_3 = tl.load(V_ptr + ((j_2 * 4 + part_2) * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_k[None, :], mask=(at_part_2[:, None] < n_k), other=0.0)
+            x_3 = tl.load(V_ptr + (j_2 * 4 + part_2) * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_k[None, :], mask=at_part_2[:, None] < n_k, other=0.0)
             O_ik = tl.dot(x_2, x_3, O_ik)
-    x_4 = tl.load(l_m_ptr + at_i, mask=(at_i < n_q), other=0.0)
-    O_ik = (O_ik * (1.0 / x_4.to(tl.float32))[:, None])
-    tl.store(O_ptr + (i * 128) * O_row + tl.arange(0, 128)[:, None] * O_row + at_k[None, :], O_ik.to(O_ptr.dtype.element_ty), mask=(at_i[:, None] < n_q))
+    x_4 = tl.load(l_m_ptr + at_i, mask=at_i < n_q, other=0.0)
+    O_ik = O_ik * (1.0 / x_4.to(tl.float32))[:, None]
+    tl.store(O_ptr + i * 128 * O_row + tl.arange(0, 128)[:, None] * O_row + at_k[None, :], O_ik.to(O_ptr.dtype.element_ty), mask=at_i[:, None] < n_q)
 
 
 def run(Q_ptr, K_ptr, V_ptr, results):
@@ -123,8 +119,8 @@ def run(Q_ptr, K_ptr, V_ptr, results):
     L_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
     l_m_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
     A_ptr = torch.empty((heads, triton.cdiv(n_q, 128), triton.cdiv(n_k, 256), 128, 256), dtype=torch.bfloat16, device=device)
-    a_ptr = torch.empty((heads, triton.cdiv(n_k, 256), (triton.cdiv(n_q, 16) * 16)), dtype=torch.float32, device=device)
+    a_ptr = torch.empty((heads, triton.cdiv(n_k, 256), triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
     triton.set_allocator(room)
     A[(triton.cdiv(n_q, 128), own, batch)](Q_ptr, K_ptr, a_ptr, A_ptr, l_m_ptr, L_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, num_warps=8, num_stages=4)
-    O[(triton.cdiv(n_q, 128) * 1, own, batch)](a_ptr, A_ptr, V_ptr, l_m_ptr, O_ptr, n_q, n_k, V_batch, V_head, V_row, O_batch, O_head, O_row, num_warps=8, num_stages=4)
+    O[(triton.cdiv(n_q, 128), own, batch)](a_ptr, A_ptr, V_ptr, l_m_ptr, O_ptr, n_q, n_k, V_batch, V_head, V_row, O_batch, O_head, O_row, num_warps=8, num_stages=4)
     return {"O": O_ptr, "L": L_ptr, "l_m": l_m_ptr}

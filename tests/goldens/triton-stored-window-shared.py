@@ -20,36 +20,34 @@ def A_1(Q_ptr, K_ptr, a_ptr, A_ptr, l_m_ptr, L_ptr, n_q, n_k, Q_batch, Q_head, Q
     A_ptr += head * tl.cdiv(n_q, 128) * tl.minimum(tl.cdiv(n_k, 256), 3) * 128 * 256
     l_m_ptr += head * n_q
     L_ptr += head * n_q
-    K_tiles = tl.make_tensor_descriptor(
-        K_ptr, [n_k, 256], [K_row, 1], [256, 64]
-    )
+    K_tiles = tl.make_tensor_descriptor(K_ptr, [n_k, 256], [K_row, 1], [256, 64])
     i = tl.program_id(0)
     i = n_q // 128 - 1 - i  # the longest first
     at_i = i * 128 + tl.arange(0, 128)
-    if ((0 - (((i + 1) * 128 - 1) // 2 + 1) >= 0) | ((i * 128) // 2 - n_k >= 256)):
+    if (0 - (((i + 1) * 128 - 1) // 2 + 1) >= 0) | (i * 128 // 2 - n_k >= 256):
         return
     l_i = tl.full((128,), 0.0, tl.float32)
     m_i = tl.full((128,), -float("inf"), tl.float32)
-    for j in range(tl.maximum((i * 128) // 2 - 256, 0) // 256, tl.minimum(((((i + 1) * 128 - 1) // 2 + 1) + 0 + 255) // 256, n_k // 256)):
+    for j in range(tl.maximum(i * 128 // 2 - 256, 0) // 256, tl.minimum((((i + 1) * 128 - 1) // 2 + 1 + 255) // 256, n_k // 256)):
         at_j = j * 256 + tl.arange(0, 256)
         C_ij = tl.full((128, 256,), 0.0, tl.float32)
         for k in range(4):
             at_k = k * 64 + tl.arange(0, 64)
-            A_ik = tl.load(Q_ptr + (i * 128) // 2 * Q_row + (tl.arange(0, 128) // 2)[:, None] * Q_row + (tl.arange(0, 128) % 2)[:, None] * Q_head + at_k[None, :])
+            A_ik = tl.load(Q_ptr + i * 128 // 2 * Q_row + (tl.arange(0, 128) // 2)[:, None] * Q_row + (tl.arange(0, 128) % 2)[:, None] * Q_head + at_k[None, :])
             B_kj = K_tiles.load([j * 256, k * 64])
             C_ij = tl.dot(A_ik, tl.trans(B_kj), C_ij)
-        C_ij = tl.where((at_j[None, :] <= (at_i // 2 + 0)[:, None]) & (at_j[None, :] >= (at_i // 2 - 256)[:, None]), C_ij, float("-inf"))
+        C_ij = tl.where((at_j[None, :] <= (at_i // 2)[:, None]) & (at_j[None, :] >= (at_i // 2 - 256)[:, None]), C_ij, float("-inf"))
         m_new = tl.max(C_ij, axis=1) * 0.18033688011112042
         m_new = tl.maximum(m_i, m_new)
-        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, (m_i - m_new)))
+        m_i = tl.math.exp2(tl.where(m_i == m_new, 0.0, m_i - m_new))
         tl.store(a_ptr + tl.cast(j, tl.int64) * n_q + at_i, m_i.to(a_ptr.dtype.element_ty))
         C_ij = tl.math.exp2(C_ij * 0.18033688011112042 - tl.where(m_new != float("-inf"), m_new, 0.0)[:, None])
-        l_i = (m_i * l_i)
+        l_i = m_i * l_i
         l_i += tl.sum(C_ij, axis=1)
-        tl.store(A_ptr + tl.cast(i * tl.minimum(tl.cdiv(n_k, 256), 3) + (j - tl.maximum((i) * 128 // 2 - 256, 0) // 256), tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], C_ij.to(A_ptr.dtype.element_ty))
+        tl.store(A_ptr + tl.cast(i * tl.minimum(tl.cdiv(n_k, 256), 3) + (j - tl.maximum(i * 128 // 2 - 256, 0) // 256), tl.int64) * 32768 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 256)[None, :], C_ij.to(A_ptr.dtype.element_ty))
         m_i = m_new
     tl.store(l_m_ptr + at_i, l_i.to(l_m_ptr.dtype.element_ty))
-    m_i = (m_i + tl.log2(l_i))
+    m_i = m_i + tl.log2(l_i)
     tl.store(L_ptr + at_i, m_i.to(L_ptr.dtype.element_ty))
 
 @triton.jit(do_not_specialize=["V_batch", "V_head", "V_row", "O_batch", "O_head", "O_row"])
@@ -69,21 +67,21 @@ def O_1(a_ptr, A_ptr, V_ptr, l_m_ptr, O_ptr, n_q, n_k, V_batch, V_head, V_row, O
     i = n_q // 128 - 1 - i  # the longest first
     at_i = i * 128 + tl.arange(0, 128)
     at_k = k * 256 + tl.arange(0, 256)
-    if ((0 - (((i + 1) * 128 - 1) // 2 + 1) >= 0) | ((i * 128) // 2 - n_k >= 256)):
+    if (0 - (((i + 1) * 128 - 1) // 2 + 1) >= 0) | (i * 128 // 2 - n_k >= 256):
         return
     O_ik = tl.full((128, 256,), 0.0, tl.float32)
-    for j in range(tl.maximum((i * 128) // 2 - 256, 0) // 256, tl.minimum(((((i + 1) * 128 - 1) // 2 + 1) + 0 + 255) // 256, n_k // 256)):
+    for j in range(tl.maximum(i * 128 // 2 - 256, 0) // 256, tl.minimum((((i + 1) * 128 - 1) // 2 + 1 + 255) // 256, n_k // 256)):
         at_j = j * 256 + tl.arange(0, 256)
         x = tl.load(a_ptr + tl.cast(j, tl.int64) * n_q + at_i)
-        O_ik = (x.to(tl.float32)[:, None] * O_ik)
+        O_ik = x.to(tl.float32)[:, None] * O_ik
         for part in range(4):
             at_part = (j * 4 + part) * 64 + tl.arange(0, 64)
-            x_2 = tl.load(A_ptr + tl.cast(i * tl.minimum(tl.cdiv(n_k, 256), 3) + ((j * 4 + part) // 4 - tl.maximum((i) * 128 // 2 - 256, 0) // 256), tl.int64) * 32768 + (j * 4 + part) % 4 * 64 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 64)[None, :])
-            x_3 = tl.load(V_ptr + ((j * 4 + part) * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_k[None, :])
+            x_2 = tl.load(A_ptr + tl.cast(i * tl.minimum(tl.cdiv(n_k, 256), 3) + ((j * 4 + part) // 4 - tl.maximum(i * 128 // 2 - 256, 0) // 256), tl.int64) * 32768 + (j * 4 + part) % 4 * 64 + tl.arange(0, 128)[:, None] * 256 + tl.arange(0, 64)[None, :])
+            x_3 = tl.load(V_ptr + (j * 4 + part) * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_k[None, :])
             O_ik = tl.dot(x_2, x_3, O_ik)
     x_4 = tl.load(l_m_ptr + at_i)
-    O_ik = (O_ik * tl.where(x_4.to(tl.float32) == 0.0, 0.0, (1.0 / x_4.to(tl.float32)))[:, None])
-    tl.store(O_ptr + (i * 128) // 2 * O_row + (tl.arange(0, 128) // 2)[:, None] * O_row + (tl.arange(0, 128) % 2)[:, None] * O_head + at_k[None, :], O_ik.to(O_ptr.dtype.element_ty))
+    O_ik = O_ik * tl.where(x_4.to(tl.float32) == 0.0, 0.0, 1.0 / x_4.to(tl.float32))[:, None]
+    tl.store(O_ptr + i * 128 // 2 * O_row + (tl.arange(0, 128) // 2)[:, None] * O_row + (tl.arange(0, 128) % 2)[:, None] * O_head + at_k[None, :], O_ik.to(O_ptr.dtype.element_ty))
 
 
 def run(Q_ptr, K_ptr, V_ptr, results):
@@ -104,6 +102,6 @@ def run(Q_ptr, K_ptr, V_ptr, results):
     A_ptr = torch.empty((heads, triton.cdiv(n_q, 128), min(triton.cdiv(n_k, 256), 3), 128, 256), dtype=torch.bfloat16, device=device)
     a_ptr = torch.empty((heads, triton.cdiv(n_k, 256), n_q), dtype=torch.float32, device=device)
     triton.set_allocator(room)
-    A_1[((n_q // 128), own, batch)](Q_ptr, K_ptr, a_ptr, A_ptr, l_m_ptr, L_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, num_warps=8, num_stages=4)
-    O_1[((n_q // 128) * 1, own, batch)](a_ptr, A_ptr, V_ptr, l_m_ptr, O_ptr, n_q, n_k, V_batch, V_head, V_row, O_batch, O_head, O_row, num_warps=8, num_stages=4)
+    A_1[(n_q // 128, own, batch)](Q_ptr, K_ptr, a_ptr, A_ptr, l_m_ptr, L_ptr, n_q, n_k, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, num_warps=8, num_stages=4)
+    O_1[(n_q // 128, own, batch)](a_ptr, A_ptr, V_ptr, l_m_ptr, O_ptr, n_q, n_k, V_batch, V_head, V_row, O_batch, O_head, O_row, num_warps=8, num_stages=4)
     return {"O": O_ptr, "L": L_ptr, "l_m": l_m_ptr}

@@ -22,9 +22,9 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     v_i = tl.full((128,), 0.0, tl.float32)
     for k in range(1):
         at_k = k * 64 + tl.arange(0, 64)
-        x = tl.load(dO_ptr + (i * 128) * dO_row + tl.arange(0, 128)[:, None] * dO_row + at_k[None, :])
-        x_2 = tl.load(O_ptr + (i * 128) * O_row + tl.arange(0, 128)[:, None] * O_row + at_k[None, :])
-        v_i += tl.sum((x.to(tl.float32) * x_2.to(tl.float32)), axis=1)
+        x = tl.load(dO_ptr + i * 128 * dO_row + tl.arange(0, 128)[:, None] * dO_row + at_k[None, :])
+        x_2 = tl.load(O_ptr + i * 128 * O_row + tl.arange(0, 128)[:, None] * O_row + at_k[None, :])
+        v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty))
 
 @triton.jit(do_not_specialize=["dO_batch", "dO_head", "dO_row", "Q_batch", "Q_head", "Q_row", "K_batch", "K_head", "K_row", "V_batch", "V_head", "V_row", "dQ_batch", "dQ_head", "dQ_row"])
@@ -45,33 +45,29 @@ def dQ_1(dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k, dO_batch, 
     V_ptr += batch * V_batch * 8 + own * V_head
     dQ_head, dQ_row = dQ_head * 8, 64
     dQ_ptr += batch * dQ_batch * 8 + own * dQ_head
-    K_tiles = tl.make_tensor_descriptor(
-        K_ptr, [n_k, 64], [K_row, 1], [64, 64]
-    )
-    V_tiles = tl.make_tensor_descriptor(
-        V_ptr, [n_k, 64], [V_row, 1], [64, 64]
-    )
+    K_tiles = tl.make_tensor_descriptor(K_ptr, [n_k, 64], [K_row, 1], [64, 64])
+    V_tiles = tl.make_tensor_descriptor(V_ptr, [n_k, 64], [V_row, 1], [64, 64])
     i = tl.program_id(0)
     i = n_q // 128 - 1 - i  # the longest first
     at_i = i * 128 + tl.arange(0, 128)
-    if ((0 - (i + 1) * 128 >= 0) | (i * 128 - n_k >= 256)):
+    if (0 - (i + 1) * 128 >= 0) | (i * 128 - n_k >= 256):
         return
-    dO_i = tl.load(dO_ptr + (i * 128) * dO_row + tl.arange(0, 128)[:, None] * dO_row + at_d_v[None, :])
+    dO_i = tl.load(dO_ptr + i * 128 * dO_row + tl.arange(0, 128)[:, None] * dO_row + at_d_v[None, :])
     v_i = tl.load(v_ptr + at_i)
-    Q_i = tl.load(Q_ptr + (i * 128) * Q_row + tl.arange(0, 128)[:, None] * Q_row + at_d_k[None, :])
+    Q_i = tl.load(Q_ptr + i * 128 * Q_row + tl.arange(0, 128)[:, None] * Q_row + at_d_k[None, :])
     L_i = tl.load(L_ptr + at_i)
     dQ_i = tl.full((128, 64,), 0.0, tl.float32)
-    for j in range(tl.maximum(i * 128 - 256, 0) // 64, tl.minimum(((i + 1) * 128 + 0 + 63) // 64, n_k // 64)):
+    for j in range(tl.maximum(i * 128 - 256, 0) // 64, tl.minimum(((i + 1) * 128 + 63) // 64, n_k // 64)):
         at_j = j * 64 + tl.arange(0, 64)
         K_j = K_tiles.load([j * 64, 0])
         P = tl.dot(Q_i, tl.trans(K_j))
         x = V_tiles.load([j * 64, 0])
         dS = tl.dot(dO_i, tl.trans(x))
-        P = tl.where((at_j[None, :] <= (at_i + 0)[:, None]) & (at_j[None, :] >= (at_i - 256)[:, None]), P, float("-inf"))
+        P = tl.where((at_j[None, :] <= at_i[:, None]) & (at_j[None, :] >= (at_i - 256)[:, None]), P, float("-inf"))
         P = tl.math.exp2(P * 0.18033688011112042 - tl.where(L_i != float("-inf"), L_i, 0.0)[:, None])
-        dS = (P * (dS - v_i.to(tl.float32)[:, None]))
+        dS = P * (dS - v_i.to(tl.float32)[:, None])
         dQ_i = tl.dot(dS.to(tl.bfloat16), K_j, dQ_i)
-    tl.store(dQ_ptr + (i * 128) * dQ_row + tl.arange(0, 128)[:, None] * dQ_row + at_d_k[None, :], (dQ_i * 0.125).to(dQ_ptr.dtype.element_ty))
+    tl.store(dQ_ptr + i * 128 * dQ_row + tl.arange(0, 128)[:, None] * dQ_row + at_d_k[None, :], (dQ_i * 0.125).to(dQ_ptr.dtype.element_ty))
 
 @triton.jit(do_not_specialize=["K_batch", "K_head", "K_row", "V_batch", "V_head", "V_row", "Q_batch", "Q_head", "Q_row", "dO_batch", "dO_head", "dO_row", "dK_batch", "dK_head", "dK_row", "dV_batch", "dV_head", "dV_row"])
 def dK_dV_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row):
@@ -93,21 +89,17 @@ def dK_dV_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k,
     dK_ptr += batch * dK_batch * 8 + own * dK_head
     dV_head, dV_row = dV_head * 8, 64
     dV_ptr += batch * dV_batch * 8 + own * dV_head
-    Q_tiles = tl.make_tensor_descriptor(
-        Q_ptr, [n_q, 64], [Q_row, 1], [64, 64]
-    )
-    dO_tiles = tl.make_tensor_descriptor(
-        dO_ptr, [n_q, 64], [dO_row, 1], [64, 64]
-    )
+    Q_tiles = tl.make_tensor_descriptor(Q_ptr, [n_q, 64], [Q_row, 1], [64, 64])
+    dO_tiles = tl.make_tensor_descriptor(dO_ptr, [n_q, 64], [dO_row, 1], [64, 64])
     j = tl.program_id(0)
     at_j = j * 64 + tl.arange(0, 64)
-    if ((j * 64 - n_q >= 0) | (0 - (j + 1) * 64 >= 256)):
+    if (j * 64 - n_q >= 0) | (0 - (j + 1) * 64 >= 256):
         return
-    K_j = tl.load(K_ptr + (j * 64) * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
-    V_j = tl.load(V_ptr + (j * 64) * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
+    K_j = tl.load(K_ptr + j * 64 * K_row + tl.arange(0, 64)[:, None] * K_row + at_d_k[None, :])
+    V_j = tl.load(V_ptr + j * 64 * V_row + tl.arange(0, 64)[:, None] * V_row + at_d_v[None, :])
     dK_j = tl.full((64, 64,), 0.0, tl.float32)
     dV_j = tl.full((64, 64,), 0.0, tl.float32)
-    for i in range(tl.maximum(j * 64 - 0, 0) // 64, tl.minimum(((j + 1) * 64 + 256 + 63) // 64, n_q // 64)):
+    for i in range(tl.maximum(j * 64, 0) // 64, tl.minimum(((j + 1) * 64 + 256 + 63) // 64, n_q // 64)):
         at_i = i * 64 + tl.arange(0, 64)
         Q_i = Q_tiles.load([i * 64, 0])
         dO_i = dO_tiles.load([i * 64, 0])
@@ -115,13 +107,13 @@ def dK_dV_1(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k,
         v_i = tl.load(v_ptr + at_i)
         P = tl.dot(K_j, tl.trans(Q_i))
         dS = tl.dot(V_j, tl.trans(dO_i))
-        P = tl.where((at_j[:, None] <= (at_i + 0)[None, :]) & (at_j[:, None] >= (at_i - 256)[None, :]), P, float("-inf"))
+        P = tl.where((at_j[:, None] <= at_i[None, :]) & (at_j[:, None] >= (at_i - 256)[None, :]), P, float("-inf"))
         P = tl.math.exp2(P * 0.18033688011112042 - tl.where(L_i != float("-inf"), L_i, 0.0)[None, :])
         dV_j = tl.dot(P.to(tl.bfloat16), dO_i, dV_j)
-        dS = (P * (dS - v_i.to(tl.float32)[None, :]))
+        dS = P * (dS - v_i.to(tl.float32)[None, :])
         dK_j = tl.dot(dS.to(tl.bfloat16), Q_i, dK_j)
-    tl.store(dK_ptr + (j * 64) * dK_row + tl.arange(0, 64)[:, None] * dK_row + at_d_k[None, :], (dK_j * 0.125).to(dK_ptr.dtype.element_ty))
-    tl.store(dV_ptr + (j * 64) * dV_row + tl.arange(0, 64)[:, None] * dV_row + at_d_v[None, :], dV_j.to(dV_ptr.dtype.element_ty))
+    tl.store(dK_ptr + j * 64 * dK_row + tl.arange(0, 64)[:, None] * dK_row + at_d_k[None, :], (dK_j * 0.125).to(dK_ptr.dtype.element_ty))
+    tl.store(dV_ptr + j * 64 * dV_row + tl.arange(0, 64)[:, None] * dV_row + at_d_v[None, :], dV_j.to(dV_ptr.dtype.element_ty))
 
 
 def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
@@ -145,9 +137,9 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
         raise ValueError("these kernels need n_q to be a multiple of 128 and n_k to be a multiple of 64")
     v_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
     triton.set_allocator(room)
-    v[((n_q // 128), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=4)
+    v[(n_q // 128, own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=4)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
-    dQ_1[((n_q // 128), own, batch)](dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k, dO_batch, dO_head, dO_row, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, V_batch, V_head, V_row, dQ_batch, dQ_head, dQ_row, num_warps=8, num_stages=4, maxnreg=128)
-    dK_dV_1[((n_k // 64), own, batch)](K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row, num_warps=4, num_stages=3)
+    dQ_1[(n_q // 128, own, batch)](dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k, dO_batch, dO_head, dO_row, Q_batch, Q_head, Q_row, K_batch, K_head, K_row, V_batch, V_head, V_row, dQ_batch, dQ_head, dQ_row, num_warps=8, num_stages=4, maxnreg=128)
+    dK_dV_1[(n_k // 64, own, batch)](K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k, K_batch, K_head, K_row, V_batch, V_head, V_row, Q_batch, Q_head, Q_row, dO_batch, dO_head, dO_row, dK_batch, dK_head, dK_row, dV_batch, dV_head, dV_row, num_warps=4, num_stages=3)
     return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}

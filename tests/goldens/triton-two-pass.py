@@ -19,9 +19,9 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k):
     v_i = tl.full((128,), 0.0, tl.float32)
     for k in range(1):
         at_k = k * 64 + tl.arange(0, 64)
-        x = tl.load(dO_ptr + (i * 128) * 64 + tl.arange(0, 128)[:, None] * 64 + at_k[None, :])
-        x_2 = tl.load(O_ptr + (i * 128) * 64 + tl.arange(0, 128)[:, None] * 64 + at_k[None, :])
-        v_i += tl.sum((x.to(tl.float32) * x_2.to(tl.float32)), axis=1)
+        x = tl.load(dO_ptr + i * 128 * 64 + tl.arange(0, 128)[:, None] * 64 + at_k[None, :])
+        x_2 = tl.load(O_ptr + i * 128 * 64 + tl.arange(0, 128)[:, None] * 64 + at_k[None, :])
+        v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty))
 
 @triton.jit
@@ -36,17 +36,13 @@ def dQ(dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k):
     K_ptr += head * n_k * 64
     V_ptr += head * n_k * 64
     dQ_ptr += head * n_q * 64
-    K_tiles = tl.make_tensor_descriptor(
-        K_ptr, [n_k, 64], [64, 1], [64, 64]
-    )
-    V_tiles = tl.make_tensor_descriptor(
-        V_ptr, [n_k, 64], [64, 1], [64, 64]
-    )
+    K_tiles = tl.make_tensor_descriptor(K_ptr, [n_k, 64], [64, 1], [64, 64])
+    V_tiles = tl.make_tensor_descriptor(V_ptr, [n_k, 64], [64, 1], [64, 64])
     i = tl.program_id(0)
     at_i = i * 128 + tl.arange(0, 128)
-    dO_i = tl.load(dO_ptr + (i * 128) * 64 + tl.arange(0, 128)[:, None] * 64 + at_d_v[None, :])
+    dO_i = tl.load(dO_ptr + i * 128 * 64 + tl.arange(0, 128)[:, None] * 64 + at_d_v[None, :])
     v_i = tl.load(v_ptr + at_i)
-    Q_i = tl.load(Q_ptr + (i * 128) * 64 + tl.arange(0, 128)[:, None] * 64 + at_d_k[None, :])
+    Q_i = tl.load(Q_ptr + i * 128 * 64 + tl.arange(0, 128)[:, None] * 64 + at_d_k[None, :])
     L_i = tl.load(L_ptr + at_i)
     dQ_i = tl.full((128, 64,), 0.0, tl.float32)
     for j in range(n_k // 64):
@@ -56,9 +52,9 @@ def dQ(dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k):
         x = V_tiles.load([j * 64, 0])
         dS = tl.dot(dO_i, tl.trans(x))
         P = tl.math.exp2(P * 0.18033688011112042 - L_i[:, None])
-        dS = (P * (dS - v_i.to(tl.float32)[:, None]))
+        dS = P * (dS - v_i.to(tl.float32)[:, None])
         dQ_i = tl.dot(dS.to(tl.bfloat16), K_j, dQ_i)
-    tl.store(dQ_ptr + (i * 128) * 64 + tl.arange(0, 128)[:, None] * 64 + at_d_k[None, :], (dQ_i * 0.125).to(dQ_ptr.dtype.element_ty))
+    tl.store(dQ_ptr + i * 128 * 64 + tl.arange(0, 128)[:, None] * 64 + at_d_k[None, :], (dQ_i * 0.125).to(dQ_ptr.dtype.element_ty))
 
 @triton.jit
 def dK_dV(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k):
@@ -73,16 +69,12 @@ def dK_dV(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k):
     v_ptr += head * n_q
     dK_ptr += head * n_k * 64
     dV_ptr += head * n_k * 64
-    Q_tiles = tl.make_tensor_descriptor(
-        Q_ptr, [n_q, 64], [64, 1], [64, 64]
-    )
-    dO_tiles = tl.make_tensor_descriptor(
-        dO_ptr, [n_q, 64], [64, 1], [64, 64]
-    )
+    Q_tiles = tl.make_tensor_descriptor(Q_ptr, [n_q, 64], [64, 1], [64, 64])
+    dO_tiles = tl.make_tensor_descriptor(dO_ptr, [n_q, 64], [64, 1], [64, 64])
     j = tl.program_id(0)
     at_j = j * 64 + tl.arange(0, 64)
-    K_j = tl.load(K_ptr + (j * 64) * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_k[None, :])
-    V_j = tl.load(V_ptr + (j * 64) * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_v[None, :])
+    K_j = tl.load(K_ptr + j * 64 * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_k[None, :])
+    V_j = tl.load(V_ptr + j * 64 * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_v[None, :])
     dK_j = tl.full((64, 64,), 0.0, tl.float32)
     dV_j = tl.full((64, 64,), 0.0, tl.float32)
     for i in range(n_q // 64):
@@ -95,10 +87,10 @@ def dK_dV(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k):
         dS = tl.dot(V_j, tl.trans(dO_i))
         P = tl.math.exp2(P * 0.18033688011112042 - L_i[None, :])
         dV_j = tl.dot(P.to(tl.bfloat16), dO_i, dV_j)
-        dS = (P * (dS - v_i.to(tl.float32)[None, :]))
+        dS = P * (dS - v_i.to(tl.float32)[None, :])
         dK_j = tl.dot(dS.to(tl.bfloat16), Q_i, dK_j)
-    tl.store(dK_ptr + (j * 64) * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_k[None, :], (dK_j * 0.125).to(dK_ptr.dtype.element_ty))
-    tl.store(dV_ptr + (j * 64) * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_v[None, :], dV_j.to(dV_ptr.dtype.element_ty))
+    tl.store(dK_ptr + j * 64 * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_k[None, :], (dK_j * 0.125).to(dK_ptr.dtype.element_ty))
+    tl.store(dV_ptr + j * 64 * 64 + tl.arange(0, 64)[:, None] * 64 + at_d_v[None, :], dV_j.to(dV_ptr.dtype.element_ty))
 
 
 def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, dL=None):
@@ -115,9 +107,9 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, dL=None):
     dV_ptr = torch.empty((heads, n_k, 64), dtype=torch.bfloat16, device=device)
     v_ptr = torch.empty((heads, n_q), dtype=torch.float32, device=device)
     triton.set_allocator(room)
-    v[((n_q // 128), heads)](dO_ptr, O_ptr, v_ptr, n_q, n_k, num_warps=8, num_stages=4)
+    v[(n_q // 128, heads)](dO_ptr, O_ptr, v_ptr, n_q, n_k, num_warps=8, num_stages=4)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
-    dQ[((n_q // 128), heads)](dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k, num_warps=8, num_stages=4, maxnreg=128)
-    dK_dV[((n_k // 64), heads)](K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k, num_warps=4, num_stages=3)
+    dQ[(n_q // 128, heads)](dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, V_ptr, dQ_ptr, n_q, n_k, num_warps=8, num_stages=4, maxnreg=128)
+    dK_dV[(n_k // 64, heads)](K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, dK_ptr, dV_ptr, n_q, n_k, num_warps=4, num_stages=3)
     return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}

@@ -25,7 +25,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime import driver, jit  # noqa: E402
 
 from pebblesim.advice import cards  # noqa: E402
-from pebblesim.kernels.gluon_text import APART, HELPERS, IMPORTS  # noqa: E402
+from pebblesim.kernels.gluon_text import HELPERS  # noqa: E402
 from pebblesim.kernels.module import module_of  # noqa: E402
 from pebblesim.operator import boxes, compiling, eager, launch, launching, masks, operators, recorded  # noqa: E402
 from pebblesim.operator.launching import loaded  # noqa: E402
@@ -286,7 +286,8 @@ def test_a_line_says_that_kernels_are_compiled_where_it_takes_long(monkeypatch: 
 )
 def test_descriptors_of_other_shapes_are_those_that_triton_makes(shapes: list[Any], laid: list[bool]) -> None:
     """The first of a kind is Triton's; others have their own lengths and strides, and all else of it."""
-    text = [IMPORTS, *(each.format(dtype="bfloat16") for each in (APART, HELPERS["vectors_of"], HELPERS["pairs_of"]))]
+    functions = ("tiles_of_strides", "vectors_of", "pairs_of")
+    text = [HELPERS["imports"], *(HELPERS[name].format(dtype="bfloat16") for name in functions)]
     module = module_of("".join(text))
     tiles, vectors, pairs = (boxes.remembered(getattr(module, name)) for name in ("tiles_of", "vectors_of", "pairs_of"))
     for (batch, heads, n, several), tokens_first in zip(shapes, laid, strict=False):

@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st  # noqa: E402
 
 from pebblesim.core.errors import UsageError  # noqa: E402
 from pebblesim.kernels.key_ranges import ARGUMENTS  # noqa: E402
-from pebblesim.operator import boxes, checks, compiling, definition, eager, operators, planning, public, recorded  # noqa: E402
+from pebblesim.operator import boxes, compiling, definition, eager, operators, planning, public, recorded  # noqa: E402
 from pebblesim.operator.launch import Torch  # noqa: E402
 from pebblesim.operator.layout import numbers_from, numbers_of, round_sums  # noqa: E402
 from pebblesim.operator.recent import Recent  # noqa: E402
@@ -190,7 +190,7 @@ def test_what_is_kept_is_bounded_and_the_oldest_goes(monkeypatch: Any) -> None:
     for number in (1, 2, 3, 2, 4):
         kept[number] = f"of {number}"
     assert kept == {2: "of 2", 3: "of 3", 4: "of 4"}
-    for table in (recorded._KEPT, recorded._SEEN, recorded._KINDS, eager._CHECKED, eager._ALIKE, boxes._MADE):
+    for table in (recorded._KEPT, recorded._SEEN, eager._CHECKED, boxes._MADE):
         assert isinstance(table, Recent) and table.most <= 2**14
     for function in (planning.chosen, planning._forecasts, planning._of_lengths):
         assert function.cache_info().maxsize <= 2**14  # type: ignore[operator]
@@ -281,8 +281,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Kernel]]:
     monkeypatch.setattr(recorded, "launch", lambda kernel, grid, stream, given: kernel(*given))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    names = (recorded, "_KEPT"), (recorded, "_SEEN"), (recorded, "_KINDS"), (eager, "_CHECKED"), (eager, "_ALIKE")
-    for module, name in names:
+    for module, name in ((recorded, "_KEPT"), (recorded, "_SEEN"), (eager, "_CHECKED")):
         monkeypatch.setattr(module, name, Recent(100))
     yield chosen
 
@@ -410,34 +409,6 @@ def test_a_call_with_gradients_is_checked_once(kernels: list[Kernel], monkeypatc
     assert (again == first).all() and again.requires_grad
     with pytest.raises(AttributeError):  # other options are checked
         public.attention(*x)
-
-
-def test_other_lengths_of_a_kind_are_not_checked_again(kernels: list[Kernel], monkeypatch: Any) -> None:
-    """Of a kind that was checked, with as many keys as values; others are, such as those without a token."""
-
-    def called(n: int, n_k: int, n_v: int, **options: Any) -> Any:
-        x = [torch.randn(1, 2, length, 16) for length in (n, n_k, n_v)]
-        y = [each.double() for each in x]
-        out = public.attention(*x, **options)
-        with pytest.MonkeyPatch.context() as watched:
-            watched.setattr(recorded, "here", lambda each: False)
-            watched.setattr(public, "checks", checks)
-            torch.testing.assert_close(out.double(), public.attention(*y, **options), atol=1e-5, rtol=1e-5)
-        return out
-
-    called(5, 6, 6, window=(2, None))
-    called(5, 5, 5, is_causal=True)
-    monkeypatch.setattr(public, "checks", None)
-    called(7, 8, 8, window=(2, None))
-    called(8, 8, 8, is_causal=True)
-    for sizes, options in (
-        ((7, 8, 6), {"window": (2, None)}),  # other tokens of values
-        ((7, 7, 7), {"window": (2, None)}),  # as many queries as keys, which kernels may be made for
-        ((20, 20, 20), {"is_causal": True}),  # other kernels may be faster
-        ((0, 0, 0), {"is_causal": True}),
-    ):
-        with pytest.raises(AttributeError, match="check"):
-            called(*sizes, **options)
 
 
 def test_only_wanted_gradients_are_given_and_second_ones_are_refused(kernels: list[Kernel]) -> None:

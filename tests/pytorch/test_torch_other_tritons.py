@@ -20,12 +20,7 @@ pytest.importorskip("triton")
 
 sys.path.append(str(ROOT / "benchmarks" / "gpu"))
 import other_tritons  # noqa: E402
-import stand_in_card  # noqa: E402
 from triton.backends.nvidia import driver  # noqa: E402
-
-from pebblesim.operator import direct  # noqa: E402
-from pebblesim.operator.boxes import Boxes  # noqa: E402
-from pebblesim.operator.tape import Launched, Place  # noqa: E402
 
 # A module's folder is deleted with it, when the cache of modules is cleared.
 pytestmark = pytest.mark.filterwarnings(
@@ -88,8 +83,7 @@ def passed(signature: dict[str, Any], described: Any) -> list[int]:
         types = dict(reversed(each.rsplit(" ", 1)) for each in declared.split(", "))
         (given,) = re.findall(r"void \*params\[\] = \{ (.*?) \};", text)
         return [BYTES[types[each.strip().lstrip("&")]] for each in given.split(",")]
-    given = signature.values(), described, "nvTmaDesc"
-    types = driver.expand_signature(*given[: driver.expand_signature.__code__.co_argcount])
+    types = driver.expand_signature(signature.values(), described, "nvTmaDesc")
     return [*(BYTES[driver.ty_to_cpp(each)] for each in types if each != "constexpr"), 8, 8]
 
 
@@ -137,17 +131,3 @@ def test_kernels_that_take_other_arguments_are_not_launched(packed: Path, tmp_pa
     card, counts = run(tmp_path / "marked.zip")
     assert counts == {"other arguments": len(facts)}
     assert not any(code.endswith(b"marked") for _, code, _ in card.loaded)
-
-
-def test_the_driver_is_given_what_tritons_launcher_gives_it() -> None:
-    """As many arguments, and descriptors in the same places, with whatever release of Triton is here."""
-    types = ["*bf16", "tensordesc<bf16[1, 64, 32],Layout()>", "constexpr", "i32", "tensordesc<fp32[1, 8],Layout()>"]
-    one, place = stand_in_card.kernel(1, [*types, "i64"]), Place(0, 0)
-    shapes = ([5, 300, 40], [12000, 40, 1]), ([9, 8], [8, 1])
-    tiles, rows = (Boxes(SimpleNamespace(shape=a, strides=b, padding="zero")) for a, b in shapes)
-    given = place, (tiles, place), 3, 7, (rows, place), 8
-    several = direct.Direct(stand_in_card.Card().driver, {}, list[int]().append)
-    assert several.add(Launched(one, (1, 1, 1), given))
-    ((_, _, _, parameters),) = several._made
-    sizes = passed(one.made.src.signature, one.made_as)
-    assert [each < 0 for each in parameters] == [size == 128 for size in sizes]

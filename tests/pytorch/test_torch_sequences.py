@@ -44,24 +44,19 @@ def right(made: list[int], n: int) -> bool:
     return made[0] == 0 and made == sorted(made) and made[-1] <= n
 
 
-def numbers_are_integers() -> None:
-    """Let Triton's interpreter take a number for an integer, as NumPy 2.5 does not for an array of one."""
+def check(seed: int, draws: int) -> None:
+    """Compare what the kernel finds, and what it says of the starts, with plain loops; under Triton's interpreter."""
     from triton.runtime import interpreter
+
+    from pebblesim.operator import sequences
 
     patch: Any = interpreter._patch_lang_tensor
 
-    def patched(tensor: Any, scope: Any) -> None:
+    def patched(tensor: Any, scope: Any) -> None:  # NumPy 2.5 takes no array of one number for an integer
         patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patched
-
-
-def check(seed: int, draws: int) -> None:
-    """Compare what the kernel finds, and what it says of the starts, with plain loops; under Triton's interpreter."""
-    from pebblesim.operator import sequences
-
-    numbers_are_integers()
     sequences._kernel, sequences.COUNTED = lambda *given: sequences.ranges, sequences.counted
     said: list[bool] = []
     sequences.promise = lambda holds, sentence: said.append(bool(holds))
@@ -86,52 +81,10 @@ def check(seed: int, draws: int) -> None:
                     assert keys == [sum(each <= j for each in row) for j in range(n_k)]
 
 
-def padded(row: list[bool], n_q: int, within: Any) -> list[tuple[int, int]]:
-    """The first key and the end of each query, of one that is padding or not, by plain loops."""
-    left, right, at_end = within
-    real = [j for j, each in enumerate(row) if not each]
-    found = []
-    for i in range(n_q):
-        position = i + (len(row) - n_q if at_end else 0)
-        first = 0 if left is None else min(max(position - left, 0), len(row))
-        end = len(row) if right is None else min(max(position + right + 1, 0), len(row))
-        found.append((max(first, real[0] if real else 0), min(end, real[-1] + 1 if real else 0)))
-    return found
-
-
-def check_padding(seed: int, draws: int) -> None:
-    """Compare what the kernel finds of padding, and what it says of it, with plain loops; by Triton's interpreter."""
-    from pebblesim.operator import sequences
-
-    numbers_are_integers()
-    sequences.UNPADDED = sequences.unpadded
-    said: list[list[bool]] = []
-    sequences.promise = lambda holds, sentence: said.append(holds.tolist())
-    chance = random.Random(seed)
-    for _ in range(draws):
-        batch, n_q, n_k = (chance.choice(some) for some in ([1, 2, 3], [1, 7, 255, 256, 300], [1, 9, 1024, 1100]))
-        rows = []
-        for _ in range(chance.choice([1, batch])):
-            begin, end = sorted(chance.randint(0, n_k) for _ in "ab")
-            rows.append([not begin <= j < end for j in range(n_k)])
-            if chance.random() < 0.3:
-                rows[-1][chance.randrange(n_k)] ^= True
-        limits = chance.choice([None, 0, 1, 30]), chance.choice([None, 0, 0, 2]), chance.random() < 0.3
-        said.clear()
-        first, end = sequences.ranges_of_padding(torch.tensor(rows), batch, n_q, limits)
-        rows = rows * batch if len(rows) < batch else rows
-        texts = ["".join("-x"[each] for each in row).strip("x") for row in rows]
-        assert said == [["x" not in text for text in texts]], rows
-        for row, text, one, other in zip(rows, texts, first.tolist(), end.tolist(), strict=True):
-            if "x" not in text:
-                assert [*zip(one, other, strict=True)] == padded(row, n_q, limits), (row, n_q, limits)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("of", ["check", "check_padding"])
 @pytest.mark.parametrize("seed", range(3))
-def test_ranges_are_those_of_plain_loops(seed: int, of: str) -> None:
-    told = f"import test_torch_sequences as tested; tested.{of}({seed}, 80)"
+def test_ranges_are_those_of_plain_loops(seed: int) -> None:
+    told = f"import test_torch_sequences as tested; tested.check({seed}, 80)"
     folders = os.pathsep.join(map(str, (Path(__file__).parent, TESTS, ROOT)))
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": folders}
     subprocess.run([sys.executable, "-c", told], env=environment, check=True)
@@ -157,20 +110,15 @@ def test_the_kernel_compiles_for_hopper(kind: str, tmp_path: Path, monkeypatch: 
     assert compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["cubin"]
 
 
-@pytest.mark.parametrize("name", ["counted", "unpadded"])
-def test_other_kernels_compile_for_hopper(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_that_counts_compiles_for_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    from pebblesim.operator import sequences
+    from pebblesim.operator.sequences import counted
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    kernel, numbers = getattr(sequences, name), ("first", "end", "above", "below")
-    kinds = {
-        each: "*i32" if each in numbers else "*i1" if each in ("padding", "holds") else "i32"
-        for each in kernel.arg_names
-    }
-    source = ASTSource(kernel, signature=kinds, constexprs={}, attrs={})
+    kinds = {name: "*i32" if name in ("first", "end", "above", "below") else "i32" for name in counted.arg_names}
+    source = ASTSource(counted, signature=kinds, constexprs={}, attrs={})
     assert compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["cubin"]
 
 
