@@ -106,6 +106,7 @@ def main() -> None:
         return
     flags = "--clock-control none --cache-control none --profile-from-start off --csv --metrics"
     again = [sys.executable, __file__, "--profiled", *sys.argv[1:]]
+    words = ["ncu", *flags.split(), ",".join(METRICS), *again]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-2000:] or done.stdout[-2000:])
