@@ -31,6 +31,7 @@ from pebblesim.kernels.terms import (
 from pebblesim.kernels.triton_copies import at_once, gather, gathered, read_copies
 from pebblesim.kernels.triton_loops import Piece, bounds, fused as fused_pieces, pieces
 from pebblesim.kernels.triton_places import Places
+from pebblesim.kernels.triton_ranges import Scope
 from pebblesim.kernels.triton_values import FROM_BASE_2, TO_BASE_2, State, Values
 from pebblesim.language import program as ir
 
@@ -70,7 +71,7 @@ class Lowering:
         pairs are allowed. In a group of rows both versions together take more registers than two blocks have: not for a
         single predicate of a small tile.
         """
-        body, tile, scope = self.scope.launch.block, self._tile_of_pairs(), self.scope
+        body, tile, scope = self.scope.launch.block, _tile_of_pairs(self.scope), self.scope
         differ = [at for at, node in enumerate(body) if self.differs(node)]
         small = scope.around is not None and tile is not None and prod(map(scope.length, tile)) < LARGE_TILE
         if tile is None or not differ or (small and len(differ) == 1):
@@ -84,15 +85,6 @@ class Lowering:
                 self.body(body[differ[0] :])
             bodies.append(tuple(made))
         self.say(st.When(condition, *bodies))
-
-    def _tile_of_pairs(self) -> ir.Ranges | None:
-        """The rows and columns of a block, if it has one tile of pairs, on or below the diagonal of a causal mask."""
-        grid, mask = self.scope.launch.grid, self.scope.mask
-        tiles = [loop.range for loop in grid]
-        if mask is None or mask.before is not None or (mask.after is None and not isinstance(mask, KeyRanges)):
-            return None
-        asked = ((loop.when.rows, loop.when.columns) for loop in grid if loop.when)
-        return next((pair for pair in asked if all(rng in tiles for rng in pair)), None)
 
     def differs(self, node: ir.Node) -> bool:
         """Whether a primitive needs a predicate where some pairs are not allowed."""
@@ -346,6 +338,16 @@ class Lowering:
                 slope = self.scope.names.new("slope")
                 values.slopes[node.target.tile] = Name(slope)
                 self.say(st.Let((slope,), (values.slope(values.held(scores)),)))
+
+
+def _tile_of_pairs(scope: Scope) -> ir.Ranges | None:
+    """The rows and columns of a block, if it has one tile of pairs, on or below the diagonal of a causal mask."""
+    grid, mask = scope.launch.grid, scope.mask
+    tiles = [loop.range for loop in grid]
+    if mask is None or mask.before is not None or (mask.after is None and not isinstance(mask, KeyRanges)):
+        return None
+    asked = ((loop.when.rows, loop.when.columns) for loop in grid if loop.when)
+    return next((pair for pair in asked if all(rng in tiles for rng in pair)), None)
 
 
 def _copies(loop: ir.Loop) -> bool:
