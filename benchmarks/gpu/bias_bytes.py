@@ -86,8 +86,9 @@ def drawn(seed: int, number: int) -> Layer:
     """A layer. Rows of the bias and of its gradient are whole sectors of 32 bytes."""
     random = Random(f"{seed}/{number}")
     n = 128 * random.randint(1, 5) if random.random() < 0.5 else 16 * random.randint(4, 40)
-    at_a_time = random.choice([1, 1, 2, 4])
-    return Layer(n, random.choice([16, 32, 64]), random.randint(1, 6), 8 * random.randint(1, 4), at_a_time)
+    d = random.choice([16, 32, 64])
+    at_a_time = random.choice([1, 1, 2, 4] if d < 64 else [1, 2])  # as many as fit into shared memory
+    return Layer(n, d, random.randint(1, 6), 8 * random.randint(1, 4), at_a_time)
 
 
 def main() -> None:
@@ -105,9 +106,10 @@ def main() -> None:
         return
     flags = "--clock-control none --cache-control none --profile-from-start off --csv --metrics"
     again = [sys.executable, __file__, "--profiled", *sys.argv[1:]]
-    done = subprocess.run(
-        ["ncu", *flags.split(), ",".join(METRICS), *again], capture_output=True, text=True, check=True
-    )
+    words = ["ncu", *flags.split(), ",".join(METRICS), *again]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr[-2000:] or done.stdout[-2000:])
     rows = []
     for layer, found in zip(layers, _measured(done.stdout), strict=True):
         for (name, counted), measured in zip(layer.counted(), found, strict=True):

@@ -142,8 +142,7 @@ def attention(
         added = {"bias": bias, "attn_mask": attn_mask, "sinks": sinks, "masks_of": masks_of, "dropout_p": dropout_p}
         added |= {"softcap": softcap, "fallback": fallback, "key_padding": key_padding}
         made, kind_of = _cast((query, key, value), compute_dtype), compute_dtype and getattr(query, "dtype", None)
-        why = why_not_with_bias(made, added, enable_gqa)
-        if why is None:
+        if (why := why_not_with_bias(made, added, enable_gqa)) is None:
             return attention_with_bias(made, added, enable_gqa, scale, (window, is_causal, align), return_lse, kind_of)
     if attn_mask is key_padding is compute_dtype is None and not dropout_p:
         options = is_causal, scale, enable_gqa, window, align, softcap, workspace, same_bits, dropout_p, fallback

@@ -19,7 +19,7 @@ from pebblesim.kernels.triton import triton
 from pebblesim.kernels.words import is_float32
 from pebblesim.language import masks
 from pebblesim.operator import programs_of_bias as kernels
-from pebblesim.operator.programs_of_bias import ACROSS, FORWARD, OF_BIAS
+from pebblesim.operator.programs_of_bias import ACROSS, FORWARD, OF_BIAS, OF_QUERIES
 
 ROOM = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 120: 99 * 1024}
 """Bytes of shared memory of a block, by compute capability."""
@@ -94,7 +94,7 @@ def test_the_kernel_of_the_gradient_spills_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ROOM)
 @pytest.mark.parametrize("d", [32, 64, 128])
-@pytest.mark.parametrize("which", [FORWARD, ACROSS, OF_BIAS])
+@pytest.mark.parametrize("which", [FORWARD, OF_QUERIES, ACROSS, OF_BIAS])
 def test_no_kernel_spills_much(which: int, d: int, architecture: int, tmp_path: Path) -> None:
     """Where tiles divide the lengths, and where they do not; with a bias in the type of words, and in float32."""
     few(spills(which, d, False, architecture, "bfloat16", "bfloat16", None, tmp_path))
@@ -103,7 +103,7 @@ def test_no_kernel_spills_much(which: int, d: int, architecture: int, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ROOM)
-@pytest.mark.parametrize("which", [FORWARD, ACROSS, OF_BIAS])
+@pytest.mark.parametrize("which", [FORWARD, OF_QUERIES, ACROSS, OF_BIAS])
 def test_no_kernel_spills_much_under_a_mask_or_of_float32(which: int, architecture: int, tmp_path: Path) -> None:
     few(spills(which, 64, True, architecture, "bfloat16", "bfloat16", "causal", tmp_path))
     few(spills(which, 64, True, architecture, "float32", "float32", None, tmp_path))
