@@ -303,13 +303,6 @@ class Roles(Lowering):
         if made:
             self.say(st.When(self.scope.edge(), tuple(made)))
 
-    def filled(self, tile: ir.Tile, value: Term) -> Term:
-        """A tile of one value, in its layout."""
-        scope = self.scope
-        shape = tuple(map(scope.length, tile.ranges[:: -1 if tile in self.facts.turned else 1]))
-        layout = scope.of_vector(tile.ranges[0]) if len(shape) == 1 else scope.layout(shape[1])
-        return call("full", listed(*shape), value, Word("float32"), layout)
-
     def issue(
         self, to: Held, left: Term, right: Term, onto: Term | None, width: int, line: int, rows: int = ROWS
     ) -> None:

@@ -8,7 +8,7 @@ from math import e, log2
 from pebblesim.kernels.gluon_block import Block
 from pebblesim.kernels.gluon_plan import APART
 from pebblesim.kernels.statements import Let
-from pebblesim.kernels.terms import Layout, Name, Number, Term, call, maximum, minimum, term
+from pebblesim.kernels.terms import Layout, Name, Number, Term, Word, call, maximum, minimum, sides, term
 from pebblesim.kernels.triton_loops import Piece, bounds, pieces
 from pebblesim.kernels.triton_ranges import Scope, Setting, along
 from pebblesim.kernels.triton_values import Values
@@ -175,6 +175,12 @@ class RowsValues(Values):
             else call("convert_layout", value, self.scope.of_vector(operand.shape[0], width))
             for value, operand in zip(values, expr.operands, strict=True)
         ]
+
+    def filled(self, tile: ir.Tile, value: Term) -> Term:
+        """A tile of one value, in its layout."""
+        scope, shape = self.scope, self.sides(tile)
+        layout = scope.of_vector(tile.ranges[0]) if len(shape) == 1 else scope.layout(shape[1])
+        return call("full", sides(*shape), value, Word("float32"), layout)
 
     def sigmoid(self, value: Term, times: float | None = None) -> Term:
         """σ of a value, multiplied by a number before; Gluon has exponentials only."""

@@ -266,11 +266,7 @@ class Lowering:
 
     def fill(self, tile: ir.Tile, value: Term) -> None:
         """Make a tile of one value."""
-        self.say(st.Map(self.values.named(tile), self.filled(tile, value)))
-
-    def filled(self, tile: ir.Tile, value: Term) -> Term:
-        """A tile of one value, with the sides that it is held with."""
-        return full(map(self.scope.length, tile.ranges[:: -1 if tile in self.facts.turned else 1]), value)
+        self.say(st.Map(self.values.named(tile), self.values.filled(tile, value)))
 
     # Computing
 

@@ -12,7 +12,20 @@ from pebblesim.core.errors import UsageError
 from pebblesim.kernels.bias import has_bias
 from pebblesim.kernels.facts import Facts, gradient_of, makes_scores
 from pebblesim.kernels.masked_once import exponent_of
-from pebblesim.kernels.terms import MINUS_INFINITY, NOTHING, Binary, Held, Number, Term, Word, call, dot, only, term
+from pebblesim.kernels.terms import (
+    MINUS_INFINITY,
+    NOTHING,
+    Binary,
+    Held,
+    Number,
+    Term,
+    Word,
+    call,
+    dot,
+    full,
+    only,
+    term,
+)
 from pebblesim.kernels.triton_ranges import Scope, along
 from pebblesim.kernels.words import LEAST_SIDE
 from pebblesim.language import program as ir
@@ -78,6 +91,14 @@ class Values:
     def held(self, tile: ir.Tile) -> Held:
         """A tile under its name."""
         return Held(self.tiles[tile], tile)
+
+    def sides(self, tile: ir.Tile) -> tuple[int, ...]:
+        """The lengths of a tile as it is held."""
+        return tuple(map(self.scope.length, tile.ranges[:: -1 if tile in self.facts.turned else 1]))
+
+    def filled(self, tile: ir.Tile, value: Term) -> Term:
+        """A tile of one value."""
+        return full(self.sides(tile), value)
 
     def among(self, tile: ir.Tile) -> Term:
         """A tile as an operand; where several copies are at once, one that all of them share has an axis of them."""
