@@ -28,8 +28,8 @@ from pebblesim.operator import bias as kernels, programs_of_bias as programs
 
 METRICS = {"l1tex__m_xbar2l1tex_read_bytes.sum": "read", "l1tex__m_l1tex2xbar_write_bytes.sum": "written"}
 SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
-MARK, OF_PYTORCH = "spin_kernel", "::"
-"""The kernel that stands between two layers, and what names of PyTorch's kernels have."""
+MARK, OTHERS = "spin_kernel", ("::", "transposes")
+"""The kernel that stands between two layers, and what names of kernels have that are no launch of a schedule."""
 
 PASSES = {"O": programs.FORWARD, "dQ": programs.OF_QUERIES, "dK, dV": programs.ACROSS, "dB": programs.OF_BIAS}
 
@@ -129,7 +129,7 @@ def _measured(text: str) -> list[list[dict[str, float]]]:
         if MARK in name:
             found += [[]] if number != mark else []
             mark = number
-        elif OF_PYTORCH not in name:
+        elif not any(other in name for other in OTHERS):
             if number != last:
                 found[-1].append({})
                 last = number
