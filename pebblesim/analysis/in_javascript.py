@@ -16,7 +16,7 @@ from pebblesim.analysis.peak import (
     SPARED,
     changed_in_parts,
     changes_outside,
-    feeds_a_sum_outside,
+    fed_outside,
     intermediates,
     pebbles_of_a_term,
 )
@@ -186,9 +186,9 @@ class _Numbered:
     def node(self, node: ir.Node) -> list[Any]:
         match node:
             case ir.Loop():
-                picked = 2 if feeds_a_sum_outside(node) else 1 if changes_outside(node) else 0
-                parts = sorted(self.tile(tile) for tile in changed_in_parts(node))
-                return ["loop", self.range(node.range), picked, parts, [self.node(each) for each in node.body]]
+                fed, parts = (sorted(map(self.tile, found(node))) for found in (fed_outside, changed_in_parts))
+                picked = 2 if fed else 1 if changes_outside(node) else 0
+                return ["loop", self.range(node.range), picked, fed, parts, [self.node(each) for each in node.body]]
             case ir.Init():
                 return ["init"]
             case ir.Move(tile=tile, source=source):

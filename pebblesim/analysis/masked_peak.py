@@ -52,6 +52,9 @@ class _MaskedOccupancy(Occupancy):
     def _is_steady(self, before: Mapping[ir.Tile, int]) -> bool:
         return False
 
+    def _end(self, loop: ir.Loop) -> None:
+        """Nothing to do: it is known for each element whether it has terms."""
+
     def _slice(self, rng: ir.Range) -> slice:
         if rng.parent is None:
             return slice(0, self.sizes[rng.name])

@@ -109,6 +109,7 @@ class Occupancy:
         self.in_blocks: set[ir.Tile] = set()  # of these, what sums in memory began with
         self.values: set[ir.Tile] = set()  # tiles that hold a value which is no sum in progress
         self.alone: set[ir.Tile] = set()  # of these, those to which nothing was added since
+        self.ended: set[ir.Tile] = set()  # sums whose last terms were added
         self.stored: set[ir.Tensor] = set()  # tensors that were last written from such tiles
         self.regrouped: dict[ir.Tile, ir.Range] = {}  # sums over one tile of a dimension, kept apart from the others
         self.open: list[ir.Range] = []  # the loops that are running
@@ -202,6 +203,15 @@ class Occupancy:
             for tile, pebbles in before.items() if index > 0 else ():
                 self._hold(tile, (self.live[tile] - pebbles) * (following - index - 1))
         self.open.pop()
+        self._end(loop)
+
+    def _end(self, loop: ir.Loop) -> None:
+        """Behind the outermost loop over its terms a sum is a value, to which those of another product may be added."""
+        for tile in fed_outside(loop) - self.from_memory:
+            ended = self.chain or tile in self.ended  # of a chain the last terms were perhaps not run
+            one_each = self.live.get(tile) == self._words(tile.ranges)
+            if ended and one_each and self.within.get(tile) == frozenset(self.open):
+                self.values.add(tile)
 
     def _is_steady(self, before: dict[ir.Tile, int]) -> bool:
         """Whether an iteration after the first changed no number of pebbles outside: on chains no later one does."""
@@ -218,7 +228,7 @@ class Occupancy:
         """The iterations that have to be run; `ragged`: whether the last tile is smaller than the others."""
         if self.chain and not changes_outside(loop):
             return [0]
-        if not feeds_a_sum_outside(loop):
+        if not fed_outside(loop):
             return sorted({0, last})
         if self.chain:
             return sorted({index for index in (0, 1, last - ragged, last) if 0 <= index <= last})
@@ -280,6 +290,7 @@ class Occupancy:
         others = self.red - elements * before
         self._reach(others + (elements - 1) * max(before, after) + peak)
         self._hold(tile, elements * (after - before))
+        (self.ended.add if first + count == terms else self.ended.discard)(tile)
 
     def _to_add(self, expr: ir.Expr) -> int:
         """Most pebbles beside a sum while a term is computed and added to it."""
@@ -361,11 +372,13 @@ def changes_outside(loop: ir.Loop) -> bool:
 
 
 @cache
-def feeds_a_sum_outside(loop: ir.Loop) -> bool:
-    """Whether a tile from outside the loop gets terms inside it."""
+def fed_outside(loop: ir.Loop) -> frozenset[ir.Tile]:
+    """The tiles from outside the loop that get terms inside it."""
     inner = list(ir.walk(loop.body))
     entered = {node.tile for node in inner if isinstance(node, ir.Read | ir.Zeros)}
     entered |= {node.target.tile for node in inner if isinstance(node, ir.Compute) and node.mode == "new"}
-    return any(
-        isinstance(node, ir.Compute) and node.mode == "add" and node.target.tile not in entered for node in inner
+    return frozenset(
+        node.target.tile
+        for node in inner
+        if isinstance(node, ir.Compute) and node.mode == "add" and node.target.tile not in entered
     )

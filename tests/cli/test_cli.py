@@ -879,6 +879,6 @@ def test_judge_names_the_move_that_is_meant_and_pebble_the_proven_least(pebblesi
     assert (
         "'read 0' is not a move on this graph; 'read vertex 0' is meant." in pebblesim("judge g.hdag game.txt -M 3").err
     )
-    above = pebblesim("pebble pyramid --size rows=4 -M 4 --steps 10").out
+    above = pebblesim("pebble pyramid --size rows=4 -M 3 --steps 10").out
     assert "10 vertices are few: `pebblesim optimum` with the same sizes searches for the proven least" in above
     assert "`pebblesim optimum`" not in pebblesim("pebble g.hdag -M 3 --steps 10").out  # its game meets the bound

@@ -286,6 +286,17 @@ def test_a_sum_begun_in_cache_that_waits_in_memory_has_the_tree_of_its_graph() -
     assert played.passed
 
 
+@pytest.mark.parametrize("summation", ["chain", "balanced", "blocked:2", "in-place"])
+@pytest.mark.parametrize(("n", "d", "a", "b"), [(11, 13, 6, 13), (5, 1, 1, 4), (6, 5, 2, 4), (3, 5, 6, 4)])
+def test_terms_of_a_second_product_are_added_to_the_sum_of_the_first(
+    n: int, d: int, a: int, b: int, summation: str
+) -> None:
+    """dC = Pᵀ dO + dSᵀ Q_C in one tile: each word has one pebble while the second product is added, not two."""
+    played = ps.play("small-cache-latent-backward", M=10**6, n=n, d=d, blocks={"a": a, "b": b}, summation=summation)
+    assert played.game.peak_red == played.predicted["peak_red"]
+    assert played.passed
+
+
 @pytest.mark.parametrize(("k", "n", "b"), [(5, 7, 3), (4, 9, 4), (3, 5, 2), (5, 13, 3)])
 def test_the_last_full_tile_can_be_the_fullest(k: int, n: int, b: int) -> None:
     """In one row: k words of A, n - 1 sums of which the last ones are being made, and kb words of B."""

@@ -193,10 +193,10 @@ def test_products_as_cheap_as_by_the_formula(m, k, n, M):
 
 @pytest.mark.one_in(5)
 def test_products_that_only_a_row_sum_uses_are_never_held() -> None:
-    """With them in a tile of their own, 8 words leave room for 4,068 words of I/O, as in the catalogue."""
-    found = ps.search("backward-qkv", n=12, d=4, M=8)
+    """With them in a tile of their own, 8 words leave room for 2,500 words of I/O, as in the catalogue."""
+    found = ps.search("backward-qkv", n=10, d=4, M=8)
     assert "+= rowsum(m.read(dO[i, k]) * m.read(O[i, k]))" in found.source
-    assert found.io < found.known.io == 4068
+    assert found.io < found.known.io == 2500
 
 
 @pytest.mark.one_in(5)

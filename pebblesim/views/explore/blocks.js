@@ -96,7 +96,7 @@ class Occupancy {
     }
   }
 
-  loop([, range, picks, parts, body]) {
+  loop([, range, picks, fed, parts, body]) {
     const [, parent, block, first, after] = this.program.ranges[range];
     const all = this.words([parent]), side = this.size(block);
     const begin = first || after === null ? 0 : Math.min(all, this.size(after));
@@ -121,6 +121,14 @@ class Occupancy {
       if (index > 0) for (const [tile, n] of held) this.hold(tile, (this.live.get(tile) - n) * (following - index - 1));
     });
     this.open.pop();
+    for (const tile of fed) if (this.ends(tile)) this.values.add(tile);
+  }
+
+  /** Whether a sum is a value, to which terms of another product may be added: behind the outermost loop over its terms. */
+  ends(tile) {
+    const within = this.within.get(tile) ?? new Set();
+    const behind = within.size === this.open.length && this.open.every((range) => within.has(range));
+    return behind && !this.fromMemory.has(tile) && this.live.get(tile) === this.tileWords(tile);
   }
 
   compute([, tile, ranges, mode, kind, ...how]) {
