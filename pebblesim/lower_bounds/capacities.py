@@ -215,6 +215,14 @@ class Gradients:
         worth = max(Fraction(X), min(X + self.carried * square, self.whole * square))
         return floor(X * worth / self.d)
 
+    def convex(self, X: int) -> int:
+        """A convex function of X that is never less: where the slope falls, it goes on until X²/d is more."""
+        square = self.d**2
+        bend = (self.whole - self.carried) * square
+        before, slope = min(Fraction(X), bend), (2 * bend + self.carried * square) / self.d
+        steady = before * (before + self.carried * square) / self.d + slope * (X - before)
+        return floor(max(Fraction(X**2, self.d), steady))
+
     def turns(self, M: int) -> Iterator[int]:
         yield from (2 * M - 1, M - 1 + isqrt(M**2 + self.half**2 * self.d**2 * M // 8), ceil(self.whole * self.d**2))
 

@@ -48,11 +48,13 @@ class Products:
     Attributes:
         of_a_pair: the products of a pair.
         capacity: the most products with X words within reach.
+        convex: the same, or more, as a convex function of X.
         row, key: the words of a row and of a key that are within reach for nothing if the device owns them.
     """
 
     of_a_pair: int
     capacity: Callable[[int], int]
+    convex: Callable[[int], int]
     row: int
     key: int
 
@@ -60,22 +62,28 @@ class Products:
 def products_of(team: Team) -> Products:
     if not team.backward:
         capacity = Latent(team.d_k, team.d_v) if team.latent else Fresh(team.d_k, 1, 1, False)
-        return Products(team.d_v, capacity, *team.line_words)
+        return Products(team.d_v, capacity, capacity, *team.line_words)
     columns = min(team.d_k, team.d_v)  # of all seven matrices; the others need not be counted
     gradients = Gradients(columns)
     weight = sum(Gradients.weights)
     if team.latent:  # a word of K is a word of V as well, and one of dK is one of dV
-        return Products(columns * weight, lambda X: gradients(2 * X), 3 * columns, 2 * columns)
-    return Products(columns * weight, gradients, 3 * columns, 4 * columns)
+        row, key = 3 * columns, 2 * columns
+        return Products(columns * weight, lambda X: gradients(2 * X), lambda X: gradients.convex(2 * X), row, key)
+    return Products(columns * weight, gradients, gradients.convex, 3 * columns, 4 * columns)
 
 
 def any_memory(team: Team) -> int:
-    """P1: the words that so many products take, less what a device owns."""
+    """P1: the words that so many products take, less what a device owns.
+
+    Products that one head can have take the fewest words there, as capacity(X) / X never falls; of more, by the convex
+    capacity, heads that are used wholly and a rest do.
+    """
     products = products_of(team)
     of_heads = team.sharing * team.pairs * products.of_a_pair
     full, rest = divmod(-(-team.kv_heads * of_heads // team.P), of_heads)
-    touched = full * (first_that(lambda X: products.capacity(X) >= of_heads, 1) - 1) if full else 0
-    touched += first_that(lambda X: products.capacity(X) >= rest, 0)
+    room = products.convex if full and team.kv_heads > 1 else products.capacity
+    touched = full * (first_that(lambda X: room(X) >= of_heads, 1) - 1) if full else 0
+    touched += first_that(lambda X: room(X) >= rest, 0)
     own = team.heads * team.most_rows * products.row + team.kv_heads * team.most_keys * products.key
     return max(0, touched - own)
 

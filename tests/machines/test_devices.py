@@ -5,13 +5,14 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil, floor, isqrt
 from typing import Any
 
 import numpy as np
 import pytest
 import sympy
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from matplotlib.figure import Figure
 from strategies import amount
 from typer.testing import CliRunner
@@ -21,6 +22,7 @@ from pebblesim.catalogue import backward_qkv, forward
 from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.game.board import IllegalMove
+from pebblesim.lower_bounds.capacities import Gradients
 from pebblesim.parallel import pebbles, play
 from pebblesim.parallel.bounds import any_memory, bounds, whole_pairs, with_memory
 from pebblesim.parallel.count import Layout, Moved, best, splits
@@ -484,3 +486,32 @@ def test_the_picture_over_devices_shows_the_counts_and_the_bound() -> None:
     assert lines["ulysses"] == {r.team.P: w.words for r in results for w in r.rows if w.schedule.name == "ulysses"}
     assert sorted(lines["ulysses"]) == [2, 4]  # 8 devices cannot share 4 heads
     assert lines["lower bound"] == {each.team.P: each.lower_bound.value for each in results}
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_the_convex_capacity_of_gradients_is_no_less_and_has_slopes_that_never_fall(d: int) -> None:
+    gradients = Gradients(d)
+    products = [(gradients.convex(X), gradients(X)) for X in range(0, 230 * d**2, d)]
+    assert all(convex >= exact for convex, exact in products)
+    steps = [after - before for (before, _), (after, _) in pairwise(products)]
+    assert all(later >= earlier - 2 for earlier, later in pairwise(steps))  # each value is rounded down
+    exact = [after - before for (_, before), (_, after) in pairwise(products)]
+    assert any(later < earlier - 2 for earlier, later in pairwise(exact))
+    assert all(convex == capacity for convex, capacity in products[: 162 * d] + products[208 * d :])
+
+
+@given(n=st.integers(40, 60), heads=st.integers(2, 4), P=st.integers(2, 5))
+@example(n=50, heads=5, P=3)
+@settings(max_examples=amount(10, 150))
+def test_p1_for_several_heads_is_no_more_than_any_split_of_the_words_needs(n: int, heads: int, P: int) -> None:
+    """The most products for so many words, by trying all shares of all heads, one head after the other."""
+    team = Team.square(n, 2, heads, heads, P, True)
+    gradients, all_of_a_head, most = Gradients(2), 48 * n * n * 2, 14 * n * heads
+    alone = np.array([min(gradients(X), all_of_a_head) for X in range(most)], np.int64)
+    room = alone
+    for _ in range(heads - 1):
+        room = np.array([(room[: X + 1] + alone[X::-1]).max() for X in range(most)], np.int64)
+    least = int(np.argmax(room * P >= heads * all_of_a_head))
+    assert room[-1] * P >= heads * all_of_a_head
+    own = heads * (3 * team.most_rows + 4 * team.most_keys) * 2
+    assert any_memory(team) <= max(0, least - own)
