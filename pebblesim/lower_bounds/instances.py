@@ -271,7 +271,8 @@ class Instance:
         if not (self.masked and self._pairs.known and self.problem.pairs):
             return []
         sides, found = dict(zip(("queries", "keys"), self.problem.pairs, strict=True)), []
-        for rows, _, columns in (each.sides for each in products if each.result in self.outputs):
+        written = {each.result: each.sides for each in products if each.result in self.outputs}  # each of them once
+        for rows, _, columns in written.values():
             if rows in sides and (lines := self.dims[sides[rows]] - self._sizes[rows]):
                 width = self.by_size("d_k", "d_v")[0] if narrow else columns
                 text = f"({sides[rows]} - {self._texts[rows]})*{self._texts[width]}"
