@@ -1,8 +1,12 @@
-"""Modules that cannot be collected here: those that import PyTorch, where there is none."""
+"""Modules that cannot be collected here: those that import PyTorch, where there is none; and examples of docstrings."""
 
 import re
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
+from _pytest.doctest import DoctestItem
 
 ROOT = Path(__file__).parent
 HERE = find_spec("torch") is not None
@@ -33,3 +37,15 @@ IGNORED = {
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """A set, as pytest makes a path of each name of `collect_ignore` for each file that it finds."""
     return True if collection_path in IGNORED else None
+
+
+@pytest.fixture(autouse=True)
+def schedules_of_an_example(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What the example of a docstring registers is gone behind it: other tests go through all schedules."""
+    if not isinstance(request.node, DoctestItem):
+        yield
+        return
+    from pebblesim.language.registry import SCHEDULES
+
+    with SCHEDULES.temporary():
+        yield
