@@ -1,14 +1,15 @@
 """Write the rates that `advise` knows: `python benchmarks/gpu/measured.py` makes pebblesim/advice/measured.json.
 
 Rates are those of hopper.jsonl, h100/hopper.jsonl and hopper_flex.jsonl, which kernels of ours and others reached in
-one process; of the widths that these have not, those of grid.jsonl. Of kernels of ours the fastest stands for all.
+one process; of the widths that these have not, those of grid.jsonl. Heads of 192 columns are those of
+columns_in_parts.jsonl first, with kernels that do not pad them. Of kernels of ours the fastest stands for all.
 FFPA's are those of the race on drawn shapes, which fill a card.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ HERE = Path(__file__).resolve().parent
 GRID = "grid.jsonl"
 """Rows that count for shapes that are in no other file."""
 
+PARTS = "columns_in_parts.jsonl"
+"""Rows of several kernels each."""
+
 FILES = {
     "NVIDIA H100 80GB HBM3": ("h100/hopper.jsonl",),
-    "NVIDIA H200": ("hopper_flex.jsonl", "hopper.jsonl", GRID),
+    "NVIDIA H200": (PARTS, "hopper_flex.jsonl", "hopper.jsonl", GRID),
 }
 """The rows of a card; of a size that is in two files, those of the first count."""
 
@@ -52,15 +56,28 @@ def rates(name: str) -> dict[Shape, dict[str, dict[tuple[int, int], tuple[int, s
     found: dict[Shape, dict[str, dict[tuple[int, int], tuple[int, str]]]] = {}
     for line in (HERE / name).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        if "tflops" in row:
-            named = (row.get("kernel") or row["contender"]).removeprefix("torch-")
-            shape = Shape(row["way"], row["d"], row.get("d_v", row["d"]), row["mask"] or "")
+        for kernel, rate in _of_kernels(row):
+            named = kernel.removeprefix("torch-")
+            shape = Shape(row["way"], row.get("d", row.get("d_k")), row.get("d_v", row.get("d")), row["mask"] or "")
             by, size = (
                 found.setdefault(shape, {}).setdefault(named if named in OTHERS else OURS, {}),
                 (row["n"], row["heads"]),
             )
-            by[size] = max(by.get(size, (0, "")), (round(row["tflops"]), named))
+            by[size] = max(by.get(size, (0, "")), (round(rate), named))
     return found
+
+
+def _of_kernels(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """The kernels of a row, as others or our schedules are called, and TFLOP/s.
+
+    Of columns in parts those of 192, without the times at 1,024 tokens, in which launches count.
+    """
+    if "d_k" not in row and "tflops" in row:
+        yield row.get("kernel") or row["contender"], row["tflops"]
+    elif row.get("d_k") == 192 and row["n"] > 1024:
+        for kernel, rate in row["tflops"].items():
+            if not kernel.endswith("padded"):
+                yield kernel.split()[0], rate
 
 
 def of_card(names: Iterable[str], race: str | None) -> list[dict[str, Any]]:

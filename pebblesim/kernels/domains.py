@@ -118,7 +118,8 @@ class Domain:
         if type(mask) not in self.masks:
             known = "causal, window:W and band:W" if Band in self.masks else "no mask"
             return Refusal(f"they know {known}, and not {'all pairs' if mask is None else mask}")
-        widths = {name: size for name, size in call.dims.items() if name.startswith("d")}
+        both = dict.fromkeys(("d_k", "d_v"), call.dims["d"]) if "d" in call.dims else {}
+        widths = both | {name: size for name, size in call.dims.items() if name.startswith("d") and name != "d"}
         if (widest := max((0, *widths.values()))) > most:
             return Refusal(f"there is a head dimension of {counted(widest)}, and kernels are for {most:,} at most")
         if call.softcap and widest > self.softcap:

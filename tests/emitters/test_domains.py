@@ -83,7 +83,9 @@ def test_what_is_refused_for_all_kernels_each_refuses_and_sums_in_memory_are_in_
     problem: str, tiling: Tiling
 ) -> None:
     assert tiling.domain.same_bits == (not (tiling.gluon and added_to(get(tiling.schedule).program)))
-    call = Call({"d": tiling.widths[1]}, None if NoneType in tiling.domain.masks else Band("causal", None, 0))
+    call = Call(
+        {"d": tiling.widths[1], **tiling.widest}, None if NoneType in tiling.domain.masks else Band("causal", None, 0)
+    )
     assert tiling.refusal(call) is None or "latent" in tiling.schedule
     others = [call._replace(dims={"d": 1025}), call._replace(dims={**call.dims, "d_v": 8})]
     for other in (*others, call._replace(dtype="float32"), call._replace(capability="7.5")):
@@ -140,3 +142,11 @@ def test_reasons_and_advice_are_apart() -> None:
     assert str(said) == "they take words of 16 bits, and not of float32; add --dtype bf16"
     wide = ATTENTION.refusal(Call({"d": 1025}))
     assert wide is not None and not wide.advice and str(wide) == wide.why
+
+
+@pytest.mark.parametrize("d", [64, 128, 130, 192, 256, 512])
+def test_a_square_problem_has_the_kernels_of_its_rectangle(d: int) -> None:
+    """Tiles for narrow values only were offered where d stands for both widths, and did not fit."""
+    for tiling in OF_HOPPER:
+        square, sides = (Call(dims, None, None, "bfloat16") for dims in ({"n": 512, "d": d}, {"d_k": d, "d_v": d}))
+        assert (tiling.refusal(square) is None) == (tiling.refusal(sides) is None)
