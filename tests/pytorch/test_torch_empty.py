@@ -101,7 +101,7 @@ def test_pytorch_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     for batch, n_q, n_k in ((), 3, 0), ((2,), 0, 5), ((0,), 3, 4):
         x = tensors(batch, n_q, n_k, torch.float32)
         with pytest.warns(UserWarning) if n_k == 0 else pytest.MonkeyPatch.context():
-            out = attention(*x, enable_gqa=True, attn_mask=torch.ones(n_q, n_k) > 0, fallback="sdpa")
+            out = attention(*x, torch.ones(n_q, n_k) > 0, dropout_p=0.5, enable_gqa=True, fallback="sdpa")
         assert out.shape == (*batch, 4, n_q, 8) and not out.any()
         assert not any(grad.any() for grad in torch.autograd.grad(out.sum(), x))
 
