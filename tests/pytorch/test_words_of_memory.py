@@ -43,8 +43,13 @@ FORWARD, BACKWARD = offered("forward"), offered("backward-qkv")
 EMPTY = ("empty", "new_empty", "empty_like", "empty_strided", "empty_permuted", "resize_")
 """Functions of PyTorch that make tensors whose words nobody wrote."""
 
-ALLOWED = ("query.new_empty(query.shape[:-1], dtype=kind)", "query.new_empty(0)")
-"""Tensors that have no words: of tracing, and of no size."""
+ALLOWED = (
+    "query.new_empty(query.shape[:-1], dtype=kind)",
+    "query.new_empty(0)",
+    "self._written.empty(tuple(shape), dtype=dtype or self.dtype, device=self.device)",
+    "self.local.empty(self.like, len(heads), tokens.number, words, name in STATISTICS)",
+)
+"""Tensors that have no words, of tracing and of no size; and a call of a function that makes its words `fresh`."""
 
 
 @st.composite
