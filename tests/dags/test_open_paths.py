@@ -15,7 +15,7 @@ from strategies import draws
 
 import pebblesim as ps
 from pebblesim.core.errors import Infeasible
-from pebblesim.dags.bounds import lower_bounds
+from pebblesim.dags.bounds import lower_bounds, paths, windows
 from pebblesim.dags.open_paths import LOADS, STEP, found, words
 from pebblesim.dags.open_paths_kernel import packed
 from pebblesim.dags.orders import Task
@@ -294,6 +294,20 @@ def test_a_value_that_is_an_output_costs_one_word_more_and_no_work_proves_nothin
     outputs = data_of(every, 4)
     assert 0 < words(outputs, 1.0) == (words(data, 1.0) + 1) // 2
     assert words(data, 0.0) == 0
+
+
+def test_reads_of_inputs_and_of_computed_values_are_added() -> None:
+    """A grid, to whose last value three inputs are added four times each; neither costs the other less."""
+    below = grid(4)
+    first, terms = below.vertices + 3, 12
+    edges = [(int(u), int(v)) for u, v in below.pairs()] + [(below.vertices - 1, first)]
+    edges += [(below.vertices + k % 3, first + k) for k in range(terms)]
+    edges += [(first + k - 1, first + k) for k in range(1, terms)]
+    graph = Cdag.from_edges(first + terms, edges)
+    data, apart = data_of(graph, 3), data_of(below, 3)
+    assert windows(data).value == data.words + 4 and words(apart, 1.0) == 6  # as in tests of each
+    assert paths(data, 1.0).value == data.words + 4 + 6
+    assert paths(data, 1.0).value <= ps.pebble(graph, M=3, seconds=0, steps=5).io
 
 
 def test_paths_are_among_the_bounds_of_a_graph() -> None:
