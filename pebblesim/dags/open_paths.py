@@ -50,7 +50,7 @@ PATIENCE: Final = 20
 """Rounds of new trees in which nothing more is proved, after which no more are looked for."""
 
 CHEAPEST: Final = 1e-6
-"""What each value costs at least, in prices for a value read: else trees would grow without need."""
+"""The least price of a value, as a share of the price for a value read: else trees would grow without need."""
 
 TO_PACK: Final = 2_000
 """Work to pack a member of a set."""
