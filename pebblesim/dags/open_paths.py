@@ -52,13 +52,10 @@ PATIENCE: Final = 20
 CHEAPEST: Final = 1e-6
 """The least price of a value, as a share of the price for a value read: else trees would grow without need."""
 
-TO_PACK: Final = 2_000
-"""Work to pack a member of a set."""
-
 TO_FIND: Final = 500
 """Work to find trees, for each vertex and label."""
 
-WORK_IN_A_SECOND: Final = 15 * 10**8
+WORK_IN_A_SECOND: Final = 10**9
 """Work in a second: members of sets that are looked at."""
 
 
@@ -79,7 +76,7 @@ def words(data: TaskData, seconds: float) -> int:
     while len(sets[2]) and since < PATIENCE:
         taken, load, value = _packed(sets, half)
         best, since = max(best, value), 0 if value > best else since + 1
-        left -= TO_PACK * len(sets[1]) + TO_FIND * len(half) * data.M
+        left -= _highest(sets) * len(sets[1]) + TO_FIND * len(half) * data.M
         if left < 0 or data.M > MOST_PLACES:
             break
         price = half * np.exp(np.log1p(STEP * half) * (load - load.max()) / half)
@@ -90,9 +87,14 @@ def words(data: TaskData, seconds: float) -> int:
 def _packed(sets: Sets, half: Ints) -> tuple[Ints, Ints, int]:
     """Return how often each set is taken, the loads of values, and the words that this proves."""
     ends, members, reads = sets
-    taken = kernel.packed(*sets, half, STEP, int(np.clip(WORK // len(members), *LOADS)))
+    taken = kernel.packed(*sets, half, STEP, _highest(sets))
     load = half * np.bincount(members, np.repeat(taken, np.diff(ends)), len(half)).astype(np.int64)
     return taken, load, -(-2 * int(taken @ reads) // int(load.max()))
+
+
+def _highest(sets: Sets) -> int:
+    """Return the load of a value at which sets have been packed: the looks at each member, about."""
+    return int(np.clip(WORK // len(sets[1]), *LOADS))
 
 
 def _cheaper(data: TaskData, sets: Sets, taken: Ints, price: Any) -> Sets:
