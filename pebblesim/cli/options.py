@@ -49,6 +49,16 @@ def in_its_place(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
+def check_page(path: Path) -> None:
+    """Refuse a name that no browser takes for a page.
+
+    Raises:
+        UsageError: it does not end in .html.
+    """
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"unknown file format: {path.name!r}; the name of a page must end in .html.")
+
+
 def argument(help: str, metavar: str | None = None, values: Values | None = None) -> Any:
     """An argument of a command, as `option`."""
     return typer.Argument(help=help, metavar=metavar, autocompletion=values and one_of(values))
@@ -377,7 +387,9 @@ class _Command(TyperCommand):
                     and not (param.multiple or param.is_flag)
                     and params.count(param) > 1
                 ):
-                    raise UsageError(f"{param.opts[0]} was given twice; it takes one value.")
+                    name = param.opts[0]
+                    takes = f"one list of sizes, such as {name} 64,128" if param.metavar == "SIZES" else "one value"
+                    raise UsageError(f"{name} was given twice; it takes {takes}.")
         return super().parse_args(ctx, args)
 
 
