@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from pebblesim.cli.completion import BY_NAME, Values, one_of, problems, schedules
 from pebblesim.cli.printing import WIDE
 from pebblesim.cli.waiting import still_at_work
-from pebblesim.core.errors import NoSizes, UsageError
+from pebblesim.core.errors import NoSizes, UnknownName, UsageError
 from pebblesim.core.files import check_place
 from pebblesim.core.sizes import check_type_is_used, parse_size, parse_words, several
 
@@ -372,6 +372,12 @@ class Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         convert_here(self, ctx)
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not (args[0].startswith("-") or ctx.resilient_parsing):
+            raise UnknownName(f"command of {ctx.info_name}" if ctx.parent else "command", args[0], known)
+        return super().resolve_command(ctx, args)
 
 
 class _Command(TyperCommand):
