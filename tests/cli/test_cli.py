@@ -355,7 +355,11 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         (f"{SMALL} -M 24 --size n", "--size 'n' was given; it takes NAME=VALUE."),
         (f"{SMALL} -n 9 -M 24", "-n was given twice; it takes one value."),
         (f"{SMALL} -M 24 -M 25", "-M was given twice; it takes one value."),
-        ("sweep small-cache -n 8 -n 9 -d 4 -M 24", "-n was given twice; it takes one value."),
+        ("sweep -s flash -n 8 -d 4 -M 24 -M 25", "-M was given twice; it takes one list of sizes, such as -M 64,128."),
+        (
+            "sweep small-cache -n 8 -n 9 -d 4 -M 24",
+            "-n was given twice; it takes one list of sizes, such as -n 64,128.",
+        ),
         ("count small-cash -n 8 -d 4 -M 24", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
         ("formula small-cash", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
         ("show small-cash", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
@@ -788,7 +792,10 @@ def test_bounds_under_a_mask(pebblesim: Pebblesim) -> None:
         ("bounds -n 8 -d 2 -M 9 --pairs 3 --mask causal", "give either a mask or a number of pairs"),
         ("bounds -n 8 -d 2 -M 9 -p forward --schedule flash", "flash solves 'backward', not 'forward'"),
         ("bounds -n 8 -M 9", "takes the sizes n, d"),
-        ("gaps -n 8 -d 2 -M 3", "no schedule of 'backward' fits at any of these M"),
+        (
+            "gaps -n 8 -d 2 -M 3",
+            "no schedule of 'backward' fits at any of these M; small-cache-streamed needs the least, M ≥ 5.",
+        ),
         ("optimum matmul --size m=2 --size k=1 --size n=2 -M 2", "it needs M ≥ 3"),
     ],
 )
