@@ -31,9 +31,8 @@ class NewGradients:
     """The least X, in units of d², from which carried pairs add nothing."""
 
     def __call__(self, X: int) -> int:
-        whole, square = self.whole * self.d**2, X * X
-        if X < whole:
-            square = min(square + self.carried * self.d**2 * X, whole**2)
+        whole = self.whole * self.d**2
+        square = X * X if whole <= X else min(X * (X + self.carried * self.d**2), whole**2)
         return -(-3 * square // (2 * self.d))  # up, as it bounds a mean
 
     def turns(self, M: int) -> Iterator[int]:

@@ -101,8 +101,8 @@ def words_at_several_times(
 ) -> CuttingBound:
     """Bound: all lines of one side are in the cache at m + 1 times, with half of those of the other, or move again.
 
-    That is inequality (7) in docs/lower-bounds.md, or (10) if lines have outputs. The least of either is for m = 0 or for
-    the most times that there can be. A made row stands for the input's row that it is made from.
+    That is inequality (7) in docs/lower-bounds.md, or (10) if lines have outputs. The least of either is for m = 0 or
+    for the most times that there can be. A made row stands for the input's row that it is made from.
 
     Args:
         case: the problem at its sizes.

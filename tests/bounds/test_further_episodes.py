@@ -106,8 +106,11 @@ class Segment:
 
 def outside_whole_lines(now: Segment) -> float:
     """The most products of one carried pair's family, by weight, that need a word of a line that is not whole."""
-    lines = [(f[0] in ("Q", "dO", "dQ"), f[1] in (now.rows if f[0] in ("Q", "dO", "dQ") else now.keys)) for f in now.reach]
-    row, row_not, key, key_not = (lines.count(each) for each in product((True, False), repeat=2))
+    lines = Counter[tuple[bool, bool]]()
+    for name, line, *_ in now.reach:
+        of_query = name in ("Q", "dO", "dQ")
+        lines[of_query, line in (now.rows if of_query else now.keys)] += 1
+    row, row_not, key, key_not = (lines[each] for each in product((True, False), repeat=2))
     by_both, by_key, by_row = OF_CARRIED
     return sqrt(by_both * row_not * key_not) + sqrt(by_key * row * key_not) + sqrt(by_row * row_not * key)
 
@@ -261,7 +264,7 @@ def test_products_of_carried_pairs_beside_whole_lines() -> None:
     dQ, dK, dV = (weight**2 for weight in NewGradients.weights)
     rows = (Fraction(dQ * u + dK + dV, 2 + u) for u in (0, 1))
     keys = (Fraction(dQ + dK * y + dV * z, 2 + y + z) for y in (0, 1) for z in (0, 1))
-    assert (dQ, max(rows), max(keys)) == OF_CARRIED
+    assert [dQ, max(rows), max(keys)] == [*OF_CARRIED]
     assert sum(OF_CARRIED) == 3 * ADDED and 4 * (6 - NOT_WHOLE) == 3  # √(ct) - 3t/4 ≤ c/3
 
 
