@@ -129,8 +129,7 @@ def _joined(launch: Launch) -> Launch:
     if len(launch.grid) != 1:
         return launch
     block = [replace(node, body=_summed(node.body)) if isinstance(node, ir.Loop) else node for node in launch.block]
-    grid = replace(launch.grid[0], body=block)
-    return replace(launch, grid=(grid,), body=[grid])
+    return launch.with_block(block)
 
 
 def _summed(body: list[ir.Node]) -> list[ir.Node]:

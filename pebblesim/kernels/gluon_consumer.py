@@ -17,13 +17,14 @@ from __future__ import annotations
 from typing import Any
 
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.gluon_block import ROWS, Addition, Block, Buffer, filled, freed
+from pebblesim.kernels.gluon_block import ROWS, Addition, Block, Buffer, Outgoing, filled, freed
 from pebblesim.kernels.gluon_roles import Issued, Roles
 from pebblesim.kernels.gluon_widths import columns_of_part
 from pebblesim.kernels.products import factors
 from pebblesim.kernels.terms import (
     ZERO,
     Held,
+    Items,
     Name,
     Number,
     Term,
@@ -106,7 +107,7 @@ class Consumer(Roles):
             self.say(piece.loop(number, made, node))
         if plan.persistent:
             self.say(*(st.Arrive(freed(buffer.barrier, 0)) for buffer in plan.stay))
-        if self._added:
+        if self.plan.outgoing:
             self.say(st.Sent())
         if late:
             self.say(LAST)
@@ -175,16 +176,29 @@ class Consumer(Roles):
             if node.tensor in self.setting.logarithms:
                 self.values.mark(tile, base_2=True)
 
-    def write(self, node: ir.Write, there: bool = False) -> None:
+    def write(self, node: ir.Write) -> None:
         """Write a tile; what is added to memory is when all products of the iteration are on their way."""
         addition = next((each for each in self.plan.additions if each.sent.write is node), None)
         if addition is not None:
             self._to_add.append(addition)
             return
         self.settle(node.tile)
-        if node.tile in self.facts.turned or ir.over_pairs(node.tile.ranges):
-            raise self.refused(f"line {node.line} writes a matrix of pairs")
-        super().write(node, there)
+        table = next((each for each in self.plan.outgoing if each.write is node), None)
+        if table is None:
+            super().write(node)
+            return
+        if node.tensor not in self.setting.tables.tiled:
+            raise self.refused(f"line {node.line} writes a table that is not kept tile by tile")
+        self.send(node, Name(table.name).index("w"), self._place(node, table))
+
+    def _place(self, node: ir.Write, table: Outgoing) -> Items:
+        """Where the warpgroup's part of a tile is among the rows of all tiles of a table."""
+        at, inside = list[Term](), list[Term]()
+        for rng, side, whole in zip(node.tile.ranges, table.box, self.setting.tables.tiled[node.tensor], strict=True):
+            number, times = self.scope.counted[rng], whole // side  # of parts of the warpgroup's sides
+            at.append(number // times)
+            inside.append(number % times * side)
+        return Items((self.in_table(node.tensor, *at) + inside[0], inside[1]))
 
     def _hand_over(self, addition: Addition) -> None:
         """Put the rows that the warpgroup has of an operand into shared memory, where all warpgroups read it."""

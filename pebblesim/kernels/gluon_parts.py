@@ -19,11 +19,6 @@ class PartsRoles(Roles):
         self.nest: Nest = plan.nest
         self.reserve("last", "slot", "phase", "k")
 
-    def in_table(self, tensor: ir.Tensor, row: Term, column: Term) -> Term:
-        """The first row of a tile among the rows of all tiles of a table."""
-        down, across, tall, _ = self.setting.lengths(tensor)
-        return ((term("head") * down + row) * across + self.places.in_row(tensor, row, column)) * tall
-
     def one_behind(self, to: tuple[Held, ...], ring: str, parts: int, issued: list[st.Statement]) -> None:
         """A loop over parts that waits for the products before those issued; behind it, wait for the last ones."""
         free = st.Arrive(freed(ring, "last"))

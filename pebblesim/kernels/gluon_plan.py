@@ -11,6 +11,7 @@ put off until the first products of the next one are issued: tensor cores work o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -110,7 +111,7 @@ def rows_of(
         sides={own: ROWS},
         stages=stages,
         handed=tuple(each.handed for each in additions),
-        outgoing=tuple(each.sent for each in additions),
+        outgoing=(*(each.sent for each in additions), *_tables(loops, sizes, groups)),
         additions=additions,
         persistent=persistent,
     )
@@ -149,6 +150,14 @@ def _additions(
             Addition(node, handed, Outgoing(f"{write.tensor.name}_part", write, box, groups, "added to memory"))
         )
     return tuple(made)
+
+
+def _tables(loops: Loops, sizes: ir.Sizes, groups: int) -> Iterator[Outgoing]:
+    """Room for what the loop writes of tables of pairs: of each warpgroup's rows, as they lie in memory."""
+    for node in loops.loop.body:
+        if isinstance(node, ir.Write) and ir.over_pairs(node.tile.ranges):
+            box = [ROWS if rng is loops.own else ir.length(rng.block, sizes) for rng in node.tile.ranges]
+            yield Outgoing(f"{node.tensor.name}_tile", node, (box[0], box[1]), groups, "on its way to memory")
 
 
 def _buffers(program: ir.Program, plan: Block, sizes: ir.Sizes) -> dict[ir.Tile, Buffer]:

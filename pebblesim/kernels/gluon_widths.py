@@ -45,11 +45,7 @@ def divided(launch: Launch, sizes: ir.Sizes) -> Launch:
     parts = {rng: made for rng, made in parts.items() if made}
     if not parts or not launch.grid:
         return launch
-    body, grid = _Divided(parts).body(launch.block), list[ir.Loop]()
-    for loop in reversed(launch.grid):
-        grid.insert(0, replace(loop, body=body))
-        body = [grid[0]]
-    return replace(launch, grid=tuple(grid), body=body)
+    return launch.with_block(_Divided(parts).body(launch.block))
 
 
 def _parts(rng: ir.Range, sizes: ir.Sizes) -> int:
