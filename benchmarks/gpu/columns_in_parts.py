@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from hopper import exact, seconds_of, tensors
 
-from pebblesim.kernels import gluon as reading
+from pebblesim.kernels import gluon as reading, gluon_plan
 from pebblesim.kernels.module import module_of
 from pebblesim.language import masks
 from pebblesim.language.registry import get
@@ -38,7 +38,7 @@ SHAPES = ((16384, 4), (4096, 16), (1024, 64))
 PAIRS = 2**30
 """About as many pairs of a query and a key has each shape."""
 
-DIVIDED = reading.divided
+DIVIDED, LATE = reading.divided, gluon_plan._late
 
 
 class Tiles(NamedTuple):
@@ -49,6 +49,7 @@ class Tiles(NamedTuple):
         schedule, blocks, stages: as for `gluon`.
         padded: whether columns are padded to a power of two, as before they were divided.
         widths: d_k and d_v that they are for.
+        waits: whether no product is put off to the next iteration.
     """
 
     way: str
@@ -57,10 +58,12 @@ class Tiles(NamedTuple):
     stages: int
     padded: bool = False
     widths: tuple[tuple[int, int], ...] = WIDTHS
+    waits: bool = False
 
     def __str__(self) -> str:
         blocks = " ".join(f"{name}={size}" for name, size in self.blocks.items())
-        return f"{self.schedule} {blocks} {self.stages} stages" + " padded" * self.padded
+        how = " padded" * self.padded + " waiting" * self.waits
+        return f"{self.schedule} {blocks} {self.stages} stages{how}"
 
 
 def _rows(keys: int) -> dict[str, int]:
@@ -84,6 +87,17 @@ TILES = (
     Tiles("backward", "small-cache-backward-resident", _tables(192), 8),
     Tiles("backward", "backward-two-pass-blocked", _two_passes(32), 2, widths=((192, 128),)),
     Tiles("backward", "backward-two-pass-blocked", _two_passes(32), 3, widths=((192, 128),)),
+    Tiles("backward", "dS-stored-resident", _tables(192), 3, widths=((192, 128),)),
+    Tiles("backward", "dS-stored-resident", _tables(192), 3, widths=((192, 128),), waits=True),
+    Tiles("backward", "dS-stored-resident", _tables(192), 2, widths=((192, 192),)),
+    Tiles("backward", "dS-stored-resident", _tables(192), 2, widths=((192, 192),), waits=True),
+    Tiles("backward", "dS-stored-resident", _tables(128), 3, widths=((128, 128), (96, 96))),
+    Tiles("backward", "dS-stored-resident", _tables(128), 4, widths=((128, 128),)),
+    Tiles("backward", "dS-stored-resident", _tables(64), 4, widths=((64, 64),)),
+    Tiles("backward", "backward-two-pass-blocked", _two_passes(64), 2, widths=((128, 128), (96, 96))),
+    Tiles("backward", "backward-two-pass-blocked", _two_passes(128), 3, widths=((64, 64),)),
+    Tiles("backward", "flash2-backward-blocked", {"B_c": 128, "b_r": 64}, 2, widths=((128, 128), (96, 96))),
+    Tiles("backward", "flash2-backward-blocked", {"B_c": 128, "b_r": 64}, 3, widths=((64, 64),)),
     Tiles("backward", "small-cache-backward-resident", _tables(256), 8, widths=LATENT),
     Tiles("backward", "small-cache-backward-resident", _tables(192), 8, widths=LATENT),
 )
@@ -102,7 +116,8 @@ def kernels(index: int, widths: tuple[int, int], mask: str | None, even: bool) -
     tiles, n = TILES[index], 4096 if even else 4001
     dims, band = {"n_q": n, "n_k": n, "d_k": widths[0], "d_v": widths[1]}, masks.of(mask)
     reading.divided = (lambda launch, sizes: launch) if tiles.padded else DIVIDED
-    stored = tiles.schedule == "small-cache-backward-resident"
+    gluon_plan._late = (lambda loop: ()) if tiles.waits else LATE
+    stored = tiles.schedule in ("small-cache-backward-resident", "dS-stored-resident")
     ring: dict[str, Any] = {"stages": tiles.stages, "persistent": mask is None and not stored}
     program = get(tiles.schedule).in_dims(dims).under(band)
     made = reading.gluon(program, {**dims, **tiles.blocks}, "bfloat16", band, scale=widths[0] ** -0.5, **ring)
@@ -156,12 +171,13 @@ def theirs(torch: Any, backend: str, way: str, given: list[Any], mask: str | Non
     return partial(torch.autograd.grad, attend(), (q, k, v), dO, retain_graph=True)
 
 
-def errors(torch: Any, index: int, widths: tuple[int, int], mask: str | None) -> dict[str, float]:
-    """Relative errors at a ragged length."""
+def errors(torch: Any, index: int, widths: tuple[int, int], mask: str | None) -> dict[str, float | bool]:
+    """Relative errors at a ragged length, and whether a second call gives the same bits."""
     given = tensors(torch, 2, 777, *widths)
     right, tiles = exact(torch, given, mask), TILES[index]
-    made = kernels(index, widths, mask, False).module.run(*inputs(torch, tiles, given, right))
-    return {name: float(f"{(x - right[name]).norm() / right[name].norm():.2e}") for name, x in made.items()}
+    made, again = (kernels(index, widths, mask, False).module.run(*inputs(torch, tiles, given, right)) for _ in "12")
+    wrong = {name: float(f"{(x - right[name]).norm() / right[name].norm():.2e}") for name, x in made.items()}
+    return wrong | {"same bits": all(torch.equal(x, again[name]) for name, x in made.items())}
 
 
 def saved_by_forward(torch: Any, given: list[Any], mask: str | None) -> dict[str, Any]:
@@ -188,9 +204,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=14)
     parser.add_argument("--way", choices=("forward", "backward"), nargs="*", default=["forward", "backward"])
     parser.add_argument("--operator", action="store_true", help="`attention` as a program calls it")
+    parser.add_argument("--width", type=int, nargs="*", help="head dimensions of keys and values alike, instead")
     parser.add_argument("--latent", action="store_true", help="keys of 576 columns and values of 512, backward alone")
     asked = parser.parse_args()
-    asked.widths = LATENT if asked.latent else WIDTHS
+    asked.widths = LATENT if asked.latent else tuple((d, d) for d in asked.width) if asked.width else WIDTHS
     asked.way = ["backward"] if asked.latent else asked.way
     import torch
 
@@ -326,7 +343,7 @@ def raced(
     if first.way == "backward":
         saved = saved_by_forward(torch, given, mask)
     calls: dict[str, Any] = {}
-    for name in ("EFFICIENT_ATTENTION" if widths in LATENT else "CUDNN_ATTENTION",):
+    for name in ("EFFICIENT_ATTENTION" if widths in LATENT else "CUDNN_ATTENTION",):  # the fastest of PyTorch's there
         try:
             calls[name] = theirs(torch, name, first.way, given, mask)
         except Exception as error:

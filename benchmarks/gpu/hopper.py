@@ -410,14 +410,14 @@ def table(torch: Any, asked: list[Case], notes: Notes) -> None:
                 )
 
 
-def gluon_cells(schedules: Container[str]) -> list[Cell]:
+def gluon_cells(schedules: Container[str], widths: Iterable[int]) -> list[Cell]:
     """The Gluon kernels of some schedules for the attentions that a card is calibrated with, but for single queries."""
     large = cards.card("H200").size("shared_per_block")
     return [
         Cell(shape, tiling)
-        for shape in calibrating()
+        for shape in calibrating(tuple(widths))
         for tiling in tilings(PROBLEM[shape.way], large, True)
-        if tiling.gluon and tiling.widths[0] <= shape.d <= tiling.widths[1] and shape.n_q > 1
+        if tiling.gluon and tiling.widths[0] <= shape.d <= tiling.widest["d_v"] and shape.n_q > 1
         if tiling.schedule in schedules
     ]
 
@@ -453,6 +453,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the files")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--schedules", nargs="+", default={each.schedule for each in HOPPER}, help="to calibrate with")
+    parser.add_argument("--widths", type=int, nargs="+", default=(64, 128, 256, 512), help="to calibrate with")
     parser.add_argument("--seed", type=int, default=SEED, help="of the attentions that are drawn")
     parser.add_argument("--number", type=int, default=NUMBER, help="of these")
     given, began = parser.parse_args(), time.monotonic()
@@ -476,7 +477,7 @@ def main() -> None:
                 script, output = Path(__file__).with_name("hopper_bytes.py"), given.output / "hopper_bytes.jsonl"
                 subprocess.run([sys.executable, str(script), "-o", str(output)], check=False)
             elif part == "calibrating":
-                cells(gluon_cells(given.schedules), given.output / "gluon_calibrating.jsonl", True)
+                cells(gluon_cells(given.schedules, given.widths), given.output / "gluon_calibrating.jsonl", True)
             elif part == "others":
                 card = next((each for each in cards.cards().values() if each.device == device), cards.card("H200"))
                 cells(near(calibrating(), card, NEAREST), given.output / "others_calibrating.jsonl", True)
