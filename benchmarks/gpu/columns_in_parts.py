@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from hopper import exact, seconds_of, tensors
 
-from pebblesim.kernels import gluon as reading, gluon_plan
+from pebblesim.kernels import gluon as reading, gluon_plan, gluon_widths
 from pebblesim.kernels.module import module_of
 from pebblesim.language import masks
 from pebblesim.language.registry import get
@@ -38,7 +38,7 @@ SHAPES = ((16384, 4), (4096, 16), (1024, 64))
 PAIRS = 2**30
 """About as many pairs of a query and a key has each shape."""
 
-DIVIDED, LATE = reading.divided, gluon_plan._late
+DIVIDED, LATE, LAST = reading.divided, gluon_plan._late, gluon_widths.LAST
 
 
 class Tiles(NamedTuple):
@@ -50,6 +50,7 @@ class Tiles(NamedTuple):
         padded: whether columns are padded to a power of two, as before they were divided.
         widths: d_k and d_v that they are for.
         waits: whether no product is put off to the next iteration.
+        of_64: whether all parts have 64 columns, as before the last one could have less.
     """
 
     way: str
@@ -59,10 +60,11 @@ class Tiles(NamedTuple):
     padded: bool = False
     widths: tuple[tuple[int, int], ...] = WIDTHS
     waits: bool = False
+    of_64: bool = False
 
     def __str__(self) -> str:
         blocks = " ".join(f"{name}={size}" for name, size in self.blocks.items())
-        how = " padded" * self.padded + " waiting" * self.waits
+        how = " padded" * self.padded + " waiting" * self.waits + " parts of 64" * self.of_64
         return f"{self.schedule} {blocks} {self.stages} stages{how}"
 
 
@@ -91,12 +93,23 @@ TILES = (
     Tiles("backward", "dS-stored-resident", _tables(192), 3, widths=((192, 128),), waits=True),
     Tiles("backward", "dS-stored-resident", _tables(192), 2, widths=((192, 192),)),
     Tiles("backward", "dS-stored-resident", _tables(192), 2, widths=((192, 192),), waits=True),
-    Tiles("backward", "dS-stored-resident", _tables(128), 3, widths=((128, 128), (96, 96))),
+    Tiles("backward", "dS-stored-resident", _tables(192), 2, widths=((160, 160),)),
+    Tiles("backward", "dS-stored-resident", _tables(192), 2, widths=((160, 160),), of_64=True),
+    Tiles("backward", "small-cache-backward-resident", _tables(192), 8, widths=((160, 160),)),
+    Tiles("forward", "flash2-forward", _rows(64), 2, widths=((160, 160),), of_64=True),
+    Tiles("forward", "flash2-forward", _rows(64), 2, widths=((160, 160),)),
+    Tiles("forward", "flash2-forward", _rows(64), 3, widths=((160, 160),)),
+    Tiles("forward", "flash2-forward", _rows(128), 2, widths=((80, 80), (96, 96)), of_64=True),
+    Tiles("forward", "flash2-forward", _rows(128), 2, widths=((80, 80), (96, 96))),
+    Tiles("forward", "flash2-forward", _rows(64), 3, widths=((80, 80), (96, 96))),
+    Tiles("backward", "dS-stored-resident", _tables(128), 3, widths=((128, 128), (96, 96), (80, 80))),
+    Tiles("backward", "dS-stored-resident", _tables(128), 3, widths=((80, 80), (96, 96)), of_64=True),
     Tiles("backward", "dS-stored-resident", _tables(128), 4, widths=((128, 128),)),
     Tiles("backward", "dS-stored-resident", _tables(64), 4, widths=((64, 64),)),
-    Tiles("backward", "backward-two-pass-blocked", _two_passes(64), 2, widths=((128, 128), (96, 96))),
+    Tiles("backward", "backward-two-pass-blocked", _two_passes(64), 2, widths=((128, 128), (96, 96), (80, 80))),
+    Tiles("backward", "backward-two-pass-blocked", _two_passes(64), 2, widths=((96, 96), (80, 80)), of_64=True),
     Tiles("backward", "backward-two-pass-blocked", _two_passes(128), 3, widths=((64, 64),)),
-    Tiles("backward", "flash2-backward-blocked", {"B_c": 128, "b_r": 64}, 2, widths=((128, 128), (96, 96))),
+    Tiles("backward", "flash2-backward-blocked", {"B_c": 128, "b_r": 64}, 2, widths=((128, 128), (96, 96), (80, 80))),
     Tiles("backward", "flash2-backward-blocked", {"B_c": 128, "b_r": 64}, 3, widths=((64, 64),)),
     Tiles("backward", "small-cache-backward-resident", _tables(256), 8, widths=LATENT),
     Tiles("backward", "small-cache-backward-resident", _tables(192), 8, widths=LATENT),
@@ -117,6 +130,7 @@ def kernels(index: int, widths: tuple[int, int], mask: str | None, even: bool) -
     dims, band = {"n_q": n, "n_k": n, "d_k": widths[0], "d_v": widths[1]}, masks.of(mask)
     reading.divided = (lambda launch, sizes: launch) if tiles.padded else DIVIDED
     gluon_plan._late = (lambda loop: ()) if tiles.waits else LATE
+    gluon_widths.LAST = () if tiles.of_64 else LAST
     stored = tiles.schedule in ("small-cache-backward-resident", "dS-stored-resident")
     ring: dict[str, Any] = {"stages": tiles.stages, "persistent": mask is None and not stored}
     program = get(tiles.schedule).in_dims(dims).under(band)

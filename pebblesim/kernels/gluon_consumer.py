@@ -310,7 +310,7 @@ class Consumer(Roles):
             first = self._operands[node] = self._in_registers(node, "16")
         turned = right.transposed ^ frame
         second = self._in_shared(ring, turned)
-        self.issue(to, first, second, onto, ring.rows if turned else ring.width, node.line)
+        self.issue(to, first, second, onto, ring.rows if turned else ring.used, node.line)
 
     def _multiply_all(self, to: Held, addition: Addition) -> None:
         """Issue some columns of a product of what all warpgroups computed with what stays."""
@@ -344,6 +344,7 @@ class Consumer(Roles):
         whole = not buffer.streamed and buffer.rows > ROWS
         at = last if buffer.streamed else 0 if whole else "w"
         view = buffer.slot(at).call("slice", term("w") * ROWS, ROWS) if whole else buffer.slot(at)
+        view = view.call("slice", 0, buffer.used, dim=1) if buffer.used < buffer.width else view
         return view.turned() if transposed else view
 
     def _await(self, buffer: Buffer) -> None:

@@ -32,7 +32,7 @@ from pebblesim.kernels.gluon_block import (
     Loops,
     Outgoing,
 )
-from pebblesim.kernels.gluon_widths import Part, columns_of_part
+from pebblesim.kernels.gluon_widths import PART, Part, columns_of_part, narrow
 from pebblesim.kernels.identifiers import Identifiers
 from pebblesim.kernels.orientation import turned
 from pebblesim.kernels.products import factors, products
@@ -181,7 +181,8 @@ def _buffers(program: ir.Program, plan: Block, sizes: ir.Sizes) -> dict[ir.Tile,
         rings = [each for each in made.values() if each.streamed and not each.beside]
         if not columns and not rings:
             raise refused(program, f"line {node.line} reads a vector before any matrix in the loop")
-        width = padded(columns[0], sizes) if columns else 1
+        used = narrow(columns[0]) if columns else 0
+        width = PART if used else padded(columns[0], sizes) if columns else 1
         fills, freed_by = plan.stages if streamed else 1, plan.warpgroups * (streamed or plan.persistent)
         first = columns_of_part(columns[0]) if columns else 0
         if not columns:
@@ -189,7 +190,8 @@ def _buffers(program: ir.Program, plan: Block, sizes: ir.Sizes) -> dict[ir.Tile,
         else:
             beside = next((each.name for each in made.values() if first and _beside(each.read, node)), None)
         down = 1 if streamed else slots
-        made[node.tile] = Buffer(name, node, slots, height, width, streamed, beside, fills, freed_by, down, first=first)
+        buffer = Buffer(name, node, slots, height, width, streamed, beside, fills, freed_by, down, first=first)
+        made[node.tile] = replace(buffer, used=used or width)
     return made
 
 
