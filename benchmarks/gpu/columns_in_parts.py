@@ -51,6 +51,7 @@ class Tiles(NamedTuple):
         widths: d_k and d_v that they are for.
         waits: whether no product is put off to the next iteration.
         of_64: whether all parts have 64 columns, as before the last one could have less.
+        dense: whether they are for no mask.
     """
 
     way: str
@@ -61,6 +62,7 @@ class Tiles(NamedTuple):
     widths: tuple[tuple[int, int], ...] = WIDTHS
     waits: bool = False
     of_64: bool = False
+    dense: bool = False
 
     def __str__(self) -> str:
         blocks = " ".join(f"{name}={size}" for name, size in self.blocks.items())
@@ -96,6 +98,8 @@ TILES = (
     Tiles("backward", "dS-stored-resident", _tables(192), 2, widths=((160, 160),)),
     Tiles("backward", "dS-stored-resident", _tables(192), 2, widths=((160, 160),), of_64=True),
     Tiles("backward", "small-cache-backward-resident", _tables(192), 8, widths=((160, 160),)),
+    Tiles("forward", "flash2-forward", {"B_r": 64, "B_c": 64}, 2, widths=((512, 512), (320, 320)), dense=True),
+    Tiles("forward", "scores-stored-resident", _tables(256), 8, widths=((512, 512), (320, 320))),
     Tiles("forward", "flash2-forward", _rows(64), 2, widths=((160, 160),), of_64=True),
     Tiles("forward", "flash2-forward", _rows(64), 2, widths=((160, 160),)),
     Tiles("forward", "flash2-forward", _rows(64), 3, widths=((160, 160),)),
@@ -131,8 +135,8 @@ def kernels(index: int, widths: tuple[int, int], mask: str | None, even: bool) -
     reading.divided = (lambda launch, sizes: launch) if tiles.padded else DIVIDED
     gluon_plan._late = (lambda loop: ()) if tiles.waits else LATE
     gluon_widths.LAST = () if tiles.of_64 else LAST
-    stored = tiles.schedule in ("small-cache-backward-resident", "dS-stored-resident")
-    ring: dict[str, Any] = {"stages": tiles.stages, "persistent": mask is None and not stored}
+    again = mask is None and not tiles.dense and "resident" not in tiles.schedule
+    ring: dict[str, Any] = {"stages": tiles.stages, "persistent": again}
     program = get(tiles.schedule).in_dims(dims).under(band)
     made = reading.gluon(program, {**dims, **tiles.blocks}, "bfloat16", band, scale=widths[0] ** -0.5, **ring)
     return Kernels(module_of(made.text), [each.name for each in made.kernels])
@@ -241,7 +245,7 @@ def main() -> None:
         (at, widths, mask, even)
         for at, mask, even in product(chosen, (None, "causal"), (True, False))
         for widths in TILES[at].widths
-        if widths in asked.widths
+        if widths in asked.widths and not (TILES[at].dense and mask)
     ]
     began = time.monotonic()
     compile_all(torch, cases, asked.threads)
@@ -357,13 +361,14 @@ def raced(
     if first.way == "backward":
         saved = saved_by_forward(torch, given, mask)
     calls: dict[str, Any] = {}
-    for name in ("EFFICIENT_ATTENTION" if widths in LATENT else "CUDNN_ATTENTION",):  # the fastest of PyTorch's there
+    for name in ("EFFICIENT_ATTENTION" if max(widths) > 256 else "CUDNN_ATTENTION",):  # the fastest of PyTorch's there
         try:
             calls[name] = theirs(torch, name, first.way, given, mask)
         except Exception as error:
             print(name, str(error)[:200], flush=True)
     wrong, launches = {}, {}
-    for at in (at for at in chosen if widths in TILES[at].widths):
+    chosen = [at for at in chosen if widths in TILES[at].widths and not (TILES[at].dense and mask)]
+    for at in chosen:
         made = kernels(at, widths, mask, even)
         calls[str(TILES[at])] = partial(made.module.run, *inputs(torch, TILES[at], given, saved))
         wrong[str(TILES[at])] = errors(torch, at, widths, mask)
@@ -374,7 +379,7 @@ def raced(
     for _ in range(4):
         for name, call in calls.items():
             times[name].append(min(seconds_of(torch, call, 3, 1)[0]) * 1e6)
-    for at in (at for at in chosen if widths in TILES[at].widths):
+    for at in chosen:
         if TILES[at].way == "backward":
             names = kernels(at, widths, mask, even).names
             named = seconds_of_launches(torch, calls[str(TILES[at])], names, 2)

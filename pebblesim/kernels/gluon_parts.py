@@ -5,9 +5,8 @@ from __future__ import annotations
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon_block import Block, Nest, freed
 from pebblesim.kernels.gluon_roles import Roles
-from pebblesim.kernels.terms import ZERO, Held, Name, Number, Term, term
+from pebblesim.kernels.terms import ZERO, Held, Name, Number, term
 from pebblesim.kernels.triton_ranges import Setting
-from pebblesim.language import program as ir
 
 
 class PartsRoles(Roles):
