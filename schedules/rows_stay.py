@@ -90,6 +90,30 @@ def small_cache_backward_resident(m, Q, K, V, dO, O, L, *, a, b, c, e):
 
 
 @schedule(
+    problem="forward",
+    source="ours: scores-stored-blocked, with resident rows for the scores",
+    io=(
+        "n_q*d_k + n_k*d_k*ceiling(n_q/a) + n_q*n_k + n_q*ceiling(n_k/b) + 2*n_q"
+        f" + {streamed('n_q', 'n_k', 'd_v', 'a', 'e')} + n_q*(ceiling(n_k/b) + 1)*ceiling(d_v/e)"
+    ),
+    fit=[("a", "b"), "e", "c"],
+    graph={"softmax": "flash2", "column_block": "b", "row_block": "a"},
+)
+def scores_stored_resident(m, Q, K, V, *, a, b, c, e):
+    """Exponentials relative to the maximum so far go through memory; rows of Q stay while they are written."""
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    O, A, l, L = m.tensor("O", n_q, d_v), m.tensor("A", n_q, n_k), m.tensor("l_m", n_q), m.tensor("L", n_q)
+    factors = m.tensor("a", m.quotient(n_k, b), n_q)
+
+    with m.phase("A"):
+        for i in m.tiles(n_q, a, independent=True, queries_of=n_k, otherwise={L: -INFINITY, l: 0}):
+            Q_i = m.read(Q[i, :])
+            write_exponentials(m, A, l, L, factors, i, b, lambda A_ij, Q_i=Q_i: add_scores(m, A_ij, Q_i, K, c))
+
+    in_phase(write_rescaled_product, m, O, A, V, factors, l, a, b, e, c)
+
+
+@schedule(
     problem="backward-qkv",
     source="ours: dS-stored with resident keys, and products with dS for dQ and dK",
     name="dS-stored-resident",
@@ -123,27 +147,3 @@ def dS_stored_resident(m, Q, K, V, dO, O, L, *, a, b, c, e):
 
     in_phase(gemm_blocked, m, dQ, dS, K, a, e, c, within=b)
     in_phase(gemm_blocked, m, dK, dS, Q, b, e, c, A_T=True, within=a)
-
-
-@schedule(
-    problem="forward",
-    source="ours: scores-stored-blocked, with resident rows for the scores",
-    io=(
-        "n_q*d_k + n_k*d_k*ceiling(n_q/a) + n_q*n_k + n_q*ceiling(n_k/b) + 2*n_q"
-        f" + {streamed('n_q', 'n_k', 'd_v', 'a', 'e')} + n_q*(ceiling(n_k/b) + 1)*ceiling(d_v/e)"
-    ),
-    fit=[("a", "b"), "e", "c"],
-    graph={"softmax": "flash2", "column_block": "b", "row_block": "a"},
-)
-def scores_stored_resident(m, Q, K, V, *, a, b, c, e):
-    """Exponentials relative to the maximum so far go through memory; rows of Q stay while they are written."""
-    (n_q, _), (n_k, d_v) = Q.shape, V.shape
-    O, A, l, L = m.tensor("O", n_q, d_v), m.tensor("A", n_q, n_k), m.tensor("l_m", n_q), m.tensor("L", n_q)
-    factors = m.tensor("a", m.quotient(n_k, b), n_q)
-
-    with m.phase("A"):
-        for i in m.tiles(n_q, a, independent=True, queries_of=n_k, otherwise={L: -INFINITY, l: 0}):
-            Q_i = m.read(Q[i, :])
-            write_exponentials(m, A, l, L, factors, i, b, lambda A_ij, Q_i=Q_i: add_scores(m, A_ij, Q_i, K, c))
-
-    in_phase(write_rescaled_product, m, O, A, V, factors, l, a, b, e, c)

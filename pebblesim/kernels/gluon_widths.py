@@ -23,8 +23,8 @@ PART = 64
 LAST = (16, 32)
 """Columns that the last part may have beside `PART`."""
 
-UNDIVIDED, WIDEST = 64, 192
-"""Most columns of a head that are one tile, padded to a power of two, and most that are divided."""
+UNDIVIDED = 64
+"""Most columns of a head that are one tile, padded to a power of two."""
 
 
 @dataclass(eq=False)
@@ -77,7 +77,7 @@ def _parts(rng: ir.Range, sizes: ir.Sizes) -> list[int]:
     full, rest = divmod(sizes[rng.name], PART)
     last = next((width for width in (*LAST, PART) if width >= rest), PART)
     widths = [PART] * full + [last] * (rest > 0)
-    return widths if UNDIVIDED < sizes[rng.name] <= WIDEST and sum(widths) < padded(rng, sizes) else []
+    return widths if sizes[rng.name] > UNDIVIDED and sum(widths) < padded(rng, sizes) else []
 
 
 def _tiles(node: ir.Node) -> Iterator[ir.Tile]:
