@@ -11,15 +11,18 @@ have registers to exchange columns in, else 16, and each piece is sent in whole 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
+from math import prod
 
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Bytes
 from pebblesim.kernels.additions import read_to_be_added_to
 from pebblesim.kernels.gluon import plans
-from pebblesim.kernels.gluon_block import Block
+from pebblesim.kernels.gluon_block import Block, Buffer
 from pebblesim.kernels.tables import moved_words
 from pebblesim.kernels.words import moved_bytes, word_bytes
 from pebblesim.language import program as ir
+from pebblesim.language.loops import Times
 from pebblesim.language.masks import Mask
 
 SECTOR = 32
@@ -41,11 +44,14 @@ def crossing(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None
     )
     boxes = {_place(read): side for block in blocks for read, side in _boxes(block)}
     pieces = {_place(write): size for block in blocks for write, size in _pieces(block)}
+    whole = {_place(each.read) for block in blocks for each in block.buffers.values() if _in_whole_tiles(block, each)}
 
-    def amounts(node: ir.Node, at: LoopContext) -> Iterator[tuple[str, int]]:
+    def amounts(node: ir.Node, at: LoopContext) -> Iterator[tuple[str, Times]]:
         if isinstance(node, ir.Read) and _place(node) in boxes:
-            wide = word_bytes(program, node.tensor, dtype)
-            yield "zeros", _in_sectors(boxes[_place(node)], node, at, sizes, wide) - at.words(node.tile.ranges) * wide
+            wide, box = word_bytes(program, node.tensor, dtype), boxes[_place(node)]
+            yield "zeros", _in_sectors(box, node, at, sizes, wide) - at.words(node.tile.ranges) * wide
+            if _place(node) in whole:
+                yield "zeros", _boxes_beyond(node.tile.ranges[0], at, sizes) * prod(box) * wide
         if isinstance(node, ir.Write) and _place(node) in pieces:
             (rows, columns), wide = (
                 (at.words((rng,)) for rng in node.tile.ranges),
@@ -61,6 +67,19 @@ def crossing(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None
         for what, number in totals(phase.body, sizes, amounts, mask).items():
             beside[str(what)] += number
     return counted + Bytes(beside["zeros"] - spared, beside["twice"]), beside["zeros"]
+
+
+def _in_whole_tiles(block: Block, buffer: Buffer) -> bool:
+    """Whether what is streamed are the parts of whole tiles, those beyond the matrix, too."""
+    parent = block.loop.range.parent
+    return buffer.streamed and parent is not None and parent.parent is not None and block.nest is None
+
+
+def _boxes_beyond(rng: ir.Range, at: LoopContext, sizes: ir.Sizes) -> Fraction:
+    """Parts of a tile that are beyond the matrix, for each of its parts that is not."""
+    assert rng.parent is not None
+    side = ir.length(rng.block, sizes)
+    return Fraction(ir.length(rng.parent.block, sizes) // side, -(-at.words((rng.parent,)) // side)) - 1
 
 
 def _place(node: ir.Read | ir.Write) -> tuple[ir.Tensor, int]:

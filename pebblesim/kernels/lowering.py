@@ -243,7 +243,7 @@ class Lowering:
         return value if alike else value * (FROM_BASE_2 if base_2 else TO_BASE_2)
 
     def entries(self, node: ir.Write, there: ir.Range | None = None) -> Term:
-        """What is written of a tile, as it is held; entries of a table for which there is no allowed pair are 0.
+        """The value of a tile for memory, as it is held; entries of a table for which there is no allowed pair are 0.
 
         `there`: the range along which those that do not exist are 0 already.
         """
