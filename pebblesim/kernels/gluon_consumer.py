@@ -17,14 +17,14 @@ from __future__ import annotations
 from typing import Any
 
 from pebblesim.kernels import statements as st
-from pebblesim.kernels.gluon_block import ROWS, Addition, Block, Buffer, Outgoing, filled, freed
-from pebblesim.kernels.gluon_roles import Issued, Roles
+from pebblesim.kernels.gluon_block import ROWS, Addition, Block, Buffer, filled, freed
+from pebblesim.kernels.gluon_roles import Issued
+from pebblesim.kernels.gluon_tables import TablesRoles
 from pebblesim.kernels.gluon_widths import columns_of_part
 from pebblesim.kernels.products import factors
 from pebblesim.kernels.terms import (
     ZERO,
     Held,
-    Items,
     Name,
     Number,
     Term,
@@ -43,7 +43,7 @@ LAST = st.Let(("last", "last_phase"), (Name("slot"), Name("phase")))
 """The slot of the iteration before."""
 
 
-class Consumer(Roles):
+class Consumer(TablesRoles):
     """Makes the statements of a warpgroup that streams."""
 
     def __init__(self, setting: Setting, plan: Block) -> None:
@@ -183,22 +183,7 @@ class Consumer(Roles):
             self._to_add.append(addition)
             return
         self.settle(node.tile)
-        table = next((each for each in self.plan.outgoing if each.write is node), None)
-        if table is None:
-            super().write(node)
-            return
-        if node.tensor not in self.setting.tables.tiled:
-            raise self.refused(f"line {node.line} writes a table that is not kept tile by tile")
-        self.send(node, Name(table.name).index("w"), self._place(node, table))
-
-    def _place(self, node: ir.Write, table: Outgoing) -> Items:
-        """Where the warpgroup's part of a tile is among the rows of all tiles of a table."""
-        at, inside = list[Term](), list[Term]()
-        for rng, side, whole in zip(node.tile.ranges, table.box, self.setting.tables.tiled[node.tensor], strict=True):
-            number, times = self.scope.counted[rng], whole // side  # of parts of the warpgroup's sides
-            at.append(number // times)
-            inside.append(number % times * side)
-        return Items((self.in_table(node.tensor, *at) + inside[0], inside[1]))
+        super().write(node)
 
     def _hand_over(self, addition: Addition) -> None:
         """Put the rows that the warpgroup has of an operand into shared memory, where all warpgroups read it."""

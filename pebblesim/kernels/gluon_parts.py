@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pebblesim.kernels import statements as st
 from pebblesim.kernels.gluon_block import Block, Nest, freed
-from pebblesim.kernels.gluon_roles import Roles
+from pebblesim.kernels.gluon_tables import TablesRoles
 from pebblesim.kernels.terms import ZERO, Held, Name, Number, term
 from pebblesim.kernels.triton_ranges import Setting
 
 
-class PartsRoles(Roles):
+class PartsRoles(TablesRoles):
     """Makes the statements of both roles where a product's parts are issued one behind the other."""
 
     def __init__(self, setting: Setting, plan: Block) -> None:

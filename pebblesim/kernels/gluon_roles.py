@@ -26,7 +26,6 @@ from pebblesim.kernels.gluon_widths import columns_of_part
 from pebblesim.kernels.lowering import Lowering
 from pebblesim.kernels.statements import terms_of, within
 from pebblesim.kernels.terms import (
-    NOTHING,
     ZERO,
     Held,
     Items,
@@ -38,7 +37,6 @@ from pebblesim.kernels.terms import (
     all_of,
     call,
     minimum,
-    only,
     own,
     sides as listed,
     term,
@@ -277,28 +275,6 @@ class Roles(Lowering):
     def hand(self, handed: Handed, at: Any, room: Term, value: Term) -> None:
         """Put a tile into a slot, from which other warpgroups take it."""
         self.say(*st.put(room, value), st.Arrive(filled(handed.name, at)))
-
-    # Tables of pairs
-
-    def in_table(self, tensor: ir.Tensor, row: Term, column: Term) -> Term:
-        """The first row of a tile among the rows of all tiles of a table."""
-        down, across, tall, _ = self.setting.lengths(tensor)
-        return ((term("head") * down + row) * across + self.places.in_row(tensor, row, column)) * tall
-
-    def send(self, node: ir.Write, room: Term, place: Items, emptied: bool = False) -> None:
-        """Have the copy engine write a tile of a table. Its rows of the block that do not exist are 0, for which only
-        warpgroups that have some do anything.
-
-        `room`: where the tile is to be as it is held; `emptied`: whether what was there before has left.
-        """
-        own, held, turned = self.plan.own, self.values.named(node.tile), node.tile in self.facts.turned
-        edge = [] if self.values.vanishes(node.tile, own) else self.scope.exist(own, int(turned), turned)
-        if edge:
-            beyond = (term("part") + 1) * ROWS > self.setting.size(own.dim)
-            self.say(st.When(beyond, (st.Map(held, only(held, edge, NOTHING)),)))
-        value = self.values.in_words(self.entries(node, own if edge else None))
-        self.say(*[st.Sent()] * (not emptied), *st.put(room.turned() if turned else room, value))
-        self.say(st.Send(f"{node.tensor.name}_tiles", place, room, line=node.line))
 
     def issued_all(self, product: ir.Compute) -> Held:
         """Note that sums have all their terms, and whether they are still to be multiplied by the scale; the sums."""
