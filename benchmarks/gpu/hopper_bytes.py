@@ -148,7 +148,7 @@ def main() -> None:
         counted = case.counted()
         total = {name: sum(each.get(name, 0.0) for each in found.values()) for name in METRICS.values()}
         row = {"schedule": case.tiles.schedule, "blocks": dict(case.tiles.blocks), "n": case.n, "d": case.d}
-        row |= {"d_v": case.dims["d_v"]}
+        row |= {"d_v": case.dims["d_v"], "stages": case.tiles.stages}
         row |= {"heads": case.heads, "mask": case.mask, "counted": counted, "measured": total, "launches": found}
         rows.append(row)
         ratios = {name: f"{total[name] / counted[name]:.5f}" for name in ("read", "written")}

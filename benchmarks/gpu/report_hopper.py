@@ -126,7 +126,7 @@ def moved() -> Iterator[str]:
         band, heads = masks.of(row["mask"]), row["heads"]
         dims = {"n_q": row["n"], "n_k": row["n"], "d_k": row["d"], "d_v": row.get("d_v", row["d"])}
         program = get(row["schedule"]).in_dims(dims).under(band)
-        both, zeros = crossing(program, {**dims, **row["blocks"]}, "bfloat16", band)
+        both, zeros = crossing(program, {**dims, **row["blocks"]}, "bfloat16", band, row["stages"])
         measured, wide = row["measured"], f"/{dims['d_v']}" * (dims["d_v"] != row["d"])
         yield (
             f"| {row['schedule']} | {row['n']:,}, {row['d']}{wide}, {heads} | {row['mask'] or 'none'} | "

@@ -87,7 +87,6 @@ class Buffer:
         down, across: boxes of what is read at once, beneath and beside each other.
         first: the first column of the part that it has of what is read at once.
         pitch: columns of what is read at once, where it has a part of them; else 0.
-        used: columns of a box that products take; the others are 0.
     """
 
     name: str
@@ -103,7 +102,6 @@ class Buffer:
     across: int = 1
     first: int = 0
     pitch: int = 0
-    used: int = 0
 
     @property
     def barrier(self) -> str:

@@ -29,15 +29,18 @@ SECTOR = 32
 """Bytes that L2 sends at least."""
 
 
-def crossing(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None = None) -> tuple[Bytes, int]:
+def crossing(
+    program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None = None, stages: int = 2
+) -> tuple[Bytes, int]:
     """Return the bytes that a program's kernels move, and those of them that are zeros of boxes.
 
     What memory adds is not sent to be added to; see `additions`.
 
     Args:
-        program, sizes, dtype, mask: as for `gluon`.
+        program, sizes, dtype, mask, stages: as for `gluon`.
     """
-    counted, blocks = moved_bytes(program, moved_words(program, sizes, mask), dtype), plans(program, sizes).values()
+    counted = moved_bytes(program, moved_words(program, sizes, mask), dtype)
+    blocks = plans(program, sizes, stages=stages).values()
     spared = sum(
         words * word_bytes(program, program.tensors[name], dtype)
         for name, words in read_to_be_added_to(program, sizes, mask).items()

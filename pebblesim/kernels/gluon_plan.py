@@ -32,7 +32,7 @@ from pebblesim.kernels.gluon_block import (
     Loops,
     Outgoing,
 )
-from pebblesim.kernels.gluon_widths import PART, Part, columns_of_part, narrow
+from pebblesim.kernels.gluon_widths import Part, columns_of_part
 from pebblesim.kernels.identifiers import Identifiers
 from pebblesim.kernels.orientation import turned
 from pebblesim.kernels.products import factors, products
@@ -45,6 +45,9 @@ IN_TURNS = 64
 
 APART = 128
 """Most columns of sums with which each tile asks if a causal mask cuts it; with wider ones two loops are faster."""
+
+LONG = 3
+"""Least slots of a ring of which each is in use for two iterations."""
 
 TAKEN = "w head part slot phase last last_phase rows"
 """Names that no buffer may have."""
@@ -117,7 +120,7 @@ def rows_of(
     )
     _check_tiles(program, made, sizes)
     made = replace(made, buffers=_buffers(program, made, sizes))
-    putting_off = replace(made, late=_late(loop))
+    putting_off = replace(made, late=_late(made))
     if not made.additions and _held(putting_off, sizes) <= made.most:
         made = putting_off
     turns = 2 * (persistent and groups == 2 and _narrow(loop, made.late, sizes))
@@ -181,8 +184,7 @@ def _buffers(program: ir.Program, plan: Block, sizes: ir.Sizes) -> dict[ir.Tile,
         rings = [each for each in made.values() if each.streamed and not each.beside]
         if not columns and not rings:
             raise refused(program, f"line {node.line} reads a vector before any matrix in the loop")
-        used = narrow(columns[0]) if columns else 0
-        width = PART if used else padded(columns[0], sizes) if columns else 1
+        width = padded(columns[0], sizes) if columns else 1
         fills, freed_by = plan.stages if streamed else 1, plan.warpgroups * (streamed or plan.persistent)
         first = columns_of_part(columns[0]) if columns else 0
         if not columns:
@@ -190,8 +192,7 @@ def _buffers(program: ir.Program, plan: Block, sizes: ir.Sizes) -> dict[ir.Tile,
         else:
             beside = next((each.name for each in made.values() if first and _beside(each.read, node)), None)
         down = 1 if streamed else slots
-        buffer = Buffer(name, node, slots, height, width, streamed, beside, fills, freed_by, down, first=first)
-        made[node.tile] = replace(buffer, used=used or width)
+        made[node.tile] = Buffer(name, node, slots, height, width, streamed, beside, fills, freed_by, down, first=first)
     return made
 
 
@@ -244,8 +245,13 @@ def _held(plan: Block, sizes: ir.Sizes) -> int:
     return most + sum(words(tile) // 2 for tile in {factors(node).left.tile for node in plan.late})
 
 
-def _late(loop: ir.Loop) -> tuple[ir.Compute, ...]:
-    """The products at the end of a loop's body, of a computed matrix with one that was read."""
+def _late(plan: Block) -> tuple[ir.Compute, ...]:
+    """The products at the end of a loop's body, of a computed matrix with one that was read.
+
+    Where another product of the iteration reads the same, a slot of its ring is in use from the begin of one iteration
+    to the end of the next: with two slots there would be none to fill.
+    """
+    loop = plan.loop
     read = {node.tile for node in loop.body if isinstance(node, ir.Read)}
     found: list[ir.Compute] = []
     for node in reversed(loop.body):
@@ -256,4 +262,6 @@ def _late(loop: ir.Loop) -> tuple[ir.Compute, ...]:
         if node.expr.left.tile in read or node.expr.right.tile not in read:
             break
         found.insert(0, node)
-    return tuple(found)
+    others = {ref.tile for node in products(loop.body) if node not in found for ref in ir.refs(node.expr)}
+    long = any(ref.tile in read & others for node in found for ref in ir.refs(node.expr))
+    return () if long and plan.stages < LONG else tuple(found)

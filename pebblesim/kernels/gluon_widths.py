@@ -3,8 +3,9 @@
 The sides of a tile are powers of two in Gluon. Without parts a head of 192 columns is 256 in shared memory and in all
 products, a quarter of which are of zeros. So before a kernel is planned, each node of its launch that has all columns
 becomes one for each part: a read, a sum in registers, a write. A product over the columns becomes a sum of products.
-The last part may have 16 or 32 columns: 80 columns are 64 and 16. Its box in shared memory has 64, too, of which
-products take the first.
+
+A product over the columns takes those that there are, 16 at a time, and no zeros behind them: of 80 columns in a tile
+of 128 it takes 64, and then 16.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from pebblesim.kernels.additions import added
 from pebblesim.kernels.storage import padded
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
@@ -20,11 +20,11 @@ from pebblesim.launches.launches import Launch
 PART = 64
 """Columns of a part: 128 bytes of a row, which the copy engine keeps together in shared memory."""
 
-LAST = (16, 32)
-"""Columns that the last part may have beside `PART`."""
-
-UNDIVIDED = 64
+UNDIVIDED = 128
 """Most columns of a head that are one tile, padded to a power of two."""
+
+STEP = 16
+"""Terms of an instruction for 16-bit words."""
 
 
 @dataclass(eq=False)
@@ -39,45 +39,42 @@ def columns_of_part(rng: ir.Range) -> int:
     return rng.number * PART if isinstance(rng, Part) else 0
 
 
-def narrow(rng: ir.Range) -> int:
-    """The columns of a part that has less than its box; 0 for other ranges."""
-    return rng.block % PART if isinstance(rng, Part) and isinstance(rng.block, int) else 0
-
-
 def in_parts(rng: ir.Range, sizes: ir.Sizes) -> int:
     """Indices of a tile in a Gluon kernel: those of its parts, or its padded side."""
-    return sum(_parts(rng, sizes)) or padded(rng, sizes)
+    return _parts(rng, sizes) * PART or padded(rng, sizes)
+
+
+def terms(rng: ir.Range, sizes: ir.Sizes) -> list[tuple[int, int]]:
+    """The columns of a head, or of a part of them, over which a product is: first ones and numbers, powers of two."""
+    whole = rng.parent is None and rng.pairs is None
+    number = sizes[rng.dim] - columns_of_part(rng) if whole or isinstance(rng, Part) else padded(rng, sizes)
+    left, found = min(-(-number // STEP) * STEP, padded(rng, sizes)), list[tuple[int, int]]()
+    while left:
+        length = 1 << (left.bit_length() - 1)
+        found.append((sum(each for _, each in found), length))
+        left -= length
+    return found
 
 
 def divided(launch: Launch, sizes: ir.Sizes) -> Launch:
-    """The launch with columns in parts: of heads far from a power of two, and of tiles of them that are none.
-
-    One that adds products to memory stays as it is: warpgroups divide the columns of these.
-    """
-    if any(isinstance(node, ir.Loop) and added(node.body) for node in launch.block):
-        return launch
+    """The launch with columns in parts: of heads far from a power of two, and of tiles of them that are none."""
     whole = {rng for node in ir.walk(launch.block) for tile in _tiles(node) for rng in tile.ranges}
-    cut = {rng: made for rng in whole if (made := _parts(rng, sizes))}
-    parts = {
-        rng: [Part(f"{rng.name}_{at}", rng, width, number=at) for at, width in enumerate(widths)]
-        for rng, widths in cut.items()
-    }
+    parts = {rng: [Part(f"{rng.name}_{at}", rng, PART, number=at) for at in range(_parts(rng, sizes))] for rng in whole}
+    parts = {rng: made for rng, made in parts.items() if made}
     if not parts or not launch.grid:
         return launch
     return launch.with_block(_Divided(parts).body(launch.block))
 
 
-def _parts(rng: ir.Range, sizes: ir.Sizes) -> list[int]:
-    """The columns of each part of all of a head, or of tiles of it; none if they are not divided."""
+def _parts(rng: ir.Range, sizes: ir.Sizes) -> int:
+    """How many parts columns are divided into: all of a head, or of tiles of it; 0 if they are not divided."""
     if rng.pairs is not None:
-        return []
+        return 0
     if rng.parent is not None:
         length = ir.length(rng.block, sizes)
-        return [] if length % PART or length & (length - 1) == 0 else [PART] * (length // PART)
-    full, rest = divmod(sizes[rng.name], PART)
-    last = next((width for width in (*LAST, PART) if width >= rest), PART)
-    widths = [PART] * full + [last] * (rest > 0)
-    return widths if sizes[rng.name] > UNDIVIDED and sum(widths) < padded(rng, sizes) else []
+        return 0 if length % PART or length & (length - 1) == 0 else length // PART
+    number = -(-sizes[rng.name] // PART)
+    return number if sizes[rng.name] > UNDIVIDED and number * PART < padded(rng, sizes) else 0
 
 
 def _tiles(node: ir.Node) -> Iterator[ir.Tile]:

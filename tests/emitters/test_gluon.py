@@ -17,7 +17,6 @@ from pebblesim.kernels import releases
 from pebblesim.kernels.additions import read_to_be_added_to
 from pebblesim.kernels.gluon import gluon, plans
 from pebblesim.kernels.gluon_widths import divided
-from pebblesim.kernels.storage import padded
 from pebblesim.kernels.tables import moved_words
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Band
@@ -215,30 +214,34 @@ def test_columns_in_parts_move_no_word_more_and_give_the_reference(
     run(name, {"n_q": 130, "n_k": 150, "d_k": d_k, "d_v": d_v}, blocks, mask, 3, 5, name == FORWARD)
 
 
-@pytest.mark.parametrize(
-    ("d", "parts"),
-    [
-        *((64, "64"), (65, "64 16"), (80, "64 16"), (81, "64 32"), (96, "64 32"), (97, "128"), (128, "128")),
-        *((129, "64 64 16"), (160, "64 64 32"), (161, "64 64 64"), (192, "64 64 64"), (193, "64 64 64 16")),
-        *((224, "64 64 64 32"), (225, "256"), (256, "256")),
-    ],
-)
-def test_columns_are_divided_where_parts_are_fewer_than_a_power_of_two(d: int, parts: str) -> None:
+@pytest.mark.parametrize(("d", "parts"), [(128, 1), (129, 3), (192, 3), (193, 1), (256, 1)])
+def test_columns_are_divided_where_parts_are_fewer_than_a_power_of_two(d: int, parts: int) -> None:
     dims = {"n_q": 128, "n_k": 128, "d_k": d, "d_v": 64}
     (launch,) = launches(get(FORWARD).in_dims(dims).program)
-    sizes = {**dims, **BLOCKS[FORWARD]}
-    reads = [node for node in ir.walk(divided(launch, sizes).block) if isinstance(node, ir.Read)]
-    found = [padded(node.tile.ranges[1], sizes) for node in reads if node.tensor.name == "K"]
-    assert found == [*map(int, parts.split())]
+    reads = [node for node in ir.walk(divided(launch, {**dims, **BLOCKS[FORWARD]}).block) if isinstance(node, ir.Read)]
+    assert len(reads) == 2 * parts + 1  # of Q and K, and of V
 
 
-@pytest.mark.parametrize(("d", "columns"), [(80, {64, 16}), (96, {64, 32}), (128, {128})])
-def test_products_take_no_columns_beyond_those_of_the_last_part(d: int, columns: set[int]) -> None:
-    """What is accumulated has as many columns as there are, to a multiple of 16; boxes have 64."""
-    text = source(FORWARD, {"n_q": 128, "n_k": 128, "d_k": d, "d_v": d}, BLOCKS[FORWARD])
-    assert {int(width) for width in re.findall(r"O_i\w* = gl.full\(\[64, (\d+)\]", text)} == columns
-    cut = re.findall(r"\.slice\(0, (\d+), dim=1\)", text)
-    assert {int(width) for width in cut} == columns - {64, 128}
+@pytest.mark.parametrize(
+    ("d", "pieces"),
+    [
+        *((64, ""), (128, ""), (192, ""), (256, ""), (16, ""), (40, "0 32, 32 16"), (72, "0 64, 64 16")),
+        *((80, "0 64, 64 16"), (96, "0 64, 64 32"), (112, "0 64, 64 32, 96 16"), (160, "0 32"), (136, "0 16")),
+    ],
+)
+def test_products_over_columns_take_no_zeros_behind_them(d: int, pieces: str) -> None:
+    """What is not a whole tile, or a whole part of 64 columns, is cut in pieces of powers of two."""
+    text = source(FORWARD, {"n_q": 128, "n_k": 128, "d_k": d, "d_v": 64}, BLOCKS[FORWARD])
+    cut = re.findall(r"Q_i\w*\.index\(w\)\.reshape\(\[64, \d+\]\)\.slice\((\d+), (\d+), dim=1\)", text)
+    assert ", ".join(dict.fromkeys(f"{begin} {length}" for begin, length in cut)) == pieces
+
+
+def test_a_product_is_not_put_off_where_its_slots_would_all_be_in_use() -> None:
+    """Of two slots one has the rows of dO that dV still needs, and the other those of dP."""
+    dims, blocks = {"n_q": 256, "n_k": 256, "d_k": 64, "d_v": 64}, {"a": 128, "b": 128, "c": 64, "e": 64}
+    program = get(STORED).in_dims(dims).program
+    late = {stages: plans(program, {**dims, **blocks}, stages=stages)["dV, dS"].late for stages in (2, 3)}
+    assert not late[2] and [node.target.tile.name for node in late[3]] == ["dV_j"]
 
 
 @pytest.mark.one_in(2)

@@ -60,7 +60,7 @@ def test_the_count_and_the_zeros_of_boxes_are_what_a_card_reads(row: dict[str, o
     band, n, d, heads = masks.of(row["mask"]), row["n"], row["d"], row["heads"]  # type: ignore[arg-type]
     dims = {"n_q": n, "n_k": n, "d_k": d, "d_v": row.get("d_v", d)}
     program = get(str(row["schedule"])).in_dims(dims).under(band)  # type: ignore[arg-type]
-    both, _ = crossing(program, {**dims, **row["blocks"]}, "bfloat16", band)  # type: ignore[dict-item]
+    both, _ = crossing(program, {**dims, **row["blocks"]}, "bfloat16", band, row["stages"])  # type: ignore[dict-item, arg-type]
     measured: dict[str, float] = row["measured"]  # type: ignore[assignment]
     assert abs(measured["read"] / heads / both.reads - 1) < 3e-4  # type: ignore[operator]
     if 2 * d >= 2 * SECTOR:  # type: ignore[operator]

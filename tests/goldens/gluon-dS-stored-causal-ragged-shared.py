@@ -10,11 +10,9 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
-tile_32 = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 32, 16]))
 tile_64 = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
 tile_128 = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16]))
-rows_32 = gl.constexpr(gl.DistributedLinearLayout([[0, 1], [0, 2], [0, 4], [8, 0]], [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 32]))
-rows_64 = gl.constexpr(gl.DistributedLinearLayout([[0, 1], [0, 2], [0, 4], [0, 32], [8, 0]], [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 64]))
+rows_128 = gl.constexpr(gl.DistributedLinearLayout([[0, 1], [0, 2], [0, 4], [0, 32], [0, 64], [8, 0]], [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 128]))
 
 
 @gluon.jit
@@ -72,7 +70,7 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @gluon.jit
-def dV_dS_1_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_full, K_j_2, V_j, V_j_full, V_j_2, Q_r, Q_r_full, Q_r_free, Q_r_2, dO_r, dO_r_full, dO_r_free, dO_r_2, L_r_ring, v_r_ring, n_q, n_k, heads, together, own):
+def dV_dS_1_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_r_ring, v_r_ring, n_q, n_k, heads, together, own):
     tiles = gl.cdiv(n_k, 128)
     tile = gl.program_id(0)
     group, rank = tile // (tiles * together), tile % (tiles * together)
@@ -82,26 +80,22 @@ def dV_dS_1_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_
     mbarrier.expect(K_j_full.index(0), 32768)
     for w in gl.static_range(2):
         tma.async_copy_global_to_shared(K_tiles, [batch, key_head, (j * 2 + w) * 64, 0], K_j_full.index(0), K_j.index(w))
-        tma.async_copy_global_to_shared(K_tiles, [batch, key_head, (j * 2 + w) * 64, 64], K_j_full.index(0), K_j_2.index(w))
     mbarrier.expect(V_j_full.index(0), 32768)
     for w in gl.static_range(2):
         tma.async_copy_global_to_shared(V_tiles, [batch, key_head, (j * 2 + w) * 64, 0], V_j_full.index(0), V_j.index(w))
-        tma.async_copy_global_to_shared(V_tiles, [batch, key_head, (j * 2 + w) * 64, 64], V_j_full.index(0), V_j_2.index(w))
     for r in range(gl.maximum(j * 128, 0) * 4 // 64 // 2 * 2, gl.cdiv(n_q, 128) * 2):
         slot, phase = (r - gl.maximum(j * 128, 0) * 4 // 64 // 2 * 2) % 3, ((r - gl.maximum(j * 128, 0) * 4 // 64 // 2 * 2) // 3) & 1
         mbarrier.wait(Q_r_free.index(slot), phase ^ 1)
         mbarrier.expect(Q_r_full.index(slot), 16384)
         tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, r * 64 // 4, 0, 0], Q_r_full.index(slot), Q_r.index(slot))
-        tma.async_copy_global_to_shared(Q_tiles, [batch, key_head, r * 64 // 4, 0, 64], Q_r_full.index(slot), Q_r_2.index(slot))
         mbarrier.wait(dO_r_free.index(slot), phase ^ 1)
         mbarrier.expect(dO_r_full.index(slot), 16896)
         tma.async_copy_global_to_shared(dO_tiles, [batch, key_head, r * 64 // 4, 0, 0], dO_r_full.index(slot), dO_r.index(slot))
-        tma.async_copy_global_to_shared(dO_tiles, [batch, key_head, r * 64 // 4, 0, 64], dO_r_full.index(slot), dO_r_2.index(slot))
         tma.async_copy_global_to_shared(L_tiles, [head, r * 64], dO_r_full.index(slot), L_r_ring.index(slot))
         tma.async_copy_global_to_shared(v_tiles, [head, r * 64], dO_r_full.index(slot), v_r_ring.index(slot))
 
 @gluon.jit
-def dV_dS_1_rows(w: gl.constexpr, K_j, K_j_full, K_j_2, V_j, V_j_full, V_j_2, Q_r, Q_r_full, Q_r_free, Q_r_2, dO_r, dO_r_full, dO_r_free, dO_r_2, L_r_ring, v_r_ring, dS_tile, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row):
+def dV_dS_1_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_r_ring, v_r_ring, dS_tile, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row):
     dV_head, dV_row = dV_head * 8, 96
     tiles = gl.cdiv(n_k, 128)
     tile = gl.program_id(0)
@@ -112,19 +106,18 @@ def dV_dS_1_rows(w: gl.constexpr, K_j, K_j_full, K_j_2, V_j, V_j_full, V_j_2, Q_
     dV_at = dV_ptr + gl.cast(batch, gl.int64) * dV_batch * 8 + gl.cast(key_head, gl.int64) * dV_head
     part = j * 2 + w  # these 64 rows of tile j
     at_j = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile_64))
-    dV_j_0 = gl.full([64, 64], 0.0, gl.float32, tile_64)
-    dV_j_1 = gl.full([64, 32], 0.0, gl.float32, tile_32)
+    dV_j = gl.full([64, 128], 0.0, gl.float32, tile_128)
     r = gl.maximum(j * 128, 0) * 4 // 64 // 2 * 2
     slot, phase = 0, 0
     at_r = r * 64 + gl.arange(0, 64, gl.SliceLayout(0, tile_64))
     mbarrier.wait(K_j_full.index(0), 0)
     mbarrier.wait(Q_r_full.index(slot), phase)
-    P = warpgroup_mma(K_j.index(w).reshape([64, 64]), Q_r.index(slot).reshape([64, 64]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
-    P = warpgroup_mma(K_j_2.index(w).reshape([64, 64]).slice(0, 32, dim=1), Q_r_2.index(slot).reshape([64, 64]).slice(0, 32, dim=1).permute((1, 0)), P, is_async=True)
+    P = warpgroup_mma(K_j.index(w).reshape([64, 128]).slice(0, 64, dim=1), Q_r.index(slot).reshape([64, 128]).permute((1, 0)).slice(0, 64, dim=0), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
+    P = warpgroup_mma(K_j.index(w).reshape([64, 128]).slice(64, 32, dim=1), Q_r.index(slot).reshape([64, 128]).permute((1, 0)).slice(64, 32, dim=0), P, is_async=True)
     mbarrier.wait(V_j_full.index(0), 0)
     mbarrier.wait(dO_r_full.index(slot), phase)
-    dS_rj = warpgroup_mma(V_j.index(w).reshape([64, 64]), dO_r.index(slot).reshape([64, 64]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
-    dS_rj = warpgroup_mma(V_j_2.index(w).reshape([64, 64]).slice(0, 32, dim=1), dO_r_2.index(slot).reshape([64, 64]).slice(0, 32, dim=1).permute((1, 0)), dS_rj, is_async=True)
+    dS_rj = warpgroup_mma(V_j.index(w).reshape([64, 128]).slice(0, 64, dim=1), dO_r.index(slot).reshape([64, 128]).permute((1, 0)).slice(0, 64, dim=0), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
+    dS_rj = warpgroup_mma(V_j.index(w).reshape([64, 128]).slice(64, 32, dim=1), dO_r.index(slot).reshape([64, 128]).permute((1, 0)).slice(64, 32, dim=0), dS_rj, is_async=True)
     P = warpgroup_mma_wait(2, deps=(P,))
     mbarrier.arrive(Q_r_free.index(slot), count=1)
     L_r = L_r_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
@@ -137,97 +130,86 @@ def dV_dS_1_rows(w: gl.constexpr, K_j, K_j_full, K_j_2, V_j, V_j_full, V_j_2, Q_
     dS_tile.index(w).permute((1, 0)).store(dS_rj.to(gl.bfloat16))
     fence_async_shared()
     tma.async_copy_shared_to_global(dS_tiles, [((head * gl.cdiv(n_q, 128) + r // 2) * gl.cdiv(n_k, 128) + part // 2) * 128 + r % 2 * 64, part % 2 * 64], dS_tile.index(w))
-    P_late = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
+    P_late = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_128, 2))
     for r_2 in range(gl.maximum(j * 128, 0) * 4 // 64 // 2 * 2 + 1, gl.minimum((gl.maximum(gl.minimum((j + 1) * 128, n_k) - 1, 0) * 4 + 63) // 64, gl.cdiv(n_q, 128) * 2)):
         last, last_phase = slot, phase
         slot, phase = (r_2 - gl.maximum(j * 128, 0) * 4 // 64 // 2 * 2) % 3, ((r_2 - gl.maximum(j * 128, 0) * 4 // 64 // 2 * 2) // 3) & 1
         at_r_2 = r_2 * 64 + gl.arange(0, 64, gl.SliceLayout(0, tile_64))
         mbarrier.wait(Q_r_full.index(slot), phase)
-        P = warpgroup_mma(K_j.index(w).reshape([64, 64]), Q_r.index(slot).reshape([64, 64]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
-        P = warpgroup_mma(K_j_2.index(w).reshape([64, 64]).slice(0, 32, dim=1), Q_r_2.index(slot).reshape([64, 64]).slice(0, 32, dim=1).permute((1, 0)), P, is_async=True)
+        P = warpgroup_mma(K_j.index(w).reshape([64, 128]).slice(0, 64, dim=1), Q_r.index(slot).reshape([64, 128]).permute((1, 0)).slice(0, 64, dim=0), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
+        P = warpgroup_mma(K_j.index(w).reshape([64, 128]).slice(64, 32, dim=1), Q_r.index(slot).reshape([64, 128]).permute((1, 0)).slice(64, 32, dim=0), P, is_async=True)
         mbarrier.wait(dO_r_full.index(slot), phase)
-        dS_rj = warpgroup_mma(V_j.index(w).reshape([64, 64]), dO_r.index(slot).reshape([64, 64]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
-        dS_rj = warpgroup_mma(V_j_2.index(w).reshape([64, 64]).slice(0, 32, dim=1), dO_r_2.index(slot).reshape([64, 64]).slice(0, 32, dim=1).permute((1, 0)), dS_rj, is_async=True)
-        dV_j_0 = warpgroup_mma(P_late, dO_r.index(last).reshape([64, 64]), dV_j_0, is_async=True)
-        dV_j_1 = warpgroup_mma(P_late, dO_r_2.index(last).reshape([64, 64]).slice(0, 32, dim=1), dV_j_1, is_async=True)
-        P = warpgroup_mma_wait(4, deps=(P,))
+        dS_rj = warpgroup_mma(V_j.index(w).reshape([64, 128]).slice(0, 64, dim=1), dO_r.index(slot).reshape([64, 128]).permute((1, 0)).slice(0, 64, dim=0), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
+        dS_rj = warpgroup_mma(V_j.index(w).reshape([64, 128]).slice(64, 32, dim=1), dO_r.index(slot).reshape([64, 128]).permute((1, 0)).slice(64, 32, dim=0), dS_rj, is_async=True)
+        dV_j = warpgroup_mma(P_late, dO_r.index(last).reshape([64, 128]), dV_j, is_async=True)
+        P = warpgroup_mma_wait(3, deps=(P,))
         mbarrier.arrive(Q_r_free.index(slot), count=1)
         L_r = L_r_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
         P = gl.where(at_j[:, None] <= gl.minimum(at_r_2 // 4, n_k - 1)[None, :], P, float("-inf"))
         P = gl.exp2(P * 0.18033688011112042 - gl.where(L_r != float("-inf"), L_r, 0.0)[None, :])
-        dS_rj = warpgroup_mma_wait(2, deps=(dS_rj,))
+        dS_rj = warpgroup_mma_wait(1, deps=(dS_rj,))
         v_r = v_r_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
         dS_rj = P * (dS_rj - v_r[None, :])
         tma.store_wait(0)
         dS_tile.index(w).permute((1, 0)).store(dS_rj.to(gl.bfloat16))
         fence_async_shared()
         tma.async_copy_shared_to_global(dS_tiles, [((head * gl.cdiv(n_q, 128) + r_2 // 2) * gl.cdiv(n_k, 128) + part // 2) * 128 + r_2 % 2 * 64, part % 2 * 64], dS_tile.index(w))
-        dV_j_0, P_late, dV_j_1 = warpgroup_mma_wait(0, deps=(dV_j_0, P_late, dV_j_1))
+        dV_j, P_late = warpgroup_mma_wait(0, deps=(dV_j, P_late))
         mbarrier.arrive(dO_r_free.index(last), count=1)
-        P_late = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
+        P_late = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_128, 2))
     for r_3 in range(gl.maximum(gl.minimum((gl.maximum(gl.minimum((j + 1) * 128, n_k) - 1, 0) * 4 + 63) // 64, gl.cdiv(n_q, 128) * 2), gl.maximum(j * 128, 0) * 4 // 64 // 2 * 2 + 1), gl.cdiv(n_q, 128) * 2):
         last, last_phase = slot, phase
         slot, phase = (r_3 - gl.maximum(j * 128, 0) * 4 // 64 // 2 * 2) % 3, ((r_3 - gl.maximum(j * 128, 0) * 4 // 64 // 2 * 2) // 3) & 1
         mbarrier.wait(Q_r_full.index(slot), phase)
-        P = warpgroup_mma(K_j.index(w).reshape([64, 64]), Q_r.index(slot).reshape([64, 64]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
-        P = warpgroup_mma(K_j_2.index(w).reshape([64, 64]).slice(0, 32, dim=1), Q_r_2.index(slot).reshape([64, 64]).slice(0, 32, dim=1).permute((1, 0)), P, is_async=True)
+        P = warpgroup_mma(K_j.index(w).reshape([64, 128]).slice(0, 64, dim=1), Q_r.index(slot).reshape([64, 128]).permute((1, 0)).slice(0, 64, dim=0), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
+        P = warpgroup_mma(K_j.index(w).reshape([64, 128]).slice(64, 32, dim=1), Q_r.index(slot).reshape([64, 128]).permute((1, 0)).slice(64, 32, dim=0), P, is_async=True)
         mbarrier.wait(dO_r_full.index(slot), phase)
-        dS_rj = warpgroup_mma(V_j.index(w).reshape([64, 64]), dO_r.index(slot).reshape([64, 64]).permute((1, 0)), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
-        dS_rj = warpgroup_mma(V_j_2.index(w).reshape([64, 64]).slice(0, 32, dim=1), dO_r_2.index(slot).reshape([64, 64]).slice(0, 32, dim=1).permute((1, 0)), dS_rj, is_async=True)
-        dV_j_0 = warpgroup_mma(P_late, dO_r.index(last).reshape([64, 64]), dV_j_0, is_async=True)
-        dV_j_1 = warpgroup_mma(P_late, dO_r_2.index(last).reshape([64, 64]).slice(0, 32, dim=1), dV_j_1, is_async=True)
-        P = warpgroup_mma_wait(4, deps=(P,))
+        dS_rj = warpgroup_mma(V_j.index(w).reshape([64, 128]).slice(0, 64, dim=1), dO_r.index(slot).reshape([64, 128]).permute((1, 0)).slice(0, 64, dim=0), gl.zeros([64, 64], gl.float32, tile_64), use_acc=False, is_async=True)
+        dS_rj = warpgroup_mma(V_j.index(w).reshape([64, 128]).slice(64, 32, dim=1), dO_r.index(slot).reshape([64, 128]).permute((1, 0)).slice(64, 32, dim=0), dS_rj, is_async=True)
+        dV_j = warpgroup_mma(P_late, dO_r.index(last).reshape([64, 128]), dV_j, is_async=True)
+        P = warpgroup_mma_wait(3, deps=(P,))
         mbarrier.arrive(Q_r_free.index(slot), count=1)
         L_r = L_r_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
         P = gl.where(at_j[:, None] < n_k, P, float("-inf"))
         P = gl.exp2(P * 0.18033688011112042 - gl.where(L_r != float("-inf"), L_r, 0.0)[None, :])
-        dS_rj = warpgroup_mma_wait(2, deps=(dS_rj,))
+        dS_rj = warpgroup_mma_wait(1, deps=(dS_rj,))
         v_r = v_r_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
         dS_rj = P * (dS_rj - v_r[None, :])
         tma.store_wait(0)
         dS_tile.index(w).permute((1, 0)).store(dS_rj.to(gl.bfloat16))
         fence_async_shared()
         tma.async_copy_shared_to_global(dS_tiles, [((head * gl.cdiv(n_q, 128) + r_3 // 2) * gl.cdiv(n_k, 128) + part // 2) * 128 + r_3 % 2 * 64, part % 2 * 64], dS_tile.index(w))
-        dV_j_0, P_late, dV_j_1 = warpgroup_mma_wait(0, deps=(dV_j_0, P_late, dV_j_1))
+        dV_j, P_late = warpgroup_mma_wait(0, deps=(dV_j, P_late))
         mbarrier.arrive(dO_r_free.index(last), count=1)
-        P_late = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_64, 2))
+        P_late = gl.convert_layout(P.to(gl.bfloat16), gl.DotOperandLayout(0, tile_128, 2))
     tma.store_wait(0)
     last, last_phase = slot, phase
-    dV_j_0 = warpgroup_mma(P_late, dO_r.index(last).reshape([64, 64]), dV_j_0, is_async=True)
-    dV_j_1 = warpgroup_mma(P_late, dO_r_2.index(last).reshape([64, 64]).slice(0, 32, dim=1), dV_j_1, is_async=True)
-    dV_j_0, P_late = warpgroup_mma_wait(1, deps=(dV_j_0, P_late))
-    down = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, rows_64))
-    across = gl.arange(0, 64, gl.SliceLayout(0, rows_64))
-    gl.store(dV_at + down[:, None] * dV_row + across[None, :], gl.convert_layout(dV_j_0.to(dV_at.dtype.element_ty), rows_64), mask=down[:, None] < n_k)
-    dV_j_1, P_late = warpgroup_mma_wait(0, deps=(dV_j_1, P_late))
+    dV_j = warpgroup_mma(P_late, dO_r.index(last).reshape([64, 128]), dV_j, is_async=True)
+    dV_j, P_late = warpgroup_mma_wait(0, deps=(dV_j, P_late))
     mbarrier.arrive(dO_r_free.index(last), count=1)
-    down_2 = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, rows_32))
-    across_2 = 64 + gl.arange(0, 32, gl.SliceLayout(0, rows_32))
-    gl.store(dV_at + down_2[:, None] * dV_row + across_2[None, :], gl.convert_layout(dV_j_1.to(dV_at.dtype.element_ty), rows_32), mask=down_2[:, None] < n_k)
+    down = part * 64 + gl.arange(0, 64, gl.SliceLayout(1, rows_128))
+    across = gl.arange(0, 128, gl.SliceLayout(0, rows_128))
+    gl.store(dV_at + down[:, None] * dV_row + across[None, :], gl.convert_layout(dV_j.to(dV_at.dtype.element_ty), rows_128), mask=(down[:, None] < n_k) & (across[None, :] < 96))
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own", "dV_batch", "dV_head", "dV_row"])
 def dV_dS_1(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row):
-    K_j = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 64], K_tiles.layout)  # line 137: stays
+    K_j = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 128], K_tiles.layout)  # line 137: stays
     K_j_full = barriers(1, 1)
-    K_j_2 = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 64], K_tiles.layout)  # line 137: stays
-    V_j = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 64], V_tiles.layout)  # line 137: stays
+    V_j = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 128], V_tiles.layout)  # line 137: stays
     V_j_full = barriers(1, 1)
-    V_j_2 = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 64], V_tiles.layout)  # line 137: stays
-    Q_r = gl.allocate_shared_memory(gl.bfloat16, [3, 1, 1, 16, 4, 64], Q_tiles.layout)  # line 140: a ring
+    Q_r = gl.allocate_shared_memory(gl.bfloat16, [3, 1, 1, 16, 4, 128], Q_tiles.layout)  # line 140: a ring
     Q_r_full = barriers(3, 1)
     Q_r_free = barriers(3, 2)
-    Q_r_2 = gl.allocate_shared_memory(gl.bfloat16, [3, 1, 1, 16, 4, 64], Q_tiles.layout)  # line 140: a ring
-    dO_r = gl.allocate_shared_memory(gl.bfloat16, [3, 1, 1, 16, 4, 64], dO_tiles.layout)  # line 140: a ring
+    dO_r = gl.allocate_shared_memory(gl.bfloat16, [3, 1, 1, 16, 4, 128], dO_tiles.layout)  # line 140: a ring
     dO_r_full = barriers(3, 1)
     dO_r_free = barriers(3, 2)
-    dO_r_2 = gl.allocate_shared_memory(gl.bfloat16, [3, 1, 1, 16, 4, 64], dO_tiles.layout)  # line 140: a ring
     L_r_ring = gl.allocate_shared_memory(gl.float32, [3, 1, 64], L_tiles.layout)  # line 140: a ring
     v_r_ring = gl.allocate_shared_memory(gl.float32, [3, 1, 64], v_tiles.layout)  # line 140: a ring
     dS_tile = gl.allocate_shared_memory(gl.bfloat16, [2, 64, 64], dS_tiles.layout)  # line 144: on its way to memory
     gl.warp_specialize([
-        (dV_dS_1_rows, (0, K_j, K_j_full, K_j_2, V_j, V_j_full, V_j_2, Q_r, Q_r_full, Q_r_free, Q_r_2, dO_r, dO_r_full, dO_r_free, dO_r_2, L_r_ring, v_r_ring, dS_tile, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row)),
-        (dV_dS_1_rows, (1, K_j, K_j_full, K_j_2, V_j, V_j_full, V_j_2, Q_r, Q_r_full, Q_r_free, Q_r_2, dO_r, dO_r_full, dO_r_free, dO_r_2, L_r_ring, v_r_ring, dS_tile, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row)),
-        (dV_dS_1_loads, (K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_full, K_j_2, V_j, V_j_full, V_j_2, Q_r, Q_r_full, Q_r_free, Q_r_2, dO_r, dO_r_full, dO_r_free, dO_r_2, L_r_ring, v_r_ring, n_q, n_k, heads, together, own)),
+        (dV_dS_1_rows, (0, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_r_ring, v_r_ring, dS_tile, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row)),
+        (dV_dS_1_rows, (1, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_r_ring, v_r_ring, dS_tile, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row)),
+        (dV_dS_1_loads, (K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_r_ring, v_r_ring, n_q, n_k, heads, together, own)),
     ], [4, 1], [240, 24])
 
 @gluon.jit
@@ -368,10 +350,10 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
-    K_tiles = tiles_of(K_ptr, 64, 64)
-    V_tiles = tiles_of(V_ptr, 64, 64)
-    Q_tiles = tiles_of(Q_ptr, 64, 64, 4)
-    dO_tiles = tiles_of(dO_ptr, 64, 64, 4)
+    K_tiles = tiles_of(K_ptr, 64, 128)
+    V_tiles = tiles_of(V_ptr, 64, 128)
+    Q_tiles = tiles_of(Q_ptr, 64, 128, 4)
+    dO_tiles = tiles_of(dO_ptr, 64, 128, 4)
     L_tiles = vectors_of(L_ptr, n_q, 64)
     v_tiles = vectors_of(v_ptr, n_q, 64)
     dS_tiles = pairs_of(dS_ptr, 64, 64)
