@@ -83,8 +83,9 @@ FEW = (
     Shape("backward", 150, 150, 160, 2, 8, "causal"),
     Shape("backward", 995, 995, 256, 4, 2),
     Shape("backward", 1331, 1331, 192, 4, 1),
+    Shape("backward", 1024, 1024, 512, 1, 128),
 )
-"""Attentions of a drawn race where PyTorch's kernels were faster."""
+"""Attentions of a drawn race where PyTorch's kernels were faster, and one of 128 heads that share few keys."""
 
 REST = 0.2
 """Seconds of rest before each contender."""
