@@ -148,6 +148,35 @@ def test_kernels_move_the_words_of_the_count_give_the_reference_and_have_no_race
     run(name, {"n_q": 150, "n_k": 151, "d_k": 24, "d_v": 24}, BLOCKS[name], mask, 2, 8, persistent)
 
 
+@pytest.mark.parametrize(("n_q", "n_k", "mask"), [(150, 151, "causal"), (70, 65, None)])
+def test_a_table_is_written_in_whole_tiles(n_q: int, n_k: int, mask: str | None) -> None:
+    """All parts of a tile of 128 queries: those beyond the last query, and those that see no key of the tile."""
+    run(STORED, {"n_q": n_q, "n_k": n_k, "d_k": 24, "d_v": 16}, BLOCKS[STORED], mask, 3, 6, False)
+
+
+def test_keys_that_do_not_exist_are_no_terms_of_the_gradient_of_the_queries() -> None:
+    """With L far below 0 the exponentials of their scores, which are 0, would be infinite."""
+    dims = {"n_q": 64, "n_k": 70, "d_k": 16, "d_v": 16}
+    text, chance = source(STORED, dims, BLOCKS[STORED]), np.random.default_rng(3)
+    sides = {"Q": (64, 16), "K": (70, 16), "V": (70, 16), "dO": (64, 16)}
+    x = {name: np.float64(np.float16(chance.normal(size=(1, *shape)))) for name, shape in sides.items()}
+    x["Q"][..., 0], x["K"][..., 0] = 32, -32
+    S = 0.5 * x["Q"] @ x["K"].swapaxes(1, 2)
+    most = S.max(-1, keepdims=True)
+    l = np.exp(S - most).sum(-1, keepdims=True)
+    P, L = np.exp(S - most) / l, (most + np.log(l))[..., 0]
+    O = P @ x["V"]
+    dS = P * (x["dO"] @ x["V"].swapaxes(1, 2) - (x["dO"] * O).sum(-1, keepdims=True))
+    found, _ = gluon_interpreter.run(text, {**x, "O": O, "L": L * np.log2(np.e)}, "float16", (64, 70), 1)
+    expected, made = (each[..., 1:] for each in (0.5 * dS @ x["K"], found["dQ"]))  # in the first column terms cancel
+    assert L.max() < -400 and np.linalg.norm(made - expected) < 5e-3 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("name", [FORWARD, STORED])
+def test_a_product_in_pieces_is_waited_for(name: str) -> None:
+    run(name, {"n_q": 65, "n_k": 70, "d_k": 40, "d_v": 40}, BLOCKS[name], None, 3, 2, False)
+
+
 @pytest.mark.parametrize("mask", [pytest.param(None, marks=pytest.mark.slow), "causal"])
 def test_a_pass_that_writes_a_table_may_keep_the_sums_of_both_gradients(mask: str | None) -> None:
     blocks = {"B_c": 128, "b_r": 64, "b": 32, "c": 16}
