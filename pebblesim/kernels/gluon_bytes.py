@@ -5,7 +5,7 @@ of an H200 have these zeros among the bytes that multiprocessors read, in whole 
 heads that are no whole boxes, cost what whole boxes do.
 
 Of what is written nothing lies beyond a matrix. Threads store sums in pieces: 64 bytes of a row at a time where they
-have registers to exchange columns in, else 16, and each piece is sent in whole sectors.
+have registers to exchange columns in, else 16; the copy engine, 128. Each piece is sent in whole sectors.
 """
 
 from __future__ import annotations
@@ -91,11 +91,14 @@ def _place(node: ir.Read | ir.Write) -> tuple[ir.Tensor, int]:
 
 
 def _pieces(block: Block) -> Iterator[tuple[ir.Write, int]]:
-    """The writes of matrices by threads, and the bytes of a row that a warp stores at a time."""
-    outgoing = {each.write for each in block.outgoing}
+    """The writes of matrices, and the bytes of a row that are stored at a time: by a warp, or by the copy engine.
+
+    Tables have no rows that begin amid a sector, and what is added to memory has words of float32.
+    """
+    outgoing, added = ({each.write for each in of} for of in (block.outgoing, [each.sent for each in block.additions]))
     for node in block.writes:
-        if len(node.tile.ranges) == 2 and node not in outgoing:
-            yield node, 2 * SECTOR if block.roomy else SECTOR // 2
+        if len(node.tile.ranges) == 2 and not ir.over_pairs(node.tile.ranges) and node not in added:
+            yield node, 4 * SECTOR if node in outgoing else 2 * SECTOR if block.roomy else SECTOR // 2
 
 
 def _boxes(block: Block) -> Iterator[tuple[ir.Read, tuple[int, ...]]]:
