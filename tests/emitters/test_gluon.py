@@ -31,7 +31,8 @@ BLOCKS = {
     FORWARD: {"B_r": 128, "B_c": 32},
     BACKWARD: {"B_r": 64, "b_c": 16, "B_c": 128, "b_r": 32},
     ONE_PASS: {"B_c": 128, "b_r": 64},
-    **{each: {"a": 128, "b": 64, "c": 16, "e": 32} for each in TABLES},
+    **{each: {"a": 128, "b": 64, "c": 16, "e": 32} for each in (SCORES, PAIRS)},
+    STORED: {"a": 128, "b": 128, "c": 16, "e": 32},
 }
 
 
