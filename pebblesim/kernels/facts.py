@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from pebblesim.kernels.masked_once import columns_matter, masked_once
@@ -116,11 +116,7 @@ def _vanishing(nodes: list[ir.Node], subtracted: frozenset[ir.Tile]) -> frozense
                 return any(rng in ref.shape and zeros(ref, rng) for ref in (left, right))
             case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(_, ir.Ref(tile=tile))),)):
                 return tile.ranges == (rng,) and tile in subtracted
-            case ir.Elementwise(op="mul", operands=operands):
-                return any(zeros(each, rng) for each in operands)
-            case ir.Elementwise(op="add" | "sub", operands=operands):
-                return all(zeros(each, rng) for each in operands)
-        return False
+        return vanishes(expr, lambda each: zeros(each, rng))
 
     before = -1
     while before != len(found):
@@ -128,6 +124,16 @@ def _vanishing(nodes: list[ir.Node], subtracted: frozenset[ir.Tile]) -> frozense
         for tile, made in defined:
             found -= {(tile, rng) for rng in tile.ranges if made is None or not zeros(made, rng)}
     return frozenset(found)
+
+
+def vanishes(expr: ir.Expr, zero: Callable[[ir.Expr], bool]) -> bool:
+    """Whether an expression is 0 since some factor of it is, or all that it adds up: `zero` says which of these are."""
+    match expr:
+        case ir.Elementwise(op="mul", operands=operands):
+            return any(map(zero, operands))
+        case ir.Elementwise(op="add" | "sub", operands=operands):
+            return all(map(zero, operands))
+    return False
 
 
 def _subtracted(expr: ir.Expr) -> ir.Tile | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container
 from math import prod
 
+from pebblesim.kernels.facts import vanishes
 from pebblesim.kernels.statements import Copy, Map
 from pebblesim.kernels.terms import (
     MINUS_INFINITY,
@@ -82,15 +83,10 @@ def _nothing(scope: Scope, expr: ir.Expr, read: list[ir.Read], logs: set[ir.Tile
     }
     zero = {node.tile for node in read} - logs | weights
 
-    def vanishes(each: ir.Expr) -> bool:
-        match each:
-            case ir.Ref(tile=tile):
-                return tile in zero
-            case ir.Elementwise(op="mul", operands=operands):
-                return any(map(vanishes, operands))
-        return False
+    def nothing(each: ir.Expr) -> bool:
+        return each.tile in zero if isinstance(each, ir.Ref) else vanishes(each, nothing)
 
-    return vanishes(expr)
+    return nothing(expr)
 
 
 def read_copies(values: Values, node: ir.Read) -> Copy:
