@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from pebblesim.kernels.masked_once import columns_matter, masked_once
+from pebblesim.kernels.masked_once import columns_matter, difference, masked_once
 from pebblesim.kernels.triton_ranges import Setting
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
@@ -114,8 +114,9 @@ def _vanishing(nodes: list[ir.Node], subtracted: frozenset[ir.Tile]) -> frozense
                 return (tile, rng) in found
             case ir.MatMul(left=left, right=right):
                 return any(rng in ref.shape and zeros(ref, rng) for ref in (left, right))
-            case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(_, ir.Ref(tile=tile))),)):
-                return tile.ranges == (rng,) and tile in subtracted
+        logarithm = _subtracted(expr)
+        if logarithm is not None:
+            return logarithm.ranges == (rng,) and logarithm in subtracted
         return vanishes(expr, lambda each: zeros(each, rng))
 
     before = -1
@@ -138,8 +139,8 @@ def vanishes(expr: ir.Expr, zero: Callable[[ir.Expr], bool]) -> bool:
 
 def _subtracted(expr: ir.Expr) -> ir.Tile | None:
     """The vector of a difference that is an exponent, of a tile with rows and columns."""
-    match expr:
-        case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(_, ir.Ref(tile=tile))),)):
+    match difference(expr):
+        case (_, ir.Ref(tile=tile)):
             return tile if len(expr.shape) == 2 and len(tile.ranges) == 1 else None
     return None
 

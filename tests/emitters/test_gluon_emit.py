@@ -74,7 +74,11 @@ def test_blocks_that_are_left_out_are_those_of_the_measured_tiles() -> None:
         (FORWARD, "-d 64 -M 128k --stages 100", f"^{FORWARD} takes .* a block has 232,448; take fewer --stages"),
         (FORWARD, "-d 512 -M 128k", "of 512, and kernels are for 256 at most; give each --block, or take --target tri"),
         (PAIRS, "-d 20 -M 128k", "d_k in whole groups of 8 words, and it is 20; give each --block, or take --target"),
-        (PAIRS, "-d 20 --block a=128 --block b=128 --block c=64 --block e=256", "rows of 20 words of Q, .* give such head dimensions"),
+        (
+            PAIRS,
+            "-d 20 --block a=128 --block b=128 --block c=64 --block e=256",
+            "rows of 20 words of Q, .* give such head dimensions",
+        ),
         (PAIRS, "-d 64 -M 128k --persistent", "leave --persistent out"),
         ("small-cache", "-d 64 -M 128k", f"no tiles for Gluon kernels; take {FORWARD}, "),
         (FORWARD, "-d 64 -M 128k --dtype float32", "words of 16 bits, not float32; give --dtype"),
