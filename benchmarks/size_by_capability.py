@@ -99,6 +99,8 @@ def statements(body: list[Any], at_top: bool = True) -> Iterator[tuple[range, ra
         function = isinstance(each, ast.FunctionDef)
         yield own, range(own.stop, end) if function else None if at_top else own
         yield from statements(within, at_top and not function)
+        for others in filter(None, [getattr(each, "orelse", [])]):  # the line with else is executed where they are
+            yield range(each.body[-1].end_lineno + 1, start := start_of(others[0])), range(start, start + 1)
 
 
 def start_of(each: Any) -> int:
