@@ -44,7 +44,7 @@ PARTS = {
         ),
         "gluon_writer",
     ),
-    "Gluon: rows": ("gluon_consumer",),
+    "Gluon: rows": ("gluon_consumer", "gluon_tables"),
     "Gluon: scores, products": ("gluon_parts", "gluon_parts_plan", "gluon_scores", "gluon_product"),
     "Gluon: columns": ("gluon_columns", "gluon_columns_plan"),
     "rules of Gluon programs": ("rules",),
