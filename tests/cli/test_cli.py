@@ -1,16 +1,14 @@
 """The command line: what it prints, its exit codes, and one sentence for every bad input."""
 
-import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sympy
+from command import Pebblesim, plain
 from typer.testing import CliRunner
 
 import pebblesim as ps
@@ -19,47 +17,6 @@ from pebblesim.game.moves import load
 from pebblesim.game.referee import IllegalMove
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, of_problem
-
-
-@dataclass
-class Run:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        assert self.code in (0, 1), self.err
-        (line,) = self.out.splitlines()
-        return json.loads(line)
-
-
-Pebblesim = Callable[[str], Run]
-
-
-def plain(text: str) -> str:
-    """Without colours, which typer forces where it sees a build server."""
-    return re.sub(r"\x1b\[[\d;]*m", "", text)
-
-
-@pytest.fixture
-def pebblesim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Pebblesim:
-    """Run the command in this process, through `main`, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-
-    def run(line: str) -> Run:
-        monkeypatch.setattr(sys, "argv", ["pebblesim", *line.split()])
-        capsys.readouterr()
-        code: Any = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code or 0
-        return Run(code, *map(plain, capsys.readouterr()))
-
-    return run
-
 
 # -- JSON ------------------------------------------------------------------------------------------------------------
 
