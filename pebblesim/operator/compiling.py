@@ -1,8 +1,8 @@
 """Kernels of a call are compiled side by side, before the first of them is launched.
 
 Triton compiles a kernel when it is launched first, one after the other. Here a pass is gone through once without a
-launch: each kernel that it would launch is given to a thread. Most of the time is spent in C++ and in the assembler, so
-that they run at the same time.
+launch: each kernel that it would launch is given to a thread. Most of the time is spent in C++, in the assembler and in
+a compiler of C, so that they run at the same time; and while kernels are chosen, Triton is made ready.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache, partial
+from inspect import getclosurevars
+from types import SimpleNamespace
 from typing import Any
+
+from pebblesim.kernels import releases
 
 HERE = threading.local()
 """State of this thread: `together` while kernels are compiled, and not launched."""
@@ -23,6 +28,13 @@ PATIENCE = 2.0
 
 MOST = 16
 """Kernels that are compiled at once."""
+
+TURN = 5e-4
+"""Seconds after which a thread lets another one run Python meanwhile.
+
+Triton reads its library of 400 MB piece by piece to find its version, and with the usual 5 ms would wait so long for
+each piece. A kernel waits as often for its next pass.
+"""
 
 
 def compiled_only() -> bool:
@@ -40,7 +52,8 @@ def together() -> Iterator[None]:
     """Compile what is launched meanwhile, and launch none of it; whoever cannot be compiled fails at its launch."""
     mode = _mode()
     assert mode is not None
-    with _progress(), _Threads(min(MOST, os.cpu_count() or 1)) as threads, mode(threads, ignore_errors=True):
+    with _progress(), _turns(), _Threads(min(MOST, os.cpu_count() or 1)) as threads, mode(threads, ignore_errors=True):
+        begin()
         HERE.together = True
         try:
             yield
@@ -48,21 +61,78 @@ def together() -> Iterator[None]:
             HERE.together = False
 
 
+@contextmanager
+def _turns() -> Iterator[None]:
+    """Let threads take turns more often."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(min(TURN, usual))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+
+
+@cache
+def begin() -> Future[None]:
+    """Begin, in a thread, what Triton does once in each process, and takes longer than to choose kernels.
+
+    It finds its own version, which its cache asks for; and with an empty cache a compiler of C makes what loads
+    kernels. Before a kernel is compiled the result is waited for: else both would be done twice.
+    """
+    ready: Future[None] = Future()
+
+    def made() -> None:
+        with suppress(Exception):  # then the first launch says what is wrong
+            from triton.runtime import driver
+            from triton.runtime.cache import triton_key
+
+            loading = threading.Thread(target=partial(getattr, driver, "active"), daemon=True)
+            loading.start()
+            triton_key()
+            loading.join()
+        ready.set_result(None)
+
+    threading.Thread(target=made, daemon=True).start()
+    return ready
+
+
 class _Threads(ThreadPoolExecutor):
     """Threads that also build what launches a kernel, with a compiler of C: else Triton does it at the first launch."""
 
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._launchers: dict[Any, Future[Any]] = {}
+
     def submit(self, compiled: Any, /, *given: Any, **options: Any) -> Future[Any]:
         """Compile a kernel."""
+        launcher = self._launcher(getclosurevars(compiled).nonlocals.get("src"))
 
         def whole() -> Any:
-            from triton.runtime import driver
-
             made = compiled(*given, **options)
-            with suppress(Exception):  # then the launch says what is wrong
-                driver.active.launcher_cls(made.src, made.metadata)
+            if launcher is not None:
+                launcher.exception()  # it was given to a thread before
             return made
 
         return super().submit(whole)
+
+    def _launcher(self, source: Any) -> Future[Any] | None:
+        """What builds the launcher of a kernel beside the kernel; None if this Triton has one for all kernels."""
+        if source is None or releases.here().arguments_together:
+            return None
+        kinds = tuple(source.signature.values())
+        if kinds not in self._launchers:
+            self._launchers[kinds] = super().submit(_build_launcher, source, kinds)
+        return self._launchers[kinds]
+
+
+def _build_launcher(source: Any, kinds: tuple[Any, ...]) -> None:
+    """Put the launcher of a kernel into Triton's cache, for which it asks the number of descriptors alone."""
+    from triton.runtime import driver
+
+    described = [each for each in kinds if isinstance(each, str) and each.startswith("tensordesc")]
+    nothing = dict.fromkeys(("global_scratch_size", "global_scratch_align", "profile_scratch_size"), 0)
+    nothing |= dict.fromkeys(("profile_scratch_align", "launch_cooperative_grid", "launch_pdl"), 0)
+    driver.active.launcher_cls(source, SimpleNamespace(**nothing, tensordesc_meta=[{} for _ in described]))
 
 
 def _mode() -> Any:
