@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from drawn_report import BEHIND, WAYS, host_table, least, loaded, mean, picture, ratios
+from drawn_shapes import Shape
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,6 +36,8 @@ def document(folder: Path) -> None:
             f"Forward, the fastest other kernel takes {one[0]:.2f} {mean_of} {one[1]}.\n"
             f"With gradients, it takes {other[0]:.2f} {mean_of} {other[1]}",
         )
+    if groups := loaded(folder, "groups"):
+        _put(kernels, r"(<!-- race: groups -->\n\n).*?(\n\n<!-- end -->)", "\n".join(_groups(groups)))
     if host:
         lines = host_table(host, loaded(folder, "host_before"))
         _put(kernels, r"(<!-- race: host -->\n\n).*?(\n\n<!-- end -->)", "\n".join(lines))
@@ -47,6 +50,33 @@ def document(folder: Path) -> None:
         span = r"\d+ to \d+"
         each = rf"{span} µs, where PyTorch takes {span}"
         _put(attention, rf"()forward {each},\s+backward {each}()", said)
+
+
+def _groups(rows: list[dict[str, Any]]) -> list[str]:
+    """Rates of chosen shapes on the card alone: of ours, and of the fastest other contender in each pass."""
+    head = (
+        "| shape | forward, ours | the fastest other | backward, ours | the fastest other | errors ÷ the least other |"
+    )
+    lines = [head, "| --- " * 6 + "|"]
+    for row in rows:
+        rates = {who: _rates(row, who) for who in row["forward"] if who in row["both"]}
+        ours, cells = rates.pop("ours"), list[str]()
+        for way in (0, 1):
+            best = max(rates, key=lambda who: rates[who][way])
+            cells += [f"{ours[way]:.0f}", f"{rates[best][way]:.0f} ({best})"]
+        wrong = {who: row["errors"][who] for who in (*rates, "ours")}
+        least = {name: min(each[name] for who, each in wrong.items() if who != "ours") for name in wrong["ours"]}
+        worst = max(wrong["ours"][name] / least[name] for name in least)
+        lines.append(f"| {row['shape']} | {' | '.join(cells)} | {worst:.2f} |")
+    return lines
+
+
+def _rates(row: dict[str, Any], who: str) -> tuple[float, float]:
+    """TFLOP/s of both passes of a contender on the card alone; backward is what both take beside forward."""
+    fields = {name: row[name] for name in ("batch", "kv_heads", "shared", "n", "d", "mask", "left")}
+    shape = Shape(**fields, starts=tuple(row["starts"]))
+    forward, both = (row[way][who]["card_us"] for way in WAYS)
+    return shape.operations("forward") / forward / 1e6, shape.operations("backward") / (both - forward) / 1e6
 
 
 def _put(file: Path, pattern: str, text: str) -> None:

@@ -2,12 +2,12 @@
 
 python benchmarks/gpu/gemma_step.py --time-limit 90 -o FOLDER [--lengths 16384 32768 5003] [--peer FILE]
 
-Batch 1, bfloat16, random words: five layers with a window of 1,024 tokens and heads of 256 columns, one layer with heads
-of 512 that sees all tokens before. A row for each length is appended to FOLDER/gemma_step.jsonl, and what is there is
-not measured again. Steps of all contenders alternate, so that they have the same clock; a time is from the first line of
-Python until the card is idle. `kernels` are the milliseconds of the kernels that take longest in a step of ours.
-`--peer` names a Python file with a function `attend(module, query, key, value, attention_mask, **others)`, an attention
-function of transformers, which takes part, too.
+Batch 1, bfloat16, random words: five layers with a window of 1,024 tokens and heads of 256 columns, one layer with
+heads of 512 columns and all tokens before. A row for each length is appended to FOLDER/gemma_step.jsonl, and what is
+there is not measured again. Steps of all contenders alternate, so that they have the same clock; a time is from the
+first line of Python until the card is idle. `kernels` are the milliseconds of the kernels that take longest in a step
+of ours. `--peer` names a Python file with a function `attend(module, query, key, value, attention_mask, **others)`, an
+attention function of transformers, which takes part, too.
 """
 
 from __future__ import annotations
