@@ -364,13 +364,13 @@ def _in_parts(
     n_q, n_k = dict(dims)["n_q"] // pattern.shared, dict(dims)["n_k"]
     for cut in cuts(pattern, n_q, n_k, heads, tables, room):
         some, own, rounds = _part(cut, dims, heads, pattern)
-        alone = _first("forward", _rounded(some, own, STEPS), some, cut.kv_heads, dtype, own, room, card)
+        alone = _first("forward", _rounded(some, own, 1), some, cut.kv_heads, dtype, own, None, card)
         _, taken = _of_lengths(alone.forecast.tiling, dims[2:], dtype, own.mask)
         blocks = {**dict(dims), **alone.forecast.tiling.blocks}
         rows = ((span.stop - span.start) * cut.heads for span in cut.spans)
         sizes = zip(rows, cut.keys(pattern, n_k), strict=True)
         most = cut.kv_heads * max(taken({**blocks, "n_q": n, "n_k": keys}) for n, keys in sizes)
-        if alone.forecast.rounds == 1 and most <= room:
+        if most <= room:
             yield Choice(replace(alone.forecast, rounds=rounds), alone.even, most, cut)
 
 
