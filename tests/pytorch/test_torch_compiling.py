@@ -116,5 +116,5 @@ def test_a_launcher_built_before_is_the_one_of_the_kernel(monkeypatch: pytest.Mo
     made = dict.fromkeys((*names, "launch_cooperative_grid", "launch_pdl"), 0)
     nvidia.CudaLauncher(src, SimpleNamespace(**made, tensordesc_meta=[told] * described or None))
     assert texts[0] == texts[1]
-    without = nvidia.make_launcher(src.constants, {at: kind for at, kind in src.signature.items()}, None)
+    without = nvidia.make_launcher(src.constants, src.signature, None)
     assert (without != texts[0]) is bool(described)
