@@ -15,13 +15,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from inspect import getclosurevars
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from pebblesim.kernels import releases
 
 HERE = threading.local()
-"""State of this thread: `together` while kernels are compiled, and not launched."""
+"""State of this thread: `threads`, which compile kernels while these are not launched."""
 
 PATIENCE = 2.0
 """Seconds of compiling after which a line says so on a terminal."""
@@ -29,7 +29,7 @@ PATIENCE = 2.0
 MOST = 16
 """Kernels that are compiled at once."""
 
-TURN = 5e-4
+TURN = 1e-4
 """Seconds after which a thread lets another one run Python meanwhile.
 
 Triton reads its library of 400 MB piece by piece to find its version, and with the usual 5 ms would wait so long for
@@ -39,7 +39,7 @@ each piece. A kernel waits as often for its next pass.
 
 def compiled_only() -> bool:
     """Whether kernels are compiled now, and not launched."""
-    return getattr(HERE, "together", False)
+    return getattr(HERE, "threads", None) is not None
 
 
 def can() -> bool:
@@ -54,11 +54,21 @@ def together() -> Iterator[None]:
     assert mode is not None
     with _progress(), _turns(), _Threads(min(MOST, os.cpu_count() or 1)) as threads, mode(threads, ignore_errors=True):
         begin()
-        HERE.together = True
+        HERE.threads = threads
         try:
             yield
         finally:
-            HERE.together = False
+            HERE.threads = None
+
+
+def let_through() -> None:
+    """Wait until what was given to threads runs in C++: until then they and this thread take Python from each other.
+
+    Kernels of the forward pass are the longest, so that it is better not to choose those of the backward pass yet.
+    """
+    if (threads := getattr(HERE, "threads", None)) is not None:
+        for each in threads.fronts:
+            each.wait()
 
 
 @contextmanager
@@ -74,21 +84,20 @@ def _turns() -> Iterator[None]:
 
 @cache
 def begin() -> Future[None]:
-    """Begin, in a thread, what Triton does once in each process, and takes longer than to choose kernels.
+    """Begin, in threads, what Triton does once in each process, and takes longer than to choose kernels.
 
     It finds its own version, which its cache asks for; and with an empty cache a compiler of C makes what loads
     kernels. Before a kernel is compiled the result is waited for: else both would be done twice.
     """
+    from triton.runtime import cache as cache_of_triton, driver  # it is Python: in a thread it would run no sooner
+
     ready: Future[None] = Future()
 
     def made() -> None:
         with suppress(Exception):  # then the first launch says what is wrong
-            from triton.runtime import driver
-            from triton.runtime.cache import triton_key
-
             loading = threading.Thread(target=partial(getattr, driver, "active"), daemon=True)
             loading.start()
-            triton_key()
+            cache_of_triton.triton_key()
             loading.join()
         ready.set_result(None)
 
@@ -101,19 +110,44 @@ class _Threads(ThreadPoolExecutor):
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
+        self.fronts: list[threading.Event] = []
         self._launchers: dict[Any, Future[Any]] = {}
+        self._front = threading.Lock()
 
     def submit(self, compiled: Any, /, *given: Any, **options: Any) -> Future[Any]:
         """Compile a kernel."""
-        launcher = self._launcher(getclosurevars(compiled).nonlocals.get("src"))
+        source = getclosurevars(compiled).nonlocals.get("src") if isinstance(compiled, FunctionType) else None
+        launcher, through = self._launcher(source), self._in_turn(source)
 
         def whole() -> Any:
-            made = compiled(*given, **options)
+            try:
+                made = compiled(*given, **options)
+            finally:
+                through.set()
             if launcher is not None:
                 launcher.exception()  # it was given to a thread before
             return made
 
         return super().submit(whole)
+
+    def _in_turn(self, source: Any) -> threading.Event:
+        """Let kernels be read one after the other, which is Python: the first is in C++ sooner than with all at once.
+
+        Returns what is set when this one is, or is in Triton's cache.
+        """
+        through, make = threading.Event(), getattr(source, "make_ir", None)
+        self.fronts.append(through)
+        if make is not None:
+
+            def in_turn(*given: Any, **options: Any) -> Any:
+                with self._front:
+                    try:
+                        return make(*given, **options)
+                    finally:
+                        through.set()
+
+            source.make_ir = in_turn
+        return through
 
     def _launcher(self, source: Any) -> Future[Any] | None:
         """What builds the launcher of a kernel beside the kernel; None if this Triton has one for all kernels."""

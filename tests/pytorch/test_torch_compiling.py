@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -70,6 +71,38 @@ def kernel(*kinds: str, made: list[Any]) -> Any:
         return src
 
     return compiled
+
+
+def test_kernels_are_read_one_by_one_and_waited_for_while_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that is in Triton's cache, which nobody reads, is not waited for for ever."""
+    monkeypatch.setattr(compiling._Threads, "_launcher", lambda *given: None)
+    now, most, read, last = [0], [0], list[int](), threading.Event()
+
+    def reading(number: int) -> None:
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+        time.sleep(0.02)
+        read.append(number)
+        now[0] -= 1
+
+    def kernel_of(number: int) -> Any:
+        src = SimpleNamespace(make_ir=lambda: reading(number))
+
+        def compiled() -> None:
+            if number:
+                src.make_ir()
+                last.wait(10)
+
+        return compiled
+
+    compiling.let_through()  # where nothing is compiled
+    with compiling._Threads(4) as threads:
+        monkeypatch.setattr(compiling.HERE, "threads", threads, raising=False)
+        for number in range(4):
+            threads.submit(kernel_of(number))
+        compiling.let_through()
+        assert sorted(read) == [1, 2, 3] and most == [1]
+        last.set()
 
 
 @pytest.mark.skipif(not ONE_EACH, reason="this Triton has one launcher for all kernels")
