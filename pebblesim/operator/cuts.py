@@ -18,8 +18,8 @@ MORE, MOST = 2, 64
 """Numbers of parts of the queries that are tried, from the least one on, and the largest: more may use all
 multiprocessors better."""
 
-KV_HEADS = 1, 2
-"""KV heads that are computed at once, of which queries are cut: of two, launches have more blocks of one length."""
+KV_HEADS = 1, 2, 4
+"""KV heads that are computed at once, where queries are cut: with several of them blocks are more alike."""
 
 
 class Cut(NamedTuple):
