@@ -150,7 +150,7 @@ class _Threads(ThreadPoolExecutor):
         return through
 
     def _launcher(self, source: Any) -> Future[Any] | None:
-        """What builds the launcher of a kernel beside the kernel; None if this Triton has one for all kernels."""
+        """Have the launcher of a kernel built beside the kernel; None if this Triton has one for all kernels."""
         if source is None or releases.here().arguments_together:
             return None
         kinds = tuple(source.signature.values())

@@ -23,7 +23,7 @@ KV_HEADS = 1, 2, 4
 
 
 class Cut(NamedTuple):
-    """What is computed at once.
+    """The part of a forward pass that is computed at once.
 
     Attributes:
         kv_heads: KV heads, of all batches.
@@ -52,7 +52,7 @@ class Cut(NamedTuple):
         return [n_k if pattern.mask is None else end + n_k - self.ends[-1] for end in self.ends]
 
     def said(self, shared: int) -> str:
-        """What is computed at a time, as text."""
+        """A part of a sentence: heads or queries that are computed at a time."""
         if self.heads < shared:
             return f"{self.heads:,} of the {shared:,} heads that share keys at a time"
         return f"queries in {len(self.ends):,} parts, of {self.kv_heads:,} KV head{'s' * (self.kv_heads > 1)} at a time"

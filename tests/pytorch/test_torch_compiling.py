@@ -26,7 +26,7 @@ ONE_EACH = not releases.here().arguments_together
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is done once in a process, in order, with stand-ins for what Triton does."""
+    """Names of what is done once in a process, in order, with stand-ins for what Triton does."""
     done = list[str]()
     kind = type(driver)
     monkeypatch.setattr(kind, "active", property(lambda self: done.append(threading.current_thread().name)))
