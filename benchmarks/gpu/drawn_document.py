@@ -36,8 +36,17 @@ def document(folder: Path) -> None:
             f"Forward, the fastest other kernel takes {one[0]:.2f} {mean_of} {one[1]}.\n"
             f"With gradients, it takes {other[0]:.2f} {mean_of} {other[1]}",
         )
+        spans = (_span_of_ffpa(rows, way) for way in WAYS)
+        asked = r"[\d.]+ to [\d.]+"
+        _put(
+            readme,
+            rf"(its Triton kernels take )\s*{asked} times as long as ours forward,\s+and {asked}( with gradients)",
+            "{} times as long as ours forward, and {}".format(*spans),
+        )
     if groups := loaded(folder, "groups"):
         _put(kernels, r"(<!-- race: groups -->\n\n).*?(\n\n<!-- end -->)", "\n".join(_groups(groups)))
+    if first := loaded(folder, "first"):
+        _put(kernels, r"(<!-- race: first -->\n\n).*?(\n\n<!-- end -->)", "\n".join(_first(first)))
     if host:
         lines = host_table(host, loaded(folder, "host_before"))
         _put(kernels, r"(<!-- race: host -->\n\n).*?(\n\n<!-- end -->)", "\n".join(lines))
@@ -69,6 +78,33 @@ def _groups(rows: list[dict[str, Any]]) -> list[str]:
         worst = max(wrong["ours"][name] / least[name] for name in least)
         lines.append(f"| {row['shape']} | {' | '.join(cells)} | {worst:.2f} |")
     return lines
+
+
+STAGES = {"front": ("front",), "passes": ("ttir", "ttgir"), "LLVM": ("llir",), "PTX": ("ptx",), "ptxas": ("cubin",)}
+"""Stages of Triton's compiler, as a table names them."""
+
+
+def _first(rows: list[dict[str, Any]]) -> list[str]:
+    """Seconds of first calls; and, of a watched one, until kernels compile, and of the longest kernel's stages."""
+    head = ["call", "empty cache", "cache on disk", "until kernels compile", "the longest kernel", *STAGES, "then done"]
+    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
+    for row in rows:
+        watched = row["watched"]
+        marks, longest = watched["marks"], max(watched["kernels"], key=_seconds)
+        when = {name: next(at for said, at in marks if said == name) for name in ("written", "Triton is ready")}
+        done = next(at for said, at in marks if said == f"{longest['kernel']} is compiled")
+        parts = [sum(longest[name] for name in names) for names in STAGES.values()]
+        ready = max(when.values()) - watched["import"]
+        times = [row["empty"]["forward"], row["kept"]["forward"], ready]
+        cells = [row["key"].removeprefix("ours: "), *(f"{each:.2f}" for each in times)]
+        parts.append(watched["import"] + watched["forward"] - done)
+        cells += [f"{longest['kernel']}, {_seconds(longest):.2f}", *(f"{each:.2f}" for each in parts)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _seconds(kernel: dict[str, Any]) -> float:
+    return float(sum(each for each in kernel.values() if isinstance(each, float)))
 
 
 def _rates(row: dict[str, Any], who: str) -> tuple[float, float]:
@@ -145,6 +181,16 @@ def _ffpa(rows: list[dict[str, Any]]) -> list[str]:
             cells.append(" / ".join("–" if each is None else f"{each:,.0f}" for each in times))
         lines.append(f"| {row['shape']} | {' | '.join(cells)} |")
     return lines
+
+
+def _span_of_ffpa(rows: list[dict[str, Any]], way: str) -> str:
+    """The least and the largest ratio of FFPA's time on the card alone to ours."""
+    ratios = sorted(
+        min(each["card_us"] for name, each in row[way].items() if name.startswith("ffpa")) / row[way]["ours"]["card_us"]
+        for row in rows
+        if any(name.startswith("ffpa") for name in row.get("both", {}))
+    )
+    return f"{ratios[0]:.1f} to {ratios[-1]:.1f}"
 
 
 def _by_pytorch(name: str) -> bool:
