@@ -230,7 +230,7 @@ def test_kernels_run_on_the_device_of_the_tensors(monkeypatch: Any) -> None:
     monkeypatch.setattr(torch.cuda, "device", device)
     for name in ("fitted", "fits"):
         monkeypatch.setattr(launching, name, lambda each: each)
-    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=1), shared=0)
+    choice = SimpleNamespace(forecast=SimpleNamespace(rounds=1), cut=None)
     module = SimpleNamespace(run=lambda *given, **others: used.append(current[0]) or {})
     monkeypatch.setattr(launching, "_prepared", lambda way, given, *others: (choice, module, ("Q", "K"), given))
     x = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 1), shape=(1, 1, 8, 16), dim=lambda: 4)
