@@ -48,10 +48,13 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="*", default=LENGTHS)
     parser.add_argument("--time-limit", type=float, default=90.0, help="seconds after which nothing new is begun")
     parser.add_argument("--peer", type=Path, help="another attention function of transformers")
+    parser.add_argument("--table", action="store_true", help="print the table of docs/gemma-4.md, without a GPU")
     asked = parser.parse_args()
-    began = time.monotonic()
+    began, file = time.monotonic(), asked.output / "gemma_step.jsonl"
+    if asked.table:
+        print(*table([json.loads(line) for line in file.read_text().splitlines()]), sep="\n")
+        return
     asked.output.mkdir(parents=True, exist_ok=True)
-    file = asked.output / "gemma_step.jsonl"
     known = {json.loads(line)["n"] for line in file.read_text().splitlines()} if file.exists() else set()
     import torch
 
@@ -64,6 +67,21 @@ def main() -> None:
             out.write(json.dumps(row) + "\n")
             out.flush()
             print(json.dumps(row), flush=True)
+
+
+COLUMNS = {"pebblesim": "ours", "pebblesim, 4 GiB": "with 4 GiB", "sdpa": "sdpa"}
+"""Contenders, as the table names them, but for the one without attention."""
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Milliseconds of a step of each contender, and bytes at most."""
+    head = ["n", "no attention, ms", *(f"{name}, {unit}" for unit in ("ms", "GB") for name in COLUMNS.values())]
+    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
+    for row in sorted(rows, key=lambda each: each["n"]):
+        cells = [f"{row[name]['ms']:,.1f}" if name in row else "–" for name in ("no attention", *COLUMNS)]
+        cells += [f"{row[name]['GB']:.1f}" if name in row else "–" for name in COLUMNS]
+        lines.append(f"| {row['n']:,} | {' | '.join(cells)} |")
+    return lines
 
 
 def registered(peer: Path | None) -> list[str]:
