@@ -52,7 +52,7 @@ def together() -> Iterator[None]:
     """Compile what is launched meanwhile, and launch none of it; whoever cannot be compiled fails at its launch."""
     mode = _mode()
     assert mode is not None
-    with _progress(), _turns(), _Threads(min(MOST, os.cpu_count() or 1)) as threads, mode(threads, ignore_errors=True):
+    with _progress(), _TURNS, _Threads(min(MOST, os.cpu_count() or 1)) as threads, mode(threads, ignore_errors=True):
         begin()
         HERE.threads = threads
         try:
@@ -71,15 +71,27 @@ def let_through() -> None:
             each.wait()
 
 
-@contextmanager
-def _turns() -> Iterator[None]:
-    """Let threads take turns more often."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(min(TURN, usual))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(usual)
+class _Turns:
+    """Lets threads take turns more often while some of them are in it."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._usual = threading.Lock(), 0, 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(TURN, self._usual))
+
+    def __exit__(self, *failed: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                sys.setswitchinterval(self._usual)
+
+
+_TURNS = _Turns()
 
 
 @cache

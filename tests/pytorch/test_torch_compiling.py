@@ -62,6 +62,17 @@ def test_threads_take_turns_more_often_while_kernels_are_compiled(begun: list[st
     assert sys.getswitchinterval() == usual > compiling.TURN
 
 
+def test_the_last_thread_that_compiles_gives_turns_back() -> None:
+    """Also if it began later than another one that is done."""
+    usual, turns = sys.getswitchinterval(), compiling._TURNS
+    turns.__enter__()
+    turns.__enter__()
+    turns.__exit__()
+    assert sys.getswitchinterval() == pytest.approx(compiling.TURN)
+    turns.__exit__()
+    assert sys.getswitchinterval() == usual
+
+
 def kernel(*kinds: str, made: list[Any]) -> Any:
     """A function that compiles a kernel whose arguments are of these types, as Triton gives it to a thread."""
     src = SimpleNamespace(signature=dict(enumerate(kinds)), constants={}, fn=SimpleNamespace(arg_names=[]))
