@@ -33,8 +33,8 @@ REFUSED = {
     "block_indices": "block_indices",
     "cache": "cache",
 }
-"""Arguments of transformers' layers that these kernels do not have: sinks that differ from query to query, keys that are
-chosen one by one, and caches in pages."""
+"""Arguments of transformers' layers that these kernels do not have: sinks that differ from query to query, keys that
+are chosen one by one, and caches in pages."""
 
 OWN = {"prepare_dynamic_mask": "masks of numbers that a layer makes itself"}
 """Attributes of layers that these kernels do not have. A layer of Doge leaves our mask out of the one that it makes."""
