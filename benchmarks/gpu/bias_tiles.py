@@ -41,7 +41,27 @@ TRIED: dict[str, list[tuple[int, ...]]] = {
         (1, 32, 32, 1, 3), (1, 64, 64, 2, 3), (1, 32, 64, 1, 3),
     ],
 }  # fmt: skip
-"""Sequences at a time, tiles, warps and stages of each kernel that are tried."""
+"""Sequences at a time, tiles, warps and stages of each kernel that are tried for d = 32."""
+
+TRIED_WIDE: dict[str, list[tuple[int, ...]]] = {
+    "flash2_forward": [
+        (1, 64, 64, 4, 2), (1, 64, 64, 4, 3), (1, 64, 32, 4, 2), (1, 64, 32, 4, 3), (1, 64, 32, 4, 4),
+        (1, 128, 64, 8, 2), (1, 128, 32, 8, 2), (1, 128, 32, 8, 3), (2, 64, 32, 4, 2),
+    ],
+    "dQ": [
+        (1, 64, 64, 4, 2), (1, 64, 64, 4, 3), (1, 64, 32, 4, 2), (1, 64, 32, 4, 3), (1, 128, 64, 8, 2),
+        (1, 128, 32, 8, 2), (2, 64, 32, 4, 2),
+    ],
+    "dK_dV": [
+        (1, 64, 32, 4, 2), (1, 64, 32, 4, 3), (1, 64, 64, 4, 2), (1, 64, 64, 4, 3), (1, 64, 64, 8, 2),
+        (1, 128, 32, 8, 2), (1, 64, 32, 8, 3),
+    ],
+    "dB": [
+        (1, 64, 64, 4, 2), (1, 64, 64, 4, 3), (1, 64, 64, 8, 2), (1, 64, 64, 8, 3), (1, 64, 32, 4, 2),
+        (1, 64, 128, 8, 2), (1, 128, 64, 8, 2),
+    ],
+}  # fmt: skip
+"""Those for wider heads."""
 
 
 def passes(torch: Any, x: tuple[Any, ...], b: Any, dO: Any, asked: Any) -> None:
@@ -78,7 +98,8 @@ def tuned(torch: Any, d: int, wide: bool) -> Iterator[dict[str, Any]]:
     both = partial(passes, torch, (q, k, v), b, dO, asked)
     key = next(each for each in original if each[0] == "16 bits" and d <= each[1])
     usual = dict(zip(TRIED, USUAL[key[1]], strict=True))
-    cases, best = [(name, tried) for name, several in TRIED.items() for tried in several], dict[str, float]()
+    of_all = TRIED if key[1] == 32 else TRIED_WIDE
+    cases, best = [(name, tried) for name, several in of_all.items() for tried in several], dict[str, float]()
     if compiling.can():
         with compiling.together():
             for name, tried in cases:
