@@ -120,15 +120,8 @@ def _loop(lines: list[str]) -> Counter[str]:
 
 
 def main() -> None:
-    heads = [
-        "kernel",
-        "instructions",
-        *GROUPS,
-        "others",
-        "exponentials",
-        "at one a cycle, µs",
-        "exponentials alone, µs",
-    ]
+    behind = "others", "exponentials", "at one a cycle, µs", "exponentials alone, µs"
+    heads = ["kernel", "instructions", *GROUPS, *behind]
     print("|", " | ".join(heads), "|\n|---" + "|---:" * (len(heads) - 1) + "|")
     whole: Counter[str] = Counter()
     with TemporaryDirectory() as folder:
@@ -141,10 +134,7 @@ def main() -> None:
             print("|", " | ".join([name, *numbers, *(f"{each:.0f}" for each in times)]), "|")
             if name in PASSES:
                 whole.update(instructions=total, exponentials=exponentials, time=times[0], alone=times[1])
-    print(
-        f"all but the last: {whole['instructions']:.1f} instructions, {whole['exponentials']:.2f} exponentials;", end=""
-    )
-    print(f" {whole['time']:.0f} µs, exponentials alone {whole['alone']:.0f}")
+    print("all but the last: {instructions:.1f}, {time:.0f} µs; {exponentials:.2f}, {alone:.0f} µs".format(**whole))
 
 
 if __name__ == "__main__":

@@ -79,7 +79,8 @@ def unsupported(query: Any, value: Any, added: Added) -> str | None:
             advice = "give 0" if name == "dropout_p" else "leave it out"
             return f"{name} was given with {added.name}, and these kernels do not have both; {advice}."
     if (widest := max(query.shape[-1], value.shape[-1])) > WIDEST:
-        return f"a head dimension is {widest}, and with {added.name} it may be up to {WIDEST}; leave {added.name} out."
+        advice = "leave bias out" if added.name == "bias" else 'PyTorch computes it with fallback="sdpa"'
+        return f"a head dimension is {widest}, and with {added.name} it may be up to {WIDEST}; {advice}."
     if query.is_cuda and query.dtype == torch.float64:
         return f"query is of torch.float64; with {added.name} give bfloat16, float16 or float32 on a GPU."
     few = query[..., :0, :]  # of a type that `checks.unsupported` knows
@@ -132,9 +133,10 @@ def attention_with_bias(
     out = out.reshape(*query.shape[:-1], value.shape[-1])
     if added.sinks is not None:
         sinks = added.sinks.to(lse.dtype)[:, None]
-        share = torch.where(lse > -torch.inf, torch.sigmoid(lse - sinks), 0.0)[..., None]
+        alone = (lse == -torch.inf) & (sinks == -torch.inf)  # neither a key nor a sink: gradients are 0, and not NaN
+        share = torch.sigmoid(torch.where(lse > -torch.inf, lse - sinks, -torch.inf))[..., None]
         out = (out * share).to(out.dtype)
-        lse = torch.logaddexp(lse, sinks)
+        lse = torch.logaddexp(lse.masked_fill(alone, 0.0), sinks).masked_fill(alone, -torch.inf)
     out = out.to(kind or out.dtype)
     return (out, lse) if return_lse else out
 
@@ -148,7 +150,8 @@ def _all_in_one(
     """
     bias, mask, left_out = added.bias, added.attn_mask, None
     if mask is not None and mask.dtype != torch.bool:
-        bias, mask = (mask if bias is None else bias + mask), None
+        wide = torch.promote_types(query.dtype, torch.float32)  # their sum is not rounded before it meets the scores
+        bias, mask = (mask if bias is None else bias.to(wide) + mask.to(wide)), None
     padding, *others = added.masks_of["key_padding_mask"], added.masks_of["cu_seqlens"], added.masks_of["key_ranges"]
     if padding is not None:
         n_q, n_k, batch = query.shape[-2], key.shape[-2], query.shape[:-3].numel()
@@ -200,9 +203,6 @@ def _with_bias(
     """
     kept = known
     if kept is None:
-        if bias.device.type == "cpu":
-            said = "bias has NaN or +∞ among its numbers; give finite ones, or -∞ to leave a key out."
-            promise(bias < torch.inf, said)
         kept = Known(*_asked(query, key, bias, scale, within))
     x = (*map(in_one_batch, (query, key, value)), bias.reshape(kept.groups))
     if call is None:
@@ -346,3 +346,6 @@ def _check_dense(name: str, x: Any, query: Tensor, key: Tensor) -> None:
             f"{name} has shape {tuple(x.shape)}, which does not broadcast to {whole}, (…, heads, n_q, n_k); "
             "where sequences share it, give query as (batch, sequences, heads, n, d) and it as (batch, 1, heads, n, n)."
         )
+    if x.dtype != torch.bool and x.device.type == "cpu":
+        said = f"{name} has NaN or +∞ among its numbers; give finite ones, or -∞ to leave a key out."
+        promise(x < torch.inf, said)

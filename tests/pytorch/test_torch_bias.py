@@ -532,6 +532,47 @@ def test_all_masks_and_sinks_beside_a_bias(data: Any, n_q: int, n_k: int, groups
     same((made[0], made[1].masked_fill(~seen, 0.0)), (O, L), leaves)
 
 
+@pytest.mark.parametrize("option", ["bias", "attn_mask"])
+def test_a_query_with_neither_a_key_nor_a_sink(option: str) -> None:
+    """O and all gradients are 0 there, L is -∞, and elsewhere they are as without that query."""
+    q, k, v, b = tensors((1,), 2, 3, 4, (2, 3, 4))
+    sinks = torch.tensor([0.5, -torch.inf], dtype=torch.float64, requires_grad=True)
+    mask = torch.arange(3)[:, None] < torch.tensor([2])
+    given = {"bias": b, "key_padding_mask": torch.ones(1, 4, dtype=torch.bool)} if option == "bias" else {}
+    given |= {"attn_mask": mask.expand(3, 4)} if option == "attn_mask" else {}
+    leaves = [q, k, v, sinks, *([b] if option == "bias" else [])]
+    O, L = attention(q, k, v, sinks=sinks, return_lse=True, **given)
+    seen = mask[:, 0] if option == "attn_mask" else torch.zeros(3, dtype=torch.bool)
+    assert not O[:, :, ~seen].any() and (L[:, 1, ~seen] == -torch.inf).all() and (L[:, 0, ~seen] == 0.5).all()
+    made = torch.autograd.grad(O.sum() + L[:, 0].sum() + L[:, 1, seen].sum(), leaves)
+    assert all(each.isfinite().all() for each in made) and not made[0][:, :, ~seen].any()
+    if option == "attn_mask":
+        x = [q[:, :, seen], k, v]
+        right = attention(*x, sinks=sinks, attn_mask=mask[seen].expand(2, 4), return_lse=True)
+        true = torch.autograd.grad(right[0].sum() + right[1].sum(), [q, k, v])
+        close([made[1], made[2]], true[1:])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_bias_and_a_mask_of_numbers_are_not_rounded_to_their_type(dtype: Any) -> None:
+    of_both = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+    q, k, v = (drawn(1, 1, n, 8, seed=n).detach().to(dtype) for n in (3, 4, 4))
+    b, mask = (drawn(1, 3, 4, seed=seed).detach().to(of_both) for seed in (8, 9))
+    b = b + 100
+    wide = [each.double() for each in (q, k, v)]
+    true = formulas(*wide, b.double() + mask.double())[1]
+    L = attention(q, k, v, bias=b, attn_mask=mask, return_lse=True)[1]
+    assert (L - true).abs().max() < (1e-3 if dtype == torch.bfloat16 else 1e-12)
+
+
+def test_refusals_name_the_argument_and_what_computes_it() -> None:
+    q = torch.zeros(1, 1, 2, 4)
+    refused(lambda: attention(q, q, q, attn_mask=torch.full((2, 2), torch.nan)), "attn_mask has NaN")
+    refused(lambda: attention(q, q, q, bias=torch.full((2, 2), torch.inf)), "bias has NaN or")
+    wide = torch.zeros(1, 1, 2, 136)
+    refused(lambda: attention(wide, wide, wide, attn_mask=torch.zeros(2, 2) == 0), 'with fallback="sdpa"')
+
+
 def test_plain_calls_go_without_operators(monkeypatch: Any) -> None:
     """One autograd function on a GPU, here with the definition in the place of kernels; sizes are checked once."""
     from pebblesim.operator import eager, operators_of_bias as operators, with_bias
