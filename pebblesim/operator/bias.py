@@ -89,8 +89,8 @@ def with_columns(query: Tensor, key: Tensor, left_out: Tensor, scale: float, aga
     """
     wide = [empty_like(x, x.shape[-1] + WORDS) for x in (query, key)]
     for made, x, number in zip(wide, (query, key), (LARGE, 0.0), strict=True):
-        made[..., : x.shape[-1]] = x
-        made[..., x.shape[-1] :] = number
+        made[..., : x.shape[-1]].copy_(x)
+        made[..., x.shape[-1] :].fill_(number)
     most = 2.0 ** (frexp(torch.finfo(key.dtype).max)[1] - 1) if again else torch.inf
     wide[1][..., key.shape[-1] :].masked_fill_(left_out[:, None, :, None], -most if scale > 0 else most)
     return wide[0], wide[1]

@@ -143,23 +143,35 @@ def _pairs(
 def _on_gpu(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, left_out: Tensor | None, *limits: Any
 ) -> tuple[Tensor, Tensor]:
-    asked = Limits(*limits)
     if left_out is None:
-        return forward(query, key, value, bias, asked)
+        return forward(query, key, value, bias, Limits(*limits))
     check_forward_mode()
-    wide = kernels.with_columns(query, key, left_out, asked.scale, False)
-    return biased_without_notes(*wide, value, bias, *asked)
+    out, lse = recorded.made(leaving_out_without_notes, (query, key, value, bias, left_out), limits)
+    return out, lse
+
+
+def leaving_out_without_notes(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, left_out: Tensor, *limits: Any
+) -> tuple[Tensor, Tensor]:
+    """As `biased_without_notes`, with keys that batches leave out."""
+    wide = kernels.with_columns(query, key, left_out, Limits(*limits).scale, False)
+    return biased_without_notes(*wide, value, bias, *limits)
 
 
 def _gradients_on_gpu(*given: Any) -> tuple[Tensor, ...]:
     *tensors, left_out, of_bias = given[:10]
-    asked = Limits(*given[10:])
     if left_out is None:
-        return backward(tuple(tensors), of_bias, asked)
+        return backward(tuple(tensors), of_bias, Limits(*given[10:]))
     check_forward_mode()
+    return recorded.made(gradients_of_leaving_out_without_notes, (*tensors, left_out), given[9:])
+
+
+def gradients_of_leaving_out_without_notes(*given: Any) -> tuple[Tensor, ...]:
+    """As `gradients_of_biased_without_notes`, with keys that batches leave out behind O and L."""
+    *tensors, left_out = given[:9]
     query, key = tensors[2:4]
-    tensors[2:4] = kernels.with_columns(query, key, left_out, asked.scale, True)
-    dQ, dK, *others = gradients_of_biased_without_notes(*tensors, of_bias, *asked)
+    tensors[2:4] = kernels.with_columns(query, key, left_out, Limits(*given[10:]).scale, True)
+    dQ, dK, *others = gradients_of_biased_without_notes(*tensors, *given[9:])
     dQ, dK = (in_order(each[..., : like.shape[-1]], like) for each, like in ((dQ, query), (dK, key)))
     return dQ, dK, *others
 
