@@ -41,7 +41,7 @@ GROUPS = {
     "of words": ("LDG", "STG", "LDS", "STS", "LDSM", "STSM", "LDGSTS", "LDL", "STL", "SHFL"),
     "of products": ("HGMMA", "HMMA", "WARPGROUP"),
 }
-"""Instructions by what they are for; all others are of addresses, loops, waiting, and of 16 bits made 32."""
+"""Instructions by what they are for; all others are of addresses, loops, waiting, and of a 16-bit bias made 32-bit."""
 
 
 class Made(NamedTuple):

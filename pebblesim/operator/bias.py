@@ -77,7 +77,7 @@ def in_groups(bias: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, int]:
 
 
 LARGE = 2.0**15
-"""What queries have in columns by which keys are left out: with the least float16 of a key a score of about -10¹⁰."""
+"""Numbers of queries in the columns that leave keys out: with the least float16 of a key a score of about -10¹⁰."""
 
 
 def with_columns(query: Tensor, key: Tensor, left_out: Tensor, scale: float, again: bool) -> tuple[Tensor, Tensor]:
