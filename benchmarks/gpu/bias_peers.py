@@ -149,8 +149,8 @@ def _with_atomics() -> Any:
 def with_atomics(text: str) -> str:
     """The text of the kernels of dQ, in which each dS is added to dB; tiles divide the lengths."""
     place = "dB_ptr + own * dB_head + at_i[:, None] * dB_row + at_j[None, :]"
-    text = re.sub(
-        r"^( +)(dS = \(P \* .*)$", rf'\1\2\n\1tl.atomic_add({place}, dS, sem="relaxed")', text, count=1, flags=re.M
-    )
+    adding = rf'\1\2\n\1tl.atomic_add({place}, dS, sem="relaxed")'
+    text, found = re.subn(r"^( +)(dS = P \* .*)$", adding, text, count=1, flags=re.M)
+    assert found, "no line of the kernel makes dS"
     text = text.replace("def dQ(", "def dQ(dB_ptr, dB_head, dB_row, ").replace("def run(", "def run(dB_ptr, ")
     return re.sub(r"^( +dQ\[.*\]\()", r"\1dB_ptr, dB_ptr.stride(0), dB_ptr.stride(1), ", text, count=1, flags=re.M)
