@@ -36,31 +36,40 @@ LITTLE = 2**26
 Results = tuple[Any, ...]
 
 
-def parted(sizes: tuple[Any, ...]) -> tuple[Hashable, list[int]]:
-    """The kind of a pass, which is alike for many lengths, and the values of its symbols.
+def kind_of(sizes: tuple[Any, ...]) -> Hashable:
+    """The kind of a pass, which is alike for many lengths.
 
     `sizes`: as of `recorded.sizes_of`.
     """
     way, device, rest, *tensors = sizes
-    kind, symbols, lengths = [way, device, rest], list[int](), dict[int, None]()
+    kind, lengths = [way, device, rest], dict[int, None]()
     for each in tensors:
         if each is None:
             kind.append(None)
             continue
         shape, stride, dtype = each
+        long = LENGTHS.get(len(shape), ())
         if len(shape) == 4:
-            batch, heads, n, d = shape
-            symbols.append(n)
-            lengths[n] = None
-            kind += (batch, heads, d, dtype)
-        else:
-            long = LENGTHS.get(len(shape), ())
-            symbols += [shape[at] for at in long]
-            kind += [dtype, *(None if at in long else length for at, length in enumerate(shape))]
-        symbols += stride[:-1]
-        kind += stride[-1:]
-    kind += [((n - 1).bit_length(), n % EVEN == 0, n % GROUP == 0) for n in lengths]
-    return tuple(kind), symbols
+            lengths[shape[2]] = None
+        kind += [dtype, *(None if at in long else length for at, length in enumerate(shape)), *stride[-1:]]
+    kind += [length_class(n) for n in lengths]
+    return tuple(kind)
+
+
+def length_class(n: int) -> Hashable:
+    """What kernels are chosen and compiled by for a length."""
+    return (n - 1).bit_length(), n % EVEN == 0, n % GROUP == 0
+
+
+def symbols_of(inputs: Sequence[Tensor | None]) -> list[int]:
+    """The values of the symbols of a pass, in the order of `Shadow.of`."""
+    symbols = list[int]()
+    for each in inputs:
+        if each is not None:
+            shape, stride = each.shape, each.stride()
+            symbols += [shape[at] for at in LENGTHS.get(len(shape), ())]
+            symbols += stride[:-1]
+    return symbols
 
 
 class Kind:
@@ -104,7 +113,7 @@ class Kind:
     def of(self, symbols: Sequence[int]) -> Found | None:
         """The pass for other values of its symbols; None if some decision is another one."""
         form = self._find(symbols)
-        return None if form is None else Found(self, form)
+        return None if form is None else Found(self, (self._several.of(form[0]), *form[1:]))
 
     def make(self, inputs: Sequence[Tensor | None], form: Any) -> Results | None:
         """Make the pass; None if the inputs are at other multiples of bytes."""
@@ -126,7 +135,7 @@ class Kind:
             address = room.data_ptr()
             for slot, begin in begins:
                 places[slot] = address + begin
-        self._several(tensors, places, self._stream_of(self._device.index or 0), commands)
+        self._several(places, self._stream_of(self._device.index or 0), commands)
         for each, sentence in zip(holds, self._sentences, strict=True):
             _assert(_tensor(tensors, each), sentence)
         return tuple([None if each is None else _tensor(tensors, each) for each in views])
@@ -167,8 +176,8 @@ def _commands(written: Traced, by: Driver, device: torch.device) -> Direct:
     for step in [*written.steps]:
         if not isinstance(step, Made) and not several.add(step):
             raise Untraced
-    if not several.close():
-        raise Untraced
+    several.close()
+    several.plain()  # raises Untraced where the driver takes no descriptor
     return several
 
 

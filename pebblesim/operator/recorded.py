@@ -18,8 +18,9 @@ from pebblesim.operator.direct import Direct, driver
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import launch
 from pebblesim.operator.layout import BYTES
-from pebblesim.operator.lengths import ALIGNED, LITTLE, Found, Kind, parted
+from pebblesim.operator.lengths import ALIGNED, LITTLE, Found, Kind, kind_of, symbols_of
 from pebblesim.operator.recent import Recent
+from pebblesim.operator.symbols import Untraced
 from pebblesim.operator.tape import Done, Launched, Made, Notes, Place, Step, View, noted
 
 MOST = 4096
@@ -32,6 +33,33 @@ Tensors = list[Any]
 
 Call = Callable[[Tensors, list[int], int], None]
 """A step, of tensors, their addresses, and the stream."""
+
+
+class Kinds:
+    """Traced passes of a kind, whose decisions differ."""
+
+    def __init__(self, function: Callable[..., Results], rest: tuple[Hashable, ...]) -> None:
+        """Take what is traced: a function of tensors, and of the rest."""
+        self._function, self._rest = function, rest
+        self.traced: list[Kind] | None = []  # None if tracing failed
+
+    def of(self, inputs: Sequence[Tensor | None]) -> Found | None:
+        """The pass for tensors of this kind; None if it is not traced."""
+        known, by, symbols = self.traced, driver(), symbols_of(inputs)
+        if known is None or by is None:
+            return None
+        for each in known:
+            if (found := each.of(symbols)) is not None:
+                return found
+        if len(known) == MOST_OF_KIND:
+            return None
+        try:
+            one = Kind(self._function, inputs, self._rest, by)
+        except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong with it
+            self.traced = None
+            return None
+        known.append(one)
+        return one.of(symbols)
 
 
 class Again:
@@ -78,8 +106,8 @@ class Again:
 
 _KEPT: Recent[Hashable, Again | Found] = Recent(MOST)
 
-_KINDS: Recent[Hashable, list[Kind] | None] = Recent(MOST)
-"""Traced passes by their kind; None if their sizes are noted one by one."""
+_KINDS: Recent[Hashable, Kinds] = Recent(MOST)
+"""Traced passes by their kind."""
 
 MOST_OF_KIND = 8
 """Traced passes of a kind whose decisions differ."""
@@ -111,8 +139,12 @@ def made(function: Callable[..., Results], inputs: Sequence[Tensor | None], rest
         _SEEN[sizes] = True
     unaligned = any(each is not None and each.data_ptr() % BYTES for each in inputs)
     if not again or unaligned or torch.cuda.is_current_stream_capturing():
-        return function(*inputs, *rest)
-    return _noted(function, inputs, rest, sizes)
+        results = function(*inputs, *rest)
+    else:
+        results = _noted(function, inputs, rest, sizes)
+    if (kind := kind_of(sizes)) not in _KINDS:
+        _KINDS[kind] = Kinds(function, rest)  # others of its kind may be traced: its kernels are compiled now
+    return results
 
 
 def ready(
@@ -123,35 +155,19 @@ def ready(
     if sizes is None:
         return None
     known = _KEPT.get(sizes)
-    return _traced(function, inputs, rest, sizes) if known is None else known
+    if known is None and (kinds := _KINDS.get(kind_of(sizes))) is not None:
+        known = kinds.of(inputs)
+        if known is not None:
+            _KEPT[sizes] = known
+    return known
 
 
-def _traced(
-    function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Any, ...], sizes: tuple[Any, ...]
-) -> Found | None:
-    """The pass of a kind that was seen before, for these sizes; None of a new one, and where it is not traced."""
-    kind, symbols = parted(sizes)
-    if kind not in _KINDS:
-        _KINDS[kind] = []  # its kernels are compiled now
-        return None
-    known, by = _KINDS[kind], driver()
-    if known is None or by is None:
-        return None
-    for each in known:
-        if (found := each.of(symbols)) is not None:
-            _KEPT[sizes] = found
-            return found
-    if len(known) == MOST_OF_KIND:
-        return None
-    try:
-        one = Kind(function, inputs, rest, by)
-    except Exception:  # Untraced, or of what takes no number or shadow: the pass itself says what is wrong with it
-        _KINDS[kind] = None
-        return None
-    known.append(one)
-    if (found := one.of(symbols)) is not None:
-        _KEPT[sizes] = found
-    return found
+def kinds_of(
+    function: Callable[..., Results], inputs: Sequence[Tensor | None], rest: tuple[Hashable, ...]
+) -> Kinds | None:
+    """The traced passes for such tensors, and for others that are alike but for their lengths and strides."""
+    sizes = sizes_of(function.__name__, inputs, rest)
+    return None if sizes is None else _KINDS.get(kind_of(sizes))
 
 
 def _noted(function: Any, inputs: Sequence[Tensor | None], rest: tuple[Any, ...], sizes: Hashable) -> Results:
@@ -263,13 +279,26 @@ def _together(steps: Sequence[Step], kept: set[int], whole: Whole, written: Note
             continue
         several = Direct(by, written.types, room)
         parts.append(several if several.add(step) else step)
-    if not all(each.close() for each in parts if isinstance(each, Direct)):
+    try:
+        told = [_told(each) if isinstance(each, Direct) else _call(each, whole) for each in parts]
+    except Untraced:
         return []
     apart = kept | {slot for each in parts if not isinstance(each, Direct) for slot in _read(each)}
     calls = [_call(each, whole) for each in made if each.slot in apart]
     rest = [each for each in made if each.slot not in apart]
     calls += [_in_one(rest)] if rest and little else [_call(each, whole) for each in rest]
-    return calls + [each if isinstance(each, Direct) else _call(each, whole) for each in parts]
+    return calls + told
+
+
+def _told(several: Direct) -> Call:
+    """Commands of the driver as a function.
+
+    Raises:
+        Untraced: the driver does not take one.
+    """
+    several.close()
+    form = several.plain()
+    return lambda tensors, places, stream: several(places, stream, form)
 
 
 def _at_once(steps: Sequence[Step], kept: set[int]) -> bool:
