@@ -138,8 +138,8 @@ def _lengths(torch: Any, say: Callable[..., None], until: float) -> None:
             worst = max(worst, far := _far(made, right))
             if far > SAME:
                 say(part="lengths", shape=str(shape), n=n, n_k=x[1].shape[2], off=far)
-        kinds = [each for each in recorded._KINDS.values() if each]
-        say(part="lengths", shape=str(shape), off=worst, right=worst <= SAME, traced=sum(map(len, kinds)))
+        traced = sum(len(each.traced or ()) for each in recorded._KINDS.values())
+        say(part="lengths", shape=str(shape), off=worst, right=worst <= SAME, traced=traced)
 
 
 def _masked(torch: Any, say: Callable[..., None], until: float) -> None:

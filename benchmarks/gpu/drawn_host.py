@@ -185,7 +185,6 @@ def _parts(torch: Any) -> dict[str, float]:
     told = (ctypes.c_uint64 * 16)(0, 0, 2, 0, address, 0, 2048, 0, 0, 2, 0, address + 2**18, 0, 2048, 2048, 8)
     calls = {
         "a descriptor is encoded": partial(by.describe, at, 9, 4, address, lengths, strides, box, ones, 0, 3, size, 0),
-        "a descriptor is moved": partial(by.move, at, address),
         "a fill": partial(by.fill, address, 0, 2**17, stream),
         "a copy of rows": partial(by.copy, ctypes.addressof(told), stream),
         "memory of PyTorch": partial(torch.empty_like, x),

@@ -179,7 +179,11 @@ class Direct:
         if step.function != Tensor.copy_ or step.options or len(step.arguments) != 2:
             return False
         to, of = step.arguments
-        if not isinstance(of, View) or to.shape != of.shape or len(to.shape) != 2:
+        if not isinstance(of, View) or to.shape != of.shape:
+            return False
+        while len(to.shape) > 2 and to.shape[0] == 1:
+            to, of = (View(each.slot, each.offset, each.shape[1:], each.stride[1:]) for each in (to, of))
+        if len(to.shape) != 2:
             return False
         kind, (rows, columns) = self._types.get(to.slot), to.shape
         if kind is None or self._types.get(of.slot) != kind:

@@ -100,9 +100,9 @@ class Known:
 
     def prepare(self, way: Way, inputs: Sequence[Tensor | None]) -> None:
         """Find a pass that is made later, if others that are alike were."""
-        if way not in self.passes and (kinds := self.family.kinds.get(way.alike)) is not None:
-            if (found := kinds.of(inputs)) is not None:
-                self.passes[way] = found
+        kinds = None if way in self.passes else self.family.kinds.get(way.alike)
+        if kinds is not None and (found := kinds.of(inputs)) is not None:
+            self.passes[way] = found
 
 
 _CHECKED: Recent[Hashable, Known] = Recent(MOST)
@@ -323,10 +323,9 @@ def _made(
     rest: tuple[Any, ...],
 ) -> tuple[Any, ...]:
     """What a pass gives: one that is known, if it is; arguments as of `recorded.made`."""
-    if known is not None and (again := known.ready(way, function, inputs, rest)) is not None:
-        if (found := again.if_room(inputs)) is not None:
-            return found
-    return recorded.made(function, inputs, rest)
+    again = None if known is None else known.ready(way, function, inputs, rest)
+    found = None if again is None else again.if_room(inputs)
+    return recorded.made(function, inputs, rest) if found is None else found
 
 
 def _forward(

@@ -6,7 +6,8 @@ a second time is noted, and from then on costs the host little. One of sizes tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -14,14 +15,14 @@ import torch
 from torch import Tensor
 
 from pebblesim.operator.boxes import Described
-from pebblesim.operator.direct import Direct, driver
+from pebblesim.operator.direct import Direct, Form, driver
 from pebblesim.operator.fresh import fresh
 from pebblesim.operator.launch import launch
 from pebblesim.operator.layout import BYTES
 from pebblesim.operator.lengths import ALIGNED, LITTLE, Found, Kind, kind_of, symbols_of
 from pebblesim.operator.recent import Recent
 from pebblesim.operator.symbols import Untraced
-from pebblesim.operator.tape import Done, Launched, Made, Notes, Place, Step, View, noted
+from pebblesim.operator.tape import Done, Launched, Made, Notes, Step, View, noted, place_of, read
 
 MOST = 4096
 """Passes that are kept, and sizes that are known."""
@@ -69,7 +70,7 @@ class Again:
         """Take the notes of a pass, what it returns, and the number of the GPU."""
         inputs = len(written.inputs)
         self._there = [slot for slot, each in enumerate(written.inputs) if each is not None]
-        used = {slot for step in written.steps for slot in _read(step)} | {each.slot for each in results if each}
+        used = {slot for step in written.steps for slot in read(step)} | {each.slot for each in results if each}
         steps = [_laid(each, results) for each in written.steps if not isinstance(each, Made) or each.slot in used]
         whole = {at: known[1:3] for at, known in enumerate(written.inputs) if known is not None}
         whole |= {each.slot: (each.shape, each.stride) for each in steps if isinstance(each, Made)}
@@ -197,29 +198,6 @@ def sizes_of(way: str, tensors: Sequence[Tensor | None], rest: tuple[Any, ...]) 
     return way, first.get_device(), rest, *of_each
 
 
-def _read(step: Step) -> Iterator[int]:
-    """Slots that a step reads or changes."""
-    if isinstance(step, Launched):
-        yield from (each.slot for given in step.arguments if (each := _place(given)) is not None)
-    elif isinstance(step, Done):
-        yield from (each.slot for each in _views((*step.arguments, *step.options.values())))
-
-
-def _views(given: Any) -> Iterator[View]:
-    for each in given:
-        if isinstance(each, View):
-            yield each
-        elif isinstance(each, tuple | list):
-            yield from _views(each)
-
-
-def _place(argument: Any) -> Place | None:
-    """The place of an argument of a kernel; None of a number."""
-    if isinstance(argument, Place):
-        return argument
-    return argument[1] if isinstance(argument, tuple) else None
-
-
 def _laid(step: Step, results: Sequence[View | None]) -> Step:
     """A step that makes memory, in the order that the result has which is all of it."""
     if isinstance(step, Made):
@@ -250,8 +228,8 @@ def _alone(steps: Sequence[Step], kept: set[int], whole: Whole, inputs: int) -> 
     calls = list[Call]()
     for at, step in enumerate(steps):
         calls.append(_call(step, whole))
-        later = {slot for other in steps[at + 1 :] for slot in _read(other)}
-        gone = [slot for slot in _read(step) if slot >= inputs and slot not in kept | later]
+        later = {slot for other in steps[at + 1 :] for slot in read(other)}
+        gone = [slot for slot in read(step) if slot >= inputs and slot not in kept | later]
         if gone and any(isinstance(other, Made) for other in steps[at + 1 :]):
             calls.append(_freed(gone))
     return calls
@@ -283,7 +261,7 @@ def _together(steps: Sequence[Step], kept: set[int], whole: Whole, written: Note
         told = [_told(each) if isinstance(each, Direct) else _call(each, whole) for each in parts]
     except Untraced:
         return []
-    apart = kept | {slot for each in parts if not isinstance(each, Direct) for slot in _read(each)}
+    apart = kept | {slot for each in parts if not isinstance(each, Direct) for slot in read(each)}
     calls = [_call(each, whole) for each in made if each.slot in apart]
     rest = [each for each in made if each.slot not in apart]
     calls += [_in_one(rest)] if rest and little else [_call(each, whole) for each in rest]
@@ -297,13 +275,16 @@ def _told(several: Direct) -> Call:
         Untraced: the driver does not take one.
     """
     several.close()
-    form = several.plain()
-    return lambda tensors, places, stream: several(places, stream, form)
+    return partial(_by_driver, several, several.plain())
+
+
+def _by_driver(several: Direct, form: Form, tensors: Tensors, places: list[int], stream: int) -> None:
+    several(places, stream, form)
 
 
 def _at_once(steps: Sequence[Step], kept: set[int]) -> bool:
     """Whether all memory is made before some of it is not needed any more."""
-    last = {slot: at for at, step in enumerate(steps) for slot in _read(step)}
+    last = {slot: at for at, step in enumerate(steps) for slot in read(step)}
     made = {step.slot: at for at, step in enumerate(steps) if isinstance(step, Made)}
     return all(last[slot] > max(made.values()) for slot in made if slot in last and slot not in kept)
 
@@ -356,7 +337,7 @@ def _call(step: Step, whole: dict[int, tuple[Any, Any]]) -> Call:
 def _launched(step: Launched) -> Call:
     kernel, grid, arguments = step
     given = [
-        (None, -1, each) if (at := _place(each)) is None else (None if each is at else each[0], *at)
+        (None, -1, each) if (at := place_of(each)) is None else (None if each is at else each[0], *at)
         for each in arguments
     ]
 

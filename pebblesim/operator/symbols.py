@@ -97,14 +97,10 @@ def _text(made: Any, needed: set[str], rest: list[Any]) -> str:
         needed.add(made.name)
         return made.name
     if isinstance(made, tuple):
-        parts, make = "".join([f"{_text(each, needed, rest)}, " for each in made]), None
-        if isinstance(made, Words):
-            make = _struct(len(made)).pack
-        elif hasattr(made, "_fields"):
-            make = type(made)
-        if make is None:
+        parts = "".join([f"{_text(each, needed, rest)}, " for each in made])
+        if not isinstance(made, Words) and not hasattr(made, "_fields"):
             return f"({parts})"
-        rest.append(make)
+        rest.append(_struct(len(made)).pack if isinstance(made, Words) else type(made))
         return f"r{len(rest) - 1}({parts})"
     if made is None or type(made) is int:
         return repr(made)
@@ -113,6 +109,9 @@ def _text(made: Any, needed: set[str], rest: list[Any]) -> str:
 
 
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod}
+NEUTRAL = {"+": 0, "-": 0, "*": 1, "//": 1}
+"""The second number of an operation that gives the first one."""
+
 COMPARISONS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le}
 COMPARISONS |= {">": operator.gt, ">=": operator.ge}
 
@@ -124,6 +123,12 @@ def _operation(symbol: str, turned: bool = False) -> Callable[[Number, Any], Any
         one, two = (other, self) if turned else (self, other)
         if any(type(plain(each)) is not int for each in (one, two)):
             return NotImplemented
+        if symbol in NEUTRAL and type(two) is int and two == NEUTRAL[symbol]:
+            return one
+        if symbol in "+*" and type(one) is int and one == NEUTRAL[symbol]:
+            return two
+        if symbol == "*" and any(type(each) is int and not each for each in (one, two)):
+            return 0
         value = OPERATIONS[symbol](plain(one), plain(two))
         return self._script.number(f"{_named(one)} {symbol} {_named(two)}", value, _names(one, two))
 
