@@ -16,6 +16,7 @@ from functools import partial
 
 from pebblesim.kernels.bias import is_bias
 from pebblesim.kernels.domains import GLUON, OF_GLUON
+from pebblesim.kernels.fills import filled_before
 from pebblesim.kernels.gluon_block import Block, loops_of
 from pebblesim.kernels.gluon_columns import ColumnsRoles
 from pebblesim.kernels.gluon_columns_plan import check_columns, columns_of
@@ -168,7 +169,7 @@ def plans(program: ir.Program, sizes: ir.Sizes, *, stages: int = 2, persistent: 
 def _launches(program: ir.Program) -> list[Launch]:
     """The launches of a program, with loops that only add to sums in memory as grids, but for those without a pair."""
     made = launches(program, masked=True, repeated=True, adding=True)
-    return [launch for launch in made if not for_no_pair(launch)]
+    return filled_before([launch for launch in made if not for_no_pair(launch)])
 
 
 def _planned(
