@@ -136,7 +136,7 @@ def _kind(x: Any) -> Hashable:
     if x is None:
         return None
     if isinstance(x, tuple | list):
-        return type(x), x[0] is x[-1], *((False if each is None else _kind(each)) for each in x)
+        return type(x), len(x) == 2 and x[0] is x[1], *((False if each is None else _kind(each)) for each in x)
     return (x.shape, x.stride(), x.dtype) if plain(x) else False
 
 
@@ -184,17 +184,35 @@ _ALIKE: Recent[Hashable, Family] = Recent(MOST)
 def _alike(call: tuple[Any, ...]) -> Hashable:
     """A key that calls which are checked, compiled and asked for alike have in common; None if all sizes matter.
 
-    That is the case with masks in tensors, with a limit of memory, and where limits may leave out no pair.
+    That is the case with a limit of memory, and where limits may leave out no pair.
     """
     (query, key, value), strides, kinds, window, workspace = call[:3], call[3:6], call[10], call[14], call[17]
     n_q, n_k = query[-2], key[-2]
-    masked = kinds is not None and kinds[:3] != (None, None, None)
-    if masked or workspace is not None or not n_q or not n_k or value[-2] != n_k:
+    masks_of = None if kinds is None else _masks_alike(kinds, n_q, n_k)
+    if masks_of is False or workspace is not None or not n_q or not n_k or value[-2] != n_k:
         return None
     if window is not None and not all(each is None or each < LONG for each in window):
         return None
     widths = query[:-2], query[-1], key[:-2], key[-1], value[:-2], value[-1], *(each[-1] for each in strides)
-    return *widths, n_q == n_k, length_class(n_q), length_class(n_k), *call[6:]
+    return *widths, n_q == n_k, length_class(n_q), length_class(n_k), *call[6:10], masks_of, *call[11:]
+
+
+def _masks_alike(kinds: tuple[Any, ...], n_q: int, n_k: int) -> Hashable:
+    """What masks and sinks have in common for all numbers of tokens and sequences; False if they may be refused."""
+    *of_masks, sinks = kinds
+    found: list[Hashable] = [sinks]
+    for kind, n in zip(of_masks, (None, n_k, n_q), strict=True):  # starts of any number of sequences
+        if kind is None:
+            found.append(None)
+            continue
+        several, said = ((kind,), ()) if isinstance(kind[0], torch.Size) else (kind[2:], kind[:2])
+        shape = several[0][0]
+        if len(shape) != (1 if n is None else 2) or any(each[0] != shape for each in several):
+            return False
+        if shape[-1] < 2 if n is None else shape[-1] != n:
+            return False
+        found.append((said, shape[:-1], *((stride[-1], dtype) for _, stride, dtype in several)))
+    return tuple(found)
 
 
 def ranged(query: Tensor, key: Tensor, asked: Asked, masks_of: dict[str, Any]) -> Asked:

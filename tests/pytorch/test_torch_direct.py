@@ -18,6 +18,7 @@ from stand_in_card import Card, Run, kernel  # noqa: E402
 
 from pebblesim.operator import boxes, direct, recorded  # noqa: E402
 from pebblesim.operator.launch import Torch  # noqa: E402
+from pebblesim.operator.symbols import Untraced  # noqa: E402
 from pebblesim.operator.tape import Done, Launched, Made, Place, View, noted, notes  # noqa: E402
 
 
@@ -92,6 +93,26 @@ def test_a_descriptor_is_described_as_triton_does() -> None:
     closed(several)
     lengths, strides, box, ones = [40, 300, 5], [80, 24000], [32, 64, 1], [1, 1, 1]
     assert card.described == (10, lengths, strides, box, ones, 0, 3, 2, 0)
+
+
+@pytest.mark.parametrize("at", [0, 3, 100])
+def test_a_descriptor_that_has_its_address_elsewhere_is_left_to_triton(at: int) -> None:
+    """Addresses are written over the first word of a descriptor, so nothing else in it may depend on them."""
+    card = Card()
+    direct._encoder_of.cache_clear()
+
+    def encode(where: int, kind: int, rank: int, address: int, *rest: Any) -> int:
+        ctypes.memmove(where, address.to_bytes(8, "little"), 8)
+        ctypes.memmove(where + at, bytes([address >> 40 & 255]), 1)
+        return 0
+
+    card.driver.describe = encode
+    several = direct.Direct(card.driver, {}, list[int]().append)
+    one = kernel(1, ["tensordesc<bf16[1, 64, 32],Layout()>"])
+    one.made_as[0]["elem_type"] = 8
+    assert several.add(Launched(one, (1, 1, 1), ((described([5, 300, 40], [12000, 40, 1]), Place(0, 0)),)))
+    with pytest.raises(Untraced):
+        closed(several)
 
 
 def test_only_what_the_driver_does_alike_is_given_to_it() -> None:
