@@ -79,7 +79,7 @@ def driver() -> Driver | None:
 
 
 class Form(NamedTuple):
-    """What of commands follows from sizes; of a traced pass these are numbers of its script, until `Direct.of` has it.
+    """The part of commands that follows from sizes; of a traced pass these are numbers of its script, until `Direct.of` has it.
 
     Attributes:
         words: all words that the driver reads, except addresses; then the bytes of descriptors, and of these words.
@@ -200,7 +200,7 @@ class Direct:
 
     @property
     def form(self) -> Form:
-        """What follows from the sizes of the steps, which may be numbers of a script."""
+        """The part that follows from the sizes of the steps, which may be numbers of a script."""
         first = len(self._maps) * MAP // WORD
         places = [(at * MAP // WORD, *place) for at, (*_, place) in enumerate(self._maps)]
         places += [(first + at, *place) for at, place in self._places]

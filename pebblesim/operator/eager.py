@@ -198,7 +198,7 @@ def _alike(call: tuple[Any, ...]) -> Hashable:
 
 
 def _masks_alike(kinds: tuple[Any, ...], n_q: int, n_k: int) -> Hashable:
-    """What masks and sinks have in common for all numbers of tokens and sequences; False if they may be refused."""
+    """Facts that masks and sinks have in common for all numbers of tokens and sequences; False if they may be refused."""
     *of_masks, sinks = kinds
     found: list[Hashable] = [sinks]
     for kind, n in zip(of_masks, (None, n_k, n_q), strict=True):  # starts of any number of sequences
@@ -340,7 +340,7 @@ def _made(
     inputs: Sequence[Tensor | None],
     rest: tuple[Any, ...],
 ) -> tuple[Any, ...]:
-    """What a pass gives: one that is known, if it is; arguments as of `recorded.made`."""
+    """The results of a pass: of one that is known, if it is; arguments as of `recorded.made`."""
     again = None if known is None else known.ready(way, function, inputs, rest)
     found = None if again is None else again.if_room(inputs)
     return recorded.made(function, inputs, rest) if found is None else found

@@ -57,7 +57,7 @@ def kind_of(sizes: tuple[Any, ...]) -> Hashable:
 
 
 def length_class(n: int) -> Hashable:
-    """What kernels are chosen and compiled by for a length."""
+    """Facts of a length that kernels are chosen and compiled by."""
     return (n - 1).bit_length(), n % EVEN == 0, n % GROUP == 0
 
 

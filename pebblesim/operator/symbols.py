@@ -82,7 +82,7 @@ def _struct(words: int) -> Struct:
 
 
 def evaluated(made: Any) -> Any:
-    """What was made, with the values now, without a decision."""
+    """All that was made, with the values now, without a decision."""
     if isinstance(made, Words):
         return made.packed()
     if isinstance(made, tuple):
