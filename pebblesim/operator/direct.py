@@ -79,7 +79,7 @@ def driver() -> Driver | None:
 
 
 class Form(NamedTuple):
-    """The part of commands that follows from sizes; of a traced pass these are numbers of its script, until `Direct.of` has it.
+    """The part of commands that follows from sizes: numbers of a script, or those of some sizes, as `Direct.of` has it.
 
     Attributes:
         words: all words that the driver reads, except addresses; then the bytes of descriptors, and of these words.

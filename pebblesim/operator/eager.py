@@ -198,7 +198,7 @@ def _alike(call: tuple[Any, ...]) -> Hashable:
 
 
 def _masks_alike(kinds: tuple[Any, ...], n_q: int, n_k: int) -> Hashable:
-    """Facts that masks and sinks have in common for all numbers of tokens and sequences; False if they may be refused."""
+    """Facts of masks and sinks, alike for all numbers of tokens and sequences; False if they may be refused."""
     *of_masks, sinks = kinds
     found: list[Hashable] = [sinks]
     for kind, n in zip(of_masks, (None, n_k, n_q), strict=True):  # starts of any number of sequences
