@@ -27,8 +27,9 @@ class Kind:
     Attributes:
         name: what is particular about it.
         shape: its sizes and mask.
-        extra: "sinks", "lse", "padding", "lengths" (another length at each call), "nothing" (a function of Python that
-            takes three matrices, and gives memory that nobody wrote, is all that is called), or nothing.
+        extra: "sinks", "lse", "padding", "latent" (values are the first 512 columns of keys), "lengths" (another length
+            at each call), "nothing" (a function of Python that takes three matrices, and gives memory that nobody
+            wrote, is all that is called), or nothing.
     """
 
     name: str
@@ -46,6 +47,7 @@ def kinds() -> Iterator[Kind]:
     yield Kind("16 heads on 2, n = 511, d = 128, causal", Shape(1, 2, 8, 511, 128, "causal"))
     for extra in ("padding", "sinks", "lse"):
         yield Kind(f"{extra}, n = 511, d = 128", Shape(2, 8, 1, 511, 128, "causal"), extra)
+    yield Kind("latent, 128 heads, n = 1,024", Shape(1, 1, 128, 1024, 576, "causal"), "latent")
     for n, d in ((511, 64), (512, 64), (511, 256), (511, 512), (512, 512)):
         yield Kind(f"n = {n}, d = {d}, causal", Shape(2, 8, 1, n, d, "causal"))
     yield Kind("n = 511, d = 128", Shape(2, 8, 1, 511, 128, "none"))
@@ -154,6 +156,13 @@ def _calls(torch: Any, kind: Kind) -> Iterator[tuple[str, Any, list[Any]]]:
     sets = [tensors(torch, replace(shape, n=n)) for n in lengths]
     if kind.extra == "nothing":
         yield "nothing", _nothing(torch), sets
+        return
+    if kind.extra == "latent":
+        from pebblesim.gpu.torch import attention
+
+        (q, k, _), _ = sets[0]
+        dO = torch.randn(*q.shape[:3], 512, device="cuda", dtype=q.dtype)
+        yield "ours", lambda q, k: attention(q, k, k[..., :512], is_causal=True, enable_gqa=True), [((q, k), dO)]
         return
     call, rest = ours(torch, shape), {}
     if kind.extra == "sinks":
