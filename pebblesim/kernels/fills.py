@@ -1,7 +1,8 @@
-"""A pass over launches: a tensor that begins with a constant is filled by blocks that were to run anyway.
+"""Passes that put small operations into a launch that was to run anyway, so that the host launches less.
 
-A launch before the fill, whose blocks are tiles of the same rows, fills these rows of the tensor, too. So one launch
-less waits for the host, and nothing else is moved.
+A tensor that begins with a constant is filled by the launch before, if its blocks are tiles of the same rows. L, which
+the copy engine reads from where each head's numbers begin at multiples of 64 bytes, is copied there by the launch that
+makes the row sums of dO ∘ O.
 """
 
 from __future__ import annotations
@@ -10,6 +11,36 @@ from dataclasses import replace
 
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch
+
+L_IN_ROWS = "L_in_rows"
+"""The copy of L."""
+
+
+def copied(program: ir.Program, sizes: ir.Sizes, words: int) -> ir.Program:
+    """A program that reads a copy of its input L, which the loop that makes row sums writes; itself without these.
+
+    `words`: if the numbers of each head are a multiple of so many, L is read where it is.
+    """
+    L, sums = program.tensors.get("L"), program.tensors.get("v")
+    if L is None or L.name not in program.inputs or L.apart is not None or sums is None:
+        return program
+    if sizes[L.shape[0]] % words == 0:
+        return program
+    rows = ir.Tensor(L_IN_ROWS, L.shape)
+
+    def made(node: ir.Node) -> ir.Node:
+        if isinstance(node, ir.Read) and node.tensor is L:
+            return replace(node, tensor=rows)
+        if not isinstance(node, ir.Loop):
+            return node
+        body = [made(each) for each in node.body]
+        if written := next((each for each in body if isinstance(each, ir.Write) and each.tensor is sums), None):
+            tile, line = ir.Tile("L_i", written.tile.ranges), written.line
+            body += [ir.Read(tile, L, line), ir.Write(tile, rows, line), ir.Delete(tile, True, line)]
+        return replace(node, body=body)
+
+    phases = [replace(phase, body=[made(each) for each in phase.body]) for phase in program.phases]
+    return replace(program, tensors={**program.tensors, L_IN_ROWS: rows}, phases=phases)
 
 
 def filled_before(made: list[Launch]) -> list[Launch]:

@@ -16,7 +16,7 @@ from functools import partial
 
 from pebblesim.kernels.bias import is_bias
 from pebblesim.kernels.domains import GLUON, OF_GLUON
-from pebblesim.kernels.fills import filled_before
+from pebblesim.kernels.fills import copied, filled_before
 from pebblesim.kernels.gluon_block import Block, loops_of
 from pebblesim.kernels.gluon_columns import ColumnsRoles
 from pebblesim.kernels.gluon_columns_plan import check_columns, columns_of
@@ -32,7 +32,7 @@ from pebblesim.kernels.gluon_writer import GluonWriter
 from pebblesim.kernels.products import products
 from pebblesim.kernels.rules import broken
 from pebblesim.kernels.strides import WORDS as GROUP
-from pebblesim.kernels.tables import Tables, tables
+from pebblesim.kernels.tables import GROUP_OF_WORDS, Tables, tables
 from pebblesim.kernels.triton import Source, Writes, check, far_away, for_no_pair, module, setting_of
 from pebblesim.kernels.triton_kernel import Writer
 from pebblesim.kernels.triton_ranges import Setting
@@ -98,7 +98,7 @@ def gluon(
         raise refused(program, "a head has 2³¹ words or more", OTHERWISE)
     if shared & (shared - 1):
         raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each", OTHERWISE)
-    made = _launches(program)
+    made = _launches(program := copied(program, sizes, GROUP_OF_WORDS))
     _check_pairs(program, made, sizes, mask)
     _check_columns(program, made, sizes)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
