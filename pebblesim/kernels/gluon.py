@@ -98,7 +98,9 @@ def gluon(
         raise refused(program, "a head has 2³¹ words or more", OTHERWISE)
     if shared & (shared - 1):
         raise refused(program, f"{shared} heads share keys, and a tile has as many rows of each", OTHERWISE)
-    made = _launches(program := copied(program, sizes, GROUP_OF_WORDS))
+    if shared:
+        program = copied(program, sizes, GROUP_OF_WORDS)
+    made = _launches(program)
     _check_pairs(program, made, sizes, mask)
     _check_columns(program, made, sizes)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)

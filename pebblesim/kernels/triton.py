@@ -148,7 +148,9 @@ def triton(
                 f"Triton kernels need a key for each query, and a query for each key; mask {mask} leaves some of "
                 f"{grid[0]:,} queries and {grid[1]:,} keys without."
             )
-    made = launches(program := copied(program, sizes, GROUP_OF_WORDS), masked=True, repeated=True)
+    if shared:
+        program = copied(program, sizes, GROUP_OF_WORDS)
+    made = launches(program, masked=True, repeated=True)
     if shared:
         made = [launch for launch in made if not for_no_pair(launch, isinstance(mask, KeyRanges))]
     setting = setting_of(program, made, sizes, dtype, mask, scale, far, (shared, dense), softcap)

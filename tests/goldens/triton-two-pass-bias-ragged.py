@@ -9,13 +9,11 @@ def room(size, alignment, stream):
 
 
 @triton.jit(do_not_specialize=["n_q", "n_k"])
-def v(dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k):
+def v(dO_ptr, O_ptr, v_ptr, n_q, n_k):
     head = tl.program_id(1).to(tl.int64)
     dO_ptr += head * n_q * 64
     O_ptr += head * n_q * 64
     v_ptr += head * (tl.cdiv(n_q, 16) * 16)
-    L_ptr += head * n_q
-    L_in_rows_ptr += head * (tl.cdiv(n_q, 16) * 16)
     i = tl.program_id(0)
     at_i = i * 128 + tl.arange(0, 128)
     v_i = tl.full((128,), 0.0, tl.float32)
@@ -25,18 +23,16 @@ def v(dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k):
         x_2 = tl.load(O_ptr + i * 128 * 64 + tl.arange(0, 128)[:, None] * 64 + at_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
         v_i += tl.sum(x.to(tl.float32) * x_2.to(tl.float32), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=at_i < n_q)
-    L_i = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
-    tl.store(L_in_rows_ptr + at_i, L_i.to(L_in_rows_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @triton.jit(do_not_specialize=["n_q", "n_k"])
-def dQ(dO_ptr, v_ptr, Q_ptr, L_in_rows_ptr, K_ptr, bias_ptr, V_ptr, dQ_ptr, n_q, n_k):
+def dQ(dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, bias_ptr, V_ptr, dQ_ptr, n_q, n_k):
     head = tl.program_id(1).to(tl.int64)
     at_d_k = tl.arange(0, 64)
     at_d_v = tl.arange(0, 64)
     dO_ptr += head * n_q * 64
     v_ptr += head * (tl.cdiv(n_q, 16) * 16)
     Q_ptr += head * n_q * 64
-    L_in_rows_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    L_ptr += head * (tl.cdiv(n_q, 16) * 16)
     K_ptr += head * n_k * 64
     bias_ptr += head * n_q * n_k
     V_ptr += head * n_k * 64
@@ -48,7 +44,7 @@ def dQ(dO_ptr, v_ptr, Q_ptr, L_in_rows_ptr, K_ptr, bias_ptr, V_ptr, dQ_ptr, n_q,
     dO_i = tl.load(dO_ptr + i * 128 * 64 + tl.arange(0, 128)[:, None] * 64 + at_d_v[None, :], mask=at_i[:, None] < n_q, other=0.0)
     v_i = tl.load(v_ptr + at_i, mask=at_i < n_q, other=0.0)
     Q_i = tl.load(Q_ptr + i * 128 * 64 + tl.arange(0, 128)[:, None] * 64 + at_d_k[None, :], mask=at_i[:, None] < n_q, other=0.0)
-    L_i = tl.load(L_in_rows_ptr + at_i, mask=at_i < n_q, other=float("inf"))
+    L_i = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
     dQ_i = tl.full((128, 64,), 0.0, tl.float32)
     for j in range(n_k // 64):
         at_j = j * 64 + tl.arange(0, 64)
@@ -75,7 +71,7 @@ def dQ(dO_ptr, v_ptr, Q_ptr, L_in_rows_ptr, K_ptr, bias_ptr, V_ptr, dQ_ptr, n_q,
     tl.store(dQ_ptr + i * 128 * 64 + tl.arange(0, 128)[:, None] * 64 + at_d_k[None, :], (dQ_i * 0.125).to(dQ_ptr.dtype.element_ty), mask=at_i[:, None] < n_q)
 
 @triton.jit(do_not_specialize=["n_q", "n_k"])
-def dK_dV(K_ptr, V_ptr, Q_ptr, dO_ptr, L_in_rows_ptr, v_ptr, bias_ptr, dK_ptr, dV_ptr, n_q, n_k):
+def dK_dV(K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, bias_ptr, dK_ptr, dV_ptr, n_q, n_k):
     head = tl.program_id(1).to(tl.int64)
     at_d_v = tl.arange(0, 64)
     at_d_k = tl.arange(0, 64)
@@ -83,7 +79,7 @@ def dK_dV(K_ptr, V_ptr, Q_ptr, dO_ptr, L_in_rows_ptr, v_ptr, bias_ptr, dK_ptr, d
     V_ptr += head * n_k * 64
     Q_ptr += head * n_q * 64
     dO_ptr += head * n_q * 64
-    L_in_rows_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    L_ptr += head * (tl.cdiv(n_q, 16) * 16)
     v_ptr += head * (tl.cdiv(n_q, 16) * 16)
     bias_ptr += head * n_q * n_k
     dK_ptr += head * n_k * 64
@@ -100,7 +96,7 @@ def dK_dV(K_ptr, V_ptr, Q_ptr, dO_ptr, L_in_rows_ptr, v_ptr, bias_ptr, dK_ptr, d
         at_i = i * 64 + tl.arange(0, 64)
         Q_i = Q_tiles.load([i * 64, 0])
         dO_i = dO_tiles.load([i * 64, 0])
-        L_i = tl.load(L_in_rows_ptr + at_i)
+        L_i = tl.load(L_ptr + at_i)
         v_i = tl.load(v_ptr + at_i)
         bias = tl.load(bias_ptr + i * 64 * n_k + tl.arange(0, 64)[:, None] * n_k + at_j[None, :], mask=at_j[None, :] < n_k, other=0.0)
         P = tl.dot(K_j, tl.trans(Q_i))
@@ -114,7 +110,7 @@ def dK_dV(K_ptr, V_ptr, Q_ptr, dO_ptr, L_in_rows_ptr, v_ptr, bias_ptr, dK_ptr, d
         at_i_2 = i_2 * 64 + tl.arange(0, 64)
         Q_i = Q_tiles.load([i_2 * 64, 0])
         dO_i = dO_tiles.load([i_2 * 64, 0])
-        L_i = tl.load(L_in_rows_ptr + at_i_2, mask=at_i_2 < n_q, other=float("inf"))
+        L_i = tl.load(L_ptr + at_i_2, mask=at_i_2 < n_q, other=float("inf"))
         v_i = tl.load(v_ptr + at_i_2, mask=at_i_2 < n_q, other=0.0)
         bias = tl.load(bias_ptr + i_2 * 64 * n_k + tl.arange(0, 64)[:, None] * n_k + at_j[None, :], mask=(at_i_2[:, None] < n_q) & (at_j[None, :] < n_k), other=0.0)
         P = tl.dot(K_j, tl.trans(Q_i))
@@ -135,15 +131,17 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, bias_ptr, dL=None):
     n_k = K_ptr.shape[1]
     if max(each.shape[1] * each.shape[2] for each in (Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, bias_ptr,)) >= 2**31:
         raise ValueError("these kernels need heads of less than 2**31 words")
+    if n_q % 16:  # each head's begins where wide accesses can
+        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
+        L_ptr[:, :n_q].copy_(given)
     dQ_ptr = torch.empty((heads, n_q, 64), dtype=torch.bfloat16, device=device)
     dK_ptr = torch.empty((heads, n_k, 64), dtype=torch.bfloat16, device=device)
     dV_ptr = torch.empty((heads, n_k, 64), dtype=torch.bfloat16, device=device)
     v_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
-    L_in_rows_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
     triton.set_allocator(room)
-    v[(triton.cdiv(n_q, 128), heads)](dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k, num_warps=8, num_stages=4)
+    v[(triton.cdiv(n_q, 128), heads)](dO_ptr, O_ptr, v_ptr, n_q, n_k, num_warps=8, num_stages=4)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
-    dQ[(triton.cdiv(n_q, 128), heads)](dO_ptr, v_ptr, Q_ptr, L_in_rows_ptr, K_ptr, bias_ptr, V_ptr, dQ_ptr, n_q, n_k, num_warps=8, num_stages=4, maxnreg=128)
-    dK_dV[(triton.cdiv(n_k, 64), heads)](K_ptr, V_ptr, Q_ptr, dO_ptr, L_in_rows_ptr, v_ptr, bias_ptr, dK_ptr, dV_ptr, n_q, n_k, num_warps=4, num_stages=3)
+    dQ[(triton.cdiv(n_q, 128), heads)](dO_ptr, v_ptr, Q_ptr, L_ptr, K_ptr, bias_ptr, V_ptr, dQ_ptr, n_q, n_k, num_warps=8, num_stages=4, maxnreg=128)
+    dK_dV[(triton.cdiv(n_k, 64), heads)](K_ptr, V_ptr, Q_ptr, dO_ptr, L_ptr, v_ptr, bias_ptr, dK_ptr, dV_ptr, n_q, n_k, num_warps=4, num_stages=3)
     return {"dQ": dQ_ptr, "dK": dK_ptr, "dV": dV_ptr}
