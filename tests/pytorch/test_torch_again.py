@@ -466,6 +466,9 @@ def test_masks_of_other_lengths_are_not_checked_again(kernels: list[Kernel], mon
         called(5, **options)
     called(5, key_padding_mask=padding(5))
     called(5, key_ranges=ranges(5))
+    for _ in range(3):  # one tensor for both is another input than two
+        called(5, cu_seqlens=(one, starts(0, 3, 4)))
+        called(5, cu_seqlens=(one, one))
     monkeypatch.setattr(public, "checks", None)
     called(7, cu_seqlens=starts(0, 7))
     called(8, cu_seqlens=starts(0, 1, 2, 8))
