@@ -196,6 +196,7 @@ class Shadow:
 
     def view(self, *shape: Any) -> Shadow:
         """In another shape, if its words are next to each other in order."""
+        shape = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple) else shape
         assert self.contiguous() is self and prod(shape) == self.numel()
         return self._part(self.view_of.offset, shape, contiguous(shape))
 
