@@ -188,6 +188,7 @@ OF_TRITON = dict.fromkeys(
 
 OF_GLUON = {
     "backward-two-pass-blocked": replace(GLUON, alone="B_c"),
+    "dS-stored-resident": replace(GLUON, alone="b"),
     "flash2-backward-blocked": replace(ADDING, softcap=64),
     "flash2-latent": LATENT,
     **dict.fromkeys(("scores-stored-resident", "small-cache-backward-resident"), STORED),

@@ -3,6 +3,9 @@
 The sides of a tile are powers of two in Gluon. Without parts a head of 192 columns is 256 in shared memory and in all
 products, a quarter of which are of zeros. So before a kernel is planned, each node of its launch that has all columns
 becomes one for each part: a read, a sum in registers, a write. A product over the columns becomes a sum of products.
+
+A product over the columns takes those that there are, 16 at a time, and no zeros behind them: of 80 columns in a tile
+of 128 it takes 64, and then 16.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ PART = 64
 
 UNDIVIDED = 128
 """Most columns of a head that are one tile, padded to a power of two."""
+
+STEP = 16
+"""Terms of an instruction for 16-bit words."""
 
 
 @dataclass(eq=False)
@@ -38,6 +44,18 @@ def in_parts(rng: ir.Range, sizes: ir.Sizes) -> int:
     return _parts(rng, sizes) * PART or padded(rng, sizes)
 
 
+def terms(rng: ir.Range, sizes: ir.Sizes) -> list[tuple[int, int]]:
+    """The columns of a head, or of a part of them, over which a product is: first ones and numbers, powers of two."""
+    whole = rng.parent is None and rng.pairs is None
+    number = sizes[rng.dim] - columns_of_part(rng) if whole or isinstance(rng, Part) else padded(rng, sizes)
+    left, found = min(-(-number // STEP) * STEP, padded(rng, sizes)), list[tuple[int, int]]()
+    while left:
+        length = 1 << (left.bit_length() - 1)
+        found.append((sum(each for _, each in found), length))
+        left -= length
+    return found
+
+
 def divided(launch: Launch, sizes: ir.Sizes) -> Launch:
     """The launch with columns in parts: of heads far from a power of two, and of tiles of them that are none."""
     whole = {rng for node in ir.walk(launch.block) for tile in _tiles(node) for rng in tile.ranges}
@@ -45,11 +63,7 @@ def divided(launch: Launch, sizes: ir.Sizes) -> Launch:
     parts = {rng: made for rng, made in parts.items() if made}
     if not parts or not launch.grid:
         return launch
-    body, grid = _Divided(parts).body(launch.block), list[ir.Loop]()
-    for loop in reversed(launch.grid):
-        grid.insert(0, replace(loop, body=body))
-        body = [grid[0]]
-    return replace(launch, grid=tuple(grid), body=body)
+    return launch.with_block(_Divided(parts).body(launch.block))
 
 
 def _parts(rng: ir.Range, sizes: ir.Sizes) -> int:
