@@ -27,8 +27,9 @@ class Kind:
     Attributes:
         name: what is particular about it.
         shape: its sizes and mask.
-        extra: "sinks", "lse", "padding", "lengths" (another length at each call), "nothing" (a function of Python that
-            takes three matrices, and gives memory that nobody wrote, is all that is called), or nothing.
+        extra: "sinks", "lse", "padding", "latent" (values are the first 512 columns of keys), "lengths" (another length
+            at each call), "nothing" (a function of Python that takes three matrices, and gives memory that nobody
+            wrote, is all that is called), or nothing.
     """
 
     name: str
@@ -46,6 +47,7 @@ def kinds() -> Iterator[Kind]:
     yield Kind("16 heads on 2, n = 511, d = 128, causal", Shape(1, 2, 8, 511, 128, "causal"))
     for extra in ("padding", "sinks", "lse"):
         yield Kind(f"{extra}, n = 511, d = 128", Shape(2, 8, 1, 511, 128, "causal"), extra)
+    yield Kind("latent, 128 heads, n = 1,024", Shape(1, 1, 128, 1024, 576, "causal"), "latent")
     for n, d in ((511, 64), (512, 64), (511, 256), (511, 512), (512, 512)):
         yield Kind(f"n = {n}, d = {d}, causal", Shape(2, 8, 1, n, d, "causal"))
     yield Kind("n = 511, d = 128", Shape(2, 8, 1, 511, 128, "none"))
@@ -155,6 +157,13 @@ def _calls(torch: Any, kind: Kind) -> Iterator[tuple[str, Any, list[Any]]]:
     if kind.extra == "nothing":
         yield "nothing", _nothing(torch), sets
         return
+    if kind.extra == "latent":
+        from pebblesim.gpu.torch import attention
+
+        (q, k, _), _ = sets[0]
+        dO = torch.randn(*q.shape[:3], 512, device="cuda", dtype=q.dtype)
+        yield "ours", lambda q, k: attention(q, k, k[..., :512], is_causal=True, enable_gqa=True), [((q, k), dO)]
+        return
     call, rest = ours(torch, shape), {}
     if kind.extra == "sinks":
         rest["sinks"] = torch.randn(shape.heads, device="cuda", requires_grad=True)
@@ -185,7 +194,6 @@ def _parts(torch: Any) -> dict[str, float]:
     told = (ctypes.c_uint64 * 16)(0, 0, 2, 0, address, 0, 2048, 0, 0, 2, 0, address + 2**18, 0, 2048, 2048, 8)
     calls = {
         "a descriptor is encoded": partial(by.describe, at, 9, 4, address, lengths, strides, box, ones, 0, 3, size, 0),
-        "a descriptor is moved": partial(by.move, at, address),
         "a fill": partial(by.fill, address, 0, 2**17, stream),
         "a copy of rows": partial(by.copy, ctypes.addressof(told), stream),
         "memory of PyTorch": partial(torch.empty_like, x),

@@ -17,6 +17,7 @@ from functools import partial
 from pebblesim.core.errors import UsageError
 from pebblesim.kernels.bias import is_bias
 from pebblesim.kernels.domains import GLUON, OF_GLUON, Call
+from pebblesim.kernels.fills import copied, filled_before
 from pebblesim.kernels.gluon_block import Block, loops_of
 from pebblesim.kernels.gluon_columns import ColumnsRoles
 from pebblesim.kernels.gluon_columns_plan import check_columns, columns_of
@@ -32,7 +33,7 @@ from pebblesim.kernels.gluon_writer import GluonWriter
 from pebblesim.kernels.products import products
 from pebblesim.kernels.rules import broken
 from pebblesim.kernels.strides import WORDS as GROUP
-from pebblesim.kernels.tables import Tables, tables
+from pebblesim.kernels.tables import GROUP_OF_WORDS, Tables, tables
 from pebblesim.kernels.triton import Source, Writes, check, for_no_pair, module, most_words, setting_of
 from pebblesim.kernels.triton_kernel import Writer
 from pebblesim.kernels.triton_ranges import Setting
@@ -83,6 +84,8 @@ def gluon(
     _check_domain(program, sizes, dtype, mask, 1.0 if scale is None else scale, shared)
     if stages < 2:
         raise refused(program, "a ring of one stage would be waited for by itself", "take --stages 2 or more")
+    if shared:
+        program = copied(program, sizes, GROUP_OF_WORDS)
     made = _launches(program)
     _check_pairs(program, made, sizes, mask)
     band, apart_in_memory = mask if isinstance(mask, Band) else None, (shared, dense)
@@ -150,7 +153,7 @@ def plans(program: ir.Program, sizes: ir.Sizes, *, stages: int = 2, persistent: 
 def _launches(program: ir.Program) -> list[Launch]:
     """The launches of a program, with loops that only add to sums in memory as grids, but for those without a pair."""
     made = launches(program, masked=True, repeated=True, adding=True)
-    return [launch for launch in made if not for_no_pair(launch)]
+    return filled_before([launch for launch in made if not for_no_pair(launch)])
 
 
 def _planned(

@@ -18,6 +18,7 @@ from math import prod
 
 from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.kernels.bands import limited, tiles_across
+from pebblesim.kernels.fills import L_IN_ROWS
 from pebblesim.kernels.sinks import SINKS
 from pebblesim.kernels.terms import Name, Term, call, minimum, term
 from pebblesim.kernels.words import is_float32, word_bytes
@@ -104,6 +105,8 @@ def tables(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask 
     between = [tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs)]
     tiled = {tensor: tile for tensor in between if (tile := _tile(tensor, made, sizes))}
     kept = {name for name, tensor in program.tensors.items() if len(tensor.shape) == 1} - {*program.outputs, SINKS}
+    if L_IN_ROWS in kept:  # L itself lies as it was given
+        kept -= {*program.inputs}
     parts, aligned = used_in_turn(program, made), frozenset(program.tensors[name] for name in kept)
     return Tables(tiled, parts, _places(program, between, made), aligned, limited(mask))
 

@@ -26,6 +26,7 @@ from typing import Protocol
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.kernels.bias import check_bias
+from pebblesim.kernels.fills import L_IN_ROWS, copied
 from pebblesim.kernels.identifiers import Identifiers
 from pebblesim.kernels.key_ranges import ARGUMENTS, SHARING, KeyRanges
 from pebblesim.kernels.sinks import SINKS, SINKS_BATCH
@@ -142,6 +143,8 @@ def triton(
                 f"Triton kernels need a key for each query, and a query for each key; mask {mask} leaves some of "
                 f"{grid[0]:,} queries and {grid[1]:,} keys without."
             )
+    if shared:
+        program = copied(program, sizes, GROUP_OF_WORDS)
     made = launches(program, masked=True, repeated=True)
     if shared:
         made = [launch for launch in made if not for_no_pair(launch, isinstance(mask, KeyRanges))]
@@ -278,7 +281,7 @@ def setting_of(
         free=free,
         even=all(sizes[dim] % side == 0 for dim, side in largest_tiles(made, free, sizes).items()),
         far=most_words(program, sizes) >= FAR if far is None else far,
-        logarithms={tensor for name, tensor in program.tensors.items() if name == LOGARITHM},
+        logarithms={tensor for name, tensor in program.tensors.items() if name in (LOGARITHM, L_IN_ROWS)},
         strides=strides(program, sizes, *own, names),
         softcap=softcap,
     )
@@ -293,7 +296,7 @@ def _shifted(program: ir.Program, launch: Launch) -> ir.Tensor | None:
     """The row sums of dO ∘ O, if a launch writes them, and nothing else, to memory."""
     written = {node.tensor for node in ir.walk(launch.body) if isinstance(node, ir.Write)}
     tensor = program.tensors.get(SHIFTED)
-    return tensor if "dO" in program.inputs and written == {tensor} else None
+    return tensor if "dO" in program.inputs and tensor in written <= {tensor, program.tensors.get(L_IN_ROWS)} else None
 
 
 def _run(setting: Setting, made: list[Launch]) -> list[str]:

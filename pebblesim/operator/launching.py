@@ -28,7 +28,7 @@ from pebblesim.operator.layout import fits, fitted, room_for
 from pebblesim.operator.once import warn_once
 from pebblesim.operator.pattern import Pattern
 from pebblesim.operator.planning import CARD, ROOM, Choice, Dims, chosen, chosen_for_latent
-from pebblesim.operator.symbols import Untraced
+from pebblesim.operator.symbols import Untraced, plain
 from pebblesim.operator.tape import notes
 from pebblesim.operator.texts import written
 
@@ -270,27 +270,23 @@ def fitting(
 ) -> Choice:
     """The kernels for these sizes whose tables fit into the workspace and, if none is given, into the free memory."""
     card, room, here = card_of(device), ROOM if workspace is None else workspace, _here(pattern)
-    if (written := notes()) is not None and written.dry:
-        return _for_lengths(chosen.__wrapped__(way, dims, heads, dtype, here, room, card))
-    choice = chosen(way, dims, heads, dtype, here, room, card)
-    if here != pattern:
+    written = notes()
+    dry = written is not None and written.dry
+    choose = chosen.__wrapped__ if dry else chosen
+    choice = choose(way, dims, heads, dtype, here, room, card)
+    if here != pattern and not dry:
         say_lost(way, chosen(way, dims, heads, dtype, pattern, room, card), choice)
     if workspace is not None or choice.bytes <= LEAST_ROOM or torch.cuda.is_current_stream_capturing():
         return choice
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free, room = torch.cuda.mem_get_info(device)[0] + kept, ROOM
-    if choice.bytes > free and (written := notes()) is not None:
-        written.other = True  # kernels for this moment are not those to be launched again
+    if written is not None and plain(choice.bytes) > free:  # kernels for this moment are not to be launched again
+        if dry:
+            raise Untraced
+        written.other = True
     while choice.bytes > free and room > LEAST_ROOM:
         room //= 2
         choice = chosen(way, dims, heads, dtype, here, room, card)
-    return choice
-
-
-def _for_lengths(choice: Choice) -> Choice:
-    """Kernels that were chosen for symbols of lengths, if they do not ask for the memory that is free now."""
-    if choice.bytes > LEAST_ROOM:
-        raise Untraced
     return choice
 
 

@@ -51,7 +51,7 @@ def pairs_of(tensor, rows, width):
     return TensorDescriptor(tensor, [tensor.numel() // whole, whole], [whole, 1], [rows, width], layout)
 
 @triton.jit(do_not_specialize=["n_q", "n_k", "dO_batch", "dO_head", "dO_row", "O_batch", "O_head", "O_row"])
-def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
+def v(dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row):
     head = tl.program_id(1).to(tl.int64) + tl.program_id(2) * tl.num_programs(1)
     batch, own = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     dO_head, dO_row = dO_head * 8, dO_row * 8
@@ -59,6 +59,8 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
     O_head, O_row = O_head * 8, O_row * 8
     O_ptr += batch * O_batch * 8 + own * 4 * O_head
     v_ptr += head * (tl.cdiv(n_q, 16) * 16)
+    L_ptr += head * n_q
+    L_in_rows_ptr += head * (tl.cdiv(n_q, 16) * 16)
     i = tl.program_id(0)
     at_i = i * 128 + tl.arange(0, 128)
     v_i = tl.full((128,), 0.0, tl.float32)
@@ -68,9 +70,11 @@ def v(dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head
         x_2 = tl.load(O_ptr + i * 128 // 4 * O_row + (tl.arange(0, 128) // 4)[:, None] * O_row + (tl.arange(0, 128) % 4)[:, None] * O_head + at_k[None, :], mask=(at_i[:, None] < n_q) & (at_k[None, :] < 96), other=0.0)
         v_i += tl.sum(tl.where(at_k[None, :] < 96, x.to(tl.float32) * x_2.to(tl.float32), 0.0), axis=1)
     tl.store(v_ptr + at_i, v_i.to(v_ptr.dtype.element_ty), mask=at_i < n_q)
+    L_i = tl.load(L_ptr + at_i, mask=at_i < n_q, other=float("inf"))
+    tl.store(L_in_rows_ptr + at_i, L_i.to(L_in_rows_ptr.dtype.element_ty), mask=at_i < n_q)
 
 @gluon.jit
-def dV_dS_1_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_r_ring, v_r_ring, n_q, n_k, heads, together, own):
+def dV_dS_1_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_in_rows_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_in_rows_r_ring, v_r_ring, n_q, n_k, heads, together, own):
     tiles = gl.cdiv(n_k, 128)
     tile = gl.program_id(0)
     group, rank = tile // (tiles * together), tile % (tiles * together)
@@ -91,11 +95,11 @@ def dV_dS_1_loads(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_
         mbarrier.wait(dO_r_free.index(slot), phase ^ 1)
         mbarrier.expect(dO_r_full.index(slot), 16896)
         tma.async_copy_global_to_shared(dO_tiles, [batch, key_head, r * 64 // 4, 0, 0], dO_r_full.index(slot), dO_r.index(slot))
-        tma.async_copy_global_to_shared(L_tiles, [head, r * 64], dO_r_full.index(slot), L_r_ring.index(slot))
+        tma.async_copy_global_to_shared(L_in_rows_tiles, [head, r * 64], dO_r_full.index(slot), L_in_rows_r_ring.index(slot))
         tma.async_copy_global_to_shared(v_tiles, [head, r * 64], dO_r_full.index(slot), v_r_ring.index(slot))
 
 @gluon.jit
-def dV_dS_1_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_r_ring, v_r_ring, dS_tile, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row):
+def dV_dS_1_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_in_rows_r_ring, v_r_ring, dS_tile, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row):
     dV_head, dV_row = dV_head * 8, 96
     tiles = gl.cdiv(n_k, 128)
     tile = gl.program_id(0)
@@ -120,7 +124,7 @@ def dV_dS_1_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q
     dS_rj = warpgroup_mma(V_j.index(w).reshape([64, 128]).slice(64, 32, dim=1), dO_r.index(slot).reshape([64, 128]).permute((1, 0)).slice(64, 32, dim=0), dS_rj, is_async=True)
     P = warpgroup_mma_wait(2, deps=(P,))
     mbarrier.arrive(Q_r_free.index(slot), count=1)
-    L_r = L_r_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
+    L_r = L_in_rows_r_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
     P = gl.where(at_j[:, None] <= gl.minimum(at_r // 4, n_k - 1)[None, :], P, float("-inf"))
     P = gl.exp2(P * 0.18033688011112042 - gl.where(L_r != float("-inf"), L_r, 0.0)[None, :])
     dS_rj = warpgroup_mma_wait(0, deps=(dS_rj,))
@@ -144,7 +148,7 @@ def dV_dS_1_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q
         dV_j = warpgroup_mma(P_late, dO_r.index(last).reshape([64, 128]), dV_j, is_async=True)
         P = warpgroup_mma_wait(3, deps=(P,))
         mbarrier.arrive(Q_r_free.index(slot), count=1)
-        L_r = L_r_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
+        L_r = L_in_rows_r_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
         P = gl.where(at_j[:, None] <= gl.minimum(at_r_2 // 4, n_k - 1)[None, :], P, float("-inf"))
         P = gl.exp2(P * 0.18033688011112042 - gl.where(L_r != float("-inf"), L_r, 0.0)[None, :])
         dS_rj = warpgroup_mma_wait(1, deps=(dS_rj,))
@@ -169,7 +173,7 @@ def dV_dS_1_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q
         dV_j = warpgroup_mma(P_late, dO_r.index(last).reshape([64, 128]), dV_j, is_async=True)
         P = warpgroup_mma_wait(3, deps=(P,))
         mbarrier.arrive(Q_r_free.index(slot), count=1)
-        L_r = L_r_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
+        L_r = L_in_rows_r_ring.index(slot).reshape([64]).load(gl.SliceLayout(0, tile_64))
         P = gl.where(at_j[:, None] < n_k, P, float("-inf"))
         P = gl.exp2(P * 0.18033688011112042 - gl.where(L_r != float("-inf"), L_r, 0.0)[None, :])
         dS_rj = warpgroup_mma_wait(1, deps=(dS_rj,))
@@ -192,7 +196,7 @@ def dV_dS_1_rows(w: gl.constexpr, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q
     gl.store(dV_at + down[:, None] * dV_row + across[None, :], gl.convert_layout(dV_j.to(dV_at.dtype.element_ty), rows_128), mask=(down[:, None] < n_k) & (across[None, :] < 96))
 
 @gluon.jit(do_not_specialize=["n_q", "n_k", "heads", "together", "own", "dV_batch", "dV_head", "dV_row"])
-def dV_dS_1(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row):
+def dV_dS_1(K_tiles, V_tiles, Q_tiles, dO_tiles, L_in_rows_tiles, v_tiles, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row):
     K_j = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 128], K_tiles.layout)  # line 137: stays
     K_j_full = barriers(1, 1)
     V_j = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 1, 64, 128], V_tiles.layout)  # line 137: stays
@@ -203,13 +207,13 @@ def dV_dS_1(K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, dS_tiles, dV_
     dO_r = gl.allocate_shared_memory(gl.bfloat16, [3, 1, 1, 16, 4, 128], dO_tiles.layout)  # line 140: a ring
     dO_r_full = barriers(3, 1)
     dO_r_free = barriers(3, 2)
-    L_r_ring = gl.allocate_shared_memory(gl.float32, [3, 1, 64], L_tiles.layout)  # line 140: a ring
+    L_in_rows_r_ring = gl.allocate_shared_memory(gl.float32, [3, 1, 64], L_in_rows_tiles.layout)  # line 140: a ring
     v_r_ring = gl.allocate_shared_memory(gl.float32, [3, 1, 64], v_tiles.layout)  # line 140: a ring
     dS_tile = gl.allocate_shared_memory(gl.bfloat16, [2, 64, 64], dS_tiles.layout)  # line 144: on its way to memory
     gl.warp_specialize([
-        (dV_dS_1_rows, (0, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_r_ring, v_r_ring, dS_tile, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row)),
-        (dV_dS_1_rows, (1, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_r_ring, v_r_ring, dS_tile, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row)),
-        (dV_dS_1_loads, (K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_r_ring, v_r_ring, n_q, n_k, heads, together, own)),
+        (dV_dS_1_rows, (0, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_in_rows_r_ring, v_r_ring, dS_tile, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row)),
+        (dV_dS_1_rows, (1, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_in_rows_r_ring, v_r_ring, dS_tile, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row)),
+        (dV_dS_1_loads, (K_tiles, V_tiles, Q_tiles, dO_tiles, L_in_rows_tiles, v_tiles, K_j, K_j_full, V_j, V_j_full, Q_r, Q_r_full, Q_r_free, dO_r, dO_r_full, dO_r_free, L_in_rows_r_ring, v_r_ring, n_q, n_k, heads, together, own)),
     ], [4, 1], [240, 24])
 
 @gluon.jit
@@ -342,23 +346,21 @@ def run(Q_ptr, K_ptr, V_ptr, dO_ptr, O_ptr, L_ptr, results, dL=None):
     dQ_batch, dQ_head, dQ_row = (each // 8 for each in dQ_ptr.stride()[:3])
     dK_batch, dK_head, dK_row = (each // 8 for each in dK_ptr.stride()[:3])
     dV_batch, dV_head, dV_row = (each // 8 for each in dV_ptr.stride()[:3])
-    if n_q % 16:  # each head's begins where wide accesses can
-        given, L_ptr = L_ptr, torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
-        L_ptr[:, :n_q].copy_(given)
     v_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
     dS_ptr = torch.empty((heads, triton.cdiv(n_q, 128), triton.cdiv(n_k, 128), 128, 128), dtype=torch.bfloat16, device=device)
-    v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
+    L_in_rows_ptr = torch.empty((heads, triton.cdiv(n_q, 16) * 16), dtype=torch.float32, device=device)
+    v[(triton.cdiv(n_q, 128), own, batch)](dO_ptr, O_ptr, v_ptr, L_ptr, L_in_rows_ptr, n_q, n_k, dO_batch, dO_head, dO_row, O_batch, O_head, O_row, num_warps=8, num_stages=3)
     if dL is not None:
         v_ptr[:, :n_q].sub_(dL)
     K_tiles = tiles_of(K_ptr, 64, 128)
     V_tiles = tiles_of(V_ptr, 64, 128)
     Q_tiles = tiles_of(Q_ptr, 64, 128, 4)
     dO_tiles = tiles_of(dO_ptr, 64, 128, 4)
-    L_tiles = vectors_of(L_ptr, n_q, 64)
+    L_in_rows_tiles = vectors_of(L_in_rows_ptr, n_q, 64)
     v_tiles = vectors_of(v_ptr, n_q, 64)
     dS_tiles = pairs_of(dS_ptr, 64, 64)
     together = triton.cdiv(heads, triton.cdiv(heads, max(54525952 // (n_q * 512), 1)))  # heads whose long tiles come first
-    dV_dS_1[(triton.cdiv(n_k, 128) * heads, 1)](K_tiles, V_tiles, Q_tiles, dO_tiles, L_tiles, v_tiles, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row, num_warps=4)
+    dV_dS_1[(triton.cdiv(n_k, 128) * heads, 1)](K_tiles, V_tiles, Q_tiles, dO_tiles, L_in_rows_tiles, v_tiles, dS_tiles, dV_ptr, n_q, n_k, heads, together, own, dV_batch, dV_head, dV_row, num_warps=4)
     dS_tiles = pairs_of(dS_ptr, 128, 64)
     K_tiles = tiles_of(K_ptr, 64, 128)
     dQ_tiles = tiles_of(dQ_ptr, 64, 128, 4)
